@@ -1,0 +1,3 @@
+//! The loads on which servers are compared, for the programs that run them.
+
+pub mod loads;

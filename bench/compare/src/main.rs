@@ -1,0 +1,154 @@
+//! Cattlegrid beside memcached and Redis: CPU time per operation, memory per item, hit ratios, charts of them.
+//!
+//! CPU figures are medians of turns: all servers run at once, idle but for the one whose turn it is, so that
+//! what else the machine does meets all alike. Each figure is also divided by memcached's of the same round;
+//! quartiles of those ratios say how sure they are. Every reply is verified.
+
+mod chart;
+mod curves;
+mod hits;
+mod idle;
+mod memory;
+mod resp;
+mod servers;
+mod speed;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use servers::{KINDS, Kind, Programs};
+
+/// Compares Cattlegrid with memcached and Redis on this machine; prints Markdown tables.
+///
+/// Build both first: cargo build --release -p cattlegrid -p cattlegrid-compare
+#[derive(Debug, Parser)]
+struct Options {
+    /// A few minutes instead of fifteen: fewer and shorter turns, smaller loads, without the trace P3.
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts; there are also speed-charts, memory-charts and hit-charts, which need --plots.
+    #[arg(long, value_delimiter = ',', default_value = "speed,workers,idle,memory,hits")]
+    parts: Vec<Part>,
+    /// Where the charts go, as SVG, and their data.
+    #[arg(long, value_name = "DIRECTORY")]
+    plots: Option<PathBuf>,
+    /// Measure nothing: draw the charts again from their data.
+    #[arg(long, requires = "plots", conflicts_with = "parts")]
+    redraw: bool,
+    /// The program of Cattlegrid [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    cattlegrid: Option<PathBuf>,
+    /// The program of memcached.
+    #[arg(long, value_name = "FILE", default_value = "memcached")]
+    memcached: PathBuf,
+    /// The program of Redis.
+    #[arg(long, value_name = "FILE", default_value = "redis-server")]
+    redis: PathBuf,
+    /// Directory of the traces.
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/traces")]
+    traces: PathBuf,
+    /// Where the raw results go.
+    #[arg(long, value_name = "FILE", default_value = "target/compare.json")]
+    json: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Speed,
+    Workers,
+    Idle,
+    Memory,
+    Hits,
+    SpeedCharts,
+    MemoryCharts,
+    HitCharts,
+}
+
+impl Part {
+    fn is_drawn(self) -> bool {
+        matches!(self, Self::SpeedCharts | Self::MemoryCharts | Self::HitCharts)
+    }
+}
+
+const PARTS: &str = "speed, workers, idle, memory, hits, speed-charts, memory-charts, hit-charts";
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "speed" => Ok(Self::Speed),
+            "workers" => Ok(Self::Workers),
+            "idle" => Ok(Self::Idle),
+            "memory" => Ok(Self::Memory),
+            "hits" => Ok(Self::Hits),
+            "speed-charts" => Ok(Self::SpeedCharts),
+            "memory-charts" => Ok(Self::MemoryCharts),
+            "hit-charts" => Ok(Self::HitCharts),
+            _ => Err(format!("must be one of {PARTS}")),
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    if let Some(directory) = options.plots.as_ref().filter(|_| options.redraw) {
+        return chart::redraw(directory);
+    }
+    let beside = std::env::current_exe()?.with_file_name("cattlegrid");
+    let programs = Programs {
+        cattlegrid: options.cattlegrid.clone().unwrap_or(beside),
+        memcached: options.memcached.clone(),
+        redis: options.redis.clone(),
+    };
+    let versions = KINDS.map(|kind| Ok(format!("{} {}", kind.name(), programs.version(kind)?)));
+    let versions = versions.into_iter().collect::<Result<Vec<_>>>()?;
+    say(&format!("{}, one thread each.\n", versions.join(", ")))?;
+
+    let draw = |(charts, results): (Vec<chart::Chart>, Value)| -> Result<(String, Value)> {
+        let directory = options.plots.as_ref().context("charts need --plots DIRECTORY")?;
+        chart::draw(&charts, directory)?;
+        Ok((format!("{} charts in {}.\n", charts.len(), directory.display()), results))
+    };
+    if options.parts.iter().any(|part| part.is_drawn()) && options.plots.is_none() {
+        bail!("charts need --plots DIRECTORY");
+    }
+    let mut raw = serde_json::Map::new();
+    raw.insert("versions".to_owned(), json!(versions));
+    for part in &options.parts {
+        let (name, (text, results)): (_, (String, Value)) = match part {
+            Part::Speed => ("speed", speed::compare(&programs, options.quick)?),
+            Part::Workers => ("workers", idle::workers(&programs, options.quick)?),
+            Part::Idle => ("idle", idle::connections(&programs)?),
+            Part::Memory => ("memory", memory::compare(&programs, options.quick)?),
+            Part::Hits => ("hits", hits::compare(&programs, &options.traces, options.quick)?),
+            Part::SpeedCharts => ("speed-charts", draw(curves::speed(&programs, options.quick)?)?),
+            Part::MemoryCharts => ("memory-charts", draw(curves::memory(&programs, options.quick)?)?),
+            Part::HitCharts => ("hit-charts", draw(curves::hits(&programs, options.quick)?)?),
+        };
+        say(&text)?;
+        raw.insert(name.to_owned(), results);
+        let text = serde_json::to_string_pretty(&raw)?;
+        fs::write(&options.json, text).with_context(|| options.json.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn say(text: &str) -> Result<()> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+/// How far it is, where the tables do not go.
+fn progress(what: &str) {
+    writeln!(std::io::stderr(), "{what}").unwrap_or_default();
+}
+
+/// The place of a server in `KINDS`.
+fn place(kind: Kind) -> usize {
+    KINDS.iter().position(|other| *other == kind).unwrap_or_default()
+}

@@ -1,0 +1,30 @@
+//! Instructions of a hundred requests: `cargo bench -p cattlegrid-counts`, which needs `valgrind` and `gungraun-runner`.
+
+#![expect(missing_docs, unused_qualifications, reason = "what the macros make")]
+
+use std::hint::black_box;
+
+use cattlegrid_counts::{Kind, Load};
+use gungraun::{library_benchmark, library_benchmark_group, main};
+
+#[library_benchmark(setup = Load::new)]
+#[bench::get(Kind::GetHit)]
+#[bench::mg(Kind::MetaGetHit)]
+#[bench::set(Kind::SetNew)]
+fn parse(load: Load) -> (u32, Load) {
+    (black_box(load.parse()), load)
+}
+
+#[library_benchmark(setup = Load::new)]
+#[bench::get_hit(Kind::GetHit)]
+#[bench::get_miss(Kind::GetMiss)]
+#[bench::mg_hit(Kind::MetaGetHit)]
+#[bench::set_new(Kind::SetNew)]
+#[bench::set_over(Kind::SetOver)]
+#[bench::set_evicting(Kind::SetEvicting)]
+fn whole(mut load: Load) -> (usize, Load) {
+    (black_box(load.run()), load)
+}
+
+library_benchmark_group!(name = requests, benchmarks = [parse, whole]);
+main!(library_benchmark_groups = requests);

@@ -1,0 +1,34 @@
+// npm `memjs` speaks the binary protocol only, which the server refuses by design. Arguments: PORT, "refused" or "served".
+// Refused means that no operation is served: it fails, or, as this client does when the server closes the connection
+// before it answered, is never heard of again.
+'use strict';
+const assert = require('node:assert');
+const memjs = require('memjs');
+
+const [, , port, expected] = process.argv;
+const c = memjs.Client.create(`127.0.0.1:${port}`, { timeout: 2, conntimeout: 2, retries: 1, logger: { log() {} } });
+
+const calls = {
+  set: () => c.set('k', 'v', { expires: 100 }),
+  get: () => c.get('k'),
+  add: () => c.add('k2', 'v', {}),
+  replace: () => c.replace('k', 'w', {}),
+  append: () => c.append('k', 'x'),
+  prepend: () => c.prepend('k', 'x'),
+  touch: () => c.touch('k', 100),
+  increment: () => c.increment('n', 1, { initial: 5 }),
+  decrement: () => c.decrement('n', 1, { initial: 5 }),
+  delete: () => c.delete('k'),
+};
+
+(async () => {
+  for (const [name, call] of Object.entries(calls)) {
+    const outcome = await Promise.race([
+      call().then(() => 'served', () => 'refused'),
+      new Promise((r) => setTimeout(r, expected === 'served' ? 5000 : 500, 'refused')),
+    ]);
+    assert.strictEqual(outcome, expected, name);
+    console.log(`memjs ${name} ${outcome}`);
+  }
+  process.exit(0);
+})().catch((e) => { console.error(e); process.exit(1); });

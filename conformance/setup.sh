@@ -1,0 +1,50 @@
+#!/bin/sh
+# Installs what the conformance suite needs: Debian packages (only those missing), a Python environment in
+# target/conformance/venv with the versions of requirements.txt, and the Node clients of node/package-lock.json.
+# Says what it installs. Quick and silent about what is there already.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+venv=$root/target/conformance/venv
+
+missing=
+need() { # need PROGRAM-OR-FILE PACKAGE
+    case $1 in
+    /*) [ -e "$1" ] || missing="$missing $2" ;;
+    *) command -v "$1" >/dev/null 2>&1 || missing="$missing $2" ;;
+    esac
+}
+need memcached memcached
+need memccapable libmemcached-tools
+need /usr/include/libmemcached/memcached.h libmemcached-dev
+need python3 python3
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+need openssl openssl
+need cc build-essential
+need node nodejs
+need npm npm
+if [ -n "$missing" ]; then
+    echo "setup: installing Debian packages:$missing"
+    as_root=
+    [ "$(id -u)" = 0 ] || as_root=sudo
+    $as_root apt-get update -qq
+    # The package starts a memcached of its own, which nobody here needs.
+    # shellcheck disable=SC2086
+    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing
+fi
+
+stamp=$venv/.requirements
+if ! cmp -s "$here/requirements.txt" "$stamp"; then
+    echo "setup: installing Python clients into target/conformance/venv"
+    mkdir -p "$(dirname "$venv")"
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --requirement "$here/requirements.txt"
+    cp "$here/requirements.txt" "$stamp"
+fi
+
+stamp=$here/node/node_modules/.lock
+if ! cmp -s "$here/node/package-lock.json" "$stamp"; then
+    echo "setup: installing Node clients into conformance/node/node_modules"
+    (cd "$here/node" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+    cp "$here/node/package-lock.json" "$stamp"
+fi

@@ -1,0 +1,568 @@
+//! Keys under a rule that are asked for and have no fresh value: who computes, who waits, who gets the old one.
+//!
+//! Nothing here is on the way of a hit: [`Shard::get`] comes here after a miss, or when the item says that it
+//! is more than a value (in its grace, due for a refresh, tagged, stale or a negative answer).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{
+    Ask, Cx, Expired, Filler, Herd, Hold, How, Kind, Role, RuleState, Verdict, Wait, Waited, Woken,
+};
+use cattlegrid_protocol::reply;
+use cattlegrid_store::{Found, Lookup, Marks, NEVER};
+use cattlegrid_tags::{TagList, Validity};
+
+use crate::event::{EventKind, Interest};
+use crate::park::{Outcome, Part, Wake};
+use crate::rules::{Captures, Rule};
+use crate::shard::{Context, Shard};
+use crate::shared::ActiveRules;
+use crate::time::Now;
+
+/// What an item is to one who asks for its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Not there.
+    Absent,
+    /// Known to be absent.
+    Negative,
+    /// Over, but its rule lets the old value be served while a new one is computed.
+    Stale,
+    /// Good.
+    Fresh,
+    /// Good, and due to be refreshed.
+    Early,
+}
+
+/// What a key is to those who ask for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeyState {
+    /// Never stored, deleted, over, or known to be absent.
+    Absent,
+    /// There.
+    Fresh,
+    /// Over, and served while it is refreshed.
+    Stale,
+    /// Computed for the first time.
+    LeasedAbsent,
+    /// Refreshed after it was over.
+    LeasedStale,
+    /// Refreshed before that.
+    LeasedFresh,
+    /// Not worth a lease.
+    Pass,
+}
+
+/// What a key of a `get` came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Answer {
+    /// Its `VALUE` block is written.
+    Hit,
+    /// It has none.
+    Miss,
+    /// It has none, and this connection is to compute it.
+    Compute,
+    /// Somebody else computes it; it has not been waited for yet.
+    Leased {
+        /// How long it may be waited for when it is the only key, in milliseconds.
+        hold_ms: u32,
+        /// The same for one of several keys.
+        hold_many_ms: u32,
+        /// What is left of that once a finished reply waits behind it.
+        hold_behind_ms: u32,
+        /// By this connection itself: a moment first.
+        trial: bool,
+    },
+    /// `SERVER_ERROR busy`.
+    Busy,
+    /// It is a control key.
+    Control,
+}
+
+/// How waiting for a key began.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// It waits.
+    Waits,
+    /// It has been answered meanwhile: its block, or nothing, is written.
+    Written,
+    /// This connection is to compute it after all.
+    Compute,
+    /// `SERVER_ERROR busy`.
+    Busy,
+}
+
+/// A key as the herd is asked about it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    pub(crate) rule: &'a Arc<RuleState>,
+    pub(crate) tags: &'a [u64],
+    pub(crate) found: Kind,
+    pub(crate) how: How,
+    pub(crate) hint: Option<&'a [u8]>,
+    pub(crate) hold_ms: u32,
+}
+
+impl Shard {
+    /// What the item under a key is worth to a reader. `rule`: the key's.
+    pub(crate) fn standing(
+        &self,
+        found: Found,
+        hash: u64,
+        rule: Option<&RuleState>,
+        cx: &Context<'_>,
+    ) -> Standing {
+        self.standing_at(found, hash, rule, cx.now)
+    }
+
+    /// See [`KeyState`].
+    pub(crate) fn key_state(&mut self, key: &[u8], hash: u64, now: Now) -> KeyState {
+        self.store.advance(now.second, self.shared.floor(now.second));
+        let active = self.shared.rules();
+        let rule = active.as_ref().and_then(|active| active.find(key)).map(|(_, state, _)| &**state);
+        let standing = match self.store.lookup(hash, key) {
+            Lookup::Found(found) => self.standing_at(found, hash, rule, now),
+            _ => Standing::Absent,
+        };
+        let herd = self.herd.as_ref();
+        match (standing, herd.is_some_and(|herd| herd.is_leased(hash, key))) {
+            (Standing::Absent | Standing::Negative, true) => KeyState::LeasedAbsent,
+            (Standing::Stale, true) => KeyState::LeasedStale,
+            (Standing::Fresh | Standing::Early, true) => KeyState::LeasedFresh,
+            (Standing::Absent, false) if herd.is_some_and(|herd| herd.passes(hash, now.ms)) => KeyState::Pass,
+            (Standing::Absent | Standing::Negative, false) => KeyState::Absent,
+            (Standing::Stale, false) => KeyState::Stale,
+            (Standing::Fresh | Standing::Early, false) => KeyState::Fresh,
+        }
+    }
+
+    fn standing_at(&self, found: Found, hash: u64, rule: Option<&RuleState>, now: Now) -> Standing {
+        let item = self.store.item(found);
+        let marks = item.marks();
+        if marks.has(Marks::NEGATIVE) {
+            return Standing::Negative;
+        }
+        let expired = item.expiry() != NEVER && item.expiry() <= now.second;
+        let softened = match self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms) {
+            Validity::Dead => return Standing::Absent,
+            Validity::Stale => true,
+            Validity::Valid => false,
+        };
+        let Some(rule) = rule else {
+            return if expired || softened { Standing::Absent } else { Standing::Fresh };
+        };
+        let edited = marks.has(Marks::EDITED);
+        if expired || softened || marks.has(Marks::STALE) {
+            // A counter is not a computed value: nobody is given an old one.
+            let served = rule.policy().grace_s > 0 && !edited;
+            return if served { Standing::Stale } else { Standing::Absent };
+        }
+        let due = item.refresh_at() != 0 && item.refresh_at() <= now.second;
+        if due && !edited && rule.policy().early { Standing::Early } else { Standing::Fresh }
+    }
+
+    /// The item under a key. One that a flush or a bump has killed is removed.
+    pub(crate) fn lookup(&mut self, hash: u64, key: &[u8], cx: &Context<'_>) -> Lookup {
+        let lookup = self.store.lookup(hash, key);
+        if let Lookup::Found(found) = lookup { self.bury_dead(hash, found, lookup, cx) } else { lookup }
+    }
+
+    /// The same, for an item that was found.
+    pub(crate) fn bury_dead(&mut self, hash: u64, found: Found, lookup: Lookup, cx: &Context<'_>) -> Lookup {
+        let item = self.store.item(found);
+        if self.is_just_a_value(found)
+            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.now.ms) != Validity::Dead
+        {
+            return lookup;
+        }
+        self.store.remove(hash, found);
+        Lookup::Flushed
+    }
+
+    /// Whether its expiry alone says what an item is worth.
+    #[inline]
+    pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
+        !self.rolling && self.store.item(found).is_plain()
+    }
+
+    /// The item under a key that a command other than a read may see: live, not negative, not in its grace.
+    pub(crate) fn find(&mut self, hash: u64, key: &[u8], cx: &Context<'_>) -> Option<Found> {
+        let Lookup::Found(found) = self.lookup(hash, key, cx) else { return None };
+        if self.is_just_a_value(found) {
+            return Some(found);
+        }
+        let active = self.shared.rules();
+        let rule = active.as_ref().and_then(|active| active.find(key)).map(|(_, state, _)| &**state);
+        matches!(self.standing(found, hash, rule, cx), Standing::Fresh | Standing::Early).then_some(found)
+    }
+
+    /// The herd, if a rule has needed one. Afterwards its news are passed on.
+    pub(crate) fn with_herd<R>(
+        &mut self,
+        now_ms: u64,
+        wakes: &mut Vec<Wake>,
+        act: impl FnOnce(&mut Herd, &mut Cx<'_>) -> R,
+    ) -> Option<R> {
+        let herd = self.herd.as_deref_mut()?;
+        let before = herd.waiting();
+        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
+        let mut cx = Cx { now_ms, clock: &*self.shared, woken: &mut woken, admitted: &mut admitted };
+        let result = act(herd, &mut cx);
+        wakes.extend(woken.into_iter().map(wake));
+        self.shared.admit(admitted);
+        self.shared.waiting.fetch_add(herd.waiting().wrapping_sub(before), Ordering::Relaxed);
+        if let Some(deadline) = herd.next_deadline_ms() {
+            self.shared.timeout_ms.fetch_min(deadline, Ordering::AcqRel);
+        }
+        Some(result)
+    }
+
+    /// Asks the herd about a key.
+    pub(crate) fn ask(&mut self, asked: &Asked<'_>, cx: &mut Context<'_>) -> Role {
+        let (floor, soft_floor) = self.shared.outside(asked.hash, asked.tags, cx.now);
+        let ask = as_ask(asked, floor, soft_floor);
+        let session = &*cx.session;
+        let role = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.ask(&ask, session, herd_cx));
+        let role = role.expect("rules come with herds");
+        match &role {
+            Role::Compute(grant) => cx.session.record(grant.record, cx.now.ms),
+            Role::Miss(record) => cx.session.record(*record, cx.now.ms),
+            Role::Old | Role::Leased | Role::Trial | Role::Busy => {}
+        }
+        role
+    }
+
+    /// Waits for a key, if that can help.
+    pub(crate) fn wait(
+        &mut self,
+        asked: &Asked<'_>,
+        slot: u16,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Waited {
+        let (floor, soft_floor) = self.shared.outside(asked.hash, asked.tags, cx.now);
+        let ask = as_ask(asked, floor, soft_floor);
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
+        let hold = Hold { request: cx.ticket.request, slot, how: asked.how, touch, room };
+        let session = &mut *cx.session;
+        let waited =
+            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.wait(&ask, &hold, session, herd_cx));
+        let waited = waited.expect("rules come with herds");
+        if let Waited::Miss(record) = &waited {
+            cx.session.record(*record, cx.now.ms);
+        }
+        waited
+    }
+
+    /// Records a miss under a rule that comes without a lease.
+    pub(crate) fn record_miss(&mut self, hash: u64, rule: &RuleState, cx: &mut Context<'_>) {
+        let record = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.miss(hash, rule, herd_cx));
+        if let Some(record) = record {
+            cx.session.record(record, cx.now.ms);
+        }
+    }
+
+    /// Hashes of the tags that a rule gives a key.
+    pub(crate) fn tags_of(&mut self, rule: &Rule, captures: &Captures<'_>) -> TagList {
+        let mut list = TagList::new();
+        for template in &rule.tags {
+            self.scratch.clear();
+            template.render(captures, &mut self.scratch);
+            let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+            // A rule has no more of them than fit.
+            let fits = list.insert(tag);
+            debug_assert!(fits.is_ok(), "a rule has at most eight tags");
+        }
+        list
+    }
+
+    /// A key of a `get` that is not simply there or not there.
+    #[cold]
+    pub(crate) fn get_ruled(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        cas: bool,
+        touch: Option<i64>,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let control = self.shared.control();
+        if !control.is_empty() && key.starts_with(control) {
+            return Answer::Control;
+        }
+        let lookup = match lookup {
+            Lookup::Found(found) => self.bury_dead(hash, found, lookup, cx),
+            _ => lookup,
+        };
+        let active = self.shared.rules();
+        let ruled = active.as_ref().and_then(|active| active.find(key));
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some((rule, state, captures)) = ruled else {
+            return match found.map(|found| (found, self.standing(found, hash, None, cx))) {
+                Some((found, Standing::Fresh)) => self.write_hit(key, hash, found, cas, touch, cx),
+                _ => missed(key, touch.is_some(), lookup, cx),
+            };
+        };
+        let standing = found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(state), cx));
+        let kind = match standing {
+            Standing::Fresh => {
+                return self.write_hit(key, hash, found.expect("it is fresh"), cas, touch, cx);
+            }
+            // `gat` prolongs: no refresh is due.
+            Standing::Early if touch.is_some() => {
+                return self.write_hit(key, hash, found.expect("it is fresh"), cas, touch, cx);
+            }
+            Standing::Negative => {
+                self.record_miss(hash, state, cx);
+                return missed(key, touch.is_some(), Lookup::Absent, cx);
+            }
+            Standing::Absent => Kind::Absent,
+            Standing::Stale => Kind::Stale,
+            Standing::Early => Kind::Early,
+        };
+        let policy = *state.policy();
+        if !policy.leases {
+            self.record_miss(hash, state, cx);
+            return missed(key, touch.is_some(), lookup, cx);
+        }
+        let tags = self.tags_of(rule, &captures);
+        let asked = Asked {
+            key,
+            hash,
+            rule: state,
+            tags: tags.hashes(),
+            found: kind,
+            how: How::Plain,
+            hint: None,
+            hold_ms: policy.hold_ms,
+        };
+        match self.ask(&asked, cx) {
+            Role::Compute(_) => {
+                let _counted = missed(key, touch.is_some(), lookup, cx);
+                Answer::Compute
+            }
+            Role::Miss(_) => missed(key, touch.is_some(), lookup, cx),
+            Role::Old => {
+                let counters = state.counters();
+                counters.computes_saved.fetch_add(1, Ordering::Relaxed);
+                if kind == Kind::Stale {
+                    counters.stale_served.fetch_add(1, Ordering::Relaxed);
+                }
+                self.write_hit(key, hash, found.expect("an old value was offered"), cas, None, cx)
+            }
+            asked @ (Role::Leased | Role::Trial) => Answer::Leased {
+                trial: matches!(asked, Role::Trial),
+                hold_ms: policy.hold_ms,
+                hold_many_ms: policy.hold_many_ms,
+                hold_behind_ms: policy.hold_behind_ms,
+            },
+            Role::Busy => Answer::Busy,
+        }
+    }
+
+    /// After [`Answer::Leased`]: waits for the key, for `hold_ms` at most; by now it may be there.
+    #[expect(clippy::too_many_arguments, reason = "a key, how it is asked for, and how it would wait")]
+    pub(crate) fn hold_key(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        slot: u16,
+        hold_ms: u32,
+        cas: bool,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Held {
+        self.advance(cx);
+        let active = self.shared.rules();
+        let lookup = self.lookup(hash, key, cx);
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some((rule, state, captures)) =
+            active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key))
+        else {
+            // The rules have changed in between.
+            let _answered = self.get_ruled(key, hash, cas, touch, lookup, cx);
+            return Held::Written;
+        };
+        let standing = found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(state), cx));
+        let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
+        if standing != Standing::Absent || !leased {
+            match self.get_ruled(key, hash, cas, touch, lookup, cx) {
+                Answer::Compute => return Held::Compute,
+                Answer::Busy => return Held::Busy,
+                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
+                // By another again; or its rule lets no more compute.
+                Answer::Leased { .. } => {}
+            }
+        }
+        let tags = self.tags_of(rule, &captures);
+        let asked = Asked {
+            key,
+            hash,
+            rule: state,
+            tags: tags.hashes(),
+            found: Kind::Absent,
+            how: How::Plain,
+            hint: None,
+            hold_ms,
+        };
+        match self.wait(&asked, slot, touch, cx) {
+            Waited::Waits(_) => Held::Waits,
+            Waited::Miss(_) => {
+                let _counted = missed(key, touch.is_some(), lookup, cx);
+                Held::Written
+            }
+            Waited::Busy => Held::Busy,
+        }
+    }
+
+    /// After [`Answer::Leased`] that is not waited for: a miss.
+    pub(crate) fn do_not_wait(&mut self, key: &[u8], hash: u64, touches: bool, cx: &mut Context<'_>) {
+        let active = self.shared.rules();
+        if let Some((_, state, _)) = active.as_ref().and_then(|active| active.find(key)) {
+            self.record_miss(hash, state, cx);
+        }
+        let _counted = missed(key, touches, Lookup::Absent, cx);
+    }
+
+    /// Writes a `VALUE` block.
+    #[inline]
+    pub(crate) fn write_hit(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        cas: bool,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let mut found = found;
+        if let Some(exptime) = touch {
+            found = self.store.set_expiry(hash, found, cx.now.expiry(exptime));
+            cx.counters.touch_hits.add(1);
+        } else {
+            cx.counters.get_hits.add(1);
+        }
+        let item = self.store.item(found);
+        let (value, size) = (item.value(), item.value_len());
+        let cas = cas.then(|| self.shown_cas(item.cas()));
+        reply::value_header(&mut cx.out.bytes, key, item.flags(), size, cas);
+        cx.out.value(value);
+        reply::end_line(&mut cx.out.bytes);
+        self.store.count_read(found);
+        cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size });
+        Answer::Hit
+    }
+
+    /// The time of one key that a request waits for is up; `released`: its connection sends no more.
+    pub(crate) fn expire(&mut self, wait: &Wait, released: bool, cx: &mut Context<'_>) -> Option<Outcome> {
+        self.advance(cx);
+        let expired = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+            herd.expire(wait.hash, wait.waiter, released, herd_cx)
+        })?;
+        match expired {
+            Expired::Gone => None,
+            Expired::Miss(record) => {
+                cx.counters.get_misses.add(1);
+                Some(Outcome::Miss { record: Some(record), hint: None })
+            }
+            Expired::Busy => Some(Outcome::Busy),
+            Expired::Lost(record) => {
+                cx.counters.get_misses.add(1);
+                cx.session.record(record, cx.now.ms);
+                Some(Outcome::Lost)
+            }
+        }
+    }
+
+    /// Ends a wait early, as a miss that this connection knows of. False: it was decided already.
+    /// `circle`: because connections would wait for each other.
+    pub(crate) fn withdraw(&mut self, wait: &Wait, circle: bool, cx: &mut Context<'_>) -> bool {
+        let record = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+            herd.withdraw(wait.hash, wait.waiter, circle, herd_cx)
+        });
+        let Some(record) = record.flatten() else { return false };
+        cx.counters.get_misses.add(1);
+        cx.session.record(record, cx.now.ms);
+        true
+    }
+
+    /// A write or delete of a key that earlier commands of the same connection wait for: those come before it, so
+    /// they are answered first. The holder's own is its fill, and wakes them.
+    pub(crate) fn answer_own_waits(&mut self, hash: u64, by: Filler, cx: &mut Context<'_>) {
+        if cx.session.waits().is_empty() || self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by)) {
+            return;
+        }
+        self.answer_all_own_waits(hash, cx);
+    }
+
+    /// A delete of such a key: the holder's is no fill.
+    pub(crate) fn answer_all_own_waits(&mut self, hash: u64, cx: &mut Context<'_>) {
+        let own: Vec<Wait> = cx.session.waits().iter().filter(|wait| wait.hash == hash).copied().collect();
+        for wait in own {
+            self.give_up(&wait, false, cx);
+        }
+    }
+}
+
+/// Counts a miss.
+#[inline]
+pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+    let status = match lookup {
+        Lookup::Expired => {
+            cx.counters.get_expired.add(1);
+            "expired"
+        }
+        Lookup::Flushed => {
+            cx.counters.get_flushed.add(1);
+            "flushed"
+        }
+        Lookup::Found(_) | Lookup::Absent => "not_found",
+    };
+    if touches {
+        cx.counters.touch_misses.add(1);
+    } else {
+        cx.counters.get_misses.add(1);
+    }
+    cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size: 0 });
+    Answer::Miss
+}
+
+/// Parts of a classic reply of which some keys wait: cuts what was written since `from`.
+pub(crate) fn done_part(parts: &mut Vec<Part>, cx: &mut Context<'_>, from: (usize, usize)) {
+    let done = cx.out.split_off(from);
+    if !done.is_empty() {
+        parts.push(Part::Done(done));
+    }
+}
+
+fn as_ask<'a>(asked: &Asked<'a>, floor: u64, soft_floor: u64) -> Ask<'a> {
+    Ask {
+        key: asked.key,
+        hash: asked.hash,
+        rule: asked.rule,
+        found: asked.found,
+        how: asked.how,
+        floor,
+        soft_floor,
+        tags: asked.tags,
+        hint: asked.hint,
+        hold_ms: asked.hold_ms,
+    }
+}
+
+/// What the herd says, as the connection's worker is told.
+fn wake(woken: Woken) -> Wake {
+    let outcome = match woken.verdict {
+        Verdict::Holder(grant) => Outcome::Miss { record: Some(grant.record), hint: grant.hint },
+        Verdict::Miss(record) => Outcome::Miss { record: Some(record), hint: None },
+        Verdict::Failed(text, record) => Outcome::Failed { text, record },
+    };
+    let waiter = woken.waiter;
+    Wake { caller: waiter.caller, request: waiter.request, slot: waiter.slot, outcome }
+}

@@ -1,0 +1,404 @@
+//! Writes of keys under a rule: which miss a fill belongs to, whether it is still welcome, and who waits for it.
+//!
+//! A fill counts as of its miss. It is stored only if nothing hard happened to its key since; what happened
+//! softly makes it stale on arrival. Any other write is taken as it comes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Filler, Owner, RuleState, Waiter, refresh_at};
+use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, Value};
+use cattlegrid_tags::TagList;
+
+use crate::ask::Standing;
+use crate::park::{Delivered, DeliveredValue, Outcome as WaitOutcome, Wake};
+use crate::shard::{Context, Shard};
+use crate::store_cmd::{Mode, Outcome, Write};
+
+/// The rule of a key that is written.
+pub(crate) struct Ruled {
+    pub(crate) state: Arc<RuleState>,
+    pub(crate) tags: TagList,
+    pub(crate) negative_ttl_s: u32,
+}
+
+/// What a write is, seen from the misses of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    /// No fill.
+    No,
+    /// It counts as of this number.
+    Of(u64),
+    /// The same, and it has shown the number as a token.
+    ByToken(u64),
+}
+
+impl Fill {
+    fn stamp(self) -> Option<u64> {
+        match self {
+            Self::No => None,
+            Self::Of(number) | Self::ByToken(number) => Some(number),
+        }
+    }
+
+    fn token(self) -> Option<u64> {
+        if let Self::ByToken(token) = self { Some(token) } else { None }
+    }
+}
+
+impl Shard {
+    /// The rule of a key, if it has one.
+    pub(crate) fn rule_of(&mut self, key: &[u8]) -> Option<Ruled> {
+        self.herd.as_ref()?;
+        let active = self.shared.rules();
+        let (rule, state, captures) = active.as_ref()?.find(key)?;
+        let tags = self.tags_of(rule, &captures);
+        Some(Ruled { state: Arc::clone(state), tags, negative_ttl_s: rule.negative_ttl_s })
+    }
+
+    /// A storing command of a key under a rule.
+    pub(crate) fn write_ruled(&mut self, write: &Write<'_>, ruled: &Ruled, cx: &mut Context<'_>) -> Outcome {
+        let found = match self.lookup(write.hash, write.key, cx) {
+            Lookup::Found(found) => Some(found),
+            _ => None,
+        };
+        let standing =
+            found.map_or(Standing::Absent, |found| self.standing(found, write.hash, Some(&ruled.state), cx));
+        let fresh = found.filter(|_| matches!(standing, Standing::Fresh | Standing::Early));
+        let fill = self.fill_of(write, fresh, ruled, cx);
+        let by = filler(write.hash, fill, cx);
+        self.answer_own_waits(write.hash, by, cx);
+        let outcome = match (write.mode, fresh) {
+            // A refresh of a value that is still good is its holder's.
+            (Mode::Add, Some(_)) if !self.holds(write.hash, by) => Outcome::NotStored,
+            (Mode::Set | Mode::Add, _) | (Mode::Replace, Some(_)) => {
+                return self.store_value(write, found, fill, ruled, cx);
+            }
+            (Mode::Cas, _) if fill.token().is_some() => {
+                return self.store_value(write, found, fill, ruled, cx);
+            }
+            (Mode::Append | Mode::Prepend, None) if write.vivify.is_some() => {
+                return self.store_value(write, found, fill, ruled, cx);
+            }
+            (Mode::Append | Mode::Prepend | Mode::Replace, None) => Outcome::NotStored,
+            (Mode::Cas, None) => match found {
+                // Invalidated softly: its old CAS is good for nothing.
+                Some(found) if !self.is_over(found, cx) && standing != Standing::Negative => Outcome::Exists,
+                _ => Outcome::NotFound,
+            },
+            (Mode::Cas, Some(fresh)) if self.store.item(fresh).cas() == write.compare => {
+                return self.store_value(write, found, fill, ruled, cx);
+            }
+            (Mode::Cas | Mode::Append | Mode::Prepend, Some(fresh)) => {
+                // What replaces a value, as stale or at its end, carries the rule's tags as well.
+                let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+                let outcome = self.write_over(&Write { tags, huge: write.huge.clone(), ..*write }, fresh, cx);
+                if let Outcome::Stored { .. } = outcome {
+                    self.raise_hard(write.hash, self.shared.clock());
+                }
+                outcome
+            }
+        };
+        if fill != Fill::No && outcome == Outcome::NotStored {
+            self.consume(write.hash, fill, cx);
+        }
+        outcome
+    }
+
+    fn is_over(&self, found: Found, cx: &Context<'_>) -> bool {
+        let expiry = self.store.item(found).expiry();
+        expiry != NEVER && expiry <= cx.now.second
+    }
+
+    fn holds(&self, hash: u64, by: Filler) -> bool {
+        self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by))
+    }
+
+    fn raise_hard(&mut self, hash: u64, number: u64) {
+        if let Some(herd) = &mut self.herd {
+            herd.fence.raise_hard(hash, number);
+        }
+    }
+
+    /// Which miss this write fills.
+    fn fill_of(&mut self, write: &Write<'_>, fresh: Option<Found>, ruled: &Ruled, cx: &Context<'_>) -> Fill {
+        let Some(herd) = &mut self.herd else { return Fill::No };
+        match write.mode {
+            Mode::Cas if write.takes_token => {
+                let is_items = fresh.is_some_and(|fresh| self.store.item(fresh).cas() == write.compare);
+                if !is_items && herd.knows_token(write.hash, write.compare, cx.now.ms) {
+                    return Fill::ByToken(write.compare);
+                }
+                Fill::No
+            }
+            Mode::Set | Mode::Add => {
+                let own = cx.session.oldest(write.hash, cx.now.ms);
+                let number = match ruled.state.policy().owner {
+                    Owner::Connection => own,
+                    Owner::Key => match (own, herd.ledger.oldest(write.hash, cx.now.ms)) {
+                        (Some(own), Some(oldest)) => Some(own.min(oldest)),
+                        (own, oldest) => own.or(oldest),
+                    },
+                };
+                number.map_or(Fill::No, Fill::Of)
+            }
+            _ => Fill::No,
+        }
+    }
+
+    /// Stores a whole value, or does not, and tells those who wait.
+    fn store_value(
+        &mut self,
+        write: &Write<'_>,
+        found: Option<Found>,
+        fill: Fill,
+        ruled: &Ruled,
+        cx: &mut Context<'_>,
+    ) -> Outcome {
+        let by = filler(write.hash, fill, cx);
+        let counters = ruled.state.counters();
+        let (mut hard, mut soft) = self.shared.outside(write.hash, ruled.tags.hashes(), cx.now);
+        if let Some(herd) = &mut self.herd {
+            if let Some(stamp) = fill.stamp() {
+                herd.fence.note_fill(self.shared.clock().saturating_sub(stamp), self.shared.shards());
+            }
+            let events = herd.fence.events(write.hash);
+            (hard, soft) = (hard.max(events.hard), soft.max(events.soft));
+        }
+        // Who missed under rules that have gone since may have missed an event as well.
+        hard = hard.max(self.shared.uncovered());
+        if fill.stamp().is_some_and(|stamp| stamp < hard) {
+            counters.fills_dropped.fetch_add(1, Ordering::Relaxed);
+            self.consume(write.hash, fill, cx);
+            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.dropped(write.hash, by, herd_cx));
+            return match (write.mode, found) {
+                (Mode::Cas, Some(_)) => Outcome::Exists,
+                (Mode::Cas, None) => Outcome::NotFound,
+                (Mode::Add, _) => Outcome::NotStored,
+                // To everybody else this cannot be told from having been stored just before what came after.
+                _ => Outcome::Stored { cas: 0, size: write.data.len() },
+            };
+        }
+        let stale = fill.stamp().filter(|stamp| *stamp < soft).map(|_| soft);
+        let expiry = write.vivify.filter(|_| write.mode != Mode::Set).unwrap_or(write.expiry);
+        if expiry != NEVER && expiry <= cx.now.second {
+            return self.store_nothing(write, found, fill, stale, ruled, cx);
+        }
+        // Too many were refused before.
+        let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+        let number = self.shared.tick();
+        let cas = write.explicit_cas.unwrap_or(number);
+        let stamp = fill.stamp().unwrap_or(number);
+        let policy = ruled.state.policy();
+        let lives = expiry != NEVER && !write.negative;
+        let due = if policy.early && lives {
+            refresh_at(cx.now.second, expiry, ruled.state.p90_ms(), write.hash)
+        } else {
+            0
+        };
+        let mut marks = if stale.is_some() { Marks::STALE } else { Marks::none() };
+        if write.negative {
+            marks = marks.with(Marks::NEGATIVE);
+        }
+        if matches!(write.mode, Mode::Append | Mode::Prepend) {
+            marks = marks.with(Marks::EDITED);
+        }
+        let attributes = Attributes {
+            flags: write.flags,
+            expiry,
+            accessed: cx.now.second,
+            cas,
+            stamp: (stamp != cas).then_some(stamp),
+            grace_end: if lives && policy.grace_s > 0 { expiry.saturating_add(policy.grace_s) } else { 0 },
+            refresh_at: due,
+            tags: tags.hashes(),
+            marks,
+        };
+        let value = match &write.huge {
+            Some(huge) => NewValue::Huge(Arc::clone(huge)),
+            None => NewValue::Inline([write.data, &[]]),
+        };
+        if self.store.put(write.hash, write.key, &attributes, value).is_err() {
+            return Outcome::NoRoom(write.data.len());
+        }
+        match (write.negative, fill, stale) {
+            (true, ..) => counters.negatives.fetch_add(1, Ordering::Relaxed),
+            (_, Fill::No, _) => 0,
+            (_, _, None) => counters.fills_stored.fetch_add(1, Ordering::Relaxed),
+            (_, _, Some(_)) => counters.fills_stale.fetch_add(1, Ordering::Relaxed),
+        };
+        self.consume(write.hash, fill, cx);
+        self.raise_hard(write.hash, stamp);
+        let waiters = self.take_waiters(write, by, stale, cx);
+        self.deliver(write, cas, expiry, &ruled.state, waiters, cx);
+        Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
+    }
+
+    /// A value that is over when it comes: its holder's goes to all who wait, and nothing is kept; anybody else's is
+    /// a delete.
+    fn store_nothing(
+        &mut self,
+        write: &Write<'_>,
+        found: Option<Found>,
+        fill: Fill,
+        stale: Option<u64>,
+        ruled: &Ruled,
+        cx: &mut Context<'_>,
+    ) -> Outcome {
+        let by = filler(write.hash, fill, cx);
+        let by_holder = self.holds(write.hash, by);
+        self.consume(write.hash, fill, cx);
+        if by_holder {
+            if let Some(found) = found {
+                self.store.remove(write.hash, found);
+            }
+            // Taken also for a fill: no later miss is to note the number of an earlier one.
+            let taken = self.shared.tick();
+            let number = fill.stamp().unwrap_or(taken);
+            self.raise_hard(write.hash, number);
+            let waiters = self.take_waiters(write, by, stale, cx);
+            ruled.state.counters().fills_stored.fetch_add(1, Ordering::Relaxed);
+            self.deliver(write, number, write.expiry, &ruled.state, waiters, cx);
+        } else {
+            self.delete_ruled(write.key, write.hash, cx);
+        }
+        Outcome::Stored { cas: 0, size: write.data.len() }
+    }
+
+    fn take_waiters(
+        &mut self,
+        write: &Write<'_>,
+        by: Filler,
+        stale: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Vec<Waiter> {
+        self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+            herd.stored(write.hash, write.key, by, stale, herd_cx)
+        })
+        .unwrap_or_default()
+    }
+
+    /// Gives a value to those who waited for it: copied once, whatever becomes of the item.
+    fn deliver(
+        &mut self,
+        write: &Write<'_>,
+        cas: u64,
+        expiry: u32,
+        rule: &RuleState,
+        waiters: Vec<Waiter>,
+        cx: &mut Context<'_>,
+    ) {
+        if waiters.is_empty() {
+            return;
+        }
+        let delivered = (!write.negative).then(|| {
+            Arc::new(Delivered {
+                flags: write.flags,
+                cas: self.shown_cas(cas),
+                ttl: cx.now.left(expiry),
+                value: match &write.huge {
+                    Some(huge) => DeliveredValue::Huge(Arc::clone(huge)),
+                    None => DeliveredValue::Inline(write.data.into()),
+                },
+            })
+        });
+        for waiter in waiters {
+            if let Some(exptime) = waiter.touch
+                && let Lookup::Found(found) = self.store.lookup(write.hash, write.key)
+            {
+                self.store.set_expiry(write.hash, found, cx.now.expiry(exptime));
+            }
+            let outcome = if let Some(delivered) = &delivered {
+                WaitOutcome::Value(Arc::clone(delivered))
+            } else {
+                let miss =
+                    self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.miss(write.hash, rule, herd_cx));
+                WaitOutcome::Negative { record: miss }
+            };
+            cx.wakes.push(Wake {
+                caller: waiter.caller,
+                request: waiter.request,
+                slot: waiter.slot,
+                outcome,
+            });
+        }
+    }
+
+    /// The miss of a fill has been answered for.
+    fn consume(&mut self, hash: u64, fill: Fill, cx: &mut Context<'_>) {
+        let Some(herd) = &mut self.herd else { return };
+        let own = match fill {
+            Fill::No => return,
+            Fill::Of(_) => cx.session.take_oldest(hash, cx.now.ms),
+            Fill::ByToken(token) => {
+                let counts = herd.use_token(token);
+                let own = cx.session.take_number(hash, token);
+                if own.is_none() && !counts {
+                    return;
+                }
+                own
+            }
+        };
+        herd.ledger.fill(hash, fill.token(), own.is_none(), cx.now.ms);
+    }
+
+    /// A write of a key under a rule was refused: its miss, if it had one, will not be filled any more.
+    pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
+        let Some(ruled) = self.rule_of(write.key) else { return };
+        let fill = self.fill_of(write, None, &ruled, cx);
+        self.consume(write.hash, fill, cx);
+    }
+
+    /// Deletes a key under a rule. Returns the size of the value that readers could have seen.
+    pub(crate) fn delete_ruled(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) -> Option<usize> {
+        self.answer_all_own_waits(hash, cx);
+        let number = self.shared.tick();
+        self.raise_hard(hash, number);
+        let mut size = None;
+        if let Lookup::Found(found) = self.lookup(hash, key, cx) {
+            let item = self.store.item(found);
+            if !item.marks().has(Marks::NEGATIVE) {
+                size = Some(item.value_len());
+            }
+            self.store.remove(hash, found);
+        }
+        self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.invalidated(hash, key, herd_cx));
+        size
+    }
+
+    /// A key was invalidated softly: fills of earlier misses will be stale, and its lease is revoked.
+    pub(crate) fn invalidate_softly(&mut self, key: &[u8], hash: u64, number: u64, cx: &mut Context<'_>) {
+        self.answer_all_own_waits(hash, cx);
+        self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+            herd.fence.raise_soft(hash, number);
+            herd.invalidated(hash, key, herd_cx);
+        });
+    }
+
+    /// A key under a rule was changed in place, or came into being by arithmetic: `created`.
+    pub(crate) fn changed(&mut self, key: &[u8], hash: u64, created: bool, cx: &mut Context<'_>) {
+        let Some(ruled) = self.rule_of(key) else { return };
+        self.raise_hard(hash, self.shared.clock());
+        let Lookup::Found(found) = self.store.lookup(hash, key) else { return };
+        if !created {
+            return;
+        }
+        let item = self.store.item(found);
+        let (flags, cas, expiry) = (item.flags(), item.cas(), item.expiry());
+        let mut value = Vec::new();
+        if let Value::Inline(bytes) = item.value() {
+            value.extend_from_slice(bytes);
+        }
+        let write = Write { flags, expiry, ..Write::set(key, hash, &value) };
+        let by = filler(hash, Fill::No, cx);
+        self.answer_own_waits(hash, by, cx);
+        let waiters = self.take_waiters(&write, by, None, cx);
+        self.deliver(&write, cas, expiry, &ruled.state, waiters, cx);
+    }
+}
+
+/// Who fills, as its connection's records tell.
+fn filler(hash: u64, fill: Fill, cx: &Context<'_>) -> Filler {
+    let pooled = matches!(fill, Fill::Of(_)) && cx.session.oldest(hash, cx.now.ms).is_none();
+    Filler { connection: cx.session.caller().number(), token: fill.token(), pooled }
+}

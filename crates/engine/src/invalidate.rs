@@ -1,0 +1,400 @@
+//! Invalidation by name: tags, cascades, flushes, and the control keys that any client can type.
+
+use cattlegrid_herd::Kind as LeaseKind;
+use cattlegrid_protocol::{Meta, Request, reply};
+use cattlegrid_store::{Lookup, Marks};
+use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
+use serde_json::{Value as Json, json};
+
+use crate::ask::Standing;
+use crate::engine::{Engine, Got};
+use crate::rules::Change;
+use crate::shard::{Context, Shard};
+use crate::time::Now;
+use crate::waiting::Pending;
+
+/// Longest rolling flush, in seconds.
+pub const ROLLING_FLUSH_MAX_S: u64 = 24 * 60 * 60;
+
+/// Said of a control key that is none, or that does not take the command.
+const UNKNOWN: &str = "CLIENT_ERROR unknown control key";
+
+/// What a control key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Control<'k> {
+    /// `tag:T`.
+    Tag(&'k [u8]),
+    /// `bump:T`.
+    Bump(&'k [u8]),
+    /// `flush:SECONDS`.
+    Flush(u64),
+    /// `why:KEY`.
+    Why(&'k [u8]),
+}
+
+impl<'k> Control<'k> {
+    /// `rest`: the key without the prefix.
+    fn parse(rest: &'k [u8]) -> Result<Self, String> {
+        if let Some(tag) = rest.strip_prefix(b"tag:") {
+            Ok(Self::Tag(tag))
+        } else if let Some(tag) = rest.strip_prefix(b"bump:") {
+            Ok(Self::Bump(tag))
+        } else if let Some(key) = rest.strip_prefix(b"why:").filter(|key| !key.is_empty()) {
+            Ok(Self::Why(key))
+        } else if let Some(seconds) = rest.strip_prefix(b"flush:") {
+            let seconds = std::str::from_utf8(seconds).ok().and_then(|text| text.parse().ok());
+            match seconds.filter(|seconds| (1..=ROLLING_FLUSH_MAX_S).contains(seconds)) {
+                Some(seconds) => Ok(Self::Flush(seconds)),
+                None => Err(format!("CLIENT_ERROR flush: seconds must be 1 to {ROLLING_FLUSH_MAX_S}")),
+            }
+        } else {
+            Err(UNKNOWN.to_owned())
+        }
+    }
+}
+
+impl Engine {
+    /// Takes the memory of the tags' arrays out of the budget, once: they are in use from now on.
+    pub(crate) fn reserve_tags(&self) -> std::io::Result<()> {
+        if self.tags_reserved() { Ok(()) } else { self.reserve(self.shared().tags().bumps().memory_bytes()) }
+    }
+
+    /// Flushes everything at `second`, or at once when that is now; then what cascades from a flush.
+    pub fn flush(&self, second: u32, now: Now) {
+        self.shared().flush(second, now.second);
+        let active = self.shared().rules();
+        let Some(active) = active.as_ref() else { return };
+        for cascade in active.rules().flush_cascades() {
+            for tag in cascade.bump.iter().filter_map(|bump| bump.constant()) {
+                self.shared().bump(self.shared().tag_hasher().hash_made(tag), Kind::Hard);
+            }
+        }
+    }
+
+    /// Whether a request other than a classic `get` is about a tag or a control key.
+    #[inline]
+    pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
+        let control = self.shared().control();
+        let key: &[u8] = match request {
+            Request::Store(store) => store.key,
+            Request::Arith(arith) => arith.key,
+            Request::Touch(touch) => touch.key,
+            Request::Delete(delete) => delete.key,
+            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
+                if meta.set.has(b'G') {
+                    return true;
+                }
+                meta.key.bytes()
+            }
+            Request::MetaSet(meta, _) => meta.key.bytes(),
+            _ => return false,
+        };
+        !control.is_empty() && key.starts_with(control)
+    }
+
+    /// Executes such a request.
+    #[cold]
+    pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
+        let control = self.shared().control().len();
+        let (key, noreply): (&[u8], bool) = match request {
+            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta)
+                if meta.set.has(b'G') =>
+            {
+                return self.execute_tag(request, meta, cx);
+            }
+            Request::Delete(delete) => (delete.key, delete.noreply),
+            Request::Arith(arith) => (arith.key, arith.noreply),
+            Request::Store(store) => (store.key, store.noreply),
+            Request::Touch(touch) => (touch.key, touch.noreply),
+            _ => return reply::line(&mut cx.out.bytes, UNKNOWN),
+        };
+        let asked = Control::parse(&key[control..]);
+        let text = match (request, asked) {
+            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard) {
+                Ok(_) => "DELETED".to_owned(),
+                Err(error) => format!("CLIENT_ERROR {error}"),
+            },
+            (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
+                match self.bump(tag, Kind::Hard) {
+                    Ok(number) => number.to_string(),
+                    Err(error) => format!("CLIENT_ERROR {error}"),
+                }
+            }
+            (_, Err(error)) => error,
+            _ => UNKNOWN.to_owned(),
+        };
+        if !noreply {
+            reply::line(&mut cx.out.bytes, &text);
+        }
+    }
+
+    /// `mg md ma` with `G`: the key is a tag.
+    fn execute_tag(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
+        cx.counters.cmd_meta.add(1);
+        let flags = &meta.set;
+        let name = meta.key.bytes();
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let text = match request {
+            Request::MetaGet(_) => {
+                self.shared().tag_hasher().hash(name).map(|tag| Some(self.describe_tag(tag, cx.now)))
+            }
+            Request::MetaArith(_) => self.bump(name, kind).map(|number| Some(number.to_string())),
+            _ => self.bump(name, kind).map(|_| None),
+        };
+        let text = match text {
+            Ok(text) => text,
+            Err(error) => return reply::line(&mut cx.out.bytes, &format!("CLIENT_ERROR {error}")),
+        };
+        if flags.has(b'q') && !matches!(request, Request::MetaGet(_)) {
+            return;
+        }
+        let out = &mut cx.out.bytes;
+        let shown = text.filter(|_| flags.has(b'v'));
+        match &shown {
+            Some(text) => reply::va(out, text.len()),
+            None => out.extend_from_slice(reply::HD),
+        }
+        for token in meta.flags {
+            match token[0] {
+                b'O' => reply::token(out, token),
+                b'k' => reply::key(out, &meta.key),
+                _ => {}
+            }
+        }
+        reply::end_line(out);
+        if let Some(text) = shown {
+            reply::line(out, &text);
+        }
+    }
+
+    fn bump(&self, name: &[u8], kind: Kind) -> Result<u64, TagError> {
+        let tag = self.shared().tag_hasher().hash(name)?;
+        self.use_tags();
+        Ok(self.shared().bump(tag, kind))
+    }
+
+    /// The arrays are in use. That their memory cannot be taken out of the limit now is no reason to refuse.
+    fn use_tags(&self) {
+        if self.reserve_tags().is_err() {
+            debug_assert!(false, "the limit can always be lowered");
+        }
+    }
+
+    /// Last bump, seconds since, share of false stale answers for what is older.
+    fn describe_tag(&self, tag: TagHash, now: Now) -> String {
+        let bumps = self.shared().tags().bumps();
+        let last = bumps.last(tag, Kind::Hard).max(bumps.last(tag, Kind::Soft));
+        let since = if last == 0 { 0 } else { self.shared().age_s(last, now.ms) };
+        format!("{last} {since} {:.6}", bumps.estimate(last))
+    }
+
+    /// A `get` with control keys among its keys: answers them at their places; other keys as they were found.
+    #[cold]
+    pub(crate) fn answer_control(&self, pending: &Pending<'_>, cas: bool, cx: &mut Context<'_>) -> Got {
+        let mut cuts = Vec::with_capacity(pending.control.len() + 1);
+        for (_, at) in pending.control.iter().rev() {
+            cuts.push(cx.out.split_off(*at));
+        }
+        cuts.push(cx.out.split_off(pending.from));
+        let prefix = self.shared().control().len();
+        // All are understood before the first is executed.
+        let asked: Result<Vec<_>, String> =
+            pending.control.iter().map(|(key, _)| Ok((*key, self.check(&key[prefix..])?))).collect();
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                reply::line(&mut cx.out.bytes, &error);
+                return Got::Done;
+            }
+        };
+        for (key, control) in asked {
+            if let Some(cut) = cuts.pop() {
+                cx.out.append(cut);
+            }
+            let text = match control {
+                Control::Tag(tag) => {
+                    let tag = self.shared().tag_hasher().hash_made(tag);
+                    self.describe_tag(tag, cx.now)
+                }
+                Control::Bump(tag) => {
+                    self.use_tags();
+                    self.shared().bump(self.shared().tag_hasher().hash_made(tag), Kind::Hard).to_string()
+                }
+                Control::Flush(seconds) => self.shared().flush_rolling(cx.now.ms, seconds * 1000).to_string(),
+                Control::Why(key) => self.why(key, cx).to_string(),
+            };
+            // What is told here has no CAS: clients read one after `gets` all the same.
+            reply::value_header(&mut cx.out.bytes, key, 0, text.len(), cas.then_some(0));
+            reply::line(&mut cx.out.bytes, &text);
+        }
+        if let Some(cut) = cuts.pop() {
+            cx.out.append(cut);
+        }
+        cx.out.bytes.extend_from_slice(reply::END);
+        Got::Done
+    }
+
+    fn check<'k>(&self, rest: &'k [u8]) -> Result<Control<'k>, String> {
+        let control = Control::parse(rest)?;
+        match control {
+            Control::Tag(tag) | Control::Bump(tag) => {
+                self.shared().tag_hasher().hash(tag).map_err(|error| format!("CLIENT_ERROR {error}"))?;
+            }
+            Control::Flush(_) if !self.allows_flush() => {
+                return Err("CLIENT_ERROR flush_all not allowed".to_owned());
+            }
+            Control::Flush(_) | Control::Why(_) => {}
+        }
+        Ok(control)
+    }
+
+    /// Everything that decides what a reader of this key gets.
+    fn why(&self, key: &[u8], cx: &mut Context<'_>) -> Json {
+        let hash = self.hash_key(key);
+        let shared = self.shared();
+        let active = shared.rules();
+        let ruled = active.as_ref().and_then(|active| active.find(key));
+        let mut home = self.lock(self.shard_number(hash));
+        home.advance(cx);
+        let (mut names, mut hashes) = (Vec::new(), TagList::new());
+        if let Some((rule, _, captures)) = &ruled {
+            for template in &rule.tags {
+                let mut name = Vec::new();
+                template.render(captures, &mut name);
+                names.push((
+                    shared.tag_hasher().hash_made(&name).get(),
+                    String::from_utf8_lossy(&name).into_owned(),
+                ));
+            }
+            hashes = home.tags_of(rule, captures);
+        }
+        let lookup = home.lookup(hash, key, cx);
+        let item = match lookup {
+            Lookup::Found(found) => {
+                let state = ruled.as_ref().map(|(_, state, _)| &***state);
+                let standing = home.standing(found, hash, state, cx);
+                let item = home.store().item(found);
+                for tag in item.tags() {
+                    if !names.iter().any(|(hash, _)| *hash == tag) {
+                        names.push((tag, String::new()));
+                    }
+                }
+                json!({
+                    "standing": name(standing),
+                    "stamp": item.stamp(),
+                    "cas": item.cas(),
+                    "ttl": cx.now.left(item.expiry()),
+                    "grace": (item.grace_end() != 0).then(|| cx.now.left(item.grace_end())).flatten(),
+                    "refresh_in": (item.refresh_at() != 0).then(|| cx.now.left(item.refresh_at())).flatten(),
+                    "size": item.value_len(),
+                    "stale": item.marks().has(Marks::STALE),
+                    "edited": item.marks().has(Marks::EDITED),
+                })
+            }
+            _ => Json::Null,
+        };
+        let bumps = shared.tags().bumps();
+        let tags: Vec<Json> = names
+            .iter()
+            .map(|(hash, name)| {
+                let tag = TagHash::from_stored(*hash);
+                json!({
+                    "tag": if name.is_empty() { Json::Null } else { json!(name) },
+                    "hash": format!("{hash:016x}"),
+                    "hard": bumps.last(tag, Kind::Hard),
+                    "soft": bumps.last(tag, Kind::Soft),
+                })
+            })
+            .collect();
+        let (last_hard, last_soft) = shared.outside(hash, hashes.hashes(), cx.now);
+        let (lease, fence, outstanding) = match home.herd.as_deref_mut() {
+            Some(herd) => {
+                let lease = herd.lease(hash, key, cx.now.ms).map(|lease| {
+                    json!({
+                        "token": lease.token,
+                        "kind": lease_name(lease.kind),
+                        "holder": lease.holder,
+                        "explicit": lease.explicit,
+                        "age_ms": lease.age_ms,
+                        "left_ms": lease.holder.map(|_| lease.left_ms),
+                        "waiters": lease.waiters,
+                        "computers": lease.computers,
+                    })
+                });
+                let events = herd.fence.events(hash);
+                (
+                    lease,
+                    json!({"hard": events.hard, "soft": events.soft}),
+                    herd.ledger.oldest(hash, cx.now.ms),
+                )
+            }
+            None => (None, Json::Null, None),
+        };
+        json!({
+            "key": String::from_utf8_lossy(key),
+            "rule": ruled.as_ref().map(|(rule, ..)| json!({"number": rule.number, "match": rule.pattern.text()})),
+            "item": item,
+            "tags": tags,
+            "lease": lease,
+            "fence": fence,
+            "oldest_miss": outstanding,
+            "outside": {"hard": last_hard, "soft": last_soft},
+            "floor": shared.tags().floors().hard(),
+            "rolling": shared.tags().floors().rolling().map(|floor| json!({
+                "number": floor.number,
+                "seconds": floor.period_ms / 1000,
+                "served": floor.share_served(cx.now.ms),
+            })).collect::<Vec<_>>(),
+            "clock": shared.clock(),
+        })
+    }
+}
+
+fn name(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Absent => "absent",
+        Standing::Negative => "negative",
+        Standing::Stale => "stale",
+        Standing::Fresh => "fresh",
+        Standing::Early => "due for a refresh",
+    }
+}
+
+fn lease_name(kind: LeaseKind) -> &'static str {
+    kind.name()
+}
+
+impl Shard {
+    /// What happens to a key invalidates what was derived from it.
+    #[inline]
+    pub(crate) fn cascade(&mut self, key: &[u8], change: Change) {
+        if self.herd.is_some() {
+            self.cascade_ruled(key, change);
+        }
+    }
+
+    fn cascade_ruled(&mut self, key: &[u8], change: Change) {
+        let active = self.shared.rules();
+        let Some(active) = active.as_ref() else { return };
+        for (cascade, captures) in active.rules().cascades(key, change) {
+            for template in &cascade.bump {
+                self.scratch.clear();
+                template.render(&captures, &mut self.scratch);
+                self.shared.bump(self.shared.tag_hasher().hash_made(&self.scratch), Kind::Hard);
+            }
+        }
+    }
+
+    /// The tags that an `ms` names, if they fit together with those of the key's rule.
+    pub(crate) fn tags_named(&mut self, meta: &Meta<'_>) -> Result<TagList, TagError> {
+        if !meta.set.has(b'G') {
+            return Ok(TagList::new());
+        }
+        let token = meta.flags.into_iter().find(|token| token[0] == b'G').unwrap_or(b"G");
+        let named = self.shared.tag_hasher().parse_list(&token[1..])?;
+        match self.rule_of(meta.key.bytes()) {
+            Some(ruled) => ruled.tags.union(&named).map(|_| named),
+            None => Ok(named),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Where a request meets the data: what each command means, without sockets, clocks or threads.
+//!
+//! [`Shard`] executes requests of its part of the key space; [`Engine`] holds all shards and sends each
+//! request to its own. Time comes in as an argument ([`Now`]), replies go out as bytes ([`Output`]).
+
+mod ask;
+mod counters;
+mod engine;
+mod event;
+mod fill;
+mod get;
+mod invalidate;
+mod meta;
+mod meta_ruled;
+mod output;
+mod park;
+pub mod rules;
+mod shard;
+mod shard_lock;
+mod shared;
+mod store_cmd;
+mod time;
+mod waiting;
+
+pub use ask::KeyState;
+pub use counters::{Counter, Counters};
+pub use engine::{Cursor, Engine, EngineConfig, Got};
+pub use event::{Event, EventKind, Interest};
+pub use invalidate::ROLLING_FLUSH_MAX_S;
+pub use output::Output;
+pub use park::{Delivered, DeliveredValue, Outcome, Parked, Wake};
+pub use shard::{Context, Flow, Shard, Ticket};
+pub use shard_lock::{PREFETCH_MAX, ShardLock};
+pub use shared::{ActiveRules, Shared};
+pub use time::Now;
+pub use waiting::{HerdUsage, RulesConfig};

@@ -1,0 +1,462 @@
+//! The meta commands: `mg ms md ma me`.
+
+use std::sync::Arc;
+
+use cattlegrid_protocol::{Meta, MetaKey, reply};
+use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
+
+use crate::event::{EventKind, Interest};
+use crate::rules::Change;
+use crate::shard::{Context, Flow, Shard};
+use crate::store_cmd::{Mode, Outcome, Sum, Write};
+
+impl Shard {
+    pub(crate) fn meta_get(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let (key, flags) = (meta.key.bytes(), &meta.set);
+        let touches = flags.has(b'T');
+        let mut created = false;
+        let lookup = self.lookup(hash, key, cx);
+        if self.herd.is_some()
+            && self.may_be_ruled(meta, lookup, cx)
+            && let Some(ruled) = self.rule_of(key)
+        {
+            return self.meta_get_ruled(meta, hash, lookup, &ruled, cx);
+        }
+        let mut found = self.find(hash, key, cx);
+        if found.is_none() && flags.has(b'N') {
+            let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
+            let stub = Attributes { accessed: cx.now.second, cas, stamp, ..Attributes::default() };
+            if self.store.put(hash, key, &stub, NewValue::Inline([&[], &[]])).is_err() {
+                return self.no_room(key.len() + 64, cx);
+            }
+            created = true;
+            found = self.find(hash, key, cx);
+        }
+        cx.counters.cmd_meta.add(1);
+        cx.counters.cmd_get.add(1);
+        if touches {
+            cx.counters.cmd_touch.add(1);
+        }
+        let Some(found) = found else {
+            meta_get_miss(meta, lookup, touches, cx);
+            return Flow::Replied;
+        };
+        if touches {
+            cx.counters.touch_hits.add(1);
+        } else if created {
+            cx.counters.get_misses.add(1);
+        } else {
+            cx.counters.get_hits.add(1);
+        }
+        self.meta_get_hit(meta, hash, found, created, cx);
+        Flow::Replied
+    }
+
+    fn meta_get_hit(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        found: Found,
+        created: bool,
+        cx: &mut Context<'_>,
+    ) {
+        let flags = &meta.set;
+        let item = self.store.item(found);
+        let (marks, size) = (item.marks(), item.value_len());
+        // `C` on a get: the client has this version already, spare it the value.
+        let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == item.cas());
+        let stale = marks.has(Marks::STALE);
+        let (expiry, recache) = self.meta_get_header(meta, found, created, with_value, None, cx);
+        let won = created || (recache || stale) && !marks.has(Marks::WON);
+        let out = &mut cx.out.bytes;
+        if marks.has(Marks::WON) {
+            reply::lost(out);
+        }
+        if stale {
+            reply::stale(out);
+        }
+        if won {
+            reply::won(out);
+        }
+        reply::end_line(out);
+        if with_value {
+            cx.out.value(self.store.item(found).value());
+            reply::end_line(&mut cx.out.bytes);
+        }
+        if won {
+            self.store.set_marks(found, marks.with(Marks::WON));
+        }
+        let found = match expiry {
+            Some(expiry) => self.store.set_expiry(hash, found, expiry),
+            None => found,
+        };
+        if !flags.has(b'u') {
+            self.store.count_read(found);
+        }
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "found", size });
+    }
+
+    /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that the
+    /// ones before them have set. `shown`: what `c` shows instead of the CAS. Returns the new expiry, and whether `R` asks for the item to be computed again.
+    pub(crate) fn meta_get_header(
+        &self,
+        meta: &Meta<'_>,
+        found: Found,
+        created: bool,
+        with_value: bool,
+        shown: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> (Option<u32>, bool) {
+        let item = self.store.item(found);
+        let out = &mut cx.out.bytes;
+        if with_value {
+            reply::va(out, item.value_len());
+        } else {
+            out.extend_from_slice(reply::HD);
+        }
+        // A stub's time begins at its `N` in the line, as in memcached.
+        let mut expiry = created.then_some(NEVER);
+        let mut recache = false;
+        for token in meta.flags {
+            match token[0] {
+                b'N' if created => expiry = Some(cx.now.expiry(meta.set.vivify)),
+                b'T' => expiry = Some(cx.now.expiry(meta.set.exptime)),
+                b'R' => {
+                    let expiry = expiry.unwrap_or(item.expiry());
+                    recache = !created && expiry != NEVER && expiry < cx.now.expiry(meta.set.recache);
+                }
+                b's' => reply::size(out, item.value_len()),
+                b't' => reply::ttl(out, cx.now.left(expiry.unwrap_or(item.expiry()))),
+                b'c' => reply::cas(out, shown.unwrap_or_else(|| self.shown_cas(item.cas()))),
+                b'f' => reply::client_flags(out, item.flags()),
+                b'l' => reply::last_access(out, u64::from(cx.now.second.saturating_sub(item.accessed()))),
+                b'h' => reply::hit_before(out, item.marks().has(Marks::FETCHED)),
+                b'O' => reply::token(out, token),
+                b'k' => reply::key(out, &meta.key),
+                _ => {}
+            }
+        }
+        (expiry, recache)
+    }
+
+    pub(crate) fn meta_set(
+        &mut self,
+        meta: &Meta<'_>,
+        data: &[u8],
+        hash: u64,
+        huge: Option<Arc<HugeValue>>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let flags = &meta.set;
+        let mode = match flags.mode {
+            b'E' => Mode::Add,
+            b'A' => Mode::Append,
+            b'P' => Mode::Prepend,
+            _ if flags.has(b'C') => Mode::Cas,
+            b'R' => Mode::Replace,
+            _ => Mode::Set,
+        };
+        let negative = flags.has(b'n');
+        let expiry = if flags.has(b'T') { cx.now.expiry(flags.exptime) } else { NEVER };
+        let ends = if negative { self.negative_expiry(meta.key.bytes(), expiry, cx) } else { Some(expiry) };
+        let Some(expiry) = ends else {
+            reply::line(&mut cx.out.bytes, NEGATIVE_NEEDS_TTL);
+            return Flow::Replied;
+        };
+        let tags = match self.tags_named(meta) {
+            Ok(tags) => tags,
+            Err(error) => {
+                reply::line(&mut cx.out.bytes, &format!("CLIENT_ERROR {error}"));
+                return Flow::Replied;
+            }
+        };
+        let write = Write {
+            mode,
+            huge,
+            tags,
+            flags: if flags.has(b'F') { flags.client_flags } else { 0 },
+            expiry,
+            compare: if flags.has(b'C') { flags.compare_cas } else { 0 },
+            explicit_cas: flags.has(b'E').then_some(flags.explicit_cas),
+            or_stale: flags.has(b'I'),
+            vivify: flags.has(b'N').then(|| cx.now.expiry(flags.vivify)),
+            takes_token: true,
+            negative,
+            ..Write::set(meta.key.bytes(), hash, data)
+        };
+        let (status, cas, size) = match self.write(&write, cx) {
+            Outcome::Stored { cas, size } => (reply::HD, cas, size),
+            Outcome::NotStored => (reply::NS, 0, data.len()),
+            Outcome::Exists => (reply::EX, 0, data.len()),
+            Outcome::NotFound => (reply::NF, 0, data.len()),
+            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, cx),
+        };
+        cx.counters.cmd_meta.add(1);
+        if flags.has(b'q') && status == reply::HD {
+            return Flow::Replied;
+        }
+        let out = &mut cx.out.bytes;
+        out.extend_from_slice(status);
+        for token in meta.flags {
+            match token[0] {
+                b'O' => reply::token(out, token),
+                b'k' => reply::key(out, &meta.key),
+                b'c' => reply::cas(out, cas),
+                b's' => reply::size(out, size),
+                _ => {}
+            }
+        }
+        reply::end_line(out);
+        Flow::Replied
+    }
+
+    pub(crate) fn meta_delete(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let flags = &meta.set;
+        let key = meta.key.bytes();
+        let quiet = flags.has(b'q');
+        if self.rule_of(key).is_some() {
+            return self.meta_delete_ruled(meta, hash, cx);
+        }
+        let status = match self.find(hash, key, cx) {
+            None => {
+                cx.counters.delete_misses.add(1);
+                Some(reply::NF)
+            }
+            Some(found) if flags.has(b'C') && self.store.item(found).cas() != flags.compare_cas => {
+                cx.counters.delete_misses.add(1);
+                Some(reply::EX)
+            }
+            Some(found) => {
+                let size = self.store.item(found).value_len();
+                if !self.invalidate_item(meta, hash, found, cx) {
+                    return self.no_room(key.len() + 64, cx);
+                }
+                cx.counters.delete_hits.add(1);
+                cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                (!quiet).then_some(reply::HD)
+            }
+        };
+        self.cascade(key, Change::Delete);
+        cx.counters.cmd_meta.add(1);
+        if let Some(status) = status {
+            status_line(&mut cx.out.bytes, status, meta);
+        }
+        Flow::Replied
+    }
+
+    /// `md` on an item: `I` marks it stale, `x` takes its value, otherwise it goes. False: no room.
+    pub(crate) fn invalidate_item(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        found: Found,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let flags = &meta.set;
+        if !flags.has(b'I') && !flags.has(b'x') {
+            self.store.remove(hash, found);
+            return true;
+        }
+        let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
+        let mut room = [0; TAGS_MAX];
+        let item = self.store.item(found);
+        let old = item.attributes(&mut room);
+        let expiry = flags.has(b'T').then(|| cx.now.expiry(flags.exptime));
+        let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
+        if flags.has(b'x') {
+            let bare = Attributes {
+                expiry: expiry.unwrap_or(NEVER),
+                accessed: cx.now.second,
+                cas,
+                stamp,
+                marks: stale,
+                ..Attributes::default()
+            };
+            return self.store.put(hash, meta.key.bytes(), &bare, NewValue::Inline([&[], &[]])).is_ok();
+        }
+        let marks = old.marks.without(Marks::WON).with(Marks::STALE);
+        let kept = self.kept_stamp(&item);
+        if stamp.is_none() && kept.is_none() {
+            self.store.set_cas(found, cas);
+            self.store.set_marks(found, marks);
+            if let Some(expiry) = expiry {
+                self.store.set_expiry(hash, found, expiry);
+            }
+            return true;
+        }
+        let marked =
+            Attributes { expiry: expiry.unwrap_or(old.expiry), cas, stamp: kept.or(stamp), marks, ..old };
+        match item.value() {
+            Value::Huge(huge) => {
+                let huge = Arc::clone(huge);
+                self.store.put(hash, meta.key.bytes(), &marked, NewValue::Huge(huge)).is_ok()
+            }
+            Value::Inline(value) => {
+                let mut copy = std::mem::take(&mut self.scratch);
+                copy.clear();
+                copy.extend_from_slice(value);
+                let stored = self.store.put(hash, meta.key.bytes(), &marked, NewValue::Inline([&copy, &[]]));
+                self.keep_scratch(copy);
+                stored.is_ok()
+            }
+        }
+    }
+
+    pub(crate) fn meta_arith(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let flags = &meta.set;
+        let key = meta.key.bytes();
+        let incr = !matches!(flags.mode, b'D' | b'-');
+        let delta = if flags.has(b'D') { flags.delta } else { 1 };
+        let compare = if flags.has(b'C') { flags.compare_cas } else { 0 };
+        let explicit_cas = flags.has(b'E').then_some(flags.explicit_cas);
+        let mut created = false;
+        let (sum, found) = match self.add(key, hash, incr, delta, compare, explicit_cas, cx) {
+            Sum::Is(sum, found) => (sum, found),
+            Sum::NotFound if flags.has(b'N') => {
+                created = true;
+                let initial = if flags.has(b'J') { flags.initial } else { 0 };
+                match self.vivify_number(key, hash, initial, explicit_cas, cx) {
+                    Some(found) => (initial, found),
+                    None => return self.no_room(key.len() + 64, cx),
+                }
+            }
+            Sum::NotFound => return meta_arith_failed(reply::NF, meta, cx),
+            Sum::Exists => return meta_arith_failed(reply::EX, meta, cx),
+            Sum::NotNumeric => {
+                cx.counters.cmd_meta.add(1);
+                reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
+                return Flow::Replied;
+            }
+            Sum::NoRoom => return self.no_room(key.len() + 64, cx),
+        };
+        cx.counters.cmd_meta.add(1);
+        let mut expiry = None;
+        let item = self.store.item(found);
+        let quiet = flags.has(b'q');
+        let kept = cx.out.bytes.len();
+        let mut digits = Vec::new();
+        reply::number(&mut digits, sum);
+        let out = &mut cx.out.bytes;
+        if flags.has(b'v') {
+            reply::va(out, digits.len());
+        } else {
+            out.extend_from_slice(reply::HD);
+        }
+        for token in meta.flags {
+            match token[0] {
+                b'c' => reply::cas(out, self.shown_cas(item.cas())),
+                b't' => reply::ttl(out, cx.now.left(expiry.unwrap_or(item.expiry()))),
+                b'T' => expiry = Some(cx.now.expiry(flags.exptime)),
+                b'N' if created => expiry = Some(cx.now.expiry(flags.vivify)),
+                b'O' => reply::token(out, token),
+                b'k' => reply::key(out, &meta.key),
+                _ => {}
+            }
+        }
+        reply::end_line(out);
+        if flags.has(b'v') {
+            out.extend_from_slice(&digits);
+            reply::end_line(out);
+        }
+        if quiet {
+            out.truncate(kept);
+        }
+        if let Some(expiry) = expiry {
+            self.store.set_expiry(hash, found, expiry);
+        }
+        Flow::Replied
+    }
+
+    fn vivify_number(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        initial: u64,
+        explicit_cas: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Option<Found> {
+        let (cas, stamp) = self.numbers(explicit_cas);
+        let attributes =
+            Attributes { accessed: cx.now.second, cas, stamp, marks: Marks::EDITED, ..Attributes::default() };
+        let mut digits = Vec::new();
+        reply::number(&mut digits, initial);
+        self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]])).ok()?;
+        self.changed(key, hash, true, cx);
+        self.cascade(key, Change::Incr);
+        self.find(hash, key, cx)
+    }
+
+    pub(crate) fn meta_debug(&mut self, key: &MetaKey<'_>, hash: u64, cx: &mut Context<'_>) {
+        cx.counters.cmd_meta.add(1);
+        let Some(found) = self.find(hash, key.bytes(), cx) else {
+            cx.out.bytes.extend_from_slice(b"EN\r\n");
+            return;
+        };
+        let item = self.store.item(found);
+        let out = &mut cx.out.bytes;
+        out.extend_from_slice(b"ME ");
+        reply::key_text(out, key);
+        describe(out, &item, self.shown_cas(item.cas()), cx.now);
+        reply::end_line(out);
+    }
+}
+
+pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: &mut Context<'_>) {
+    let (counter, status) = match lookup {
+        Lookup::Expired => (Some(&cx.counters.get_expired), "expired"),
+        Lookup::Flushed => (Some(&cx.counters.get_flushed), "flushed"),
+        _ => (None, "not_found"),
+    };
+    if let Some(counter) = counter {
+        counter.add(1);
+    }
+    if touches {
+        cx.counters.touch_misses.add(1);
+    } else {
+        cx.counters.get_misses.add(1);
+    }
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0 });
+    if !meta.set.has(b'q') {
+        status_line(&mut cx.out.bytes, reply::EN, meta);
+    }
+}
+
+fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
+    cx.counters.cmd_meta.add(1);
+    status_line(&mut cx.out.bytes, status, meta);
+    Flow::Replied
+}
+
+/// A negative answer without a time to live would hide the key for ever.
+const NEGATIVE_NEEDS_TTL: &str = "CLIENT_ERROR negative answer needs a TTL";
+
+/// ` exp= la= cas= fetch= cls= size=` of an item, as `me` shows it.
+fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: crate::time::Now) {
+    out.extend_from_slice(b" exp=");
+    match now.left(item.expiry()) {
+        Some(left) => reply::number(out, left),
+        None => out.extend_from_slice(b"-1"),
+    }
+    out.extend_from_slice(b" la=");
+    reply::number(out, u64::from(now.second.saturating_sub(item.accessed())));
+    out.extend_from_slice(b" cas=");
+    reply::number(out, cas);
+    let fetched: &[u8] = if item.marks().has(Marks::FETCHED) { b" fetch=yes" } else { b" fetch=no" };
+    out.extend_from_slice(fetched);
+    // One class: there are no slabs.
+    out.extend_from_slice(b" cls=1 size=");
+    reply::number(out, item.size() as u64);
+}
+
+/// A status with the flags that come back whatever happened: key and opaque.
+pub(crate) fn status_line(out: &mut Vec<u8>, status: &[u8], meta: &Meta<'_>) {
+    out.extend_from_slice(status);
+    for token in meta.flags {
+        match token[0] {
+            b'O' => reply::token(out, token),
+            b'k' => reply::key(out, &meta.key),
+            _ => {}
+        }
+    }
+    reply::end_line(out);
+}

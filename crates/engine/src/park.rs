@@ -1,0 +1,364 @@
+//! Requests that wait for a value, and what wakes them.
+//!
+//! A request that is held leaves a [`Parked`] behind instead of its reply. The server keeps it in its place
+//! among the connection's replies, gives it the [`Wake`]s that come, and writes its reply when it is done.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::{Caller, Record, Session};
+use cattlegrid_protocol::{Limits, Meta, Parsed, Request, parse, reply};
+use cattlegrid_store::HugeValue;
+
+use crate::output::Output;
+
+/// A value on its way to all who waited for it.
+#[derive(Debug)]
+pub struct Delivered {
+    /// Client flags.
+    pub flags: u32,
+    /// Its CAS as clients are told it.
+    pub cas: u64,
+    /// Seconds to live; None is for ever.
+    pub ttl: Option<u64>,
+    /// The value.
+    pub value: DeliveredValue,
+}
+
+/// Its bytes.
+#[derive(Debug)]
+pub enum DeliveredValue {
+    /// Copied once.
+    Inline(Box<[u8]>),
+    /// In pages of its own.
+    Huge(Arc<HugeValue>),
+}
+
+impl DeliveredValue {
+    fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Huge(huge) => huge.len(),
+        }
+    }
+
+    fn write(&self, out: &mut Output) {
+        match self {
+            Self::Inline(bytes) => out.bytes.extend_from_slice(bytes),
+            Self::Huge(huge) => out.huge.push((out.bytes.len(), Arc::clone(huge))),
+        }
+    }
+}
+
+/// What became of one key that a request waited for.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// Somebody stored it.
+    Value(Arc<Delivered>),
+    /// A miss, with the record of it; one whose record is `leased` makes its connection the holder.
+    /// `hint`: what the one who computes is told.
+    Miss {
+        /// What the connection is to remember.
+        record: Option<Record>,
+        /// For whoever computes.
+        hint: Option<Arc<[u8]>>,
+    },
+    /// It is known to be absent.
+    Negative {
+        /// What the connection is to remember.
+        record: Option<Record>,
+    },
+    /// Somebody else computes, and the time is up: `Z` for those who asked for the lease.
+    Lost,
+    /// `SERVER_ERROR busy`.
+    Busy,
+    /// The computation failed, with this text.
+    Failed {
+        /// What is known of it.
+        text: Arc<[u8]>,
+        /// What the connection is to remember: it is a miss.
+        record: Record,
+    },
+}
+
+/// One key of one request need not wait any more.
+#[derive(Debug)]
+pub struct Wake {
+    /// The connection.
+    pub caller: Arc<Caller>,
+    /// Its request.
+    pub request: u64,
+    /// Which of the request's keys.
+    pub slot: u16,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// A request that waits. See the module's text.
+#[derive(Debug)]
+pub struct Parked {
+    request: u64,
+    deadline_ms: u64,
+    /// The deadline, if its connection turns out to be shared.
+    full_ms: Option<u64>,
+    hold_behind_ms: u32,
+    /// Keys still waited for.
+    open: u16,
+    form: Form,
+}
+
+/// How the reply looks.
+#[derive(Debug)]
+pub(crate) enum Form {
+    /// `VALUE` blocks and `END`; with CAS or without.
+    Get { parts: Vec<Part>, cas: bool },
+    /// The line of an `mg`, and what became of its key.
+    Meta { line: Box<[u8]>, outcome: Option<Outcome> },
+}
+
+/// A piece of a classic reply.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// Keys that were answered at once.
+    Done(Output),
+    /// One that is waited for.
+    Key { slot: u16, key: Box<[u8]>, outcome: Option<Outcome> },
+}
+
+impl Parked {
+    pub(crate) fn new(request: u64, deadline_ms: u64, hold_behind_ms: u32, form: Form) -> Self {
+        let open = match &form {
+            Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
+            Form::Meta { .. } => 1,
+        };
+        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, form }
+    }
+
+    /// The request.
+    pub fn request(&self) -> u64 {
+        self.request
+    }
+
+    /// When its time is up, in milliseconds since the start; then it is for [`crate::Engine::expire`].
+    /// `u64::MAX` after that, or another time at which it is to be expired.
+    pub fn deadline_ms(&self) -> u64 {
+        self.deadline_ms
+    }
+
+    /// A finished reply waits behind it: what is left of its time is cut.
+    pub fn hurry(&mut self, now_ms: u64) {
+        if self.deadline_ms != u64::MAX {
+            self.deadline_ms = self.deadline_ms.min(now_ms + u64::from(self.hold_behind_ms));
+        }
+    }
+
+    /// It waits on trial, and until `full_ms` if its connection turns out to be shared.
+    #[must_use]
+    pub(crate) fn on_trial(mut self, full_ms: Option<u64>) -> Self {
+        self.full_ms = full_ms;
+        self
+    }
+
+    /// Its time is up: goes on if it was on trial and its connection is shared.
+    pub(crate) fn go_on(&mut self, session: &Session) -> bool {
+        let full_ms = self.full_ms.take().filter(|_| session.caller().is_pipelined());
+        if let Some(full_ms) = full_ms {
+            self.deadline_ms = full_ms;
+        }
+        full_ms.is_some()
+    }
+
+    /// Its time was up, and what is open comes as a wake.
+    pub(crate) fn never_again(&mut self) {
+        self.deadline_ms = u64::MAX;
+    }
+
+    /// Nothing is waited for any more: write it.
+    pub fn is_done(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Takes a wake of this request. A key whose outcome is known already, and every key of a request that
+    /// is done, is left alone.
+    pub fn resolve(&mut self, slot: u16, outcome: Outcome, session: &mut Session, now_ms: u64) {
+        if session.end_wait(self.request, slot).is_none() {
+            return;
+        }
+        if let Outcome::Miss { record: Some(record), .. }
+        | Outcome::Negative { record: Some(record) }
+        | Outcome::Failed { record, .. } = &outcome
+        {
+            session.record(*record, now_ms);
+            // Whoever is to compute must hear of it now, not when its other keys are there.
+            if record.leased {
+                self.deadline_ms = self.deadline_ms.min(now_ms);
+            }
+        }
+        match &mut self.form {
+            Form::Get { parts, .. } => {
+                for part in parts {
+                    if let Part::Key { slot: own, outcome: place @ None, .. } = part
+                        && *own == slot
+                    {
+                        *place = Some(outcome);
+                        self.open -= 1;
+                        return;
+                    }
+                }
+            }
+            Form::Meta { outcome: place @ None, .. } => {
+                *place = Some(outcome);
+                self.open -= 1;
+            }
+            Form::Meta { .. } => {}
+        }
+    }
+
+    /// Writes the reply.
+    pub fn write(self, out: &mut Output) {
+        match self.form {
+            Form::Get { parts, cas } => write_get(parts, cas, out),
+            Form::Meta { line, outcome } => write_meta(&line, outcome, out),
+        }
+    }
+}
+
+fn write_get(parts: Vec<Part>, cas: bool, out: &mut Output) {
+    let busy = |part: &Part| matches!(part, Part::Key { outcome: Some(Outcome::Busy), .. });
+    if parts.iter().any(busy) {
+        return reply::line(&mut out.bytes, reply::error::BUSY);
+    }
+    for part in parts {
+        match part {
+            Part::Done(done) => out.append(done),
+            Part::Key { key, outcome: Some(Outcome::Value(value)), .. } => {
+                let shown = cas.then_some(value.cas);
+                reply::value_header(&mut out.bytes, &key, value.flags, value.value.len(), shown);
+                value.value.write(out);
+                reply::end_line(&mut out.bytes);
+            }
+            Part::Key { .. } => {}
+        }
+    }
+    out.bytes.extend_from_slice(reply::END);
+}
+
+/// The line of an `mg`, to be read again when its key's fate is known.
+pub(crate) fn meta_line(meta: &Meta<'_>) -> Box<[u8]> {
+    let mut line = b"mg ".to_vec();
+    line.extend_from_slice(meta.key.sent);
+    for token in meta.flags {
+        line.push(b' ');
+        line.extend_from_slice(token);
+    }
+    line.extend_from_slice(b"\r\n");
+    line.into()
+}
+
+fn write_meta(line: &[u8], outcome: Option<Outcome>, out: &mut Output) {
+    let limits = Limits { extensions: true, ..Limits::default() };
+    let Parsed::Complete { request: Request::MetaGet(meta), .. } = parse(line, &limits) else {
+        unreachable!("it was parsed before")
+    };
+    let quiet = meta.set.has(b'q');
+    match outcome {
+        Some(Outcome::Value(value)) => value_reply(&meta, &value, out),
+        Some(Outcome::Miss { record: Some(record), hint }) if record.leased && is_explicit(&meta) => {
+            lease_reply(&meta, Some(record.number), hint.as_deref(), out);
+        }
+        Some(Outcome::Miss { .. } | Outcome::Lost) if is_explicit(&meta) => {
+            lease_reply(&meta, None, None, out);
+        }
+        Some(Outcome::Busy) => reply::line(&mut out.bytes, reply::error::BUSY),
+        Some(Outcome::Failed { text, .. }) => {
+            out.bytes.extend_from_slice(reply::EN);
+            out.bytes.extend_from_slice(b" Pe");
+            out.bytes.extend_from_slice(&text);
+            key_and_opaque(&meta, out);
+            reply::end_line(&mut out.bytes);
+        }
+        _ if quiet => {}
+        _ => {
+            out.bytes.extend_from_slice(reply::EN);
+            key_and_opaque(&meta, out);
+            reply::end_line(&mut out.bytes);
+        }
+    }
+}
+
+/// Whether an `mg` asks for the lease: it speaks of winning.
+pub(crate) fn is_explicit(meta: &Meta<'_>) -> bool {
+    meta.set.has(b'N') || meta.set.has(b'R')
+}
+
+/// `VA 0 ... W` to who is to compute, with the token for its `c`; `VA 0 ... Z` to the others.
+pub(crate) fn lease_reply(meta: &Meta<'_>, token: Option<u64>, hint: Option<&[u8]>, out: &mut Output) {
+    let out = &mut out.bytes;
+    if meta.set.has(b'v') {
+        reply::va(out, 0);
+    } else {
+        out.extend_from_slice(reply::HD);
+    }
+    for flag in meta.flags {
+        match flag[0] {
+            b's' => reply::size(out, 0),
+            b't' => reply::ttl(out, None),
+            b'c' => reply::cas(out, token.unwrap_or(0)),
+            b'f' => reply::client_flags(out, 0),
+            b'l' => reply::last_access(out, 0),
+            b'h' => reply::hit_before(out, false),
+            b'O' => reply::token(out, flag),
+            b'k' => reply::key(out, &meta.key),
+            _ => {}
+        }
+    }
+    match token {
+        Some(_) => reply::won(out),
+        None => reply::lost(out),
+    }
+    if let Some(hint) = hint {
+        out.extend_from_slice(b" Ph");
+        out.extend_from_slice(hint);
+    }
+    reply::end_line(out);
+    if meta.set.has(b'v') {
+        reply::end_line(out);
+    }
+}
+
+fn value_reply(meta: &Meta<'_>, value: &Delivered, out: &mut Output) {
+    let with_value = meta.set.has(b'v') && !(meta.set.has(b'C') && meta.set.compare_cas == value.cas);
+    let bytes = &mut out.bytes;
+    if with_value {
+        reply::va(bytes, value.value.len());
+    } else {
+        bytes.extend_from_slice(reply::HD);
+    }
+    for flag in meta.flags {
+        match flag[0] {
+            b's' => reply::size(bytes, value.value.len()),
+            b't' => reply::ttl(bytes, value.ttl),
+            b'c' => reply::cas(bytes, value.cas),
+            b'f' => reply::client_flags(bytes, value.flags),
+            b'l' => reply::last_access(bytes, 0),
+            b'h' => reply::hit_before(bytes, false),
+            b'O' => reply::token(bytes, flag),
+            b'k' => reply::key(bytes, &meta.key),
+            _ => {}
+        }
+    }
+    reply::end_line(bytes);
+    if with_value {
+        value.value.write(out);
+        reply::end_line(&mut out.bytes);
+    }
+}
+
+fn key_and_opaque(meta: &Meta<'_>, out: &mut Output) {
+    for flag in meta.flags {
+        match flag[0] {
+            b'O' => reply::token(&mut out.bytes, flag),
+            b'k' => reply::key(&mut out.bytes, &meta.key),
+            _ => {}
+        }
+    }
+}

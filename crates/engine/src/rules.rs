@@ -1,0 +1,283 @@
+//! Rules: which keys are protected, on what terms, and which tags they carry.
+//!
+//! Rules are compiled once and asked at misses and writes, never on a hit: what a hit needs is in the item.
+//! The first rule whose pattern matches a key is the key's rule. Cascades are asked at changes, and all that
+//! match apply.
+//!
+//! # Invariants
+//! * A key that clients use as a lock has a rule only if the rule's pattern spells the lock out: it begins
+//!   with `_lock` or `lock:`, or ends with `:lock` or `_lock`, as the key does.
+//! * Finding a rule allocates nothing and reads a key once for each pattern tried.
+
+mod cover;
+mod index;
+mod lock;
+mod pattern;
+mod template;
+
+use std::sync::Arc;
+
+use cattlegrid_herd::Policy;
+
+use index::{Index, KeyTraits};
+pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError};
+pub use template::{TAG_BYTES_MAX, TagTemplate};
+
+/// Tags a rule may have.
+pub const TAGS_MAX: usize = 8;
+
+/// What holds for the keys of a pattern.
+///
+/// The pattern's text names a rule across reloads: what was learned under it stays true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Its place among the rules, from 1.
+    pub number: u32,
+    /// Its keys.
+    pub pattern: Pattern,
+    /// On which terms misses are leased and fills fenced.
+    pub policy: Policy,
+    /// Tags of what is stored, at most [`TAGS_MAX`].
+    pub tags: Vec<TagTemplate>,
+    /// For how many seconds a negative answer without a time of its own counts; 0: it needs one.
+    pub negative_ttl_s: u32,
+}
+
+/// Tags that are invalidated when something happens to a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cascade {
+    /// What must happen.
+    pub on: Changes,
+    /// To which keys; None for [`Change::Flush`], which concerns no key.
+    pub pattern: Option<Pattern>,
+    /// The tags to invalidate.
+    pub bump: Vec<TagTemplate>,
+}
+
+/// What happens to a key, as cascades see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A delete, also one that found nothing.
+    Delete,
+    /// A value was stored.
+    Set,
+    /// A number went up or down.
+    Incr,
+    /// The time to live changed.
+    Touch,
+    /// Everything was flushed.
+    Flush,
+}
+
+impl Change {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Delete, Self::Set, Self::Incr, Self::Touch, Self::Flush];
+
+    /// As a rule file names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Set => "set",
+            Self::Incr => "incr",
+            Self::Touch => "touch",
+            Self::Flush => "flush",
+        }
+    }
+}
+
+/// A set of [`Change`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes(u8);
+
+impl Changes {
+    /// This one too.
+    #[must_use]
+    pub const fn with(self, change: Change) -> Self {
+        Self(self.0 | 1 << change as u8)
+    }
+
+    /// Whether `change` is one of them.
+    #[inline]
+    pub const fn has(self, change: Change) -> bool {
+        self.0 & 1 << change as u8 != 0
+    }
+
+    /// Those of either.
+    #[must_use]
+    const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// All rules and cascades, ready to be asked.
+#[derive(Debug)]
+pub struct Rules {
+    list: Box<[Arc<Rule>]>,
+    index: Index,
+    /// Those with a pattern.
+    cascades: Box<[Cascade]>,
+    cascade_index: Index,
+    flush_cascades: Box<[Cascade]>,
+    /// What any of `cascades` waits for.
+    changes: Changes,
+}
+
+impl Rules {
+    /// Rules in their order, of which the first that matches counts, and cascades.
+    pub fn new(rules: Vec<Rule>, cascades: Vec<Cascade>) -> Self {
+        let index = Index::new(&rules.iter().map(|rule| &rule.pattern).collect::<Vec<_>>());
+        let (cascades, flush_cascades): (Vec<_>, Vec<_>) =
+            cascades.into_iter().partition(|cascade| cascade.pattern.is_some());
+        let patterns: Vec<&Pattern> =
+            cascades.iter().filter_map(|cascade| cascade.pattern.as_ref()).collect();
+        Self {
+            index,
+            cascade_index: Index::new(&patterns),
+            changes: cascades.iter().fold(Changes::default(), |all, cascade| all.or(cascade.on)),
+            list: rules.into_iter().map(Arc::new).collect(),
+            cascades: cascades.into(),
+            flush_cascades: flush_cascades.into(),
+        }
+    }
+
+    /// The rules in their order.
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        &self.list
+    }
+
+    /// The rule of a key, and what its pattern captures; None: the key has no rule.
+    #[inline]
+    pub fn find<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
+        let traits = KeyTraits::of(key);
+        self.index.candidates(key).iter().filter(|candidate| candidate.may_match(traits)).find_map(
+            |candidate| {
+                let rule = &self.list[candidate.number as usize];
+                Some((rule, rule.pattern.match_key(key)?))
+            },
+        )
+    }
+
+    /// All cascades: first those with a pattern, then those of a flush, each in their order.
+    pub fn all_cascades(&self) -> impl Iterator<Item = &Cascade> {
+        self.cascades.iter().chain(&self.flush_cascades)
+    }
+
+    /// Every cascade that `change` of `key` sets off, in order, with what its pattern captures. For
+    /// [`Change::Flush`], which has no key, see [`Rules::flush_cascades`].
+    #[inline]
+    pub fn cascades<'k>(
+        &self,
+        key: &'k [u8],
+        change: Change,
+    ) -> impl Iterator<Item = (&Cascade, Captures<'k>)> {
+        let candidates: &[_] =
+            if self.changes.has(change) { self.cascade_index.candidates(key) } else { &[] };
+        let traits = KeyTraits::of(key);
+        candidates.iter().filter(move |candidate| candidate.may_match(traits)).filter_map(move |candidate| {
+            let cascade = &self.cascades[candidate.number as usize];
+            let pattern = cascade.pattern.as_ref().filter(|_| cascade.on.has(change))?;
+            Some((cascade, pattern.match_key(key)?))
+        })
+    }
+
+    /// Whether anything sets off a cascade.
+    pub fn has_cascades(&self) -> bool {
+        !self.cascades.is_empty() || !self.flush_cascades.is_empty()
+    }
+
+    /// The cascades that a flush sets off. Their tags are [constant](TagTemplate::constant).
+    pub fn flush_cascades(&self) -> &[Cascade] {
+        &self.flush_cascades
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(patterns: &[&str]) -> Rules {
+        let rule = |(number, text): (usize, &&str)| Rule {
+            number: number as u32 + 1,
+            pattern: Pattern::parse(text).unwrap(),
+            policy: Policy::default(),
+            tags: Vec::new(),
+            negative_ttl_s: 0,
+        };
+        Rules::new(patterns.iter().enumerate().map(rule).collect(), Vec::new())
+    }
+
+    fn number(rules: &Rules, key: &str) -> Option<u32> {
+        rules.find(key.as_bytes()).map(|(rule, _)| rule.number)
+    }
+
+    #[test]
+    fn the_first_rule_wins_whatever_its_prefix() {
+        let rules = rules(&["page:new", "{kind}:{id:int}", "page:{id}", "page:{id}:{part}", "p{x*}", "{x*}"]);
+        for (key, expected) in [
+            ("page:new", 1),
+            ("page:7", 2),
+            ("page:x", 3),
+            ("page:7:b", 4),
+            ("page:7:b:c", 5),
+            ("q", 6),
+            ("p", 6),
+            ("\u{ff}", 6),
+        ] {
+            assert_eq!(number(&rules, key), Some(expected), "{key}");
+        }
+        assert_eq!(number(&rules, ""), None);
+    }
+
+    #[test]
+    fn locks_need_a_rule_that_spells_them_out() {
+        let any = rules(&["{x*}"]);
+        for key in ["_lock:page:1", "_lockpage", "lock:page:1", "page:1:lock", "page:1_lock"] {
+            assert_eq!(number(&any, key), None, "{key}");
+            let named = rules(&["{x*}", "_lock{x*}", "lock:{x*}", "page:{id}:lock", "page:{id}_lock"]);
+            assert!(number(&named, key).is_some_and(|number| number > 1), "{key}");
+        }
+        for key in ["block:1", "page:locks", "locked:1", "clock"] {
+            assert_eq!(number(&any, key), Some(1), "{key}");
+        }
+    }
+
+    #[test]
+    fn every_cascade_that_matches_applies() {
+        let cascade = |on: &[Change], text: &str, bump: &str| {
+            let pattern = Pattern::parse(text).unwrap();
+            let bump = vec![TagTemplate::parse(bump, Some(&pattern)).unwrap()];
+            let on = on.iter().fold(Changes::default(), |all, change| all.with(*change));
+            Cascade { on, pattern: Some(pattern), bump }
+        };
+        let flush = Cascade {
+            on: Changes::default().with(Change::Flush),
+            pattern: None,
+            bump: vec![TagTemplate::parse("all", None).unwrap()],
+        };
+        let cascades = vec![
+            cascade(&[Change::Delete, Change::Set], "user:{user}", "user:{user}"),
+            flush,
+            cascade(&[Change::Delete], "{kind}:{id}", "{kind}"),
+        ];
+        let rules = Rules::new(Vec::new(), cascades);
+        let bumped = |key: &str, change| {
+            let mut tags = Vec::new();
+            for (cascade, captures) in rules.cascades(key.as_bytes(), change) {
+                let mut tag = Vec::new();
+                cascade.bump[0].render(&captures, &mut tag);
+                tags.push(String::from_utf8(tag).unwrap());
+            }
+            tags
+        };
+        assert_eq!(bumped("user:7", Change::Delete), ["user:7", "user"]);
+        assert_eq!(bumped("user:7", Change::Set), ["user:7"]);
+        assert_eq!(bumped("page:7", Change::Delete), ["page"]);
+        for (key, change) in
+            [("user:7", Change::Incr), ("user:7_lock", Change::Set), ("user:7", Change::Flush)]
+        {
+            assert!(bumped(key, change).is_empty(), "{key} {change:?}");
+        }
+        assert_eq!(rules.flush_cascades().len(), 1);
+        assert_eq!(rules.flush_cascades()[0].bump[0].constant(), Some(&b"all"[..]));
+    }
+}

@@ -1,0 +1,160 @@
+//! Which patterns can match a key at all, found by the literals they begin and end with.
+//!
+//! The prefixes are a radix tree: a node is what several of them begin with, and its children are told apart by
+//! their first byte. A key is walked down as far as it goes. Every node has the list of all patterns whose
+//! prefix is at or above it, in the order of the patterns; of each the last bytes and the shortest length are
+//! checked before it is tried.
+
+use super::lock::LockForms;
+use super::pattern::Pattern;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// The root first; the children of a node are next to each other.
+    nodes: Box<[Node]>,
+    /// The byte that leads to each node; the root's is unused.
+    first: Box<[u8]>,
+    /// The labels of all nodes.
+    labels: Box<[u8]>,
+    candidates: Box<[Candidate]>,
+}
+
+/// Begin and end in one of the index's arrays.
+type Range = std::ops::Range<u32>;
+
+#[derive(Debug, Clone)]
+struct Node {
+    /// What must follow the byte that leads here.
+    label: Range,
+    children: Range,
+    candidates: Range,
+}
+
+/// A pattern that may match, and what is quickly checked of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    /// Its place in the order of the patterns.
+    pub(super) number: u32,
+    /// Which bits of the last four bytes of a key are given, and what they are.
+    end: (u32, u32),
+    /// Bytes of the shortest key it matches.
+    shortest: u8,
+    locks: LockForms,
+}
+
+/// What is read of a key once for all candidates.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyTraits {
+    len: usize,
+    /// Its last four bytes, the last one lowest.
+    end: u32,
+    locks: LockForms,
+}
+
+impl KeyTraits {
+    #[inline]
+    pub(super) fn of(key: &[u8]) -> Self {
+        Self { len: key.len(), end: end_of(key), locks: LockForms::of_key(key) }
+    }
+}
+
+#[inline]
+fn end_of(bytes: &[u8]) -> u32 {
+    match bytes.last_chunk() {
+        Some(end) => u32::from_be_bytes(*end),
+        None => bytes.iter().fold(0, |end, byte| end << 8 | u32::from(*byte)),
+    }
+}
+
+impl Candidate {
+    fn new(number: usize, pattern: &Pattern) -> Self {
+        let suffix = pattern.suffix();
+        let given = u32::MAX.checked_shr(32 - 8 * suffix.len().min(4) as u32).unwrap_or(0);
+        Self {
+            number: number as u32,
+            end: (given, end_of(suffix)),
+            // A pattern that needs more than KEY_MAX, 250, is none.
+            shortest: pattern.shortest() as u8,
+            locks: LockForms::of_pattern(pattern),
+        }
+    }
+
+    #[inline]
+    pub(super) fn may_match(&self, key: KeyTraits) -> bool {
+        key.end & self.end.0 == self.end.1
+            && key.len >= usize::from(self.shortest)
+            && self.locks.allow(key.locks)
+    }
+}
+
+impl Index {
+    /// `patterns` in their order.
+    pub(super) fn new(patterns: &[&Pattern]) -> Self {
+        let mut prefixes: Vec<&[u8]> = patterns.iter().map(|pattern| &*pattern.prefix).collect();
+        prefixes.push(b"");
+        prefixes.sort_unstable();
+        prefixes.dedup();
+
+        let root = Node { label: 0..0, children: 0..0, candidates: 0..0 };
+        let (mut nodes, mut first) = (vec![root], vec![0]);
+        let (mut labels, mut candidates) = (Vec::new(), Vec::new());
+        // For each node: the prefixes that begin with it, and its length.
+        let mut groups = vec![(&prefixes[..], 0)];
+        let mut number = 0;
+        while let Some(&(mut group, depth)) = groups.get(number) {
+            if let [own, longer @ ..] = group
+                && own.len() == depth
+            {
+                let from = candidates.len() as u32;
+                let at_or_above = patterns.iter().enumerate().filter(|(_, p)| own.starts_with(&p.prefix));
+                candidates.extend(at_or_above.map(|(number, pattern)| Candidate::new(number, pattern)));
+                nodes[number].candidates = from..candidates.len() as u32;
+                group = longer;
+            }
+            let children_from = nodes.len() as u32;
+            for child in group.chunk_by(|a, b| a[depth] == b[depth]) {
+                // Sorted, so that what the first and the last share they all share.
+                let (least, greatest) = (child[0], child[child.len() - 1]);
+                let shared = least.iter().zip(greatest).take_while(|(a, b)| a == b).count();
+                let label_from = labels.len() as u32;
+                labels.extend_from_slice(&least[depth + 1..shared]);
+                nodes.push(Node {
+                    label: label_from..labels.len() as u32,
+                    children: 0..0,
+                    candidates: nodes[number].candidates.clone(),
+                });
+                first.push(least[depth]);
+                groups.push((child, shared));
+            }
+            nodes[number].children = children_from..nodes.len() as u32;
+            number += 1;
+        }
+        Self {
+            nodes: nodes.into(),
+            first: first.into(),
+            labels: labels.into(),
+            candidates: candidates.into(),
+        }
+    }
+
+    /// Patterns whose prefix `key` begins with, in their order.
+    #[inline]
+    pub(super) fn candidates(&self, key: &[u8]) -> &[Candidate] {
+        let mut node = &self.nodes[0];
+        let mut rest = key;
+        while let Some((byte, tail)) = rest.split_first()
+            && let Some(child) = memchr::memchr(*byte, slice(&self.first, &node.children))
+            && let next = &self.nodes[node.children.start as usize + child]
+            && let Some(behind) = tail.strip_prefix(slice(&self.labels, &next.label))
+        {
+            (node, rest) = (next, behind);
+        }
+        slice(&self.candidates, &node.candidates)
+    }
+}
+
+#[inline]
+fn slice<'a, T>(all: &'a [T], range: &Range) -> &'a [T] {
+    &all[range.start as usize..range.end as usize]
+}

@@ -1,0 +1,44 @@
+//! Keys that clients use as locks, with `add`: `_lock*`, `lock:*`, `*:lock` and `*_lock`.
+//!
+//! A lock must be absent when it is absent, so no rule applies to one unless its pattern spells the lock out.
+
+use super::pattern::Pattern;
+
+/// Which of the four forms a key has, or a pattern spells out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LockForms(u8);
+
+impl LockForms {
+    #[inline]
+    pub(super) fn of_key(key: &[u8]) -> Self {
+        Self::of_ends(key, key)
+    }
+
+    pub(super) fn of_pattern(pattern: &Pattern) -> Self {
+        Self::of_ends(&pattern.prefix, pattern.suffix())
+    }
+
+    #[inline]
+    fn of_ends(start: &[u8], end: &[u8]) -> Self {
+        let mut forms = 0;
+        // Two bytes decide for nearly all keys.
+        if let Some(b'_' | b'l') = start.first() {
+            forms |= u8::from(start.starts_with(b"_lock")) | u8::from(start.starts_with(b"lock:")) << 1;
+        }
+        if end.last() == Some(&b'k') {
+            forms |= u8::from(end.ends_with(b":lock")) << 2 | u8::from(end.ends_with(b"_lock")) << 3;
+        }
+        Self(forms)
+    }
+
+    /// Whether a pattern that spells these out applies to a key that has those forms.
+    #[inline]
+    pub(super) fn allow(self, key: Self) -> bool {
+        key.0 == 0 || key.0 & self.0 != 0
+    }
+
+    /// Whether these are all of `other`.
+    pub(super) fn include(self, other: Self) -> bool {
+        other.0 & !self.0 == 0
+    }
+}

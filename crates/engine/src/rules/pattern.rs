@@ -1,0 +1,373 @@
+//! Patterns of keys: literal text and captures.
+//!
+//! `{name}` is one or more bytes up to the next occurrence of the literal that follows it in the pattern, or up
+//! to the end, and never contains `:`. `{name:int}` is the same of digits only. `{name*}`, which may only stand
+//! last, is the rest, one or more bytes, `:` included. `{{` and `}}` are braces. Two captures never touch.
+//!
+//! A capture ends where its literal first occurs, so a key is read once, from left to right, and nothing is
+//! tried twice: `{a}-{n:int}` does not match `x-y-1`, since `a` ends at the first dash.
+
+use cattlegrid_protocol::KEY_MAX;
+
+/// Captures a pattern may have.
+pub const CAPTURES_MAX: usize = 8;
+
+/// A pattern of keys. See the module's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: Box<str>,
+    /// What a key starts with: the literal before the first capture.
+    pub(super) prefix: Box<[u8]>,
+    pub(super) captures: Box<[Capture]>,
+}
+
+/// A capture and what follows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Capture {
+    name: Box<str>,
+    pub(super) class: Class,
+    /// The literal up to the next capture or the end; empty only at the end.
+    pub(super) then: Box<[u8]>,
+}
+
+/// Which bytes a capture may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// All but `:`.
+    Segment,
+    /// Digits.
+    Int,
+    /// All. Last only.
+    Rest,
+}
+
+impl Class {
+    #[inline]
+    pub(super) fn has(self, byte: u8) -> bool {
+        match self {
+            Self::Segment => byte != b':',
+            Self::Int => byte.is_ascii_digit(),
+            Self::Rest => true,
+        }
+    }
+
+    /// Whether every byte of `other` is one of these.
+    pub(super) fn includes(self, other: Self) -> bool {
+        self == other || self == Self::Rest || (self == Self::Segment && other == Self::Int)
+    }
+}
+
+/// Why a text is no pattern, or no tag of one. It continues a sentence that began with the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// There is no text.
+    #[error("is empty")]
+    Empty,
+    /// A `{` without its `}`.
+    #[error("has a {{ that no }} ends; write {{{{ for a brace")]
+    Open,
+    /// A `}` without its `{`.
+    #[error("has a }} that no {{ begins; write }}}} for a brace")]
+    Close,
+    /// What stands between braces is no name.
+    #[error("{{{0}}}: a name has letters, digits and _, and begins with no digit")]
+    Name(String),
+    /// A capture of an unknown type.
+    #[error("{{{0}:{1}}}: unknown type; write {{{0}}}, {{{0}:int}} or {{{0}*}}")]
+    Type(String, String),
+    /// The same name twice.
+    #[error("{{{0}}} is there twice; each capture needs its own name")]
+    Twice(String),
+    /// Nothing says where one capture ends and the next begins.
+    #[error("{{{0}}} and {{{1}}} touch; put a literal between them")]
+    Touching(String, String),
+    /// Something follows `{name*}`.
+    #[error("{{{0}*}} takes the rest of the key, so nothing may follow it")]
+    AfterRest(String),
+    /// More than [`CAPTURES_MAX`].
+    #[error("has {0} captures; at most {CAPTURES_MAX}")]
+    Captures(usize),
+    /// A byte that separates words or belongs to no text.
+    #[error("has a blank or control character, which no pattern may have")]
+    Blank,
+    /// No key is so long.
+    #[error("matches keys of {0} bytes or more only; keys have at most {KEY_MAX}")]
+    Long(usize),
+    /// A tag uses a capture that the pattern lacks.
+    #[error("{{{name}}}: the pattern has no such capture; {}", has(.captures))]
+    Unbound {
+        /// The capture that the tag names.
+        name: String,
+        /// Those there are, in order.
+        captures: Vec<String>,
+    },
+    /// A tag says more of a capture than its name.
+    #[error("{{{0}}}: in a tag a capture is its name only, {{{1}}}")]
+    Typed(String, String),
+    /// A tag that is too long whatever the key.
+    #[error("has {0} bytes beside its captures; a tag has at most {max}", max = super::TAG_BYTES_MAX)]
+    LongTag(usize),
+}
+
+fn has(captures: &[String]) -> String {
+    match captures {
+        [] => "it has none".to_owned(),
+        names => format!("it has {{{}}}", names.join("}, {")),
+    }
+}
+
+impl Pattern {
+    /// Reads a pattern.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        let mut prefix = Vec::new();
+        let mut captures: Vec<Capture> = Vec::new();
+        for piece in pieces(text)? {
+            match piece {
+                Piece::Literal(literal) => match captures.last_mut() {
+                    None => prefix = literal,
+                    Some(Capture { name, class: Class::Rest, .. }) => {
+                        return Err(PatternError::AfterRest(name.to_string()));
+                    }
+                    Some(capture) => capture.then = literal.into(),
+                },
+                Piece::Braces(inner) => {
+                    let (name, class) = read_capture(inner)?;
+                    if captures.iter().any(|capture| *capture.name == *name) {
+                        return Err(PatternError::Twice(name.to_owned()));
+                    }
+                    match captures.last() {
+                        Some(Capture { name, class: Class::Rest, .. }) => {
+                            return Err(PatternError::AfterRest(name.to_string()));
+                        }
+                        Some(last) if last.then.is_empty() => {
+                            return Err(PatternError::Touching(last.name.to_string(), name.to_owned()));
+                        }
+                        _ => {}
+                    }
+                    captures.push(Capture { name: name.into(), class, then: Box::default() });
+                }
+            }
+        }
+        if captures.len() > CAPTURES_MAX {
+            return Err(PatternError::Captures(captures.len()));
+        }
+        let pattern = Self { text: text.into(), prefix: prefix.into(), captures: captures.into() };
+        match pattern.shortest() {
+            0 => Err(PatternError::Empty),
+            bytes if bytes > KEY_MAX => Err(PatternError::Long(bytes)),
+            _ => Ok(pattern),
+        }
+    }
+
+    /// The pattern as it was written. Two rules never share it, so it names a rule for good.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The names of its captures, in order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.captures.iter().map(|capture| &*capture.name)
+    }
+
+    /// Bytes of the shortest key that it matches.
+    pub(super) fn shortest(&self) -> usize {
+        self.prefix.len() + self.captures.iter().map(|capture| 1 + capture.then.len()).sum::<usize>()
+    }
+
+    /// What every key ends with: the literal after the last capture, or the whole pattern if it has none.
+    pub(super) fn suffix(&self) -> &[u8] {
+        self.captures.last().map_or(&self.prefix, |capture| &capture.then)
+    }
+
+    /// What the captures hold if the pattern matches the whole of `key`. Keys above [`KEY_MAX`] match
+    /// nothing.
+    #[inline]
+    pub fn match_key<'k>(&self, key: &'k [u8]) -> Option<Captures<'k>> {
+        if key.len() > KEY_MAX || !key.starts_with(&self.prefix) {
+            return None;
+        }
+        let mut captures = Captures { key, spans: [(0, 0); CAPTURES_MAX], len: self.captures.len() as u8 };
+        let mut at = self.prefix.len();
+        for (capture, span) in self.captures.iter().zip(&mut captures.spans) {
+            let end = capture.end(key, at)?;
+            // Both are at most KEY_MAX, 250.
+            *span = (at as u8, end as u8);
+            at = end + capture.then.len();
+        }
+        (at == key.len()).then_some(captures)
+    }
+}
+
+impl Capture {
+    /// Where the capture ends that begins at `at`, if what follows is there and all bytes are allowed.
+    #[inline]
+    fn end(&self, key: &[u8], at: usize) -> Option<usize> {
+        let rest = key.get(at..).filter(|rest| !rest.is_empty())?;
+        let Some((first, tail)) = self.then.split_first() else {
+            return rest.iter().all(|byte| self.class.has(*byte)).then_some(key.len());
+        };
+        for (index, byte) in rest.iter().enumerate() {
+            if byte == first && index > 0 && rest[index + 1..].starts_with(tail) {
+                return Some(at + index);
+            }
+            if !self.class.has(*byte) {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+/// What the captures of a pattern hold of a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Captures<'k> {
+    key: &'k [u8],
+    /// Begin and end in the key.
+    spans: [(u8, u8); CAPTURES_MAX],
+    len: u8,
+}
+
+impl<'k> Captures<'k> {
+    /// The bytes of a capture, by its place in the pattern from 0; None if there are fewer.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&'k [u8]> {
+        let (begin, end) = *self.spans[..usize::from(self.len)].get(index)?;
+        Some(&self.key[usize::from(begin)..usize::from(end)])
+    }
+
+    /// The captures in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'k [u8]> {
+        (0..usize::from(self.len)).filter_map(|index| self.get(index))
+    }
+}
+
+/// A part of a pattern or of a tag.
+pub(super) enum Piece<'t> {
+    /// Text with its doubled braces made single.
+    Literal(Vec<u8>),
+    /// What stands between braces.
+    Braces(&'t str),
+}
+
+/// The parts of `text`; literals are never empty and never touch.
+pub(super) fn pieces(text: &str) -> Result<Vec<Piece<'_>>, PatternError> {
+    if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(PatternError::Blank);
+    }
+    let mut pieces = Vec::new();
+    let mut literal = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        literal.extend_from_slice(&rest.as_bytes()[..at]);
+        let (brace, after) = rest[at..].split_at(1);
+        if let Some(after) = after.strip_prefix(brace) {
+            literal.extend_from_slice(brace.as_bytes());
+            rest = after;
+            continue;
+        }
+        if brace == "}" {
+            return Err(PatternError::Close);
+        }
+        let (inner, after) = after.split_once('}').ok_or(PatternError::Open)?;
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+        }
+        pieces.push(Piece::Braces(inner));
+        rest = after;
+    }
+    literal.extend_from_slice(rest.as_bytes());
+    if !literal.is_empty() {
+        pieces.push(Piece::Literal(literal));
+    }
+    Ok(pieces)
+}
+
+/// The name and the class of `name`, `name:int` or `name*`.
+fn read_capture(inner: &str) -> Result<(&str, Class), PatternError> {
+    let (name, class) = match (inner.strip_suffix('*'), inner.split_once(':')) {
+        (Some(name), _) => (name, Class::Rest),
+        (None, Some((name, "int"))) => (name, Class::Int),
+        (None, Some((name, other))) if is_name(name) => {
+            return Err(PatternError::Type(name.to_owned(), other.to_owned()));
+        }
+        _ => (inner, Class::Segment),
+    };
+    if is_name(name) { Ok((name, class)) } else { Err(PatternError::Name(inner.to_owned())) }
+}
+
+pub(super) fn is_name(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && text.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(pattern: &str, key: &str) -> Option<Vec<String>> {
+        let captures = Pattern::parse(pattern).unwrap().match_key(key.as_bytes())?;
+        Some(captures.iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect())
+    }
+
+    #[test]
+    fn captures_hold_what_lies_between_the_literals() {
+        for (pattern, key, expected) in [
+            ("page:{id}", "page:42", Some(vec!["42"])),
+            ("page:{id}", "page:", None),
+            ("page:{id}", "page:4:2", None),
+            ("page:{id}", "pages:42", None),
+            ("page:{id:int}", "page:42", Some(vec!["42"])),
+            ("page:{id:int}", "page:4a", None),
+            ("page:{path*}", "page:a:b", Some(vec!["a:b"])),
+            ("page:{path*}", "page:", None),
+            ("last:{user}:{product}", "last:7:9", Some(vec!["7", "9"])),
+            ("last:{user}:{product}", "last:7:", None),
+            ("last:{user}:{product}", "last::9", None),
+            ("user-{id}-x", "user-12-x", Some(vec!["12"])),
+            ("user-{id}-x", "user--x-x", Some(vec!["-x"])),
+            ("user-{id}-x", "user---x", Some(vec!["-"])),
+            ("user-{id}-x", "user-12-x-x", None),
+            ("{a}-{n:int}", "x-1", Some(vec!["x", "1"])),
+            ("{a}-{n:int}", "x-y-1", None),
+            ("{n:int}0", "100", None),
+            ("{n:int}0", "10", Some(vec!["1"])),
+            ("{a}:{rest*}", "x:y:z", Some(vec!["x", "y:z"])),
+            ("config", "config", Some(vec![])),
+            ("config", "config1", None),
+            ("{{{id}}}:x", "{7}:x", Some(vec!["7"])),
+        ] {
+            let expected = expected.map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(captured(pattern, key), expected, "{pattern} {key}");
+        }
+    }
+
+    #[test]
+    fn a_key_above_the_limit_matches_nothing() {
+        let pattern = Pattern::parse("a{rest*}").unwrap();
+        assert!(pattern.match_key(&[b'a'; KEY_MAX]).is_some());
+        assert!(pattern.match_key(&[b'a'; KEY_MAX + 1]).is_none());
+    }
+
+    #[test]
+    fn what_is_no_pattern_says_why() {
+        let nine: String = (0..9).fold(String::new(), |text, n| text + &format!("{{c{n}}}:"));
+        for (text, expected) in [
+            ("", "is empty"),
+            ("a{b", "has a { that no } ends; write {{ for a brace"),
+            ("a}b", "has a } that no { begins; write }} for a brace"),
+            ("a{}", "{}: a name has letters, digits and _, and begins with no digit"),
+            ("a{1b}", "{1b}: a name has letters, digits and _, and begins with no digit"),
+            ("a{b:str}", "{b:str}: unknown type; write {b}, {b:int} or {b*}"),
+            ("{a}:{a}", "{a} is there twice; each capture needs its own name"),
+            ("{a}{b}", "{a} and {b} touch; put a literal between them"),
+            ("{a*}:", "{a*} takes the rest of the key, so nothing may follow it"),
+            ("{a*}{b}", "{a*} takes the rest of the key, so nothing may follow it"),
+            ("a b", "has a blank or control character, which no pattern may have"),
+            (&nine, "has 9 captures; at most 8"),
+            (&"x".repeat(251), "matches keys of 251 bytes or more only; keys have at most 250"),
+        ] {
+            assert_eq!(Pattern::parse(text).unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! One shard: its store, and the dispatch of requests to the families of commands.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::{Herd, Session};
+use cattlegrid_protocol::{Request, reply};
+use cattlegrid_store::{HugeValue, Lookup, Store};
+
+use crate::counters::Counters;
+use crate::event::{Event, EventKind, Interest};
+use crate::output::Output;
+use crate::park::{Parked, Wake};
+use crate::shared::Shared;
+use crate::time::Now;
+
+/// Who asked: a connection (never reused) and its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The connection's number.
+    pub connection: u64,
+    /// The request's number on it.
+    pub request: u64,
+}
+
+/// What comes with a request and what takes its results.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// When.
+    pub now: Now,
+    /// Who.
+    pub ticket: Ticket,
+    /// Takes the reply.
+    pub out: &'a mut Output,
+    /// The worker's counters.
+    pub counters: &'a Counters,
+    /// Which events are wanted.
+    pub interest: Interest,
+    /// Takes them.
+    pub events: &'a mut Vec<(Ticket, Event)>,
+    /// The connection's part in the herd.
+    pub session: &'a mut Session,
+    /// Takes what becomes of requests that waited, of this connection and of others.
+    pub wakes: &'a mut Vec<Wake>,
+}
+
+impl Context<'_> {
+    /// Notes an event if it is wanted.
+    pub(crate) fn note(&mut self, interest: Interest, key: &[u8], kind: impl FnOnce() -> EventKind) {
+        if self.interest.wants(interest) {
+            self.events.push((self.ticket, Event { key: key.into(), kind: kind() }));
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug)]
+#[must_use]
+pub enum Flow {
+    /// Executed; the reply, if it has one, is in the output.
+    Replied,
+    /// It waits; the reply comes later.
+    Parked(Box<Parked>),
+    /// Nothing was done: the shard has no room and can make none. Free so many bytes elsewhere and try
+    /// again; with [`Shard::insist`] it is answered whatever comes.
+    NeedsRoom(usize),
+}
+
+/// One part of the key space. See the crate's text.
+pub struct Shard {
+    pub(crate) store: Store,
+    /// Who computes which of its keys; None until there are rules.
+    pub(crate) herd: Option<Box<Herd>>,
+    pub(crate) shared: Arc<Shared>,
+    /// For values that are put together from parts.
+    pub(crate) scratch: Vec<u8>,
+    /// A flush is being phased in: no item is just a value.
+    pub(crate) rolling: bool,
+    /// Answer "out of memory" rather than [`Flow::NeedsRoom`].
+    insist: bool,
+}
+
+impl Shard {
+    /// A shard around an empty store.
+    pub fn new(store: Store, shared: Arc<Shared>) -> Self {
+        Self { store, herd: None, shared, scratch: Vec::new(), rolling: false, insist: false }
+    }
+
+    /// Its store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Its store, to collect and to configure.
+    pub fn store_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Whether a request that finds no room is answered so, instead of coming back as [`Flow::NeedsRoom`].
+    pub fn insist(&mut self, on: bool) {
+        self.insist = on;
+    }
+
+    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log.
+    /// Multi-gets come here key by key, see `Shard::get`; requests without a key do not come here.
+    pub fn execute(
+        &mut self,
+        request: &Request<'_>,
+        hash: u64,
+        huge: Option<Arc<HugeValue>>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        self.advance(cx);
+        let flow = match request {
+            Request::Store(store) => self.classic_store(store, hash, huge, cx),
+            Request::MetaSet(meta, data) => self.meta_set(meta, data, hash, huge, cx),
+            Request::Arith(arith) => self.classic_arith(arith, hash, cx),
+            Request::MetaArith(meta) => self.meta_arith(meta, hash, cx),
+            Request::Touch(touch) => self.touch(touch, hash, cx),
+            Request::Delete(delete) => self.classic_delete(delete, hash, cx),
+            Request::MetaGet(meta) => self.meta_get(meta, hash, cx),
+            Request::MetaDelete(meta) => self.meta_delete(meta, hash, cx),
+            Request::MetaDebug(key) => {
+                self.meta_debug(key, hash, cx);
+                Flow::Replied
+            }
+            Request::Get(_) | Request::MetaNoop | Request::Admin(_) => {
+                unreachable!("requests without one key stay outside the shard")
+            }
+        };
+        self.note_evictions(cx);
+        flow
+    }
+
+    /// Removes a key whose new value was refused, so that the old one is not taken for it.
+    pub fn invalidate(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
+        self.advance(cx);
+        if self.rule_of(key).is_some() {
+            self.delete_ruled(key, hash, cx);
+        } else if let Lookup::Found(found) = self.store.lookup(hash, key) {
+            self.store.remove(hash, found);
+        }
+    }
+
+    /// Moves the store on to the request's time.
+    #[inline]
+    pub(crate) fn advance(&mut self, cx: &Context<'_>) {
+        self.store.advance(cx.now.second, self.shared.floor(cx.now.second));
+        self.rolling = self.shared.is_rolling();
+        self.store.record_evictions(cx.interest.wants(Interest::EVICTIONS));
+    }
+
+    /// The CAS as clients are told it.
+    #[inline]
+    pub(crate) fn shown_cas(&self, cas: u64) -> u64 {
+        if self.shared.hide_cas { 0 } else { cas }
+    }
+
+    /// No room for so many bytes: come again, or say so.
+    pub(crate) fn no_room(&mut self, bytes: usize, cx: &mut Context<'_>) -> Flow {
+        if !self.insist {
+            return Flow::NeedsRoom(bytes);
+        }
+        cx.counters.store_no_memory.add(1);
+        reply::line(&mut cx.out.bytes, reply::error::OUT_OF_MEMORY);
+        Flow::Replied
+    }
+
+    fn note_evictions(&mut self, cx: &mut Context<'_>) {
+        if !cx.interest.wants(Interest::EVICTIONS) {
+            return;
+        }
+        for evicted in self.store.drain_evicted() {
+            let kind = EventKind::Evicted {
+                fetched: evicted.fetched,
+                ttl: cx.now.left(evicted.expiry),
+                idle: u64::from(cx.now.second.saturating_sub(evicted.accessed)),
+                size: evicted.value_len,
+            };
+            cx.events.push((cx.ticket, Event { key: evicted.key, kind }));
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! What all shards share: the clock, floors and tags, and the rules.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use arc_swap::{ArcSwapOption, Guard};
+use cattlegrid_herd::{Admitted, Clock, Peers, RuleState, WaitGraph};
+use cattlegrid_protocol::Limits;
+use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
+
+use crate::rules::{Captures, Rule, Rules};
+use crate::time::Now;
+
+/// The numbers that decide what may be served, and the options that commands obey.
+#[derive(Debug)]
+pub struct Shared {
+    /// The last number given out. Every write, delete and flush takes the next one; a write's is its CAS.
+    clock: AtomicU64,
+    /// Floors and bumps: what was invalidated when.
+    tags: Tags,
+    tag_hasher: TagHasher,
+    /// What control keys begin with; nothing without a rule file.
+    control: OnceLock<Box<[u8]>>,
+    /// What the clock showed at some times: (number, milliseconds).
+    ages: Mutex<VecDeque<(u64, u64)>>,
+    /// Answer 0 for every CAS (`-C`).
+    pub(crate) hide_cas: bool,
+    /// Where connections come from.
+    peers: Peers,
+    /// The largest item, as the parser counts it.
+    limits: Limits,
+    /// None: no rule file.
+    rules: ArcSwapOption<ActiveRules>,
+    /// Connections that hold leases and wait.
+    pub(crate) graph: WaitGraph,
+    /// Shards there are.
+    shards: OnceLock<usize>,
+    /// Gets that are held.
+    pub(crate) waiting: AtomicUsize,
+    /// How many may be.
+    pub(crate) waiting_max: AtomicUsize,
+    /// When the next lease's time is up, in milliseconds; `u64::MAX`: no lease.
+    pub(crate) timeout_ms: AtomicU64,
+    /// When keys last ceased to be under a rule: what happened to them since, no fence knows.
+    uncovered: AtomicU64,
+    /// Something outside the shards happened that may revoke leases.
+    revoke: AtomicBool,
+    /// When leases were last looked through for that, in milliseconds.
+    revoked_ms: AtomicU64,
+    /// Leases that have a slot of their rule now; and whether there are any.
+    admitted: Mutex<VecDeque<Admitted>>,
+    some_admitted: AtomicBool,
+}
+
+/// Times remembered, a second apart: a little over an hour.
+const AGES: usize = 4096;
+
+/// The rules in force, and what has been learned under each.
+#[derive(Debug)]
+pub struct ActiveRules {
+    rules: Arc<Rules>,
+    /// By the rule's place.
+    states: Box<[Arc<RuleState>]>,
+}
+
+impl ActiveRules {
+    /// Rules that take over what the old ones of the same pattern have learned and counted.
+    fn new(rules: Arc<Rules>, old: Option<&Self>) -> Self {
+        let states = rules
+            .rules()
+            .iter()
+            .map(|rule| {
+                let before = old.and_then(|old| old.state_of(rule.pattern.text()));
+                Arc::new(match before {
+                    Some(state) => state.with_policy(rule.policy),
+                    None => RuleState::new(rule.policy),
+                })
+            })
+            .collect();
+        Self { rules, states }
+    }
+
+    fn state_of(&self, pattern: &str) -> Option<&Arc<RuleState>> {
+        self.each().find(|(rule, _)| rule.pattern.text() == pattern).map(|(_, state)| state)
+    }
+
+    /// The rule of a key.
+    #[inline]
+    pub(crate) fn find<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, &Arc<RuleState>, Captures<'k>)> {
+        let (rule, captures) = self.rules.find(key)?;
+        Some((rule, &self.states[rule.number as usize - 1], captures))
+    }
+
+    /// Rules and cascades.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.rules
+    }
+
+    /// All rules with their states, in order.
+    pub fn each(&self) -> impl Iterator<Item = (&Arc<Rule>, &Arc<RuleState>)> {
+        self.rules.rules().iter().zip(&self.states)
+    }
+}
+
+impl Clock for Shared {
+    fn tick(&self) -> u64 {
+        Self::tick(self)
+    }
+
+    fn last(&self) -> u64 {
+        self.clock()
+    }
+}
+
+impl Shared {
+    /// A clock at zero; `hide_cas`: answer 0 for every CAS; `max_item_bytes`: see [`Limits::fits`]; `tag_bytes`: see
+    /// [`Tags::new`]; `seed`: of the tags' hash.
+    pub fn new(hide_cas: bool, max_item_bytes: usize, tag_bytes: usize, seed: u64) -> Self {
+        Self {
+            clock: AtomicU64::new(0),
+            tags: Tags::new(tag_bytes),
+            tag_hasher: TagHasher::new(seed),
+            control: OnceLock::new(),
+            ages: Mutex::default(),
+            hide_cas,
+            peers: Peers::default(),
+            limits: Limits { max_item_bytes, ..Limits::default() },
+            rules: ArcSwapOption::empty(),
+            graph: WaitGraph::default(),
+            uncovered: AtomicU64::new(0),
+            shards: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+            waiting_max: AtomicUsize::new(0),
+            timeout_ms: AtomicU64::new(u64::MAX),
+            revoke: AtomicBool::new(false),
+            revoked_ms: AtomicU64::new(0),
+            admitted: Mutex::default(),
+            some_admitted: AtomicBool::new(false),
+        }
+    }
+
+    /// Once: how many shards there are.
+    pub(crate) fn set_shards(&self, shards: usize) {
+        self.shards.get_or_init(|| shards);
+    }
+
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.get().copied().unwrap_or(1)
+    }
+
+    /// Where connections come from: each is to be announced here.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// Whether an item that a command puts together from parts is not too large.
+    pub(crate) fn fits(&self, key: &[u8], flags: u32, value_len: usize) -> bool {
+        self.limits.fits(key, flags, value_len)
+    }
+
+    /// The next number. Never given out before.
+    #[inline]
+    pub fn tick(&self) -> u64 {
+        // Relaxed: a number says nothing about other memory; shards are locked around what it is written to.
+        self.clock.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The last number given out.
+    pub fn clock(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    /// The hard floor at `second`; takes a pending flush's number when its time has come.
+    #[inline]
+    pub fn floor(&self, second: u32) -> u64 {
+        self.tags.floors().execute_due(u64::from(second) * 1000, || self.outside_tick());
+        self.tags.floors().hard()
+    }
+
+    /// Flushes at `second`, or at once when that is now. A later call replaces a pending flush.
+    pub fn flush(&self, second: u32, now: u32) {
+        let ms = |second| u64::from(second) * 1000;
+        self.tags.floors().flush(ms(second), ms(now), || self.outside_tick());
+    }
+
+    /// Whether a flush is being phased in.
+    #[inline]
+    pub(crate) fn is_rolling(&self) -> bool {
+        self.tags.floors().highest() > self.tags.floors().hard()
+    }
+
+    /// Floors and bumps.
+    pub fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// Hashes tags.
+    pub fn tag_hasher(&self) -> &TagHasher {
+        &self.tag_hasher
+    }
+
+    /// What control keys begin with; empty: there are none.
+    #[inline]
+    pub(crate) fn control(&self) -> &[u8] {
+        self.control.get().map_or(&[], |control| control)
+    }
+
+    /// Once: what control keys begin with.
+    pub(crate) fn set_control(&self, control: &[u8]) {
+        self.control.get_or_init(|| control.into());
+    }
+
+    /// Invalidates what carries a tag. Returns the bump's number.
+    pub fn bump(&self, tag: TagHash, kind: BumpKind) -> u64 {
+        self.tags.bumps().bump(tag, kind, || self.outside_tick())
+    }
+
+    /// Flushes everything over a period. Returns the floor's number.
+    pub fn flush_rolling(&self, now_ms: u64, period_ms: u64) -> u64 {
+        self.tags.floors().start_rolling(now_ms, period_ms, || self.outside_tick())
+    }
+
+    /// The next number, for something that may revoke leases.
+    fn outside_tick(&self) -> u64 {
+        let number = self.tick();
+        self.outside_event();
+        number
+    }
+
+    /// The last hard and the last soft event that concern a key with these tags, but for those in its shard.
+    pub(crate) fn outside(&self, hash: u64, tags: &[u64], now: Now) -> (u64, u64) {
+        let (mut hard, mut soft) = (self.floor(now.second), 0);
+        if self.is_rolling() {
+            for floor in self.tags.floors().rolling() {
+                let passed = now.ms.saturating_sub(floor.start_ms);
+                if passed >= floor.period_ms {
+                    hard = hard.max(floor.number);
+                } else if passed > floor.phase_ms(hash) {
+                    soft = soft.max(floor.number);
+                }
+            }
+        }
+        if self.tags.bumps().last_bump() > 0 {
+            for tag in tags {
+                let tag = TagHash::from_stored(*tag);
+                hard = hard.max(self.tags.bumps().last(tag, BumpKind::Hard));
+                soft = soft.max(self.tags.bumps().last(tag, BumpKind::Soft));
+            }
+        }
+        (hard, soft)
+    }
+
+    /// Once a second: notes what the clock shows, so that a number's age can be told.
+    pub(crate) fn note_age(&self, now_ms: u64) {
+        let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
+        if ages.len() == AGES {
+            ages.pop_front();
+        }
+        ages.push_back((self.clock(), now_ms));
+        drop(ages);
+        self.tags.floors().settle(now_ms);
+    }
+
+    /// Seconds since a number was given out, at most; of one older than is remembered, the time that is.
+    pub fn age_s(&self, number: u64, now_ms: u64) -> u64 {
+        let ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = ages.partition_point(|(clock, _)| *clock < number);
+        let since = match at.checked_sub(1).and_then(|before| ages.get(before)) {
+            Some((_, ms)) => *ms,
+            None => ages.front().map_or(now_ms, |(_, ms)| *ms),
+        };
+        now_ms.saturating_sub(since) / 1000
+    }
+
+    /// The rules in force; None without a rule file. Costs about 10 ns and waits for nobody; keep it no
+    /// longer than a request.
+    #[inline]
+    pub fn rules(&self) -> Guard<Option<Arc<ActiveRules>>> {
+        self.rules.load()
+    }
+
+    /// From now on these rules count. Requests under way finish under the old ones. For what has shards see
+    /// [`crate::Engine::set_rules`].
+    pub fn set_rules(&self, rules: Option<Arc<Rules>>) {
+        let old = self.rules.load_full();
+        let new = rules.map(|rules| Arc::new(ActiveRules::new(rules, old.as_deref())));
+        let stays =
+            |rule: &Arc<Rule>| new.as_ref().is_some_and(|new| new.state_of(rule.pattern.text()).is_some());
+        let uncovers = old.is_some_and(|old| old.each().any(|(rule, _)| !stays(rule)));
+        self.rules.store(new);
+        if uncovers {
+            self.uncovered.fetch_max(self.tick(), Ordering::AcqRel);
+        }
+    }
+
+    /// The number of the last change of rules after which some key may have been under none. A miss from before it
+    /// may be older than an event that was not noted.
+    pub(crate) fn uncovered(&self) -> u64 {
+        self.uncovered.load(Ordering::Acquire)
+    }
+
+    /// Leases that have a slot of their rule now.
+    pub(crate) fn admit(&self, admitted: Vec<Admitted>) {
+        if admitted.is_empty() {
+            return;
+        }
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner).extend(admitted);
+        self.some_admitted.store(true, Ordering::Release);
+    }
+
+    /// The next of these.
+    #[inline]
+    pub(crate) fn next_admitted(&self) -> Option<Admitted> {
+        if !self.some_admitted.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = admitted.pop_front();
+        self.some_admitted.store(!admitted.is_empty(), Ordering::Release);
+        next
+    }
+
+    /// Whether leases are to be looked through for those that an outside event revokes: if there was one
+    /// since the last look, `every_ms` milliseconds ago or more. Otherwise asks to come again then.
+    pub(crate) fn revoke_due(&self, now_ms: u64, every_ms: u64) -> bool {
+        if !self.revoke.load(Ordering::Acquire) {
+            return false;
+        }
+        let next = self.revoked_ms.load(Ordering::Relaxed) + every_ms;
+        if next > now_ms {
+            self.timeout_ms.fetch_min(next, Ordering::AcqRel);
+            return false;
+        }
+        self.revoked_ms.store(now_ms, Ordering::Relaxed);
+        // Before the look: an event during it asks for another.
+        self.revoke.swap(false, Ordering::AcqRel)
+    }
+
+    /// Something outside the shards happened that may revoke leases.
+    pub(crate) fn outside_event(&self) {
+        // One look covers all that happened before it.
+        if !self.revoke.swap(true, Ordering::AcqRel) {
+            self.timeout_ms.store(0, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_kills_what_came_before_it() {
+        let shared = Shared::new(false, 1 << 20, 0, 1);
+        let before = shared.tick();
+        shared.flush(5, 5);
+        assert!(before < shared.floor(5));
+        assert!(shared.tick() >= shared.floor(5));
+    }
+
+    #[test]
+    fn a_delayed_flush_takes_its_number_when_it_is_due() {
+        let shared = Shared::new(false, 1 << 20, 0, 1);
+        shared.flush(10, 5);
+        let during = shared.tick();
+        assert!(during >= shared.floor(9));
+        assert!(during < shared.floor(10));
+        let after = shared.tick();
+        assert!(after >= shared.floor(11));
+    }
+
+    #[test]
+    fn rules_are_exchanged_as_a_whole() {
+        let shared = Shared::new(false, 1 << 20, 0, 1);
+        assert!(shared.rules().is_none());
+        let rules = Arc::new(Rules::new(Vec::new(), Vec::new()));
+        shared.set_rules(Some(Arc::clone(&rules)));
+        let held = shared.rules();
+        shared.set_rules(None);
+        assert!(shared.rules().is_none());
+        assert!(held.as_ref().is_some_and(|held| Arc::ptr_eq(held.rules(), &rules)));
+    }
+
+    #[test]
+    fn a_later_flush_replaces_a_pending_one() {
+        let shared = Shared::new(false, 1 << 20, 0, 1);
+        shared.flush(10, 5);
+        shared.flush(20, 6);
+        let item = shared.tick();
+        assert!(item >= shared.floor(15));
+        assert!(item < shared.floor(20));
+        shared.flush(30, 21);
+        shared.flush(22, 22);
+        let item = shared.tick();
+        assert!(item >= shared.floor(40), "the flush at 30 was replaced by the one at 22");
+    }
+}

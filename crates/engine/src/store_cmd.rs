@@ -1,0 +1,460 @@
+//! Everything that stores: `set add replace append prepend cas incr decr`, and what `ms` and `ma` share with them.
+
+use std::sync::Arc;
+
+use cattlegrid_protocol::{Arith, Store as StoreRequest, StoreVerb, reply};
+use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
+use cattlegrid_tags::TagList;
+
+use crate::event::{EventKind, Interest};
+use crate::rules::Change;
+use crate::shard::{Context, Flow, Shard};
+
+/// How a write treats what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    /// Only over an item with the CAS of [`Write::compare`].
+    Cas,
+}
+
+/// A write, whichever command asked for it.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    pub(crate) mode: Mode,
+    pub(crate) data: &'a [u8],
+    /// `data`, if it is too long for the log.
+    pub(crate) huge: Option<Arc<HugeValue>>,
+    pub(crate) flags: u32,
+    pub(crate) expiry: u32,
+    /// The CAS that the item must have; 0 is none.
+    pub(crate) compare: u64,
+    /// The CAS to give the item instead of the next number.
+    pub(crate) explicit_cas: Option<u64>,
+    /// A lower CAS than the item's stores the value as stale (`I`).
+    pub(crate) or_stale: bool,
+    /// An append to nothing stores with this expiry (`N`).
+    pub(crate) vivify: Option<u32>,
+    /// `compare` may be the token of a lease (`ms`).
+    pub(crate) takes_token: bool,
+    /// The key is known to be absent.
+    pub(crate) negative: bool,
+    /// Tags that the client names.
+    pub(crate) tags: TagList,
+}
+
+impl<'a> Write<'a> {
+    /// A plain `set` without flags or expiry.
+    pub(crate) fn set(key: &'a [u8], hash: u64, data: &'a [u8]) -> Self {
+        Self {
+            key,
+            hash,
+            mode: Mode::Set,
+            data,
+            huge: None,
+            flags: 0,
+            expiry: NEVER,
+            compare: 0,
+            explicit_cas: None,
+            or_stale: false,
+            vivify: None,
+            takes_token: false,
+            negative: false,
+            tags: TagList::new(),
+        }
+    }
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Stored under this CAS, so many bytes of value.
+    Stored {
+        cas: u64,
+        size: usize,
+    },
+    NotStored,
+    Exists,
+    NotFound,
+    /// The value would be longer than 4 GiB.
+    NoRoom(usize),
+}
+
+/// What became of an addition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sum {
+    Is(u64, Found),
+    NotNumeric,
+    NotFound,
+    Exists,
+    NoRoom,
+}
+
+impl Shard {
+    pub(crate) fn classic_store(
+        &mut self,
+        request: &StoreRequest<'_>,
+        hash: u64,
+        huge: Option<Arc<HugeValue>>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let (mode, compare) = match request.verb {
+            StoreVerb::Set => (Mode::Set, 0),
+            StoreVerb::Add => (Mode::Add, 0),
+            StoreVerb::Replace => (Mode::Replace, 0),
+            StoreVerb::Append => (Mode::Append, 0),
+            StoreVerb::Prepend => (Mode::Prepend, 0),
+            StoreVerb::Cas(cas) => (Mode::Cas, cas),
+        };
+        let write = Write {
+            mode,
+            huge,
+            flags: request.flags,
+            expiry: cx.now.expiry(request.exptime),
+            compare,
+            ..Write::set(request.key, hash, request.data)
+        };
+        let text = match self.write(&write, cx) {
+            Outcome::Stored { .. } => reply::STORED,
+            Outcome::NotStored => reply::NOT_STORED,
+            Outcome::Exists => reply::EXISTS,
+            Outcome::NotFound => reply::NOT_FOUND,
+            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, cx),
+        };
+        if !request.noreply {
+            cx.out.bytes.extend_from_slice(text);
+        }
+        Flow::Replied
+    }
+
+    /// Writes an item as its mode says. Counts and notes it; the reply is the caller's.
+    pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
+        let outcome = match self.rule_of(write.key) {
+            Some(ruled) => self.write_ruled(write, &ruled, cx),
+            // A negative answer is absent to every command, but a new item takes its place.
+            None => match self.find(write.hash, write.key, cx) {
+                Some(found) => self.write_over(write, found, cx),
+                None => self.write_new(write, cx),
+            },
+        };
+        if let Outcome::NoRoom(_) = outcome {
+            return outcome;
+        }
+        cx.counters.cmd_set.add(1);
+        if let Outcome::Stored { .. } = outcome {
+            self.cascade(write.key, Change::Set);
+        }
+        if write.mode == Mode::Cas {
+            match outcome {
+                Outcome::Stored { .. } => cx.counters.cas_hits.add(1),
+                Outcome::NotFound => cx.counters.cas_misses.add(1),
+                _ => cx.counters.cas_badval.add(1),
+            }
+        }
+        let ttl = cx.now.left(write.expiry).unwrap_or(0);
+        cx.note(Interest::MUTATIONS, write.key, || EventKind::Store {
+            status: match outcome {
+                Outcome::Stored { .. } => "stored",
+                Outcome::Exists => "exists",
+                Outcome::NotFound => "not_found",
+                _ => "not_stored",
+            },
+            command: write.mode.name(),
+            ttl,
+            size: write.data.len(),
+        });
+        outcome
+    }
+
+    /// A write for which there is no room: the old value must not pass for the new one.
+    pub(crate) fn refuse(&mut self, write: &Write<'_>, bytes: usize, cx: &mut Context<'_>) -> Flow {
+        let flow = self.no_room(bytes, cx);
+        if matches!(flow, Flow::Replied) {
+            self.refused(write, cx);
+            self.invalidate(write.key, write.hash, cx);
+            cx.note(Interest::MUTATIONS, write.key, || EventKind::Store {
+                status: "no_memory",
+                command: write.mode.name(),
+                ttl: 0,
+                size: write.data.len(),
+            });
+        }
+        flow
+    }
+
+    fn write_new(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
+        let expiry = match (write.mode, write.vivify) {
+            (Mode::Set | Mode::Add, _) => write.expiry,
+            (Mode::Append | Mode::Prepend, Some(expiry)) => expiry,
+            (Mode::Cas, _) => return Outcome::NotFound,
+            (Mode::Append | Mode::Prepend | Mode::Replace, _) => return Outcome::NotStored,
+        };
+        self.put(write, expiry, Marks::none(), cx)
+    }
+
+    pub(crate) fn write_over(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
+        let item = self.store.item(found);
+        let (cas, expiry) = (item.cas(), item.expiry());
+        match write.mode {
+            Mode::Add => Outcome::NotStored,
+            Mode::Cas if write.compare == cas => self.put(write, write.expiry, Marks::none(), cx),
+            Mode::Cas if write.or_stale && write.compare != 0 && write.compare < cas => {
+                let won = if item.marks().has(Marks::WON) { Marks::WON } else { Marks::none() };
+                self.put(write, expiry, Marks::STALE.with(won), cx)
+            }
+            Mode::Cas => Outcome::Exists,
+            Mode::Set | Mode::Replace => self.put(write, write.expiry, Marks::none(), cx),
+            Mode::Append | Mode::Prepend if write.compare != 0 && write.compare != cas => Outcome::Exists,
+            Mode::Append | Mode::Prepend => self.extend(write, found, cx),
+        }
+    }
+
+    /// Stores the data as it came.
+    fn put(&mut self, write: &Write<'_>, expiry: u32, marks: Marks, cx: &mut Context<'_>) -> Outcome {
+        let size = write.data.len();
+        let (cas, stamp) = self.numbers(write.explicit_cas);
+        let attributes = Attributes {
+            flags: write.flags,
+            expiry,
+            accessed: cx.now.second,
+            cas,
+            stamp,
+            tags: write.tags.hashes(),
+            marks: if write.negative { marks.with(Marks::NEGATIVE) } else { marks },
+            ..Attributes::default()
+        };
+        let value = match &write.huge {
+            Some(huge) => NewValue::Huge(Arc::clone(huge)),
+            None => NewValue::Inline([write.data, &[]]),
+        };
+        match self.store.put(write.hash, write.key, &attributes, value) {
+            Ok(()) => Outcome::Stored { cas: self.shown_cas(cas), size },
+            Err(_) => Outcome::NoRoom(size),
+        }
+    }
+
+    /// Stores the old value with the data before or after it; everything else stays as it was.
+    fn extend(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
+        let old = self.store.item(found);
+        let size = old.value_len() + write.data.len();
+        if !self.shared.fits(write.key, old.flags(), size) {
+            return Outcome::NotStored;
+        }
+        let (cas, stamp) = self.numbers(write.explicit_cas);
+        let mut joined = std::mem::take(&mut self.scratch);
+        joined.clear();
+        let mut room = [0; TAGS_MAX];
+        let item = self.store.item(found);
+        let old = item.attributes(&mut room);
+        let after = write.mode == Mode::Append;
+        if !after {
+            joined.extend_from_slice(write.data);
+        }
+        item.value().copy_to(&mut joined);
+        if after {
+            joined.extend_from_slice(write.data);
+        }
+        let attributes = Attributes {
+            cas,
+            stamp: self.kept_stamp(&item).or(stamp),
+            accessed: cx.now.second,
+            marks: Marks::EDITED,
+            ..old
+        };
+        let stored = self.put_joined(write, &attributes, &joined);
+        self.keep_scratch(joined);
+        if stored { Outcome::Stored { cas: self.shown_cas(cas), size } } else { Outcome::NoRoom(size) }
+    }
+
+    /// The stamp of an item that is changed in place, if it has one of its own or rules could ask for it: it counts as of the
+    /// same moment after the change.
+    pub(crate) fn kept_stamp(&self, item: &Item<'_>) -> Option<u64> {
+        let mut room = [0; TAGS_MAX];
+        if self.herd.is_some() { Some(item.stamp()) } else { item.attributes(&mut room).stamp }
+    }
+
+    fn put_joined(&mut self, write: &Write<'_>, attributes: &Attributes<'_>, joined: &[u8]) -> bool {
+        let value = if joined.len() <= self.store.config().inline_max() {
+            NewValue::Inline([joined, &[]])
+        } else {
+            match self.store.huge_value(joined) {
+                Some(huge) => NewValue::Huge(huge),
+                None => return false,
+            }
+        };
+        self.store.put(write.hash, write.key, attributes, value).is_ok()
+    }
+
+    /// The CAS of a write, and its stamp if that is another number.
+    pub(crate) fn numbers(&self, explicit_cas: Option<u64>) -> (u64, Option<u64>) {
+        let number = self.shared.tick();
+        explicit_cas.map_or((number, None), |cas| (cas, Some(number)))
+    }
+
+    pub(crate) fn classic_arith(&mut self, arith: &Arith<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let out = match self.add(arith.key, hash, arith.incr, arith.delta, 0, None, cx) {
+            Sum::Is(sum, _) => {
+                if !arith.noreply {
+                    reply::number(&mut cx.out.bytes, sum);
+                    reply::end_line(&mut cx.out.bytes);
+                }
+                return Flow::Replied;
+            }
+            Sum::NotFound => reply::NOT_FOUND,
+            Sum::Exists => reply::EXISTS,
+            Sum::NotNumeric => {
+                // As memcached: an error is not said under `noreply` either.
+                if !arith.noreply {
+                    reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
+                }
+                return Flow::Replied;
+            }
+            Sum::NoRoom => return self.no_room(arith.key.len() + 64, cx),
+        };
+        if !arith.noreply {
+            cx.out.bytes.extend_from_slice(out);
+        }
+        Flow::Replied
+    }
+
+    /// Adds to or subtracts from an item's number; `compare`: the CAS it must have, 0 is any.
+    #[expect(clippy::too_many_arguments, reason = "one call for `incr decr ma`, which share all of them")]
+    pub(crate) fn add(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        incr: bool,
+        delta: u64,
+        compare: u64,
+        explicit_cas: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Sum {
+        let Some(found) = self.find(hash, key, cx) else {
+            if incr {
+                cx.counters.incr_misses.add(1);
+            } else {
+                cx.counters.decr_misses.add(1);
+            }
+            return Sum::NotFound;
+        };
+        let item = self.store.item(found);
+        let Value::Inline(text) = item.value() else { return Sum::NotNumeric };
+        let len = text.len();
+        if len == 0 {
+            return Sum::NotNumeric;
+        }
+        if compare != 0 && item.cas() != compare {
+            return Sum::Exists;
+        }
+        let Some(number) = parse_number(text) else { return Sum::NotNumeric };
+        let sum = if incr { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
+        if incr {
+            cx.counters.incr_hits.add(1);
+        } else {
+            cx.counters.decr_hits.add(1);
+        }
+        let mut digits = std::mem::take(&mut self.scratch);
+        digits.clear();
+        reply::number(&mut digits, sum);
+        let mut room = [0; TAGS_MAX];
+        let old = item.attributes(&mut room);
+        let (cas, stamp) = self.numbers(explicit_cas);
+        let kept = self.kept_stamp(&item);
+        let attributes = if digits.len() <= len {
+            // The length stays, filled up with blanks; so do the marks.
+            digits.resize(len, b' ');
+            Attributes { cas, stamp: kept.or(stamp), marks: old.marks.with(Marks::EDITED), ..old }
+        } else {
+            Attributes { cas, stamp: kept.or(stamp), accessed: cx.now.second, marks: Marks::EDITED, ..old }
+        };
+        let stored = self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]]));
+        self.keep_scratch(digits);
+        if stored.is_ok() {
+            self.changed(key, hash, false, cx);
+            self.cascade(key, Change::Incr);
+        }
+        match (stored, self.store.lookup(hash, key)) {
+            (Ok(()), Lookup::Found(found)) => Sum::Is(sum, found),
+            _ => Sum::NoRoom,
+        }
+    }
+
+    /// Keeps the buffer for the next time, unless it has grown large.
+    pub(crate) fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
+        scratch.clear();
+        if scratch.capacity() <= SCRATCH_MAX {
+            self.scratch = scratch;
+        }
+    }
+}
+
+/// Largest buffer kept between requests, in bytes.
+const SCRATCH_MAX: usize = 256 << 10;
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Append => "append",
+            Self::Prepend => "prepend",
+            Self::Cas => "cas",
+        }
+    }
+}
+
+/// A number as memcached's `strtoull` reads a value: blanks, a sign, digits, then a blank or the end.
+fn parse_number(text: &[u8]) -> Option<u64> {
+    // C's white space has the vertical tab, Rust's has not.
+    let blank = |b: u8| matches!(b, b' ' | b'\t'..=b'\r');
+    let text = &text[text.iter().take_while(|b| blank(**b)).count()..];
+    let (negative, text) = match text.split_first() {
+        Some((b'-', rest)) => (true, rest),
+        Some((b'+', rest)) => (false, rest),
+        _ => (false, text),
+    };
+    let len = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    // To C a NUL is the text's end.
+    if len == 0 || text.get(len).is_some_and(|b| *b != 0 && !blank(*b)) {
+        return None;
+    }
+    let number =
+        text[..len].iter().try_fold(0_u64, |n, b| n.checked_mul(10)?.checked_add(u64::from(b - b'0')))?;
+    if negative && number != 0 { None } else { Some(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_strtoull_reads_them() {
+        for (text, number) in [
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("00012", Some(12)),
+            (" 1", Some(1)),
+            ("1  ", Some(1)),
+            ("1 a", Some(1)),
+            ("1\0a", Some(1)),
+            ("\x0b1\x0b", Some(1)),
+            ("+7", Some(7)),
+            ("-1", None),
+            ("-0", Some(0)),
+            ("1a", None),
+            ("", None),
+            ("  ", None),
+            ("111111111111111111111111111111", None),
+        ] {
+            assert_eq!(parse_number(text.as_bytes()), number, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! Requests that wait, across shards: how a `get` is parked, and how its time, its connection or a circle of
+//! waiting connections ends that. Shards are locked one at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk};
+use cattlegrid_protocol::{Get, reply};
+
+use crate::ask::{Answer, Held, done_part};
+use crate::engine::{Engine, Got};
+use crate::park::{Form, Outcome, Parked, Part, Wake};
+use crate::rules::Rules;
+use crate::shard::Context;
+use crate::shard_lock::ShardLock;
+use crate::time::Now;
+
+/// What rules may take of the memory limit, and how many requests may wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RulesConfig {
+    /// Bytes of [`crate::EngineConfig::tag_bytes`], to be taken out of the limit when tags are used.
+    pub tag_bytes: usize,
+    /// Bytes for leases and outstanding misses.
+    pub ledger_bytes: usize,
+    /// Bytes for what happened to keys.
+    pub fence_bytes: usize,
+    /// Requests that may be held at once.
+    pub waiters: usize,
+    /// What control keys begin with; empty: there are none.
+    pub control: Box<[u8]>,
+}
+
+/// What the herds of all shards hold.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct HerdUsage {
+    /// Leases.
+    pub leases: usize,
+    /// Keys with outstanding misses.
+    pub outstanding: usize,
+    /// Slots that stand for misses that found no room.
+    pub slots_in_loss: usize,
+    /// Slots for what happened to keys.
+    pub fence_slots: usize,
+    /// Fills that met an event of another key in their slot: an estimate, at most.
+    pub fence_collisions: f64,
+}
+
+/// The keys of a `get` that are neither hits nor simple misses.
+pub(crate) struct Pending<'k> {
+    /// Where its output begins.
+    pub(crate) from: (usize, usize),
+    /// It is to compute one of its keys.
+    computes: bool,
+    busy: bool,
+    leased: Vec<LeasedKey<'k>>,
+    /// Control keys, and their places in the output.
+    pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
+}
+
+/// A key that somebody else computes.
+struct LeasedKey<'k> {
+    key: &'k [u8],
+    hash: u64,
+    /// Its place in the output.
+    at: (usize, usize),
+    hold_ms: u32,
+    hold_many_ms: u32,
+    hold_behind_ms: u32,
+    trial: bool,
+}
+
+impl<'k> Pending<'k> {
+    #[inline]
+    pub(crate) fn new(cx: &Context<'_>) -> Self {
+        Self { from: cx.out.place(), computes: false, busy: false, leased: Vec::new(), control: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn note(&mut self, key: &'k [u8], hash: u64, answer: Answer, cx: &Context<'_>) {
+        match answer {
+            Answer::Hit | Answer::Miss => {}
+            Answer::Compute => self.computes = true,
+            Answer::Busy => self.busy = true,
+            Answer::Control => self.control.push((key, cx.out.place())),
+            Answer::Leased { hold_ms, hold_many_ms, hold_behind_ms, trial } => self.leased.push(LeasedKey {
+                trial,
+                key,
+                hash,
+                at: cx.out.place(),
+                hold_ms,
+                hold_many_ms,
+                hold_behind_ms,
+            }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_special(&self) -> bool {
+        self.busy || !self.leased.is_empty() || !self.control.is_empty()
+    }
+}
+
+/// Keys that one request waits for at most.
+const KEYS_HELD_MAX: usize = 1024;
+/// Untrue circles that are looked behind before a wait is given up.
+const UNTRUE_MAX: usize = 8;
+/// How long a connection that computes a key and asks for it again waits for something else to be sent on it, in
+/// milliseconds.
+const TRIAL_MS: u32 = 10;
+/// Least time between two looks for leases that a flush or a bump revokes, in milliseconds.
+const REVOKE_EVERY_MS: u64 = 10;
+
+impl Engine {
+    /// From now on these rules count; None: no key has one. The tables they need are allocated once and
+    /// are part of the memory limit.
+    ///
+    /// # Errors
+    /// The system's, when it refuses to shrink what is left for items.
+    pub fn set_rules(&self, rules: Option<Arc<Rules>>, config: &RulesConfig) -> std::io::Result<()> {
+        if let Some(rules) = &rules {
+            let shared = self.shared();
+            shared.set_control(&config.control);
+            shared.set_shards(self.shard_count());
+            shared.waiting_max.store(config.waiters, Ordering::Relaxed);
+            if rules.rules().iter().any(|rule| !rule.tags.is_empty()) || rules.has_cascades() {
+                self.reserve_tags()?;
+            }
+            if self.lock(0).herd.is_none() {
+                self.reserve(config.ledger_bytes + config.fence_bytes)?;
+            }
+            let shards = self.shard_count();
+            // A lease has the room of a lease; what is left of the ledger's share is for misses.
+            let herd = HerdConfig {
+                leases: (config.ledger_bytes / 2 / LEASE_BYTES / shards).max(16),
+                ledger_bytes: config.ledger_bytes / 2 / shards,
+                fence_bytes: config.fence_bytes / shards,
+            };
+            for number in 0..shards {
+                self.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd)));
+            }
+        }
+        self.shared().set_rules(rules);
+        Ok(())
+    }
+
+    /// The rest of a `get` with keys that others compute: waits for them if this one has nothing to compute itself.
+    #[cold]
+    pub(crate) fn finish_get(
+        &self,
+        get: &Get<'_>,
+        pending: &Pending<'_>,
+        skip: usize,
+        answered: Option<usize>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Got {
+        if !pending.control.is_empty() {
+            lock.release();
+            return self.answer_control(pending, get.cas, cx);
+        }
+        if pending.busy && skip == 0 {
+            let _dropped = cx.out.split_off(pending.from);
+            reply::line(&mut cx.out.bytes, reply::error::BUSY);
+            for leased in &pending.leased {
+                let shard = lock.shard(leased.hash);
+                shard.with_herd(cx.now.ms, cx.wakes, |herd, _| herd.not_waited_for(leased.hash));
+            }
+            return Got::Done;
+        }
+        // Whoever is to compute must hear of it now; and what was sent in part is not held.
+        let too_many = pending.leased.len() > KEYS_HELD_MAX;
+        let many = get.keys.clone().flatten().nth(1).is_some();
+        let many_on_trial = many && pending.leased.iter().any(|key| key.trial);
+        let sent = answered.is_some() || skip > 0;
+        if pending.computes || pending.busy || sent || too_many || many_on_trial {
+            for leased in &pending.leased {
+                let shard = lock.shard(leased.hash);
+                shard.do_not_wait(leased.key, leased.hash, get.touch.is_some(), cx);
+                shard.with_herd(cx.now.ms, cx.wakes, |herd, _| herd.not_waited_for(leased.hash));
+            }
+            if let Some(answered) = answered {
+                return Got::More(answered);
+            }
+            cx.out.bytes.extend_from_slice(reply::END);
+            return Got::Done;
+        }
+        self.park_get(get, pending, lock, cx)
+    }
+
+    fn park_get(
+        &self,
+        get: &Get<'_>,
+        pending: &Pending<'_>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Got {
+        let many = get.keys.clone().flatten().nth(1).is_some();
+        let hold_of = |key: &LeasedKey<'_>| if many { key.hold_many_ms } else { key.hold_ms };
+        let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);
+        let behind_ms = pending.leased.iter().map(|key| key.hold_behind_ms).min().unwrap_or(0);
+        // What was written, cut at the places of the keys that may wait.
+        let mut cuts = Vec::with_capacity(pending.leased.len() + 1);
+        for leased in pending.leased.iter().rev() {
+            cuts.push(cx.out.split_off(leased.at));
+        }
+        cuts.push(cx.out.split_off(pending.from));
+        let (mut parts, mut waits, mut computes, mut busy) = (Vec::new(), 0, false, false);
+        for (slot, leased) in pending.leased.iter().enumerate() {
+            push_done(&mut parts, cuts.pop());
+            let slot = slot as u16;
+            let shard = lock.shard(leased.hash);
+            match shard.hold_key(leased.key, leased.hash, slot, hold_ms, get.cas, get.touch, cx) {
+                Held::Waits => {
+                    parts.push(Part::Key { slot, key: leased.key.into(), outcome: None });
+                    waits += 1;
+                }
+                Held::Written => done_part(&mut parts, cx, pending.from),
+                Held::Compute => computes = true,
+                Held::Busy => busy = true,
+            }
+        }
+        push_done(&mut parts, cuts.pop());
+        if waits > 0 && !computes && !busy {
+            let mut deadline = cx.now.ms + u64::from(hold_ms);
+            let full_ms = pending.leased.iter().any(|key| key.trial).then_some(deadline);
+            if full_ms.is_some() {
+                deadline = cx.now.ms + u64::from(hold_ms.min(TRIAL_MS));
+            }
+            let form = Form::Get { parts, cas: get.cas };
+            self.check_circle(lock, cx);
+            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, form);
+            return Got::Parked(Box::new(parked.on_trial(full_ms)));
+        }
+        Self::withdraw_request(cx.ticket.request, lock, cx);
+        if busy {
+            reply::line(&mut cx.out.bytes, reply::error::BUSY);
+            return Got::Done;
+        }
+        for part in parts {
+            if let Part::Done(done) = part {
+                cx.out.append(done);
+            }
+        }
+        cx.out.bytes.extend_from_slice(reply::END);
+        Got::Done
+    }
+
+    /// Takes back all waits of a request that is answered after all.
+    fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
+        for wait in own {
+            let shard = lock.shard(wait.hash);
+            if !shard.withdraw(&wait, false, cx) {
+                // Decided in this moment; nobody will take its wake, but the client is answered a miss all the same.
+                shard.note_decided(&wait, cx);
+            }
+            cx.session.end_wait(wait.request, wait.slot);
+        }
+    }
+
+    /// After this connection began to wait, or was given a lease while it waits: if it is part of a circle of
+    /// connections that wait for each other, it gives up a wait of its own, as a miss.
+    pub fn check_circle(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        let graph = &self.shared().graph;
+        let mut walk = cx.session.publish(graph);
+        let mut untrue = Vec::new();
+        let hash = loop {
+            match walk {
+                Walk::Clear => return,
+                Walk::Circle(steps) if untrue.len() < UNTRUE_MAX => {
+                    // What was published may be out of date; a circle that is real stays.
+                    let is_untrue = |step: &&Step| {
+                        let herd = lock.shard(step.hash).herd.as_ref();
+                        herd.and_then(|herd| herd.holder(step.hash)) != Some(step.holder)
+                    };
+                    match steps.iter().find(is_untrue) {
+                        Some(step) => untrue.push(*step),
+                        None => break steps[0].hash,
+                    }
+                    walk = graph.look_again(cx.session.caller().number(), &untrue);
+                }
+                Walk::Circle(_) | Walk::TooLong => match cx.session.waits().last() {
+                    Some(wait) => break wait.hash,
+                    None => return,
+                },
+            }
+        };
+        let Some(wait) = cx.session.waits().iter().find(|wait| wait.hash == hash).copied() else {
+            return;
+        };
+        // Either way its wake is on the way; with it comes another look, if it waits for more.
+        lock.shard(hash).give_up(&wait, true, cx);
+    }
+
+    /// The time of a parked request is up: answers what is still open. What was decided elsewhere in the same
+    /// moment comes as a wake; it is not to be expired again.
+    pub fn expire(&self, parked: &mut Parked, cx: &mut Context<'_>) {
+        self.end_waits(parked, false, cx);
+    }
+
+    /// Answers a parked request at once: its connection sends no more, or the server leaves.
+    pub fn release(&self, parked: &mut Parked, cx: &mut Context<'_>) {
+        self.end_waits(parked, true, cx);
+    }
+
+    fn end_waits(&self, parked: &mut Parked, released: bool, cx: &mut Context<'_>) {
+        if !released && parked.go_on(cx.session) {
+            return;
+        }
+        let mut lock = self.shard_lock();
+        let request = parked.request();
+        let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
+        for wait in own {
+            if let Some(outcome) = lock.shard(wait.hash).expire(&wait, released, cx) {
+                parked.resolve(wait.slot, outcome, cx.session, cx.now.ms);
+            }
+        }
+        parked.never_again();
+    }
+
+    /// The connection of this session is gone; `orderly`: it said so. Its waits end, its leases pass on, its
+    /// misses will not be filled.
+    pub fn leave(&self, orderly: bool, cx: &mut Context<'_>) {
+        let connection = cx.session.caller().number();
+        cx.session.unpublish(&self.shared().graph);
+        let waits = cx.session.waits().to_vec();
+        let records = cx.session.take_records();
+        if waits.is_empty() && records.is_empty() {
+            return;
+        }
+        let mut lock = self.shard_lock();
+        for wait in waits {
+            lock.shard(wait.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+                herd.forget_waiter(wait.hash, wait.waiter, connection, &records, herd_cx);
+            });
+            cx.session.end_wait(wait.request, wait.slot);
+        }
+        for record in records {
+            lock.shard(record.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+                if record.until_ms > herd_cx.now_ms {
+                    herd.withdraw_record(&record, herd_cx.now_ms);
+                }
+                if record.leased {
+                    herd.holder_closed(record.hash, connection, orderly, herd_cx);
+                }
+            });
+        }
+        self.admit_all(&mut lock, cx.now.ms, cx.wakes);
+        debug_assert!(cx.session.waits().is_empty());
+    }
+
+    /// When [`Engine::handle_timeouts`] has something to do, in milliseconds since the start.
+    pub fn next_timeout_ms(&self) -> Option<u64> {
+        let next = self.shared().timeout_ms.load(Ordering::Acquire);
+        (next != u64::MAX).then_some(next)
+    }
+
+    /// Ends leases whose time is up, and those that a flush or a bump revokes. Whichever thread is awake calls it.
+    pub fn handle_timeouts(&self, now: Now, wakes: &mut Vec<Wake>) {
+        let shared = self.shared();
+        if shared.timeout_ms.load(Ordering::Acquire) > now.ms {
+            return;
+        }
+        shared.timeout_ms.store(u64::MAX, Ordering::Release);
+        let revoke = shared.revoke_due(now.ms, REVOKE_EVERY_MS);
+        let mut lock = self.shard_lock();
+        for number in 0..self.shard_count() {
+            let one = lock.numbered(number);
+            if revoke {
+                one.revoke(now, wakes);
+            }
+            one.with_herd(now.ms, wakes, Herd::handle_timeouts);
+        }
+        self.admit_all(&mut lock, now.ms, wakes);
+    }
+
+    /// Gives free slots of rules to the leases that wait for them.
+    #[inline]
+    pub(crate) fn admit_all(&self, lock: &mut ShardLock<'_>, now_ms: u64, wakes: &mut Vec<Wake>) {
+        while let Some(admitted) = self.shared().next_admitted() {
+            lock.shard(admitted.hash).with_herd(now_ms, wakes, |herd, cx| herd.admit(&admitted, cx));
+        }
+    }
+
+    /// Calls `each` for every lease.
+    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
+        for number in 0..self.shard_count() {
+            if let Some(herd) = &self.lock(number).herd {
+                herd.each_lease(now_ms, &mut each);
+            }
+        }
+    }
+
+    /// What the shards' herds hold.
+    pub fn herd_usage(&self, now_ms: u64) -> HerdUsage {
+        let mut usage = HerdUsage::default();
+        for number in 0..self.shard_count() {
+            if let Some(herd) = &self.lock(number).herd {
+                usage.leases += herd.len();
+                usage.outstanding += herd.ledger.len();
+                usage.slots_in_loss += herd.ledger.slots_in_loss(now_ms);
+                usage.fence_slots += herd.fence.slots();
+                usage.fence_collisions += herd.fence.collisions();
+            }
+        }
+        usage
+    }
+
+    /// Keys that held requests wait for.
+    pub fn held(&self) -> usize {
+        self.shared().waiting.load(Ordering::Relaxed)
+    }
+}
+
+fn push_done(parts: &mut Vec<Part>, done: Option<crate::Output>) {
+    parts.extend(done.filter(|done| !done.is_empty()).map(Part::Done));
+}
+
+impl crate::shard::Shard {
+    /// Ends a wait of this connection as a miss, and tells it so.
+    pub(crate) fn give_up(&mut self, wait: &Wait, circle: bool, cx: &mut Context<'_>) {
+        if !self.withdraw(wait, circle, cx) {
+            return;
+        }
+        let caller = Arc::clone(cx.session.caller());
+        let outcome = Outcome::Miss { record: None, hint: None };
+        cx.wakes.push(Wake { caller, request: wait.request, slot: wait.slot, outcome });
+    }
+
+    /// A wait that was decided elsewhere in the same moment, and whose wake comes too late: the lease, if that was it, is
+    /// this connection's, and otherwise it has a miss.
+    fn note_decided(&mut self, wait: &Wait, cx: &mut Context<'_>) {
+        let connection = cx.session.caller().number();
+        let record = self
+            .with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.promoted(wait.hash, connection, herd_cx));
+        if let Some(record) = record {
+            cx.session.record(record, cx.now.ms);
+        }
+    }
+
+    fn revoke(&mut self, now: Now, wakes: &mut Vec<Wake>) {
+        let shared = Arc::clone(&self.shared);
+        let below = |hash, tags: &[u64]| {
+            let (hard, soft) = shared.outside(hash, tags, now);
+            hard.max(soft)
+        };
+        self.with_herd(now.ms, wakes, |herd, cx| herd.revoke(below, cx));
+    }
+}

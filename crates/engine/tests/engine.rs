@@ -1,0 +1,351 @@
+//! What clients may rely on, through the engine: no sockets, time as an argument.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+
+use cattlegrid_engine::{
+    Context, Counters, Engine, EngineConfig, Event, Got, Interest, Now, Output, PREFETCH_MAX, Ticket, Wake,
+};
+use cattlegrid_herd::{Caller, PeerKey, Session};
+use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+
+/// A client of an engine at a time of its own.
+struct Client {
+    engine: Engine,
+    counters: Counters,
+    now: Now,
+    events: Vec<(Ticket, Event)>,
+    interest: Interest,
+    /// Most bytes of replies before a `get` pauses.
+    most: usize,
+    pauses: usize,
+    session: Session,
+    wakes: Vec<Wake>,
+}
+
+impl Client {
+    fn new(memory_bytes: usize, evictions: bool) -> Self {
+        let config = EngineConfig {
+            memory_bytes,
+            threads: 4,
+            evictions,
+            hide_cas: false,
+            large_pages: false,
+            max_item_bytes: 64 << 20,
+            tag_bytes: 1 << 20,
+            allows_flush: true,
+            seed: 7,
+        };
+        let engine = Engine::new(config).unwrap();
+        let peer = engine.shared().peers().join(PeerKey::Process(1));
+        Self {
+            engine,
+            session: Session::new(Arc::new(Caller::new(1, 0, 0, peer))),
+            wakes: Vec::new(),
+            counters: Counters::default(),
+            now: Now { second: 2, ms: 2_000, unix_of_zero: 1_700_000_000 },
+            events: Vec::new(),
+            interest: Interest::none(),
+            most: usize::MAX,
+            pauses: 0,
+        }
+    }
+
+    /// The replies to some requests, which are executed as one batch.
+    fn ask(&mut self, input: impl AsRef<[u8]>) -> Vec<u8> {
+        let limits = Limits { max_item_bytes: 64 << 20, extensions: true, ..Limits::default() };
+        let mut rest = input.as_ref();
+        let mut batch = Vec::new();
+        while !rest.is_empty() {
+            let Parsed::Complete { request, used } = parse(rest, &limits) else {
+                panic!("not a command: {:?}", rest.escape_ascii().to_string())
+            };
+            batch.push((self.engine.hash(&request).unwrap(), request));
+            rest = &rest[used..];
+        }
+        let mut replies = Vec::new();
+        let mut lock = self.engine.shard_lock();
+        for part in batch.chunks(PREFETCH_MAX) {
+            lock.prefetch(&part.iter().map(|(hash, _)| *hash).collect::<Vec<_>>());
+            for (hash, request) in part {
+                let mut skip = Some(0);
+                while let Some(answered) = skip.take() {
+                    let mut out = Output::default();
+                    let mut cx = Context {
+                        now: self.now,
+                        ticket: Ticket { connection: 1, request: 1 },
+                        out: &mut out,
+                        counters: &self.counters,
+                        interest: self.interest,
+                        events: &mut self.events,
+                        session: &mut self.session,
+                        wakes: &mut self.wakes,
+                    };
+                    if let Request::Get(get) = request {
+                        match self.engine.get(get, *hash, answered, self.most, &mut lock, &mut cx) {
+                            Got::Done => {}
+                            Got::More(answered) => skip = Some(answered),
+                            Got::Parked(_) => panic!("nothing is held without rules"),
+                        }
+                    } else {
+                        assert!(self.engine.execute(request, *hash, &mut lock, &mut cx).is_none());
+                    }
+                    self.pauses += usize::from(skip.is_some());
+                    append(&out, &mut replies);
+                }
+            }
+        }
+        replies
+    }
+
+    #[track_caller]
+    fn expect(&mut self, input: &str, reply: &str) {
+        let got = self.ask(input.replace('|', "\r\n"));
+        assert_eq!(String::from_utf8_lossy(&got).replace("\r\n", "|"), reply, "to {input:?}");
+    }
+
+    fn set(&mut self, key: &str, value: &[u8]) -> Vec<u8> {
+        let mut input = format!("set {key} 0 0 {}\r\n", value.len()).into_bytes();
+        input.extend_from_slice(value);
+        input.extend_from_slice(b"\r\n");
+        self.ask(input)
+    }
+}
+
+/// Adds the replies as a socket would see them.
+fn append(out: &Output, replies: &mut Vec<u8>) {
+    let mut at = 0;
+    for (place, huge) in &out.huge {
+        replies.extend_from_slice(&out.bytes[at..*place]);
+        huge.slices().for_each(|s| replies.extend_from_slice(s));
+        at = *place;
+    }
+    replies.extend_from_slice(&out.bytes[at..]);
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_batch_is_executed_in_its_order_whatever_shards_it_meets() {
+    let mut c = Client::new(64 * MIB, true);
+    assert!(c.engine.shard_count() > 2);
+    let (mut input, mut wanted) = (Vec::new(), Vec::new());
+    for n in 0..100 {
+        let huge = "y".repeat(if n % 10 == 0 { MIB } else { 1 });
+        let len = huge.len();
+        input.push(format!(
+            "get k{n}|set k{n} 0 0 2|{n:02}|get k{n} k{n}|append k{n} 0 0 {len}|{huge}|get k{n}|"
+        ));
+        let value = format!("VALUE k{n} 0 2|{n:02}|");
+        wanted
+            .push(format!("END|STORED|{value}{value}END|STORED|VALUE k{n} 0 {}|{n:02}{huge}|END|", len + 2));
+    }
+    c.expect(&input.concat(), &wanted.concat());
+}
+
+#[test]
+fn the_first_tag_in_a_batch_takes_its_memory_from_full_shards() {
+    let mut c = Client::new(16 * MIB, true);
+    for n in 0..2000 {
+        c.set(&format!("fill{n}"), &[b'x'; 10_000]);
+    }
+    let limit = c.engine.memory().limit_bytes();
+    // One batch: the shard of the first is still locked when the second comes.
+    c.expect("set a 0 0 1|x|md user:1 G|set b 0 0 1|y|", "STORED|HD|STORED|");
+    assert!(c.engine.memory().limit_bytes() < limit);
+    assert!(c.engine.memory().used_bytes() <= c.engine.memory().limit_bytes());
+}
+
+#[test]
+fn items_expire_at_their_second() {
+    let mut c = Client::new(8 * MIB, true);
+    c.expect("set a 5 10 1|x|get a|", "STORED|VALUE a 5 1|x|END|");
+    c.now.second += 9;
+    c.expect("get a|", "VALUE a 5 1|x|END|");
+    c.now.second += 1;
+    c.expect("get a|add a 0 0 1|y|get a|", "END|STORED|VALUE a 0 1|y|END|");
+    c.expect("set b 0 -1 1|x|get b|", "STORED|END|");
+    c.expect("set b 0 1700000020 1|x|get b|", "STORED|VALUE b 0 1|x|END|");
+    c.now.second = 20;
+    c.expect("get b|", "END|");
+    assert_eq!(c.counters.get_expired.get(), 3);
+}
+
+#[test]
+fn a_flush_kills_what_came_before_it_and_nothing_else() {
+    let mut c = Client::new(8 * MIB, true);
+    c.expect("set a 0 0 1|1|ms b 1 E1|2|", "STORED|HD|");
+    c.engine.shared().flush(c.now.second, c.now.second);
+    c.expect("get a b|incr a 1|", "END|NOT_FOUND|");
+    // An item under a client's own CAS still counts as of its store.
+    c.expect("ms b 1 E1|2|mg b c v|set a 0 0 1|1|", "HD|VA 1 c1|2|STORED|");
+    c.engine.shared().flush(c.now.second + 5, c.now.second);
+    c.now.second += 4;
+    c.expect("get a b|incr a 1|", "VALUE a 0 1|1|VALUE b 0 1|2|END|2|");
+    c.now.second += 1;
+    c.expect("get a b|set a 0 0 1|9|get a|", "END|STORED|VALUE a 0 1|9|END|");
+}
+
+#[test]
+fn values_of_every_size_come_back_whole() {
+    let mut c = Client::new(64 * MIB, true);
+    let mut sizes =
+        vec![0, 1, 7, 8, 100, 4_095, 4_096, 4_097, 40_000, 262_143, 262_144, 1_000_000, 20_000_000];
+    sizes.extend(32_700..32_840);
+    for size in sizes {
+        let value: Vec<u8> = (0..size).map(|i: usize| (i * 31 % 251) as u8).collect();
+        assert_eq!(c.set("k", &value), b"STORED\r\n", "{size}");
+        let reply = c.ask("get k\r\n");
+        let header = format!("VALUE k 0 {size}\r\n");
+        assert!(reply.starts_with(header.as_bytes()) && reply.ends_with(b"\r\nEND\r\n"));
+        assert!(reply[header.len()..reply.len() - 7] == value[..], "{size}");
+        assert_eq!(c.ask("append k 0 0 3\r\nend\r\n"), b"STORED\r\n");
+        assert_eq!(c.ask("prepend k 0 0 3\r\nbeg\r\n"), b"STORED\r\n");
+        let reply = c.ask("mg k v\r\n");
+        let header = format!("VA {}\r\nbeg", size + 6);
+        assert!(reply.starts_with(header.as_bytes()), "{size}");
+        assert!(reply.ends_with(b"end\r\n"));
+    }
+}
+
+#[test]
+fn an_append_beyond_the_largest_item_is_not_stored() {
+    let mut c = Client::new(256 * MIB, true);
+    assert_eq!(c.set("k", &vec![b'x'; (64 << 20) - 100]), b"STORED\r\n");
+    c.expect("append k 0 0 30|012345678901234567890123456789|", "STORED|");
+    c.expect("append k 0 0 30|012345678901234567890123456789|", "NOT_STORED|");
+    c.expect("mg k s|", "HD s67108794|");
+}
+
+#[test]
+fn one_huge_value_after_another_takes_its_room_from_all_shards() {
+    let mut c = Client::new(64 * MIB, true);
+    assert!(c.engine.shard_count() > 1);
+    for n in 0..200_000 {
+        assert_eq!(c.set(&format!("small:{n}"), &[b'x'; 200]), b"STORED\r\n");
+    }
+    for n in 0..50_u8 {
+        let value = vec![n; 30 * MIB];
+        assert_eq!(c.set(&format!("huge:{n}"), &value), b"STORED\r\n", "{n}");
+        let reply = c.ask(format!("get huge:{n}\r\n"));
+        let value_at = reply.iter().position(|b| *b == b'\n').unwrap() + 1;
+        assert_eq!(reply.len() - value_at, 30 * MIB + 7);
+        assert!(reply[value_at..reply.len() - 7].iter().all(|b| *b == n), "{n}");
+    }
+    for n in 0..1_000 {
+        assert_eq!(c.set(&format!("after:{n}"), &[b'x'; 200]), b"STORED\r\n");
+    }
+    assert!(c.engine.memory().used_bytes() <= 64 * MIB);
+}
+
+#[test]
+fn without_evictions_a_full_server_says_so_and_forgets_the_old_value() {
+    let mut c = Client::new(8 * MIB, false);
+    assert_eq!(c.set("old", b"value"), b"STORED\r\n");
+    let value = vec![b'x'; 10_000];
+    let mut stored = 0;
+    while c.set(&format!("k{stored}"), &value) == b"STORED\r\n" {
+        stored += 1;
+        assert!(stored < 1_000, "8 MiB cannot hold this");
+    }
+    assert!(stored > 600, "{stored} values of 10 kB in 8 MiB");
+    let refused = c.set("old", &value);
+    assert_eq!(refused, b"SERVER_ERROR out of memory storing object\r\n");
+    c.expect("get old|", "END|");
+    for n in 0..stored {
+        assert!(c.ask(format!("get k{n}\r\n")).len() > 10_000, "nothing was evicted");
+    }
+    c.expect("delete k0|delete k1|delete k2|", "DELETED|DELETED|DELETED|");
+    let huge = vec![b'x'; 7 * MIB];
+    assert_eq!(c.set("huge", &huge), refused);
+}
+
+#[test]
+fn the_limit_can_be_lowered_and_raised() {
+    let mut c = Client::new(32 * MIB, true);
+    let fill = |c: &mut Client| {
+        for n in 0..300_000 {
+            assert_eq!(c.set(&format!("k{n}"), &[b'x'; 100]), b"STORED\r\n");
+        }
+        c.engine.usage().0.items
+    };
+    let before = fill(&mut c);
+    c.engine.set_memory_limit(16 * MIB).unwrap();
+    assert!(c.engine.memory().used_bytes() <= 16 * MIB);
+    let lowered = fill(&mut c);
+    assert!(lowered * 10 < before * 6, "{lowered} of {before}");
+    c.engine.set_memory_limit(32 * MIB).unwrap();
+    let raised = fill(&mut c);
+    assert!(raised * 10 > before * 9, "{raised} of {before}");
+    assert!(c.engine.set_memory_limit(1 << 40).is_err());
+}
+
+#[test]
+fn a_long_multi_get_pauses_and_goes_on_where_it_was() {
+    let mut c = Client::new(64 * MIB, true);
+    let mut line = String::from("get");
+    let mut expected = Vec::new();
+    for n in 0..1_000 {
+        let value = vec![b'a' + (n % 26) as u8; n * 37 % 50_000];
+        c.set(&format!("k{n}"), &value);
+        line.extend([format!(" k{n}"), format!(" missing{n}")]);
+        expected.extend_from_slice(format!("VALUE k{n} 0 {}\r\n", value.len()).as_bytes());
+        expected.extend_from_slice(&value);
+        expected.extend_from_slice(b"\r\n");
+    }
+    expected.extend_from_slice(b"END\r\n");
+    line += "\r\n";
+    c.most = 64 << 10;
+    assert!(c.ask(line) == expected);
+    assert!(c.pauses > 100, "{}", c.pauses);
+}
+
+#[test]
+fn events_are_noted_only_when_wanted() {
+    let mut c = Client::new(8 * MIB, true);
+    c.expect("set a 0 0 1|x|get a b|delete a|", "STORED|VALUE a 0 1|x|END|DELETED|");
+    assert!(c.events.is_empty());
+    c.interest = Interest::FETCHERS.with(Interest::MUTATIONS).with(Interest::DELETIONS);
+    c.expect("set a 0 0 1|x|get a b|delete a|", "STORED|VALUE a 0 1|x|END|DELETED|");
+    assert_eq!(c.events.len(), 4);
+    c.events.clear();
+    c.interest = Interest::EVICTIONS;
+    for n in 0..100_000 {
+        c.set(&format!("k{n}"), &[b'x'; 100]);
+    }
+    let evictions = c.engine.usage().1.evictions;
+    assert!(evictions > 1_000);
+    assert_eq!(c.events.len() as u64, evictions);
+}
+
+#[test]
+fn dead_segments_go_back_to_the_memory_by_themselves() {
+    let mut c = Client::new(64 * MIB, true);
+    for n in 0..100_000 {
+        c.ask(format!("set k{n} 0 30 100\r\n{n:0100}\r\n"));
+    }
+    let full = c.engine.memory().used_bytes();
+    c.now.second += 31;
+    let mut rounds = 0;
+    while c.engine.tick(c.now) {
+        rounds += 1;
+    }
+    assert!(rounds > 10, "a bounded piece at a time");
+    assert_eq!(c.engine.usage().0.items, 0);
+    assert!(c.engine.memory().used_bytes() < full / 4, "{} of {full}", c.engine.memory().used_bytes());
+}
+
+#[test]
+fn every_item_is_seen_by_a_scan() {
+    let mut c = Client::new(64 * MIB, true);
+    for n in 0..50_000 {
+        c.set(&format!("k{n}"), b"v");
+    }
+    let mut seen = std::collections::HashSet::new();
+    let mut cursor = Some(cattlegrid_engine::Cursor::default());
+    while let Some(at) = cursor {
+        cursor = c.engine.scan(at, 64, |item| assert!(seen.insert(item.key().to_vec()), "twice"));
+    }
+    assert_eq!(seen.len(), 50_000);
+}

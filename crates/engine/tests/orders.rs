@@ -1,0 +1,184 @@
+//! All orders in which the steps of a few clients can come: which of them end with a value in the cache that is older
+//! than the last invalidation.
+
+mod world;
+
+use cattlegrid_engine::RulesConfig;
+use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use world::World;
+
+/// A client: it reads, computes what it misses, and sets that.
+#[derive(Debug, Clone, Copy)]
+struct Filler {
+    /// Connections of its `get` and its `set`.
+    get: usize,
+    set: usize,
+}
+
+/// What the writer does after it has changed the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Delete,
+    Flush,
+    Set,
+}
+
+/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source, invalidate); at
+/// last, if `evicts`, the key leaves the cache at some moment.
+struct Scene {
+    owner: Owner,
+    fillers: &'static [Filler],
+    write: Write,
+    evicts: bool,
+    tiny: bool,
+}
+
+/// The writer's connection.
+const WRITER: usize = 6;
+
+impl Scene {
+    fn world(&self) -> World {
+        // Nobody is held: whoever misses computes.
+        let policy =
+            Policy { hold_ms: 0, owner: self.owner, lease: LeaseTime::Fixed(1000), ..Policy::default() };
+        let bytes = if self.tiny { 64 } else { 1 << 14 };
+        let config = RulesConfig {
+            ledger_bytes: bytes * 4,
+            fence_bytes: bytes,
+            waiters: 10,
+            tag_bytes: 1 << 12,
+            ..world::config()
+        };
+        World::with(&[("page:{id}", policy)], &config, 1 << 20, 1)
+    }
+
+    /// Runs one order with a key of its own, long after all others; true: what is in the cache then is old.
+    fn is_stale(&self, w: &mut World, nth: u64, order: &[usize]) -> bool {
+        w.pass(10_000);
+        let key = format!("page:{nth}");
+        let connections: Vec<u64> = (0..=WRITER).map(|_| w.connect()).collect();
+        let mut steps = [0; 5];
+        let mut source = 1;
+        let mut computed = [None; 3];
+        for who in order {
+            let step = steps[*who];
+            steps[*who] += 1;
+            if let Some(filler) = self.fillers.get(*who) {
+                match step {
+                    0 => {
+                        let reply = w.ask(connections[filler.get], &format!("get {key}|"));
+                        computed[*who] = (reply == "END|").then_some(0);
+                    }
+                    1 => computed[*who] = computed[*who].map(|_| source),
+                    _ => {
+                        if let Some(version) = computed[*who] {
+                            w.ask(connections[filler.set], &format!("set {key} 0 0 1|{version}|"));
+                        }
+                    }
+                }
+            } else if *who == self.fillers.len() {
+                match (step, self.write) {
+                    (0, _) => source = 2,
+                    (_, Write::Delete) => drop(w.ask(connections[WRITER], &format!("delete {key}|"))),
+                    (_, Write::Flush) => w.flush(),
+                    (_, Write::Set) => drop(w.ask(connections[WRITER], &format!("set {key} 0 0 1|2|"))),
+                }
+            } else {
+                w.evict();
+            }
+        }
+        let stale = w.ask(connections[WRITER], &format!("get {key}|")).contains("|1|");
+        for number in connections {
+            w.close(number, false);
+        }
+        stale
+    }
+
+    /// How many of all orders end stale, and how many there are.
+    fn count(&self) -> (u64, u64) {
+        let mut left = vec![3; self.fillers.len()];
+        left.push(2);
+        left.extend(self.evicts.then_some(1));
+        let mut w = self.world();
+        let (mut stale, mut all) = (0, 0);
+        each_order(&mut left, &mut Vec::new(), &mut |order| {
+            all += 1;
+            stale += u64::from(self.is_stale(&mut w, all, order));
+        });
+        (stale, all)
+    }
+}
+
+/// Calls `each` with all orders of so many steps of each.
+fn each_order(left: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnMut(&[usize])) {
+    if left.iter().all(|steps| *steps == 0) {
+        return each(order);
+    }
+    for who in 0..left.len() {
+        if left[who] > 0 {
+            left[who] -= 1;
+            order.push(who);
+            each_order(left, order, each);
+            order.pop();
+            left[who] += 1;
+        }
+    }
+}
+
+/// Each on a connection of its own.
+const OWN: &[Filler] = &[Filler { get: 0, set: 0 }, Filler { get: 1, set: 1 }];
+/// Gets and sets on different connections of a pool.
+const POOLED: &[Filler] = &[Filler { get: 0, set: 2 }, Filler { get: 1, set: 3 }];
+/// Both on one connection.
+const SHARED: &[Filler] = &[Filler { get: 0, set: 0 }, Filler { get: 0, set: 0 }];
+/// Each sets on the connection of the other's get.
+const CROSSING: &[Filler] = &[Filler { get: 0, set: 1 }, Filler { get: 1, set: 0 }];
+const WAYS: [(&str, &[Filler]); 4] =
+    [("own", OWN), ("pooled", POOLED), ("shared", SHARED), ("crossing", CROSSING)];
+
+#[test]
+fn two_fillers_and_who_invalidates() {
+    for (way, fillers) in WAYS {
+        for owner in [Owner::Key, Owner::Connection] {
+            for write in [Write::Delete, Write::Flush, Write::Set] {
+                for (evicts, tiny) in [(false, false), (false, true), (true, true)] {
+                    if evicts && write != Write::Delete {
+                        continue;
+                    }
+                    let (stale, all) = Scene { owner, fillers, write, evicts, tiny }.count();
+                    let scene = format!("{way} {owner:?} {write:?} evicts: {evicts} tiny: {tiny}");
+                    eprintln!("{scene}: {stale} of {all}");
+                    assert_eq!(all, if evicts { 5040 } else { 560 });
+                    let safe = match (owner, write) {
+                        (Owner::Key, Write::Set) => false,
+                        (Owner::Key, _) => true,
+                        (Owner::Connection, Write::Set) => matches!(way, "own" | "shared"),
+                        (Owner::Connection, _) => way == "own",
+                    };
+                    // What finds no room fails closed.
+                    assert!(if safe { stale == 0 } else { stale > 0 || tiny }, "{scene}: {stale}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn three_fillers_and_who_invalidates() {
+    let third = |way: &str| match way {
+        "own" => Filler { get: 4, set: 4 },
+        "pooled" => Filler { get: 4, set: 5 },
+        "shared" => Filler { get: 0, set: 0 },
+        _ => Filler { get: 2, set: 0 },
+    };
+    for (way, two) in WAYS {
+        let fillers: &'static [Filler] = Box::leak(two.iter().copied().chain([third(way)]).collect());
+        for owner in [Owner::Key, Owner::Connection] {
+            let scene = Scene { owner, fillers, write: Write::Delete, evicts: false, tiny: false };
+            let (stale, all) = scene.count();
+            eprintln!("{way} {owner:?}: {stale} of {all}");
+            assert_eq!(all, 92_400);
+            assert_eq!(stale == 0, owner == Owner::Key || way == "own", "{way} {owner:?}: {stale}");
+        }
+    }
+}

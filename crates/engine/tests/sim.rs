@@ -1,0 +1,901 @@
+//! Clients of all kinds against one engine on a clock of its own, at random: what was computed before a delete or
+//! a flush is not served after it, everyone is answered once and in time, and nothing is left behind.
+//!
+//! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, shows it; `SIM_STEPS=n` says how many steps to take in all.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+mod world;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+
+use cattlegrid_engine::{KeyState, RulesConfig};
+use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, PeerKey, Policy};
+use world::World;
+
+const STEPS: u64 = 2_600_000;
+const STEPS_PER_HISTORY: u64 = 2_000;
+const KEYS: usize = 4;
+/// Computations that take longer than this are given up where the guarantee asks for it.
+const WINDOW_MS: u64 = 2_000;
+/// Longest wait that a client asks for.
+const ASKED_MS: u64 = 900;
+
+/// Splitmix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len() as u64) as usize]
+    }
+}
+
+/// What is promised in a history, and so what its clients may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Promise {
+    /// `owner = "key"`: whichever connections get and set use; nobody sets without a miss.
+    Pools,
+    /// `owner = "key"`, get and set on one connection, one computation of a key at a time: anybody may set.
+    OneConnection,
+    /// `owner = "connection"`, one computation of a key at a time on a connection.
+    Owners,
+    /// None about values: clients lie.
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One connection, one request at a time.
+    Sync,
+    /// Several connections, each for one request at a time; fills go out on any.
+    Pool,
+    /// One connection, many requests at once.
+    Multiplexed,
+    /// Asks for leases by name.
+    Explicit,
+    /// Changes the source and invalidates.
+    Writer,
+    /// Sets what it likes.
+    Liar,
+}
+
+struct Client {
+    kind: Kind,
+    peer: PeerKey,
+    connections: Vec<usize>,
+}
+
+struct Connection {
+    /// Its number in the world.
+    number: u64,
+    client: usize,
+    pending: VecDeque<Request>,
+    unread: Vec<u8>,
+}
+
+struct Request {
+    sent_ms: u64,
+    second: u64,
+    want: Want,
+    /// Versions below these are too old, by key.
+    floors: [u64; KEYS],
+}
+
+enum Want {
+    Get(Vec<usize>),
+    Meta {
+        key: usize,
+        explicit: bool,
+    },
+    /// Any line; true: it must be `STORED`, `HD` or the like.
+    Line {
+        accepted: bool,
+    },
+    /// A counter.
+    Counter,
+    /// A `gets` whose CAS is used at once.
+    ForCas(usize),
+}
+
+/// A computation under way.
+struct Job {
+    due_ms: u64,
+    missed_ms: u64,
+    client: usize,
+    /// The connection that was told of the miss.
+    connection: u64,
+    key: usize,
+    version: u64,
+    token: Option<u64>,
+}
+
+struct Sim {
+    w: World,
+    rng: Rng,
+    promise: Promise,
+    policy: Policy,
+    hold_max_ms: u64,
+    clients: Vec<Client>,
+    connections: Vec<Option<Connection>>,
+    jobs: Vec<Job>,
+    version: [u64; KEYS],
+    floor: [u64; KEYS],
+    /// A counter, from when on it is over; and whether it is known to be one.
+    counter_over: u64,
+    touches: bool,
+    traced: bool,
+    misses: u64,
+    asked: u64,
+    visits: BTreeMap<(&'static str, KeyState), u64>,
+}
+
+fn key(n: usize) -> String {
+    format!("page:{n}")
+}
+
+impl Sim {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let promise = rng.of(&[Promise::Pools, Promise::OneConnection, Promise::Owners, Promise::Nothing]);
+        let owner = match promise {
+            Promise::Owners => Owner::Connection,
+            Promise::Nothing => rng.of(&[Owner::Key, Owner::Connection]),
+            _ => Owner::Key,
+        };
+        let policy = draw_policy(&mut rng, owner);
+        let tiny = rng.one_in(2);
+        let config = RulesConfig {
+            tag_bytes: if tiny { 128 } else { 1 << 12 },
+            control: (*b"@").into(),
+            ledger_bytes: if tiny { 2048 } else { 1 << 16 },
+            fence_bytes: if tiny { 64 } else { 1 << 16 },
+            waiters: if rng.one_in(4) { 3 } else { 1000 },
+        };
+        let list = [("page:{id}", policy), ("count:{id}", Policy { grace_s: 20, ..policy })];
+        let w = World::with(&list, &config, 1 << 20, 1);
+        let mut sim = Self {
+            w,
+            promise,
+            policy,
+            hold_max_ms: 0,
+            clients: Vec::new(),
+            connections: Vec::new(),
+            jobs: Vec::new(),
+            version: [1; KEYS],
+            floor: [0; KEYS],
+            counter_over: u64::MAX,
+            touches: rng.one_in(3),
+            traced: std::env::var_os("SIM_TRACE").is_some(),
+            misses: 0,
+            asked: 0,
+            visits: BTreeMap::new(),
+            rng,
+        };
+        sim.hold_max_ms = sim.longest_hold();
+        sim.add_clients();
+        sim
+    }
+
+    fn longest_hold(&self) -> u64 {
+        ASKED_MS.max(self.policy.hold_ms.into()).max(self.policy.hold_many_ms.into()).max(self.hold_max_ms)
+    }
+
+    fn add_clients(&mut self) {
+        let kinds: &[Kind] = match self.promise {
+            Promise::Pools => &[Kind::Sync, Kind::Pool, Kind::Multiplexed, Kind::Explicit],
+            Promise::OneConnection | Promise::Owners => &[Kind::Sync, Kind::Sync, Kind::Explicit],
+            Promise::Nothing => &[Kind::Sync, Kind::Pool, Kind::Multiplexed, Kind::Explicit, Kind::Liar],
+        };
+        for _ in 0..2 + self.rng.below(6) {
+            let kind = self.rng.of(kinds);
+            self.add_client(kind);
+        }
+        self.add_client(Kind::Writer);
+    }
+
+    fn add_client(&mut self, kind: Kind) {
+        let peer = PeerKey::Process(self.rng.below(4) as i32);
+        let client = self.clients.len();
+        let count = if matches!(kind, Kind::Pool | Kind::Explicit) { 1 + self.rng.below(4) } else { 1 };
+        self.clients.push(Client { kind, peer, connections: Vec::new() });
+        for _ in 0..count {
+            let at = self.connections.len();
+            self.connections.push(None);
+            self.clients[client].connections.push(at);
+            self.open(at, client);
+        }
+    }
+
+    fn open(&mut self, at: usize, client: usize) {
+        let number = self.w.connect_from(self.clients[client].peer);
+        let connection = Connection { number, client, pending: VecDeque::new(), unread: Vec::new() };
+        self.connections[at] = Some(connection);
+    }
+
+    fn visit(&mut self, event: &'static str, n: usize) {
+        let state = self.w.engine.key_state(key(n).as_bytes(), self.w.now());
+        *self.visits.entry((event, state)).or_default() += 1;
+    }
+
+    fn is_idle(&self, at: usize) -> bool {
+        self.connections[at].as_ref().unwrap().pending.is_empty()
+    }
+
+    fn send(&mut self, at: usize, line: &str, want: Want) {
+        let floors = self.floor;
+        let request = Request { sent_ms: self.w.ms, second: self.w.ms / 1000, want, floors };
+        let connection = self.connections[at].as_mut().unwrap();
+        connection.pending.push_back(request);
+        let number = connection.number;
+        self.trace(|| format!("{number} > {line}"));
+        self.w.send(number, line);
+    }
+
+    fn trace(&self, text: impl Fn() -> String) {
+        if self.traced {
+            eprintln!("{:>6} {}", self.w.ms, text());
+        }
+    }
+
+    fn step(&mut self) {
+        let client = self.rng.below(self.clients.len() as u64) as usize;
+        match self.rng.below(100) {
+            0..30 => self.let_time_pass(),
+            30..32 => self.intrude(client),
+            32..34 if self.promise != Promise::Pools || self.clients[client].kind != Kind::Pool => {
+                self.close(client);
+            }
+            34..36 => self.invalidate_softly(),
+            36 if self.rng.one_in(4) => self.reload(),
+            37 if self.rng.one_in(8) => self.evict(),
+            38 => self.count(),
+            _ => self.act(client),
+        }
+        self.receive();
+        self.fill_due();
+        self.receive();
+        self.w.check();
+        for connection in self.connections.iter().flatten() {
+            if let Some(request) = connection.pending.front() {
+                assert!(request.sent_ms + self.hold_max_ms + 10 >= self.w.ms, "a reply is late");
+            }
+        }
+    }
+
+    fn let_time_pass(&mut self) {
+        let ms = self.rng.of(&[0, 1, 1, 5, 10, 10, 40, 100, 300, 700, 1100]);
+        let before: Vec<u64> =
+            ["promoted_deadline", "hold_expired", "promoted_close"].map(|c| self.w.count(c)).into();
+        let states = [0, 1, 2, 3].map(|n| self.w.engine.key_state(key(n).as_bytes(), self.w.now()));
+        let leases = self.w.engine.leases();
+        let end = self.w.ms + ms;
+        // Clients hear of everything in the moment in which it is decided.
+        while let Some(next) = self.w.next_deadline().filter(|next| *next <= end) {
+            self.w.pass(next.saturating_sub(self.w.ms));
+            self.receive();
+        }
+        self.w.pass(end - self.w.ms);
+        for (event, before) in ["promoted_deadline", "hold_expired", "promoted_close"].iter().zip(before) {
+            if self.w.count(event) > before {
+                *self.visits.entry((event, KeyState::LeasedAbsent)).or_default() += 1;
+            }
+        }
+        if self.w.engine.leases() < leases {
+            for (n, state) in states.into_iter().enumerate() {
+                let now = self.w.engine.key_state(key(n).as_bytes(), self.w.now());
+                if state != now && is_leased(state) && !is_leased(now) {
+                    *self.visits.entry(("lease ends in time", state)).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// One that has nothing to compute, of any kind, at any time: what must do no harm.
+    fn intrude(&mut self, client: usize) {
+        let at = self.clients[client].connections[0];
+        if !self.is_idle(at) && self.clients[client].kind != Kind::Multiplexed {
+            return;
+        }
+        let n = self.rng.below(KEYS as u64) as usize;
+        self.visit("replace append incr touch", n);
+        let (k, v) = (key(n), self.value(self.version[n], 0));
+        let len = v.len();
+        match self.rng.below(8) {
+            7 => {
+                self.visit("cas", n);
+                self.send(at, &format!("cas {k} 0 0 {len} 1|{v}|"), Want::Line { accepted: false });
+            }
+            0 => self.send(at, &format!("replace {k} 0 0 {len}|{v}|"), Want::Line { accepted: false }),
+            1 => self.send(at, &format!("append {k} 0 0 1|x|"), Want::Line { accepted: false }),
+            2 => self.send(at, &format!("incr {k} 1|"), Want::Line { accepted: false }),
+            3 if self.touches => self.send(at, &format!("touch {k} 3|"), Want::Line { accepted: false }),
+            // A writer that misses a key does not merely write it.
+            _ if self.clients[client].kind == Kind::Writer => {}
+            _ if self.one_at_a_time() && self.computes(at, n) => {}
+            4 if self.touches => self.send(at, &format!("gat 3 {k}|"), Want::Get(vec![n])),
+            _ => self.send(at, &format!("gets {k}|"), Want::ForCas(n)),
+        }
+    }
+
+    fn count(&mut self) {
+        let at = *self.clients.last().unwrap().connections.first().unwrap();
+        if !self.is_idle(at) {
+            return;
+        }
+        if self.rng.one_in(3) {
+            self.counter_over = self.w.ms / 1000 + 2;
+            self.send(at, "set count:1 0 2 1|5|", Want::Line { accepted: true });
+            self.send(at, "incr count:1 1|", Want::Line { accepted: false });
+        } else {
+            self.send(at, "mg count:1 v|", Want::Counter);
+        }
+    }
+
+    fn evict(&mut self) {
+        (0..KEYS).for_each(|n| self.visit("eviction", n));
+        self.trace(|| "evicts".into());
+        let number = self.connections[self.clients.last().unwrap().connections[0]].as_ref().unwrap().number;
+        let fat = "x".repeat(3000);
+        for n in 0..400 {
+            self.w.send(number, &format!("set junk:{n} 0 0 3000 noreply|{fat}|"));
+        }
+    }
+
+    fn reload(&mut self) {
+        let owner = self.policy.owner;
+        self.policy = draw_policy(&mut self.rng, owner);
+        self.hold_max_ms = self.longest_hold();
+        self.trace(|| format!("{:?}", self.policy));
+        let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];
+        if self.promise == Promise::Nothing && self.rng.one_in(3) {
+            self.w.set_rules(&[]);
+        }
+        self.w.set_rules(&policies);
+    }
+
+    fn invalidate_softly(&mut self) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        let at = self.clients.last().unwrap().connections[0];
+        if self.is_idle(at) {
+            self.visit("md I", n);
+            let by_tag = if self.rng.one_in(2) { " G" } else { "" };
+            self.send(at, &format!("md {}{by_tag} I|", key(n)), Want::Line { accepted: false });
+        }
+    }
+
+    fn close(&mut self, client: usize) {
+        let at = self.rng.of(&self.clients[client].connections);
+        let connection = self.connections[at].take().unwrap();
+        if !connection.pending.is_empty() && self.rng.one_in(4) {
+            self.w.release(connection.number);
+        }
+        let orderly = self.rng.one_in(2);
+        if connection.pending.is_empty() {
+            for n in 0..KEYS {
+                let lease = self.jobs.iter().any(|job| job.connection == connection.number && job.key == n);
+                if lease {
+                    self.visit(if orderly { "holder leaves" } else { "holder is gone" }, n);
+                }
+            }
+        } else {
+            *self.visits.entry(("waiter closes", KeyState::LeasedAbsent)).or_default() += 1;
+        }
+        self.trace(|| format!("{} closes, orderly: {orderly}", connection.number));
+        self.w.close(connection.number, orderly);
+        if self.promise != Promise::Nothing {
+            self.jobs.retain(|job| job.connection != connection.number || job.token.is_some());
+        }
+        self.open(at, client);
+    }
+
+    fn act(&mut self, client: usize) {
+        let kind = self.clients[client].kind;
+        let at = self.rng.of(&self.clients[client].connections);
+        if kind != Kind::Multiplexed && !self.is_idle(at) {
+            return;
+        }
+        match kind {
+            Kind::Writer => self.write(at),
+            Kind::Liar => self.lie(at),
+            Kind::Explicit => self.ask_by_name(at),
+            Kind::Multiplexed => {
+                for _ in 0..=self.rng.below(4) {
+                    self.read(at);
+                }
+            }
+            Kind::Sync | Kind::Pool => {
+                self.read(at);
+                if self.promise == Promise::OneConnection && self.rng.one_in(30) || self.may_set() {
+                    // What is true in this moment.
+                    let n = self.rng.below(KEYS as u64) as usize;
+                    if self.is_idle(at) && !self.computes(at, n) {
+                        self.set(at, n, self.version[n], "set", true);
+                    }
+                }
+            }
+        }
+    }
+
+    fn one_at_a_time(&self) -> bool {
+        matches!(self.promise, Promise::Owners | Promise::OneConnection)
+    }
+
+    fn may_set(&mut self) -> bool {
+        self.promise == Promise::Owners && self.rng.one_in(30)
+    }
+
+    fn computes(&self, at: usize, n: usize) -> bool {
+        let number = self.connections[at].as_ref().unwrap().number;
+        self.jobs.iter().any(|job| job.connection == number && job.key == n)
+    }
+
+    fn read(&mut self, at: usize) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        let m = self.rng.below(KEYS as u64) as usize;
+        if self.one_at_a_time() && (self.computes(at, n) || self.computes(at, m)) {
+            return;
+        }
+        self.visit(if self.computes(at, n) { "get by its computer" } else { "get" }, n);
+        match self.rng.below(10) {
+            0 if n != m => self.send(at, &format!("get {} {}|", key(n), key(m)), Want::Get(vec![n, m])),
+            1 => self.send(at, &format!("mg {} v|", key(n)), Want::Meta { key: n, explicit: false }),
+            _ => self.send(at, &format!("get {}|", key(n)), Want::Get(vec![n])),
+        }
+    }
+
+    fn ask_by_name(&mut self, at: usize) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        if self.one_at_a_time() && self.computes(at, n) {
+            return;
+        }
+        let waits = self.rng.one_in(2);
+        self.visit(if waits { "mg N Pw" } else { "mg N" }, n);
+        let advice = self.rng.of(&["", "l300", "d", "d,l2000", "hfast"]);
+        let wait = if waits { format!(" Pw{},{advice}", ASKED_MS / 2) } else { format!(" P{advice}") };
+        let line =
+            format!("mg {} v c N2 R1{}|", key(n), if advice.is_empty() && !waits { "" } else { &wait });
+        self.send(at, &line, Want::Meta { key: n, explicit: true });
+    }
+
+    fn write(&mut self, at: usize) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        match self.rng.below(8) {
+            0 => {
+                for n in 0..KEYS {
+                    self.visit("delete or flush", n);
+                    self.version[n] += 1;
+                }
+                self.trace(|| format!("flush, now {:?}", self.version));
+                self.w.flush();
+                self.floor = self.version;
+            }
+            1..4 => {
+                self.visit("delete or flush", n);
+                self.version[n] += 1;
+                self.floor[n] = self.version[n];
+                let line = match self.rng.below(5) {
+                    0 => format!("md {}|", key(n)),
+                    1 => format!("delete @tag:{}|", key(n)),
+                    2 => format!("md {} G|", key(n)),
+                    _ => format!("delete {}|", key(n)),
+                };
+                self.send(at, &line, Want::Line { accepted: false });
+                self.floor[n] = self.version[n];
+            }
+            5 if self.rng.one_in(2) => {
+                for n in 0..KEYS {
+                    self.visit("delete or flush", n);
+                    self.version[n] += 1;
+                }
+                self.send(at, "incr @tag:page 1|", Want::Line { accepted: false });
+                self.floor = self.version;
+            }
+            4 if self.promise == Promise::Owners => {
+                self.version[n] += 1;
+                self.set(at, n, self.version[n], "set", true);
+                self.floor[n] = self.version[n];
+            }
+            _ => {}
+        }
+    }
+
+    fn lie(&mut self, at: usize) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        let token = self.rng.below(200);
+        match self.rng.below(8) {
+            0 => self.set(at, n, 0, "set", true),
+            1 => self.set(at, n, 0, "add", false),
+            2 => self.send(at, &format!("ms {} 1 C{token}|x|", key(n)), Want::Line { accepted: false }),
+            3 => self.send(at, &format!("md {} C{token} Peno|", key(n)), Want::Line { accepted: false }),
+            4 => self.send(at, &format!("set {} 0 -1 1|x|", key(n)), Want::Line { accepted: true }),
+            5 => self.send(at, &format!("md {} x|", key(n)), Want::Line { accepted: false }),
+            6 => self.send(at, &format!("ma {} N3 J7|", key(n)), Want::Line { accepted: false }),
+            _ => self.read(at),
+        }
+    }
+
+    /// What is stored says how old it is and until when it may be served.
+    fn value(&self, version: u64, exptime: u64) -> String {
+        let over = if exptime == 0 { 0 } else { self.w.ms / 1000 + exptime + u64::from(self.policy.grace_s) };
+        format!("{version}.{over}.")
+    }
+
+    fn set(&mut self, at: usize, n: usize, version: u64, verb: &str, accepted: bool) {
+        let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12]);
+        let value = self.value(version, exptime);
+        self.visit("other write", n);
+        let line = format!("{verb} {} 0 {exptime} {}|{value}|", key(n), value.len());
+        self.send(at, &line, Want::Line { accepted });
+    }
+
+    /// Computations that are done are sent, if there is a connection for them.
+    fn fill_due(&mut self) {
+        let mut at = 0;
+        while at < self.jobs.len() {
+            if self.jobs[at].due_ms > self.w.ms {
+                at += 1;
+                continue;
+            }
+            let late = self.jobs[at].missed_ms + WINDOW_MS <= self.w.ms;
+            if late && self.promise != Promise::Nothing && self.jobs[at].token.is_none() {
+                self.jobs.swap_remove(at);
+                continue;
+            }
+            let Some(connection) = self.connection_for(at) else {
+                at += 1;
+                continue;
+            };
+            let job = self.jobs.swap_remove(at);
+            self.fill(connection, &job);
+        }
+    }
+
+    fn connection_for(&mut self, job: usize) -> Option<usize> {
+        let (client, number) = (self.jobs[job].client, self.jobs[job].connection);
+        let kind = self.clients[client].kind;
+        let idle: Vec<usize> = self.clients[client]
+            .connections
+            .iter()
+            .copied()
+            .filter(|at| kind == Kind::Multiplexed || self.is_idle(*at))
+            .filter(|at| {
+                kind == Kind::Pool
+                    || kind == Kind::Explicit && self.jobs[job].token.is_some()
+                    || self.connections[*at].as_ref().unwrap().number == number
+            })
+            .collect();
+        if idle.is_empty() {
+            if !self.connections.iter().flatten().any(|connection| connection.number == number) {
+                // Its connection is gone: lost, or sent on the next one.
+                self.jobs[job].connection =
+                    self.connections[self.clients[client].connections[0]].as_ref()?.number;
+            }
+            return None;
+        }
+        Some(self.rng.of(&idle))
+    }
+
+    fn fill(&mut self, at: usize, job: &Job) {
+        let n = job.key;
+        let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12]);
+        let value = self.value(job.version, exptime);
+        let (k, len) = (key(n), value.len());
+        let before = ["fills_stored", "fills_dropped", "fills_stale"].map(|name| self.w.count(name));
+        let state = self.w.engine.key_state(k.as_bytes(), self.w.now());
+        let mut event = "";
+        match (job.token, self.rng.below(12)) {
+            (Some(token), 0) => {
+                event = "holder gives up";
+                self.send(at, &format!("md {k} C{token} Peno|"), Want::Line { accepted: false });
+            }
+            (Some(token), 1) => {
+                self.send(at, &format!("ms {k} 0 n T2 C{token}||"), Want::Line { accepted: false });
+            }
+            (Some(token), _) => {
+                let line = format!("ms {k} {len} T{exptime} C{token}|{value}|");
+                self.send(at, &line, Want::Line { accepted: false });
+            }
+            // It never comes.
+            (None, 0) => return,
+            (None, 1) => {
+                event = "set exptime < 0";
+                self.send(at, &format!("set {k} 0 -1 {len}|{value}|"), Want::Line { accepted: true });
+            }
+            (None, 2) => {
+                event = "add";
+                self.send(at, &format!("add {k} 0 {exptime} {len}|{value}|"), Want::Line { accepted: false });
+            }
+            (None, _) => {
+                self.send(at, &format!("set {k} 0 {exptime} {len}|{value}|"), Want::Line { accepted: true });
+            }
+        }
+        if event.is_empty() {
+            for (name, before) in ["fills_stored", "fills_dropped", "fills_stale"].iter().zip(before) {
+                if self.w.count(name) > before {
+                    event = name;
+                }
+            }
+        }
+        if !event.is_empty() {
+            *self.visits.entry((event, state)).or_default() += 1;
+        }
+    }
+
+    /// Takes what was sent to the clients.
+    fn receive(&mut self) {
+        for at in 0..self.connections.len() {
+            loop {
+                let connection = self.connections[at].as_mut().unwrap();
+                let sent = self.w.take_sent(connection.number);
+                connection.unread.extend(sent);
+                if connection.unread.is_empty() {
+                    break;
+                }
+                let request = connection.pending.pop_front().expect("nothing was asked");
+                let reply = take_reply(&mut connection.unread, &request.want);
+                self.take(at, &request, &reply);
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, request: &Request, reply: &[Vec<u8>]) {
+        let first = String::from_utf8_lossy(&reply[0]).into_owned();
+        let number = self.connections[at].as_ref().unwrap().number;
+        self.trace(|| format!("{number} < {}", reply.join(&b'|').escape_ascii()));
+        let busy = first.starts_with("SERVER_ERROR busy");
+        let keys: &[usize] = match &request.want {
+            Want::Line { accepted } => {
+                assert!(!first.starts_with("SERVER_ERROR"), "{first}");
+                let fine = ["STORED", "HD", "OK"].iter().any(|word| first.starts_with(word))
+                    || first.parse::<u64>().is_ok();
+                assert!(fine || !accepted, "refused: {first}");
+                return;
+            }
+            Want::Counter => {
+                let shown = first.starts_with("VA") && request.sent_ms == self.w.ms;
+                assert!(!shown || request.second < self.counter_over, "an old counter is shown");
+                return;
+            }
+            Want::Meta { key, .. } | Want::ForCas(key) => std::slice::from_ref(key),
+            Want::Get(keys) => keys,
+        };
+        self.asked += keys.len() as u64;
+        if busy {
+            return;
+        }
+        let meta = matches!(request.want, Want::Meta { .. });
+        let word = |word: &str| first.split(' ').find_map(|w| w.strip_prefix(word).map(str::to_owned));
+        for n in keys {
+            let value = if meta {
+                (first.starts_with("VA ") && !first.starts_with("VA 0 ")).then(|| &reply[1])
+            } else {
+                let head = format!("VALUE {} ", key(*n));
+                reply.iter().position(|line| line.starts_with(head.as_bytes())).map(|at| &reply[at + 1])
+            };
+            if let Some(value) = value {
+                self.judge(*n, value, request);
+            }
+            let wins = meta && first.split(' ').any(|word| word == "W");
+            let explicit = matches!(request.want, Want::Meta { explicit: true, .. });
+            let misses = value.is_none() && (!explicit || self.rng.one_in(8));
+            if wins || misses {
+                self.misses += 1;
+                let token = word("c").filter(|_| wins).map(|token| token.parse().unwrap());
+                self.compute(at, *n, token, request.sent_ms);
+            }
+        }
+        if let Want::ForCas(n) = request.want
+            && let Some(cas) = first.split(' ').nth(4)
+            && self.is_idle(at)
+        {
+            self.visit("cas", n);
+            let value = self.value(self.version[n], 0);
+            let line = format!("cas {} 0 0 {} {cas}|{value}|", key(n), value.len());
+            self.send(at, &line, Want::Line { accepted: false });
+        }
+    }
+
+    fn judge(&self, n: usize, value: &[u8], request: &Request) {
+        if self.promise == Promise::Nothing {
+            return;
+        }
+        let text = String::from_utf8_lossy(value);
+        let mut parts = text.split('.');
+        let version: u64 = parts.next().unwrap().parse().unwrap();
+        let over: u64 = parts.next().unwrap().parse().unwrap();
+        assert!(version >= request.floors[n], "{} of {} is from before {}", text, key(n), request.floors[n]);
+        assert!(version <= self.version[n]);
+        if !self.touches && over != 0 && request.sent_ms == self.w.ms {
+            assert!(request.second < over, "served {} s past its grace", request.second - over);
+        }
+    }
+
+    /// A miss read ahead was noted when it was sent.
+    fn compute(&mut self, at: usize, key: usize, token: Option<u64>, missed_ms: u64) {
+        let takes = self.rng.of(&[0, 5, 30, 120, 300, 600, 1500, 4000]);
+        let connection = self.connections[at].as_ref().unwrap();
+        self.jobs.push(Job {
+            due_ms: self.w.ms + takes,
+            missed_ms,
+            client: connection.client,
+            connection: connection.number,
+            key,
+            version: self.version[key],
+            token,
+        });
+    }
+
+    /// All connections close: nothing is left.
+    fn end(mut self) -> BTreeMap<(&'static str, KeyState), u64> {
+        for connection in std::mem::take(&mut self.connections).into_iter().flatten() {
+            self.w.close(connection.number, true);
+        }
+        // The longest lease.
+        self.w.pass(61_000);
+        self.w.engine.verify();
+        assert!(self.w.engine.is_quiet());
+        assert!(self.w.engine.shared().peers().is_empty());
+        assert_eq!(self.w.engine.next_timeout_ms(), None);
+        for (_, state) in self.w.engine.shared().rules().as_ref().unwrap().each() {
+            assert_eq!((state.computing(), state.slots_taken()), (0, 0));
+        }
+        assert!(self.misses <= self.asked, "no more computations than memcached's");
+        self.visits
+    }
+}
+
+fn is_leased(state: KeyState) -> bool {
+    matches!(state, KeyState::LeasedAbsent | KeyState::LeasedStale | KeyState::LeasedFresh)
+}
+
+fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
+    Policy {
+        owner,
+        hold_ms: rng.of(&[0, 50, 400, 400, 800]),
+        hold_many_ms: rng.of(&[0, 100]),
+        hold_behind_ms: rng.of(&[0, 50]),
+        lease: rng.of(&[
+            LeaseTime::Auto,
+            LeaseTime::Fixed(100),
+            LeaseTime::Fixed(500),
+            LeaseTime::Fixed(1000),
+        ]),
+        close_grace_ms: rng.of(&[0, 50]),
+        grace_s: rng.of(&[0, 0, 1, 5]),
+        early: rng.one_in(2),
+        reentry: rng.of(&[0, 1, 2]),
+        pass_after: rng.of(&[1, 2, 5]),
+        pass_for_ms: 1500,
+        max_waiters: rng.of(&[1, 2, 1024]),
+        max_computers: rng.of(&[1, 2, 4]),
+        rule_computers: rng.of(&[None, None, Some(1), Some(2)]),
+        on_busy: rng.of(&[OnBusy::Miss, OnBusy::Miss, OnBusy::Error]),
+        fill_window: rng.of(&[FillWindow::Auto, FillWindow::Fixed(WINDOW_MS as u32)]),
+        ..Policy::default()
+    }
+}
+
+fn take_line(bytes: &mut Vec<u8>) -> Vec<u8> {
+    let end = bytes.windows(2).position(|two| two == b"\r\n").expect("whole replies are sent");
+    let rest = bytes.split_off(end + 2);
+    let mut line = std::mem::replace(bytes, rest);
+    line.truncate(end);
+    line
+}
+
+/// The lines of one reply; data blocks hold no line ends.
+fn take_reply(bytes: &mut Vec<u8>, want: &Want) -> Vec<Vec<u8>> {
+    let mut lines = vec![take_line(bytes)];
+    match want {
+        Want::Get(_) | Want::ForCas(_) => {
+            while !matches!(&lines.last().unwrap()[..], b"END" | b"SERVER_ERROR busy") {
+                lines.push(take_line(bytes));
+            }
+        }
+        Want::Meta { .. } | Want::Counter if lines[0].starts_with(b"VA ") => lines.push(take_line(bytes)),
+        _ => {}
+    }
+    lines
+}
+
+const EVENTS: [&str; 21] = [
+    "get",
+    "get by its computer",
+    "mg N",
+    "mg N Pw",
+    "fills_stored",
+    "fills_dropped",
+    "fills_stale",
+    "other write",
+    "set exptime < 0",
+    "add",
+    "cas",
+    "replace append incr touch",
+    "delete or flush",
+    "md I",
+    "eviction",
+    "holder gives up",
+    "promoted_deadline",
+    "lease ends in time",
+    "holder is gone",
+    "holder leaves",
+    "waiter closes",
+];
+const STATES: [(&str, KeyState); 7] = [
+    ("A", KeyState::Absent),
+    ("F", KeyState::Fresh),
+    ("S", KeyState::Stale),
+    ("LA", KeyState::LeasedAbsent),
+    ("LS", KeyState::LeasedStale),
+    ("LF", KeyState::LeasedFresh),
+    ("PASS", KeyState::Pass),
+];
+
+/// Events that only leases have.
+fn is_reachable(event: &str, state: KeyState) -> bool {
+    match event {
+        "promoted_deadline" | "waiter closes" => state == KeyState::LeasedAbsent,
+        "lease ends in time" => is_leased(state),
+        // Soft invalidation ends a refresh ahead of time.
+        "fills_stale" => state != KeyState::LeasedFresh,
+        _ => true,
+    }
+}
+
+#[test]
+fn clients_of_all_kinds() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+    let steps = number("SIM_STEPS").unwrap_or(STEPS);
+    let one = number("SIM_SEED");
+    let histories = if one.is_some() { 1 } else { steps.div_ceil(STEPS_PER_HISTORY) };
+    let mut visits: BTreeMap<(&str, KeyState), u64> = BTreeMap::new();
+    for n in 0..histories {
+        let seed = one.unwrap_or(n);
+        let run = std::panic::catch_unwind(|| {
+            let mut sim = Sim::new(seed);
+            for step in 0..STEPS_PER_HISTORY {
+                sim.step();
+                if step % 16 == 0 {
+                    sim.w.engine.verify();
+                }
+            }
+            sim.end()
+        });
+        let Ok(of_run) = run else { panic!("SIM_SEED={seed}") };
+        for (cell, count) in of_run {
+            *visits.entry(cell).or_default() += count;
+        }
+    }
+    let mut missing = Vec::new();
+    let mut table = format!("{:28}", "");
+    table.extend(STATES.map(|(name, _)| format!("{name:>9}")));
+    for event in EVENTS {
+        write!(table, "\n{event:28}").unwrap();
+        for (name, state) in STATES {
+            let count = visits.get(&(event, state)).copied().unwrap_or(0);
+            write!(table, "{count:>9}").unwrap();
+            if count == 0 && is_reachable(event, state) {
+                missing.push((event, name));
+            }
+        }
+    }
+    eprintln!("{table}");
+    assert!(one.is_some() || missing.is_empty(), "never visited: {missing:?}");
+}

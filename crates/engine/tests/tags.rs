@@ -1,0 +1,274 @@
+//! Invalidation by name: what a client sees, on a clock of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod world;
+
+use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use world::World;
+
+fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
+    let pattern = Pattern::parse(pattern).unwrap();
+    let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
+    Rule { number, pattern, policy, tags, negative_ttl_s: 0 }
+}
+
+fn tags_only() -> Policy {
+    Policy { leases: false, hold_ms: 0, ..Policy::default() }
+}
+
+fn leased() -> Policy {
+    Policy { lease: LeaseTime::Fixed(3000), owner: Owner::Connection, ..Policy::default() }
+}
+
+fn cascade(on: &[Change], pattern: &str, bump: &str) -> Cascade {
+    let pattern = Pattern::parse(pattern).unwrap();
+    let bump = vec![TagTemplate::parse(bump, Some(&pattern)).unwrap()];
+    let on = on.iter().fold(Changes::default(), |all, change| all.with(*change));
+    Cascade { on, pattern: Some(pattern), bump }
+}
+
+/// Keys of a shop: what a user looked at, his basket, and pages of products.
+fn shop() -> World {
+    World::under(Rules::new(
+        vec![
+            rule(1, "prodLastWatched:{user}:{product}", tags_only(), &["user:{user}", "product:{product}"]),
+            rule(2, "shoppingbasket:{user}", tags_only(), &["user:{user}"]),
+            rule(3, "page:{id}", Policy { grace_s: 30, ..leased() }, &["page:{id}"]),
+            rule(4, "fresh:{id}", leased(), &["fresh:{id}"]),
+        ],
+        vec![
+            cascade(&[Change::Delete, Change::Set], "user:{u}", "user:{u}"),
+            cascade(&[Change::Incr], "ns:{n}", "ns:{n}"),
+            cascade(&[Change::Touch], "touched:{n}", "ns:{n}"),
+        ],
+    ))
+}
+
+#[test]
+fn everything_about_a_user_and_everything_about_a_product() {
+    let mut w = shop();
+    let c = w.connect();
+    for product in [11, 12, 13, 54_929_873] {
+        w.expect(c, &format!("set prodLastWatched:12543:{product} 0 0 1|x|"), "STORED|");
+    }
+    w.expect(c, "set shoppingbasket:12543 0 0 1|x|set shoppingbasket:7 0 0 1|x|", "STORED|STORED|");
+    w.expect(c, "set prodLastWatched:7:54929873 0 0 1|x|set prodLastWatched:7:11 0 0 1|x|", "STORED|STORED|");
+    w.expect(c, "delete @tag:user:12543|", "DELETED|");
+    w.expect(c, "get prodLastWatched:12543:11 prodLastWatched:12543:54929873 shoppingbasket:12543|", "END|");
+    let left = "VALUE prodLastWatched:7:54929873 0 1|x|VALUE prodLastWatched:7:11 0 1|x|END|";
+    w.expect(c, "get prodLastWatched:7:54929873 prodLastWatched:7:11|", left);
+    w.expect(c, "delete @tag:product:54929873 noreply|", "");
+    w.expect(
+        c,
+        "get prodLastWatched:7:54929873 prodLastWatched:7:11 shoppingbasket:7|",
+        "VALUE prodLastWatched:7:11 0 1|x|VALUE shoppingbasket:7 0 1|x|END|",
+    );
+    w.expect(c, "incr prodLastWatched:7:54929873 1|", "NOT_FOUND|");
+    w.expect(c, "set prodLastWatched:7:54929873 0 0 1|y|", "STORED|");
+    w.expect(c, "get prodLastWatched:7:54929873|", "VALUE prodLastWatched:7:54929873 0 1|y|END|");
+}
+
+#[test]
+fn a_value_computed_before_a_bump_is_not_served_after_it() {
+    let mut w = shop();
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get fresh:1|", "END|");
+    w.expect(b, "get fresh:1|", "");
+    w.expect(c, "delete @tag:fresh:1|", "DELETED|");
+    w.pass(10);
+    assert_eq!(w.replies(b), "END|", "one new lease");
+    w.expect(a, "set fresh:1 0 0 3|old|", "STORED|");
+    w.expect(c, "get fresh:1|", "");
+    w.expect(b, "set fresh:1 0 0 3|new|", "STORED|");
+    assert_eq!(w.replies(c), "VALUE fresh:1 0 3|new|END|");
+    // The same without a lease, and with a tag only.
+    w.expect(a, "get shoppingbasket:1|", "END|");
+    w.expect(c, "delete @tag:user:1|", "DELETED|");
+    w.expect(a, "set shoppingbasket:1 0 0 3|old|", "STORED|");
+    w.expect(b, "get shoppingbasket:1|", "END|");
+}
+
+#[test]
+fn a_soft_bump_leaves_the_old_value_to_all_but_one() {
+    let mut w = shop();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "set page:1 0 0 3|old|set fresh:1 0 0 3|old|", "STORED|STORED|");
+    w.expect(a, "md page:1 G I|md fresh:1 G I q|", "HD|");
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get page:1|", "VALUE page:1 0 3|old|END|");
+    w.expect(b, "gets fresh:1|", "END|");
+    w.expect(a, "set page:1 0 0 3|new|", "STORED|");
+    w.expect(b, "get page:1|", "VALUE page:1 0 3|new|END|");
+    w.expect(a, "md page:1 G I|md page:1 G|", "HD|HD|");
+    w.expect(b, "get page:1|", "END|");
+    // A later soft bump does not soften an earlier hard one.
+    w.expect(a, "set page:2 0 0 3|old|md page:2 G|md page:2 G I|", "STORED|HD|HD|");
+    w.expect(b, "get page:2|", "END|");
+    // A softly invalidated item's CAS is good for nothing.
+    let cas = w.ask(b, "set page:3 0 0 1|x|gets page:3|");
+    let cas = cas.split(['|', ' ']).nth(5).unwrap().to_owned();
+    w.expect(a, "md page:3 G I|", "HD|");
+    w.expect(b, &format!("cas page:3 0 0 1 {cas}|y|"), "EXISTS|");
+}
+
+#[test]
+fn tags_that_a_client_names() {
+    let mut w = shop();
+    let c = w.connect();
+    w.expect(c, "ms free 1 Gcolour:red,a%2Cb|x|ms page:9 1 Gcolour:red|y|", "HD|HD|");
+    w.expect(c, "mg free v|", "VA 1|x|");
+    w.expect(c, "append free 0 0 1|z|mg free v|", "STORED|VA 2|xz|");
+    w.expect(c, "md a,b G|mg free v|", "HD|EN|");
+    w.expect(c, "get page:9|", "VALUE page:9 0 1|y|END|");
+    let number: u64 = w.ask(c, "ma colour:red G v|").split('|').nth(1).unwrap().parse().unwrap();
+    w.expect(c, "get page:9|", "END|");
+    let shown = w.ask(c, "mg colour:red G v|");
+    assert!(shown.split('|').nth(1).unwrap().starts_with(&format!("{number} 0 ")), "{shown}");
+}
+
+#[test]
+fn gets_of_a_control_key_has_a_cas_to_read() {
+    let mut w = shop();
+    let c = w.connect();
+    w.expect(c, "gets @tag:x|", "VALUE @tag:x 0 12 0|0 0 0.000000|END|");
+}
+
+#[test]
+fn bad_tags_and_control_keys_change_nothing() {
+    let mut w = shop();
+    let c = w.connect();
+    let many = (0..9).map(|n| format!("t{n}")).collect::<Vec<_>>().join(",");
+    let long = "x".repeat(201);
+    for (flag, error) in [
+        (many.as_str(), "CLIENT_ERROR invalid tag: an item has at most 8|"),
+        ("a,,b", "CLIENT_ERROR invalid tag: it is empty|"),
+        ("a%20", "CLIENT_ERROR invalid tag: write a comma as %2C and a per cent sign as %25|"),
+        (long.as_str(), "CLIENT_ERROR invalid tag: it is longer than 200 bytes|"),
+    ] {
+        w.expect(c, &format!("ms free 1 G{flag}|x|"), error);
+        w.expect(c, "mg free v|", "EN|");
+    }
+    // Together with those of the rule.
+    let eight = (0..8).map(|n| format!("t{n}")).collect::<Vec<_>>().join(",");
+    w.expect(c, &format!("ms free 1 G{eight}|x|"), "HD|");
+    let error = "CLIENT_ERROR invalid tag: an item has at most 8|";
+    w.expect(c, &format!("ms page:1 1 G{eight}|x|"), error);
+    let unknown = "CLIENT_ERROR unknown control key|";
+    for command in [
+        "get @nothing|",
+        "set @tag:x 0 0 1|x|",
+        "delete @bump:x|",
+        "incr @tag:x 2|",
+        "decr @tag:x 1|",
+        "touch @tag:x 0|",
+        "get page:1 @what:x|",
+        "mg @tag:x v|",
+        "md @tag:x|",
+        "get @why:|",
+    ] {
+        w.expect(c, command, unknown);
+    }
+    w.expect(c, "delete @tag:|", "CLIENT_ERROR invalid tag: it is empty|");
+    w.expect(c, "get @bump:|", "CLIENT_ERROR invalid tag: it is empty|");
+    for seconds in ["", "0", "x", "86401", "-1"] {
+        let error = "CLIENT_ERROR flush: seconds must be 1 to 86400|";
+        w.expect(c, &format!("get @flush:{seconds}|"), error);
+    }
+    assert_eq!(w.engine.shared().tags().bumps().last_bump(), 0);
+}
+
+#[test]
+fn control_keys_in_a_get() {
+    let mut w = shop();
+    let c = w.connect();
+    w.expect(
+        c,
+        "set shoppingbasket:1 0 0 1|x|set shoppingbasket:2 0 0 1|y|set z 0 0 1|z|",
+        "STORED|STORED|STORED|",
+    );
+    let got = w.ask(c, "get @bump:user:1 z @bump:user:2|");
+    let lines: Vec<&str> = got.split('|').collect();
+    assert!(lines[0].starts_with("VALUE @bump:user:1 0 "), "{got}");
+    assert_eq!(lines[2..4], ["VALUE z 0 1", "z"], "{got}");
+    let (one, two): (u64, u64) = (lines[1].parse().unwrap(), lines[5].parse().unwrap());
+    assert!(two > one);
+    w.expect(c, "get shoppingbasket:1 shoppingbasket:2|", "END|");
+    let got = w.ask(c, "get @tag:user:1|");
+    assert!(got.split('|').nth(1).unwrap().starts_with(&format!("{one} 0 0.")), "{got}");
+    let number: u64 = w.ask(c, "incr @tag:user:1 1|").trim_end_matches('|').parse().unwrap();
+    assert!(number > two);
+}
+
+#[test]
+fn what_happens_to_one_key_invalidates_others() {
+    let mut w = shop();
+    let c = w.connect();
+    let fill = |w: &mut World| {
+        w.ask(c, "set shoppingbasket:5 0 0 1|x|ms n 1 Gns:1|x|");
+        w.expect(c, "get shoppingbasket:5 n|", "VALUE shoppingbasket:5 0 1|x|VALUE n 0 1|x|END|");
+    };
+    fill(&mut w);
+    w.expect(c, "delete user:5|get shoppingbasket:5|", "NOT_FOUND|END|");
+    fill(&mut w);
+    w.expect(c, "set user:5 0 0 1|x|get shoppingbasket:5|", "STORED|END|");
+    fill(&mut w);
+    w.expect(c, "add user:5 0 0 1|x|", "NOT_STORED|");
+    w.expect(c, "get shoppingbasket:5|", "VALUE shoppingbasket:5 0 1|x|END|");
+    w.expect(c, "set ns:1 0 0 1|1|", "STORED|");
+    w.expect(c, "get n|incr ns:1 1|get n|", "VALUE n 0 1|x|END|2|END|");
+    fill(&mut w);
+    w.expect(c, "touch touched:1 0|get n|", "NOT_FOUND|VALUE n 0 1|x|END|");
+    w.expect(c, "set touched:1 0 0 1|x|touch touched:1 0|get n|", "STORED|TOUCHED|END|");
+}
+
+#[test]
+fn a_rolling_flush_spreads_over_its_period() {
+    let mut w = shop();
+    let c = w.connect();
+    let keys: Vec<String> = (0..2000)
+        .map(|n| if n % 2 == 0 { format!("plain:{n}") } else { format!("shoppingbasket:{n}") })
+        .collect();
+    for key in &keys {
+        w.expect(c, &format!("set {key} 0 0 1|x|"), "STORED|");
+    }
+    w.ask(c, "get @flush:60|");
+    let served = |w: &mut World| {
+        keys.iter().filter(|key| w.ask(c, &format!("get {key}|")).starts_with("VALUE")).count()
+    };
+    assert_eq!(served(&mut w), 2000);
+    w.pass(30_000);
+    let half = served(&mut w);
+    assert!((900..=1100).contains(&half), "{half}");
+    w.expect(c, "set plain:0 0 0 1|y|", "STORED|");
+    w.expect(c, "set shoppingbasket:1 0 0 1|y|", "STORED|");
+    w.pass(30_000);
+    assert_eq!(served(&mut w), 2, "what was stored since");
+    w.expect(c, "delete @tag:user:1|get shoppingbasket:1 plain:0|", "DELETED|VALUE plain:0 0 1|y|END|");
+    w.flush();
+    w.expect(c, "get plain:0|", "END|");
+}
+
+#[test]
+fn why_a_key_is_served_or_not() {
+    let mut w = shop();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:7|", "END|");
+    w.expect(b, "get page:7|", "");
+    let why = w.ask(a, "get @why:page:7|");
+    let json = why.split('|').nth(1).unwrap();
+    for part in [
+        r#""match":"page:{id}""#,
+        r#""tag":"page:7""#,
+        r#""waiters":1"#,
+        r#""kind":"absent""#,
+        r#""item":null"#,
+    ] {
+        assert!(json.contains(part), "{part} in {json}");
+    }
+    w.ask(a, "set page:7 0 100 1|x|");
+    let why = w.ask(a, "get @why:page:7|");
+    assert!(why.contains(r#""standing":"fresh""#) && why.contains(r#""ttl":100"#), "{why}");
+    assert!(w.ask(a, "get @why:nothing|").contains(r#""rule":null"#));
+}

@@ -1,0 +1,427 @@
+//! An engine with many connections and a clock of its own: what the server does with replies that wait, without
+//! sockets.
+
+#![allow(dead_code, clippy::unwrap_used, missing_docs, reason = "shared by several tests")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::{
+    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, Parked, RulesConfig, Ticket, Wake,
+};
+use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
+use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) ms: u64,
+    config: RulesConfig,
+    counters: Counters,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+struct Connection {
+    session: Session,
+    requests: u64,
+    /// Replies in the order of their requests.
+    queue: VecDeque<Reply>,
+    /// What has been sent.
+    sent: Vec<u8>,
+}
+
+enum Reply {
+    Ready(Vec<u8>),
+    Waits(Box<Parked>),
+}
+
+/// Rules of patterns and terms.
+pub(crate) fn rules(list: &[(&str, Policy)]) -> Arc<Rules> {
+    let rule = |(n, (pattern, policy)): (usize, &(&str, Policy))| {
+        let pattern = Pattern::parse(pattern).unwrap();
+        // Everything by its own name, and all of its kind.
+        let own = pattern.text().to_owned();
+        let kind = pattern.text().split(':').next().unwrap().to_owned();
+        // Counters have none: a collision would make one stale before it is counted up.
+        let tags = [own, kind].into_iter().filter(|tag| tag.starts_with("page"));
+        let tags = tags.map(|tag| TagTemplate::parse(&tag, Some(&pattern)).unwrap()).collect();
+        Rule { number: n as u32 + 1, pattern, policy: *policy, tags, negative_ttl_s: 0 }
+    };
+    Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), Vec::new()))
+}
+
+pub(crate) fn config() -> RulesConfig {
+    RulesConfig {
+        tag_bytes: 1 << 20,
+        ledger_bytes: 1 << 20,
+        fence_bytes: 1 << 20,
+        waiters: 65_536,
+        control: (*b"@").into(),
+    }
+}
+
+impl World {
+    pub(crate) fn new(list: &[(&str, Policy)]) -> Self {
+        Self::with(list, &config(), 64 << 20, 4)
+    }
+
+    pub(crate) fn with(
+        list: &[(&str, Policy)],
+        config: &RulesConfig,
+        memory_bytes: usize,
+        threads: usize,
+    ) -> Self {
+        let engine = Engine::new(EngineConfig {
+            memory_bytes,
+            threads,
+            evictions: true,
+            hide_cas: false,
+            large_pages: false,
+            max_item_bytes: 8 << 20,
+            tag_bytes: config.tag_bytes,
+            allows_flush: true,
+            seed: 7,
+        })
+        .unwrap();
+        engine.set_rules(Some(rules(list)), config).unwrap();
+        Self::around(engine, config)
+    }
+
+    /// Under other rules.
+    pub(crate) fn under(rules: Rules) -> Self {
+        let world = Self::new(&[]);
+        world.engine.set_rules(Some(Arc::new(rules)), &config()).unwrap();
+        world
+    }
+
+    fn around(engine: Engine, config: &RulesConfig) -> Self {
+        Self {
+            engine,
+            ms: 10_000,
+            config: config.clone(),
+            counters: Counters::default(),
+            connections: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now { second: (self.ms / 1000) as u32, ms: self.ms, unix_of_zero: 1_700_000_000 }
+    }
+
+    /// A connection of a peer of its own.
+    pub(crate) fn connect(&mut self) -> u64 {
+        let peer = PeerKey::Process(1_000_000 + self.next as i32);
+        self.connect_from(peer)
+    }
+
+    pub(crate) fn connect_from(&mut self, peer: PeerKey) -> u64 {
+        self.next += 1;
+        let number = self.next;
+        let peer = self.engine.shared().peers().join(peer);
+        let session = Session::new(Arc::new(Caller::new(number, 0, number, peer)));
+        let connection = Connection { session, requests: 0, queue: VecDeque::new(), sent: Vec::new() };
+        self.connections.insert(number, connection);
+        number
+    }
+
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.connections.contains_key(&number)
+    }
+
+    /// Sends commands (`|` ends a line); what is answered now or later is for [`World::replies`].
+    pub(crate) fn send(&mut self, number: u64, input: &str) {
+        self.send_bytes(number, input.replace('|', "\r\n").as_bytes());
+    }
+
+    pub(crate) fn send_bytes(&mut self, number: u64, input: &[u8]) {
+        let limits = Limits { max_item_bytes: 8 << 20, extensions: true, ..Limits::default() };
+        let mut rest = input;
+        while !rest.is_empty() {
+            let (request, used) = match parse(rest, &limits) {
+                Parsed::Complete { request, used } => (request, used),
+                other => panic!("{:?}: {other:?}", rest.escape_ascii().to_string()),
+            };
+            rest = &rest[used..];
+            let connection = self.connections.get_mut(&number).unwrap();
+            if !rest.is_empty() || !connection.queue.is_empty() {
+                connection.session.set_pipelined();
+            }
+            self.execute(number, &request);
+        }
+    }
+
+    fn execute(&mut self, number: u64, request: &Request<'_>) {
+        let now = self.now();
+        let connection = self.connections.get_mut(&number).unwrap();
+        connection.requests += 1;
+        let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
+        let mut cx = Context {
+            now,
+            ticket: Ticket { connection: number, request: connection.requests },
+            out: &mut out,
+            counters: &self.counters,
+            interest: Interest::none(),
+            events: &mut events,
+            session: &mut connection.session,
+            wakes: &mut wakes,
+        };
+        let hash = self.engine.hash(request).unwrap();
+        let mut lock = self.engine.shard_lock();
+        let parked = if let Request::Get(get) = request {
+            match self.engine.get(get, hash, 0, usize::MAX, &mut lock, &mut cx) {
+                Got::Done => None,
+                Got::Parked(parked) => Some(parked),
+                Got::More(_) => unreachable!("there is no limit"),
+            }
+        } else {
+            self.engine.execute(request, hash, &mut lock, &mut cx)
+        };
+        drop(lock);
+        assert!(out.huge.is_empty(), "values are small here");
+        match parked {
+            Some(parked) => connection.queue.push_back(Reply::Waits(parked)),
+            None => connection.queue.push_back(Reply::Ready(out.bytes)),
+        }
+        self.settle(number);
+        self.deliver(wakes);
+    }
+
+    /// What the server does with wakes.
+    fn deliver(&mut self, wakes: Vec<Wake>) {
+        let mut wakes = VecDeque::from(wakes);
+        while let Some(wake) = wakes.pop_front() {
+            let (now, number) = (self.now(), wake.caller.number());
+            let Some(connection) = self.connections.get_mut(&number) else { continue };
+            let waits = connection.queue.iter_mut().find_map(|reply| match reply {
+                Reply::Waits(parked) if parked.request() == wake.request => Some(parked),
+                _ => None,
+            });
+            if let Some(parked) = waits {
+                parked.resolve(wake.slot, wake.outcome, &mut connection.session, now.ms);
+            }
+            self.settle(number);
+            let ((), more) = self.with_context(number, |engine, cx| {
+                if !cx.session.waits().is_empty() || cx.session.is_published_in_vain() {
+                    engine.check_circle(&mut engine.shard_lock(), cx);
+                }
+            });
+            wakes.extend(more);
+        }
+    }
+
+    /// Calls the engine on behalf of a connection.
+    fn with_context<R>(
+        &mut self,
+        number: u64,
+        call: impl FnOnce(&Engine, &mut Context<'_>) -> R,
+    ) -> (R, Vec<Wake>) {
+        let now = self.now();
+        let connection = self.connections.get_mut(&number).unwrap();
+        let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
+        let mut cx = Context {
+            now,
+            ticket: Ticket { connection: number, request: connection.requests },
+            out: &mut out,
+            counters: &self.counters,
+            interest: Interest::none(),
+            events: &mut events,
+            session: &mut connection.session,
+            wakes: &mut wakes,
+        };
+        let result = call(&self.engine, &mut cx);
+        assert!(out.is_empty());
+        (result, wakes)
+    }
+
+    /// Sends what is done, in order; hurries what a finished reply waits behind.
+    fn settle(&mut self, number: u64) {
+        let ms = self.ms;
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        while let Some(reply) = connection.queue.front() {
+            match reply {
+                Reply::Waits(parked) if !parked.is_done() => break,
+                _ => {}
+            }
+            match connection.queue.pop_front() {
+                Some(Reply::Ready(bytes)) => connection.sent.extend(bytes),
+                Some(Reply::Waits(parked)) => {
+                    let mut out = Output::default();
+                    parked.write(&mut out);
+                    connection.sent.extend(out.bytes);
+                }
+                None => {}
+            }
+        }
+        let finished = connection.queue.iter().rposition(|reply| match reply {
+            Reply::Ready(bytes) => !bytes.is_empty(),
+            Reply::Waits(parked) => parked.is_done(),
+        });
+        for reply in connection.queue.iter_mut().take(finished.unwrap_or(0)) {
+            if let Reply::Waits(parked) = reply
+                && !parked.is_done()
+            {
+                parked.hurry(ms);
+            }
+        }
+        let front = connection.queue.iter().find_map(|reply| match reply {
+            Reply::Waits(parked) if !parked.is_done() => Some(parked.request()),
+            _ => None,
+        });
+        connection.session.caller().set_front(front.unwrap_or(0));
+    }
+
+    /// Time passes, deadline by deadline.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let end = self.ms + ms;
+        while let Some(next) = self.next_deadline().filter(|next| *next <= end) {
+            self.ms = self.ms.max(next);
+            self.time();
+        }
+        self.ms = end;
+        self.time();
+    }
+
+    /// When something is due.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let parked =
+            self.connections.values().flat_map(|connection| &connection.queue).filter_map(
+                |reply| match reply {
+                    Reply::Waits(parked) if !parked.is_done() => {
+                        Some(parked.deadline_ms()).filter(|ms| *ms != u64::MAX)
+                    }
+                    _ => None,
+                },
+            );
+        parked.chain(self.engine.next_timeout_ms()).min()
+    }
+
+    fn time(&mut self) {
+        let mut wakes = Vec::new();
+        self.engine.handle_timeouts(self.now(), &mut wakes);
+        self.deliver(wakes);
+        for number in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.end_waits(number, false);
+        }
+    }
+
+    /// Expires what is due, or releases everything.
+    fn end_waits(&mut self, number: u64, release: bool) {
+        let now = self.now();
+        let mut queue = std::mem::take(&mut self.connections.get_mut(&number).unwrap().queue);
+        let mut all = Vec::new();
+        for reply in &mut queue {
+            if let Reply::Waits(parked) = reply
+                && !parked.is_done()
+                && (release || parked.deadline_ms() <= now.ms)
+            {
+                let ((), wakes) = self.with_context(number, |engine, cx| {
+                    if release { engine.release(parked, cx) } else { engine.expire(parked, cx) }
+                });
+                all.extend(wakes);
+            }
+        }
+        self.connections.get_mut(&number).unwrap().queue = queue;
+        self.settle(number);
+        self.deliver(all);
+    }
+
+    /// The client sends no more: what it waits for is answered.
+    pub(crate) fn release(&mut self, number: u64) {
+        self.end_waits(number, true);
+    }
+
+    /// The connection is closed, in an orderly way or by a reset.
+    pub(crate) fn close(&mut self, number: u64, orderly: bool) {
+        let ((), wakes) = self.with_context(number, |engine, cx| engine.leave(orderly, cx));
+        let connection = self.connections.remove(&number).unwrap();
+        self.engine.shared().peers().leave(connection.session.caller().peer());
+        self.deliver(wakes);
+    }
+
+    /// Other rules from now on.
+    pub(crate) fn set_rules(&mut self, list: &[(&str, Policy)]) {
+        let rules = (!list.is_empty()).then(|| rules(list));
+        self.engine.set_rules(rules, &self.config).unwrap();
+    }
+
+    /// What the server does with a value that is too large.
+    pub(crate) fn refuse(&mut self, number: u64, key: &str) {
+        let ((), wakes) = self.with_context(number, |engine, cx| engine.invalidate(key.as_bytes(), cx));
+        self.deliver(wakes);
+    }
+
+    /// Other values push everything out.
+    pub(crate) fn evict(&mut self) {
+        let number = self.connect();
+        let fat = "x".repeat(3000);
+        for n in 0..400 {
+            self.send(number, &format!("set junk:{n} 0 0 3000 noreply|{fat}|"));
+        }
+        self.close(number, false);
+    }
+
+    /// Flushes everything.
+    pub(crate) fn flush(&mut self) {
+        let second = self.now().second;
+        self.engine.shared().flush(second, second);
+    }
+
+    /// What a connection has been sent since the last call, with `|` for line ends.
+    pub(crate) fn replies(&mut self, number: u64) -> String {
+        let sent = std::mem::take(&mut self.connections.get_mut(&number).unwrap().sent);
+        String::from_utf8(sent).unwrap().replace("\r\n", "|")
+    }
+
+    /// Sends, and takes what is answered at once.
+    pub(crate) fn ask(&mut self, number: u64, input: &str) -> String {
+        self.send(number, input);
+        self.replies(number)
+    }
+
+    #[track_caller]
+    pub(crate) fn expect(&mut self, number: u64, input: &str, reply: &str) {
+        let got = self.ask(number, input);
+        assert_eq!(got, reply, "to {input:?}");
+    }
+
+    /// Replies that wait on a connection.
+    pub(crate) fn waiting(&self, number: u64) -> usize {
+        let queue = &self.connections[&number].queue;
+        queue.iter().filter(|reply| matches!(reply, Reply::Waits(parked) if !parked.is_done())).count()
+    }
+
+    /// What must be true between two steps: whoever waits has a time at which that ends.
+    pub(crate) fn check(&self) {
+        let mut keys = 0;
+        for (number, connection) in &self.connections {
+            keys += connection.session.waits().len();
+            for reply in &connection.queue {
+                if let Reply::Waits(parked) = reply
+                    && !parked.is_done()
+                {
+                    let deadline = parked.deadline_ms();
+                    assert!(deadline != u64::MAX && deadline + 10 >= self.ms, "{number} waits for ever");
+                }
+            }
+            let waits =
+                connection.queue.iter().any(|r| matches!(r, Reply::Waits(parked) if !parked.is_done()));
+            assert_eq!(waits, !connection.session.waits().is_empty(), "{number} knows what it waits for");
+        }
+        assert_eq!(keys, self.engine.held());
+    }
+
+    /// Takes what was sent, if anything.
+    pub(crate) fn take_sent(&mut self, number: u64) -> Vec<u8> {
+        std::mem::take(&mut self.connections.get_mut(&number).unwrap().sent)
+    }
+
+    /// A counter of the first rule.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let active = self.engine.shared().rules();
+        let (_, state) = active.as_ref().unwrap().each().next().unwrap();
+        let at = cattlegrid_herd::RuleCounters::NAMES.iter().position(|n| *n == name).expect(name);
+        state.counters().values()[at]
+    }
+}

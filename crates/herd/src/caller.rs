@@ -1,0 +1,209 @@
+//! Connections as leases know them, and the peers they come from.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where a connection comes from: one client process or machine, as far as it can be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PeerKey {
+    /// Its address.
+    Address(IpAddr),
+    /// Its process, on a Unix socket.
+    Process(i32),
+}
+
+/// A peer, and how many of its connections could carry the `set` of a value that others wait for.
+#[derive(Debug)]
+pub struct Peer {
+    key: PeerKey,
+    /// Connections that are open.
+    open: AtomicU32,
+    /// Of these, the ones that are free: not held, or known to send while they are.
+    free: AtomicU32,
+    /// Leases that they hold.
+    leases: AtomicU32,
+}
+
+impl Peer {
+    /// Where it is.
+    pub fn key(&self) -> PeerKey {
+        self.key
+    }
+
+    /// Free connections.
+    pub fn free(&self) -> u32 {
+        self.free.load(Ordering::SeqCst)
+    }
+
+    /// One of its connections computes what others may wait for, and another is to stay free to carry the value. One that
+    /// is the only connection computes by itself.
+    pub(crate) fn needs_free(&self) -> bool {
+        self.leases.load(Ordering::SeqCst) > 0 && self.open.load(Ordering::SeqCst) > 1
+    }
+
+    /// Takes one free connection away, if `least` are left then.
+    pub(crate) fn take_free(&self, least: u32) -> bool {
+        self.free
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
+                free.checked_sub(1).filter(|left| *left >= least)
+            })
+            .is_ok()
+    }
+
+    pub(crate) fn give_free(&self) {
+        self.free.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// All peers that have a connection.
+#[derive(Debug, Default)]
+pub struct Peers(Mutex<HashMap<PeerKey, Arc<Peer>>>);
+
+impl Peers {
+    /// A connection of this peer was opened. [`Peers::leave`] undoes it.
+    pub fn join(&self, key: PeerKey) -> Arc<Peer> {
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let peer = peers.entry(key).or_insert_with(|| {
+            let [open, free, leases] = [0; 3].map(AtomicU32::new);
+            Arc::new(Peer { key, open, free, leases })
+        });
+        peer.open.fetch_add(1, Ordering::SeqCst);
+        peer.give_free();
+        Arc::clone(peer)
+    }
+
+    /// A connection of this peer is gone; it was free.
+    pub fn leave(&self, peer: &Peer) {
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        peer.take_free(0);
+        // Under the lock: nobody joins in between.
+        if peer.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+            peers.remove(&peer.key);
+        }
+    }
+
+    /// Peers that have a connection.
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Nobody is connected.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One connection, as leases and waiters refer to it from other threads.
+#[derive(Debug)]
+pub struct Caller {
+    number: u64,
+    worker: usize,
+    token: u64,
+    peer: Arc<Peer>,
+    /// It ever had two commands under way: its commands are read while one of its gets is held.
+    pipelined: AtomicBool,
+    /// The request whose reply is the next to leave and waits; 0: none.
+    front: AtomicU64,
+    /// Leases it holds.
+    leases: AtomicU32,
+}
+
+impl Caller {
+    /// Connection `number` (never reused, above 0), served by `worker`, which knows it as `token`.
+    pub fn new(number: u64, worker: usize, token: u64, peer: Arc<Peer>) -> Self {
+        let (pipelined, front, leases) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU32::new(0));
+        Self { number, worker, token, peer, pipelined, front, leases }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The worker thread that serves it.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// What its worker knows it as.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Where it comes from.
+    pub fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    /// Whether it ever had two commands under way.
+    pub fn is_pipelined(&self) -> bool {
+        self.pipelined.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_pipelined(&self) {
+        self.pipelined.store(true, Ordering::Relaxed);
+    }
+
+    /// The request whose reply is the next to leave and waits; 0: none waits.
+    pub fn front(&self) -> u64 {
+        self.front.load(Ordering::Relaxed)
+    }
+
+    /// Leases it holds now.
+    pub fn leases(&self) -> u32 {
+        self.leases.load(Ordering::SeqCst)
+    }
+
+    /// Says which request's reply is the next to leave and waits; 0: none.
+    pub fn set_front(&self, request: u64) {
+        self.front.store(request, Ordering::Relaxed);
+    }
+}
+
+/// A connection as the holder of a lease: as long as this lives, it counts as one.
+#[derive(Debug)]
+pub(crate) struct Holding(Arc<Caller>);
+
+impl Holding {
+    pub(crate) fn new(caller: Arc<Caller>) -> Self {
+        caller.leases.fetch_add(1, Ordering::SeqCst);
+        caller.peer.leases.fetch_add(1, Ordering::SeqCst);
+        Self(caller)
+    }
+
+    pub(crate) fn caller(&self) -> &Arc<Caller> {
+        &self.0
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.0.leases.fetch_sub(1, Ordering::SeqCst);
+        self.0.peer.leases.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_free_connection_stays() {
+        let peers = Peers::default();
+        let key = PeerKey::Process(7);
+        let peer = peers.join(key);
+        assert!(!peer.take_free(1), "the only one");
+        let again = peers.join(key);
+        assert!(Arc::ptr_eq(&peer, &again));
+        assert!(peer.take_free(1));
+        assert!(!peer.take_free(1));
+        assert!(peer.take_free(0), "other peers' connections may all be held");
+        peer.give_free();
+        peer.give_free();
+        peers.leave(&peer);
+        peers.leave(&again);
+        assert!(peers.is_empty());
+    }
+}

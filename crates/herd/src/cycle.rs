@@ -1,0 +1,188 @@
+//! Connections that wait for each other.
+//!
+//! A connection that holds a lease and is held itself can be part of a circle in which everybody waits for
+//! ever. It publishes what it holds and waits for, and then looks: of two that close a circle in the same moment, the
+//! one that published last sees the other. (To look first and publish then, both can miss it.)
+//!
+//! Only connections that do both at once are in here, so the lock is taken rarely. What is published may be out
+//! of date: a found circle is to be verified against the leases themselves. If one is real it stays so, because
+//! all in it wait.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// What connections that hold and wait hold and wait for. See the module's text.
+#[derive(Debug, Default)]
+pub struct WaitGraph(Mutex<Graph>);
+
+#[derive(Debug, Default)]
+struct Graph {
+    /// Keys (by hash) that a connection waits for and holds.
+    nodes: HashMap<u64, Node>,
+    /// Connections that say they hold a key: more than one while some have not heard yet that they lost it.
+    holders: HashMap<u64, Vec<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    waits: Vec<u64>,
+    holds: Vec<u64>,
+}
+
+/// A step of a circle: this connection holds the key (by hash) that the one before waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// The key's hash.
+    pub hash: u64,
+    /// The connection that was said to hold it.
+    pub holder: u64,
+}
+
+/// What a look finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Walk {
+    /// No circle.
+    Clear,
+    /// This one, as far as was published.
+    Circle(Vec<Step>),
+    /// Too long a way to tell.
+    TooLong,
+}
+
+/// Steps that are walked before giving up.
+pub const STEPS_MAX: usize = 8;
+
+impl WaitGraph {
+    /// Publishes what a connection waits for and holds, then looks for a circle through it.
+    pub fn publish(&self, connection: u64, waits: Vec<u64>, holds: Vec<u64>) -> Walk {
+        let mut graph = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        graph.remove(connection);
+        for hash in &holds {
+            graph.holders.entry(*hash).or_default().push(connection);
+        }
+        graph.nodes.insert(connection, Node { waits, holds });
+        graph.walk(connection, connection, &[], &mut Vec::new(), &mut 0)
+    }
+
+    /// Looks for a circle through a connection again, without the steps that have been found untrue.
+    pub fn look_again(&self, connection: u64, untrue: &[Step]) -> Walk {
+        let graph = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        graph.walk(connection, connection, untrue, &mut Vec::new(), &mut 0)
+    }
+
+    /// A connection does not wait any more, or holds nothing.
+    pub fn withdraw(&self, connection: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(connection);
+    }
+
+    /// Connections in it.
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).nodes.len()
+    }
+
+    /// Nobody is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Graph {
+    fn remove(&mut self, connection: u64) {
+        let Some(node) = self.nodes.remove(&connection) else { return };
+        for hash in node.holds {
+            if let Some(holders) = self.holders.get_mut(&hash) {
+                holders.retain(|holder| *holder != connection);
+                if holders.is_empty() {
+                    self.holders.remove(&hash);
+                }
+            }
+        }
+    }
+
+    fn walk(&self, start: u64, at: u64, untrue: &[Step], path: &mut Vec<Step>, steps: &mut usize) -> Walk {
+        let Some(node) = self.nodes.get(&at) else { return Walk::Clear };
+        let mut result = Walk::Clear;
+        for hash in &node.waits {
+            for holder in self.holders.get(hash).into_iter().flatten() {
+                // Its own lease: its `set` is read while its get waits. Others may say that they have it now.
+                let step = Step { hash: *hash, holder: *holder };
+                if *holder == at || untrue.contains(&step) {
+                    continue;
+                }
+                *steps += 1;
+                if *steps > STEPS_MAX {
+                    return Walk::TooLong;
+                }
+                if path.iter().any(|step| step.holder == *holder) {
+                    continue;
+                }
+                path.push(step);
+                if *holder == start {
+                    return Walk::Circle(path.clone());
+                }
+                match self.walk(start, *holder, untrue, path, steps) {
+                    Walk::Clear => {}
+                    found @ Walk::Circle(_) => return found,
+                    Walk::TooLong => result = Walk::TooLong,
+                }
+                path.pop();
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_that_wait_for_each_other() {
+        let graph = WaitGraph::default();
+        assert_eq!(graph.publish(1, vec![20], vec![10]), Walk::Clear);
+        let circle = vec![Step { hash: 10, holder: 1 }, Step { hash: 20, holder: 2 }];
+        assert_eq!(graph.publish(2, vec![10], vec![20]), Walk::Circle(circle));
+        graph.withdraw(1);
+        assert_eq!(graph.publish(2, vec![10], vec![20]), Walk::Clear);
+    }
+
+    #[test]
+    fn waiting_for_oneself_is_no_circle() {
+        let graph = WaitGraph::default();
+        assert_eq!(graph.publish(1, vec![10], vec![10]), Walk::Clear);
+    }
+
+    #[test]
+    fn what_is_out_of_date_hides_no_circle() {
+        let graph = WaitGraph::default();
+        // 1 says it holds 10 still, and waits for it: it is 2's now.
+        graph.publish(1, vec![10], vec![10, 20]);
+        let Walk::Circle(circle) = graph.publish(2, vec![20], vec![10]) else { panic!() };
+        assert_eq!(circle.len(), 2);
+        // 3 says so too: there are two circles, one of them real.
+        graph.publish(3, vec![20], vec![10]);
+        let Walk::Circle(circle) = graph.look_again(1, &[Step { hash: 10, holder: 2 }]) else { panic!() };
+        assert_eq!(circle[0], Step { hash: 10, holder: 3 });
+    }
+
+    #[test]
+    fn a_way_too_long_is_not_walked() {
+        let graph = WaitGraph::default();
+        for n in 1..=20 {
+            graph.publish(n, vec![n + 1], vec![n]);
+        }
+        assert_eq!(graph.publish(30, vec![1], vec![30]), Walk::TooLong);
+        assert_eq!(graph.publish(31, vec![15], vec![31]), Walk::Clear, "ends after six steps");
+    }
+
+    #[test]
+    fn a_circle_of_four_behind_a_side_way() {
+        let graph = WaitGraph::default();
+        graph.publish(5, vec![60], vec![50]);
+        graph.publish(1, vec![50, 20], vec![10]);
+        graph.publish(2, vec![30], vec![20]);
+        graph.publish(3, vec![40], vec![30]);
+        let Walk::Circle(circle) = graph.publish(4, vec![10], vec![40]) else { panic!() };
+        assert_eq!(circle.iter().map(|step| step.holder).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    }
+}

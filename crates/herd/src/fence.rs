@@ -1,0 +1,89 @@
+//! What happened to keys since: a fixed array of numbers, a slot for many keys.
+//!
+//! A collision makes a fill look older than an event that concerned another key: it costs a recomputation and
+//! never lets an old value in.
+
+/// The last hard and the last soft event of the keys that share a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Events {
+    /// Of the last write or delete; a fill below it is dropped.
+    pub hard: u64,
+    /// Of the last soft invalidation; a fill below it is stored stale.
+    pub soft: u64,
+}
+
+/// The array. See the module's text.
+#[derive(Debug, Default)]
+pub struct Fence {
+    slots: Box<[Events]>,
+    /// Expected collisions of all fills.
+    collisions: f64,
+}
+
+impl Fence {
+    /// `slots` is rounded down to a power of two; at least 1.
+    pub fn new(slots: usize) -> Self {
+        let slots = 1 << slots.max(1).ilog2();
+        Self { slots: vec![Events::default(); slots].into(), collisions: 0.0 }
+    }
+
+    /// Bytes of one slot.
+    pub const SLOT_BYTES: usize = size_of::<Events>();
+
+    /// Slots.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The last events of the keys that share this one's slot.
+    pub fn events(&self, hash: u64) -> Events {
+        self.slots[slot(hash, self.slots.len())]
+    }
+
+    /// A fill was judged by its slot. `passed`: numbers given out since its miss, of all keys of a server with so many
+    /// `shards`; each could have been an event of another key in this slot.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn note_fill(&mut self, passed: u64, shards: usize) {
+        let slots = (self.slots.len() * shards) as f64;
+        self.collisions += 1.0 - (-(passed as f64) / slots).exp();
+    }
+
+    /// Fills that met another key's event in their slot: an estimate, at most so many.
+    pub fn collisions(&self) -> f64 {
+        self.collisions
+    }
+
+    /// A write or a delete took this number.
+    pub fn raise_hard(&mut self, hash: u64, number: u64) {
+        let events = &mut self.slots[slot(hash, self.slots.len())];
+        events.hard = events.hard.max(number);
+    }
+
+    /// A soft invalidation took this number.
+    pub fn raise_soft(&mut self, hash: u64, number: u64) {
+        let events = &mut self.slots[slot(hash, self.slots.len())];
+        events.soft = events.soft.max(number);
+    }
+}
+
+/// A key's slot in an array of a power of two. Not the bits that choose the shard or the index's bucket:
+/// Fibonacci hashing spreads what those leave.
+pub(crate) fn slot(hash: u64, slots: usize) -> usize {
+    (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize & (slots - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_only_rise_and_kinds_are_apart() {
+        let mut fence = Fence::new(5);
+        assert_eq!(fence.slots(), 4);
+        fence.raise_hard(9, 7);
+        fence.raise_hard(9, 3);
+        assert_eq!(fence.events(9), Events { hard: 7, soft: 0 });
+        fence.raise_soft(9, 11);
+        assert_eq!(fence.events(9), Events { hard: 7, soft: 11 });
+    }
+}

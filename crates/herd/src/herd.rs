@@ -1,0 +1,836 @@
+//! The leases of one shard: who computes, who waits, and what happens when something happens.
+//!
+//! # Invariants (walked by [`Herd::verify`])
+//! * A key has one lease at most; each waiter is in the queue of one lease.
+//! * A lease has a holder, or waits for a slot of its rule and has waiters.
+//! * Each lease's deadline is in the heap of deadlines.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::ask::{Admitted, Ask, Cx, Expired, Filler, Grant, Hold, How, Role, Verdict, Waited, Woken};
+use crate::caller::{Caller, Holding};
+use crate::fence::Fence;
+use crate::hash::BuildIdentity;
+use crate::lease::{Holder, Kind, Lease, LeaseView};
+use crate::ledger::Ledger;
+use crate::pass::PassList;
+use crate::policy::{FILL_WINDOW_MAX_MS, OnBusy};
+use crate::rule::{Prediction, RuleState, count};
+use crate::session::{Record, Session, Wait};
+use crate::waiters::{Queue, Waiter, WaiterId, Waiters};
+
+/// A shard's herd. See the module's text.
+#[derive(Debug)]
+pub struct Herd {
+    leases: HashMap<u64, Lease, BuildIdentity>,
+    waiters: Waiters,
+    /// (milliseconds, key's hash, token)
+    deadlines: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    passes: PassList,
+    /// Tokens of leases that ended unfilled, until when their fills count as such.
+    ended: HashMap<u64, (u64, u64), BuildIdentity>,
+    ended_order: VecDeque<u64>,
+    /// Tokens whose misses were withdrawn because their connections closed, until when those would have counted.
+    withdrawn: HashMap<u64, u64, BuildIdentity>,
+    leases_max: usize,
+    /// Outstanding misses.
+    pub ledger: Ledger,
+    /// What happened to keys.
+    pub fence: Fence,
+}
+
+/// How large a shard's tables may become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HerdConfig {
+    /// Leases.
+    pub leases: usize,
+    /// Bytes for outstanding misses.
+    pub ledger_bytes: usize,
+    /// Bytes for what happened to keys.
+    pub fence_bytes: usize,
+}
+
+/// Waiters looked at for one whose reply is the next of its connection.
+const FRONT_SEARCH: usize = 64;
+/// Bytes of a lease with its key, for the budget.
+pub const LEASE_BYTES: usize = 512;
+
+impl Herd {
+    /// Nobody computes yet.
+    pub fn new(config: HerdConfig) -> Self {
+        Self::with(
+            config.leases,
+            Ledger::new(config.ledger_bytes),
+            Fence::new(config.fence_bytes / Fence::SLOT_BYTES),
+        )
+    }
+
+    /// The same with tables as given, for tests of tiny ones.
+    pub fn with(leases: usize, ledger: Ledger, fence: Fence) -> Self {
+        Self {
+            leases: HashMap::with_hasher(BuildIdentity),
+            waiters: Waiters::default(),
+            deadlines: BinaryHeap::new(),
+            passes: PassList::new(leases),
+            ended: HashMap::with_hasher(BuildIdentity),
+            ended_order: VecDeque::new(),
+            withdrawn: HashMap::with_hasher(BuildIdentity),
+            leases_max: leases.max(1),
+            ledger,
+            fence,
+        }
+    }
+
+    /// Records a miss that comes without a lease.
+    pub fn miss(&mut self, hash: u64, rule: &RuleState, cx: &Cx<'_>) -> Record {
+        if rule.policy().leases {
+            rule.begin_unleased();
+        }
+        self.record(hash, cx.clock.last(), false, rule, cx)
+    }
+
+    fn record(&mut self, hash: u64, number: u64, leased: bool, rule: &RuleState, cx: &Cx<'_>) -> Record {
+        let window = self.window_ms(hash, leased, rule, cx.now_ms);
+        self.ledger.record(hash, number, cx.now_ms, window);
+        Record { hash, number, until_ms: cx.now_ms + u64::from(window), leased }
+    }
+
+    /// How long a miss is remembered: a holder's at least as long as it may compute.
+    fn window_ms(&self, hash: u64, leased: bool, rule: &RuleState, now_ms: u64) -> u32 {
+        let window = rule.fill_window_ms();
+        match self.leases.get(&hash).filter(|_| leased) {
+            Some(lease) => window.max(u32::try_from(lease.deadline_ms - now_ms).unwrap_or(u32::MAX)),
+            None => window,
+        }
+    }
+
+    /// A key without a fresh value, or with one to be refreshed, is asked for.
+    pub fn ask(&mut self, ask: &Ask<'_>, session: &Session, cx: &mut Cx<'_>) -> Role {
+        self.revoke_if_below(ask, cx);
+        let connection = session.caller().number();
+        let counters = ask.rule.counters();
+        match self.leases.get_mut(&ask.hash) {
+            // Another key of the same hash.
+            Some(lease) if *lease.key != *ask.key => match ask.found {
+                Kind::Absent => Role::Miss(self.miss(ask.hash, ask.rule, cx)),
+                Kind::Stale | Kind::Early => Role::Old,
+            },
+            Some(lease) => {
+                // The value may have been evicted meanwhile, or have come to its end.
+                lease.kind = match (lease.kind, ask.found) {
+                    (_, Kind::Absent) | (Kind::Absent, _) => Kind::Absent,
+                    (Kind::Stale, _) | (_, Kind::Stale) => Kind::Stale,
+                    (Kind::Early, Kind::Early) => Kind::Early,
+                };
+                if ask.how == How::Plain && lease.holder.is(connection) {
+                    if lease.reentries < lease.rule.policy().reentry {
+                        lease.reentries += 1;
+                        count(&counters.reentries);
+                        return Role::Miss(self.miss(ask.hash, ask.rule, cx));
+                    }
+                    return match ask.found {
+                        Kind::Stale | Kind::Early => Role::Old,
+                        Kind::Absent if session.caller().is_pipelined() => Role::Leased,
+                        // Several may share the connection, each waiting for a reply of its own before it sends more.
+                        Kind::Absent if !lease.tried && ask.hold_ms > 0 => {
+                            lease.tried = true;
+                            Role::Trial
+                        }
+                        Kind::Absent => {
+                            count(&counters.reentries);
+                            Role::Miss(self.miss(ask.hash, ask.rule, cx))
+                        }
+                    };
+                }
+                if let Some(hint) = ask.hint {
+                    lease.hint = Some(hint.into());
+                }
+                if ask.found == Kind::Absent { Role::Leased } else { Role::Old }
+            }
+            None => self.ask_unleased(ask, session, cx),
+        }
+    }
+
+    fn ask_unleased(&mut self, ask: &Ask<'_>, session: &Session, cx: &mut Cx<'_>) -> Role {
+        let (rule, counters) = (ask.rule, ask.rule.counters());
+        let absent = ask.found == Kind::Absent;
+        if self.passes.passes(ask.hash, cx.now_ms) {
+            count(&counters.pass_misses);
+            return match ask.how {
+                How::Plain if !absent => Role::Old,
+                How::Plain => Role::Miss(self.miss(ask.hash, rule, cx)),
+                How::Explicit { .. } => {
+                    // Not worth a lease, but its fill is to be known by its token.
+                    rule.begin_unleased();
+                    let record = self.record(ask.hash, cx.clock.tick(), true, rule, cx);
+                    self.end_token(ask.hash, record.number, rule, cx.now_ms);
+                    Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
+                }
+            };
+        }
+        if self.passes.backs_off(ask.hash, cx.now_ms) {
+            count(&counters.busy_failed);
+            return self.busy(ask, cx);
+        }
+        // Its client would not know that it is to compute before the replies ahead of it are there.
+        if session.is_behind() {
+            count(&counters.misses_behind);
+            return if absent { Role::Miss(self.miss(ask.hash, rule, cx)) } else { Role::Old };
+        }
+        if self.leases.len() >= self.leases_max {
+            count(&counters.busy_leases);
+            return if absent { Role::Miss(self.miss(ask.hash, rule, cx)) } else { Role::Old };
+        }
+        // One that computes for the rule already must not wait for its own slot.
+        let bypass = session.caller().leases() > 0;
+        let token = cx.clock.tick();
+        let may_queue = absent && ask.hold_ms > 0;
+        if !rule.try_start(bypass, may_queue.then_some((ask.hash, token))) {
+            if !absent {
+                return Role::Old;
+            }
+            if may_queue {
+                self.insert(ask, Holder::Queued, token, cx);
+            }
+            return Role::Leased;
+        }
+        let holder = holder(session.caller(), ask.how);
+        self.insert(ask, holder, token, cx);
+        self.passes.begun(ask.hash, cx.now_ms);
+        count(match ask.found {
+            Kind::Absent => &counters.leases,
+            Kind::Stale => &counters.leases_stale,
+            Kind::Early => &counters.leases_early,
+        });
+        let record = self.record(ask.hash, token, true, rule, cx);
+        Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
+    }
+
+    fn insert(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, cx: &Cx<'_>) {
+        let rule = ask.rule;
+        let queued = matches!(holder, Holder::Queued);
+        // One that waits for its slot has no time of its own: its waiters have.
+        let deadline_ms = if queued { u64::MAX } else { cx.now_ms + u64::from(lease_ms(ask.how, rule)) };
+        let lease = Lease {
+            key: ask.key.into(),
+            token,
+            kind: ask.found,
+            holder,
+            rule: Arc::clone(rule),
+            deadline_ms,
+            begun: (!queued).then(|| rule.begin(cx.now_ms)),
+            closing: false,
+            computers: u32::from(!queued),
+            joined_ms: None,
+            reentries: 0,
+            tried: false,
+            queue: Queue::default(),
+            tags: ask.tags.into(),
+            hint: ask.hint.map(Into::into),
+        };
+        self.leases.insert(ask.hash, lease);
+        if !queued {
+            self.deadlines.push(Reverse((deadline_ms, ask.hash, token)));
+        }
+    }
+
+    /// The answer to one that cannot be helped by waiting.
+    fn busy(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) -> Role {
+        if ask.found != Kind::Absent {
+            return Role::Old;
+        }
+        match ask.rule.policy().on_busy {
+            OnBusy::Miss => Role::Miss(self.miss(ask.hash, ask.rule, cx)),
+            OnBusy::Error => Role::Busy,
+        }
+    }
+
+    /// After [`Role::Leased`]: takes a place in the key's queue if waiting can help.
+    pub fn wait(&mut self, ask: &Ask<'_>, hold: &Hold, session: &mut Session, cx: &mut Cx<'_>) -> Waited {
+        let counters = ask.rule.counters();
+        let Some(lease) = self.leases.get_mut(&ask.hash).filter(|lease| *lease.key == *ask.key) else {
+            // A rule whose slots are taken, and one that would not wait for them.
+            count(&counters.busy_no_hold);
+            return self.send_away(ask, cx);
+        };
+        let last = session.caller().peer().needs_free();
+        let trial = lease.holder.is(session.caller().number()) && !session.caller().is_pipelined();
+        let refused: Option<&AtomicU64> = if ask.hold_ms == 0 {
+            Some(&counters.busy_no_hold)
+        } else if !hold.room {
+            Some(&counters.busy_waiters_total)
+        } else if lease.queue.len() >= lease.rule.policy().max_waiters {
+            Some(&counters.busy_waiters)
+        } else if lease
+            .begun
+            .as_ref()
+            .is_some_and(|begun| lease.rule.predict(begun, cx.now_ms, ask.hold_ms) == Prediction::TooLong)
+        {
+            Some(&counters.busy_prediction)
+        } else if !trial && !session.take_free(last) {
+            Some(&counters.last_free_kept)
+        } else {
+            None
+        };
+        if let Some(counter) = refused {
+            count(counter);
+            self.drop_if_deserted(ask.hash);
+            return self.send_away(ask, cx);
+        }
+        count(&counters.held);
+        let (explicit, detached, asked_ms) = match hold.how {
+            How::Plain => (false, false, None),
+            How::Explicit { detached, lease_ms } => (true, detached, lease_ms),
+        };
+        let waiter = Waiter {
+            caller: Arc::clone(session.caller()),
+            request: hold.request,
+            slot: hold.slot,
+            explicit,
+            detached,
+            since: cx.clock.last(),
+            since_ms: cx.now_ms,
+            lease_ms: asked_ms,
+            touch: hold.touch,
+        };
+        let id = self.waiters.push(&mut lease.queue, waiter);
+        session.begin_wait(Wait { hash: ask.hash, request: hold.request, slot: hold.slot, waiter: id });
+        Waited::Waits(id)
+    }
+
+    fn send_away(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) -> Waited {
+        match ask.rule.policy().on_busy {
+            OnBusy::Miss => {
+                let record = self.miss(ask.hash, ask.rule, cx);
+                if let Some(lease) = self.leases.get_mut(&ask.hash).filter(|lease| *lease.key == *ask.key) {
+                    lease.join(cx.now_ms);
+                }
+                Waited::Miss(record)
+            }
+            OnBusy::Error => Waited::Busy,
+        }
+    }
+
+    /// Ends a wait before its time: because of a circle, or because the connection writes the key itself.
+    pub fn withdraw(&mut self, hash: u64, id: WaiterId, circle: bool, cx: &mut Cx<'_>) -> Option<Record> {
+        let lease = self.leases.get_mut(&hash)?;
+        let waiter = self.waiters.unlink(&mut lease.queue, id)?;
+        lease.join(cx.now_ms);
+        let rule = Arc::clone(&lease.rule);
+        rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        if circle {
+            count(&rule.counters().cycles_avoided);
+        }
+        self.drop_if_deserted(hash);
+        Some(self.miss(hash, &rule, cx))
+    }
+
+    /// The time of a waiter is up. `released`: not its time, but its connection sends no more.
+    pub fn expire(&mut self, hash: u64, id: WaiterId, released: bool, cx: &mut Cx<'_>) -> Expired {
+        let Some(lease) = self.leases.get_mut(&hash) else { return Expired::Gone };
+        let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) else { return Expired::Gone };
+        let rule = Arc::clone(&lease.rule);
+        let counters = rule.counters();
+        counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        count(if released { &counters.released } else { &counters.hold_expired });
+        let full = lease.computers >= rule.policy().max_computers;
+        let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;
+        if !busy && !waiter.explicit {
+            lease.join(cx.now_ms);
+        }
+        self.drop_if_deserted(hash);
+        if waiter.explicit {
+            return Expired::Lost(self.miss(hash, &rule, cx));
+        }
+        if full && !released {
+            count(&counters.busy_computers);
+        }
+        if busy { Expired::Busy } else { Expired::Miss(self.miss(hash, &rule, cx)) }
+    }
+
+    /// The miss of a waiter of this connection whose wait was decided while it gave it up: that of the lease, if it has
+    /// it now.
+    pub fn promoted(&mut self, hash: u64, connection: u64, cx: &mut Cx<'_>) -> Record {
+        let Some(lease) = self.leases.get(&hash) else {
+            let (number, window) = (cx.clock.last(), FILL_WINDOW_MAX_MS);
+            self.ledger.record(hash, number, cx.now_ms, window);
+            return Record { hash, number, until_ms: cx.now_ms + u64::from(window), leased: false };
+        };
+        let rule = Arc::clone(&lease.rule);
+        if !lease.holder.is(connection) {
+            return self.miss(hash, &rule, cx);
+        }
+        let number = lease.token;
+        let window = self.window_ms(hash, true, &rule, cx.now_ms);
+        Record { hash, number, until_ms: cx.now_ms + u64::from(window), leased: true }
+    }
+
+    /// A lease that waits for its slot goes when nobody waits with it.
+    fn drop_if_deserted(&mut self, hash: u64) {
+        if let Entry::Occupied(lease) = self.leases.entry(hash)
+            && matches!(lease.get().holder, Holder::Queued)
+            && lease.get().queue.len() == 0
+        {
+            // Its place in the rule's queue is found empty when its turn comes.
+            lease.remove();
+        }
+    }
+
+    /// A waiter's connection is gone; `heard`: the records of the leases that it was told of.
+    pub fn forget_waiter(
+        &mut self,
+        hash: u64,
+        id: WaiterId,
+        connection: u64,
+        heard: &[Record],
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        if self.waiters.unlink(&mut lease.queue, id).is_some() {
+            return self.drop_if_deserted(hash);
+        }
+        // Promoted in the same moment: it has not heard of it and never will.
+        let token = lease.token;
+        if lease.holder.is(connection) && !heard.iter().any(|record| record.number == token) {
+            self.ledger.withdraw(hash, token, cx.now_ms);
+            self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+        }
+    }
+
+    /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
+    pub fn admit(&mut self, admitted: &Admitted, cx: &mut Cx<'_>) {
+        self.drop_if_deserted(admitted.hash);
+        let waits = |lease: &Lease| lease.token == admitted.token && matches!(lease.holder, Holder::Queued);
+        if self.leases.get(&admitted.hash).is_some_and(waits) {
+            self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, cx);
+        } else {
+            cx.admitted.extend(finish_slot(&admitted.rule));
+        }
+    }
+
+    /// A get of several keys does not wait for this one after all.
+    pub fn not_waited_for(&mut self, hash: u64) {
+        self.drop_if_deserted(hash);
+    }
+
+    /// Makes the first waiter the holder; without waiters the lease ends.
+    fn pass_on(
+        &mut self,
+        hash: u64,
+        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        let old_token = lease.token;
+        let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
+        // One whose reply is the next of its connection hears of it at once; any other within `hold_behind`.
+        let waiter = match self.waiters.pop_if(&mut lease.queue, FRONT_SEARCH, front) {
+            Some(waiter) => Some(waiter),
+            None => self.waiters.pop(&mut lease.queue),
+        };
+        let rule = Arc::clone(&lease.rule);
+        let Some(waiter) = waiter else {
+            self.end(hash, false, cx);
+            return;
+        };
+        let token = cx.clock.tick();
+        let how = if waiter.explicit {
+            How::Explicit { detached: waiter.detached, lease_ms: waiter.lease_ms }
+        } else {
+            How::Plain
+        };
+        lease.token = token;
+        lease.holder = holder(&waiter.caller, how);
+        lease.closing = false;
+        lease.reentries = 0;
+        lease.tried = false;
+        lease.join(cx.now_ms);
+        lease.deadline_ms = cx.now_ms + u64::from(lease_ms(how, &rule));
+        // The old holder may be at it still: what this one takes is no measure.
+        if let Some(begun) = lease.begun.replace(rule.begin(cx.now_ms)) {
+            rule.end(&begun, false, None, cx.now_ms);
+        }
+        self.deadlines.push(Reverse((lease.deadline_ms, hash, token)));
+        let hint = lease.hint.clone();
+        count(cause(rule.counters()));
+        rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        self.end_token(hash, old_token, &rule, cx.now_ms);
+        let record = self.record(hash, token, true, &rule, cx);
+        cx.woken.push(Woken { waiter, verdict: Verdict::Holder(Grant { record, hint }) });
+    }
+
+    /// Removes a lease. Who still waits is the caller's to take before.
+    fn end(&mut self, hash: u64, filled: bool, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.remove(&hash) else { return };
+        debug_assert_eq!(lease.queue.len(), 0, "nobody is left behind");
+        if let Some(begun) = &lease.begun {
+            let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
+            lease.rule.end(begun, filled, joined_ms, cx.now_ms);
+            cx.admitted.extend(finish_slot(&lease.rule));
+        }
+        if !filled {
+            self.end_token(hash, lease.token, &lease.rule, cx.now_ms);
+        }
+    }
+
+    /// Remembers the token of a lease that ended unfilled.
+    fn end_token(&mut self, hash: u64, token: u64, rule: &RuleState, now_ms: u64) {
+        if self.ended_order.len() >= self.leases_max
+            && let Some(oldest) = self.ended_order.pop_front()
+        {
+            self.ended.remove(&oldest);
+        }
+        let until = now_ms + u64::from(rule.fill_window_ms());
+        if self.ended.insert(token, (hash, until)).is_none() {
+            self.ended_order.push_back(token);
+        }
+    }
+
+    /// Whether a token is that of the key's lease, or of one that ended unfilled not long ago.
+    pub fn knows_token(&self, hash: u64, token: u64, now_ms: u64) -> bool {
+        self.is_current(hash, token)
+            || self.ended.get(&token).is_some_and(|(of, until)| *of == hash && *until > now_ms)
+    }
+
+    /// Whether a token is that of the key's lease.
+    pub fn is_current(&self, hash: u64, token: u64) -> bool {
+        self.leases
+            .get(&hash)
+            .is_some_and(|lease| lease.token == token && !matches!(lease.holder, Holder::Queued))
+    }
+
+    /// The connection that holds the key's lease.
+    pub fn holder(&self, hash: u64) -> Option<u64> {
+        self.leases.get(&hash)?.holder.caller().map(|caller| caller.number())
+    }
+
+    /// Whether the key has a lease.
+    pub fn is_leased(&self, hash: u64, key: &[u8]) -> bool {
+        self.leases.get(&hash).is_some_and(|lease| *lease.key == *key)
+    }
+
+    /// Whether this connection, or this token, holds the key's lease.
+    pub fn holds(&self, hash: u64, by: Filler) -> bool {
+        self.leases.get(&hash).is_some_and(|lease| match by.token {
+            Some(token) => lease.token == token,
+            None => {
+                matches!(&lease.holder, Holder::Plain(by_miss) if by_miss.caller().number() == by.connection)
+            }
+        })
+    }
+
+    /// A value was stored, by a fill or by anybody: takes all who wait for it. `soft`: it is already stale, by the
+    /// soft event of this number; those who began to wait after that do not get it.
+    pub fn stored(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        by: Filler,
+        soft: Option<u64>,
+        cx: &mut Cx<'_>,
+    ) -> Vec<Waiter> {
+        let Some(lease) = self.leases.get_mut(&hash).filter(|lease| *lease.key == *key) else {
+            self.passes.filled(hash);
+            return Vec::new();
+        };
+        let mut got = Vec::new();
+        // They stand in the order in which they came.
+        let before = |waiter: &Waiter| soft.is_none_or(|soft| waiter.since < soft);
+        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, 1, before) {
+            got.push(waiter);
+        }
+        let counters = lease.rule.counters();
+        for waiter in &got {
+            counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            count(&counters.computes_saved);
+        }
+        let by_holder = match by.token {
+            Some(token) => lease.token == token,
+            // In a pool the one who computes sends on whichever connection is free.
+            None => {
+                lease.holder.is(by.connection)
+                    || by.pooled && lease.computers == 1 && matches!(lease.holder, Holder::Plain(_))
+            }
+        };
+        if soft.is_none() {
+            self.passes.filled(hash);
+            self.end_filled(hash, by_holder, cx);
+            return got;
+        }
+        lease.kind = Kind::Stale;
+        if by_holder {
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        }
+        self.drop_if_deserted(hash);
+        got
+    }
+
+    fn end_filled(&mut self, hash: u64, by_holder: bool, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get(&hash) else { return };
+        let (token, rule) = (lease.token, Arc::clone(&lease.rule));
+        // Filled by another: the holder is at it still, and its fill is to be known as one.
+        self.end(hash, by_holder, cx);
+        if by_holder {
+            self.ended.remove(&token);
+        } else {
+            self.end_token(hash, token, &rule, cx.now_ms);
+        }
+    }
+
+    /// A token was used for a fill: not again. Returns whether its miss is still to be answered for; it is not when
+    /// the connection that was told of it has closed.
+    pub fn use_token(&mut self, token: u64) -> bool {
+        self.ended.remove(&token);
+        // Not to count it keeps an old number a little longer; to count it twice would forget another's miss.
+        self.withdrawn.remove(&token).is_none() && self.withdrawn.len() < self.leases_max
+    }
+
+    /// The connection that was told of this miss has closed.
+    pub fn withdraw_record(&mut self, record: &Record, now_ms: u64) {
+        self.ledger.withdraw(record.hash, record.number, now_ms);
+        if !record.leased {
+            return;
+        }
+        if self.withdrawn.len() >= self.leases_max {
+            self.withdrawn.retain(|_, until| *until > now_ms);
+        }
+        if self.withdrawn.len() < self.leases_max {
+            self.withdrawn.insert(record.number, record.until_ms);
+        }
+    }
+
+    /// A fill was dropped. If it was the holder's, the next in the queue computes.
+    pub fn dropped(&mut self, hash: u64, by: Filler, cx: &mut Cx<'_>) {
+        if self.holds(hash, by) {
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        }
+    }
+
+    /// The key was deleted, bumped or flushed, or softly so: its lease is revoked, and the next in the queue
+    /// computes.
+    pub fn invalidated(&mut self, hash: u64, key: &[u8], cx: &mut Cx<'_>) {
+        if self.is_leased(hash, key)
+            && !self.leases.get(&hash).is_some_and(|l| matches!(l.holder, Holder::Queued))
+        {
+            self.pass_on(hash, &|counters| &counters.promoted_invalidated, cx);
+        }
+    }
+
+    /// Revokes the key's lease if something happened since that concerns it.
+    fn revoke_if_below(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) {
+        let floor = ask.floor.max(ask.soft_floor);
+        if self.leases.get(&ask.hash).is_some_and(|lease| lease.token < floor && *lease.key == *ask.key) {
+            self.invalidated(ask.hash, ask.key, cx);
+        }
+    }
+
+    /// Revokes all leases that an event from outside the shard concerns: `below` gives, for a key's hash and
+    /// tags, the number of the last one.
+    pub fn revoke(&mut self, below: impl Fn(u64, &[u64]) -> u64, cx: &mut Cx<'_>) {
+        let hit: Vec<u64> = self
+            .leases
+            .iter()
+            .filter(|(hash, lease)| {
+                !matches!(lease.holder, Holder::Queued) && lease.token < below(**hash, &lease.tags)
+            })
+            .map(|(hash, _)| *hash)
+            .collect();
+        for hash in hit {
+            self.pass_on(hash, &|counters| &counters.promoted_invalidated, cx);
+        }
+    }
+
+    /// The holder gives up, with a text or without. Returns what those are told who asked for the lease.
+    /// False: the token is not the lease's.
+    pub fn failed(&mut self, hash: u64, token: u64, text: &[u8], cx: &mut Cx<'_>) -> bool {
+        let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == token) else {
+            return false;
+        };
+        let rule = Arc::clone(&lease.rule);
+        count(&rule.counters().failures);
+        let text: Arc<[u8]> = text.into();
+        let mut told = Vec::new();
+        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, |waiter| waiter.explicit) {
+            told.push(waiter);
+        }
+        for waiter in told {
+            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            let record = self.miss(hash, &rule, cx);
+            cx.woken.push(Woken { waiter, verdict: Verdict::Failed(Arc::clone(&text), record) });
+        }
+        self.passes.failed(hash, cx.now_ms);
+        self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        if self.leases.contains_key(&hash) {
+            self.passes.begun(hash, cx.now_ms);
+        }
+        self.ended.remove(&token);
+        true
+    }
+
+    /// The connection that holds this lease is gone.
+    pub fn holder_closed(&mut self, hash: u64, connection: u64, orderly: bool, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        match &lease.holder {
+            Holder::Plain(holding) if holding.caller().number() == connection => {}
+            Holder::Explicit { caller: holding, detached: false }
+                if holding.caller().number() == connection =>
+            {
+                return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+            }
+            _ => return,
+        }
+        if !orderly {
+            return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+        }
+        let deadline = cx.now_ms + u64::from(lease.rule.policy().close_grace_ms);
+        lease.closing = true;
+        lease.deadline_ms = lease.deadline_ms.min(deadline);
+        self.deadlines.push(Reverse((lease.deadline_ms, hash, lease.token)));
+    }
+
+    /// When the next lease's time is up, in milliseconds since the start.
+    pub fn next_deadline_ms(&mut self) -> Option<u64> {
+        while let Some(Reverse((ms, hash, token))) = self.deadlines.peek().copied() {
+            if self.leases.get(&hash).is_some_and(|l| l.token == token && l.deadline_ms == ms) {
+                return Some(ms);
+            }
+            self.deadlines.pop();
+        }
+        None
+    }
+
+    /// Ends leases whose time is up.
+    pub fn handle_timeouts(&mut self, cx: &mut Cx<'_>) {
+        while let Some(ms) = self.next_deadline_ms().filter(|ms| *ms <= cx.now_ms) {
+            let Some(Reverse((_, hash, _))) = self.deadlines.pop() else { return };
+            debug_assert!(ms <= cx.now_ms);
+            self.time_is_up(hash, cx);
+        }
+    }
+
+    fn time_is_up(&mut self, hash: u64, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        if lease.closing {
+            return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+        }
+        let rule = Arc::clone(&lease.rule);
+        let (policy, counters) = (rule.policy(), rule.counters());
+        count(&counters.unset);
+        // An old value is there: others were not made to wait.
+        let passes = lease.kind == Kind::Absent
+            && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, cx.now_ms);
+        if !passes {
+            return self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
+        }
+        count(&counters.pass_entered);
+        let mut waiting = Vec::new();
+        while let Some(waiter) = self.waiters.pop(&mut lease.queue) {
+            waiting.push(waiter);
+        }
+        self.end(hash, false, cx);
+        for waiter in waiting {
+            counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            let record = self.miss(hash, &rule, cx);
+            cx.woken.push(Woken { waiter, verdict: Verdict::Miss(record) });
+        }
+    }
+
+    /// Whether the key is let pass, without a lease.
+    pub fn passes(&self, hash: u64, now_ms: u64) -> bool {
+        self.passes.passes(hash, now_ms)
+    }
+
+    /// Leases there are.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Nobody computes.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Waiters there are.
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Bytes of the waiters' table.
+    pub fn waiters_bytes(&self) -> usize {
+        self.waiters.bytes()
+    }
+
+    /// Calls `each` for all leases.
+    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
+        for lease in self.leases.values() {
+            each(view(lease, now_ms));
+        }
+    }
+
+    /// The key's lease.
+    pub fn lease(&self, hash: u64, key: &[u8], now_ms: u64) -> Option<LeaseView> {
+        self.leases.get(&hash).filter(|lease| *lease.key == *key).map(|lease| view(lease, now_ms))
+    }
+
+    /// Walks everything: for tests.
+    ///
+    /// # Panics
+    /// Where an invariant does not hold.
+    pub fn verify(&self) {
+        let mut waiting = 0;
+        for (hash, lease) in &self.leases {
+            let queued = self.waiters.iter(&lease.queue).count();
+            assert_eq!(queued, lease.queue.len() as usize, "a queue's length is right");
+            waiting += queued;
+            if matches!(lease.holder, Holder::Queued) {
+                assert!(queued > 0, "a lease without a holder has waiters");
+                assert!(lease.begun.is_none(), "a lease without a holder does not compute");
+            } else {
+                assert!(lease.begun.is_some(), "a holder computes");
+                let found =
+                    self.deadlines.iter().any(|Reverse(d)| *d == (lease.deadline_ms, *hash, lease.token));
+                assert!(found, "a lease has a deadline");
+            }
+        }
+        assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
+        assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
+    }
+}
+
+/// A lease of this rule computes no more; returns the one that has its slot now.
+fn finish_slot(rule: &Arc<RuleState>) -> Option<Admitted> {
+    rule.finish_slot().map(|(hash, token)| Admitted { rule: Arc::clone(rule), hash, token })
+}
+
+fn view(lease: &Lease, now_ms: u64) -> LeaseView {
+    LeaseView {
+        key: lease.key.clone(),
+        token: lease.token,
+        kind: lease.kind,
+        holder: lease.holder.caller().map(|caller| caller.number()),
+        explicit: matches!(lease.holder, Holder::Explicit { .. }),
+        age_ms: lease.begun.map_or(0, |begun| now_ms.saturating_sub(begun.ms)),
+        left_ms: lease.deadline_ms.saturating_sub(now_ms),
+        waiters: lease.queue.len(),
+        computers: lease.computers,
+    }
+}
+
+fn holder(caller: &Arc<Caller>, how: How) -> Holder {
+    let holding = Holding::new(Arc::clone(caller));
+    match how {
+        How::Plain => Holder::Plain(holding),
+        How::Explicit { detached, .. } => Holder::Explicit { caller: holding, detached },
+    }
+}
+
+fn lease_ms(how: How, rule: &RuleState) -> u32 {
+    match how {
+        How::Explicit { lease_ms: Some(ms), .. } => ms,
+        _ => rule.lease_ms(),
+    }
+}

@@ -1,0 +1,427 @@
+//! Outstanding misses by key: which miss a fill without a token belongs to.
+//!
+//! An entry says how many misses of a key are outstanding and the smallest number that was noted at one of
+//! them. A fill lowers the count and never raises the number, because nobody knows whose fill it was; when the
+//! count is 0 the entry goes. A client that never fills must not hold its key's number down for ever, so an entry has two
+//! generations, and the older one ages out as a whole once its last miss is a fill window old.
+//!
+//! Which generation a fill came from is not known either. It is counted against the younger one, so the older
+//! number stays; but then the younger one's count may be short by as many when the older one ages out. That many
+//! are carried over, for one generation.
+//!
+//! A connection that closes withdraws the misses it was told of, also those that were filled through another
+//! connection of its pool and are counted off already. As many fills as came from a connection that was told of no
+//! miss, so many withdrawals are let pass.
+//!
+//! The table is bounded. A miss that finds no room leaves its number in a fixed array, slot by hash: the
+//! smallest one lost, kept until a fill window has passed since the slot's last loss. A fill counts as of
+//! the smaller of its entry and its slot: it fails closed. While a slot counts, no fill lowers an entry: its
+//! miss may be the one that was lost.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+
+use crate::fence::slot;
+use crate::hash::BuildIdentity;
+
+/// Outstanding misses of a shard's keys. See the module's text.
+#[derive(Debug)]
+pub struct Ledger {
+    entries: HashMap<u64, Entry, BuildIdentity>,
+    most: usize,
+    lost: Box<[Loss]>,
+    /// Where the search for entries to drop goes on.
+    losses: u64,
+}
+
+/// The smallest number that found no room in the table.
+#[derive(Debug, Clone, Copy, Default)]
+struct Loss {
+    number: u64,
+    until_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    old: Generation,
+    new: Generation,
+    /// Fills counted against `new` that may have been `old`'s.
+    unsure: u32,
+    window_ms: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Generation {
+    /// The smallest number; meaningless while nothing was recorded (`until_ms` is 0).
+    oldest: u64,
+    /// The largest number.
+    newest: u64,
+    count: u32,
+    /// Carried over from the one before.
+    carried: u32,
+    /// Fills that came from connections without the miss: whose closing withdraws nothing.
+    foreign: u32,
+    start_ms: u64,
+    until_ms: u64,
+}
+
+impl Generation {
+    fn is_empty(&self) -> bool {
+        self.until_ms == 0
+    }
+
+    fn total(&self) -> u32 {
+        self.count + self.carried
+    }
+
+    /// A miss with this number may be one of these.
+    fn covers(&self, number: u64) -> bool {
+        !self.is_empty() && number >= self.oldest
+    }
+}
+
+impl Entry {
+    /// Lets go of what is too old.
+    fn age(&mut self, now_ms: u64) {
+        let window = u64::from(self.window_ms);
+        if !self.old.is_empty() && self.old.until_ms <= now_ms {
+            if !self.new.is_empty() {
+                self.new.carried += self.old.total().min(self.unsure);
+            }
+            self.old = Generation::default();
+            self.unsure = 0;
+        }
+        if self.old.is_empty() && !self.new.is_empty() {
+            if self.new.until_ms <= now_ms {
+                self.new = Generation::default();
+            } else if self.new.start_ms + window / 2 <= now_ms {
+                self.old = std::mem::take(&mut self.new);
+            }
+        }
+    }
+
+    fn total(&self) -> u32 {
+        self.old.total() + self.new.total()
+    }
+
+    fn number(&self) -> Option<u64> {
+        let numbers = [&self.old, &self.new].into_iter().filter(|g| !g.is_empty()).map(|g| g.oldest);
+        if self.total() == 0 { None } else { numbers.min() }
+    }
+}
+
+/// Bytes that an entry takes in its table.
+const ENTRY_BYTES: usize = 2 * (size_of::<Entry>() + 16);
+
+impl Ledger {
+    /// A ledger of so many bytes: seven eighths for entries, the rest for what finds no room.
+    pub fn new(bytes: usize) -> Self {
+        let slots = 1 << (bytes / 8 / size_of::<Loss>()).max(1).ilog2();
+        Self::with(bytes * 7 / 8 / ENTRY_BYTES, slots)
+    }
+
+    /// A ledger of so many entries and slots for losses (a power of two).
+    pub fn with(entries: usize, slots: usize) -> Self {
+        debug_assert!(slots.is_power_of_two());
+        Self {
+            entries: HashMap::with_hasher(BuildIdentity),
+            most: entries.max(1),
+            lost: vec![Loss::default(); slots].into(),
+            losses: 0,
+        }
+    }
+
+    /// A miss under a rule whose fill window is `window_ms`.
+    pub fn record(&mut self, hash: u64, number: u64, now_ms: u64, window_ms: u32) {
+        if self.entries.len() >= self.most && !self.entries.contains_key(&hash) {
+            self.drop_aged(now_ms);
+            if self.entries.len() >= self.most {
+                return self.lose(hash, number, now_ms + u64::from(window_ms), now_ms);
+            }
+        }
+        let entry = self.entries.entry(hash).or_insert(Entry {
+            old: Generation::default(),
+            new: Generation::default(),
+            unsure: 0,
+            window_ms,
+        });
+        entry.window_ms = window_ms;
+        entry.age(now_ms);
+        let new = &mut entry.new;
+        if new.is_empty() {
+            *new = Generation { oldest: number, start_ms: now_ms.max(1), ..*new };
+        }
+        new.oldest = new.oldest.min(number);
+        new.newest = new.newest.max(number);
+        new.count += 1;
+        // The window may have become shorter since; a miss keeps the one it was told under.
+        new.until_ms = new.until_ms.max(now_ms + u64::from(window_ms)).max(1);
+    }
+
+    fn lose(&mut self, hash: u64, number: u64, until_ms: u64, now_ms: u64) {
+        self.losses += 1;
+        let at = slot(hash, self.lost.len());
+        let loss = &mut self.lost[at];
+        let smallest = if loss.until_ms > now_ms { loss.number.min(number) } else { number };
+        *loss = Loss { number: smallest, until_ms: loss.until_ms.max(until_ms) };
+    }
+
+    /// The number as of which a fill counts, if a miss of its key is outstanding or may be.
+    pub fn oldest(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
+        let entry = match self.entries.entry(hash) {
+            MapEntry::Occupied(mut entry) => {
+                entry.get_mut().age(now_ms);
+                let number = entry.get().number();
+                if number.is_none() {
+                    entry.remove();
+                }
+                number
+            }
+            MapEntry::Vacant(_) => None,
+        };
+        let loss = self.lost[slot(hash, self.lost.len())];
+        let loss = (loss.until_ms > now_ms).then_some(loss.number);
+        match (entry, loss) {
+            (Some(entry), Some(loss)) => Some(entry.min(loss)),
+            (entry, loss) => entry.or(loss),
+        }
+    }
+
+    /// A fill came for a miss: that with this `number` if it is known, else whichever it was. `foreign`: from a
+    /// connection that was told of none.
+    pub fn fill(&mut self, hash: u64, number: Option<u64>, foreign: bool, now_ms: u64) {
+        self.lower(hash, now_ms, |entry| {
+            // A token is known for longer than its miss is remembered.
+            if number.is_some_and(|number| !entry.old.covers(number) && !entry.new.covers(number)) {
+                return;
+            }
+            let newest = if entry.new.is_empty() { &mut entry.old } else { &mut entry.new };
+            newest.foreign += u32::from(foreign);
+            if entry.new.count > 0 {
+                entry.new.count -= 1;
+                entry.unsure += u32::from(entry.old.total() > 0);
+            } else if entry.old.count > 0 {
+                entry.old.count -= 1;
+            } else if entry.new.carried > 0 {
+                entry.new.carried -= 1;
+            } else {
+                entry.old.carried = entry.old.carried.saturating_sub(1);
+            }
+        });
+    }
+
+    /// The miss with this number will not be filled: its connection is gone.
+    pub fn withdraw(&mut self, hash: u64, number: u64, now_ms: u64) {
+        self.lower(hash, now_ms, |entry| {
+            let in_old = entry.old.covers(number) && number <= entry.old.newest;
+            // The same number may have been noted in both: then it is taken for the older one's, which ages out anyway.
+            let in_new = entry.new.covers(number) && !in_old;
+            if !in_new && !entry.old.covers(number) {
+                return;
+            }
+            // It may have been filled through another connection.
+            for foreign in [&mut entry.old.foreign, &mut entry.new.foreign] {
+                if *foreign > 0 {
+                    *foreign -= 1;
+                    return;
+                }
+            }
+            let (first, second) =
+                if in_new { (&mut entry.new, &mut entry.old) } else { (&mut entry.old, &mut entry.new) };
+            for count in [&mut first.count, &mut first.carried, &mut second.count, &mut second.carried] {
+                if *count > 0 {
+                    *count -= 1;
+                    return;
+                }
+            }
+        });
+    }
+
+    fn lower(&mut self, hash: u64, now_ms: u64, lower: impl FnOnce(&mut Entry)) {
+        if self.lost[slot(hash, self.lost.len())].until_ms > now_ms {
+            return;
+        }
+        let MapEntry::Occupied(mut entry) = self.entries.entry(hash) else { return };
+        entry.get_mut().age(now_ms);
+        lower(entry.get_mut());
+        if entry.get().total() == 0 {
+            entry.remove();
+        }
+    }
+
+    /// Makes room by letting go of entries that are too old.
+    fn drop_aged(&mut self, now_ms: u64) {
+        // Rare (the table is full) and then worth a walk only while the last one was of use.
+        if self.losses.is_multiple_of(64) {
+            self.entries.retain(|_, entry| {
+                entry.age(now_ms);
+                entry.total() > 0
+            });
+        }
+    }
+
+    /// Keys with outstanding misses.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// No key has one.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Slots that stand for misses that found no room.
+    pub fn slots_in_loss(&self, now_ms: u64) -> usize {
+        self.lost.iter().filter(|loss| loss.until_ms > now_ms).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u32 = 1000;
+
+    fn ledger() -> Ledger {
+        Ledger::with(100, 4)
+    }
+
+    #[test]
+    fn a_fill_lowers_the_count_and_never_raises_the_number() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 5, WINDOW);
+        ledger.record(1, 20, 6, WINDOW);
+        assert_eq!(ledger.oldest(1, 7), Some(10));
+        ledger.fill(1, None, false, 8);
+        assert_eq!(ledger.oldest(1, 9), Some(10), "whose fill it was is not known");
+        ledger.fill(1, None, false, 9);
+        assert_eq!(ledger.oldest(1, 9), None);
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn only_what_is_a_window_old_ages_out() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 100, WINDOW);
+        ledger.record(1, 20, 700, WINDOW);
+        assert_eq!(ledger.oldest(1, 1099), Some(10));
+        assert_eq!(ledger.oldest(1, 1100), Some(20), "the first was never filled");
+        assert_eq!(ledger.oldest(1, 1699), Some(20));
+        assert_eq!(ledger.oldest(1, 1700), None);
+    }
+
+    #[test]
+    fn a_fill_of_the_older_miss_does_not_hide_the_younger_one() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 100, WINDOW);
+        ledger.record(1, 20, 1000, WINDOW);
+        ledger.fill(1, None, false, 1050);
+        // It was the first one's. The second is outstanding, long after the first would have aged out.
+        assert_eq!(ledger.oldest(1, 1500), Some(20));
+        ledger.fill(1, None, false, 1600);
+        assert_eq!(ledger.oldest(1, 1600), None);
+    }
+
+    #[test]
+    fn one_that_never_fills_does_not_hold_the_number_down_for_ever() {
+        let mut ledger = ledger();
+        ledger.record(1, 1, 1, WINDOW);
+        let mut number = 1;
+        for now in (10..20_000).step_by(10) {
+            number += 1;
+            ledger.record(1, number, now, WINDOW);
+            if now > 6000 {
+                let oldest = ledger.oldest(1, now).unwrap();
+                assert!(number - oldest <= 10 * u64::from(WINDOW) / 10, "{oldest} of {number} at {now}");
+            }
+            ledger.fill(1, None, false, now + 5);
+        }
+        assert_eq!(ledger.oldest(1, 22_000), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_leaves_its_number() {
+        let mut ledger = Ledger::with(2, 1);
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.record(2, 11, 0, WINDOW);
+        ledger.record(3, 12, 100, WINDOW);
+        ledger.record(4, 13, 200, WINDOW);
+        assert_eq!(ledger.oldest(3, 300), Some(12));
+        assert_eq!(ledger.oldest(9, 300), Some(12), "fails closed");
+        assert_eq!(ledger.oldest(1, 300), Some(10));
+        assert_eq!(ledger.slots_in_loss(300), 1);
+        assert_eq!(ledger.oldest(9, 1200), None);
+    }
+
+    #[test]
+    fn a_number_noted_twice_is_withdrawn_from_the_older_generation() {
+        let mut ledger = ledger();
+        ledger.record(1, 9, 0, WINDOW);
+        ledger.record(1, 10, 1, WINDOW);
+        ledger.record(1, 10, 600, WINDOW);
+        ledger.withdraw(1, 10, 700);
+        ledger.withdraw(1, 9, 700);
+        assert_eq!(
+            ledger.oldest(1, 1100),
+            Some(10),
+            "one with that number is outstanding, and it is the younger one"
+        );
+    }
+
+    #[test]
+    fn a_withdrawn_miss_is_gone() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.withdraw(1, 10, 1);
+        assert_eq!(ledger.oldest(1, 2), None);
+        ledger.withdraw(1, 10, 3);
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn what_was_filled_through_another_connection_is_not_withdrawn_again() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.fill(1, None, true, 1);
+        ledger.record(1, 20, 2, WINDOW);
+        ledger.withdraw(1, 10, 3);
+        assert_eq!(ledger.oldest(1, 4), Some(20), "it was told of an earlier miss");
+        ledger.record(1, 30, 5, WINDOW);
+        ledger.fill(1, None, true, 6);
+        ledger.withdraw(1, 20, 7);
+        assert_eq!(ledger.oldest(1, 8), Some(20), "it may be the one that was filled");
+        ledger.withdraw(1, 30, 9);
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn a_token_whose_miss_is_forgotten_takes_no_other() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.record(1, 20, 1500, WINDOW);
+        ledger.fill(1, Some(10), true, 1600);
+        assert_eq!(ledger.oldest(1, 1700), Some(20));
+        ledger.fill(1, Some(20), true, 1800);
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn a_fill_of_a_lost_miss_takes_no_other() {
+        let mut ledger = Ledger::with(1, 1);
+        ledger.record(2, 5, 0, WINDOW);
+        ledger.record(1, 10, 500, WINDOW);
+        assert_eq!(ledger.oldest(2, 1300), Some(10), "its entry is over and makes room");
+        ledger.record(1, 20, 1400, WINDOW);
+        ledger.fill(1, None, true, 1450);
+        assert_eq!(ledger.oldest(1, 2000), Some(20), "longer than the loss counts");
+    }
+
+    #[test]
+    fn a_miss_keeps_the_window_it_was_told_under() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.record(1, 20, 10, WINDOW / 10);
+        assert_eq!(ledger.oldest(1, 900), Some(10));
+        assert_eq!(ledger.oldest(1, 1000), None);
+    }
+}

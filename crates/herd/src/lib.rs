@@ -1,0 +1,42 @@
+//! Who computes a missing value, who waits for it, and which fills are too late.
+//!
+//! [`Herd`] is the part of one shard: it grants leases, keeps waiters in order, and is told of fills, writes,
+//! deletes, closed connections and time. What all shards share is with the rules ([`RuleState`]), the peers
+//! ([`Peers`]) and the [`WaitGraph`]; what one connection has going is its [`Session`].
+//!
+//! Nothing here reads a clock, a socket or an item: time, numbers and tickets come in as arguments, and what
+//! is to be done comes out.
+
+#![forbid(unsafe_code)]
+
+mod ask;
+mod caller;
+mod cycle;
+mod fence;
+mod freshness;
+mod hash;
+mod herd;
+mod lease;
+mod ledger;
+mod pass;
+mod policy;
+mod rule;
+mod session;
+mod times;
+mod waiters;
+
+pub use ask::{Admitted, Ask, Clock, Cx, Expired, Filler, Grant, Hold, How, Role, Verdict, Waited, Woken};
+pub use caller::{Caller, Peer, PeerKey, Peers};
+pub use cycle::{STEPS_MAX, Step, WaitGraph, Walk};
+pub use fence::{Events, Fence};
+pub use freshness::refresh_at;
+pub use herd::{Herd, HerdConfig, LEASE_BYTES};
+pub use lease::{Kind, LeaseView};
+pub use ledger::Ledger;
+pub use policy::{
+    FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Policy,
+};
+pub use rule::{RuleCounters, RuleState, WAIT_BUCKETS_MS};
+pub use session::{Record, Session, Wait};
+pub use times::{Ran, Times};
+pub use waiters::{Waiter, WaiterId};

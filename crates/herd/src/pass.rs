@@ -1,0 +1,134 @@
+//! Keys that are not worth a lease for a while: never filled, or failed not long ago.
+
+use std::collections::HashMap;
+
+use crate::hash::BuildIdentity;
+
+/// Longest time a key is let pass, in milliseconds.
+pub(crate) const PASS_MAX_MS: u64 = 120_000;
+/// First time after a failure in which nobody else computes, in milliseconds; doubles.
+pub(crate) const BACK_OFF_MS: u64 = 1_000;
+/// Longest such time, in milliseconds.
+pub(crate) const BACK_OFF_MAX_MS: u64 = 30_000;
+
+/// What is remembered of a key without a value.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Troubled {
+    /// Leases in a row that ended unfilled.
+    unset: u32,
+    /// Gets pass without lease and hold until then.
+    pass_until_ms: u64,
+    pass_for_ms: u64,
+    /// It failed: once a computation has begun, nobody else computes for so long.
+    back_off_ms: u64,
+    back_off_until_ms: u64,
+    /// When it was last of use.
+    used_ms: u64,
+}
+
+/// Keys that are let pass. Bounded: what does not fit is treated as any key.
+#[derive(Debug)]
+pub(crate) struct PassList {
+    keys: HashMap<u64, Troubled, BuildIdentity>,
+    most: usize,
+}
+
+impl PassList {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { keys: HashMap::with_hasher(BuildIdentity), most: most.max(1) }
+    }
+
+    pub(crate) fn passes(&self, hash: u64, now_ms: u64) -> bool {
+        self.keys.get(&hash).is_some_and(|key| key.pass_until_ms > now_ms)
+    }
+
+    pub(crate) fn backs_off(&self, hash: u64, now_ms: u64) -> bool {
+        self.keys.get(&hash).is_some_and(|key| key.back_off_until_ms > now_ms)
+    }
+
+    /// A lease ended unfilled by a holder that lives. True: the key is let pass now.
+    pub(crate) fn unset(&mut self, hash: u64, after: u32, pass_for_ms: u32, now_ms: u64) -> bool {
+        let Some(key) = self.key(hash, now_ms) else { return false };
+        key.unset += 1;
+        if key.unset < after {
+            return false;
+        }
+        let twice = key.pass_for_ms * 2;
+        key.pass_for_ms = twice.clamp(u64::from(pass_for_ms), PASS_MAX_MS.max(u64::from(pass_for_ms)));
+        key.pass_until_ms = now_ms + key.pass_for_ms;
+        // One more unfilled lease after it, and it is let pass again.
+        key.unset = after - 1;
+        true
+    }
+
+    /// A computation failed: the next begins at once, those after it one per back-off.
+    pub(crate) fn failed(&mut self, hash: u64, now_ms: u64) {
+        let Some(key) = self.key(hash, now_ms) else { return };
+        key.back_off_ms = (key.back_off_ms * 2).clamp(BACK_OFF_MS, BACK_OFF_MAX_MS);
+    }
+
+    /// A computation begins.
+    pub(crate) fn begun(&mut self, hash: u64, now_ms: u64) {
+        if let Some(key) = self.keys.get_mut(&hash).filter(|key| key.back_off_ms > 0) {
+            key.back_off_until_ms = now_ms + key.back_off_ms;
+            key.used_ms = now_ms;
+        }
+    }
+
+    /// It was filled.
+    pub(crate) fn filled(&mut self, hash: u64) {
+        self.keys.remove(&hash);
+    }
+
+    fn key(&mut self, hash: u64, now_ms: u64) -> Option<&mut Troubled> {
+        if self.keys.len() >= self.most && !self.keys.contains_key(&hash) {
+            self.keys.retain(|_, key| key.used_ms + 2 * PASS_MAX_MS > now_ms);
+            if self.keys.len() >= self.most {
+                return None;
+            }
+        }
+        let key = self.keys.entry(hash).or_default();
+        key.used_ms = now_ms;
+        Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn let_pass_after_so_many_and_for_twice_as_long_each_time() {
+        let mut list = PassList::new(10);
+        assert!(!list.unset(1, 2, 10_000, 0));
+        assert!(!list.passes(1, 0));
+        assert!(list.unset(1, 2, 10_000, 5));
+        assert!(list.passes(1, 10_004) && !list.passes(1, 10_005));
+        assert!(list.unset(1, 2, 10_000, 20_000), "once more is enough");
+        assert!(list.passes(1, 39_999) && !list.passes(1, 40_000));
+        for n in 1..10 {
+            list.unset(1, 2, 10_000, n * 1_000_000);
+        }
+        assert!(list.passes(1, 9_119_999) && !list.passes(1, 9_120_000), "up to two minutes");
+        list.filled(1);
+        assert!(!list.passes(1, 9_000_001));
+        assert!(!list.unset(1, 2, 10_000, 9_000_002));
+    }
+
+    #[test]
+    fn backs_off_longer_each_time() {
+        let mut list = PassList::new(1);
+        list.begun(1, 0);
+        list.failed(1, 0);
+        assert!(!list.backs_off(1, 0), "the next begins at once");
+        list.begun(1, 0);
+        assert!(list.backs_off(1, 999) && !list.backs_off(1, 1000));
+        list.failed(1, 500);
+        assert!(list.backs_off(1, 999), "no sooner than that");
+        list.begun(1, 1000);
+        assert!(list.backs_off(1, 2999) && !list.backs_off(1, 3000));
+        list.failed(2, 1000);
+        list.begun(2, 1000);
+        assert!(!list.backs_off(2, 1001), "no room");
+    }
+}

@@ -1,0 +1,117 @@
+//! The terms under which a rule protects its keys.
+
+/// How long the holder of a lease may compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LeaseTime {
+    /// Four times the learned p99, within [`LEASE_MIN_MS`]..=[`LEASE_MAX_MS`]; [`LEASE_UNLEARNED_MS`] until
+    /// enough computations were seen.
+    #[default]
+    Auto,
+    /// So many milliseconds.
+    Fixed(u32),
+}
+
+/// Shortest automatic lease, in milliseconds.
+pub const LEASE_MIN_MS: u32 = 500;
+/// Longest automatic lease, in milliseconds.
+pub const LEASE_MAX_MS: u32 = 30_000;
+/// The automatic lease before anything is learned, in milliseconds.
+pub const LEASE_UNLEARNED_MS: u32 = 3_000;
+
+/// Longest automatic fill window, in milliseconds.
+pub(crate) const FILL_WINDOW_MAX_MS: u32 = 60_000;
+
+/// How long a miss is remembered for the fill that belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FillWindow {
+    /// Twice the lease time, within 2 s..=60 s.
+    #[default]
+    Auto,
+    /// So many milliseconds.
+    Fixed(u32),
+}
+
+/// What a client gets that cannot be helped by waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnBusy {
+    /// A miss, as memcached would answer.
+    #[default]
+    Miss,
+    /// `SERVER_ERROR busy`.
+    Error,
+}
+
+/// Which miss a fill without a token belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Owner {
+    /// The oldest outstanding miss of the key, whichever connection had it: right for connection pools.
+    #[default]
+    Key,
+    /// The miss of the connection that fills.
+    Connection,
+}
+
+/// The terms of one rule. Times are milliseconds but for `grace_s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether misses under the rule are leased at all: it names one of `hold lease grace early`. Without,
+    /// misses are recorded and fills fenced, and that is all.
+    pub leases: bool,
+    /// Longest a plain get is held; 0..=60,000.
+    pub hold_ms: u32,
+    /// The same for a get of several keys.
+    pub hold_many_ms: u32,
+    /// What is left of a hold once a finished reply waits behind it.
+    pub hold_behind_ms: u32,
+    /// How long a holder may compute.
+    pub lease: LeaseTime,
+    /// How long a fill is waited for after the holder's orderly close.
+    pub close_grace_ms: u32,
+    /// Seconds for which the old value is served after its expiry while one refreshes.
+    pub grace_s: u32,
+    /// One reader is sent to refresh a value before it expires.
+    pub early: bool,
+    /// Misses a holder may see on its own lease; 0..=16.
+    pub reentry: u8,
+    /// Leases that end unfilled until a key is let pass; at least 1.
+    pub pass_after: u32,
+    /// For how long it is let pass at first; doubles to 120 s.
+    pub pass_for_ms: u32,
+    /// Waiters of one key at most.
+    pub max_waiters: u32,
+    /// Clients that compute one key at most, before others get `on_busy`.
+    pub max_computers: u32,
+    /// Leases of the rule that compute at once at most.
+    pub rule_computers: Option<u32>,
+    /// The answer when waiting does not help.
+    pub on_busy: OnBusy,
+    /// Which miss a fill without a token belongs to.
+    pub owner: Owner,
+    /// How long a miss is remembered.
+    pub fill_window: FillWindow,
+}
+
+impl Default for Policy {
+    /// The terms of a rule that names only `lease`.
+    fn default() -> Self {
+        Self {
+            leases: true,
+            hold_ms: 400,
+            hold_many_ms: 100,
+            hold_behind_ms: 50,
+            lease: LeaseTime::Auto,
+            close_grace_ms: 50,
+            grace_s: 0,
+            early: false,
+            reentry: 1,
+            pass_after: 2,
+            pass_for_ms: 10_000,
+            max_waiters: 1024,
+            max_computers: 4,
+            rule_computers: None,
+            on_busy: OnBusy::Miss,
+            owner: Owner::Key,
+            fill_window: FillWindow::Auto,
+        }
+    }
+}

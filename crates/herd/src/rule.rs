@@ -1,0 +1,389 @@
+//! What all keys of a rule share: terms, learned times, counts, and who computes at once.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::policy::{
+    FILL_WINDOW_MAX_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
+};
+use crate::times::{Ran, Times};
+
+/// A rule at work. Leases keep the one they were granted under.
+#[derive(Debug)]
+pub struct RuleState {
+    policy: Policy,
+    running: Arc<Running>,
+}
+
+/// What survives a change of the rule's terms.
+#[derive(Debug, Default)]
+struct Running {
+    times: Mutex<Times>,
+    slots: Mutex<Slots>,
+    /// Leases that compute.
+    computing: AtomicU32,
+    /// Computations begun, leased or not.
+    begun: AtomicU64,
+    /// Leases granted, for the choice of probes.
+    granted: AtomicU64,
+    counters: RuleCounters,
+}
+
+/// Who may compute at once, of a rule with `rule_computers`.
+#[derive(Debug, Default)]
+struct Slots {
+    taken: u32,
+    /// Leases that wait for a slot, as (key's hash, token).
+    queue: VecDeque<(u64, u64)>,
+}
+
+/// What a lease notes when it begins to compute.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun {
+    pub(crate) ms: u64,
+    /// Which computation of the rule it is.
+    nth: u64,
+    others: u32,
+    pub(crate) probe: bool,
+}
+
+/// Whether to wait for a computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prediction {
+    Fits,
+    /// It will not fit, but this lease was chosen to find out.
+    Probe,
+    TooLong,
+}
+
+/// One lease in so many is waited for although it will not fit.
+const PROBE_EVERY: u64 = 16;
+
+impl RuleState {
+    /// A rule that has not seen a key yet.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, running: Arc::default() }
+    }
+
+    /// The same rule under other terms: it keeps what it has learned and counted.
+    #[must_use]
+    pub fn with_policy(&self, policy: Policy) -> Self {
+        Self { policy, running: Arc::clone(&self.running) }
+    }
+
+    /// Its terms.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Its counts.
+    pub fn counters(&self) -> &RuleCounters {
+        &self.running.counters
+    }
+
+    /// Leases of the rule that compute now.
+    pub fn computing(&self) -> u32 {
+        self.running.computing.load(Relaxed)
+    }
+
+    /// Leases that have one of the rule's slots now; 0 without `rule_computers`.
+    pub fn slots_taken(&self) -> u32 {
+        self.slots().taken
+    }
+
+    /// Learned p50, p90 and p99 in milliseconds, once something is learned.
+    pub fn learned_ms(&self) -> Option<[u32; 3]> {
+        let times = self.times();
+        Some([times.percentile(50)?, times.recent(90)?, times.percentile(99)?])
+    }
+
+    /// The learned p90 of the last computations, in milliseconds.
+    pub fn p90_ms(&self) -> Option<u32> {
+        self.times().recent(90)
+    }
+
+    /// How long a holder may compute, in milliseconds.
+    pub fn lease_ms(&self) -> u32 {
+        match self.policy.lease {
+            LeaseTime::Fixed(ms) => ms,
+            LeaseTime::Auto => {
+                let times = self.times();
+                let learned = times.percentile(99).filter(|_| times.len() >= Times::ENOUGH);
+                learned
+                    .map_or(LEASE_UNLEARNED_MS, |p99| p99.saturating_mul(4).clamp(LEASE_MIN_MS, LEASE_MAX_MS))
+            }
+        }
+    }
+
+    /// How long a miss is remembered for its fill, in milliseconds.
+    pub fn fill_window_ms(&self) -> u32 {
+        match self.policy.fill_window {
+            FillWindow::Fixed(ms) => ms,
+            FillWindow::Auto => self.lease_ms().saturating_mul(2).clamp(2_000, FILL_WINDOW_MAX_MS),
+        }
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.running.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.running.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lease wants to compute. `bypass`: its connection computes for the rule already. False: it is to wait
+    /// for a slot; `queue` names it then.
+    pub(crate) fn try_start(&self, bypass: bool, queue: Option<(u64, u64)>) -> bool {
+        let Some(most) = self.policy.rule_computers else { return true };
+        let mut slots = self.slots();
+        if slots.taken < most || bypass {
+            slots.taken += 1;
+            return true;
+        }
+        slots.queue.extend(queue);
+        false
+    }
+
+    /// A lease computes no more. Returns the lease that has its slot now.
+    pub(crate) fn finish_slot(&self) -> Option<(u64, u64)> {
+        self.policy.rule_computers?;
+        let mut slots = self.slots();
+        let next = slots.queue.pop_front();
+        if next.is_none() {
+            slots.taken = slots.taken.saturating_sub(1);
+        }
+        next
+    }
+
+    /// A computation begins.
+    pub(crate) fn begin(&self, now_ms: u64) -> Begun {
+        let nth = self.running.begun.fetch_add(1, Relaxed) + 1;
+        let others = self.running.computing.fetch_add(1, Relaxed);
+        let probe = self.running.granted.fetch_add(1, Relaxed) % PROBE_EVERY == PROBE_EVERY - 1;
+        Begun { ms: now_ms, nth, others, probe }
+    }
+
+    /// A client computes without a lease.
+    pub(crate) fn begin_unleased(&self) {
+        self.running.begun.fetch_add(1, Relaxed);
+    }
+
+    /// It ended; `filled`: by its value. `joined_ms`: when others began to compute the key as well.
+    pub(crate) fn end(&self, begun: &Begun, filled: bool, joined_ms: Option<u64>, now_ms: u64) {
+        self.running.computing.fetch_sub(1, Relaxed);
+        if !filled {
+            return;
+        }
+        let ms = u32::try_from(now_ms.saturating_sub(begun.ms)).unwrap_or(u32::MAX);
+        let undisturbed = begun.others == 0 && self.running.begun.load(Relaxed) == begun.nth;
+        // Others came only when they had waited in vain: however much they slowed it down, it takes longer than that.
+        let hold_ms = u64::from(self.policy.hold_ms);
+        let in_vain = joined_ms.is_some_and(|joined| joined >= begun.ms + hold_ms) && hold_ms > 0;
+        let ran = if in_vain {
+            Ran::Alone
+        } else if joined_ms.is_some() {
+            Ran::Herd
+        } else if undisturbed {
+            Ran::Alone
+        } else {
+            Ran::Beside
+        };
+        let mut times = self.times();
+        if begun.probe && ran != Ran::Herd {
+            let expected = times.recent(90).unwrap_or(0);
+            if expected > self.policy.hold_ms && ms <= self.policy.hold_ms {
+                times.forget();
+            }
+            return times.learn(ms, Ran::Alone);
+        }
+        times.learn(ms, ran);
+    }
+
+    /// Whether one who would wait until `left_ms` from now is likely to get the value of a computation that
+    /// began as `begun` says.
+    pub(crate) fn predict(&self, begun: &Begun, now_ms: u64, left_ms: u32) -> Prediction {
+        let elapsed = now_ms.saturating_sub(begun.ms);
+        let expected = self.times().recent(90).map_or(0, u64::from).saturating_sub(elapsed);
+        if expected <= u64::from(left_ms) {
+            Prediction::Fits
+        } else if begun.probe {
+            Prediction::Probe
+        } else {
+            Prediction::TooLong
+        }
+    }
+}
+
+/// Upper bounds of the histogram of waits, in milliseconds; the last bucket has none.
+pub const WAIT_BUCKETS_MS: [u32; 7] = [1, 10, 50, 100, 250, 500, 1000];
+
+macro_rules! rule_counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// What happened under a rule, named as in `stats rules`.
+        #[derive(Debug, Default)]
+        pub struct RuleCounters {
+            $($(#[$doc])* pub $name: AtomicU64,)+
+            /// Waits that ended, by how long they took: see [`WAIT_BUCKETS_MS`].
+            pub waits_ms: [AtomicU64; WAIT_BUCKETS_MS.len() + 1],
+        }
+
+        impl RuleCounters {
+            /// Names, in the order of [`RuleCounters::values`].
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
+
+            /// All counts but the histogram.
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name.load(Relaxed)),+]
+            }
+
+            /// Sets all to zero.
+            pub fn reset(&self) {
+                $(self.$name.store(0, Relaxed);)+
+                self.waits_ms.iter().for_each(|bucket| bucket.store(0, Relaxed));
+            }
+        }
+    };
+}
+
+rule_counters! {
+    /// Leases granted at a miss.
+    leases,
+    /// Of these, to refresh a value that expired or was invalidated softly.
+    leases_stale,
+    /// Of these, to refresh a value before it expires.
+    leases_early,
+    /// Gets held.
+    held,
+    /// Computations that did not take place: held gets that got the value, and old values served under a lease.
+    computes_saved,
+    /// Old values served after their expiry or a soft invalidation.
+    stale_served,
+    /// Waiters that were told to compute because the holder's connection closed.
+    promoted_close,
+    /// Because the lease's time was up.
+    promoted_deadline,
+    /// Because the key was deleted or invalidated.
+    promoted_invalidated,
+    /// Because the holder gave up or its fill came too late.
+    promoted_gave_up,
+    /// Because a slot of `rule_computers` became free.
+    promoted_slot,
+    /// Holds that ended without a value.
+    hold_expired,
+    /// Not held: the key has `max_waiters`.
+    busy_waiters,
+    /// Not held: the server has its `waiters`.
+    busy_waiters_total,
+    /// Not held: the computation will take longer.
+    busy_prediction,
+    /// Not held: the rule's `hold` is 0.
+    busy_no_hold,
+    /// Not held: the computation failed not long ago.
+    busy_failed,
+    /// No lease: there are too many.
+    busy_leases,
+    /// Answered `on_busy` at the end of a hold: `max_computers` compute already.
+    busy_computers,
+    /// Answered when its client sent no more, or the server left.
+    released,
+    /// Misses of a holder on its own lease.
+    reentries,
+    /// Not held because connections would wait for each other.
+    cycles_avoided,
+    /// Not held because it is the last free connection of whoever computes.
+    last_free_kept,
+    /// Misses of commands read ahead, without a lease.
+    misses_behind,
+    /// Keys let pass because they are never filled.
+    pass_entered,
+    /// Misses of such keys.
+    pass_misses,
+    /// Leases that ended unfilled.
+    unset,
+    /// Computations that failed, as their holder said.
+    failures,
+    /// Fills stored.
+    fills_stored,
+    /// Fills dropped: the key was written or invalidated after their miss.
+    fills_dropped,
+    /// Fills stored as stale: the key was invalidated softly after their miss.
+    fills_stale,
+    /// Negative answers stored.
+    negatives,
+}
+
+impl RuleCounters {
+    /// A wait ended after so many milliseconds.
+    pub fn waited(&self, ms: u64) {
+        let bucket = WAIT_BUCKETS_MS.iter().position(|most| ms <= u64::from(*most));
+        self.waits_ms[bucket.unwrap_or(WAIT_BUCKETS_MS.len())].fetch_add(1, Relaxed);
+    }
+}
+
+/// Counts one.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_automatic_lease_follows_what_is_learned() {
+        let rule = RuleState::new(Policy::default());
+        assert_eq!((rule.lease_ms(), rule.fill_window_ms()), (3000, 6000));
+        for n in 0..8 {
+            let begun = rule.begin(n * 1000);
+            rule.end(&begun, true, None, n * 1000 + 300);
+        }
+        assert_eq!((rule.lease_ms(), rule.fill_window_ms()), (1200, 2400));
+        assert_eq!(rule.learned_ms(), Some([300, 300, 300]));
+        let kept = rule.with_policy(Policy { lease: LeaseTime::Fixed(700), ..Policy::default() });
+        assert_eq!((kept.lease_ms(), kept.p90_ms()), (700, Some(300)));
+    }
+
+    #[test]
+    fn slots_pass_to_those_who_wait_for_them() {
+        let rule = RuleState::new(Policy { rule_computers: Some(1), ..Policy::default() });
+        assert!(rule.try_start(false, None));
+        assert!(!rule.try_start(false, Some((7, 70))));
+        assert!(!rule.try_start(false, None), "one that cannot wait");
+        assert!(rule.try_start(true, None), "it computes for the rule already");
+        assert_eq!(rule.finish_slot(), Some((7, 70)));
+        assert_eq!(rule.finish_slot(), None);
+        assert_eq!(rule.finish_slot(), None);
+        assert!(rule.try_start(false, None));
+    }
+
+    #[test]
+    fn a_herd_teaches_what_took_longer_than_a_hold_before_it_was_one() {
+        let rule = RuleState::new(Policy { hold_ms: 400, ..Policy::default() });
+        rule.end(&rule.begin(0), true, Some(100), 2000);
+        assert_eq!(rule.p90_ms(), None);
+        rule.end(&rule.begin(0), true, Some(400), 2000);
+        assert_eq!(rule.p90_ms(), Some(2000));
+        assert_eq!(rule.predict(&rule.begin(10_000), 10_000, 400), Prediction::TooLong);
+    }
+
+    #[test]
+    fn waiting_is_predicted_and_one_lease_in_sixteen_tries() {
+        let rule = RuleState::new(Policy { hold_ms: 400, ..Policy::default() });
+        let begun = rule.begin(0);
+        assert_eq!(rule.predict(&begun, 0, 400), Prediction::Fits, "nothing is known");
+        rule.end(&begun, true, None, 2000);
+        let mut probes = 0;
+        for _ in 1..=32 {
+            let begun = rule.begin(10_000);
+            match rule.predict(&begun, 10_000, 400) {
+                Prediction::Probe => probes += 1,
+                Prediction::TooLong => {}
+                Prediction::Fits => panic!(),
+            }
+            assert_eq!(rule.predict(&begun, 11_700, 400), Prediction::Fits, "it is nearly done");
+            rule.end(&begun, false, None, 10_000);
+        }
+        assert_eq!(probes, 2);
+    }
+}

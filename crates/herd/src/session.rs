@@ -1,0 +1,197 @@
+//! What a connection has going: its own outstanding misses, the leases it holds, the keys it waits for.
+
+use std::sync::Arc;
+
+use crate::caller::Caller;
+use crate::cycle::{WaitGraph, Walk};
+use crate::waiters::WaiterId;
+
+/// A miss that this connection was told of and has not filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// The key's hash.
+    pub hash: u64,
+    /// The number noted at the miss.
+    pub number: u64,
+    /// When it ends, in milliseconds since the start.
+    pub until_ms: u64,
+    /// The miss came with the key's lease, whose token is the number.
+    pub leased: bool,
+}
+
+/// A key that a request of this connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// The key's hash.
+    pub hash: u64,
+    /// The request.
+    pub request: u64,
+    /// Which of its keys.
+    pub slot: u16,
+    /// Its place in the key's queue.
+    pub waiter: WaiterId,
+}
+
+/// A connection's part in the herd. Its worker owns it.
+#[derive(Debug)]
+pub struct Session {
+    caller: Arc<Caller>,
+    records: Vec<Record>,
+    /// The smallest number of records that did not fit, and until when it counts.
+    lost: Option<(u64, u64)>,
+    pub(crate) waits: Vec<Wait>,
+    /// One of the peer's free connections was taken away for this one.
+    counted: bool,
+    /// It is in the graph of connections that both hold and wait.
+    in_graph: bool,
+}
+
+/// Records kept of one connection; what does not fit is remembered as one number.
+const RECORDS_MAX: usize = 1024;
+
+impl Session {
+    /// Nothing going yet.
+    pub fn new(caller: Arc<Caller>) -> Self {
+        Self { caller, records: Vec::new(), lost: None, waits: Vec::new(), counted: false, in_graph: false }
+    }
+
+    /// The connection.
+    pub fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+
+    /// An earlier reply of this connection still waits: what is executed now is read ahead.
+    pub fn is_behind(&self) -> bool {
+        self.caller.front() != 0
+    }
+
+    /// Two commands were under way at once.
+    pub fn set_pipelined(&mut self) {
+        if self.caller.is_pipelined() {
+            return;
+        }
+        self.caller.set_pipelined();
+        if std::mem::take(&mut self.counted) {
+            self.caller.peer().give_free();
+        }
+    }
+
+    /// Keys it waits for.
+    pub fn waits(&self) -> &[Wait] {
+        &self.waits
+    }
+
+    /// Its outstanding misses.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// The leases it was given and has not filled, as (key's hash, token).
+    pub fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.records.iter().filter(|record| record.leased).map(|record| (record.hash, record.number))
+    }
+
+    /// Whether it can be held: takes one of its peer's free connections. `last`: its peer must keep one.
+    pub(crate) fn take_free(&mut self, last: bool) -> bool {
+        if self.caller.is_pipelined() {
+            return true;
+        }
+        if self.counted {
+            return !last || self.caller.peer().free() > 0;
+        }
+        self.counted = self.caller.peer().take_free(u32::from(last));
+        self.counted
+    }
+
+    /// Remembers a miss.
+    pub fn record(&mut self, record: Record, now_ms: u64) {
+        if self.records.len() >= 16 && self.records.len().is_power_of_two() {
+            self.records.retain(|record| record.until_ms > now_ms);
+        }
+        if self.records.len() < RECORDS_MAX {
+            self.records.push(record);
+        } else {
+            let (number, until) = self.lost.unwrap_or((u64::MAX, 0));
+            self.lost = Some((number.min(record.number), until.max(record.until_ms)));
+        }
+    }
+
+    /// The oldest number of this connection's misses of a key.
+    pub fn oldest(&self, hash: u64, now_ms: u64) -> Option<u64> {
+        let own = self
+            .records
+            .iter()
+            .filter(|record| record.hash == hash && record.until_ms > now_ms)
+            .map(|record| record.number)
+            .min();
+        let lost = self.lost.filter(|(_, until)| *until > now_ms).map(|(number, _)| number);
+        match (own, lost) {
+            (Some(own), Some(lost)) => Some(own.min(lost)),
+            (own, lost) => own.or(lost),
+        }
+    }
+
+    /// Takes the oldest record of a key away: it was filled.
+    pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<Record> {
+        let (at, _) = self
+            .records
+            .iter()
+            .enumerate()
+            .filter(|(_, record)| record.hash == hash && record.until_ms > now_ms)
+            .min_by_key(|(_, record)| record.number)?;
+        Some(self.records.swap_remove(at))
+    }
+
+    /// Takes the record that came with this token away. (A miss without one may have noted the same number.)
+    pub fn take_number(&mut self, hash: u64, number: u64) -> Option<Record> {
+        let at = self.records.iter().position(|r| r.leased && r.hash == hash && r.number == number)?;
+        Some(self.records.swap_remove(at))
+    }
+
+    /// Takes all records away: the connection closes.
+    pub fn take_records(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.records)
+    }
+
+    /// A key is no longer waited for.
+    pub fn end_wait(&mut self, request: u64, slot: u16) -> Option<Wait> {
+        let at = self.waits.iter().position(|wait| wait.request == request && wait.slot == slot)?;
+        let wait = self.waits.swap_remove(at);
+        if self.waits.is_empty() && std::mem::take(&mut self.counted) {
+            self.caller.peer().give_free();
+        }
+        Some(wait)
+    }
+
+    /// A key is waited for from now on.
+    pub(crate) fn begin_wait(&mut self, wait: Wait) {
+        self.waits.push(wait);
+    }
+
+    /// Publishes what it holds and waits for if it does both, and looks for a circle through it.
+    pub fn publish(&mut self, graph: &WaitGraph) -> Walk {
+        // What it was given may have passed on; and what it has may be on its way here.
+        let holds: Vec<u64> = match self.caller.leases() {
+            0 => Vec::new(),
+            _ => self.leases().map(|(hash, _)| hash).collect(),
+        };
+        if holds.is_empty() || self.waits.is_empty() {
+            self.unpublish(graph);
+            return Walk::Clear;
+        }
+        self.in_graph = true;
+        graph.publish(self.caller.number(), self.waits.iter().map(|wait| wait.hash).collect(), holds)
+    }
+
+    /// Withdraws what it has published.
+    pub fn unpublish(&mut self, graph: &WaitGraph) {
+        if std::mem::take(&mut self.in_graph) {
+            graph.withdraw(self.caller.number());
+        }
+    }
+
+    /// What it has published is out of date: it waits for nothing any more.
+    pub fn is_published_in_vain(&self) -> bool {
+        self.in_graph && self.waits.is_empty()
+    }
+}

@@ -1,0 +1,143 @@
+//! What a rule's computations take, learned from those that ran undisturbed.
+
+/// Samples of how long computations took, the last [`Times::KEPT`].
+#[derive(Debug, Default)]
+pub struct Times {
+    samples: Vec<u32>,
+    /// Where the next sample goes once there are enough.
+    at: usize,
+    /// Computations in a row that others disturbed.
+    disturbed: u32,
+}
+
+/// How a computation ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ran {
+    /// No other computation of its rule was under way.
+    Alone,
+    /// Others of its rule were, but none of its key.
+    Beside,
+    /// Several clients computed its key.
+    Herd,
+}
+
+/// Disturbed computations in a row after which they are learned from all the same: a rule whose keys are always
+/// computed side by side would never learn otherwise.
+const DISTURBED_MAX: u32 = 16;
+
+impl Times {
+    /// Samples kept.
+    pub const KEPT: usize = 64;
+    /// The last samples, by which it is predicted whether waiting helps.
+    pub const RECENT: usize = 16;
+    /// Samples from which on the lease is derived from them.
+    pub const ENOUGH: usize = 8;
+
+    /// A computation took so long.
+    ///
+    /// A herd slows itself down: what it took is learned only if that is less than was expected.
+    pub fn learn(&mut self, ms: u32, ran: Ran) {
+        let less = self.recent(90).is_some_and(|p90| ms < p90);
+        match ran {
+            Ran::Alone => self.disturbed = 0,
+            _ if less => {}
+            Ran::Beside if self.disturbed >= DISTURBED_MAX => {}
+            Ran::Beside | Ran::Herd => {
+                self.disturbed = self.disturbed.saturating_add(1);
+                return;
+            }
+        }
+        if self.samples.len() < Self::KEPT {
+            self.samples.push(ms);
+        } else {
+            self.samples[self.at] = ms;
+        }
+        self.at = (self.at + 1) % Self::KEPT;
+    }
+
+    /// A probe came back in time although longer was expected: what was learned is out of date.
+    pub fn forget(&mut self) {
+        self.samples.clear();
+        self.at = 0;
+    }
+
+    /// Samples there are.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Nothing is learned.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// A percentile of all samples, in milliseconds.
+    pub fn percentile(&self, percent: usize) -> Option<u32> {
+        nearest_rank(self.samples.clone(), percent)
+    }
+
+    /// A percentile of the last [`Times::RECENT`] samples, in milliseconds.
+    pub fn recent(&self, percent: usize) -> Option<u32> {
+        let count = self.samples.len().min(Self::RECENT);
+        let last = (0..count).map(|back| {
+            let at = (self.at + Self::KEPT - 1 - back) % Self::KEPT;
+            self.samples[at]
+        });
+        nearest_rank(last.collect(), percent)
+    }
+}
+
+/// The percentile by nearest rank.
+fn nearest_rank(mut samples: Vec<u32>, percent: usize) -> Option<u32> {
+    if samples.is_empty() {
+        return None;
+    }
+    let rank = (samples.len() * percent).div_ceil(100).clamp(1, samples.len());
+    Some(*samples.select_nth_unstable(rank - 1).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_herd_does_not_teach_that_it_is_slow() {
+        let mut times = Times::default();
+        times.learn(900, Ran::Herd);
+        assert!(times.is_empty());
+        times.learn(200, Ran::Alone);
+        times.learn(900, Ran::Herd);
+        assert_eq!(times.recent(90), Some(200));
+        times.learn(100, Ran::Herd);
+        assert_eq!(times.len(), 2, "it took less although it was disturbed");
+    }
+
+    #[test]
+    fn a_blip_is_forgotten_within_twenty_computations() {
+        let mut times = Times::default();
+        (0..30).for_each(|_| times.learn(200, Ran::Alone));
+        (0..20).for_each(|_| times.learn(1000, Ran::Alone));
+        assert_eq!(times.recent(90), Some(1000));
+        (0..15).for_each(|_| times.learn(200, Ran::Beside));
+        assert_eq!(times.recent(90), Some(200));
+    }
+
+    #[test]
+    fn a_rule_that_never_computes_alone_learns_too() {
+        let mut times = Times::default();
+        (0..16).for_each(|_| times.learn(2000, Ran::Beside));
+        assert!(times.is_empty());
+        times.learn(2000, Ran::Beside);
+        assert_eq!(times.recent(90), Some(2000));
+    }
+
+    #[test]
+    fn percentiles_by_nearest_rank() {
+        let mut times = Times::default();
+        assert_eq!(times.percentile(50), None);
+        (1..=100).for_each(|ms| times.learn(ms, Ran::Alone));
+        assert_eq!(times.percentile(99), Some(100));
+        assert_eq!(times.percentile(50), Some(68), "of 37..=100");
+        assert_eq!(times.recent(90), Some(99), "of 85..=100");
+    }
+}

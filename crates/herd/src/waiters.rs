@@ -1,0 +1,162 @@
+//! Waiters of all keys of a shard: queues in order of arrival, each place found and left in one step.
+
+use std::sync::Arc;
+
+use crate::caller::Caller;
+
+/// A waiter's place. Not reused: a place that is left is never found again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WaiterId {
+    index: u32,
+    generation: u32,
+}
+
+/// One who waits for a key.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    /// The connection.
+    pub caller: Arc<Caller>,
+    /// Its request.
+    pub request: u64,
+    /// Which of the request's keys.
+    pub slot: u16,
+    /// It asked for the lease (`mg` with `Pw`): it is told of tokens and errors.
+    pub explicit: bool,
+    /// Its lease would outlive its connection.
+    pub detached: bool,
+    /// The clock's number when it began to wait.
+    pub since: u64,
+    /// When it began, in milliseconds.
+    pub since_ms: u64,
+    /// The lease time it asked for, in milliseconds.
+    pub lease_ms: Option<u32>,
+    /// The exptime of a `gat`: what it is answered with is touched.
+    pub touch: Option<i64>,
+}
+
+/// Where a queue begins and ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Queue {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+}
+
+/// All waiters of a shard, in queues.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    /// Place 0 is nobody's.
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    prev: u32,
+    next: u32,
+    waiter: Option<Waiter>,
+}
+
+impl Waiters {
+    pub(crate) fn push(&mut self, queue: &mut Queue, waiter: Waiter) -> WaiterId {
+        if self.places.is_empty() {
+            self.places.push(Place { generation: 0, prev: 0, next: 0, waiter: None });
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, prev: 0, next: 0, waiter: None });
+            (self.places.len() - 1) as u32
+        });
+        let place = &mut self.places[index as usize];
+        (place.prev, place.next, place.waiter) = (queue.tail, 0, Some(waiter));
+        let generation = place.generation;
+        if queue.tail == 0 {
+            queue.head = index;
+        } else {
+            self.places[queue.tail as usize].next = index;
+        }
+        queue.tail = index;
+        queue.len += 1;
+        WaiterId { index, generation }
+    }
+
+    pub(crate) fn get(&self, id: WaiterId) -> Option<&Waiter> {
+        let place = self.places.get(id.index as usize)?;
+        place.waiter.as_ref().filter(|_| place.generation == id.generation)
+    }
+
+    /// Takes a waiter out of its queue.
+    pub(crate) fn unlink(&mut self, queue: &mut Queue, id: WaiterId) -> Option<Waiter> {
+        self.get(id)?;
+        Some(self.take(queue, id.index))
+    }
+
+    fn take(&mut self, queue: &mut Queue, index: u32) -> Waiter {
+        let place = &mut self.places[index as usize];
+        let (prev, next) = (place.prev, place.next);
+        let waiter = place.waiter.take().expect("a linked place has a waiter");
+        place.generation = place.generation.wrapping_add(1);
+        if prev == 0 {
+            queue.head = next;
+        } else {
+            self.places[prev as usize].next = next;
+        }
+        if next == 0 {
+            queue.tail = prev;
+        } else {
+            self.places[next as usize].prev = prev;
+        }
+        queue.len -= 1;
+        self.free.push(index);
+        waiter
+    }
+
+    /// Takes the first waiter that `fits`, looking at `most` of them.
+    pub(crate) fn pop_if(
+        &mut self,
+        queue: &mut Queue,
+        most: usize,
+        fits: impl Fn(&Waiter) -> bool,
+    ) -> Option<Waiter> {
+        let mut at = queue.head;
+        for _ in 0..most {
+            let place = self.places.get(at as usize).filter(|_| at != 0)?;
+            if place.waiter.as_ref().is_some_and(&fits) {
+                return Some(self.take(queue, at));
+            }
+            at = place.next;
+        }
+        None
+    }
+
+    /// Takes the head.
+    pub(crate) fn pop(&mut self, queue: &mut Queue) -> Option<Waiter> {
+        self.pop_if(queue, 1, |_| true)
+    }
+
+    /// The waiters of a queue, in order.
+    pub(crate) fn iter(&self, queue: &Queue) -> impl Iterator<Item = &Waiter> {
+        let mut at = queue.head;
+        std::iter::from_fn(move || {
+            let place = self.places.get(at as usize).filter(|_| at != 0)?;
+            at = place.next;
+            place.waiter.as_ref()
+        })
+    }
+
+    /// Waiters in all queues.
+    pub(crate) fn len(&self) -> usize {
+        (self.places.len().saturating_sub(1)) - self.free.len()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<Place>() + self.free.capacity() * 4
+    }
+}

@@ -1,0 +1,463 @@
+//! Every option of a pool, with default and range.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cattlegrid_worker::{Limits, Sandbox};
+
+use crate::driver::Driver;
+use crate::error::{Error, PoolError};
+use crate::event::{Event, EventBuffer, Events};
+use crate::inbox::Inbox;
+use crate::launch::Launch;
+use crate::pool::{Pool, Spawning};
+use crate::promise::promise;
+use crate::sizing::SizingConfig;
+
+/// What happens to a job when the queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueuePolicy {
+    /// It ends as [`Error::Rejected`].
+    #[default]
+    Reject,
+    /// The oldest job of the least urgent class ends as [`Error::Rejected`] in its place.
+    DropOldest,
+    /// Its caller waits for room.
+    Wait,
+}
+
+/// Whether idempotent jobs are begun again when their worker is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retry {
+    pub(crate) times: u32,
+}
+
+impl Retry {
+    /// Never: the default.
+    pub fn never() -> Self {
+        Self { times: 0 }
+    }
+
+    /// Up to `count` times, only after [`Error::WorkerLost`], only jobs marked `idempotent`.
+    pub fn times(count: u32) -> Self {
+        Self { times: count }
+    }
+}
+
+/// A line of a worker's output or log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogChunk<'a> {
+    /// Number of the worker; 0 for the template.
+    pub worker: u64,
+    /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
+    pub level: u8,
+    /// The bytes; not cut at line ends.
+    pub bytes: &'a [u8],
+}
+
+/// Callbacks, all called on the pool's thread: they must be quick and must not wait for the pool.
+#[derive(Default)]
+pub(crate) struct Callbacks {
+    pub(crate) on_event: Option<Box<dyn FnMut(Event) + Send>>,
+    pub(crate) on_error: Option<ErrorFn>,
+    pub(crate) on_destroy: Option<Box<dyn FnOnce() + Send>>,
+    pub(crate) on_log: Option<LogFn>,
+    pub(crate) stream: Option<Arc<EventBuffer>>,
+}
+
+type ErrorFn = Box<dyn FnMut(&PoolError) + Send>;
+type LogFn = Box<dyn FnMut(LogChunk<'_>) + Send>;
+
+/// Options without the callbacks.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) sizing: SizingConfig,
+    pub(crate) spare: usize,
+    pub(crate) config: Vec<u8>,
+    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
+    pub(crate) env_clear: bool,
+    pub(crate) extra_args: Vec<OsString>,
+    pub(crate) fds: Vec<(String, OwnedFd)>,
+    pub(crate) queue_limit: usize,
+    pub(crate) queue_policy: QueuePolicy,
+    pub(crate) ageing: Duration,
+    pub(crate) inflight_bytes: usize,
+    pub(crate) max_frame: u32,
+    pub(crate) max_reply: usize,
+    pub(crate) job_timeout: Option<Duration>,
+    pub(crate) kill_grace: Duration,
+    pub(crate) start_timeout: Duration,
+    pub(crate) shutdown_grace: Duration,
+    pub(crate) ping: Option<Duration>,
+    pub(crate) retry: Retry,
+    pub(crate) max_jobs: u64,
+    pub(crate) jitter: f64,
+    pub(crate) max_age: Option<Duration>,
+    pub(crate) max_rss: Option<u64>,
+    pub(crate) setup: cattlegrid_worker::Setup,
+    pub(crate) crash_loop: (usize, Duration),
+    pub(crate) log_rate: u64,
+    pub(crate) probe: bool,
+}
+
+/// Builds a [`Pool`].
+pub struct Builder {
+    launch: Launch,
+    options: Options,
+    callbacks: Callbacks,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("launch", &self.launch)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(launch: Launch) -> Self {
+        let options = Options {
+            sizing: SizingConfig::default(),
+            spare: 0,
+            config: Vec::new(),
+            env: BTreeMap::new(),
+            env_clear: false,
+            extra_args: Vec::new(),
+            fds: Vec::new(),
+            queue_limit: 10_000,
+            queue_policy: QueuePolicy::Reject,
+            ageing: Duration::from_secs(1),
+            inflight_bytes: 4 << 20,
+            max_frame: cattlegrid_worker::frame::MAX_FRAME_DEFAULT,
+            max_reply: cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize,
+            job_timeout: None,
+            kill_grace: Duration::from_millis(500),
+            start_timeout: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(30),
+            ping: None,
+            retry: Retry::never(),
+            max_jobs: 0,
+            jitter: 0.1,
+            max_age: None,
+            max_rss: None,
+            setup: cattlegrid_worker::Setup::default(),
+            crash_loop: (5, Duration::from_secs(10)),
+            log_rate: 64 << 10,
+            probe: true,
+        };
+        Self { launch, options, callbacks: Callbacks::default() }
+    }
+
+    /// Most workers, from 1. Default 4. Retiring workers do not count.
+    #[must_use]
+    pub fn max(mut self, workers: usize) -> Self {
+        self.options.sizing.max = workers.max(1);
+        self
+    }
+
+    /// Fewest idle workers, and the number at the start; at most `max`. Default 0.
+    #[must_use]
+    pub fn idle(mut self, workers: usize) -> Self {
+        self.options.sizing.idle = workers;
+        self
+    }
+
+    /// Most jobs at one worker at a time, from 1. Default 2. Set 1 for low latency, 16 for throughput of
+    /// small jobs, the worker's concurrency for asynchronous ones.
+    #[must_use]
+    pub fn load(mut self, jobs: usize) -> Self {
+        self.options.sizing.load = jobs.max(1);
+        self
+    }
+
+    /// How long workers must be missing before one is started. Default 100 ms; 0 starts at once.
+    #[must_use]
+    pub fn start(mut self, delay: Duration) -> Self {
+        self.options.sizing.start = delay;
+        self
+    }
+
+    /// How long a worker must be idle before it is stopped. Default 10 s.
+    #[must_use]
+    pub fn stop(mut self, delay: Duration) -> Self {
+        self.options.sizing.stop = delay;
+        self
+    }
+
+    /// Processes forked in advance and held before INIT, so that a start costs no fork. Beside `max`.
+    /// Default 0. They serve a template as well as exec'ed programs.
+    #[must_use]
+    pub fn spare(mut self, processes: usize) -> Self {
+        self.options.spare = processes;
+        self
+    }
+
+    /// Bytes handed to every worker's `init`. Default none.
+    #[must_use]
+    pub fn init(mut self, config: impl Into<Vec<u8>>) -> Self {
+        self.options.config = config.into();
+        self
+    }
+
+    /// Arguments appended to those of the launch.
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.options.extra_args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Gives workers an empty environment but for what is set here. Default: the parent's environment.
+    #[must_use]
+    pub fn env_clear(mut self) -> Self {
+        self.options.env_clear = true;
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.options.env.insert(key.into(), Some(value.into()));
+        self
+    }
+
+    /// Removes a variable.
+    #[must_use]
+    pub fn env_remove(mut self, key: impl Into<OsString>) -> Self {
+        self.options.env.insert(key.into(), None);
+        self
+    }
+
+    /// Passes a descriptor to every worker under a name (without `,` and `=`); at most 32.
+    #[must_use]
+    pub fn pass_fd(mut self, name: impl Into<String>, fd: impl Into<OwnedFd>) -> Self {
+        self.options.fds.push((name.into(), fd.into()));
+        self
+    }
+
+    /// Most waiting jobs, and what happens beyond. Default 10 000, [`QueuePolicy::Reject`].
+    #[must_use]
+    pub fn queue_limit(mut self, jobs: usize) -> Self {
+        self.options.queue_limit = jobs;
+        self
+    }
+
+    /// See [`QueuePolicy`].
+    #[must_use]
+    pub fn queue_policy(mut self, policy: QueuePolicy) -> Self {
+        self.options.queue_policy = policy;
+        self
+    }
+
+    /// Waiting time that lifts a job by one class of priority. Default 1 s.
+    #[must_use]
+    pub fn ageing(mut self, time: Duration) -> Self {
+        self.options.ageing = time;
+        self
+    }
+
+    /// Most bytes of arguments at one worker, unless a single job has more. Default 4 MiB.
+    #[must_use]
+    pub fn inflight_bytes(mut self, bytes: usize) -> Self {
+        self.options.inflight_bytes = bytes;
+        self
+    }
+
+    /// Longest frame either side sends, bytes; from 1 KiB. Default 64 MiB.
+    #[must_use]
+    pub fn max_frame(mut self, bytes: u32) -> Self {
+        self.options.max_frame = bytes.max(1024);
+        self
+    }
+
+    /// Longest reply put together from chunks, bytes. Default 64 MiB; longer ones end as [`Error::TooLarge`].
+    #[must_use]
+    pub fn max_reply(mut self, bytes: usize) -> Self {
+        self.options.max_reply = bytes;
+        self
+    }
+
+    /// Time a job has from submission to outcome. Default none.
+    #[must_use]
+    pub fn job_timeout(mut self, timeout: Duration) -> Self {
+        self.options.job_timeout = Some(timeout);
+        self
+    }
+
+    /// Time a worker has to let go of a job whose time is up: CANCEL at once, SIGTERM after half of it,
+    /// SIGKILL of its process group at the end. Default 500 ms.
+    #[must_use]
+    pub fn kill_grace(mut self, grace: Duration) -> Self {
+        self.options.kill_grace = grace;
+        self
+    }
+
+    /// Time a template or worker has until READY, and a worker that is in no job to begin one it was given; also
+    /// how long jobs wait while no worker can be started. Default 30 s.
+    #[must_use]
+    pub fn start_timeout(mut self, timeout: Duration) -> Self {
+        self.options.start_timeout = timeout;
+        self
+    }
+
+    /// Time [`Pool::shutdown`] waits for jobs, and a retired worker has to end. Default 30 s.
+    #[must_use]
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.options.shutdown_grace = grace;
+        self
+    }
+
+    /// Asks idle workers for a sign of life this often; one that has not answered by the next time is
+    /// killed. Default never.
+    #[must_use]
+    pub fn ping(mut self, every: Duration) -> Self {
+        self.options.ping = Some(every.max(Duration::from_millis(10)));
+        self
+    }
+
+    /// See [`Retry`]. Default never.
+    #[must_use]
+    pub fn retries(mut self, retry: Retry) -> Self {
+        self.options.retry = retry;
+        self
+    }
+
+    /// Retires a worker after this many jobs, 0 for never (default).
+    #[must_use]
+    pub fn max_jobs(mut self, jobs: u64) -> Self {
+        self.options.max_jobs = jobs;
+        self
+    }
+
+    /// Spreads `max_jobs` and `max_age` of each worker by up to this share downwards, 0.0..=1.0. Default 0.1.
+    #[must_use]
+    pub fn max_jobs_jitter(mut self, share: f64) -> Self {
+        self.options.jitter = share.clamp(0.0, 1.0);
+        self
+    }
+
+    /// Retires a worker of this age; zero for never (default).
+    #[must_use]
+    pub fn max_age(mut self, age: Duration) -> Self {
+        self.options.max_age = (!age.is_zero()).then_some(age);
+        self
+    }
+
+    /// Retires a worker whose resident set is larger, bytes; looked at once a second. Default never.
+    #[must_use]
+    pub fn max_rss(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.options.max_rss = bytes.into();
+        self
+    }
+
+    /// Resource limits of workers. See [`Limits`] for the defaults.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.options.setup.limits = limits;
+        self
+    }
+
+    /// Privileges of workers. Default: `no_new_privs`.
+    #[must_use]
+    pub fn sandbox(mut self, sandbox: Sandbox) -> Self {
+        self.options.setup.sandbox = sandbox;
+        self
+    }
+
+    /// So many failed starts within so much time open the breaker. Default 5 in 10 s.
+    #[must_use]
+    pub fn crash_loop(mut self, failures: usize, within: Duration) -> Self {
+        self.options.crash_loop = (failures, within);
+        self
+    }
+
+    /// Bytes of workers' output passed on per second; the rest is read, counted and dropped. Default 64 KiB.
+    #[must_use]
+    pub fn log_rate(mut self, bytes_per_second: u64) -> Self {
+        self.options.log_rate = bytes_per_second;
+        self
+    }
+
+    /// Whether [`Builder::spawn`] starts one worker to see that it becomes ready, even with `idle` 0.
+    /// Default true; it is stopped like any idle worker.
+    #[must_use]
+    pub fn probe(mut self, probe: bool) -> Self {
+        self.options.probe = probe;
+        self
+    }
+
+    /// Called for each event, on the pool's thread. Default: events are dropped.
+    #[must_use]
+    pub fn on_event(mut self, callback: impl FnMut(Event) + Send + 'static) -> Self {
+        self.callbacks.on_event = Some(Box::new(callback));
+        self
+    }
+
+    /// A bounded stream of events instead of a callback; when full, workers with more are held back.
+    #[must_use]
+    pub fn event_stream(mut self, capacity: usize) -> Self {
+        self.callbacks.stream = Some(Arc::new(EventBuffer::new(capacity)));
+        self
+    }
+
+    /// Called for what goes wrong with workers and templates, on the pool's thread. Default: one line on stderr.
+    #[must_use]
+    pub fn on_error(mut self, callback: impl FnMut(&PoolError) + Send + 'static) -> Self {
+        self.callbacks.on_error = Some(Box::new(callback));
+        self
+    }
+
+    /// Called for output of workers, on the pool's thread. Default: it goes to stderr.
+    #[must_use]
+    pub fn on_log(mut self, callback: impl FnMut(LogChunk<'_>) + Send + 'static) -> Self {
+        self.callbacks.on_log = Some(Box::new(callback));
+        self
+    }
+
+    /// Called once, when all jobs are answered and all processes are gone.
+    #[must_use]
+    pub fn on_destroy(mut self, callback: impl FnOnce() + Send + 'static) -> Self {
+        self.callbacks.on_destroy = Some(Box::new(callback));
+        self
+    }
+
+    /// Starts the pool's thread, and the program. Await the result, or call `wait` on it.
+    ///
+    /// # Errors
+    /// Resolves to [`Error::StartFailed`] when the program cannot be exec'ed, dies or reports an error
+    /// before READY, or takes longer than `start_timeout`; nothing is left running then.
+    pub fn spawn(mut self) -> Spawning {
+        let (resolver, started) = promise();
+        self.launch.args.append(&mut self.options.extra_args);
+        let events = self.callbacks.stream.clone();
+        match Driver::start(self.launch, self.options, self.callbacks, resolver) {
+            Ok(shared) => {
+                let events = events.map(|buffer| Events { buffer, inbox: Arc::clone(&shared.inbox) });
+                Spawning::new(started, Ok(Pool::new(shared, events)))
+            }
+            Err(error) => {
+                let reason = "the pool's own thread, poller or pipes".to_owned();
+                let errno = error.raw_os_error();
+                Spawning::new(started, Err(Error::StartFailed { reason, errno, stderr_tail: String::new() }))
+            }
+        }
+    }
+}
+
+/// What the handles and the pool's thread share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) counters: crate::stats::Counters,
+    pub(crate) max_frame: u32,
+    pub(crate) job_timeout: Option<Duration>,
+    pub(crate) queue_limit: usize,
+    pub(crate) queue_policy: QueuePolicy,
+    /// Jobs beyond the queue that workers can hold: `max * load`.
+    pub(crate) slack: std::sync::atomic::AtomicUsize,
+}

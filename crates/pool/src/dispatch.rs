@@ -1,0 +1,422 @@
+//! A job's life: submission, queue, worker, outcome.
+//!
+//! # Invariant
+//! [`Driver::end_job`] is the only place that delivers outcomes. It takes the sink out of the job, so
+//! there is exactly one. A job stays in the table until its worker has let go of it.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bytes::Bytes;
+use cattlegrid_worker::List;
+use cattlegrid_worker::frame::{Header, Kind, put_frame};
+use cattlegrid_worker::message::JobBody;
+use rustix::process::Signal;
+
+use crate::builder::QueuePolicy;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::job::{Job, NewJob, Outcome, Place, Sink};
+use crate::jsonl;
+use crate::promise::Waiter;
+use crate::queue::Priority;
+use crate::worker::{Doomed, Role, Sent, State};
+
+impl Driver {
+    pub(crate) fn submit(&mut self, new: NewJob) {
+        self.shared.counters.submitted.add(1);
+        let deadline = new.timeout.and_then(|timeout| self.now.checked_add(timeout));
+        let priority = new.priority;
+        let id = self.jobs.insert(Job {
+            args: new.args,
+            sink: Some(new.sink),
+            priority,
+            deadline,
+            submitted: self.now,
+            sent: self.now,
+            idempotent: new.idempotent,
+            attempt: 0,
+            tag: new.tag,
+            place: Place::Queued,
+            progress: new.progress,
+            chunks: None,
+        });
+        if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.jobs.get(id) {
+            resolver.set_note(id);
+        }
+        if let Some(at) = deadline {
+            self.deadlines.push(at, id, |id| self.jobs.is_open(id));
+        }
+        if self.ending_without_jobs() {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            return self.end_unqueued(id, Error::Shutdown);
+        }
+        if self.breaker.is_open() && self.sizing.idle() + self.sizing.busy() == 0 {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            let error = self.start_error();
+            self.probe_wanted = true;
+            return self.end_unqueued(id, error);
+        }
+        if self.queue.len() >= self.options.queue_limit {
+            self.dispatch();
+        }
+        if self.queue.len() >= self.options.queue_limit && !self.has_any_credit() {
+            match self.options.queue_policy {
+                QueuePolicy::Reject => {
+                    self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+                    return self.end_unqueued(id, Error::Rejected);
+                }
+                QueuePolicy::DropOldest => {
+                    if let Some(oldest) = self.queue.pop_oldest(|id| self.jobs.is_queued(id)) {
+                        self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+                        self.end_unqueued(oldest, Error::Rejected);
+                    }
+                }
+                QueuePolicy::Wait => {
+                    if let Some(job) = self.jobs.get_mut(id) {
+                        job.place = Place::Held;
+                    }
+                    return self.held.push_back(id);
+                }
+            }
+        }
+        self.queue.push(id, priority, self.now);
+        if self.deserted.is_none() && self.sizing.idle() + self.sizing.busy() == 0 {
+            self.alarm(self.now);
+        }
+    }
+
+    /// Puts a job back that was sent and never begun, or is to be begun again.
+    pub(crate) fn requeue(&mut self, id: u64, priority: Priority, since: Instant) {
+        self.shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
+        self.queue.push_front(id, priority, since);
+    }
+
+    /// Sends waiting jobs to workers as long as there is credit.
+    pub(crate) fn dispatch(&mut self) {
+        while !self.queue.is_empty() {
+            let Some(slot) = self.best_worker() else { break };
+            let Some(id) = self.queue.pop(|id| self.jobs.is_queued(id)) else { break };
+            let Some(job) = self.jobs.get(id) else { continue };
+            let bytes = job.args.len();
+            if job.deadline.is_some_and(|at| at <= self.now) {
+                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+                self.shared.counters.timeouts.add(1);
+                self.end_unqueued(id, Error::Timeout { started: false });
+                continue;
+            }
+            let Some(slot) = self.with_room(slot, bytes) else {
+                let (priority, since) = (job.priority, job.submitted);
+                self.queue.push_front(id, priority, since);
+                break;
+            };
+            self.send_job(slot, id);
+        }
+        while !self.held.is_empty() && self.queue.len() < self.options.queue_limit.max(1) {
+            let Some(id) = self.held.pop_front() else { break };
+            if let Some(job) = self.jobs.get_mut(id)
+                && job.place == Place::Held
+            {
+                job.place = Place::Queued;
+                let (priority, since) = (job.priority, job.submitted);
+                self.queue.push(id, priority, since);
+            }
+        }
+    }
+
+    fn has_any_credit(&self) -> bool {
+        self.workers.iter().flatten().any(|worker| worker.has_credit())
+    }
+
+    /// The worker with fewest jobs; among equals the most recently used one, so that the others can idle out.
+    #[inline]
+    fn best_worker(&self) -> Option<usize> {
+        let mut best: Option<(usize, u64, usize)> = None;
+        for (slot, worker) in self.workers.iter().enumerate() {
+            let Some(worker) = worker else { continue };
+            if !worker.has_credit() || worker.role != Role::Member {
+                continue;
+            }
+            let key = (worker.in_flight.len(), u64::MAX - worker.last_used, slot);
+            if best.is_none_or(|other| key < other) {
+                best = Some(key);
+            }
+        }
+        best.map(|(_, _, slot)| slot)
+    }
+
+    /// `slot`, or another worker if that one has too many bytes already.
+    fn with_room(&self, slot: usize, bytes: usize) -> Option<usize> {
+        let limit = self.options.inflight_bytes;
+        let fits = |slot: &usize| {
+            self.workers[*slot].as_ref().is_some_and(|worker| {
+                worker.has_credit()
+                    && worker.role == Role::Member
+                    && (worker.in_flight.is_empty() || worker.in_flight_bytes + bytes <= limit)
+            })
+        };
+        if fits(&slot) { Some(slot) } else { (0..self.workers.len()).find(fits) }
+    }
+
+    fn send_job(&mut self, slot: usize, id: u64) {
+        let (Some(worker), Some(job)) = (&mut self.workers[slot], self.jobs.get_mut(id)) else { return };
+        let len = JobBody::prefix(0, 0).len() + job.args.len();
+        if len > worker.max_frame as usize && !worker.json {
+            let (len, max) = (job.args.len(), worker.max_frame as usize);
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            return self.end_unqueued(id, Error::TooLarge { len, max });
+        }
+        let left = job.deadline.map_or(0, |at| at.saturating_duration_since(self.now).as_millis().max(1));
+        let deadline_ms = u32::try_from(left).unwrap_or(u32::MAX);
+        if worker.json {
+            let args = List::parse(&job.args).unwrap_or(List::EMPTY);
+            jsonl::job_line(worker.output.tail(), id, deadline_ms, job.attempt, args);
+        } else {
+            let out = worker.output.tail();
+            let header = Header { len: len as u32, kind: Kind::Job, flags: 0, id };
+            out.extend_from_slice(&header.encode());
+            out.extend_from_slice(&JobBody::prefix(deadline_ms, job.attempt));
+            worker.output.push(&job.args);
+        }
+        job.place = Place::Sent(slot);
+        job.sent = self.now;
+        self.shared.counters.wait.note(self.now.saturating_duration_since(job.submitted));
+        self.uses += 1;
+        worker.last_used = self.uses;
+        worker.in_flight.push_back(Sent { id, order: worker.sent, bytes: job.args.len() });
+        worker.in_flight_bytes += job.args.len();
+        worker.sent += 1;
+        let spent = worker.job_limit > 0 && worker.sent >= worker.job_limit;
+        self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+        if worker.in_flight.len() == 1 {
+            worker.stalled = (self.now, worker.sent - 1);
+            self.sizing.on_busy(slot);
+            self.alarm(self.now + self.options.start_timeout);
+        }
+        self.dirty.push(slot);
+        if spent {
+            self.retire(slot);
+        }
+    }
+
+    /// The worker has let go of a job: its credit is free again. Returns whether it was there.
+    #[inline]
+    pub(crate) fn release(&mut self, slot: usize, id: u64) -> bool {
+        let Some(worker) = &mut self.workers[slot] else { return false };
+        let Some(at) = worker.in_flight.iter().position(|sent| sent.id == id) else { return false };
+        if let Some(sent) = worker.in_flight.remove(at) {
+            worker.in_flight_bytes -= sent.bytes;
+        }
+        worker.answered += 1;
+        worker.pinged = false;
+        self.uses += 1;
+        worker.last_used = self.uses;
+        if !worker.doomed.is_empty() {
+            worker.doomed.retain(|doomed| doomed.id != id);
+        }
+        if worker.in_flight.is_empty() {
+            match worker.state {
+                State::Ready if worker.role == Role::Member => self.sizing.on_idle(slot, self.now),
+                State::Retiring => {
+                    let due = self.now + self.options.shutdown_grace;
+                    worker.kill_at = Some(due);
+                    self.alarm(due);
+                }
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Delivers the outcome of a job. What is sent to a worker stays in the table until the worker lets go.
+    pub(crate) fn end_job(&mut self, id: u64, outcome: Outcome) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        let Some(sink) = job.sink.take() else { return };
+        let (place, priority) = (job.place, job.priority);
+        if job.deadline.is_some() {
+            self.deadlines.forget();
+        }
+        if let Place::Sent(_) = place {
+            self.shared.counters.run.note(self.now.saturating_duration_since(job.sent));
+        }
+        let counters = &self.shared.counters;
+        match &outcome {
+            Ok(_) => counters.completed.add(1),
+            Err(Error::Rejected) => counters.rejected.add(1),
+            Err(Error::Cancelled) => counters.cancelled.add(1),
+            Err(Error::WorkerLost { .. }) => counters.lost.add(1),
+            Err(Error::Worker { .. }) => counters.worker_errors.add(1),
+            Err(Error::TooLarge { .. }) => counters.too_large.add(1),
+            Err(Error::StartFailed { .. }) => counters.start_failed.add(1),
+            Err(Error::Shutdown) => counters.shut_down.add(1),
+            // Timeouts are counted where they are found.
+            Err(_) => {}
+        }
+        match place {
+            Place::Sent(slot) if self.holds(slot, id) => {}
+            Place::Sent(_) | Place::Nowhere => drop(self.jobs.remove(id)),
+            Place::Held => {
+                self.jobs.remove(id);
+                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            }
+            Place::Queued => {
+                self.jobs.remove(id);
+                self.queue.forget(priority, |id| self.jobs.is_queued(id));
+                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let mut waiter = Waiter::Nobody;
+        self.guard(|| waiter = sink.fill(outcome));
+        if !matches!(waiter, Waiter::Nobody) {
+            self.wakes.push(waiter);
+        }
+    }
+
+    /// As [`Driver::end_job`], for a job that is neither in the queue nor at a worker.
+    fn end_unqueued(&mut self, id: u64, error: Error) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.place = Place::Nowhere;
+        }
+        self.end_job(id, Err(error));
+    }
+
+    fn holds(&self, slot: usize, id: u64) -> bool {
+        let worker = self.workers.get(slot).and_then(Option::as_ref);
+        worker.is_some_and(|worker| worker.in_flight.iter().any(|sent| sent.id == id))
+    }
+
+    /// Jobs whose callers still wait.
+    pub(crate) fn jobs_open(&self) -> usize {
+        let at_workers: usize = self.workers.iter().flatten().map(|worker| worker.in_flight.len()).sum();
+        self.queue.len() + self.held.len() + at_workers
+    }
+
+    /// A job's time is up.
+    pub(crate) fn time_out(&mut self, id: u64) {
+        let started = self.give_up_on(id);
+        self.shared.counters.timeouts.add(1);
+        self.end_job(id, Err(Error::Timeout { started }));
+    }
+
+    /// A job's caller has gone. 0 is the note of a job that has not come in yet, which cannot be: messages
+    /// keep their order.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if self.jobs.is_open(id) {
+            self.give_up_on(id);
+            self.end_job(id, Err(Error::Cancelled));
+        }
+    }
+
+    /// Tells the worker, if one has the job; returns whether it had begun.
+    fn give_up_on(&mut self, id: u64) -> bool {
+        let Some(Job { place: Place::Sent(slot), .. }) = self.jobs.get(id) else { return false };
+        let slot = *slot;
+        let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return false };
+        let Some(sent) = worker.in_flight.iter().find(|sent| sent.id == id).copied() else { return false };
+        let begun = worker.has_begun(&sent);
+        if worker.json {
+            jsonl::cancel_line(worker.output.tail(), id);
+        } else {
+            put_frame(worker.output.tail(), Kind::Cancel, 0, id, |_| {});
+        }
+        worker.doomed.push(Doomed { id, since: self.now, termed: false });
+        self.dirty.push(slot);
+        self.alarm(self.now + self.options.kill_grace / 4);
+        begun
+    }
+
+    /// Workers that were told to let go of a job: SIGTERM after half the grace, SIGKILL after all of it. The
+    /// grace does not count while the worker has not begun the job because it is in another one whose caller
+    /// waits: it will skip it. A worker that is in no job and does not take the next one is stuck, too.
+    pub(crate) fn scan_doomed(&mut self, slot: usize) {
+        let (now, grace) = (self.now, self.options.kill_grace);
+        let Some(worker) = &mut self.workers[slot] else { return };
+        if worker.doomed.is_empty() || worker.state == State::Dying {
+            return;
+        }
+        let mut doomed = std::mem::take(&mut worker.doomed);
+        let is_doomed = |id| doomed.iter().any(|one: &Doomed| one.id == id);
+        let begun: Vec<u64> =
+            worker.in_flight.iter().filter(|sent| worker.has_begun(sent)).map(|sent| sent.id).collect();
+        let at_work = begun.iter().any(|id| !is_doomed(*id));
+        let (mut term, mut kill) = (false, false);
+        for one in &mut doomed {
+            if at_work && !begun.contains(&one.id) {
+                one.since = now;
+            }
+            let waited = now.saturating_duration_since(one.since);
+            kill |= waited >= grace;
+            if waited >= grace / 2 && !std::mem::replace(&mut one.termed, true) {
+                term = true;
+            }
+        }
+        worker.doomed = doomed;
+        if kill {
+            self.kill(slot, "it was stuck in a job whose time was up");
+        } else {
+            if term {
+                worker.signal_group(Signal::TERM);
+            }
+            self.alarm(now + (grace / 8).max(std::time::Duration::from_millis(1)));
+        }
+    }
+
+    /// Jobs do not wait for ever for a pool that cannot start workers.
+    pub(crate) fn scan_desertion(&mut self) {
+        let ready = self.sizing.idle() + self.sizing.busy() > 0 || self.has_retiring_jobs();
+        if ready || self.queue.is_empty() || self.launching.is_some() {
+            self.deserted = None;
+            if !self.queue.is_empty() {
+                self.alarm(self.now + self.options.start_timeout);
+            }
+            return;
+        }
+        let since = *self.deserted.get_or_insert(self.now);
+        let due = since + self.options.start_timeout;
+        if due > self.now && !self.breaker.is_open() {
+            return self.alarm(due);
+        }
+        let error = self.start_error();
+        while let Some(id) = self.queue.pop(|id| self.jobs.is_queued(id)) {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            self.end_unqueued(id, error.clone());
+        }
+        self.deserted = None;
+    }
+
+    fn has_retiring_jobs(&self) -> bool {
+        self.workers
+            .iter()
+            .flatten()
+            .any(|worker| worker.state == State::Retiring && !worker.in_flight.is_empty())
+    }
+
+    fn start_error(&self) -> Error {
+        self.last_start_error.clone().unwrap_or_else(|| Error::StartFailed {
+            reason: "no worker became ready in time".into(),
+            errno: None,
+            stderr_tail: String::new(),
+        })
+    }
+
+    /// Collects a part of a reply. `None` when it grew too long, or is malformed.
+    pub(crate) fn add_chunk(&mut self, id: u64, body: &[u8]) -> Option<usize> {
+        let job = self.jobs.get_mut(id)?;
+        let list = List::parse(body)?;
+        let (count, parts) = job.chunks.get_or_insert_default();
+        *count += list.len() as u32;
+        parts.extend_from_slice(list.encoded_parts());
+        Some(parts.len())
+    }
+
+    /// The reply made of the collected parts and the last one.
+    pub(crate) fn whole_reply(&mut self, id: u64, body: &[u8]) -> Option<Bytes> {
+        self.add_chunk(id, body)?;
+        let (count, parts) = self.jobs.get_mut(id)?.chunks.take()?;
+        let mut all = Vec::with_capacity(parts.len() + 5);
+        cattlegrid_worker::list::put_varint(&mut all, count);
+        all.extend_from_slice(&parts);
+        debug_assert!(List::parse(&all).is_some(), "lists joined are a list");
+        Some(all.into())
+    }
+}

@@ -1,0 +1,121 @@
+//! What can go wrong: for the caller of a job, and for the owner of a pool.
+
+use std::io;
+
+/// How a job ended without a reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The queue was full; the job was never sent anywhere.
+    #[error("the queue is full")]
+    Rejected,
+    /// The job's time was up.
+    #[error("timed out{}", if *started { "" } else { " before it was started" })]
+    Timeout {
+        /// A worker had begun it; it may have had effects.
+        started: bool,
+    },
+    /// The caller dropped the call.
+    #[error("cancelled")]
+    Cancelled,
+    /// The worker died (or was killed for breaking the protocol) while it was in this job.
+    #[error("worker {worker} was lost: {reason}{}", tail(stderr_tail))]
+    WorkerLost {
+        /// Number of the worker.
+        worker: u64,
+        /// What happened, for people.
+        reason: String,
+        /// Exit code, if it exited.
+        status: Option<i32>,
+        /// Signal, if one killed it.
+        signal: Option<i32>,
+        /// The kernel's out-of-memory killer was at work when it died.
+        oom: bool,
+        /// The end of what it wrote to stderr and stdout, at most 4 KiB.
+        stderr_tail: String,
+    },
+    /// The worker's function returned an error or raised an exception.
+    #[error("{code}: {message}")]
+    Worker {
+        /// A short word that programs compare: `exception`, `panic`, `error`, or the worker's own.
+        code: String,
+        /// One line for people.
+        message: String,
+        /// A traceback, or nothing.
+        detail: String,
+        /// The worker says that trying again may help.
+        retryable: bool,
+    },
+    /// The arguments, or the reply, are longer than allowed.
+    #[error("{len} bytes, the limit is {max}")]
+    TooLarge {
+        /// Their length in bytes, as far as known.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// No worker could be started.
+    #[error("no worker could be started: {reason}{}", tail(stderr_tail))]
+    StartFailed {
+        /// What was tried and what the system or the program said.
+        reason: String,
+        /// The system's error number, if it was one.
+        errno: Option<i32>,
+        /// The end of what the program wrote to stderr and stdout, at most 4 KiB.
+        stderr_tail: String,
+    },
+    /// The pool is shutting down.
+    #[error("the pool is shutting down")]
+    Shutdown,
+    /// A value cannot be encoded, or a reply cannot be decoded (feature `serde`).
+    #[error("{0}")]
+    Codec(String),
+}
+
+/// What a pool reports to `on_error`. Failures of single jobs go to their callers and are not here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A worker died that was not asked to.
+    #[error("worker {worker} was lost: {reason}")]
+    WorkerLost {
+        /// Number of the worker.
+        worker: u64,
+        /// Signal, exit code, or the rule of the protocol it broke.
+        reason: String,
+    },
+    /// A template process died that was not asked to; all its workers go with it.
+    #[error("the template process was lost: {reason}")]
+    TemplateLost {
+        /// Signal or exit code.
+        reason: String,
+    },
+    /// A worker or template could not be started: exec, import, init or a time limit.
+    #[error("start failed: {reason}{}", tail(stderr_tail))]
+    StartFailed {
+        /// What was tried and what the system or the program said.
+        reason: String,
+        /// The end of its output.
+        stderr_tail: String,
+    },
+    /// The system had no process, memory or descriptor to spare. The pool goes on with what it has
+    /// and tries again.
+    #[error("no resources for a new worker: {0}")]
+    Resources(io::Error),
+    /// The crash-loop breaker has opened; callers fail fast until a start succeeds.
+    #[error("{failures} failed starts in a row, backing off: {reason}")]
+    CrashLoop {
+        /// The limit that was reached.
+        failures: usize,
+        /// The last failure.
+        reason: String,
+    },
+    /// A callback of the program panicked; the pool went on.
+    #[error("a callback panicked")]
+    Callback,
+}
+
+/// Puts captured output behind a message.
+fn tail(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("; output ends: {}", text.trim_end()) }
+}

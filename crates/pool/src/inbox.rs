@@ -1,0 +1,134 @@
+//! The way into the pool's thread: a locked vector and one eventfd, written only when it sleeps.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::job::NewJob;
+use crate::launch::Launch;
+use crate::promise::Resolver;
+
+/// What other threads ask of the pool's thread.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A new job.
+    Submit(NewJob),
+    /// The caller of this job has gone.
+    Cancel(crate::promise::Promise<crate::job::Outcome>),
+    /// Retire the worker with this number; answers whether there is one.
+    Retire(u64, Resolver<bool>),
+    /// New `idle` and `max`.
+    Resize(usize, usize),
+    /// A new generation.
+    Reload(Box<Launch>, Resolver<Result<(), Error>>),
+    /// Answer when this many workers are ready.
+    Ready(usize, Resolver<Result<(), Error>>),
+    /// Numbers and process ids of the ready workers.
+    Workers(Resolver<Vec<crate::pool::WorkerInfo>>),
+    /// The event stream has room again.
+    ResumeEvents,
+    /// No more jobs; end when all are done, or after the time. `None`: no limit (the last handle was dropped).
+    Drain(Option<Duration>, Option<Resolver<()>>),
+    /// End at once.
+    Kill(Option<Resolver<()>>),
+}
+
+impl Message {
+    /// The answer of a pool that has ended.
+    pub(crate) fn refuse(self) {
+        match self {
+            Self::Submit(job) => job.sink.deliver(Err(Error::Shutdown)),
+            Self::Retire(_, answer) => answer.resolve(false),
+            Self::Reload(_, answer) | Self::Ready(_, answer) => answer.resolve(Err(Error::Shutdown)),
+            Self::Workers(answer) => answer.resolve(Vec::new()),
+            Self::Drain(_, Some(answer)) | Self::Kill(Some(answer)) => answer.resolve(()),
+            Self::Drain(..) | Self::Kill(_) | Self::Cancel(_) | Self::Resize(..) | Self::ResumeEvents => {}
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Messages, and whether the pool's thread still takes them.
+    messages: Mutex<(Vec<Message>, bool)>,
+    /// The pool's thread is about to wait, or waits.
+    sleeping: AtomicBool,
+    wake: OwnedFd,
+    /// Jobs submitted and not yet sent to a worker or ended.
+    pub(crate) backlog: AtomicUsize,
+    /// Jobs refused at the caller because the queue was full.
+    pub(crate) refused: AtomicU64,
+    /// No more jobs are accepted.
+    pub(crate) closed: AtomicBool,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Self {
+            messages: Mutex::new((Vec::new(), true)),
+            sleeping: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            backlog: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Adds a message. One system call if the pool sleeps, else none.
+    pub(crate) fn send(&self, message: Message) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        if !messages.1 {
+            drop(messages);
+            return message.refuse();
+        }
+        messages.0.push(message);
+        drop(messages);
+        // 1: the pool finds no message, 2: we add one, 1: it sets `sleeping` and looks again (below).
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).ok();
+        }
+    }
+
+    /// Moves all messages into `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut messages.0, into);
+    }
+
+    /// As [`Inbox::take`], and refuses all messages from now on.
+    pub(crate) fn end(&self, into: &mut Vec<Message>) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut messages.0, into);
+        messages.1 = false;
+    }
+
+    /// Says that the pool is about to wait. False when a message came in between: do not wait.
+    pub(crate) fn before_wait(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        let empty = self.messages.lock().unwrap_or_else(PoisonError::into_inner).0.is_empty();
+        if !empty {
+            self.sleeping.store(false, Ordering::SeqCst);
+        }
+        empty
+    }
+
+    /// The pool no longer waits.
+    pub(crate) fn after_wait(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    /// Empties the eventfd.
+    pub(crate) fn drain_wake(&self) {
+        rustix::io::read(&self.wake, &mut [0; 8]).ok();
+    }
+}
+
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

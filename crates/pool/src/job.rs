@@ -1,0 +1,148 @@
+//! Jobs: what a caller hands over, and the table of all that have not ended.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::payload::Reply;
+use crate::promise::{Resolver, Waiter};
+use crate::queue::Priority;
+
+/// How a job ended.
+pub type Outcome = Result<Reply, Error>;
+
+/// Called on the pool's thread with what a job says about how far it is.
+pub(crate) type ProgressFn = Box<dyn FnMut(&[u8]) + Send>;
+
+/// Where the outcome goes.
+pub(crate) enum Sink {
+    /// A future, or a blocked thread.
+    Call(Resolver<Outcome>),
+    /// A callback on the pool's thread.
+    Callback(Box<dyn FnOnce(Outcome) + Send>),
+}
+
+impl Sink {
+    pub(crate) fn deliver(self, outcome: Outcome) {
+        self.fill(outcome).wake();
+    }
+
+    /// As [`Sink::deliver`], but who waits is left asleep.
+    pub(crate) fn fill(self, outcome: Outcome) -> Waiter {
+        match self {
+            Self::Call(resolver) => return resolver.fill(outcome),
+            Self::Callback(done) => done(outcome),
+        }
+        Waiter::Nobody
+    }
+}
+
+/// A job on its way into the pool.
+pub(crate) struct NewJob {
+    pub(crate) args: Bytes,
+    pub(crate) sink: Sink,
+    pub(crate) priority: Priority,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) idempotent: bool,
+    pub(crate) tag: u64,
+    pub(crate) progress: Option<ProgressFn>,
+}
+
+impl std::fmt::Debug for NewJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewJob").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+/// A job in the pool.
+pub(crate) struct Job {
+    pub(crate) args: Bytes,
+    /// Taken when the outcome is delivered. A job whose worker has not yet let go of it stays in the
+    /// table without a sink.
+    pub(crate) sink: Option<Sink>,
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) submitted: Instant,
+    pub(crate) sent: Instant,
+    pub(crate) idempotent: bool,
+    pub(crate) attempt: u32,
+    pub(crate) tag: u64,
+    pub(crate) place: Place,
+    pub(crate) progress: Option<ProgressFn>,
+    /// Parts of a reply that came in chunks: their number and their encoding.
+    pub(crate) chunks: Option<(u32, Vec<u8>)>,
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Held back because the queue is full.
+    Held,
+    /// In the queue.
+    Queued,
+    /// Taken out of the queue to be ended.
+    Nowhere,
+    /// At the worker in this slot.
+    Sent(usize),
+}
+
+/// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    entries: Vec<(u32, Option<Job>)>,
+    free: Vec<u32>,
+}
+
+impl Jobs {
+    #[inline]
+    pub(crate) fn insert(&mut self, job: Job) -> u64 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.entries.push((0, None));
+            (self.entries.len() - 1) as u32
+        });
+        let entry = &mut self.entries[slot as usize];
+        // After 2^32 uses of one slot its numbers repeat; 0 is left out, it means "no job".
+        entry.0 = entry.0.wrapping_add(1).max(1);
+        entry.1 = Some(job);
+        u64::from(entry.0) << 32 | u64::from(slot)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u64) -> Option<&Job> {
+        let (uses, job) = self.entries.get(id as u32 as usize)?;
+        if *uses == (id >> 32) as u32 { job.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Job> {
+        let (uses, job) = self.entries.get_mut(id as u32 as usize)?;
+        if *uses == (id >> 32) as u32 { job.as_mut() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Job> {
+        self.get(id)?;
+        let slot = id as u32;
+        self.free.push(slot);
+        self.entries[slot as usize].1.take()
+    }
+
+    /// Whether the job waits in the queue.
+    #[inline]
+    pub(crate) fn is_queued(&self, id: u64) -> bool {
+        self.get(id).is_some_and(|job| job.place == Place::Queued)
+    }
+
+    /// Whether somebody still waits for the job's outcome.
+    #[inline]
+    pub(crate) fn is_open(&self, id: u64) -> bool {
+        self.get(id).is_some_and(|job| job.sink.is_some())
+    }
+
+    /// Ids of all jobs in the table.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        let used = self.entries.iter().enumerate().filter(|(_, entry)| entry.1.is_some());
+        used.map(|(slot, entry)| u64::from(entry.0) << 32 | slot as u64).collect()
+    }
+}

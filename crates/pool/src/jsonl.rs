@@ -1,0 +1,252 @@
+//! JSON lines: the protocol for programs without an SDK, translated from and to frames.
+//!
+//! Byte strings are JSON strings when they are UTF-8, else `{"b64": "..."}`. At most one job is at such a
+//! worker, so its lines need not repeat the id.
+
+use base64::{decode, encode};
+use cattlegrid_worker::List;
+use cattlegrid_worker::frame::{Kind, VERSION};
+use cattlegrid_worker::list::put_list;
+use serde_json::{Map, Value, json};
+
+/// A line as a frame: kind, flags, id, body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Translated {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) id: u64,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The line for INIT.
+pub(crate) fn init_line(out: &mut Vec<u8>, worker: u64, generation: u32, config: &[u8]) {
+    put_line(
+        out,
+        &json!({"type": "init", "worker": worker, "generation": generation, "config": to_json(config)}),
+    );
+}
+
+/// The line for JOB.
+pub(crate) fn job_line(out: &mut Vec<u8>, id: u64, deadline_ms: u32, attempt: u32, args: List<'_>) {
+    let args: Vec<Value> = args.iter().map(to_json).collect();
+    // Ids exceed the integers of JavaScript, so they travel as text.
+    put_line(
+        out,
+        &json!({"type": "job", "id": id.to_string(), "args": args, "deadline_ms": deadline_ms, "attempt": attempt}),
+    );
+}
+
+/// The line for CANCEL.
+pub(crate) fn cancel_line(out: &mut Vec<u8>, id: u64) {
+    put_line(out, &json!({"type": "cancel", "id": id.to_string()}));
+}
+
+/// The line for RETIRE or PING.
+pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
+    put_line(out, &json!({"type": kind}));
+}
+
+/// Reads a line of a worker; `current` is the job it has.
+///
+/// # Errors
+/// Why the line is not part of the protocol, for the log.
+pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Translated>, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
+    let Value::Object(fields) = value else { return Err("a line is not a JSON object".into()) };
+    let id = match fields.get("id") {
+        None => current.unwrap_or(0),
+        Some(Value::String(id)) => id.parse().map_err(|_| format!("id {id:?} is not one of ours"))?,
+        Some(other) => return Err(format!("id {other} is not a string")),
+    };
+    let frame = |kind, id, body| Translated { kind, flags: 0, id, body };
+    if fields.get("ready") == Some(&Value::Bool(true)) {
+        let hello = cattlegrid_worker::message::Hello {
+            version: VERSION,
+            page: false,
+            pid: 0,
+            concurrency: 1,
+            max_frame: u32::MAX,
+            sdk: "json-lines".into(),
+        };
+        let mut bytes = Vec::new();
+        hello.put(&mut bytes);
+        let body = bytes.split_off(cattlegrid_worker::frame::HEADER_LEN);
+        return Ok(vec![frame(Kind::Hello, 0, body), frame(Kind::Ready, 0, Vec::new())]);
+    }
+    if fields.get("retire") == Some(&Value::Bool(true)) {
+        return Ok(vec![frame(Kind::Leave, 0, Vec::new())]);
+    }
+    if fields.get("pong") == Some(&Value::Bool(true)) {
+        return Ok(vec![frame(Kind::Pong, 0, Vec::new())]);
+    }
+    if let Some(result) = fields.get("result") {
+        let more = fields.get("more") == Some(&Value::Bool(true));
+        let flags = if more { cattlegrid_worker::frame::FLAG_MORE } else { 0 };
+        return Ok(vec![Translated { kind: Kind::Result, flags, id, body: list(result)? }]);
+    }
+    if let Some(error) = fields.get("error") {
+        return Ok(vec![error_frame(error, id)]);
+    }
+    if let Some(event) = fields.get("event") {
+        return Ok(vec![frame(Kind::Event, id, list(event)?)]);
+    }
+    if let Some(progress) = fields.get("progress") {
+        return Ok(vec![frame(Kind::Progress, id, from_json(progress)?)]);
+    }
+    if let Some(text) = fields.get("log") {
+        let mut body = vec![3];
+        body.extend(from_json(text)?);
+        return Ok(vec![frame(Kind::Log, 0, body)]);
+    }
+    Err(format!("a line with none of the known fields: {}", names(&fields)))
+}
+
+fn error_frame(error: &Value, id: u64) -> Translated {
+    let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (code, message) = match error {
+        Value::String(message) => ("error".to_owned(), message.clone()),
+        _ => (text("code"), text("message")),
+    };
+    let retryable = error.get("retryable") == Some(&Value::Bool(true));
+    let mut body = Vec::new();
+    put_list(&mut body, &[code, message, text("detail")]);
+    let flags = if retryable { cattlegrid_worker::frame::FLAG_RETRYABLE } else { 0 };
+    Translated { kind: Kind::Error, flags, id, body }
+}
+
+/// An array becomes its parts, anything else one part.
+fn list(value: &Value) -> Result<Vec<u8>, String> {
+    let parts: Vec<Vec<u8>> = match value {
+        Value::Array(items) => items.iter().map(from_json).collect::<Result<_, _>>()?,
+        Value::Null => Vec::new(),
+        other => vec![from_json(other)?],
+    };
+    let mut body = Vec::new();
+    put_list(&mut body, &parts);
+    Ok(body)
+}
+
+fn to_json(bytes: &[u8]) -> Value {
+    std::str::from_utf8(bytes).map_or_else(|_| json!({"b64": encode(bytes)}), Value::from)
+}
+
+/// Strings are their text, `{"b64": ...}` what it encodes, everything else its JSON text.
+fn from_json(value: &Value) -> Result<Vec<u8>, String> {
+    match value {
+        Value::String(text) => Ok(text.clone().into_bytes()),
+        Value::Object(fields) if fields.len() == 1 && fields.contains_key("b64") => {
+            fields["b64"].as_str().and_then(decode).ok_or_else(|| "b64 is not base64".into())
+        }
+        other => Ok(other.to_string().into_bytes()),
+    }
+}
+
+fn put_line(out: &mut Vec<u8>, value: &Value) {
+    out.extend_from_slice(value.to_string().as_bytes());
+    out.push(b'\n');
+}
+
+fn names(fields: &Map<String, Value>) -> String {
+    fields.keys().take(5).cloned().collect::<Vec<_>>().join(", ")
+}
+
+/// Standard base64 with padding.
+mod base64 {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    pub(super) fn encode(bytes: &[u8]) -> String {
+        let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+        for chunk in bytes.chunks(3) {
+            let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
+                << (8 * (3 - chunk.len()));
+            for at in 0..4 {
+                let digit = ALPHABET[(word >> (18 - 6 * at) & 63) as usize];
+                out.push(if at <= chunk.len() { digit as char } else { '=' });
+            }
+        }
+        out
+    }
+
+    pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+        let digits = text.trim_end_matches('=').as_bytes();
+        if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+            return None;
+        }
+        let mut out = Vec::with_capacity(digits.len() * 3 / 4);
+        for chunk in digits.chunks(4) {
+            let mut word = 0_u32;
+            for digit in chunk {
+                let value = ALPHABET.iter().position(|known| known == digit)?;
+                word = word << 6 | value as u32;
+            }
+            word <<= 6 * (4 - chunk.len());
+            out.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
+        }
+        Some(out)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_vectors_of_rfc_4648() {
+            for (plain, coded) in [
+                ("", ""),
+                ("f", "Zg=="),
+                ("fo", "Zm8="),
+                ("foo", "Zm9v"),
+                ("foob", "Zm9vYg=="),
+                ("foobar", "Zm9vYmFy"),
+            ] {
+                assert_eq!(encode(plain.as_bytes()), coded);
+                assert_eq!(decode(coded).unwrap(), plain.as_bytes());
+            }
+            let all: Vec<u8> = (0..=255).collect();
+            assert_eq!(decode(&encode(&all)), Some(all));
+            assert_eq!(decode("Zg="), None);
+            assert_eq!(decode("Z g="), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(line: &str, current: u64) -> Translated {
+        let mut all = read_line(line.as_bytes(), Some(current)).unwrap();
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
+    #[test]
+    fn a_job_without_ids_is_answered() {
+        let reply = one(r#"{"result": ["a", {"b64": "/w=="}, 7, null]}"#, 9);
+        let parts: Vec<&[u8]> = List::parse(&reply.body).unwrap().iter().collect();
+        assert_eq!((reply.kind, reply.id), (Kind::Result, 9));
+        assert_eq!(parts, [&b"a"[..], &[0xff], b"7", b"null"]);
+        assert_eq!(one(r#"{"id": "3", "result": "x"}"#, 9).id, 3);
+        let error = one(r#"{"error": "no"}"#, 9);
+        assert_eq!(List::parse(&error.body).unwrap().get(1), Some(&b"no"[..]));
+    }
+
+    #[test]
+    fn what_is_not_the_protocol_is_refused() {
+        for line in ["", "hello", "[1]", "{}", r#"{"id": 3, "result": 1}"#, r#"{"result": {"b64": "!"}}"#] {
+            assert!(read_line(line.as_bytes(), None).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_for_workers_are_single_lines() {
+        let mut out = Vec::new();
+        let mut args = Vec::new();
+        put_list(&mut args, &[&b"a\nb"[..], &[0xff]]);
+        job_line(&mut out, u64::MAX, 5, 1, List::parse(&args).unwrap());
+        assert_eq!(out.split(|byte| *byte == b'\n').count(), 2);
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["id"], "18446744073709551615");
+        assert_eq!(value["args"], json!(["a\nb", {"b64": "/w=="}]));
+    }
+}

@@ -1,0 +1,121 @@
+//! How worker processes come to be: forked from a template, or exec'ed one by one.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A program and how it is made into workers.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) dir: Option<PathBuf>,
+    /// `None` removes a variable.
+    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
+    pub(crate) env_clear: bool,
+    pub(crate) mode: Mode,
+    pub(crate) allow_threads: bool,
+}
+
+/// How the pool talks to what it has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// One process is exec'ed and forks the workers.
+    Template,
+    /// Every worker is exec'ed; frames on descriptor 3.
+    Exec,
+    /// Every worker is exec'ed; frames on its standard streams.
+    Stdio,
+    /// Every worker is exec'ed; JSON lines on its standard streams.
+    JsonLines,
+}
+
+impl Launch {
+    /// A program that uses a worker SDK, started once and forked for every worker.
+    pub fn template<A: Into<OsString>>(
+        program: impl Into<OsString>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Self {
+        Self::new(program.into(), args, Mode::Template)
+    }
+
+    /// A program that uses a worker SDK, started for every worker; frames on descriptor 3.
+    pub fn exec<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
+        Self::new(program.into(), args, Mode::Exec)
+    }
+
+    /// As [`Launch::exec`], for programs that only have standard input and output. At most one job is at
+    /// such a worker at a time.
+    pub fn stdio<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
+        Self::new(program.into(), args, Mode::Stdio)
+    }
+
+    /// A program in any language that reads and writes one JSON object per line, started for every
+    /// worker. At most one job is at such a worker at a time. See `docs/worker-protocol.md`.
+    pub fn json_lines<A: Into<OsString>>(
+        program: impl Into<OsString>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Self {
+        Self::new(program.into(), args, Mode::JsonLines)
+    }
+
+    /// This very program as a template: its `main` calls `cattlegrid_worker::maybe_worker` first.
+    pub fn rust() -> Self {
+        let none: [OsString; 0] = [];
+        Self::new("/proc/self/exe".into(), none, Mode::Template)
+    }
+
+    fn new<A: Into<OsString>>(program: OsString, args: impl IntoIterator<Item = A>, mode: Mode) -> Self {
+        let args = args.into_iter().map(Into::into).collect();
+        Self { program, args, dir: None, env: BTreeMap::new(), env_clear: false, mode, allow_threads: false }
+    }
+
+    /// Working directory of the processes; the default is the pool's own.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// Sets a variable for this program only, after those of the builder.
+    #[must_use]
+    pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.insert(key.into(), Some(value.into()));
+        self
+    }
+
+    /// Accepts a template that has threads. Its children have copies of locks whose owners are gone.
+    #[must_use]
+    pub fn allow_threads(mut self) -> Self {
+        self.allow_threads = true;
+        self
+    }
+
+    /// The environment of a process of this program: the parent's (unless cleared), then `ours`.
+    pub(crate) fn environment(&self, ours: &[(&str, String)]) -> Vec<(OsString, OsString)> {
+        let mut all: BTreeMap<OsString, OsString> = BTreeMap::new();
+        if !self.env_clear {
+            all.extend(
+                std::env::vars_os().filter(|(key, _)| !key.to_string_lossy().starts_with("CATTLEGRID_")),
+            );
+        }
+        for (key, value) in &self.env {
+            match value {
+                Some(value) => all.insert(key.clone(), value.clone()),
+                None => all.remove(key),
+            };
+        }
+        all.extend(ours.iter().map(|(key, value)| (OsString::from(key), OsString::from(value))));
+        all.into_iter().collect()
+    }
+
+    /// The program and its arguments, for messages.
+    pub(crate) fn name(&self) -> String {
+        let mut name = self.program.to_string_lossy().into_owned();
+        for arg in self.args.iter().take(4) {
+            name.push(' ');
+            name.push_str(&arg.to_string_lossy());
+        }
+        name
+    }
+}

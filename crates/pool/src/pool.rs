@@ -1,0 +1,365 @@
+//! The handle of a pool: submitting jobs, and steering.
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::builder::{Builder, QueuePolicy, Shared};
+use crate::error::Error;
+use crate::event::Events;
+use crate::inbox::Message;
+use crate::job::{NewJob, Outcome, ProgressFn, Sink};
+use crate::launch::Launch;
+use crate::payload::Args;
+use crate::promise::{Promise, promise};
+use crate::queue::Priority;
+use crate::stats::Stats;
+
+/// A pool of worker processes. Cheap to clone; when the last handle is dropped the pool finishes its jobs
+/// in the background and then calls `on_destroy`.
+///
+/// # Invariant
+/// Every submitted job ends in exactly one reply or error.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    events: Mutex<Option<Events>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // The stream first: the pool must not wait for a reader that cannot come any more.
+        drop(self.events.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        self.shared.inbox.closed.store(true, Ordering::SeqCst);
+        self.shared.inbox.send(Message::Drain(None, None));
+    }
+}
+
+/// A ready worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// Number, for [`Pool::retire`].
+    pub number: u64,
+    /// Process id, and that of its process group.
+    pub pid: u32,
+    /// Generation of its program.
+    pub generation: u32,
+    /// Jobs it has now.
+    pub jobs: usize,
+}
+
+impl Pool {
+    /// Starts building a pool.
+    pub fn builder(launch: Launch) -> Builder {
+        Builder::new(launch)
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>, events: Option<Events>) -> Self {
+        Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
+    }
+
+    /// Submits a job. Await the result or call `wait` on it; dropping it cancels the job.
+    pub fn call(&self, args: impl Into<Args>) -> Call {
+        self.job(args).call()
+    }
+
+    /// As [`Pool::call`], but a full queue is an error now, under any policy.
+    ///
+    /// # Errors
+    /// [`Error::Rejected`] when as many jobs are on their way as queue and workers hold.
+    pub fn try_call(&self, args: impl Into<Args>) -> Result<Call, Error> {
+        let [high, normal, low] = self.handle.shared.counters.queued();
+        if self.is_full() || high + normal + low >= self.handle.shared.queue_limit as u64 {
+            self.handle.shared.inbox.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::Rejected);
+        }
+        Ok(self.call(args))
+    }
+
+    /// Builds a job with its own timeout, priority and so on.
+    pub fn job(&self, args: impl Into<Args>) -> JobBuilder<'_> {
+        JobBuilder {
+            pool: self,
+            args: args.into(),
+            priority: Priority::Normal,
+            timeout: self.handle.shared.job_timeout,
+            idempotent: false,
+            tag: 0,
+            progress: None,
+        }
+    }
+
+    /// Submits a job with a callback, which is called on the pool's thread: it must be quick, may submit
+    /// more jobs, and must not wait for the pool.
+    pub fn submit(&self, args: impl Into<Args>, done: impl FnOnce(Outcome) + Send + 'static) {
+        self.job(args).submit(done);
+    }
+
+    /// Retires the worker with this number: it finishes its jobs and leaves. Resolves to false if there is
+    /// no such worker, or it is leaving already.
+    pub fn retire(&self, worker: u64) -> Promise<bool> {
+        let (resolver, promise) = promise();
+        self.send(Message::Retire(worker, resolver));
+        promise
+    }
+
+    /// Changes `idle` and `max`. Workers beyond `max` are retired, idle ones first.
+    pub fn resize(&self, idle: usize, max: usize) {
+        self.send(Message::Resize(idle, max));
+    }
+
+    /// Replaces the program. Old workers retire when a worker of the new one is ready; until then they
+    /// serve.
+    ///
+    /// # Errors
+    /// Resolves to [`Error::StartFailed`] when the new program does not become ready; the old one stays.
+    pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
+        let (resolver, promise) = promise();
+        self.send(Message::Reload(Box::new(launch), resolver));
+        promise
+    }
+
+    /// Resolves when `workers` workers are ready.
+    ///
+    /// # Errors
+    /// Resolves to [`Error::Shutdown`] when the pool ends before.
+    pub fn ready(&self, workers: usize) -> Promise<Result<(), Error>> {
+        let (resolver, promise) = promise();
+        self.send(Message::Ready(workers, resolver));
+        promise
+    }
+
+    /// The ready workers.
+    pub fn workers(&self) -> Promise<Vec<WorkerInfo>> {
+        let (resolver, promise) = promise();
+        self.send(Message::Workers(resolver));
+        promise
+    }
+
+    /// Counters; never blocks.
+    pub fn stats(&self) -> Stats {
+        let shared = &self.handle.shared;
+        let mut stats = shared.counters.snapshot();
+        stats.rejected += shared.inbox.refused.load(Ordering::Relaxed);
+        stats
+    }
+
+    /// The event stream of `Builder::event_stream`; `None` without one, or when it was taken before.
+    pub fn take_events(&self) -> Option<Events> {
+        self.handle.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Accepts no more jobs, finishes the ones there are, and ends all processes. Jobs that are not done
+    /// after `shutdown_grace` end as [`Error::Shutdown`]. Resolves when all is gone.
+    pub fn shutdown(&self) -> Promise<()> {
+        let (resolver, promise) = promise();
+        self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);
+        self.send(Message::Drain(Some(Duration::MAX), Some(resolver)));
+        promise
+    }
+
+    /// Kills all workers; unfinished jobs end as [`Error::Shutdown`]. Resolves when all is gone.
+    pub fn shutdown_now(&self) -> Promise<()> {
+        let (resolver, promise) = promise();
+        self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);
+        self.send(Message::Kill(Some(resolver)));
+        promise
+    }
+
+    fn send(&self, message: Message) {
+        self.handle.shared.inbox.send(message);
+    }
+
+    fn is_full(&self) -> bool {
+        let shared = &self.handle.shared;
+        let room = shared.queue_limit.saturating_add(shared.slack.load(Ordering::Relaxed));
+        shared.inbox.backlog.load(Ordering::Relaxed) >= room
+    }
+}
+
+/// A job on its way to being submitted.
+#[must_use = "a job is submitted by call() or submit()"]
+pub struct JobBuilder<'a> {
+    pool: &'a Pool,
+    args: Args,
+    priority: Priority,
+    timeout: Option<Duration>,
+    idempotent: bool,
+    tag: u64,
+    progress: Option<ProgressFn>,
+}
+
+impl std::fmt::Debug for JobBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobBuilder").field("args", &self.args).field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+impl JobBuilder<'_> {
+    /// Time from now to the outcome, instead of the pool's `job_timeout`.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Urgency. Default Normal.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
+    pub fn idempotent(mut self, idempotent: bool) -> Self {
+        self.idempotent = idempotent;
+        self
+    }
+
+    /// A number that events of this job carry. Default 0.
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// Called with each progress report, on the pool's thread, before the outcome.
+    pub fn on_progress(mut self, callback: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        self.progress = Some(Box::new(callback));
+        self
+    }
+
+    /// Submits the job. Await the result or call `wait` on it; dropping it cancels the job.
+    pub fn call(self) -> Call {
+        let (resolver, outcome) = promise();
+        let pool = self.pool.clone();
+        self.send(Sink::Call(resolver));
+        Call { outcome: Some(outcome), shared: Arc::clone(&pool.handle.shared) }
+    }
+
+    /// Submits the job with a callback on the pool's thread; see [`Pool::submit`].
+    pub fn submit(self, done: impl FnOnce(Outcome) + Send + 'static) {
+        self.send(Sink::Callback(Box::new(done)));
+    }
+
+    fn send(self, sink: Sink) {
+        let shared = &self.pool.handle.shared;
+        // 16 for the fields in front of the arguments, with room to spare.
+        let max = shared.max_frame as usize - 16;
+        let refused = if shared.inbox.closed.load(Ordering::SeqCst) {
+            Some(Error::Shutdown)
+        } else if self.args.len() > max {
+            Some(Error::TooLarge { len: self.args.len(), max })
+        } else if shared.queue_policy == QueuePolicy::Reject && self.pool.is_full() {
+            shared.inbox.refused.fetch_add(1, Ordering::Relaxed);
+            Some(Error::Rejected)
+        } else {
+            None
+        };
+        if let Some(error) = refused {
+            return sink.deliver(Err(error));
+        }
+        shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
+        shared.inbox.send(Message::Submit(NewJob {
+            args: self.args.encoded,
+            sink,
+            priority: self.priority,
+            timeout: self.timeout,
+            idempotent: self.idempotent,
+            tag: self.tag,
+            progress: self.progress,
+        }));
+    }
+}
+
+/// A submitted job. Dropping it before the outcome cancels the job.
+#[derive(Debug)]
+#[must_use = "dropping a call cancels the job"]
+pub struct Call {
+    outcome: Option<Promise<Outcome>>,
+    shared: Arc<Shared>,
+}
+
+impl Call {
+    /// Blocks this thread until the job has ended. Never call it on the pool's own thread.
+    ///
+    /// # Errors
+    /// How the job failed.
+    ///
+    /// # Panics
+    /// After the call has been polled to its end.
+    pub fn wait(mut self) -> Outcome {
+        self.outcome.take().expect("a call is waited for once").wait()
+    }
+}
+
+impl Future for Call {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let promise = self.outcome.as_mut().expect("a call is polled to its end once");
+        let polled = Pin::new(promise).poll(context);
+        if polled.is_ready() {
+            self.outcome = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome.take()
+            && !outcome.is_done()
+        {
+            self.shared.inbox.send(Message::Cancel(outcome));
+        }
+    }
+}
+
+/// A pool that is starting: a future of the [`Pool`], or an error.
+#[derive(Debug)]
+#[must_use = "a pool that nobody waits for is shut down again"]
+pub struct Spawning {
+    started: Promise<Result<(), Error>>,
+    pool: Option<Result<Pool, Error>>,
+}
+
+impl Spawning {
+    pub(crate) fn new(started: Promise<Result<(), Error>>, pool: Result<Pool, Error>) -> Self {
+        Self { started, pool: Some(pool) }
+    }
+
+    /// Blocks this thread until the program is ready.
+    ///
+    /// # Errors
+    /// [`Error::StartFailed`].
+    ///
+    /// # Panics
+    /// After it has been polled to its end.
+    pub fn wait(mut self) -> Result<Pool, Error> {
+        let pool = self.pool.take().expect("a start is waited for once")?;
+        self.started.wait().map(|()| pool)
+    }
+}
+
+impl Future for Spawning {
+    type Output = Result<Pool, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(Err(error)) = &self.pool {
+            return Poll::Ready(Err(error.clone()));
+        }
+        match Pin::new(&mut self.started).poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(started) => {
+                let pool = self.pool.take().expect("a start is polled to its end once");
+                Poll::Ready(started.and(pool))
+            }
+        }
+    }
+}

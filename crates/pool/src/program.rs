@@ -1,0 +1,516 @@
+//! Programs and their template processes: launch, READY, FORK, death and replacement.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use cattlegrid_worker::control::{Control, receive};
+use cattlegrid_worker::frame::VERSION;
+use cattlegrid_worker::sys::{self, Exit, Spawn, SpawnError};
+use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Limits, Sandbox, Setup};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::driver::{Driver, Ending, Source};
+use crate::error::{Error, PoolError};
+use crate::launch::{Launch, Mode};
+use crate::logs::Tail;
+use crate::promise::Resolver;
+use crate::worker::{Role, State};
+
+/// The program workers are made of.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Counted from 1; 0 before the first is ready.
+    pub(crate) generation: u32,
+    pub(crate) launch: Launch,
+}
+
+impl Program {
+    pub(crate) fn new(generation: u32, launch: Launch) -> Self {
+        Self { generation, launch }
+    }
+}
+
+/// A generation on its way to READY: the first one, or a reload.
+#[derive(Debug)]
+pub(crate) struct Launching {
+    pub(crate) program: Program,
+    /// Start a worker and wait for it, too.
+    pub(crate) probe: bool,
+    pub(crate) answer: Resolver<Result<(), Error>>,
+}
+
+/// A template process.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pub(crate) serial: u64,
+    pub(crate) generation: u32,
+    pub(crate) pid: Pid,
+    pidfd: Option<OwnedFd>,
+    /// `None` when it was told to end.
+    pub(crate) control: Option<OwnedFd>,
+    log: OwnedFd,
+    pub(crate) ready: bool,
+    born: Instant,
+    tail: Tail,
+    /// What it said before it gave up.
+    fatal: Option<String>,
+    /// SIGKILL is due then.
+    kill_at: Option<Instant>,
+}
+
+impl Driver {
+    /// Starts a generation; `answer` is resolved when it is ready, or cannot be.
+    pub(crate) fn launch(&mut self, mut launch: Launch, probe: bool, answer: Resolver<Result<(), Error>>) {
+        for (key, value) in &self.options.env {
+            launch.env.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        launch.env_clear |= self.options.env_clear;
+        let program = Program::new(self.program.generation + 1, launch);
+        let mode = program.launch.mode;
+        let generation = program.generation;
+        let template = program.launch.clone();
+        self.launching = Some(Launching { program, probe, answer });
+        if mode == Mode::Template {
+            if let Err(error) = self.start_template(&template, generation) {
+                self.launch_failed(error);
+            }
+        } else if probe {
+            self.start_probe(generation);
+        } else {
+            self.launched();
+        }
+    }
+
+    /// The new generation is ready: it takes over.
+    pub(crate) fn launched(&mut self) {
+        let Some(launching) = self.launching.take() else { return };
+        let old = std::mem::replace(&mut self.program, launching.program);
+        let generation = self.program.generation;
+        for slot in 0..self.workers.len() {
+            if self.workers[slot].as_ref().is_some_and(|worker| worker.generation != generation) {
+                self.retire(slot);
+            }
+        }
+        if old.generation > 0 {
+            self.shared.counters.reloads.add(1);
+        }
+        for slot in 0..self.workers.len() {
+            if let Some(worker) = &mut self.workers[slot]
+                && worker.role == Role::Probe
+            {
+                worker.role = Role::Member;
+                self.sizing.on_starting(slot);
+                if worker.state == State::Ready {
+                    self.sizing.on_idle(slot, self.now);
+                }
+            }
+        }
+        self.sizing.kick(self.now);
+        self.close_templates();
+        launching.answer.resolve(Ok(()));
+    }
+
+    /// The new generation did not become ready. The first one takes the pool with it.
+    pub(crate) fn launch_failed(&mut self, error: Error) {
+        let Some(launching) = self.launching.take() else { return };
+        let generation = launching.program.generation;
+        for slot in 0..self.workers.len() {
+            if self.workers[slot].as_ref().is_some_and(|worker| worker.generation == generation) {
+                self.kill(slot, "its generation could not be started");
+            }
+        }
+        for template in &mut self.templates {
+            if template.generation == generation {
+                template.control = None;
+                template.kill_at = Some(self.now);
+                self.scan_at = Some(self.now);
+            }
+        }
+        if generation == 1 {
+            for id in self.jobs.ids() {
+                self.end_job(id, Err(error.clone()));
+            }
+            self.ending = Ending::Leaving(self.now + self.options.shutdown_grace);
+        }
+        launching.answer.resolve(Err(error));
+    }
+
+    /// Whether workers of the current generation can be started: exec'ed ones always, forked ones from a
+    /// ready template. Starts a template if there is none.
+    pub(crate) fn has_launcher(&self) -> bool {
+        self.program.launch.mode != Mode::Template
+            || self.current_template().is_some_and(|template| template.ready)
+    }
+
+    pub(crate) fn current_template(&self) -> Option<&Template> {
+        let generation = self.program.generation;
+        self.templates.iter().find(|template| template.generation == generation && template.control.is_some())
+    }
+
+    /// The template that forks workers of `generation`.
+    pub(crate) fn template_of(&self, generation: u32) -> Option<&Template> {
+        self.templates.iter().find(|template| {
+            template.generation == generation && template.ready && template.control.is_some()
+        })
+    }
+
+    pub(crate) fn start_template(&mut self, launch: &Launch, generation: u32) -> Result<(), Error> {
+        let (control, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|error| system_error("control socket", &error.into()))?;
+        rustix::io::ioctl_fionbio(&control, true).ok();
+        let (log, writer) = log_pipe().map_err(|error| system_error("log pipe", &error))?;
+        let child = self.exec(launch, Some(&theirs), &writer, &bare_setup());
+        let child = child.map_err(|error| spawn_error(&error))?;
+        self.last_template += 1;
+        let serial = self.last_template;
+        let template = Template {
+            serial,
+            generation,
+            pid: child.pid,
+            pidfd: child.pidfd,
+            control: Some(control),
+            log,
+            ready: false,
+            born: self.now,
+            tail: Tail::default(),
+            fatal: None,
+            kill_at: None,
+        };
+        if let Some(control) = &template.control {
+            self.register(control, Source::Control, serial).ok();
+        }
+        self.register(&template.log, Source::TemplateLog, serial).ok();
+        match &template.pidfd {
+            Some(pidfd) => drop(self.register(pidfd, Source::TemplateEnd, serial)),
+            None => self.alarm(self.now + LOOK),
+        }
+        self.alarm(self.now + self.options.start_timeout);
+        self.templates.push(template);
+        Ok(())
+    }
+
+    /// Execs a program. `socket` becomes descriptor 3 (template, exec) or 0 and 1 (stdio, JSON lines).
+    pub(crate) fn exec(
+        &mut self,
+        launch: &Launch,
+        socket: Option<&OwnedFd>,
+        log: &OwnedFd,
+        setup: &Setup,
+    ) -> Result<sys::Child, SpawnError> {
+        let null = std::fs::File::open("/dev/null").map_err(|source| SpawnError {
+            program: "/dev/null".into(),
+            step: sys::Step::Fork,
+            source,
+        })?;
+        let on_stdio = matches!(launch.mode, Mode::Stdio | Mode::JsonLines);
+        let mut fds: Vec<BorrowedFd<'_>> = vec![null.as_fd(), log.as_fd(), log.as_fd()];
+        match socket {
+            Some(socket) if on_stdio => (fds[0], fds[1]) = (socket.as_fd(), socket.as_fd()),
+            Some(socket) => fds.push(socket.as_fd()),
+            None => {}
+        }
+        let mut names = Vec::new();
+        for (name, fd) in &self.options.fds {
+            names.push(format!("{name}={}", fds.len()));
+            fds.push(fd.as_fd());
+        }
+        let mode = match launch.mode {
+            Mode::Template => "template",
+            Mode::Exec => "exec",
+            Mode::Stdio => "stdio",
+            Mode::JsonLines => "jsonl",
+        };
+        let mut ours = vec![(ENV_MODE, mode.to_owned())];
+        if !on_stdio {
+            ours.push((ENV_FD, "3".into()));
+        }
+        if !names.is_empty() {
+            ours.push((ENV_FDS, names.join(",")));
+        }
+        if launch.allow_threads {
+            ours.push((ENV_THREADS, "1".into()));
+        }
+        let env: Vec<(OsString, OsString)> = launch.environment(&ours);
+        let dir = launch.dir.as_deref();
+        Spawn {
+            program: &launch.program,
+            args: &launch.args,
+            env: &env,
+            dir,
+            fds: &fds,
+            setup,
+            outlive: false,
+        }
+        .spawn()
+    }
+
+    pub(crate) fn on_control(&mut self, serial: u64) {
+        loop {
+            let Some(template) = self.templates.iter().find(|template| template.serial == serial) else {
+                return;
+            };
+            let Some(control) = &template.control else { return };
+            let received = match receive(control.as_fd()) {
+                Ok(received) => received,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.template_lost(serial, "its control socket broke"),
+            };
+            if received.closed {
+                return self.template_lost(serial, "it closed its control socket");
+            }
+            match received.message {
+                Some(message) => self.on_control_message(serial, message, received.fds),
+                None => return self.template_lost(serial, "it sent a malformed message"),
+            }
+        }
+    }
+
+    fn on_control_message(&mut self, serial: u64, message: Control, fds: Vec<OwnedFd>) {
+        match message {
+            Control::Ready { version, .. } if version != VERSION => {
+                self.template_lost(serial, &format!("it speaks protocol version {version}, not {VERSION}"));
+            }
+            Control::Ready { .. } => self.template_ready(serial),
+            Control::Forked { slot, pid } => self.on_forked(slot, pid, fds.into_iter().next()),
+            Control::Failed { slot, errno } => self.on_fork_failed(slot, errno),
+            Control::Exited { slot, pid, status, maxrss_kib } => {
+                self.on_exited(slot, pid, Exit { status, maxrss_kib });
+            }
+            Control::Fatal(text) => {
+                if let Some(template) = self.templates.iter_mut().find(|template| template.serial == serial) {
+                    template.fatal = Some(text);
+                }
+            }
+            Control::Event(body) => self.template_event(body),
+            _ => self.template_lost(serial, "it sent a message of the parent"),
+        }
+    }
+
+    fn template_ready(&mut self, serial: u64) {
+        let Some(template) = self.templates.iter_mut().find(|template| template.serial == serial) else {
+            return;
+        };
+        template.ready = true;
+        let generation = template.generation;
+        if let Some(launching) = &self.launching
+            && launching.program.generation == generation
+        {
+            if launching.probe {
+                self.start_probe(generation);
+            } else {
+                self.launched();
+            }
+        }
+    }
+
+    /// A template is gone, or must be. Its workers die with it: their jobs are ended here, once, without a
+    /// report for each worker.
+    fn template_lost(&mut self, serial: u64, reason: &str) {
+        let Some(at) = self.templates.iter().position(|template| template.serial == serial) else { return };
+        let template = self.templates.remove(at);
+        kill_process_group(template.pid, Signal::KILL).ok();
+        let exit = self.collect(template.pid);
+        if template.control.is_none() {
+            // It was told to end.
+            return;
+        }
+        for slot in 0..self.workers.len() {
+            if self.workers[slot].as_ref().is_some_and(|worker| worker.template == Some(serial)) {
+                self.lose_with_template(slot);
+            }
+        }
+        let mut tail = template.tail;
+        drain_log(&template.log, &mut tail);
+        let how = match exit {
+            Some(Exit { status, .. }) if status < 0 => format!("killed by signal {}", -status),
+            Some(Exit { status, .. }) => format!("exited with status {status}"),
+            None => "status unknown".into(),
+        };
+        let reason = template.fatal.unwrap_or_else(|| format!("{reason} ({how})"));
+        let launching = self.launching.as_ref().map(|launching| launching.program.generation);
+        if launching == Some(template.generation) {
+            let name =
+                self.launching.as_ref().map(|launching| launching.program.launch.name()).unwrap_or_default();
+            let reason = format!("template {name}: {reason}");
+            return self.launch_failed(Error::StartFailed { reason, errno: None, stderr_tail: tail.text() });
+        }
+        if template.generation != self.program.generation || self.ending_without_jobs() {
+            return;
+        }
+        self.shared.counters.templates_lost.add(1);
+        if template.ready {
+            self.report(&PoolError::TemplateLost { reason: reason.clone() });
+        } else {
+            self.shared.counters.start_failures.add(1);
+            self.report(&PoolError::StartFailed { reason: reason.clone(), stderr_tail: tail.text() });
+        }
+        self.note_start_failure(Error::StartFailed {
+            reason: format!("template: {reason}"),
+            errno: None,
+            stderr_tail: tail.text(),
+        });
+    }
+
+    /// A template that does not answer FORK: it is killed, and then replaced like any that dies.
+    pub(crate) fn template_stuck(&mut self, serial: u64) {
+        self.template_lost(serial, "it did not answer");
+    }
+
+    /// Reaps a child of ours that has been killed; waits for it on the list of orphans otherwise.
+    pub(crate) fn collect(&mut self, pid: Pid) -> Option<Exit> {
+        // SIGKILL takes effect within microseconds; give it a moment rather than losing the status.
+        for _ in 0..20 {
+            match sys::reap(pid) {
+                Ok(Some(exit)) => return Some(exit),
+                Ok(None) => {
+                    let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 500_000 };
+                    rustix::event::poll(&mut [], Some(&pause)).ok();
+                }
+                Err(_) => return None,
+            }
+        }
+        self.orphans.push(pid);
+        self.alarm(self.now + LOOK);
+        None
+    }
+
+    pub(crate) fn on_template_end(&mut self, serial: u64) {
+        // What it has said before (FATAL, EXITED) comes first.
+        self.on_control(serial);
+        self.template_lost(serial, "it ended");
+    }
+
+    pub(crate) fn on_template_log(&mut self, serial: u64) {
+        let mut chunk = [0; CHUNK];
+        let Some(template) = self.templates.iter_mut().find(|template| template.serial == serial) else {
+            return;
+        };
+        match rustix::io::read(&template.log, &mut chunk) {
+            Ok(0) | Err(rustix::io::Errno::IO) => {
+                rustix::event::epoll::delete(&self.epoll, &template.log).ok();
+            }
+            Ok(count) => {
+                template.tail.push(&chunk[..count]);
+                self.pass_on_log(0, 0, &chunk[..count]);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Starts a template again when the one in force has died, and watches the time of all.
+    pub(crate) fn scan_templates(&mut self) {
+        let mut late = Vec::new();
+        for template in &mut self.templates {
+            let limit = template.born + self.options.start_timeout;
+            let due = if template.ready { template.kill_at } else { Some(template.kill_at.unwrap_or(limit)) };
+            match due {
+                Some(due) if due <= self.now => late.push(template.serial),
+                Some(due) => self.scan_at = Some(self.scan_at.map_or(due, |before| before.min(due))),
+                None => {}
+            }
+            if template.pidfd.is_none() {
+                let ended = !matches!(sys::reap(template.pid), Ok(None));
+                if ended {
+                    late.push(template.serial);
+                }
+                self.scan_at = Some(self.now + LOOK);
+            }
+        }
+        for serial in late {
+            self.template_lost(serial, "it was not ready in time");
+        }
+        self.refresh_template();
+    }
+
+    /// Starts a template for the current generation if there is none, as the breaker allows.
+    pub(crate) fn refresh_template(&mut self) {
+        let wanted = self.program.launch.mode == Mode::Template
+            && self.program.generation > 0
+            && self.current_template().is_none()
+            && !self.ending_without_jobs();
+        if !wanted {
+            return;
+        }
+        if !self.breaker.allows(self.now) {
+            return self.alarm_opt(self.breaker.poll_timeout());
+        }
+        let launch = self.program.launch.clone();
+        if let Err(error) = self.start_template(&launch, self.program.generation) {
+            self.report(&PoolError::StartFailed { reason: error.to_string(), stderr_tail: String::new() });
+            self.note_start_failure(error);
+        }
+    }
+
+    /// Ends templates that have nothing to fork and no workers.
+    pub(crate) fn close_templates(&mut self) {
+        let leaving = matches!(self.ending, Ending::Leaving(_));
+        let launching = self.launching.as_ref().map(|launching| launching.program.generation);
+        let (now, grace) = (self.now, Duration::from_secs(1));
+        let mut alarm = None;
+        for template in &mut self.templates {
+            let in_use = self.workers.iter().flatten().any(|worker| worker.template == Some(template.serial));
+            let wanted = !leaving
+                && (template.generation == self.program.generation || Some(template.generation) == launching);
+            if template.control.is_some() && !in_use && !wanted {
+                // The end of the control socket is the end of the template.
+                template.control = None;
+                template.kill_at = Some(now + grace);
+                template.ready = true;
+                alarm = Some(now + grace);
+            }
+        }
+        self.alarm_opt(alarm);
+    }
+}
+
+/// A pipe for stdout and stderr; our end does not block.
+pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::pipe::{PipeFlags, pipe_with};
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+/// Reads what is left in a log pipe.
+pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) {
+    let mut chunk = [0; CHUNK];
+    for _ in 0..64 {
+        match rustix::io::read(log, &mut chunk) {
+            Ok(count) if count > 0 => tail.push(&chunk[..count]),
+            _ => return,
+        }
+    }
+}
+
+pub(crate) fn spawn_error(error: &SpawnError) -> Error {
+    Error::StartFailed {
+        reason: format!("{error}: {}", error.source),
+        errno: error.source.raw_os_error(),
+        stderr_tail: String::new(),
+    }
+}
+
+fn system_error(what: &str, error: &std::io::Error) -> Error {
+    Error::StartFailed {
+        reason: format!("{what}: {error}"),
+        errno: error.raw_os_error(),
+        stderr_tail: String::new(),
+    }
+}
+
+/// A template gets no limits and keeps its privileges: both are its workers' affair.
+fn bare_setup() -> Setup {
+    Setup {
+        limits: Limits { core: None, oom_score_adj: None, ..Limits::default() },
+        sandbox: Sandbox { no_new_privs: false, uid_gid: None },
+    }
+}
+
+/// How often processes without a pidfd are looked for.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// Read from a log pipe at a time, bytes.
+pub(crate) const CHUNK: usize = 16 << 10;

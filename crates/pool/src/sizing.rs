@@ -1,0 +1,287 @@
+//! How many workers there should be: `idle`, `max`, `load`, `start` and `stop` as a state machine.
+//!
+//! Sans-io: the caller reports what happened to workers, asks [`Sizing::poll`] what to do, and again at
+//! [`Sizing::poll_timeout`].
+//!
+//! * *Growth.* A worker is wanted while fewer than `idle` are idle, or jobs queue. After `start` of that,
+//!   the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... per `start` as
+//!   long as it persists. The first worker of an empty pool starts at once; `start` 0 starts at once all
+//!   that the queue can use.
+//! * *Shrink.* A worker idle for `stop` is stopped while more than `idle` are idle, the longest idle first.
+//!
+//! # Invariants
+//! * Starting, idle and busy workers together never exceed `max`. Retiring ones do not count, as in
+//!   `AnyEvent::Fork::Pool`.
+//! * Idle plus starting are never below `idle` for longer than `start` while there is room under `max`.
+
+use std::time::{Duration, Instant};
+
+/// The numbers a pool is sized by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizingConfig {
+    /// Fewest idle workers, also the number at the start. Default 0.
+    pub idle: usize,
+    /// Most workers, at least 1. Default 4.
+    pub max: usize,
+    /// Most jobs at one worker, at least 1. Default 2.
+    pub load: usize,
+    /// Delay before the pool grows. Default 100 ms; 0 grows at once.
+    pub start: Duration,
+    /// Idle time after which a worker is stopped. Default 10 s.
+    pub stop: Duration,
+}
+
+impl Default for SizingConfig {
+    fn default() -> Self {
+        Self { idle: 0, max: 4, load: 2, start: Duration::from_millis(100), stop: Duration::from_secs(10) }
+    }
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Start this many workers.
+    pub start: usize,
+    /// Retire these.
+    pub stop: Vec<usize>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sizing {
+    config: SizingConfig,
+    slots: Vec<Slot>,
+    starting: usize,
+    idle: usize,
+    busy: usize,
+    /// The next growth, while one is wanted.
+    grow_at: Option<Instant>,
+    /// Workers the next growth may start for the queue.
+    step: usize,
+    /// No idle worker is due for stopping before this; `None` if none can become due.
+    shrink_at: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Free,
+    Starting,
+    Idle(Instant),
+    Busy,
+}
+
+impl Sizing {
+    /// An empty pool. `max` and `load` below 1 count as 1, `idle` above `max` as `max`.
+    pub fn new(config: SizingConfig) -> Self {
+        let mut sizing = Self {
+            config,
+            slots: Vec::new(),
+            starting: 0,
+            idle: 0,
+            busy: 0,
+            grow_at: None,
+            step: 1,
+            shrink_at: None,
+        };
+        sizing.resize(config.idle, config.max);
+        sizing.config.load = config.load.max(1);
+        sizing
+    }
+
+    /// Changes `idle` and `max`; [`Sizing::poll`] says what follows.
+    pub fn resize(&mut self, idle: usize, max: usize) {
+        self.config.max = max.max(1);
+        self.config.idle = idle.min(self.config.max);
+        // A worker that was within `idle` may be beyond it now.
+        self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
+    }
+
+    /// Starts missing idle workers at the next [`Sizing::poll`] instead of after `start`.
+    pub fn kick(&mut self, now: Instant) {
+        self.grow_at = Some(now);
+    }
+
+    /// The numbers in force.
+    pub fn config(&self) -> SizingConfig {
+        self.config
+    }
+
+    /// Workers that count: starting, idle and busy.
+    pub fn total(&self) -> usize {
+        self.starting + self.idle + self.busy
+    }
+
+    /// Workers that are starting.
+    pub fn starting(&self) -> usize {
+        self.starting
+    }
+
+    /// Workers that have no job.
+    pub fn idle(&self) -> usize {
+        self.idle
+    }
+
+    /// Workers that have a job.
+    pub fn busy(&self) -> usize {
+        self.busy
+    }
+
+    /// A start in `slot` was begun.
+    pub fn on_starting(&mut self, slot: usize) {
+        if self.slots.len() <= slot {
+            self.slots.resize(slot + 1, Slot::Free);
+        }
+        self.set(slot, Slot::Starting);
+    }
+
+    /// The worker in `slot` has no job, for the first time or again.
+    #[inline]
+    pub fn on_idle(&mut self, slot: usize, now: Instant) {
+        self.set(slot, Slot::Idle(now));
+        if self.idle > self.config.idle && self.shrink_at.is_none() {
+            let longest = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
+            self.shrink_at = longest.and_then(|since| since.checked_add(self.config.stop));
+        }
+    }
+
+    /// The worker in `slot` was given a job.
+    #[inline]
+    pub fn on_busy(&mut self, slot: usize) {
+        self.set(slot, Slot::Busy);
+    }
+
+    /// The worker in `slot` no longer counts: retiring, killed or dead. Reporting it twice changes nothing.
+    pub fn on_gone(&mut self, slot: usize) {
+        if slot < self.slots.len() {
+            self.set(slot, Slot::Free);
+        }
+    }
+
+    /// What to do at `now` with `queued` jobs waiting. The caller reports what it then does.
+    ///
+    /// `may_start` false (no template, back-off) leaves growth for a later call.
+    #[inline]
+    pub fn poll(&mut self, now: Instant, queued: usize, may_start: bool) -> Decision {
+        let mut decision = Decision::default();
+        if self.shrink_at.is_some_and(|at| at <= now) {
+            if queued == 0 {
+                self.shrink(now, &mut decision);
+            } else {
+                // An idle worker beside a queue is about to be given a job.
+                self.shrink_at = now.checked_add(self.config.stop);
+            }
+        }
+        if self.total() > self.config.max {
+            self.trim(&mut decision);
+        }
+        if queued > 0 || self.idle + self.starting < self.config.idle {
+            if may_start {
+                decision.start = self.grow(now, queued);
+            }
+        } else {
+            (self.grow_at, self.step) = (None, 1);
+        }
+        decision
+    }
+
+    /// When [`Sizing::poll`] wants to be called again without any event.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match (self.grow_at, self.shrink_at) {
+            (Some(grow), Some(shrink)) => Some(grow.min(shrink)),
+            (grow, shrink) => grow.or(shrink),
+        }
+    }
+
+    fn grow(&mut self, now: Instant, queued: usize) -> usize {
+        let Self { config, idle, starting, .. } = *self;
+        let for_idle = config.idle.saturating_sub(idle + starting);
+        // An idle worker takes from the queue before anything else happens.
+        let for_queue = queued.div_ceil(config.load).saturating_sub(starting + idle);
+        let room = config.max.saturating_sub(self.total());
+        if room == 0 || (for_idle == 0 && for_queue == 0) {
+            self.grow_at = None;
+            return 0;
+        }
+        let first = self.total() == 0;
+        if !first && !config.start.is_zero() {
+            let due = *self.grow_at.get_or_insert(now + config.start);
+            if now < due {
+                return 0;
+            }
+        }
+        let step = if config.start.is_zero() { for_queue } else { self.step.min(for_queue) };
+        self.step = if first { 1 } else { (self.step * 2).min(STEP_MAX) };
+        self.grow_at = (!config.start.is_zero()).then(|| now + config.start);
+        for_idle.max(step).min(room)
+    }
+
+    fn shrink(&mut self, now: Instant, decision: &mut Decision) {
+        let stop = self.config.stop;
+        let mut idle: Vec<(Instant, usize)> = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, state)| Some((state.idle_since()?, slot)))
+            .collect();
+        idle.sort_unstable();
+        let mut spare = self.idle.saturating_sub(self.config.idle);
+        self.shrink_at = None;
+        for (since, slot) in idle {
+            if spare == 0 {
+                return;
+            }
+            match since.checked_add(stop) {
+                Some(due) if due <= now => decision.stop.push(slot),
+                due => {
+                    self.shrink_at = due;
+                    return;
+                }
+            }
+            spare -= 1;
+        }
+    }
+
+    /// More than `max` after a resize: idle workers go first, then starting, then busy ones.
+    fn trim(&mut self, decision: &mut Decision) {
+        let mut over = self.total() - self.config.max;
+        let rank = |slot: &Slot| match slot {
+            Slot::Idle(_) => 0,
+            Slot::Starting => 1,
+            Slot::Busy => 2,
+            Slot::Free => 3,
+        };
+        over = over.saturating_sub(decision.stop.len());
+        let mut order: Vec<usize> =
+            (0..self.slots.len()).filter(|slot| self.slots[*slot] != Slot::Free).collect();
+        order.sort_by_key(|slot| rank(&self.slots[*slot]));
+        order.retain(|slot| !decision.stop.contains(slot));
+        decision.stop.extend(order.into_iter().take(over));
+    }
+
+    #[inline]
+    fn set(&mut self, slot: usize, to: Slot) {
+        let from = std::mem::replace(&mut self.slots[slot], to);
+        match from {
+            Slot::Free => {}
+            Slot::Starting => self.starting -= 1,
+            Slot::Idle(_) => self.idle -= 1,
+            Slot::Busy => self.busy -= 1,
+        }
+        match to {
+            Slot::Free => {}
+            Slot::Starting => self.starting += 1,
+            Slot::Idle(_) => self.idle += 1,
+            Slot::Busy => self.busy += 1,
+        }
+    }
+}
+
+impl Slot {
+    fn idle_since(self) -> Option<Instant> {
+        if let Self::Idle(since) = self { Some(since) } else { None }
+    }
+}
+
+/// Most workers one growth starts for the queue.
+const STEP_MAX: usize = 64;

@@ -1,0 +1,479 @@
+//! Bytes from and to workers: frames, JSON lines, output pipes.
+
+use bytes::Bytes;
+use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, VERSION};
+use cattlegrid_worker::message::{ErrorBody, Hello};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::builder::LogChunk;
+use crate::driver::{Driver, Source};
+use crate::error::Error;
+use crate::event::Event;
+use crate::jsonl;
+use crate::output::Flushed;
+use crate::payload::Reply;
+use crate::program::CHUNK;
+use crate::worker::State;
+
+/// The body of a frame; `shared` when it need not be copied to be kept.
+#[derive(Clone, Copy)]
+struct Body<'a> {
+    bytes: &'a [u8],
+    shared: Option<&'a Bytes>,
+}
+
+impl Body<'_> {
+    fn keep(&self) -> Bytes {
+        self.shared.cloned().unwrap_or_else(|| Bytes::copy_from_slice(self.bytes))
+    }
+}
+
+impl Driver {
+    /// Reads from a worker and handles what is complete. Returns whether more may be there.
+    pub(crate) fn on_readable(&mut self, slot: usize) -> bool {
+        for _ in 0..READS {
+            let Some(worker) = &mut self.workers[slot] else { return false };
+            if worker.paused {
+                return false;
+            }
+            let Some(socket) = &worker.socket else { return false };
+            let input = &mut worker.input;
+            let missing = match Header::decode(input, u32::MAX) {
+                Ok(Some(header)) if !worker.json => {
+                    (HEADER_LEN + header.len as usize).saturating_sub(input.len())
+                }
+                _ => 0,
+            };
+            // The rest of a long frame exactly, so that it can be kept without copying.
+            let long = missing > BUFFER;
+            if long {
+                input.reserve_exact(missing);
+            } else {
+                input.reserve(BUFFER);
+            }
+            let wanted = input.capacity() - input.len();
+            match rustix::io::read(socket, spare_capacity(input)) {
+                Ok(0) => {
+                    self.on_closed(slot);
+                    return false;
+                }
+                Ok(count) => {
+                    let number = worker.number;
+                    self.process_input(slot);
+                    let same = self.workers[slot].as_ref().is_some_and(|worker| worker.number == number);
+                    if count < wanted || !same {
+                        return false;
+                    }
+                    if long {
+                        // Most likely nothing is behind it; epoll says if there is.
+                        return true;
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => return false,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => {
+                    self.on_closed(slot);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Reads what a dead worker has left behind.
+    pub(crate) fn drain_socket(&mut self, slot: usize) {
+        self.process_input(slot);
+        // Bounded: a grandchild may go on writing to the socket.
+        for _ in 0..64 {
+            if !self.on_readable(slot) {
+                return;
+            }
+        }
+    }
+
+    /// Handles all complete frames of a worker's input.
+    fn process_input(&mut self, slot: usize) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let (number, json, mut input) = (worker.number, worker.json, std::mem::take(&mut worker.input));
+        let mut used = 0;
+        if input.len() >= LONG && !json && !self.is_paused(slot, number) {
+            match self.long_frame(slot, &mut input) {
+                Ok(()) => {}
+                Err(reason) => return self.break_off(slot, number, &reason),
+            }
+        }
+        loop {
+            let rest = &input[used..];
+            if rest.is_empty() || self.is_paused(slot, number) {
+                break;
+            }
+            let step = if json { self.next_line(slot, rest) } else { self.next_frame(slot, rest) };
+            match step {
+                Ok(Some(count)) => used += count,
+                Ok(None) => break,
+                Err(reason) => return self.break_off(slot, number, &reason),
+            }
+        }
+        input.drain(..used);
+        if input.is_empty() && input.capacity() > 4 * BUFFER {
+            input = Vec::new();
+        }
+        if let Some(worker) = &mut self.workers[slot]
+            && worker.number == number
+        {
+            debug_assert!(worker.input.is_empty(), "only this function reads frames");
+            worker.input = input;
+        }
+    }
+
+    /// Handles a long frame that is exactly what the input holds, and takes it out without copying it.
+    fn long_frame(&mut self, slot: usize, input: &mut Vec<u8>) -> Result<(), String> {
+        let Ok(Some(header)) = Header::decode(input, self.options.max_frame) else { return Ok(()) };
+        if input.len() != HEADER_LEN + header.len as usize || header.kind != Kind::Result {
+            return Ok(());
+        }
+        let body = Bytes::from(std::mem::take(input)).slice(HEADER_LEN..);
+        self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) })
+    }
+
+    fn is_paused(&self, slot: usize, number: u64) -> bool {
+        self.workers[slot].as_ref().is_none_or(|worker| worker.number != number || worker.paused)
+    }
+
+    /// Handles the frame at the start of `rest`; its length, or `None` if it is not complete.
+    fn next_frame(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
+        let max = self.options.max_frame;
+        let Some(header) = Header::decode(rest, max).map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        let total = HEADER_LEN + header.len as usize;
+        let Some(body) = rest.get(HEADER_LEN..total) else { return Ok(None) };
+        if header.kind == Kind::Event && !self.has_event_room(slot) {
+            return Ok(None);
+        }
+        self.on_frame(slot, header, Body { bytes: body, shared: None })?;
+        Ok(Some(total))
+    }
+
+    fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+            let max = self.options.max_frame;
+            let len = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+            return if len > max { Err(FrameError::TooLong { len, max }.to_string()) } else { Ok(None) };
+        };
+        let line = rest[..end].trim_ascii();
+        if !line.is_empty() {
+            let current =
+                self.workers[slot].as_ref().and_then(|worker| worker.in_flight.front()).map(|sent| sent.id);
+            for frame in jsonl::read_line(line, current)? {
+                if frame.kind == Kind::Event && !self.has_event_room(slot) {
+                    return Ok(None);
+                }
+                let header = Header {
+                    len: frame.body.len() as u32,
+                    kind: frame.kind,
+                    flags: frame.flags,
+                    id: frame.id,
+                };
+                self.on_frame(slot, header, Body { bytes: &frame.body, shared: None })?;
+            }
+        }
+        Ok(Some(end + 1))
+    }
+
+    fn on_frame(&mut self, slot: usize, header: Header, body: Body<'_>) -> Result<(), String> {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(()) };
+        let malformed = || FrameError::Body(header.kind).to_string();
+        if !worker.greeted && !matches!(header.kind, Kind::Hello | Kind::Error) {
+            return Err("a frame before HELLO".into());
+        }
+        if worker.state == State::Dying && matches!(header.kind, Kind::Hello | Kind::Ready) {
+            // It was killed while it started; what it still had to say about that is no offence.
+            return Ok(());
+        }
+        let starting = worker.state == State::Starting;
+        match header.kind {
+            Kind::Result if header.flags & FLAG_MORE != 0 => return self.on_chunk(slot, header.id, body),
+            Kind::Result => return self.on_result(slot, header.id, body),
+            Kind::Error if header.id == 0 => {
+                let error = ErrorBody::parse(header.flags, body.bytes).ok_or_else(malformed)?;
+                let text = format!("{}: {}", error.code, error.message);
+                worker.reason = Some(if starting { format!("init failed: {text}") } else { text });
+                worker.tail.push(error.detail.as_bytes());
+            }
+            Kind::Error => {
+                let error = ErrorBody::parse(header.flags, body.bytes).ok_or_else(malformed)?;
+                return self.on_job_error(slot, header.id, error);
+            }
+            Kind::Event => return self.on_event(slot, header.id, body),
+            Kind::Progress => return self.on_progress(slot, header.id, body.bytes),
+            Kind::Hello => {
+                let hello = Hello::parse(body.bytes).ok_or_else(malformed)?;
+                if hello.version != VERSION || !starting {
+                    return Err(format!("HELLO of version {}, or a second one", hello.version));
+                }
+                worker.uses_page = hello.page && worker.page.is_some();
+                worker.max_frame = worker.max_frame.min(hello.max_frame);
+                worker.greeted = true;
+            }
+            Kind::Ready => {
+                if !starting || !worker.greeted {
+                    return Err("READY out of turn".into());
+                }
+                worker.uses_page &= worker.page.is_some();
+                worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
+                self.on_worker_ready(slot);
+            }
+            Kind::Leave => match worker.state {
+                State::Starting => worker.asked_to_leave = true,
+                _ => self.retire(slot),
+            },
+            Kind::Pong => worker.pinged = false,
+            Kind::Log => {
+                let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
+                let number = worker.number;
+                self.pass_on_log(number, level, text);
+            }
+            Kind::Init | Kind::Job | Kind::Cancel | Kind::Retire | Kind::Ping => {
+                return Err(format!("{:?}, which only a parent sends", header.kind));
+            }
+            other => return Err(format!("unexpected {other:?}")),
+        }
+        Ok(())
+    }
+
+    fn on_result(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
+        if !self.release(slot, id) {
+            return Err(format!("a reply to unknown job {id:#x}"));
+        }
+        let Some(job) = self.jobs.get(id) else { return Ok(()) };
+        if job.sink.is_none() {
+            self.jobs.remove(id);
+            return Ok(());
+        }
+        let body = if job.chunks.is_some() { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
+        let max = self.options.max_reply;
+        let outcome = match body {
+            Some(body) if body.len() > max => Ok(Err(Error::TooLarge { len: body.len(), max })),
+            Some(body) => Reply::new(body).map(Ok).ok_or_else(|| "a reply that is no list".to_owned()),
+            None => Err("a reply that is no list".to_owned()),
+        };
+        match outcome {
+            Ok(outcome) => {
+                self.end_job(id, outcome);
+                Ok(())
+            }
+            Err(reason) => {
+                self.fail_broken(slot, id, &reason);
+                Err(reason)
+            }
+        }
+    }
+
+    /// The worker has answered this job, but with garbage: it is lost with the worker.
+    fn fail_broken(&mut self, slot: usize, id: u64, reason: &str) {
+        let worker = self.workers[slot].as_ref().map_or(0, |worker| worker.number);
+        let (reason, stderr_tail) = (format!("protocol: {reason}"), String::new());
+        let error = Error::WorkerLost { worker, reason, status: None, signal: None, oom: false, stderr_tail };
+        self.end_job(id, Err(error));
+    }
+
+    fn on_chunk(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
+        if !self.has_job(slot, id) {
+            return Err(format!("a part of a reply to unknown job {id:#x}"));
+        }
+        let Some(job) = self.jobs.get_mut(id) else { return Ok(()) };
+        if job.sink.is_none() {
+            job.chunks = None;
+            return Ok(());
+        }
+        let len = self.add_chunk(id, body.bytes).ok_or("a part of a reply that is no list")?;
+        let max = self.options.max_reply;
+        if len > max {
+            // The caller need not wait for the rest, which is thrown away as it comes.
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.chunks = None;
+            }
+            self.end_job(id, Err(Error::TooLarge { len, max }));
+        }
+        Ok(())
+    }
+
+    fn on_job_error(&mut self, slot: usize, id: u64, error: ErrorBody) -> Result<(), String> {
+        if !self.release(slot, id) {
+            return Err(format!("an error of unknown job {id:#x}"));
+        }
+        if !self.jobs.is_open(id) {
+            self.jobs.remove(id);
+            return Ok(());
+        }
+        let ErrorBody { code, message, detail, retryable } = error;
+        let max = self.options.max_frame as usize;
+        let error = if code == "too_large" {
+            Error::TooLarge {
+                len: message.split(' ').find_map(|word| word.parse().ok()).unwrap_or(max + 1),
+                max,
+            }
+        } else {
+            Error::Worker { code, message, detail, retryable }
+        };
+        self.end_job(id, Err(error));
+        Ok(())
+    }
+
+    fn on_progress(&mut self, slot: usize, id: u64, how_far: &[u8]) -> Result<(), String> {
+        if !self.has_job(slot, id) {
+            return Err(format!("progress of unknown job {id:#x}"));
+        }
+        let Some(mut callback) = self.jobs.get_mut(id).and_then(|job| job.progress.take()) else {
+            return Ok(());
+        };
+        self.guard(|| callback(how_far));
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.progress = Some(callback);
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
+        let Some(worker) = &self.workers[slot] else { return Ok(()) };
+        let number = worker.number;
+        if id != 0 && !self.has_job(slot, id) {
+            return Err(format!("an event of unknown job {id:#x}"));
+        }
+        let job = if id == 0 { None } else { self.jobs.get(id).map(|job| job.tag) };
+        let parts = Reply::new(body.keep()).ok_or("an event that is no list")?;
+        self.deliver_event(Event { worker: number, job, parts });
+        Ok(())
+    }
+
+    pub(crate) fn template_event(&mut self, body: Vec<u8>) {
+        if let Some(parts) = Reply::new(body.into()) {
+            self.deliver_event(Event { worker: 0, job: None, parts });
+        }
+    }
+
+    fn deliver_event(&mut self, event: Event) {
+        self.shared.counters.events.add(1);
+        if let Some(stream) = &self.callbacks.stream {
+            return stream.push(event);
+        }
+        if let Some(mut callback) = self.callbacks.on_event.take() {
+            self.guard(|| callback(event));
+            self.callbacks.on_event = Some(callback);
+        }
+    }
+
+    /// Whether an event can be delivered; if not, the worker is not read until it can.
+    fn has_event_room(&mut self, slot: usize) -> bool {
+        if self.callbacks.stream.as_ref().is_none_or(|stream| stream.has_room()) {
+            return true;
+        }
+        let Some(worker) = &mut self.workers[slot] else { return true };
+        if worker.exit.is_some() {
+            // The worker is dead and its slot must be freed: its last events go over the limit.
+            return true;
+        }
+        worker.paused = true;
+        self.watch_socket(slot);
+        false
+    }
+
+    pub(crate) fn resume_events(&mut self) {
+        for slot in 0..self.workers.len() {
+            let Some(worker) = &mut self.workers[slot] else { continue };
+            if std::mem::take(&mut worker.paused) {
+                self.watch_socket(slot);
+                self.process_input(slot);
+            }
+        }
+    }
+
+    fn has_job(&self, slot: usize, id: u64) -> bool {
+        self.workers[slot].as_ref().is_some_and(|worker| worker.in_flight.iter().any(|sent| sent.id == id))
+    }
+
+    /// The worker broke the protocol: its socket is closed, it is killed, its jobs are settled at its end.
+    fn break_off(&mut self, slot: usize, number: u64, reason: &str) {
+        if let Some(worker) = &mut self.workers[slot]
+            && worker.number == number
+        {
+            self.shared.counters.protocol_errors.add(1);
+            worker.socket = None;
+            self.kill(slot, &format!("protocol: {reason}"));
+        }
+    }
+
+    /// Writes what is pending for all workers that were given something.
+    pub(crate) fn flush_all(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            self.flush(slot);
+        }
+        self.dirty = dirty;
+    }
+
+    pub(crate) fn flush(&mut self, slot: usize) {
+        let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(socket) = &worker.socket else { return };
+        // A broken socket is seen by reading, which also finds what the worker said last.
+        let blocked = worker.output.flush(socket) == Flushed::Blocked;
+        if blocked != worker.want_write {
+            worker.want_write = blocked;
+            self.watch_socket(slot);
+        }
+    }
+
+    fn watch_socket(&self, slot: usize) {
+        let Some(worker) = &self.workers[slot] else { return };
+        let Some(socket) = &worker.socket else { return };
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, !worker.paused);
+        flags.set(EventFlags::OUT, worker.want_write);
+        let data = EventData::new_u64((Source::Worker as u64) << 60 | worker.number);
+        epoll::modify(&self.epoll, socket, data, flags).ok();
+    }
+
+    pub(crate) fn on_worker_log(&mut self, slot: usize) {
+        let mut chunk = [0; CHUNK];
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(log) = &worker.log else { return };
+        match rustix::io::read(log, &mut chunk) {
+            Ok(0) => worker.log = None,
+            Ok(count) => {
+                worker.tail.push(&chunk[..count]);
+                let number = worker.number;
+                self.pass_on_log(number, 0, &chunk[..count]);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Hands output to `on_log` or stderr, as far as the rate allows.
+    pub(crate) fn pass_on_log(&mut self, worker: u64, level: u8, bytes: &[u8]) {
+        let granted = self.log_limit.take(bytes.len(), self.now);
+        self.shared.counters.log_bytes.add(bytes.len() as u64);
+        self.shared.counters.log_dropped.add((bytes.len() - granted) as u64);
+        if granted == 0 {
+            return;
+        }
+        let chunk = LogChunk { worker, level, bytes: &bytes[..granted] };
+        match self.callbacks.on_log.take() {
+            Some(mut callback) => {
+                self.guard(|| callback(chunk));
+                self.callbacks.on_log = Some(callback);
+            }
+            None => eprint!("{}", String::from_utf8_lossy(chunk.bytes)),
+        }
+    }
+}
+
+/// Asked for in one read, bytes.
+const BUFFER: usize = 64 << 10;
+
+/// From here on a frame is worth not copying, bytes.
+const LONG: usize = 32 << 10;
+
+/// Reads from one worker before others get their turn.
+const READS: usize = 8;

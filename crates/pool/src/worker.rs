@@ -1,0 +1,187 @@
+//! One worker process as its parent sees it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use cattlegrid_worker::sys::{Exit, Page};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::logs::Tail;
+use crate::output::Output;
+
+/// See the module.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
+pub(crate) struct Worker {
+    /// Never used twice in a pool.
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+    /// The template that forked it (its serial number); `None` for an exec'ed worker, our own child.
+    pub(crate) template: Option<u64>,
+    pub(crate) state: State,
+    /// Unknown until FORKED.
+    pub(crate) pid: Option<Pid>,
+    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) log: Option<OwnedFd>,
+    pub(crate) page: Option<Page>,
+    /// It writes the page.
+    pub(crate) uses_page: bool,
+    pub(crate) json: bool,
+    /// Most jobs at this worker.
+    pub(crate) window: usize,
+    pub(crate) max_frame: u32,
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Output,
+    /// Waiting for the socket to take more.
+    pub(crate) want_write: bool,
+    /// Not read, because the event stream is full.
+    pub(crate) paused: bool,
+    pub(crate) in_flight: VecDeque<Sent>,
+    pub(crate) in_flight_bytes: usize,
+    /// Jobs sent so far.
+    pub(crate) sent: u64,
+    /// Jobs answered so far.
+    pub(crate) answered: u64,
+    /// Retire after this many jobs, 0 for never.
+    pub(crate) job_limit: u64,
+    pub(crate) expires: Option<Instant>,
+    pub(crate) born: Instant,
+    /// Time of the last dispatch or reply, as a count of them: larger is later.
+    pub(crate) last_used: u64,
+    /// Jobs it was told to cancel and still holds.
+    pub(crate) doomed: Vec<Doomed>,
+    /// Since when it has begun no job, and how many it had begun by then; looked at only while it has jobs.
+    pub(crate) stalled: (Instant, u64),
+    /// SIGKILL is due then: told to leave, or has closed its socket.
+    pub(crate) kill_at: Option<Instant>,
+    /// Why it was killed or failed, for errors.
+    pub(crate) reason: Option<String>,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) tail: Tail,
+    pub(crate) rss_kib: u64,
+    /// Not counted in the sizing: a spare, or the first of a new generation.
+    pub(crate) role: Role,
+    /// It has said HELLO.
+    pub(crate) greeted: bool,
+    /// It has said READY.
+    pub(crate) was_ready: bool,
+    /// It asked to be retired before it was ready.
+    pub(crate) asked_to_leave: bool,
+    /// It died because its template did: reported once, for the template.
+    pub(crate) with_template: bool,
+    /// It was told to leave: its end is no failure.
+    pub(crate) told_to_leave: bool,
+    pub(crate) pinged: bool,
+}
+
+/// A job at a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) id: u64,
+    /// Its place in the order of jobs sent to this worker, from 0.
+    pub(crate) order: u64,
+    pub(crate) bytes: usize,
+}
+
+/// A job whose caller has gone while a worker has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Doomed {
+    pub(crate) id: u64,
+    /// Since when the worker has been in it and known.
+    pub(crate) since: Instant,
+    pub(crate) termed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Until READY.
+    Starting,
+    /// Gets jobs.
+    Ready,
+    /// Finishes what it has.
+    Retiring,
+    /// Killed, or has closed its socket; waiting for its end.
+    Dying,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Counts in the sizing.
+    Member,
+    /// Started ahead, waits for INIT.
+    Spare,
+    /// The first worker of a generation that is being launched.
+    Probe,
+}
+
+impl Worker {
+    /// Whether the worker has begun this job of its own.
+    pub(crate) fn has_begun(&self, sent: &Sent) -> bool {
+        match &self.page {
+            Some(page) if self.uses_page => sent.order < page.begun(),
+            // Without a page there is one job at a time: begun as soon as it was written.
+            _ => self.output.is_empty(),
+        }
+    }
+
+    /// Whether it has jobs, is in none of them, and has not taken the next one either: a stopped process
+    /// looks like that. Known only with a page.
+    pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
+        let Some(begun) = self.page.as_ref().filter(|_| self.uses_page).map(Page::begun) else {
+            return false;
+        };
+        if self.paused || begun != self.stalled.1 || self.in_flight.iter().any(|sent| self.has_begun(sent)) {
+            self.stalled = (now, begun);
+        }
+        !self.in_flight.is_empty()
+    }
+
+    /// Whether another job may be sent.
+    #[inline]
+    pub(crate) fn has_credit(&self) -> bool {
+        self.state == State::Ready && self.in_flight.len() < self.window && self.socket.is_some()
+    }
+
+    /// Sends a signal to the worker's process group. Nothing happens when it is gone already.
+    ///
+    /// The pidfd tells whether the number is still the worker's. Between that check and the kill the
+    /// worker could end *and* be reaped *and* its number be used again by a new group leader; the kernel
+    /// hands out numbers in a cycle, so that needs the whole cycle in a microsecond.
+    pub(crate) fn signal_group(&self, signal: Signal) {
+        let Some(pid) = self.pid else { return };
+        if self.exit.is_some() {
+            return;
+        }
+        if let Some(pidfd) = &self.pidfd
+            && rustix::process::pidfd_send_signal(pidfd, signal) == Err(rustix::io::Errno::SRCH)
+        {
+            return;
+        }
+        if kill_process_group(pid, signal).is_err() {
+            kill_process(pid, signal).ok();
+        }
+    }
+
+    /// Whether it has begun any job.
+    pub(crate) fn has_worked(&self) -> bool {
+        match &self.page {
+            Some(page) if self.uses_page => page.begun() > 0,
+            _ => self.sent > 0,
+        }
+    }
+
+    /// How it ended, in words.
+    pub(crate) fn ending(&self) -> String {
+        let how = match self.exit {
+            None => "status unknown".to_owned(),
+            Some(exit) if exit.status < 0 => format!("killed by signal {}", -exit.status),
+            Some(exit) => format!("exited with status {}", exit.status),
+        };
+        match &self.reason {
+            None => how,
+            Some(reason) => format!("{reason} ({how})"),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+"""A Python worker for tests: the first argument of a job says what to do."""
+
+import mmap
+import os
+import resource
+import signal
+import time
+
+from cattlegrid import worker
+
+LOADED = []
+
+
+@worker.init
+def load():
+    LOADED.append(os.getpid())
+    worker.event("loaded")
+    if os.environ.get("APP") == "few-processes":
+        few_processes()
+    if os.environ.get("APP") == "huge-memory":
+        huge_memory()
+
+
+@worker.after_fork
+def connect(config):
+    for word in config.decode().split():
+        name, _, value = word.partition("=")
+        if name == "fail":
+            raise RuntimeError(value)
+        if name == "event":
+            worker.event(value)
+        if name == "retire":
+            worker.retire()
+
+
+def huge_memory():
+    """From here on forks fail with ENOMEM, until SIGUSR1: one mapping is larger than all memory there is.
+
+    The kernel refuses that in one piece, but joins two neighbours.
+    """
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with open("/proc/meminfo") as file:
+        swap = next(int(line.split()[1]) for line in file if line.startswith("SwapTotal"))
+    half = (total + swap * 1024) * 6 // 10
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    maps = [mmap.mmap(-1, half, flags=flags) for _ in range(2)]
+    signal.signal(signal.SIGUSR1, lambda *_: maps.pop().close())
+
+
+def few_processes():
+    """From here on this user can have one more process: forks beyond fail with EAGAIN."""
+    if os.getuid() == 0:
+        uid = 51_000 + os.getpid() % 10_000
+        os.setresuid(uid, uid, uid)
+    mine = sum(1 for pid in os.listdir("/proc") if pid.isdigit() and owner(pid) == os.getuid())
+    resource.setrlimit(resource.RLIMIT_NPROC, (mine + 1, mine + 1))
+
+
+def owner(pid):
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+class Custom(Exception):
+    pass
+
+
+@worker.job
+def work(what, *args):
+    what = what.decode()
+    if what == "echo":
+        return list(args)
+    if what == "pid":
+        return str(os.getpid())
+    if what == "loaded":
+        return [str(pid) for pid in LOADED]
+    if what == "number":
+        return f"{worker.number()} {worker.generation()}"
+    if what == "raise":
+        raise Custom("as told")
+    if what == "job-error":
+        raise worker.JobError("code", "message", detail="detail", retryable=True)
+    if what == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            pass
+    if what == "sleep":
+        time.sleep(int(args[0]) / 1000)
+        return args[1]
+    if what == "until-cancelled":
+        with open(args[0], "w") as file:
+            file.write("running")
+        while not worker.cancelled():
+            time.sleep(0.001)
+        with open(args[0], "w") as file:
+            file.write("cancelled")
+        return None
+    if what == "deadline":
+        return "none" if worker.deadline() is None else "some"
+    if what == "progress":
+        for percent in (0, 50, 100):
+            worker.progress(str(percent))
+        return "done"
+    if what == "event":
+        worker.event("an event", *args)
+        return "done"
+    if what == "retire":
+        worker.retire()
+        worker.retire()
+        return "bye"
+    if what == "exit":
+        raise SystemExit(3)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "generator":
+        return (bytes([65 + n]) * 3 for n in range(int(args[0])))
+    if what == "big":
+        return b"b" * int(args[0])
+    if what == "print":
+        print("to stdout", flush=True)
+        return None
+    if what == "fds":
+        return " ".join(sorted(os.listdir("/proc/self/fd")))
+    if what == "bad":
+        return 7
+    raise ValueError(what)

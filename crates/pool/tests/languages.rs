@@ -1,0 +1,159 @@
+//! Workers in other languages: Python with its SDK, Node and a shell script by lines of JSON.
+#![allow(
+    clippy::needless_for_each,
+    clippy::unwrap_used,
+    clippy::similar_names,
+    clippy::semicolon_if_nothing_returned,
+    clippy::too_many_lines,
+    reason = "tests read better so"
+)]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use cattlegrid_pool::{Error, Launch};
+use common::*;
+
+fn lines(program: &str, file: &str) -> Launch {
+    Launch::json_lines(program, [format!("{}/tests/apps/{file}", env!("CARGO_MANIFEST_DIR"))])
+}
+
+#[test]
+fn node_by_json_lines() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (events, progress) = (Arc::clone(&said), Arc::clone(&said));
+    let pool = quiet(lines("node", "lines.js"))
+        .init("hello")
+        .max(1)
+        .load(4)
+        .kill_grace(ms(200))
+        .on_event(move |event| {
+            events.lock().unwrap().push(String::from_utf8_lossy(event.parts.part(1)).into_owned())
+        })
+        .spawn()
+        .wait()
+        .unwrap();
+    let bytes = [0_u8, 0xff, b'\n', b'"'];
+    let reply = pool.call([&b"echo"[..], "ü\n".as_bytes(), &bytes]).wait().unwrap();
+    assert_eq!(reply.parts().iter().collect::<Vec<_>>(), ["ü\n".as_bytes(), &bytes]);
+    let squares: Vec<_> = (0..20).map(|n| pool.call(["square".to_owned(), n.to_string()])).collect();
+    for (n, call) in squares.into_iter().enumerate() {
+        assert_eq!(call.wait().unwrap().text(), (n * n).to_string());
+    }
+    let error = pool.call(["fail"]).wait().unwrap_err();
+    assert!(matches!(error, Error::Worker { code, retryable: true, .. } if code == "no"));
+    let job = pool.job(["progress"]).on_progress(move |how| {
+        progress.lock().unwrap().push(String::from_utf8_lossy(how).into_owned());
+    });
+    assert!(job.call().wait().unwrap().parts().is_empty());
+    assert_eq!(*said.lock().unwrap(), ["hello", "half"]);
+    assert!(
+        matches!(pool.call(["nonsense"]).wait(), Err(Error::WorkerLost { reason, .. }) if reason.contains("not JSON"))
+    );
+    assert_eq!(pool.call(["echo", "ready"]).wait().unwrap().text(), "ready");
+    assert_eq!(pool.job(["hang"]).timeout(ms(1_000)).call().wait(), Err(Error::Timeout { started: true }));
+    assert_eq!(pool.call(["echo", "after"]).wait().unwrap().text(), "after");
+    pool.shutdown().wait();
+}
+
+#[test]
+fn shell_by_json_lines() {
+    let pool = quiet(lines("sh", "lines.sh")).max(2).spawn().wait().unwrap();
+    let calls: Vec<_> = ["a", "bc", "def"].into_iter().map(|word| (word, pool.call([word]))).collect();
+    for (word, call) in calls {
+        assert_eq!(call.wait().unwrap().text(), word.to_uppercase());
+    }
+    assert!(matches!(pool.call(["die"]).wait(), Err(Error::WorkerLost { signal: Some(9), .. })));
+    assert_eq!(pool.call(["again"]).wait().unwrap().text(), "AGAIN");
+    pool.shutdown().wait();
+}
+
+#[test]
+fn json_lines_that_never_get_ready_are_told() {
+    let error = quiet(Launch::json_lines("sh", ["-c", "echo oops >&2; exit 4"])).spawn().wait().unwrap_err();
+    assert!(error.to_string().contains("status 4") && error.to_string().contains("oops"), "{error}");
+}
+
+#[test]
+fn python_in_template_and_exec_mode() {
+    for (launch, forked) in [(python("app"), true), (python_exec("app"), false)] {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let events = Arc::clone(&said);
+        let pool = quiet(launch)
+            .init("event=connected")
+            .max(1)
+            .load(4)
+            .on_event(move |event| events.lock().unwrap().push((event.worker == 0, event.parts.text())))
+            .spawn()
+            .wait()
+            .unwrap();
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        let loaded = pool.call(["loaded"]).wait().unwrap();
+        assert_eq!(
+            (loaded.parts().len(), loaded.text() == pid),
+            (1, !forked),
+            "init runs once, in the template"
+        );
+        assert!(said.lock().unwrap().contains(&(false, "connected".into())));
+        if forked {
+            assert!(said.lock().unwrap().contains(&(true, "loaded".into())));
+        }
+        let big = vec![9_u8; 2 << 20];
+        assert!(pool.call([&b"echo"[..], b"", &big]).wait().unwrap().part(1) == big);
+        match pool.call(["raise"]).wait().unwrap_err() {
+            Error::Worker { code, message, detail, .. } => {
+                assert_eq!((code.as_str(), message.as_str()), ("exception", "Custom: as told"));
+                assert!(detail.contains("Traceback") && detail.contains("app.py"), "{detail}");
+            }
+            other => panic!("{other}"),
+        }
+        assert!(
+            matches!(pool.call(["job-error"]).wait(), Err(Error::Worker { code, retryable: true, .. }) if code == "code")
+        );
+        assert!(
+            matches!(pool.call(["bad"]).wait(), Err(Error::Worker { message, .. }) if message.contains("TypeError"))
+        );
+        let parts: Vec<Vec<u8>> =
+            pool.call(["generator", "3"]).wait().unwrap().parts().iter().map(<[u8]>::to_vec).collect();
+        assert_eq!(parts, [b"AAA", b"BBB", b"CCC"]);
+        assert_eq!(pool.call(["deadline"]).wait().unwrap().text(), "none");
+        assert_eq!(pool.job(["deadline"]).timeout(PATIENCE).call().wait().unwrap().text(), "some");
+        assert_eq!(pool.call(["pid"]).wait().unwrap().text(), pid, "it has survived all that");
+        // A finished reply does not wait for the slow job behind it.
+        let fast = pool.call(["echo", "fast"]);
+        let slow = pool.call(["sleep", "60000", "x"]);
+        assert_eq!(fast.wait().unwrap().text(), "fast");
+        drop(slow);
+        assert!(matches!(pool.call(["exit"]).wait(), Err(Error::WorkerLost { status: Some(3), .. })));
+        pool.call(["retire"]).wait().unwrap();
+        eventually("it has left", || pool.stats().retired == 1);
+        pool.shutdown().wait();
+    }
+}
+
+#[test]
+fn python_start_errors_come_with_their_text() {
+    let error = quiet(python("no_such_module")).spawn().wait().unwrap_err();
+    assert!(error.to_string().contains("No module named 'no_such_module'"), "{error}");
+    let error = quiet(python("app")).init("fail=no-database").spawn().wait().unwrap_err();
+    assert!(error.to_string().contains("no-database"), "{error}");
+}
+
+#[test]
+fn python_asyncio_runs_jobs_together() {
+    let pool = quiet(python("tasks:work")).max(1).load(50).spawn().wait().unwrap();
+    let start = now();
+    let calls: Vec<_> = (0..50).map(|n| pool.call(["sleep".to_owned(), n.to_string()])).collect();
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.wait().unwrap().text(), n.to_string());
+    }
+    // One after the other they would take 10 s.
+    assert!(start.elapsed() < ms(8_000), "{:?}", start.elapsed());
+    let cancelled = pool.call(["forever"]);
+    eventually("it runs", || pool.stats().in_flight == 1);
+    drop(cancelled);
+    eventually("the task was cancelled", || pool.stats().in_flight == 0);
+    assert_eq!((pool.stats().killed, pool.stats().lost), (0, 0));
+    pool.shutdown().wait();
+}

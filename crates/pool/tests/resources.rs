@@ -1,0 +1,159 @@
+//! Rows of the failure table about processes and descriptors, alone in their process: they change its
+//! limits, or count what it has.
+#![allow(
+    clippy::needless_for_each,
+    clippy::unwrap_used,
+    clippy::similar_names,
+    clippy::semicolon_if_nothing_returned,
+    clippy::too_many_lines,
+    reason = "tests read better so"
+)]
+
+mod common;
+
+use std::fs::File;
+
+use cattlegrid_pool::{Error, Pool};
+use common::*;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+
+/// One test, in order, because limits and counts are those of the whole process.
+#[test]
+fn shortages_and_leaks() {
+    emfile_in_the_parent_is_waited_out();
+    emfile_in_the_template_is_waited_out();
+    eagain_of_fork_is_waited_out();
+    enomem_of_fork_is_waited_out();
+    ten_thousand_workers_leave_nothing_behind();
+}
+
+/// The soft limit of descriptors is set to what is open; then raised again.
+fn emfile_in_the_parent_is_waited_out() {
+    let errors = Errors::default();
+    let builder = Pool::builder(template()).on_log(|_| {}).max(3).load(1).start(ms(10));
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let before = getrlimit(Resource::Nofile);
+    // Numbers up to the limit are taken, so that not one is free.
+    let top = cattlegrid_worker::sys::open_fds().unwrap().into_iter().max().unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(u64::from(top.unsigned_abs()) + 1), ..before })
+        .unwrap();
+    let mut fill = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        fill.push(file);
+    }
+    let slow: Vec<_> = (0..6).map(|_| pool.call(["sleep", "50", "slow"])).collect();
+    eventually("it is reported", || errors.count("no resources") >= 2);
+    // The pool serves with what it has.
+    for call in slow {
+        assert_eq!(call.wait().unwrap().text(), "slow");
+    }
+    assert_eq!(pool.stats().workers, 1);
+    drop(fill);
+    setrlimit(Resource::Nofile, before).unwrap();
+    pool.resize(3, 3);
+    pool.ready(3).wait().unwrap();
+    assert_eq!((pool.stats().lost, pool.stats().start_failures), (0, 0));
+    pool.shutdown().wait();
+}
+
+/// A template that has no free number cannot take the descriptors of a FORK.
+fn emfile_in_the_template_is_waited_out() {
+    let errors = Errors::default();
+    let builder = Pool::builder(python("starved")).on_log(|_| {}).max(1).load(1).start(ms(10)).probe(false);
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let error = pool.job(["echo"]).timeout(ms(700)).call().wait().unwrap_err();
+    assert_eq!(error, Error::Timeout { started: false });
+    assert!(errors.count("no resources") >= 2, "{:?}", errors.all());
+    let stats = pool.stats();
+    assert!(
+        stats.resource_failures >= 2 && stats.resource_failures <= 8,
+        "backs off: {}",
+        stats.resource_failures
+    );
+    pool.shutdown_now().wait();
+}
+
+/// The template gives itself `RLIMIT_NPROC` for one child: the second fork fails with EAGAIN.
+fn eagain_of_fork_is_waited_out() {
+    let errors = Errors::default();
+    let builder =
+        Pool::builder(python("app").env("APP", "few-processes")).on_log(|_| {}).max(3).load(1).start(ms(10));
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let slow: Vec<_> = (0..8).map(|_| pool.call(["sleep", "50", "slow"])).collect();
+    for call in slow {
+        assert_eq!(call.wait().unwrap().text(), "slow");
+    }
+    eventually("it is reported", || errors.count("no resources") >= 1);
+    let stats = pool.stats();
+    assert_eq!((stats.workers, stats.lost, stats.start_failures), (1, 0, 0));
+    // When the one worker has left, there is room for another.
+    let worker = pool.workers().wait()[0].number;
+    assert!(pool.retire(worker).wait());
+    assert_eq!(pool.call(["sleep", "1", "next"]).wait().unwrap().text(), "next");
+    pool.shutdown().wait();
+}
+
+/// The template has mapped more memory than there is, which the kernel does not copy; then it unmaps it.
+fn enomem_of_fork_is_waited_out() {
+    let overcommit = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
+    if overcommit.trim() != "0" {
+        eprintln!("vm.overcommit_memory is {}: fork does not fail with ENOMEM", overcommit.trim());
+        return;
+    }
+    let errors = Errors::default();
+    let launch = python("app").env("APP", "huge-memory");
+    let builder = Pool::builder(launch).on_log(|_| {}).max(1).load(1).start(ms(10)).probe(false);
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let waiting = pool.call(["echo", "at last"]);
+    eventually("it is reported twice", || errors.count("Cannot allocate memory") >= 2);
+    let template = children(std::process::id())[0].0;
+    kill(template, Signal::USR1);
+    assert_eq!(waiting.wait().unwrap().text(), "at last");
+    let stats = pool.stats();
+    assert_eq!((stats.workers, stats.lost, stats.start_failures), (1, 0, 0));
+    assert!(stats.resource_failures >= 2 && stats.exited == stats.spawned - 1, "{stats:?}");
+    pool.shutdown().wait();
+}
+
+/// Each job retires its worker, so each job is a fork, a retirement and a reaping.
+fn ten_thousand_workers_leave_nothing_behind() {
+    let pool = quiet(template())
+        .max(4)
+        .load(1)
+        .start(ms(0))
+        .max_jobs(1)
+        .max_jobs_jitter(0.0)
+        .spawn()
+        .wait()
+        .unwrap();
+    let cycle = |count: usize| {
+        let mut calls = std::collections::VecDeque::new();
+        for _ in 0..count {
+            calls.push_back(pool.call(["echo", "x"]));
+            if calls.len() > 16 {
+                calls.pop_front().unwrap().wait().unwrap();
+            }
+        }
+        calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
+        eventually("all have left", || pool.stats().exited == pool.stats().spawned);
+    };
+    cycle(500);
+    let (fds, rss) = (cattlegrid_worker::sys::open_fds().unwrap().len(), rss_kib());
+    cycle(9_500);
+    assert_eq!(pool.stats().spawned, 10_000);
+    assert_eq!(cattlegrid_worker::sys::open_fds().unwrap().len(), fds);
+    let all = children(std::process::id());
+    assert!(all.iter().all(|(_, state)| *state != 'Z'), "{all:?}");
+    let template = all[0].0;
+    assert!(children(template).is_empty(), "{:?}", children(template));
+    assert!(rss_kib() < rss + 4096, "{rss} KiB before, {} after", rss_kib());
+    assert_eq!((pool.stats().crashed, pool.stats().killed, pool.stats().lost), (0, 0, 0));
+    pool.shutdown().wait();
+    assert!(children(std::process::id()).is_empty());
+}
+
+fn rss_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}

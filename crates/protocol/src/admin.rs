@@ -1,0 +1,69 @@
+//! Commands that are not about a key, and words that are no command.
+
+use crate::command::{Admin, Parsed, Request, Words};
+use crate::parse::{Limits, Line, close};
+use crate::reply::error;
+use crate::{number, words};
+
+/// `name` is what stands before the first blank, `rest` what follows, `text` both. A name after
+/// leading blanks is still one here (memcached looks these up apart from the others).
+pub(crate) fn parse<'a>(
+    line: Line<'a>,
+    name: &'a [u8],
+    rest: &'a [u8],
+    text: &'a [u8],
+    limits: &Limits,
+) -> Parsed<'a> {
+    let complete = |admin| Parsed::Complete { request: Request::Admin(admin), used: line.used };
+    match name {
+        b"version" => return complete(Admin::Version),
+        b"stats" => return complete(Admin::Stats(Words { rest })),
+        b"quit" => return complete(Admin::Quit),
+        b"watch" => return complete(Admin::Watch(Words { rest })),
+        _ => {}
+    }
+    if line.used < SHORTEST {
+        return line.refuse(error::BAD_FORMAT);
+    }
+    let mut rest = text;
+    let name = words::take(&mut rest);
+    let noreply = words::noreply(rest);
+    let first = words::take(&mut &*rest);
+    match name {
+        b"flush_all" if first.is_empty() || (noreply && words_of(rest) == 1) => {
+            complete(Admin::FlushAll { delay: 0, noreply })
+        }
+        b"flush_all" => match number::strict_i32(first) {
+            Some(delay) => complete(Admin::FlushAll { delay: delay.into(), noreply }),
+            None => line.refuse_unless(noreply, error::INVALID_EXPTIME),
+        },
+        b"verbosity" => match number::strict_u32(first) {
+            level @ Some(_) => complete(Admin::Verbosity { level, noreply }),
+            None => line.refuse_unless(noreply, error::BAD_FORMAT),
+        },
+        b"shutdown" if first.is_empty() => complete(Admin::Shutdown { graceful: false }),
+        b"shutdown" if first == b"graceful" && words_of(rest) == 1 => {
+            complete(Admin::Shutdown { graceful: true })
+        }
+        b"shutdown" => line.refuse_unless(noreply, error::INVALID_SHUTDOWN),
+        b"lru_crawler" => complete(Admin::LruCrawler(Words { rest })),
+        b"lru" => complete(Admin::Lru(Words { rest })),
+        b"slabs" => complete(Admin::Slabs(Words { rest })),
+        b"cache_memlimit" => match number::strict_u32(first) {
+            Some(n) => complete(Admin::CacheMemlimit { mebibytes: n.into(), noreply }),
+            None => line.refuse_unless(noreply, error::ERROR),
+        },
+        b"refresh_certs" => complete(Admin::RefreshCerts),
+        b"debugtime" if limits.debugtime => complete(Admin::Debugtime(Words { rest })),
+        // A browser, or somebody using one: the lines that follow must not run as commands.
+        _ if words::last(rest).starts_with(b"HTTP/") => close(line.input),
+        _ => line.refuse(error::ERROR),
+    }
+}
+
+fn words_of(rest: &[u8]) -> usize {
+    Words { rest }.count()
+}
+
+/// A shorter line, its LF included, is not even an unknown command.
+const SHORTEST: usize = 4;

@@ -1,0 +1,316 @@
+//! What a client can ask: one enum for the classic text and the meta protocol.
+//!
+//! A request is only built valid: key lengths, numbers and flag letters are checked by the parser.
+
+/// Longest key in bytes.
+pub const KEY_MAX: usize = 250;
+
+/// One complete command, its data block included. Borrows the input buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// `get gets gat gats`.
+    Get(Get<'a>),
+    /// `set add replace append prepend cas`.
+    Store(Store<'a>),
+    /// `incr decr`.
+    Arith(Arith<'a>),
+    /// `touch`.
+    Touch(Touch<'a>),
+    /// `delete`.
+    Delete(Delete<'a>),
+    /// `mg`.
+    MetaGet(Meta<'a>),
+    /// `ms` and its data block.
+    MetaSet(Meta<'a>, &'a [u8]),
+    /// `md`.
+    MetaDelete(Meta<'a>),
+    /// `ma`.
+    MetaArith(Meta<'a>),
+    /// `mn`.
+    MetaNoop,
+    /// `me key [b]`.
+    MetaDebug(MetaKey<'a>),
+    /// Whatever is not about a key.
+    Admin(Admin<'a>),
+}
+
+/// `get gets gat gats`: one or more keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Get<'a> {
+    /// The keys, at least one. The parser refuses a line with a key that is too long, so those of a
+    /// parsed request are all good.
+    pub keys: Keys<'a>,
+    /// `gets gats`: the reply carries CAS numbers.
+    pub cas: bool,
+    /// `gat gats`: the new exptime.
+    pub touch: Option<i64>,
+}
+
+/// The keys of a `get`, split lazily: iterates over `Result<&[u8], KeyTooLong>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys<'a> {
+    pub(crate) rest: &'a [u8],
+}
+
+/// A key of more than [`KEY_MAX`] bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyTooLong;
+
+/// Which of the storing commands, and its CAS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreVerb {
+    /// Store whatever is there.
+    Set,
+    /// Store only if absent.
+    Add,
+    /// Store only if present.
+    Replace,
+    /// After the present value; flags and exptime of the command are ignored.
+    Append,
+    /// Before the present value; flags and exptime of the command are ignored.
+    Prepend,
+    /// Store if the item still has this CAS.
+    Cas(u64),
+}
+
+/// `set add replace append prepend cas` with the data block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Store<'a> {
+    /// Which of them.
+    pub verb: StoreVerb,
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// Client flags.
+    pub flags: u32,
+    /// As sent: 0 never, negative already expired, up to 30 days relative, above that a Unix time.
+    pub exptime: i64,
+    /// The data block without its CRLF.
+    pub data: &'a [u8],
+    /// No reply wanted.
+    pub noreply: bool,
+}
+
+/// `incr decr`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arith<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// `incr` or `decr`.
+    pub incr: bool,
+    /// By how much.
+    pub delta: u64,
+    /// No reply wanted.
+    pub noreply: bool,
+}
+
+/// `touch`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touch<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// As in [`Store::exptime`].
+    pub exptime: i64,
+    /// No reply wanted.
+    pub noreply: bool,
+}
+
+/// `delete`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delete<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// No reply wanted.
+    pub noreply: bool,
+}
+
+/// The common part of `mg ms md ma`: key and flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta<'a> {
+    /// The key, decoded if it came as base64.
+    pub key: MetaKey<'a>,
+    /// The flag tokens in the order they were sent, for the reply's return flags.
+    pub flags: FlagTokens<'a>,
+    /// Which letters were sent, and the numbers that came with them.
+    pub set: MetaFlags,
+}
+
+/// A meta command's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetaKey<'a> {
+    /// As sent (base64 if `binary`): what `k` returns.
+    pub sent: &'a [u8],
+    /// The decoded bytes of a base64 key; `None` when the key was sent plain.
+    pub(crate) decoded: Option<DecodedKey>,
+}
+
+/// Room for a decoded base64 key: 250 characters hold at most 187 bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct DecodedKey {
+    pub(crate) len: u8,
+    pub(crate) bytes: [u8; 188],
+}
+
+impl MetaKey<'_> {
+    /// The key's own bytes, as the store knows it.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.decoded {
+            Some(d) => &d.bytes[..usize::from(d.len)],
+            None => self.sent,
+        }
+    }
+
+    /// Sent as base64 (`b`).
+    pub fn is_binary(&self) -> bool {
+        self.decoded.is_some()
+    }
+}
+
+impl std::fmt::Debug for DecodedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", &self.bytes[..usize::from(self.len)])
+    }
+}
+
+/// The flag tokens of a meta command as they stand in the line: iterates over non-empty `&[u8]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlagTokens<'a> {
+    pub(crate) rest: &'a [u8],
+}
+
+/// Which flag letters a meta command has, and their numbers (already checked).
+///
+/// A number is meaningful only where [`MetaFlags::has`] says that its letter was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetaFlags {
+    /// Bit n: the letter `'A' + n` was sent (`'A'..='z'`).
+    pub letters: u64,
+    /// `C`: compare CAS.
+    pub compare_cas: u64,
+    /// `E`: the CAS to give the item.
+    pub explicit_cas: u64,
+    /// `F`: client flags.
+    pub client_flags: u32,
+    /// `T`: exptime, as sent.
+    pub exptime: i64,
+    /// `N`: vivify with this exptime, as sent.
+    pub vivify: i64,
+    /// `R`: recache when the remaining TTL is below this, as sent.
+    pub recache: i64,
+    /// `J`: initial value.
+    pub initial: u64,
+    /// `D`: delta.
+    pub delta: u64,
+    /// `M`: the mode letter as sent; on `ms` one of `E A P R S`, on `ma` one of `I + D -`.
+    pub mode: u8,
+}
+
+impl MetaFlags {
+    /// Whether the letter was sent.
+    #[inline]
+    pub fn has(&self, letter: u8) -> bool {
+        debug_assert!((b'A'..=b'z').contains(&letter));
+        self.letters >> (letter - b'A') & 1 != 0
+    }
+}
+
+/// Commands that are not about a key. Arguments stay unparsed words where only the server knows their meaning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admin<'a> {
+    /// `version`.
+    Version,
+    /// `verbosity <n>`; answers `OK`. The level, if it was a number.
+    Verbosity {
+        /// New log level.
+        level: Option<u32>,
+        /// No reply wanted.
+        noreply: bool,
+    },
+    /// `flush_all [delay]`.
+    FlushAll {
+        /// Seconds (or a Unix time, as exptime) until it takes effect; 0 is now.
+        delay: i64,
+        /// No reply wanted.
+        noreply: bool,
+    },
+    /// `stats [words]`.
+    Stats(Words<'a>),
+    /// `quit`.
+    Quit,
+    /// `shutdown [graceful]`.
+    Shutdown {
+        /// Let connections finish.
+        graceful: bool,
+    },
+    /// `watch [words]`.
+    Watch(Words<'a>),
+    /// `lru_crawler <words>`.
+    LruCrawler(Words<'a>),
+    /// `lru <words>`.
+    Lru(Words<'a>),
+    /// `slabs <words>`.
+    Slabs(Words<'a>),
+    /// `cache_memlimit <MiB>`.
+    CacheMemlimit {
+        /// New limit in MiB.
+        mebibytes: u64,
+        /// No reply wanted.
+        noreply: bool,
+    },
+    /// `refresh_certs`.
+    RefreshCerts,
+    /// `debugtime <seconds>`, known only when the server was started with it.
+    Debugtime(Words<'a>),
+}
+
+/// The words after a command's name: iterates over non-empty `&[u8]`, split at blanks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Words<'a> {
+    pub(crate) rest: &'a [u8],
+}
+
+/// What the parser makes of the input.
+#[expect(clippy::large_enum_variant, reason = "returned once a request, in place; a box would allocate")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// Not a whole command yet. It is no use to ask again with fewer than `need` bytes (a lower bound,
+    /// more than the input's length: the line's end may be anywhere, a data block's is known).
+    Incomplete {
+        /// Bytes wanted in all, from the start of this input.
+        need: usize,
+    },
+    /// A request, `used` bytes long with its line end and data block.
+    Complete {
+        /// What is asked.
+        request: Request<'a>,
+        /// Bytes of the input it took.
+        used: usize,
+    },
+    /// Not a request that can be executed.
+    Refused(Refused<'a>),
+}
+
+/// How to answer a line that is not a valid request, and where the next one starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused<'a> {
+    /// The reply, without CRLF; empty: no reply (a quiet or `noreply` command).
+    pub reply: &'static str,
+    /// Bytes of the input to drop.
+    pub used: usize,
+    /// Bytes still to come that belong to the refused command's data block: drop them too.
+    pub swallow: u64,
+    /// Close the connection after the reply.
+    pub close: bool,
+    /// A refused store: its key must not go on being served with the old value. As sent; see
+    /// [`Refused::invalidated`].
+    pub invalidate: Option<&'a [u8]>,
+    /// `invalidate` is base64.
+    pub invalidate_binary: bool,
+}
+
+impl<'a> Refused<'a> {
+    /// The key whose old value must go, decoded.
+    pub fn invalidated(&self) -> Option<MetaKey<'a>> {
+        let key = self.invalidate?;
+        if self.invalidate_binary { MetaKey::base64(key) } else { Some(MetaKey::plain(key)) }
+    }
+}

@@ -1,0 +1,135 @@
+//! Decimal numbers as memcached reads them.
+//!
+//! Two families. The lenient one follows C's `strtol`: an optional sign, digits, then the word's end
+//! or white space (a tab) and anything. The strict one takes digits only.
+
+/// An exptime or TTL: `strtol`, within 64 bits: Unix times after 2038 are times too.
+#[inline]
+pub(crate) fn exptime(word: &[u8]) -> Option<i64> {
+    let (negative, digits) = match word {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, word),
+    };
+    let magnitude = i64::try_from(lenient(digits)?).ok()?;
+    Some(if negative { -magnitude } else { magnitude })
+}
+
+/// A CAS, delta or initial value: `strtoull`, without its acceptance of negative numbers.
+#[inline]
+pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
+    lenient(word.strip_prefix(b"+").unwrap_or(word))
+}
+
+/// Client flags: 64 bits are read and the lower 32 kept, as memcached does.
+#[inline]
+pub(crate) fn client_flags(word: &[u8]) -> Option<u32> {
+    unsigned(word).map(|n| n as u32)
+}
+
+/// The length of a data block; `None` also when it could not have its CRLF within 31 bits.
+#[inline]
+pub(crate) fn data_len(word: &[u8]) -> Option<usize> {
+    let n = strict_i32(word)?;
+    if (0..=i32::MAX - 2).contains(&n) { usize::try_from(n).ok() } else { None }
+}
+
+/// Digits with an optional `-`, at most 11 characters.
+#[inline]
+pub(crate) fn strict_i32(word: &[u8]) -> Option<i32> {
+    let (negative, digits) = match word {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, word),
+    };
+    if digits.is_empty() || word.len() > 11 {
+        return None;
+    }
+    let mut n = 0i64;
+    for &b in digits {
+        n = n * 10 + i64::from(digit(b)?);
+    }
+    i32::try_from(if negative { -n } else { n }).ok()
+}
+
+/// Digits only, at most 11 characters.
+#[inline]
+pub(crate) fn strict_u32(word: &[u8]) -> Option<u32> {
+    if word.is_empty() || word.len() > 11 {
+        return None;
+    }
+    let mut n = 0u64;
+    for &b in word {
+        n = n * 10 + u64::from(digit(b)?);
+    }
+    u32::try_from(n).ok()
+}
+
+/// At least one digit, then the end or white space.
+#[inline]
+fn lenient(word: &[u8]) -> Option<u64> {
+    let mut n = 0u64;
+    let mut len = 0;
+    for &b in word {
+        let Some(d) = digit(b) else { break };
+        // 19 digits always fit.
+        n = if len < 19 { n * 10 + u64::from(d) } else { n.checked_mul(10)?.checked_add(u64::from(d))? };
+        len += 1;
+    }
+    let ended = word.get(len).is_none_or(|&b| matches!(b, b'\t' | 0x0b | 0x0c | b'\r'));
+    (len > 0 && ended).then_some(n)
+}
+
+#[inline]
+fn digit(b: u8) -> Option<u8> {
+    let d = b.wrapping_sub(b'0');
+    (d < 10).then_some(d)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exptimes_may_lie_beyond_2038() {
+        assert_eq!(exptime(b"0"), Some(0));
+        assert_eq!(exptime(b"-1"), Some(-1));
+        assert_eq!(exptime(b"+7"), Some(7));
+        assert_eq!(exptime(b"2147483647"), Some(2_147_483_647));
+        assert_eq!(exptime(b"4102444800"), Some(4_102_444_800));
+        assert_eq!(exptime(b"-2147483648"), Some(-2_147_483_648));
+        assert_eq!(exptime(b"18446744073709551615"), None);
+        for bad in ["", "-", "x", "1x", "--1", "1.5", "99999999999999999999999"] {
+            assert_eq!(exptime(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn unsigned_takes_all_of_64_bits() {
+        assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(unsigned(b"18446744073709551616"), None);
+        assert_eq!(unsigned(b"99999999999999999999"), None);
+        assert_eq!(unsigned(b"000000000000000000000000000012"), Some(12));
+        assert_eq!(unsigned(b"5\tx"), Some(5));
+        assert_eq!(unsigned(b"-1"), None);
+        assert_eq!(unsigned(b""), None);
+    }
+
+    #[test]
+    fn client_flags_keep_the_lower_half() {
+        assert_eq!(client_flags(b"4294967295"), Some(u32::MAX));
+        assert_eq!(client_flags(b"4294967296"), Some(0));
+        assert_eq!(client_flags(b"-1"), None);
+    }
+
+    #[test]
+    fn lengths_are_strict() {
+        assert_eq!(data_len(b"0"), Some(0));
+        assert_eq!(data_len(b"2147483645"), Some(2_147_483_645));
+        for bad in ["2147483646", "-1", "", "-", "+1", "1\t", "000000000001", "x"] {
+            assert_eq!(data_len(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(strict_i32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(strict_u32(b"4294967295"), Some(u32::MAX));
+        assert_eq!(strict_u32(b"4294967296"), None);
+    }
+}

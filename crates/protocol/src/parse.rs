@@ -1,0 +1,233 @@
+//! Finding the line, telling commands apart, and the data block that follows a store.
+//!
+//! A line ends in LF; one CR before it belongs to the line end. The first word is whatever stands
+//! before the first blank: a line that begins with a blank is no command. The grammars are in `text`
+//! (classic), `meta` and `admin`; they get the line without its end and answer with a [`Parsed`].
+//!
+//! # Refusals
+//! All of memcached 1.6.45's: the words, which of several errors wins, and whether the data block of
+//! a refused store is dropped. It is, as soon as its length is known to be good; a line whose length
+//! is bad ends the command there, and its data block is then read as commands.
+
+use crate::command::{Parsed, Refused, Request, StoreVerb};
+use crate::reply::error;
+use crate::{admin, meta, text};
+
+/// Longest line in bytes, its LF not counted, of any command but `get gets gat gats`.
+pub const LINE_MAX: usize = 2048;
+
+/// First byte of a request in memcached's binary protocol, which is refused: the connection closes.
+pub const BINARY_MAGIC: u8 = 0x80;
+
+/// What the parser refuses on grounds of size or configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest item in bytes (`-I`), as memcached counts it: see [`Limits::fits`]. A larger one is
+    /// `SERVER_ERROR object too large for cache`.
+    pub max_item_bytes: usize,
+    /// Longest line in bytes of `get gets gat gats`; a longer one closes the connection. At least
+    /// [`LINE_MAX`] is taken. memcached has no such limit.
+    pub max_get_line_bytes: usize,
+    /// `debugtime` is a command (`-o debugtime`).
+    pub debugtime: bool,
+    /// Flag letters which plain memcached refuses are known: `n` and `G` on `ms`, `G` on `mg md ma`,
+    /// `A` on `mg ms`.
+    pub extensions: bool,
+}
+
+impl Default for Limits {
+    /// 1 MiB items, 1 MiB lines, nothing that memcached has not.
+    fn default() -> Self {
+        Self { max_item_bytes: 1 << 20, max_get_line_bytes: 1 << 20, debugtime: false, extensions: false }
+    }
+}
+
+impl Limits {
+    /// Whether memcached would take an item of this key, these client flags and a value of `len` bytes: its
+    /// limit includes 59 bytes of header, CAS, separators and CRLF, the key, and 4 bytes for flags above 0.
+    #[inline]
+    pub fn fits(&self, key: &[u8], flags: u32, len: usize) -> bool {
+        len + key.len() + 59 + if flags == 0 { 0 } else { 4 } <= self.max_item_bytes
+    }
+}
+
+/// Parses the first request of `input`.
+///
+/// ```
+/// use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+///
+/// let Parsed::Complete { request: Request::Get(get), used } = parse(b"get a b\r\nget", &Limits::default())
+/// else { panic!() };
+/// assert_eq!(used, 9);
+/// assert_eq!(get.keys.map(Result::unwrap).collect::<Vec<_>>(), [b"a", b"b"]);
+/// ```
+#[inline]
+pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
+    parse_from(input, 0, limits)
+}
+
+/// As [`parse`], for an input that has grown: `scanned` is its length when it was last found
+/// incomplete, or 0. Spares the long line of a `get` that trickles in from being searched again.
+#[inline]
+pub fn parse_from<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
+    let window = &input[..input.len().min(LINE_MAX + 1)];
+    match memchr::memchr(b'\n', window) {
+        Some(lf) => dispatch(input, lf, limits),
+        None => without_line(input, scanned, limits),
+    }
+}
+
+/// Bytes of a line as the grammars want them.
+#[derive(Clone, Copy)]
+pub(crate) struct Line<'a> {
+    /// All that has arrived.
+    pub(crate) input: &'a [u8],
+    /// Length with the line end.
+    pub(crate) used: usize,
+}
+
+impl<'a> Line<'a> {
+    /// Refuses the line and nothing more.
+    #[cold]
+    pub(crate) fn refuse(self, reply: &'static str) -> Parsed<'a> {
+        Parsed::Refused(Refused {
+            reply,
+            used: self.used,
+            swallow: 0,
+            close: false,
+            invalidate: None,
+            invalidate_binary: false,
+        })
+    }
+
+    /// Refuses the line, unless quietly.
+    #[cold]
+    pub(crate) fn refuse_unless(self, quiet: bool, reply: &'static str) -> Parsed<'a> {
+        self.refuse(if quiet { "" } else { reply })
+    }
+
+    /// Refuses a store: its data block of `len` bytes goes too.
+    #[cold]
+    pub(crate) fn refuse_store(self, reply: &'static str, len: usize) -> Refused<'a> {
+        let all = self.used as u64 + len as u64 + 2;
+        let used = usize::try_from(all).map_or(self.input.len(), |all| all.min(self.input.len()));
+        Refused {
+            reply,
+            used,
+            swallow: all - used as u64,
+            close: false,
+            invalidate: None,
+            invalidate_binary: false,
+        }
+    }
+
+    /// Completes a store with its data block of `len` bytes. A block that does not end in CRLF is
+    /// used up nevertheless: what follows its last two bytes is the next line.
+    #[inline]
+    pub(crate) fn with_data(
+        self,
+        len: usize,
+        quiet: bool,
+        request: impl FnOnce(&'a [u8]) -> Request<'a>,
+    ) -> Parsed<'a> {
+        let need = self.used.saturating_add(len).saturating_add(2);
+        match self.input.get(self.used..need).map(|block| block.split_at(len)) {
+            Some((data, b"\r\n")) => Parsed::Complete { request: request(data), used: need },
+            Some(_) => {
+                let reply = if quiet { "" } else { error::BAD_DATA_CHUNK };
+                Parsed::Refused(self.refuse_store(reply, len))
+            }
+            None => Parsed::Incomplete { need },
+        }
+    }
+}
+
+#[inline]
+fn dispatch<'a>(input: &'a [u8], lf: usize, limits: &Limits) -> Parsed<'a> {
+    let line = Line { input, used: lf + 1 };
+    let text = &input[..lf];
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    if let [b'g', b'e', b't', b' ', keys @ ..] = text {
+        return text::get(line, keys, false);
+    }
+    if let [b's', b'e', b't', b' ', rest @ ..] = text {
+        return text::store(line, StoreVerb::Set, rest, limits);
+    }
+    if let [b'm', letter, b' ', rest @ ..] = text {
+        match letter {
+            b'g' => return meta::get(line, rest, limits),
+            b's' => return meta::set(line, rest, limits),
+            b'd' => return meta::delete(line, rest, limits),
+            b'a' => return meta::arith(line, rest, limits),
+            _ => {}
+        }
+    }
+    by_name(line, text, limits)
+}
+
+/// Every command, by its first word.
+fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
+    if text.first() == Some(&BINARY_MAGIC) {
+        return close(line.input);
+    }
+    let end = text.iter().position(|&b| b == b' ').unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    match name {
+        b"set" => text::store(line, StoreVerb::Set, rest, limits),
+        b"add" => text::store(line, StoreVerb::Add, rest, limits),
+        b"replace" => text::store(line, StoreVerb::Replace, rest, limits),
+        b"append" => text::store(line, StoreVerb::Append, rest, limits),
+        b"prepend" => text::store(line, StoreVerb::Prepend, rest, limits),
+        b"cas" => text::store(line, StoreVerb::Cas(0), rest, limits),
+        b"get" => text::get(line, rest, false),
+        b"gets" => text::get(line, rest, true),
+        b"gat" => text::gat(line, rest, false),
+        b"gats" => text::gat(line, rest, true),
+        b"incr" => text::arith(line, rest, true),
+        b"decr" => text::arith(line, rest, false),
+        b"touch" => text::touch(line, rest),
+        b"delete" => text::delete(line, rest),
+        b"mg" => meta::get(line, rest, limits),
+        b"ms" => meta::set(line, rest, limits),
+        b"md" => meta::delete(line, rest, limits),
+        b"ma" => meta::arith(line, rest, limits),
+        b"me" => meta::debug(line, rest),
+        b"mn" => Parsed::Complete { request: Request::MetaNoop, used: line.used },
+        _ => admin::parse(line, name, rest, text, limits),
+    }
+}
+
+/// No LF among the first bytes: a line still on its way, a long `get`, or no line at all.
+#[cold]
+fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
+    if input.first() == Some(&BINARY_MAGIC) {
+        return close(input);
+    }
+    if input.len() <= LINE_MAX {
+        return Parsed::Incomplete { need: input.len() + 1 };
+    }
+    if !["get ", "gets ", "gat ", "gats "].iter().any(|name| input.starts_with(name.as_bytes())) {
+        return close(input);
+    }
+    let longest = limits.max_get_line_bytes.max(LINE_MAX);
+    let window = &input[..input.len().min(longest.saturating_add(1))];
+    let start = scanned.clamp(LINE_MAX + 1, window.len());
+    match memchr::memchr(b'\n', &window[start..]) {
+        Some(at) => dispatch(input, start + at, limits),
+        None if input.len() > longest => close(input),
+        None => Parsed::Incomplete { need: input.len() + 1 },
+    }
+}
+
+/// Not memcached's protocol: drop it all, say nothing.
+#[cold]
+pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
+    Parsed::Refused(Refused {
+        reply: "",
+        used: input.len(),
+        swallow: 0,
+        close: true,
+        invalidate: None,
+        invalidate_binary: false,
+    })
+}

@@ -1,0 +1,118 @@
+//! Splitting a line at blanks: the lazy iterators of requests, and the parser's own cursor.
+//!
+//! Only the blank (0x20) separates words; a tab or a control character is part of its word.
+
+use crate::command::{FlagTokens, KEY_MAX, KeyTooLong, Keys, Words};
+
+/// Takes the next word off `rest`; empty when there is none.
+#[inline]
+pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
+    let mut line = *rest;
+    while let [b' ', tail @ ..] = line {
+        line = tail;
+    }
+    let end = line.iter().position(|&b| b == b' ').unwrap_or(line.len());
+    let (word, tail) = line.split_at(end);
+    *rest = tail;
+    word
+}
+
+/// As [`take`], for a word that is probably long.
+#[inline]
+pub(crate) fn take_key<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
+    let mut line = *rest;
+    while let [b' ', tail @ ..] = line {
+        line = tail;
+    }
+    let end = memchr::memchr(b' ', line).unwrap_or(line.len());
+    let (word, tail) = line.split_at(end);
+    *rest = tail;
+    word
+}
+
+/// The last word; empty when there is none.
+pub(crate) fn last(line: &[u8]) -> &[u8] {
+    let end = line.iter().rposition(|&b| b != b' ').map_or(0, |i| i + 1);
+    let start = memchr::memrchr(b' ', &line[..end]).map_or(0, |i| i + 1);
+    &line[start..end]
+}
+
+/// Whether the last word says that no reply is wanted.
+#[inline]
+pub(crate) fn noreply(line: &[u8]) -> bool {
+    !line.is_empty() && last(line) == b"noreply"
+}
+
+impl<'a> Iterator for Keys<'a> {
+    type Item = Result<&'a [u8], KeyTooLong>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        match take_key(&mut self.rest) {
+            [] => None,
+            key if key.len() > KEY_MAX => {
+                self.rest = &[];
+                Some(Err(KeyTooLong))
+            }
+            key => Some(Ok(key)),
+        }
+    }
+}
+
+#[expect(clippy::copy_iterator, reason = "a request's words are read more than once")]
+impl<'a> Iterator for FlagTokens<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let token = take(&mut self.rest);
+        (!token.is_empty()).then_some(token)
+    }
+}
+
+#[expect(clippy::copy_iterator, reason = "a request's words are read more than once")]
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let word = take(&mut self.rest);
+        (!word.is_empty()).then_some(word)
+    }
+}
+
+impl Words<'_> {
+    /// Whether the last word is `noreply`: administrative commands then answer nothing.
+    pub fn noreply(&self) -> bool {
+        noreply(self.rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_between_any_blanks() {
+        let words: Vec<_> = Words { rest: b"  a bc   d\t\x80 " }.collect();
+        assert_eq!(words, [&b"a"[..], b"bc", b"d\t\x80"]);
+        assert_eq!(Words { rest: b"   " }.next(), None);
+    }
+
+    #[test]
+    fn a_long_key_ends_the_keys() {
+        let line = [&b"a "[..], &[b'k'; 251], b" c"].concat();
+        let keys: Vec<_> = Keys { rest: &line }.collect();
+        assert_eq!(keys, [Ok(&b"a"[..]), Err(KeyTooLong)]);
+        assert_eq!(Keys { rest: &[b'k'; 250] }.next(), Some(Ok(&[b'k'; 250][..])));
+    }
+
+    #[test]
+    fn last_word() {
+        assert!(noreply(b" 1 noreply  "));
+        assert!(noreply(b"noreply"));
+        assert!(!noreply(b"xnoreply"));
+        assert!(!noreply(b"noreply 1"));
+        assert!(!noreply(b"  "));
+    }
+}

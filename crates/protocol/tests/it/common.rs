@@ -1,0 +1,142 @@
+//! What must hold of the parser for any bytes: shared by the property tests, the soak test and the
+//! fuzz targets.
+
+use cattlegrid_protocol::{Limits, Parsed, Request, parse, parse_from};
+
+/// What a stream of bytes came to, in an order that must not depend on how it was split.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A request, printed, and its length.
+    Request(String, usize),
+    /// A refusal: reply, bytes dropped in all, the key to invalidate.
+    Refused(&'static str, u64, Option<String>),
+    /// The stream ended in the middle of something.
+    Partial,
+    /// The connection was closed, with this reply.
+    Closed(&'static str),
+}
+
+/// Limits under which little input reaches all branches.
+pub(crate) const LIMITS: Limits =
+    Limits { max_item_bytes: 4096, max_get_line_bytes: 8192, debugtime: true, extensions: false };
+
+/// Feeds `stream` in the given chunks (the last one repeats), as a connection would.
+pub(crate) fn drive(stream: &[u8], chunks: &[usize], limits: &Limits) -> Vec<Event> {
+    let mut events = Vec::new();
+    let (mut start, mut end, mut scanned, mut swallow) = (0, 0, 0, 0u64);
+    let mut chunks = chunks.iter().copied();
+    let mut chunk = usize::MAX;
+    while end < stream.len() {
+        chunk = chunks.next().unwrap_or(chunk).max(1);
+        end = end.saturating_add(chunk).min(stream.len());
+        loop {
+            let dropped = swallow.min((end - start) as u64);
+            start += usize::try_from(dropped).expect("at most what has arrived");
+            swallow -= dropped;
+            if start == end {
+                scanned = 0;
+                break;
+            }
+            let input = &stream[start..end];
+            match parse_from(input, scanned, limits) {
+                Parsed::Incomplete { need } => {
+                    assert!(need > input.len(), "{need} of {}", input.len());
+                    scanned = input.len();
+                    break;
+                }
+                Parsed::Complete { request, used } => {
+                    assert!((1..=input.len()).contains(&used));
+                    walk(&request);
+                    events.push(Event::Request(format!("{request:?}"), used));
+                    start += used;
+                }
+                Parsed::Refused(refused) => {
+                    assert!((1..=input.len()).contains(&refused.used));
+                    if refused.close {
+                        events.push(Event::Closed(refused.reply));
+                        return events;
+                    }
+                    let key = refused.invalidated().map(|key| format!("{:?}", key.bytes()));
+                    assert_eq!(key.is_some(), refused.invalidate.is_some());
+                    events.push(Event::Refused(refused.reply, refused.used as u64 + refused.swallow, key));
+                    start += refused.used;
+                    swallow = refused.swallow;
+                }
+            }
+            scanned = 0;
+        }
+    }
+    if start < end || swallow > 0 {
+        events.push(Event::Partial);
+    }
+    events
+}
+
+/// Whole, byte by byte and in other pieces: the same. Returns what it came to.
+pub(crate) fn check(stream: &[u8], limits: &Limits) -> Vec<Event> {
+    let whole = drive(stream, &[usize::MAX], limits);
+    assert_eq!(drive(stream, &[1], limits), whole);
+    assert_eq!(drive(stream, &[3, 1, 17, 2, 100, 5], limits), whole);
+    assert_eq!(drive(stream, &[2049, 1], limits), whole);
+    whole
+}
+
+/// As [`check`], and at every single split.
+pub(crate) fn check_splits(stream: &[u8], limits: &Limits) {
+    let whole = check(stream, limits);
+    for split in 1..stream.len() {
+        assert_eq!(drive(stream, &[split, usize::MAX], limits), whole, "split at {split}");
+    }
+}
+
+/// Incomplete input wants exactly what is missing of a data block.
+pub(crate) fn check_need(request: &[u8], line: usize, limits: &Limits) {
+    for len in 0..request.len() {
+        let Parsed::Incomplete { need } = parse(&request[..len], limits) else {
+            assert_eq!(len, 0, "{:?}", &request[..len]);
+            continue;
+        };
+        assert_eq!(need, if len < line { len + 1 } else { request.len() });
+    }
+}
+
+/// Reads all that a request borrows and checks what a request promises.
+fn walk(request: &Request<'_>) {
+    let key = match request {
+        Request::Get(get) => {
+            assert!(get.keys.clone().count() > 0);
+            for key in get.keys.clone() {
+                key_ok(key.expect("long keys are refused"));
+            }
+            return;
+        }
+        Request::Store(store) => store.key,
+        Request::Arith(arith) => arith.key,
+        Request::Touch(touch) => touch.key,
+        Request::Delete(delete) => delete.key,
+        Request::MetaGet(meta)
+        | Request::MetaDelete(meta)
+        | Request::MetaArith(meta)
+        | Request::MetaSet(meta, _) => {
+            let mut letters = 0;
+            for token in meta.flags {
+                assert!(meta.set.has(token[0]));
+                letters += 1;
+            }
+            assert_eq!(meta.set.letters.count_ones(), letters);
+            assert_eq!(meta.set.has(b'b'), meta.key.is_binary());
+            meta.key.bytes()
+        }
+        Request::MetaDebug(key) => key.bytes(),
+        Request::MetaNoop | Request::Admin(_) => return,
+    };
+    if matches!(request, Request::Store(_) | Request::Arith(_) | Request::Touch(_) | Request::Delete(_)) {
+        key_ok(key);
+    }
+    assert!((1..=250).contains(&key.len()));
+}
+
+fn key_ok(key: &[u8]) {
+    assert!((1..=250).contains(&key.len()));
+    assert!(!key.contains(&b' ') && !key.contains(&b'\n'));
+}

@@ -1,0 +1,7 @@
+//! Tests of the parser as a whole: recorded answers, single cases, properties, and a soak test.
+
+mod cases;
+mod common;
+mod prop;
+mod soak;
+mod transcript;

@@ -1,0 +1,217 @@
+//! Rules and cascades from their tables.
+
+use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, TAGS_MAX, TagTemplate};
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{self, CascadeDraft, Key, PROTECTING, RuleDraft, UNLEASED};
+use super::kind::Text;
+use super::problems::{Problems, line_of, nearest};
+
+/// The rules of `[[rule]]`, in order; those with problems are left out.
+pub(super) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems: &mut Problems) -> Vec<Rule> {
+    let mut rules: Vec<(usize, Rule)> = Vec::new();
+    for (number, (offset, table)) in (1..).zip(tables) {
+        let label = label("rule", number, table);
+        let mut draft = RuleDraft::default();
+        read_table(keys::RULE, "rule", &label, table, &mut draft, problems);
+        let Some((pattern_text, pattern)) =
+            read_pattern(draft.pattern.take(), (*offset, table), &label, problems)
+        else {
+            continue;
+        };
+        let tags = read_tags("tags", &draft.tags, Some(&pattern), &label, problems);
+        check_leases(table, &label, problems);
+        let earlier = rules.iter().find(|(_, earlier)| earlier.pattern.covers(&pattern));
+        if let Some((offset, earlier)) = earlier {
+            let line = line_of(text, *offset);
+            let problem = if earlier.pattern.text() == pattern.text() {
+                format!("{label}: is there already, in line {line}; leave one of them out")
+            } else {
+                format!(
+                    "{label}: can never apply, since rule {} in line {line} takes all of its keys; put it \
+                     before that one",
+                    earlier.pattern.text()
+                )
+            };
+            problems.add(pattern_text.offset, problem);
+        }
+        rules.push((pattern_text.offset, finish(number, pattern, tags, table, &draft)));
+    }
+    rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
+/// The rule, with what follows from which keys its table has.
+fn finish(
+    number: u32,
+    pattern: Pattern,
+    tags: Vec<TagTemplate>,
+    table: &DeTable<'_>,
+    draft: &RuleDraft,
+) -> Rule {
+    let named = |name: &str| table.contains_key(name);
+    let mut policy = draft.policy;
+    policy.leases = PROTECTING.into_iter().any(named);
+    // Old values and early refreshes keep gets from waiting; who wants both says so.
+    let holds = named("hold") || named("lease");
+    policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
+    policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_many_ms.min(policy.hold_ms));
+    Rule { number, pattern, policy, tags, negative_ttl_s: draft.negative_ttl_s }
+}
+
+/// A key that shapes leases in a rule that has none would do nothing.
+fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
+    if PROTECTING.into_iter().any(|name| table.contains_key(name)) {
+        return;
+    }
+    for (name, _) in table {
+        let is_key = keys::RULE.iter().any(|key| key.name == &**name.get_ref());
+        if is_key && !UNLEASED.contains(&&**name.get_ref()) {
+            problems.add(
+                name.span().start,
+                format!(
+                    "{label}: {}: does nothing, since the rule names none of {}; add one",
+                    name.get_ref(),
+                    PROTECTING.join(", ")
+                ),
+            );
+        }
+    }
+}
+
+/// The cascades of `[[cascade]]`, in order; those with problems are left out.
+pub(super) fn read_cascades(tables: &[(usize, &DeTable<'_>)], problems: &mut Problems) -> Vec<Cascade> {
+    let mut cascades = Vec::new();
+    for (number, (offset, table)) in (1..).zip(tables) {
+        let label = label("cascade", number, table);
+        let mut draft = CascadeDraft::default();
+        read_table(keys::CASCADE, "cascade", &label, table, &mut draft, problems);
+        let on = read_changes(&draft.on, table, *offset, &label, problems);
+        let pattern = if on.has(Change::Flush) {
+            if let Some(pattern) = &draft.pattern {
+                problems.add(pattern.offset, format!("{label}: match: a flush has no key; leave it out"));
+            }
+            None
+        } else {
+            match read_pattern(draft.pattern.take(), (*offset, table), &label, problems) {
+                Some((_, pattern)) => Some(pattern),
+                None => continue,
+            }
+        };
+        let bump = read_tags("bump", &draft.bump, pattern.as_ref(), &label, problems);
+        if draft.bump.is_empty() && is_list_or_absent(table, "bump") {
+            problems.add(*offset, format!("{label}: lacks bump, the tags to invalidate"));
+        }
+        cascades.push(Cascade { on, pattern, bump });
+    }
+    cascades
+}
+
+fn read_changes(
+    names: &[Text],
+    table: &DeTable<'_>,
+    offset: usize,
+    label: &str,
+    problems: &mut Problems,
+) -> Changes {
+    let mut on = Changes::default();
+    for name in names {
+        let Some(change) = Change::ALL.into_iter().find(|change| change.name() == name.text) else {
+            let near = nearest(&name.text, Change::ALL.into_iter().map(Change::name));
+            problems.add(name.offset, format!("{label}: on {:?}: is unknown; {near}", name.text));
+            continue;
+        };
+        if on.has(change) {
+            problems.add(name.offset, format!("{label}: on {:?}: is there twice", name.text));
+        }
+        on = on.with(change);
+    }
+    if on.has(Change::Flush) && on != Changes::default().with(Change::Flush) {
+        let problem = "on: flush has no key, so it stands alone; give it a [[cascade]] of its own";
+        problems.add(names[0].offset, format!("{label}: {problem}"));
+    }
+    if names.is_empty() && is_list_or_absent(table, "on") {
+        let all: Vec<&str> = Change::ALL.into_iter().map(Change::name).collect();
+        problems.add(offset, format!("{label}: lacks on; it is a list of {}", all.join(", ")));
+    }
+    on
+}
+
+/// Whether nothing has been said yet about the key: what is no list has been reported.
+fn is_list_or_absent(table: &DeTable<'_>, key: &str) -> bool {
+    table.get(key).is_none_or(|value| value.get_ref().is_array())
+}
+
+/// How messages name a table: by its pattern, or by its number if it has none.
+fn label(what: &str, number: u32, table: &DeTable<'_>) -> String {
+    match table.get("match").map(toml::Spanned::get_ref) {
+        Some(DeValue::String(pattern)) if !pattern.is_empty() => format!("{what} {pattern}"),
+        _ => format!("{what} {number}"),
+    }
+}
+
+/// Reads every key of a table into `draft`.
+pub(super) fn read_table<D, S>(
+    keys: &[Key<D, S>],
+    name: &str,
+    label: &str,
+    table: &DeTable<'_>,
+    draft: &mut D,
+    problems: &mut Problems,
+) {
+    for (key, value) in table {
+        let Some(row) = keys.iter().find(|row| row.name == &**key.get_ref()) else {
+            let known = keys.iter().map(|row| row.name);
+            problems.unknown(key.span().start, name, label, key.get_ref(), known);
+            continue;
+        };
+        match row.kind.read(value) {
+            Ok(given) => (row.set)(draft, given),
+            Err(problem) => problems.add(value.span().start, format!("{label}: {} {problem}", row.name)),
+        }
+    }
+}
+
+fn read_pattern(
+    text: Option<Text>,
+    (offset, table): (usize, &DeTable<'_>),
+    label: &str,
+    problems: &mut Problems,
+) -> Option<(Text, Pattern)> {
+    let Some(text) = text else {
+        // One that is no text has been reported.
+        if !table.contains_key("match") {
+            problems.add(offset, format!("{label}: lacks match, the pattern of its keys"));
+        }
+        return None;
+    };
+    match Pattern::parse(&text.text) {
+        Ok(pattern) => Some((text, pattern)),
+        Err(error) => {
+            problems.add(text.offset, format!("{label}: match {:?}: {error}", text.text));
+            None
+        }
+    }
+}
+
+fn read_tags(
+    key: &str,
+    texts: &[Text],
+    pattern: Option<&Pattern>,
+    label: &str,
+    problems: &mut Problems,
+) -> Vec<TagTemplate> {
+    if let Some(extra) = texts.get(TAGS_MAX) {
+        problems.add(extra.offset, format!("{label}: {key}: {} of them; at most {TAGS_MAX}", texts.len()));
+    }
+    let mut tags = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        if texts[..index].iter().any(|earlier| earlier.text == text.text) {
+            problems.add(text.offset, format!("{label}: {key} {:?}: is there twice", text.text));
+        }
+        match TagTemplate::parse(&text.text, pattern) {
+            Ok(tag) => tags.push(tag),
+            Err(error) => problems.add(text.offset, format!("{label}: {key} {:?}: {error}", text.text)),
+        }
+    }
+    tags
+}

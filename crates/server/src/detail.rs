@@ -1,0 +1,94 @@
+//! `stats detail`: counts by key prefix.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use cattlegrid_engine::{Event, EventKind, Interest};
+
+use crate::watch::Escaped;
+
+/// Counts by what comes before the delimiter in a key.
+#[derive(Debug)]
+pub(crate) struct Detail {
+    on: AtomicBool,
+    delimiter: u8,
+    prefixes: Mutex<BTreeMap<Box<[u8]>, Counts>>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    get: u64,
+    hit: u64,
+    set: u64,
+    del: u64,
+}
+
+/// Prefixes counted; keys with others are not, once there are so many.
+const PREFIXES_MAX: usize = 16_384;
+
+impl Detail {
+    /// The events it counts.
+    pub(crate) const INTEREST: Interest =
+        Interest::FETCHERS.with(Interest::MUTATIONS).with(Interest::DELETIONS);
+
+    pub(crate) fn new(on: bool, delimiter: u8) -> Self {
+        Self { on: AtomicBool::new(on), delimiter, prefixes: Mutex::default() }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    pub(crate) fn switch(&self, on: bool) {
+        self.on.store(on, Relaxed);
+    }
+
+    pub(crate) fn reset(&self) {
+        self.prefixes.lock().expect("nobody panics with it held").clear();
+    }
+
+    pub(crate) fn count(&self, event: &Event) {
+        let Some(end) = event.key.iter().position(|b| *b == self.delimiter) else { return };
+        let prefix = &event.key[..end];
+        let mut prefixes = self.prefixes.lock().expect("nobody panics with it held");
+        if !prefixes.contains_key(prefix) {
+            if prefixes.len() >= PREFIXES_MAX {
+                return;
+            }
+            prefixes.insert(prefix.into(), Counts::default());
+        }
+        let Some(counts) = prefixes.get_mut(prefix) else { return };
+        match &event.kind {
+            EventKind::Get { status, .. } => {
+                counts.get += 1;
+                counts.hit += u64::from(*status == "found");
+            }
+            EventKind::Store { .. } => counts.set += 1,
+            EventKind::Deleted { .. } => counts.del += 1,
+            EventKind::Evicted { .. } => {}
+        }
+    }
+
+    /// `PREFIX name get n hit n set n del n` lines and `END`.
+    pub(crate) fn dump(&self, out: &mut Vec<u8>) {
+        for (prefix, counts) in self.prefixes.lock().expect("nobody panics with it held").iter() {
+            let Counts { get, hit, set, del } = counts;
+            let line = format!("PREFIX {} get {get} hit {hit} set {set} del {del}\r\n", Prefix(prefix));
+            out.extend_from_slice(line.as_bytes());
+        }
+        out.extend_from_slice(b"END\r\n");
+    }
+}
+
+/// A prefix, as it is if it can be.
+struct Prefix<'a>(&'a [u8]);
+
+impl std::fmt::Display for Prefix<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match std::str::from_utf8(self.0) {
+            Ok(text) if !text.contains(char::is_control) => f.write_str(text),
+            _ => Escaped(self.0).fmt(f),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The Cattlegrid server: everything between the process and the engine.
+
+pub mod auth;
+pub mod bench;
+mod commands;
+pub mod config;
+mod connection;
+mod control;
+pub mod demo;
+mod detail;
+mod dump;
+pub mod listen;
+pub mod log;
+pub mod options;
+mod outbox;
+mod poller;
+mod reply_queue;
+pub mod serve;
+pub mod signals;
+mod state;
+mod stats;
+pub mod sys;
+pub mod time;
+pub mod tls;
+mod watch;
+mod worker;
+
+pub use serve::serve;

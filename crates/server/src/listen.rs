@@ -1,0 +1,353 @@
+//! Opens every socket to listen on.
+//!
+//! # Invariants
+//! * All of them or none: an error closes what was opened.
+//! * Sockets do not block, and connections accepted from TCP ones inherit `TCP_NODELAY` and `SO_KEEPALIVE`
+//!   (Linux copies both).
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::log;
+use crate::options::{Host, ListenAddress, Settings, TcpPort};
+use crate::sys::{self, Account, reason};
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket; accepting from it does not block.
+    pub fd: OwnedFd,
+    /// Where it listens; for an ephemeral port the one it got.
+    pub address: Address,
+    /// Whether its connections speak TLS.
+    pub tls: bool,
+}
+
+/// Where a socket listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// TCP, version 4 or 6.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// All sockets of the server; the unix socket's file goes when this is dropped.
+#[derive(Debug)]
+pub struct Listeners {
+    /// The sockets, the unix one first, then TCP in the order of `-l`.
+    pub sockets: Vec<Listener>,
+    unix_file: Option<UnixFile>,
+}
+
+impl Listeners {
+    /// Splits off the sockets, to be dropped when accepting ends; keep the rest until the end.
+    pub fn take_sockets(&mut self) -> Vec<Listener> {
+        std::mem::take(&mut self.sockets)
+    }
+
+    /// Whether the unix socket's file is ours to remove.
+    pub fn has_unix_file(&self) -> bool {
+        self.unix_file.is_some()
+    }
+}
+
+/// A socket could not be opened; says which and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ListenError(String);
+
+/// Opens what the settings name. `owner`: who gets the unix socket, if root opens it for somebody.
+///
+/// Before threads start, since the access bits of the unix socket go through the process's mask.
+pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
+    let mut listeners = Listeners { sockets: Vec::new(), unix_file: None };
+    if let Some(path) = &settings.unix_socket {
+        let failed = |error: io::Error| {
+            ListenError(format!("failed to listen on UNIX socket: {}: {}", path.display(), reason(&error)))
+        };
+        let socket = bind_unix(path, settings.unix_mask, settings.backlog).map_err(failed)?;
+        listeners.unix_file = Some(UnixFile { path: path.clone() });
+        if let Some(owner) = owner {
+            owner.own(path).map_err(failed)?;
+        }
+        listeners.sockets.push(Listener {
+            fd: socket.into(),
+            address: Address::Unix(path.clone()),
+            tls: false,
+        });
+    }
+    for (address, port) in settings.tcp_addresses() {
+        let tls = settings.tls.is_some() && address.tls;
+        for (socket, bound) in bind_tcp(settings, &address, port)? {
+            listeners.sockets.push(Listener { fd: socket.into(), address: Address::Tcp(bound), tls });
+        }
+    }
+    Ok(listeners)
+}
+
+/// Every socket of one entry of `-l`: a name may have several addresses.
+fn bind_tcp(
+    settings: &Settings,
+    address: &ListenAddress,
+    port: TcpPort,
+) -> Result<Vec<(Socket, SocketAddr)>, ListenError> {
+    let number = match port {
+        TcpPort::Fixed(number) => number,
+        TcpPort::Ephemeral | TcpPort::None => 0,
+    };
+    let failed = |reason: String| {
+        ListenError(if settings.listen.is_empty() {
+            format!("failed to listen on TCP port {port}: {reason}")
+        } else if address.port.is_some() {
+            format!("failed to listen on one of interface(s) {address}: {reason}")
+        } else {
+            format!("failed to listen on one of interface(s) {address}, port {port}: {reason}")
+        })
+    };
+    let addresses = resolve(&address.host, number).map_err(|error| failed(reason(&error)))?;
+    let mut sockets = Vec::new();
+    let mut skipped = None;
+    for wanted in &addresses {
+        match open_tcp(*wanted, settings.backlog) {
+            Ok(socket) => sockets.push(socket),
+            // A name or * may stand for addresses the machine does not have, often those of IPv6.
+            Err(error)
+                if addresses.len() > 1
+                    && matches!(
+                        error.raw_os_error().map(nix::errno::Errno::from_raw),
+                        Some(nix::errno::Errno::EAFNOSUPPORT | nix::errno::Errno::EADDRNOTAVAIL)
+                    ) =>
+            {
+                log::info(format_args!("{address}: not listening on {wanted}: {}", reason(&error)));
+                skipped = Some(error);
+            }
+            Err(error) => return Err(failed(reason(&error))),
+        }
+    }
+    match skipped {
+        Some(error) if sockets.is_empty() => Err(failed(reason(&error))),
+        _ => Ok(sockets),
+    }
+}
+
+fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let mut addresses = match host {
+        Host::Any => vec![
+            SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+            SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port),
+        ],
+        Host::Named(name) => (name.as_str(), port).to_socket_addrs()?.collect(),
+    };
+    // A hosts file may name the same address twice.
+    let mut seen = std::collections::BTreeSet::new();
+    addresses.retain(|address| seen.insert(*address));
+    Ok(addresses)
+}
+
+fn open_tcp(address: SocketAddr, backlog: i32) -> io::Result<(Socket, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // So that 0.0.0.0 and [::] can listen side by side on the same port.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_keepalive(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    let bound = socket.local_addr()?.as_socket().unwrap_or(address);
+    Ok((socket, bound))
+}
+
+fn bind_unix(path: &Path, bits: u32, backlog: i32) -> io::Result<Socket> {
+    let address = SockAddr::unix(path)?;
+    remove_stale(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    sys::with_access_bits(bits, || socket.bind(&address))?;
+    socket.listen(backlog).inspect_err(|_| std::fs::remove_file(path).unwrap_or_default())?;
+    Ok(socket)
+}
+
+/// Removes a socket that nobody listens on; leaves anything else, which then fails to bind.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+/// The file of our unix socket.
+#[derive(Debug)]
+struct UnixFile {
+    path: PathBuf,
+}
+
+impl Drop for UnixFile {
+    fn drop(&mut self) {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => log::warning(format_args!(
+                "could not remove the UNIX socket {}: {}",
+                self.path.display(),
+                reason(&error)
+            )),
+            _ => {}
+        }
+    }
+}
+
+/// `MEMCACHED_PORT_FILENAME`: writes the ports, whole, for who started us with `-p -1`.
+pub fn write_port_file(path: &Path, listeners: &Listeners) -> Result<(), ListenError> {
+    let mut text = String::new();
+    for listener in &listeners.sockets {
+        if let Address::Tcp(address) = listener.address {
+            let family = if address.is_ipv6() { "INET6" } else { "INET" };
+            writeln!(text, "TCP {family}: {}", address.port()).expect("writing to a String cannot fail");
+        }
+    }
+    sys::replace_file(path, &text).map_err(|error| {
+        ListenError(format!("MEMCACHED_PORT_FILENAME: cannot write {}: {}", path.display(), reason(&error)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use socket2::SockRef;
+
+    use super::*;
+    use crate::options::{Command, parse_args};
+
+    fn settings(words: &[&str]) -> Settings {
+        match parse_args(words.iter().copied()).unwrap() {
+            Command::Serve(settings) => *settings,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tcp(listener: &Listener) -> SocketAddr {
+        match &listener.address {
+            Address::Tcp(address) => *address,
+            Address::Unix(path) => panic!("{}", path.display()),
+        }
+    }
+
+    #[test]
+    fn accepted_connections_inherit_what_tcp_needs() {
+        let listeners = bind(&settings(&["-p", "-1"]), None).unwrap();
+        let address = tcp(&listeners.sockets[0]);
+        assert_eq!(address.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let listener = TcpListener::from(listeners.sockets[0].fd.try_clone().unwrap());
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let _client = TcpStream::connect(address).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let accepted = SockRef::from(&accepted);
+        assert!(accepted.tcp_nodelay().unwrap() && accepted.keepalive().unwrap());
+    }
+
+    #[test]
+    fn several_addresses_each_with_its_port_and_tls() {
+        let listeners = bind(
+            &settings(&["-p", "-1", "-l", "127.0.0.1,notls:127.0.0.1", "-Z", "-o", "ssl_chain_cert=c"]),
+            None,
+        )
+        .unwrap();
+        let tls: Vec<bool> = listeners.sockets.iter().map(|listener| listener.tls).collect();
+        assert_eq!(tls, [true, false]);
+        assert_ne!(tcp(&listeners.sockets[0]).port(), tcp(&listeners.sockets[1]).port());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ports");
+        write_port_file(&file, &listeners).unwrap();
+        let [one, two] = [0, 1].map(|place: usize| tcp(&listeners.sockets[place]).port());
+        let lines = format!("TCP INET: {one}\nTCP INET: {two}\n");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), lines);
+        assert!(write_port_file(&dir.path().join("no/such"), &listeners).is_err());
+    }
+
+    #[test]
+    fn version_6_and_every_address_where_the_machine_has_them() {
+        if let Err(error) = TcpListener::bind("[::1]:0") {
+            assert!(bind(&settings(&["-p", "-1", "-l", "::1"]), None).is_err(), "{error}");
+        } else {
+            let listeners = bind(&settings(&["-p", "-1", "-l", "::1"]), None).unwrap();
+            assert!(tcp(&listeners.sockets[0]).is_ipv6());
+            let dir = tempfile::tempdir().unwrap();
+            write_port_file(&dir.path().join("ports"), &listeners).unwrap();
+            let text = std::fs::read_to_string(dir.path().join("ports")).unwrap();
+            assert!(text.starts_with("TCP INET6: "));
+        }
+        let named = bind(&settings(&["-p", "-1", "-l", "localhost"]), None).unwrap();
+        assert!(named.sockets.iter().all(|listener| tcp(listener).ip().is_loopback()));
+        assert_eq!(resolve(&Host::Any, 5).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_had() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port().to_string();
+        let error = bind(&settings(&["-p", &port]), None).unwrap_err().to_string();
+        assert_eq!(error, format!("failed to listen on TCP port {port}: Address already in use"));
+        let error = bind(&settings(&["-p", &port, "-l", "127.0.0.1"]), None).unwrap_err().to_string();
+        assert!(error.starts_with("failed to listen on one of interface(s) 127.0.0.1, port "), "{error}");
+        let error = bind(&settings(&["-l", "no-such-host.invalid"]), None).unwrap_err().to_string();
+        assert!(error.starts_with("failed to listen on one of interface(s) no-such-host.invalid"), "{error}");
+    }
+
+    #[test]
+    fn a_unix_socket_with_its_bits_and_without_what_was_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let words = ["-s", path.to_str().unwrap(), "-a", "640"];
+        let listeners = bind(&settings(&words), None).unwrap();
+        assert_eq!(listeners.sockets.len(), 1);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        UnixStream::connect(&path).unwrap();
+        let error = bind(&settings(&words), None).unwrap_err().to_string();
+        assert!(error.ends_with("Address already in use"), "{error}");
+        assert!(path.exists());
+        drop(listeners);
+        assert!(!path.exists());
+
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind, as after a crash");
+        drop(bind(&settings(&words), None).unwrap());
+
+        std::fs::write(&path, "no socket").unwrap();
+        assert!(bind(&settings(&words), None).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "no socket");
+        let nowhere = dir.path().join("no/such");
+        let error = bind(&settings(&["-s", nowhere.to_str().unwrap()]), None).unwrap_err().to_string();
+        assert!(error.ends_with("No such file or directory"), "{error}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The binary `cattlegrid`: reads the command line and does what it says.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use cattlegrid::log;
+use cattlegrid::options::{self, Command};
+
+fn main() -> ExitCode {
+    match options::parse_args(std::env::args_os().skip(1)) {
+        Ok(command) => act(command),
+        Err(error) => usage_error(&error),
+    }
+}
+
+fn act(command: Command) -> ExitCode {
+    match command {
+        Command::Serve(settings) => match cattlegrid::serve(*settings) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                log_lines(&error);
+                ExitCode::from(error.exit_status())
+            }
+        },
+        Command::Demo { keep } => done(cattlegrid::demo::demo(keep)),
+        Command::Bench(options) => match cattlegrid::bench::bench(&options) {
+            Ok(text) => print(&text),
+            Err(error) => {
+                log::error(format_args!("bench: {error}"));
+                ExitCode::FAILURE
+            }
+        },
+        Command::Check { file, key } => match cattlegrid::config::check(&file, key.as_deref()) {
+            Ok(text) => print(&text),
+            Err(error) => usage_error(&error),
+        },
+        Command::SubcommandHelp(text) => print(&text),
+        Command::Help => print(&options::help()),
+        Command::Version => print(&format!("{}\n", options::version())),
+        Command::License => print(&options::license()),
+    }
+}
+
+fn done<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A rule file can have several things wrong with it, each on a line.
+fn log_lines(error: &dyn std::fmt::Display) {
+    error.to_string().lines().for_each(log::error);
+}
+
+fn usage_error(error: &dyn std::fmt::Display) -> ExitCode {
+    log_lines(error);
+    ExitCode::from(2)
+}
+
+/// Prints what was asked for; a reader that has gone (`cattlegrid -h | head`) is no error.
+fn print(text: &str) -> ExitCode {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}

@@ -1,0 +1,186 @@
+//! What `-l` and `-p` say: where to listen.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+/// The port of addresses that name none, from `-p`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TcpPort {
+    /// `-p 0`: no TCP, but for addresses with a port of their own.
+    None,
+    /// `-p -1`: the kernel chooses a free one for every address.
+    Ephemeral,
+    /// This one.
+    Fixed(u16),
+}
+
+impl fmt::Display for TcpPort {
+    /// As `-p` takes it, and as memcached's `stats settings` shows it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => write!(f, "0"),
+            Self::Ephemeral => write!(f, "-1"),
+            Self::Fixed(port) => write!(f, "{port}"),
+        }
+    }
+}
+
+/// The host of an address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Host {
+    /// `*`: every address of the machine, IPv4 and IPv6.
+    Any,
+    /// A name or a numeric address, without brackets.
+    Named(String),
+}
+
+/// One entry of `-l`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// Where.
+    pub host: Host,
+    /// The port if the entry names one; otherwise that of `-p`.
+    pub port: Option<u16>,
+    /// Under `-Z`: whether connections to it speak TLS (no `notls:` prefix).
+    pub tls: bool,
+}
+
+impl ListenAddress {
+    /// The entry without options: `127.0.0.1`.
+    ///
+    /// Loopback, where memcached has every address: an open cache on a public address is an attack amplifier.
+    pub fn loopback() -> Self {
+        Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true }
+    }
+
+    /// The host as given, `*` for all.
+    pub fn host_text(&self) -> &str {
+        match &self.host {
+            Host::Any => "*",
+            Host::Named(host) => host,
+        }
+    }
+
+    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address, after `notls:` if so wanted.
+    pub(super) fn parse(entry: &str) -> Result<Self, String> {
+        let mut text = entry;
+        let mut tls = true;
+        loop {
+            if let Some(rest) = text.strip_prefix("notls:") {
+                (text, tls) = (rest, false);
+            } else if let Some(rest) =
+                text.strip_prefix("proto[ascii]:").or_else(|| text.strip_prefix("proto[negotiating]:"))
+            {
+                text = rest;
+            } else if text.starts_with("proto[") {
+                return Err(format!("{entry}: only proto[ascii] and proto[negotiating] are spoken"));
+            } else if text.starts_with("tag[") || text.starts_with("tag_") {
+                return Err(format!("{entry}: tags of listeners belong to the proxy, which is not built in"));
+            } else {
+                break;
+            }
+        }
+        let (host, port) = split_port(text).map_err(|problem| format!("{entry}: {problem}"))?;
+        let host = if host == "*" { Host::Any } else { Host::Named(host.to_owned()) };
+        Ok(Self { host, port, tls })
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.tls {
+            write!(f, "notls:")?;
+        }
+        match (&self.host, self.port) {
+            (Host::Any, None) => write!(f, "*"),
+            (Host::Any, Some(port)) => write!(f, "*:{port}"),
+            (Host::Named(host), None) => write!(f, "{host}"),
+            (Host::Named(host), Some(port)) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            (Host::Named(host), Some(port)) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("the [ of an IPv6 address has no ]")?;
+        host.parse::<Ipv6Addr>().map_err(|_| format!("{host} is not an IPv6 address"))?;
+        match (rest, rest.strip_prefix(':')) {
+            ("", _) => (host, None),
+            (_, Some(port)) => (host, Some(port)),
+            _ => return Err(format!("after ] comes :port, not {rest}")),
+        }
+    } else if text.parse::<Ipv6Addr>().is_ok() {
+        (text, None)
+    } else {
+        match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err("an IPv6 address with a port is written [address]:port".to_owned());
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    if host.is_empty() {
+        return Err("the address is empty; name a host, or * for all".to_owned());
+    }
+    let port = match port {
+        None => None,
+        Some(text) => Some(
+            text.parse::<u16>()
+                .ok()
+                .filter(|port| *port > 0 && !text.starts_with('+'))
+                .ok_or_else(|| format!("{text} is not a port; a port is 1 to 65535"))?,
+        ),
+    };
+    Ok((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_every_form() {
+        let named = |host: &str, port, tls| ListenAddress { host: Host::Named(host.to_owned()), port, tls };
+        for (text, address) in [
+            ("127.0.0.1", named("127.0.0.1", None, true)),
+            ("localhost:11212", named("localhost", Some(11212), true)),
+            ("[::1]:11212", named("::1", Some(11212), true)),
+            ("[::1]", named("::1", None, true)),
+            ("::1", named("::1", None, true)),
+            ("notls:127.0.0.1:1", named("127.0.0.1", Some(1), false)),
+            ("proto[ascii]:notls:a", named("a", None, false)),
+            ("*", ListenAddress { host: Host::Any, port: None, tls: true }),
+            ("*:5", ListenAddress { host: Host::Any, port: Some(5), tls: true }),
+        ] {
+            assert_eq!(ListenAddress::parse(text).as_ref(), Ok(&address), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_make_no_sense() {
+        for (text, part) in [
+            ("127.0.0.1:abc", "abc is not a port"),
+            ("127.0.0.1:0", "0 is not a port"),
+            ("127.0.0.1:65536", "65536 is not a port"),
+            (":11211", "the address is empty"),
+            ("[::1", "has no ]"),
+            ("[fooble]:1", "fooble is not an IPv6 address"),
+            ("[::1]1", "after ] comes :port"),
+            ("::1:x:11211", "[address]:port"),
+            ("tag[a]:127.0.0.1", "proxy"),
+            ("proto[binary]:127.0.0.1", "proto[ascii]"),
+        ] {
+            let problem = ListenAddress::parse(text).expect_err(text);
+            assert!(problem.contains(part) && problem.starts_with(text), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn an_address_prints_as_it_is_written() {
+        for text in ["127.0.0.1", "notls:a:1", "[::1]:5", "::1", "*", "*:5"] {
+            assert_eq!(ListenAddress::parse(text).unwrap().to_string(), text);
+        }
+    }
+}

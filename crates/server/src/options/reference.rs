@@ -1,0 +1,200 @@
+//! The help and the reference page, both from the table.
+
+use std::fmt::Write as _;
+
+use super::table::{self, Class, Name, Row};
+
+/// What `-V` prints, without the newline: `cattlegrid 0.1.0`.
+pub fn version() -> String {
+    format!("cattlegrid {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// What `-i` prints.
+pub fn license() -> String {
+    format!(
+        "{}\n\nLicensed under either of the Apache License, Version 2.0, or the MIT license, at your choice.\n\
+         Provided \"as is\", without warranty of any kind.\n",
+        version()
+    )
+}
+
+/// What `-h` prints.
+pub fn help() -> String {
+    let mut text = format!("{}\n\n", version());
+    text.push_str("Usage: cattlegrid [serve] [options]    be the server\n");
+    text.push_str("       cattlegrid demo [--keep]        a tour of what it does\n");
+    text.push_str("       cattlegrid bench ADDR [options]  load a server; see bench --help\n");
+    text.push_str("       cattlegrid check FILE [--key KEY]  what a rule file means\n\nOptions:\n");
+    help_rows(&mut text, |row| is_switch(row) && !is_refused(row));
+    text.push_str("\nOptions of -o:\n");
+    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Honoured(_)));
+    text.push_str("\nOptions of -o that are taken for memcached's sake and change nothing:\n");
+    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Accepted { .. }));
+    text.push_str("\nRefused:\n");
+    help_rows(&mut text, is_refused);
+    text
+}
+
+fn help_rows(text: &mut String, wanted: impl Fn(&Row) -> bool) {
+    for row in table::rows().filter(|row| wanted(row)) {
+        let mut doc = row.doc.to_owned();
+        match row.class {
+            Class::Accepted { why, .. } if is_switch(row) => {
+                doc.push_str(" Accepted without effect: ");
+                doc.push_str(why);
+                doc.push('.');
+            }
+            Class::Refused(reason) => {
+                doc.push_str(" Refused: ");
+                doc.push_str(reason);
+                doc.push('.');
+            }
+            _ => {}
+        }
+        if !row.default.is_empty() {
+            write_to(&mut doc, format_args!(" (default: {})", row.default));
+        }
+        write_to(text, format_args!("{:<28}", usage(row)));
+        if usage(row).len() >= 28 {
+            write_to(text, format_args!("\n{:28}", ""));
+        }
+        wrap(text, &doc, 28, 100);
+    }
+}
+
+/// Words of `doc` from the current column on; later lines start at `indent`.
+fn wrap(text: &mut String, doc: &str, indent: usize, width: usize) {
+    let mut column = indent;
+    for (index, word) in doc.split(' ').enumerate() {
+        if index > 0 && column + 1 + word.len() > width {
+            write_to(text, format_args!("\n{:indent$}", ""));
+            column = indent;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.len();
+    }
+    text.push('\n');
+}
+
+/// `-p, --port=<num>`, or `  ext_*=<value>` for those of `-o`.
+fn usage(row: &Row) -> String {
+    let value = row.value.placeholder();
+    let equals = if value.is_empty() { "" } else { "=" };
+    match row.name {
+        Name::Switch { short: Some(short), long: Some(long) } => format!("-{short}, --{long}{equals}{value}"),
+        Name::Switch { long: Some(long), .. } => format!("    --{long}{equals}{value}"),
+        Name::Switch { short, .. } => format!("-{} {value}", short.unwrap_or_default()),
+        Name::Extended(name) => format!("  {name}{equals}{value}"),
+        Name::Family(prefix) => format!("  {prefix}*"),
+    }
+}
+
+/// The text of `docs/configuration.md`.
+pub fn reference_markdown() -> String {
+    let mut text = String::from(
+        "# Options\n\n\
+         <!-- Written by `cargo xtask docs`; change crates/server/src/options instead. -->\n\n\
+         `cattlegrid` takes memcached's command line: `cattlegrid [serve] [options]`. Short flags cluster \
+         (`-dvv`), values follow in the same word or the next (`-p11211`, `-p 11211`, `--port=11211`, \
+         `--port 11211`), long names may be shortened while that is unambiguous, `-o` takes a list \
+         (`-o idle_timeout=60,no_modern`). The last one wins, but `-l` adds. A value that makes no sense is an \
+         error: one line, and status 2.\n\n\
+         Exit status: 0 after an orderly end, 2 for a command line or a file named there that cannot be used, 1 \
+         otherwise (an address in use, a missing right).\n\n",
+    );
+    section(&mut text, "## Honoured\n\n| option | value | default | meaning |\n|---|---|---|---|\n", |row| {
+        let usable = !matches!(row.class, Class::Accepted { .. } | Class::Refused(_));
+        usable.then(|| {
+            let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
+            let value = if row.value.is_wanted() { row.value.describe() } else { String::new() };
+            format!("{value} | {default} | {}", row.doc)
+        })
+    });
+    section(
+        &mut text,
+        "\n## Accepted without effect\n\nTaken so that existing scripts work; the value is checked and shown in \
+         `stats settings`, and one line in the log says that it changes nothing.\n\n\
+         | option | value | why it changes nothing |\n|---|---|---|\n",
+        |row| match row.class {
+            Class::Accepted { why, .. } => {
+                let value = if row.value.is_wanted() { row.value.describe() } else { String::new() };
+                Some(format!("{value} | {why}"))
+            }
+            _ => None,
+        },
+    );
+    section(
+        &mut text,
+        "\n## Refused\n\nThe server does not start, since it would behave otherwise than asked.\n\n\
+         | option | reason |\n|---|---|\n",
+        |row| match row.class {
+            Class::Refused(reason) => Some(reason.to_owned()),
+            _ => None,
+        },
+    );
+    text.push_str(
+        "\nValues that are refused for a reason of their own: `-U` above 0 (there is no UDP), `-B binary` (the \
+         binary protocol is not spoken), `-o ssl_keyformat=ENGINE`.\n\n\
+         ## Environment\n\n\
+         `MEMCACHED_PORT_FILENAME`: a file that gets one line for each TCP address, `TCP INET: <port>` or \
+         `TCP INET6: <port>`, once all of them are bound; it appears whole.\n\n\
+         ## Signals\n\n\
+         | signal | effect |\n|---|---|\n\
+         | SIGTERM, SIGINT, SIGUSR1 | stop accepting, answer what is held, leave after `--drain` at most; a \
+         second one leaves at once |\n\
+         | SIGHUP | read the certificates, the file of `-Y` and the rule file again; if one of them is wrong the \
+         old ones stay, and the log says so |\n",
+    );
+    text.push_str(&crate::config::reference_markdown());
+    text
+}
+
+fn section(text: &mut String, head: &str, cells: impl Fn(&Row) -> Option<String>) {
+    text.push_str(head);
+    for row in table::rows() {
+        if let Some(cells) = cells(row) {
+            let name = match row.name {
+                Name::Switch { short: Some(short), long: Some(long) } => format!("`-{short}`, `--{long}`"),
+                _ => format!("`{}`", row.name.shown()),
+            };
+            write_to(text, format_args!("| {name} | {} |\n", cells.replace("<file>", "`<file>`")));
+        }
+    }
+}
+
+fn is_switch(row: &Row) -> bool {
+    matches!(row.name, Name::Switch { .. })
+}
+
+fn is_refused(row: &Row) -> bool {
+    matches!(row.class, Class::Refused(_))
+}
+
+fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("writing to a String cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checked_in_reference_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(checked_in == reference_markdown(), "run `cargo xtask docs`");
+    }
+
+    #[test]
+    fn the_help_and_the_reference_name_every_option() {
+        let (help, reference) = (help(), reference_markdown());
+        for row in table::rows() {
+            assert!(help.contains(&usage(row)), "help lacks {}", usage(row));
+            assert!(reference.contains(&row.name.shown()), "reference lacks {}", row.name.shown());
+        }
+        assert!(help.lines().all(|line| line.len() <= 100));
+    }
+}

@@ -1,0 +1,135 @@
+//! What a connection still has to send: bytes and huge values, in order.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use cattlegrid_engine::Output;
+use cattlegrid_store::HugeValue;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+
+/// Replies that did not fit into the socket yet.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that are gone.
+    sent: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    Huge(Arc<HugeValue>),
+}
+
+/// Slices handed to the system in one call.
+const SLICES: usize = 64;
+
+impl Outbox {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Adds bytes behind what waits.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if let Some(Piece::Bytes(last)) = self.pieces.back_mut() {
+            last.extend_from_slice(bytes);
+        } else if !bytes.is_empty() {
+            self.pieces.push_back(Piece::Bytes(bytes.to_vec()));
+        }
+    }
+
+    /// Adds replies behind what waits.
+    pub(crate) fn push_output(&mut self, output: &mut Output) {
+        let mut at = 0;
+        for (place, huge) in output.huge.drain(..) {
+            self.push(&output.bytes[at..place]);
+            self.pieces.push_back(Piece::Huge(huge));
+            at = place;
+        }
+        self.push(&output.bytes[at..]);
+        output.bytes.clear();
+    }
+
+    /// Hands every byte to `take`, in order.
+    pub(crate) fn each(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Bytes(bytes) => take(bytes)?,
+                Piece::Huge(huge) => huge.slices().try_for_each(&mut take)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the socket takes; returns the bytes sent.
+    pub(crate) fn flush(&mut self, fd: impl AsFd) -> io::Result<usize> {
+        let mut total = 0;
+        while !self.pieces.is_empty() {
+            let sent = {
+                let slices = self.slices();
+                match sendmsg(&fd, &slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+                    Ok(sent) => sent,
+                    Err(Errno::AGAIN) => break,
+                    Err(Errno::INTR) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            total += sent;
+            self.advance(sent);
+        }
+        Ok(total)
+    }
+
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut skip = self.sent;
+        let mut slices = Vec::with_capacity(self.pieces.len().min(SLICES));
+        for piece in &self.pieces {
+            match piece {
+                Piece::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
+                Piece::Huge(huge) => {
+                    let mut at = skip;
+                    while slices.len() < SLICES && at < huge.len() {
+                        let slice = huge.slice_from(at);
+                        at += slice.len();
+                        slices.push(IoSlice::new(slice));
+                    }
+                }
+            }
+            skip = 0;
+            if slices.len() >= SLICES {
+                break;
+            }
+        }
+        slices
+    }
+
+    fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+        while let Some(first) = self.pieces.front() {
+            let len = match first {
+                Piece::Bytes(bytes) => bytes.len(),
+                Piece::Huge(huge) => huge.len(),
+            };
+            if self.sent < len {
+                return;
+            }
+            self.sent -= len;
+            self.pieces.pop_front();
+        }
+    }
+}
+
+/// Sends bytes; returns how many the socket took.
+pub(crate) fn send_now(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match send(&fd, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => return Ok(sent),
+            Err(Errno::AGAIN) => return Ok(0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

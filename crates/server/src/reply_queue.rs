@@ -1,0 +1,243 @@
+//! The replies of one connection, in the order of its requests, while some of them still wait.
+//!
+//! A queue is empty unless a request waits. Then what is executed later puts its output behind it, and all of it
+//! leaves when what stands before it has left. Nothing here reads a clock or a socket.
+//!
+//! # Invariants
+//! * Replies leave in the order in which they came, each once.
+//! * After [`ReplyQueue::pop_done`] the queue is empty or a request that waits is at its front.
+//! * Every request that stands before a finished reply has been hurried.
+
+use std::collections::VecDeque;
+
+use cattlegrid_engine::{Output, Parked};
+
+/// A request whose reply is still to be found.
+pub(crate) trait Waiting {
+    /// Its number, above 0; later requests have higher ones.
+    fn request(&self) -> u64;
+    /// When its time is up, in milliseconds.
+    fn deadline_ms(&self) -> u64;
+    /// A finished reply waits behind it: what is left of its time is cut.
+    fn hurry(&mut self, now_ms: u64);
+    /// Its reply can be written.
+    fn is_done(&self) -> bool;
+    /// Writes its reply.
+    fn write(self, out: &mut Output);
+}
+
+impl Waiting for Parked {
+    fn request(&self) -> u64 {
+        self.request()
+    }
+
+    fn deadline_ms(&self) -> u64 {
+        self.deadline_ms()
+    }
+
+    fn hurry(&mut self, now_ms: u64) {
+        self.hurry(now_ms);
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done()
+    }
+
+    fn write(self, out: &mut Output) {
+        self.write(out);
+    }
+}
+
+/// Replies that cannot leave yet. See the module's text.
+#[derive(Debug)]
+pub(crate) struct ReplyQueue<W = Parked> {
+    entries: VecDeque<Entry<W>>,
+    /// Bytes that are kept: finished replies, and the lines of those that wait.
+    bytes: usize,
+    /// The next command is not executed before a request that waits has been answered.
+    blocked: bool,
+}
+
+#[derive(Debug)]
+enum Entry<W> {
+    /// Replies that are finished.
+    Ready(Output),
+    Held(Held<W>),
+}
+
+#[derive(Debug)]
+struct Held<W> {
+    waiting: Box<W>,
+    line_bytes: usize,
+    /// It was told that a finished reply waits behind it.
+    hurried: bool,
+    /// Its time was up, or it was released: what is still open comes by itself.
+    ended: bool,
+}
+
+impl<W: Waiting> Held<W> {
+    /// It waits, and its deadline counts.
+    fn is_open(&self) -> bool {
+        !self.ended && !self.waiting.is_done()
+    }
+}
+
+/// Bytes kept of what was executed behind one that waits.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+
+impl<W> Default for ReplyQueue<W> {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), bytes: 0, blocked: false }
+    }
+}
+
+impl<W: Waiting> ReplyQueue<W> {
+    /// Nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether the next command has to wait until a request that waits has been answered.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Says so. Ends by itself with the next answer.
+    pub(crate) fn set_blocked(&mut self, blocked: bool) {
+        self.blocked = blocked;
+    }
+
+    /// Whether nothing more is to be executed behind what waits. `last`: number of the last request executed.
+    /// `read_ahead`: requests that may be.
+    pub(crate) fn is_full(&self, last: u64, read_ahead: u64) -> bool {
+        let front = self.front();
+        self.blocked
+            || self.bytes >= READ_AHEAD_BYTES
+            || front != 0 && last.saturating_sub(front) >= read_ahead
+    }
+
+    /// The request whose reply is the next to leave and waits; 0: none waits.
+    pub(crate) fn front(&self) -> u64 {
+        let mut held = self.held();
+        held.find(|held| !held.waiting.is_done()).map_or(0, |held| held.waiting.request())
+    }
+
+    /// When the time of the first request is up, in milliseconds; those whose time was up before do not count.
+    pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
+        self.held().filter(|held| held.is_open()).map(|held| held.waiting.deadline_ms()).min()
+    }
+
+    /// Takes finished replies, which leave behind all that is here.
+    pub(crate) fn push(&mut self, out: &mut Output, now_ms: u64) {
+        if out.is_empty() {
+            return;
+        }
+        let out = std::mem::take(out);
+        self.bytes += out.len();
+        self.hurry_before(self.entries.len(), now_ms);
+        match self.entries.back_mut() {
+            Some(Entry::Ready(last)) => last.append(out),
+            _ => self.entries.push_back(Entry::Ready(out)),
+        }
+    }
+
+    /// Takes a request that waits. `line_bytes`: the length of its line.
+    pub(crate) fn park(&mut self, waiting: Box<W>, line_bytes: usize, now_ms: u64) {
+        self.bytes += line_bytes;
+        if waiting.is_done() {
+            self.hurry_before(self.entries.len(), now_ms);
+        }
+        self.entries.push_back(Entry::Held(Held { waiting, line_bytes, hurried: false, ended: false }));
+    }
+
+    /// Lets `resolve` tell a request what became of it. False: it is not here any more.
+    pub(crate) fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut W)) -> bool {
+        let found = self.entries.iter_mut().enumerate().find_map(|(at, entry)| match entry {
+            Entry::Held(held) if held.waiting.request() == request => Some((at, held)),
+            _ => None,
+        });
+        let Some((at, held)) = found else { return false };
+        resolve(&mut held.waiting);
+        if held.waiting.is_done() {
+            self.hurry_before(at, now_ms);
+        }
+        true
+    }
+
+    /// Lets `end` answer what waits and is due, once.
+    pub(crate) fn expire(&mut self, now_ms: u64, end: impl FnMut(&mut W)) {
+        self.end_those(now_ms, |held| held.waiting.deadline_ms() <= now_ms, end);
+    }
+
+    /// Lets `end` answer all that waits, once.
+    pub(crate) fn release(&mut self, now_ms: u64, end: impl FnMut(&mut W)) {
+        self.end_those(now_ms, |_| true, end);
+    }
+
+    /// Moves what is finished from the front to `out`. True: a request that had waited is among it.
+    pub(crate) fn pop_done(&mut self, out: &mut Output) -> bool {
+        let mut answered = false;
+        while let Some(entry) = self.entries.pop_front() {
+            match entry {
+                Entry::Ready(ready) => {
+                    self.bytes -= ready.len();
+                    out.append(ready);
+                }
+                Entry::Held(held) if held.waiting.is_done() => {
+                    self.bytes -= held.line_bytes;
+                    held.waiting.write(out);
+                    (answered, self.blocked) = (true, false);
+                }
+                waits @ Entry::Held(_) => {
+                    self.entries.push_front(waits);
+                    return answered;
+                }
+            }
+        }
+        // A connection that has nothing waiting owns no memory for it.
+        *self = Self::default();
+        answered
+    }
+
+    fn held(&self) -> impl Iterator<Item = &Held<W>> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Held(held) => Some(held),
+            Entry::Ready(_) => None,
+        })
+    }
+
+    fn end_those(&mut self, now_ms: u64, which: impl Fn(&Held<W>) -> bool, mut end: impl FnMut(&mut W)) {
+        let mut last_done = 0;
+        for (at, entry) in self.entries.iter_mut().enumerate() {
+            let Entry::Held(held) = entry else { continue };
+            if held.is_open() && which(held) {
+                held.ended = true;
+                let before = held.waiting.deadline_ms();
+                end(&mut held.waiting);
+                // One that has got more time is expired again.
+                held.ended = !(before.saturating_add(1)..u64::MAX).contains(&held.waiting.deadline_ms());
+                if held.waiting.is_done() {
+                    last_done = at;
+                }
+            }
+        }
+        self.hurry_before(last_done, now_ms);
+    }
+
+    /// A finished reply is at this place: hurries the requests before it.
+    fn hurry_before(&mut self, at: usize, now_ms: u64) {
+        for entry in self.entries.range_mut(..at).rev() {
+            let Entry::Held(held) = entry else { continue };
+            if held.hurried {
+                // So have been all before it.
+                return;
+            }
+            held.hurried = true;
+            held.waiting.hurry(now_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

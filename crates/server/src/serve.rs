@@ -1,0 +1,184 @@
+//! The server from its settings to its end; the order of the steps is the point of this file.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use cattlegrid_engine::{Engine, EngineConfig};
+use cattlegrid_protocol::Limits;
+
+use crate::auth::{AuthError, AuthFile};
+use crate::config::ConfigError;
+use crate::detail::Detail;
+use crate::listen::{self, ListenError};
+use crate::options::Settings;
+use crate::poller::Waker;
+use crate::signals::Signals;
+use crate::state::{Gauges, Shared, WorkerPart};
+use crate::sys::{self, PidFile, SysError};
+use crate::time::Clock;
+use crate::tls::{TlsAcceptor, TlsError};
+use crate::watch::Watchers;
+use crate::{control, log};
+
+/// Why the server did not start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The file of `-Y` cannot be used.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    /// The rule file cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A certificate, key or `ssl_*` option cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A socket cannot be opened.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refused a limit, an identity or the background.
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    /// A system call failed that never should.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The call's error.
+        error: std::io::Error,
+    },
+}
+
+impl ServeError {
+    /// The status to leave with: 2 if the command line or a file it names is to blame, otherwise 1.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Auth(_) | Self::Config(_) | Self::Tls(_) => 2,
+            Self::Listen(_) | Self::Sys(_) | Self::Io { .. } => 1,
+        }
+    }
+}
+
+/// Runs the server until a signal ends it.
+pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
+    log::set_format(settings.log_format);
+    log::set_verbosity(settings.verbosity);
+    for line in &settings.notices {
+        log::notice(line);
+    }
+    // Paths first: -d moves to / later, and a reload must find the files that the start has found.
+    let io = |what| move |error| ServeError::Io { what, error };
+    settings.make_paths_absolute().map_err(io("the current directory is unknown"))?;
+
+    // 1. Who to become: a name that is wrong should cost nothing. Nothing changes yet.
+    let account = sys::account(settings.user.as_deref())?;
+
+    // 2. Limits, while root may raise them.
+    if settings.core_dumps {
+        sys::raise_core_limit()?;
+    }
+    sys::raise_open_files(settings.connections_max, settings.threads)?;
+    if settings.lock_memory {
+        sys::raise_locked_memory();
+    }
+
+    // 3. Files that root alone may be able to read, and whose errors belong on the terminal.
+    let auth = settings.auth_file.as_deref().map(AuthFile::load).transpose()?;
+    let tls = settings.tls.as_ref().map(TlsAcceptor::new).transpose()?;
+
+    // 4. Sockets, while root may take low ports. The access bits of the unix socket go through the process's
+    //    mask: still one thread.
+    let listeners = listen::bind(&settings, account.as_ref())?;
+    if let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME").filter(|path| !path.is_empty()) {
+        listen::write_port_file(&PathBuf::from(path), &listeners)?;
+    }
+
+    // 5. Background: after everything that may fail by a user's mistake, before the pid is written down and
+    //    before threads, which a fork would lose.
+    let quiet = settings.verbosity == 0;
+    let ready = if settings.daemon { Some(sys::daemonise(settings.core_dumps, quiet)?) } else { None };
+
+    // 6. Signals: before threads, which inherit the mask, and before the pid file, whose readers may send one
+    //    at once: it waits for step 10 then.
+    let signals = Signals::block().map_err(io("signals cannot be received"))?;
+
+    // 7. The pid file: the daemon's pid, and in a directory only root may be able to write.
+    let pid_file = settings.pid_file.as_deref().and_then(PidFile::write);
+
+    // 8. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
+    if let Some(account) = &account {
+        account.become_it()?;
+    }
+    if settings.lock_memory {
+        sys::lock_memory();
+    }
+    sys::give_up(settings.privileges)?;
+
+    // 9. The sockets are open, so whoever connects now will be served: let the terminal go.
+    if let Some(ready) = ready {
+        ready.report()?;
+    }
+
+    // 10. Threads.
+    let shared = share(settings, auth, tls)?;
+    let ended = control::run(&shared, listeners, signals);
+
+    // The pid file goes last: while it is there the process is.
+    drop(pid_file);
+    ended
+}
+
+/// What all threads share.
+pub(crate) fn share(
+    settings: Settings,
+    auth: Option<AuthFile>,
+    tls: Option<TlsAcceptor>,
+) -> Result<Arc<Shared>, ServeError> {
+    let io = |what| move |error| ServeError::Io { what, error };
+    let engine = Engine::new(EngineConfig {
+        memory_bytes: settings.memory_bytes,
+        threads: settings.threads,
+        evictions: settings.evictions,
+        hide_cas: !settings.cas,
+        max_item_bytes: settings.item_bytes_max,
+        large_pages: settings.large_pages,
+        tag_bytes: settings.rule_file.as_ref().map_or(0, |_| settings.protection.tag_bytes),
+        allows_flush: settings.flush,
+        seed: random_seed(),
+    })
+    .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;
+    if let Some(file) = &settings.rule_file {
+        engine
+            .set_rules(Some(Arc::clone(&file.rules)), &settings.protection.rules_config())
+            .map_err(io("there is no memory for the rules"))?;
+    }
+    let workers = (0..settings.threads).map(|_| WorkerPart::new()).collect::<Result<_, _>>();
+    Ok(Arc::new(Shared {
+        clock: Clock::new(),
+        auth,
+        tls,
+        engine,
+        workers: workers.map_err(io("a worker cannot be made"))?,
+        watchers: Watchers::default(),
+        detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
+        limits: Limits {
+            max_item_bytes: settings.item_bytes_max,
+            debugtime: settings.debugtime,
+            extensions: settings.rule_file.is_some(),
+            ..Limits::default()
+        },
+        gauges: Gauges::default(),
+        connections: Mutex::default(),
+        listeners: Mutex::default(),
+        control: Waker::new().map_err(io("a worker cannot be made"))?,
+        stop_asked: AtomicBool::new(false),
+        settings,
+    }))
+}
+
+/// A seed that nobody outside the process knows, from the system's random numbers.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

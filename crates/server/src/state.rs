@@ -1,0 +1,251 @@
+//! What all threads of the server share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cattlegrid_engine::{Counters, Engine, Interest, Now, Wake};
+use cattlegrid_herd::PeerKey;
+use cattlegrid_protocol::Limits;
+
+use crate::auth::AuthFile;
+use crate::detail::Detail;
+use crate::listen::Address;
+use crate::log;
+use crate::options::Settings;
+use crate::poller::Waker;
+use crate::serve::ServeError;
+use crate::time::Clock;
+use crate::tls::TlsAcceptor;
+use crate::watch::{Topics, Watchers};
+
+/// The server, as every thread sees it.
+pub(crate) struct Shared {
+    /// The settings, with absolute paths.
+    pub(crate) settings: Settings,
+    /// Time since the start.
+    pub(crate) clock: Clock,
+    /// Who may log in; None without `-Y`.
+    pub(crate) auth: Option<AuthFile>,
+    /// TLS; None without `-Z`.
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) engine: Engine,
+    pub(crate) workers: Vec<WorkerPart>,
+    pub(crate) watchers: Watchers,
+    pub(crate) detail: Detail,
+    pub(crate) limits: Limits,
+    pub(crate) gauges: Gauges,
+    /// Every open connection, by descriptor, for `stats conns`.
+    pub(crate) connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
+    /// Where the server listens.
+    pub(crate) listeners: Mutex<Vec<Arc<ListenerInfo>>>,
+    /// Wakes the control thread.
+    pub(crate) control: Waker,
+    /// A client asked the server to stop (`shutdown`).
+    pub(crate) stop_asked: AtomicBool,
+}
+
+/// What other threads need of a worker.
+pub(crate) struct WorkerPart {
+    pub(crate) counters: Counters,
+    pub(crate) waker: Waker,
+    inbox: Mutex<Vec<Message>>,
+}
+
+/// What a worker is told.
+pub(crate) enum Message {
+    /// A new connection.
+    Serve(Arc<ConnectionInfo>),
+    /// A watcher of yours has lines.
+    Lines(u64),
+    /// Requests of connections of yours need not wait any more.
+    Wakes(Vec<Wake>),
+    /// Finish what was received, send what waits, leave.
+    Drain,
+    /// Leave.
+    Stop,
+}
+
+/// Numbers about connections.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) current: AtomicUsize,
+    pub(crate) total: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    pub(crate) most: AtomicUsize,
+    pub(crate) listen_disabled: AtomicU64,
+    pub(crate) listen_disabled_micros: AtomicU64,
+    pub(crate) accepting: AtomicBool,
+    pub(crate) idle_kicks: AtomicU64,
+    /// Bytes of large commands that have not arrived whole.
+    pub(crate) partial_bytes: AtomicUsize,
+}
+
+/// A connection, as `stats conns` shows it.
+#[derive(Debug)]
+pub(crate) struct ConnectionInfo {
+    pub(crate) fd: std::os::fd::OwnedFd,
+    /// From 1 on, never reused.
+    pub(crate) number: u64,
+    pub(crate) peer: String,
+    /// The client's machine or process.
+    pub(crate) peer_key: PeerKey,
+    pub(crate) listener: Arc<ListenerInfo>,
+    /// Second of the last command.
+    pub(crate) last_command: AtomicU32,
+    /// It waits for its client to read.
+    pub(crate) writing: AtomicBool,
+    /// One of its requests waits for a value.
+    pub(crate) held: AtomicBool,
+}
+
+/// Where a connection came in.
+#[derive(Debug)]
+pub(crate) struct ListenerInfo {
+    /// Its descriptor's number.
+    pub(crate) fd: i32,
+    pub(crate) address: Address,
+    pub(crate) tls: bool,
+}
+
+impl ListenerInfo {
+    /// As `stats conns` shows it.
+    pub(crate) fn name(&self) -> String {
+        match &self.address {
+            Address::Tcp(address) => format!("tcp:{address}"),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        }
+    }
+}
+
+impl WorkerPart {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { counters: Counters::default(), waker: Waker::new()?, inbox: Mutex::default() })
+    }
+
+    pub(crate) fn tell(&self, message: Message) {
+        self.inbox.lock().expect("nobody panics with it held").push(message);
+        self.waker.wake();
+    }
+
+    pub(crate) fn take_messages(&self) -> Vec<Message> {
+        self.waker.reset();
+        std::mem::take(&mut *self.inbox.lock().expect("nobody panics with it held"))
+    }
+}
+
+impl Shared {
+    /// The time of a request, read at `now`.
+    pub(crate) fn now_at(&self, now: std::time::Instant) -> Now {
+        let ms = self.clock.millis_at(now);
+        Now {
+            second: u32::try_from(ms / 1000).unwrap_or(u32::MAX),
+            ms,
+            unix_of_zero: i64::try_from(self.clock.unix_seconds_of_start()).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Which engine events somebody wants.
+    pub(crate) fn interest(&self) -> Interest {
+        let watched = self.watchers.wanted().interest();
+        if self.detail.is_on() { watched.with(Detail::INTEREST) } else { watched }
+    }
+
+    /// Most bytes of large commands that may wait for their rest, in all connections together.
+    pub(crate) fn partial_bytes_max(&self) -> usize {
+        (64 << 20).max(2 * self.settings.item_bytes_max)
+    }
+
+    /// Reads the rule file, certificates and the authentication file again: all, or on any error none. SIGHUP.
+    pub(crate) fn reload(&self) -> Result<(), ServeError> {
+        let users =
+            self.auth.as_ref().map(|auth| auth.read_again().map(|users| (auth, users))).transpose()?;
+        let config = self.tls.as_ref().map(|tls| tls.read_again().map(|config| (tls, config))).transpose()?;
+        let rule_file = self
+            .settings
+            .rule_file
+            .as_ref()
+            .map(|file| file.read_again().map(|newer| (file, newer)))
+            .transpose()?;
+        if let Some((file, newer)) = rule_file {
+            for line in file.needs_restart(&newer) {
+                log::warning(line);
+            }
+            self.engine
+                .set_rules(Some(newer.rules), &self.settings.protection.rules_config())
+                .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
+        }
+        if let Some((auth, users)) = users {
+            auth.replace(users);
+        }
+        if let Some((tls, config)) = config {
+            tls.replace(config);
+        }
+        Ok(())
+    }
+
+    /// Gives a line to the watchers of a topic.
+    pub(crate) fn publish(&self, topic: Topics, time: Duration, text: impl FnOnce(&mut String)) {
+        self.watchers.publish(topic, time, text, |watcher| {
+            self.workers[watcher.worker].tell(Message::Lines(watcher.token));
+        });
+    }
+
+    /// A connection is gone.
+    pub(crate) fn forget(&self, info: &ConnectionInfo) {
+        use std::os::fd::AsRawFd as _;
+        self.connections.lock().expect("nobody panics with it held").remove(&info.fd.as_raw_fd());
+        self.gauges.current.fetch_sub(1, Relaxed);
+        if !self.gauges.accepting.load(Relaxed) {
+            self.control.wake();
+        }
+    }
+
+    /// Sum of all workers' counters, in the order of [`Counters::NAMES`].
+    pub(crate) fn counts(&self) -> Vec<u64> {
+        let mut sums = vec![0_u64; Counters::NAMES.len()];
+        for worker in &self.workers {
+            for (sum, count) in sums.iter_mut().zip(worker.counters.values()) {
+                *sum = sum.wrapping_add(count);
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::options::{Command, parse_args};
+
+    #[test]
+    fn a_reload_takes_the_rules_whole_or_not_at_all() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+        write("[[rule]]\nmatch = \"a:{b}\"\n");
+        let Ok(Command::Serve(settings)) = parse_args(["--config", path, "-m", "16"]) else {
+            panic!("options")
+        };
+        let shared = crate::serve::share(*settings, None, None).unwrap();
+        let patterns = || -> Vec<String> {
+            let rules = shared.engine.shared().rules();
+            let rules = rules.as_ref().unwrap().rules();
+            rules.rules().iter().map(|rule| rule.pattern.text().to_owned()).collect()
+        };
+        assert_eq!(patterns(), ["a:{b}"]);
+
+        write("[[rule]]\nmatch = \"c\"\n[[rule]]\nmatch = \"a:{b}\"\n");
+        shared.reload().unwrap();
+        assert_eq!(patterns(), ["c", "a:{b}"]);
+
+        write("[[rule]]\nmatch = \"d\"\n[[rule]]\nmatch = \"{b\"\n");
+        let error = shared.reload().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{path}:4: rule {{b: match")), "{error}");
+        assert_eq!(patterns(), ["c", "a:{b}"]);
+
+        std::fs::remove_file(file.path()).unwrap();
+        assert!(shared.reload().unwrap_err().to_string().contains("cannot be read"));
+        assert_eq!(patterns(), ["c", "a:{b}"]);
+    }
+}

@@ -1,0 +1,390 @@
+//! What the server asks of the operating system once, at its start: background, limits, identity, files.
+//!
+//! The only module of the crate with unsafe code: fork and signal handlers have no safe interface.
+
+#![expect(unsafe_code, reason = "fork and sigaction are safe only in a process with one thread")]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::waitpid;
+use nix::unistd::{self, ForkResult, Gid, Pid, Uid, User};
+use rustix::thread as caps;
+
+use crate::log;
+use crate::options::Privileges;
+
+/// What could not be had from the system; the message says what would help.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SysError(String);
+
+impl SysError {
+    fn new(what: impl std::fmt::Display, errno: Errno) -> Self {
+        Self(format!("{what}: {}", errno.desc()))
+    }
+}
+
+/// An error's plain words, without the number the standard library adds.
+pub fn reason(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |code| Errno::from_raw(code).desc().to_owned())
+}
+
+/// Sets what a signal does.
+pub(crate) fn set_handler(number: Signal, handler: SigHandler) -> io::Result<()> {
+    assert!(!matches!(handler, SigHandler::Handler(_) | SigHandler::SigAction(_)), "no code in handlers");
+    // SAFETY: only "ignore" and "default" are installed (asserted above), so no handler's code ever runs.
+    unsafe { signal(number, handler) }?;
+    Ok(())
+}
+
+// ---- background -------------------------------------------------------------------------------------------
+
+/// The daemon's way to tell the command that started it that it listens.
+#[derive(Debug)]
+pub struct Ready {
+    pipe: io::PipeWriter,
+    quiet: bool,
+}
+
+/// Goes on in the background: in a session of its own, which it does not lead, and so without a terminal.
+///
+/// Must be called while the process has one thread. The process that called exits inside: with status 0 once
+/// the daemon calls [`Ready::report`], with 1 if it ends before that; until then errors still reach the
+/// terminal. `stay`: do not move to `/`. `quiet`: [`Ready::report`] connects standard input, output and error
+/// to `/dev/null`.
+pub fn daemonise(stay: bool, quiet: bool) -> Result<Ready, SysError> {
+    let failed = |errno| SysError::new("-d: cannot go to the background", errno);
+    let (mut reader, pipe) =
+        io::pipe().map_err(|error| failed(Errno::from_raw(error.raw_os_error().unwrap_or_default())))?;
+    if let Some(child) = fork().map_err(failed)? {
+        drop(pipe);
+        let listening = reader.read(&mut [0]).is_ok_and(|bytes| bytes == 1);
+        // The first child has already gone or goes now; nobody else would collect it.
+        waitpid(child, None).map_err(failed)?;
+        std::process::exit(i32::from(!listening));
+    }
+    drop(reader);
+    unistd::setsid().map_err(failed)?;
+    // The second fork: who does not lead a session cannot get a terminal again by opening one.
+    if fork().map_err(failed)?.is_some() {
+        std::process::exit(0);
+    }
+    if !stay {
+        unistd::chdir("/").map_err(failed)?;
+    }
+    Ok(Ready { pipe, quiet })
+}
+
+impl Ready {
+    /// Lets the command that started the daemon return.
+    pub fn report(mut self) -> Result<(), SysError> {
+        let failed =
+            |error: io::Error| SysError(format!("-d: cannot leave the terminal: {}", reason(&error)));
+        if self.quiet {
+            let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+            unistd::dup2_stdin(&null).map_err(|errno| failed(errno.into()))?;
+            unistd::dup2_stdout(&null).map_err(|errno| failed(errno.into()))?;
+            unistd::dup2_stderr(&null).map_err(|errno| failed(errno.into()))?;
+        }
+        // If the command that started us has been killed meanwhile there is nobody to tell, and we serve.
+        self.pipe.write_all(b"!").unwrap_or_default();
+        Ok(())
+    }
+}
+
+/// The child's id in the parent, nothing in the child.
+fn fork() -> Result<Option<Pid>, Errno> {
+    // SAFETY: the caller of `daemonise` keeps to one thread, so the child has every lock free and may go on.
+    match unsafe { unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Some(child)),
+        ForkResult::Child => Ok(None),
+    }
+}
+
+// ---- limits -----------------------------------------------------------------------------------------------
+
+/// Descriptors beside those of connections: listeners, pollers, pipes, files.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// Raises the limit on open files to fit `connections` and what `threads` need.
+///
+/// If only the connections themselves fit, warns and takes what there is, as memcached would.
+pub fn raise_open_files(connections: usize, threads: usize) -> Result<(), SysError> {
+    let failed = |errno| {
+        SysError::new(
+            format_args!(
+                "-c {connections}: failed to set rlimit for open files; start as root, raise `ulimit -n`, or \
+                 ask for fewer connections"
+            ),
+            errno,
+        )
+    };
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
+    let least = connections as rlim_t;
+    let wanted = least + OWN_DESCRIPTORS + 4 * threads as rlim_t;
+    if soft >= wanted {
+        return Ok(());
+    }
+    match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)) {
+        Ok(()) => Ok(()),
+        Err(_) if hard >= least => {
+            log::warning(format_args!(
+                "-c {connections}: {wanted} open files would fit that, {hard} are allowed; the last \
+                 connections will be refused"
+            ));
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)
+        }
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// `-r`: raises the limit on core files as far as allowed.
+pub fn raise_core_limit() -> Result<(), SysError> {
+    let failed = |errno| SysError::new("-r: failed to ensure corefile creation", errno);
+    if setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY).is_ok() {
+        return Ok(());
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(failed)?;
+    if hard == 0 {
+        return Err(SysError(
+            "-r: core files are forbidden here; raise `ulimit -Hc` or leave -r out".to_owned(),
+        ));
+    }
+    setrlimit(Resource::RLIMIT_CORE, hard, hard).map_err(failed)
+}
+
+/// `-k`, while still root: lifts the limit on locked memory as far as allowed, so that memory mapped later,
+/// under another user, can be locked too.
+pub fn raise_locked_memory() {
+    if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_err() {
+        let raised = getrlimit(Resource::RLIMIT_MEMLOCK)
+            .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard));
+        if let Err(errno) = raised {
+            log::warning(format_args!("-k: cannot raise the limit on locked memory: {}", errno.desc()));
+        }
+    }
+}
+
+/// `-k`: keeps all memory, also that of later, from being paged out; only warns if that is forbidden.
+pub fn lock_memory() {
+    if let Err(errno) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
+        log::warning(format_args!("-k invalid, mlockall() failed: {}; raise `ulimit -l`", errno.desc()));
+    }
+}
+
+// ---- identity ---------------------------------------------------------------------------------------------
+
+/// A user to become.
+#[derive(Debug, Clone)]
+pub struct Account {
+    name: CString,
+    uid: Uid,
+    gid: Gid,
+}
+
+/// Who to become for `-u`: nobody if not root, where memcached, too, ignores the option; warns if root stays.
+pub fn account(user: Option<&str>) -> Result<Option<Account>, SysError> {
+    if !Uid::current().is_root() && !Uid::effective().is_root() {
+        if let Some(name) = user {
+            log::info(format_args!("-u {name}: ignored, only root can become another user"));
+        }
+        return Ok(None);
+    }
+    let Some(name) = user else {
+        log::warning("running as root; -u <user> names a user to become");
+        return Ok(None);
+    };
+    let missing = || SysError(format!("-u {name}: can't find the user {name} to switch to"));
+    let user = User::from_name(name).ok().flatten().ok_or_else(missing)?;
+    let name = CString::new(user.name).map_err(|_| missing())?;
+    Ok(Some(Account { name, uid: user.uid, gid: user.gid }))
+}
+
+impl Account {
+    /// Becomes the user, for good: groups, group, user, in the order that leaves no way back.
+    pub fn become_it(&self) -> Result<(), SysError> {
+        let name = self.name.to_string_lossy();
+        let failed =
+            |errno| SysError::new(format_args!("-u {name}: failed to assume identity of user {name}"), errno);
+        unistd::initgroups(&self.name, self.gid).map_err(failed)?;
+        unistd::setgid(self.gid).map_err(failed)?;
+        unistd::setuid(self.uid).map_err(failed)?;
+        Ok(())
+    }
+
+    /// Gives it a file that root has made for it.
+    pub fn own(&self, path: &Path) -> io::Result<()> {
+        std::os::unix::fs::lchown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+    }
+}
+
+/// `-o drop_privileges`: of this thread and those it starts.
+pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
+    let failed = |error: rustix::io::Errno| {
+        SysError::new("-o drop_privileges: cannot give up privileges", Errno::from_raw(error.raw_os_error()))
+    };
+    if privileges == Privileges::Keep {
+        return Ok(());
+    }
+    if privileges == Privileges::Drop {
+        for capability in caps::CapabilitySet::all().iter() {
+            match caps::remove_capability_from_bounding_set(capability) {
+                // PERM: not root any more; nothing is left that could be gained through the bounding set.
+                // INVAL: a capability this kernel does not know.
+                Ok(()) | Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        caps::clear_ambient_capability_set().map_err(failed)?;
+        let none = caps::CapabilitySet::empty();
+        let sets = caps::CapabilitySets { effective: none, permitted: none, inheritable: none };
+        caps::set_capabilities(None, sets).map_err(failed)?;
+    }
+    caps::set_no_new_privs(true).map_err(failed)
+}
+
+// ---- files ------------------------------------------------------------------------------------------------
+
+/// Runs `make` while new files get at most the access bits `bits`.
+///
+/// The mask belongs to the process: call it before threads start.
+pub fn with_access_bits<T>(bits: u32, make: impl FnOnce() -> T) -> T {
+    let old = umask(Mode::from_bits_truncate(!bits & 0o777));
+    let result = make();
+    umask(old);
+    result
+}
+
+/// The file of `-P`, removed when this is dropped if it still names this process.
+#[derive(Debug)]
+pub struct PidFile {
+    path: PathBuf,
+}
+
+impl PidFile {
+    /// Writes the id of this process, whole or not at all.
+    ///
+    /// As memcached does: a file that names a running process is worth a warning, one that cannot be written
+    /// too, and the server runs.
+    pub fn write(path: &Path) -> Option<Self> {
+        if let Some(pid) = pid_in(path).filter(|pid| *pid != unistd::getpid()) {
+            // EPERM means that it runs, as somebody else.
+            if matches!(nix::sys::signal::kill(pid, None), Ok(()) | Err(Errno::EPERM)) {
+                log::warning(format_args!("-P: the pid file contained the following (running) pid: {pid}"));
+            }
+        }
+        match replace_file(path, &format!("{}\n", unistd::getpid())) {
+            Ok(()) => Some(Self { path: path.to_owned() }),
+            Err(error) => {
+                log::warning(format_args!(
+                    "-P: could not write the pid file {}: {}",
+                    path.display(),
+                    reason(&error)
+                ));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // A server started later may have taken the file over.
+        if pid_in(&self.path) == Some(unistd::getpid())
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            log::warning(format_args!(
+                "-P: could not remove the pid file {}: {}",
+                self.path.display(),
+                reason(&error)
+            ));
+        }
+    }
+}
+
+fn pid_in(path: &Path) -> Option<Pid> {
+    let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|pid| *pid > 0)?;
+    Some(Pid::from_raw(pid))
+}
+
+/// Writes a file beside `path` and renames it, so that readers see all of it or none.
+pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = PathBuf::from(beside);
+    std::fs::write(&beside, text)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .inspect_err(|_| std::fs::remove_file(&beside).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_lives_as_long_as_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        std::fs::write(&path, "1\n").unwrap();
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        drop(file);
+        assert!(!path.exists());
+        assert!(PidFile::write(&dir.path().join("no/such/dir")).is_none());
+    }
+
+    #[test]
+    fn a_pid_file_taken_over_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let file = PidFile::write(&path).unwrap();
+        std::fs::write(&path, "1\n").unwrap();
+        drop(file);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn limits_that_fit_and_that_cannot() {
+        raise_open_files(1, 1).unwrap();
+        let error = raise_open_files(i32::MAX as usize, 4).unwrap_err().to_string();
+        assert!(error.contains("failed to set rlimit for open files"), "{error}");
+    }
+
+    #[test]
+    fn users_are_known_or_named_in_the_error() {
+        if !Uid::effective().is_root() {
+            assert!(account(Some("no-such-user")).unwrap().is_none());
+            return;
+        }
+        let error = account(Some("no-such-user")).unwrap_err().to_string();
+        assert_eq!(error, "-u no-such-user: can't find the user no-such-user to switch to");
+        assert_eq!(account(Some("root")).unwrap().unwrap().uid, Uid::from_raw(0));
+        assert!(account(None).unwrap().is_none());
+    }
+
+    /// Capabilities belong to the thread, and this one ends here.
+    #[test]
+    fn privileges_once_given_up_are_gone() {
+        std::thread::spawn(|| {
+            give_up(Privileges::Keep).unwrap();
+            let before = caps::capabilities(None).unwrap().permitted;
+            give_up(Privileges::NoNew).unwrap();
+            assert!(caps::no_new_privs().unwrap());
+            assert_eq!(caps::capabilities(None).unwrap().permitted, before);
+            give_up(Privileges::Drop).unwrap();
+            assert!(caps::capabilities(None).unwrap().permitted.is_empty());
+            give_up(Privileges::Drop).unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+}

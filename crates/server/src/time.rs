@@ -1,0 +1,125 @@
+//! The one reader of clocks.
+//!
+//! Everything else takes the time as an argument. Callers read it once per round of their loop: a read costs
+//! some 20 ns (the kernel's page, no system call).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Time since the server started, as items count it.
+///
+/// Clones share the offset of [`Clock::advance`].
+#[derive(Debug, Clone)]
+pub struct Clock(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    started: Instant,
+    /// Unix time at which [`Clock::seconds`] was 0.
+    unix_seconds_of_start: u64,
+    /// Seconds the command `debugtime` has added.
+    advanced: AtomicU32,
+}
+
+/// [`Clock::seconds`] at the start: above 0, which means "never" in an exptime, and above 1, so that there is
+/// a second before the first one (as in memcached).
+const FIRST_SECOND: u32 = 2;
+
+impl Clock {
+    /// A clock that starts now.
+    #[expect(clippy::new_without_default, reason = "reading the time is not a default value")]
+    pub fn new() -> Self {
+        let unix = unix_now().as_secs();
+        Self(Arc::new(Shared {
+            started: instant_now(),
+            unix_seconds_of_start: unix.saturating_sub(u64::from(FIRST_SECOND)),
+            advanced: AtomicU32::new(0),
+        }))
+    }
+
+    /// The time that passes; [`Clock::advance`] does not move it.
+    pub fn now(&self) -> Instant {
+        instant_now()
+    }
+
+    /// Seconds since the start, 2 at the start, moved by [`Clock::advance`]. Stays at `u32::MAX` at the end.
+    pub fn seconds(&self) -> u32 {
+        self.seconds_at(self.now())
+    }
+
+    /// [`Clock::seconds`] as of `now`, for callers that have read the time already.
+    pub fn seconds_at(&self, now: Instant) -> u32 {
+        let passed = now.saturating_duration_since(self.0.started).as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        passed.saturating_add(FIRST_SECOND).saturating_add(self.0.advanced.load(Ordering::Relaxed))
+    }
+
+    /// Milliseconds since the moment from which [`Clock::seconds`] counts.
+    pub fn millis_at(&self, now: Instant) -> u64 {
+        let passed = now.saturating_duration_since(self.0.started).as_millis();
+        let moved = u64::from(FIRST_SECOND) + u64::from(self.0.advanced.load(Ordering::Relaxed));
+        u64::try_from(passed).unwrap_or(u64::MAX).saturating_add(moved * 1000)
+    }
+
+    /// The Unix time at which [`Clock::seconds`] was 0: an absolute exptime minus this is in those seconds.
+    ///
+    /// Read once; later changes of the machine's wall clock do not move items' lifetimes.
+    pub fn unix_seconds_of_start(&self) -> u64 {
+        self.0.unix_seconds_of_start
+    }
+
+    /// Moves [`Clock::seconds`] forward for all clones: the command `debugtime`.
+    pub fn advance(&self, seconds: u32) {
+        let add = |advanced: u32| Some(advanced.saturating_add(seconds));
+        // It always returns a value, so the update cannot fail.
+        self.0.advanced.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or_default();
+    }
+}
+
+/// Wall time since 1970, for log lines; zero before it.
+pub fn unix_now() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "this is the reader of the clock")]
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn instant_now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "this is the reader of the clock")]
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_start_at_two_and_follow_the_instant() {
+        let clock = Clock::new();
+        let start = clock.0.started;
+        assert_eq!(clock.seconds_at(start), 2);
+        assert_eq!(clock.seconds_at(start + Duration::from_millis(999)), 2);
+        assert_eq!(clock.seconds_at(start + Duration::from_secs(10)), 12);
+        assert_eq!(clock.seconds_at(start.checked_sub(Duration::from_secs(1)).unwrap()), 2);
+        assert!(clock.seconds() >= 2);
+    }
+
+    #[test]
+    fn advancing_moves_every_clone_and_stops_at_the_end() {
+        let clock = Clock::new();
+        let start = clock.0.started;
+        clock.clone().advance(100);
+        clock.advance(1);
+        assert_eq!(clock.seconds_at(start), 103);
+        clock.advance(u32::MAX);
+        assert_eq!(clock.seconds_at(start), u32::MAX);
+        assert_eq!(clock.seconds(), u32::MAX);
+    }
+
+    #[test]
+    fn unix_time_and_seconds_agree() {
+        let clock = Clock::new();
+        let unix = unix_now().as_secs();
+        let by_clock = clock.unix_seconds_of_start() + u64::from(clock.seconds());
+        assert!(by_clock.abs_diff(unix) <= 1, "{by_clock} {unix}");
+    }
+}

@@ -1,0 +1,217 @@
+//! TLS: the configuration of `-Z` and the `ssl_*` options, replaceable while the server runs.
+//!
+//! Connections keep the configuration they began with; a reload counts for those that come later.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
+
+use crate::options::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
+use crate::sys::reason;
+
+/// Sessions kept for resumption under `ssl_session_cache`.
+const SESSIONS_MAX: usize = 20 * 1024;
+
+/// A certificate, key or option that cannot be used; says which and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsError(String);
+
+/// Makes TLS connections; shared by all threads.
+#[derive(Debug)]
+pub struct TlsAcceptor {
+    settings: TlsSettings,
+    config: ArcSwap<ServerConfig>,
+}
+
+impl TlsAcceptor {
+    /// Reads certificates and key.
+    pub fn new(settings: &TlsSettings) -> Result<Self, TlsError> {
+        let config = ArcSwap::new(read(settings)?);
+        Ok(Self { settings: settings.clone(), config })
+    }
+
+    /// The server's side of a new connection, under the newest configuration.
+    pub fn new_connection(&self) -> Result<ServerConnection, rustls::Error> {
+        ServerConnection::new(self.config.load_full())
+    }
+
+    /// Reads certificates and key again; use the result with [`TlsAcceptor::replace`].
+    pub fn read_again(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        read(&self.settings)
+    }
+
+    /// From now on new connections use this configuration.
+    pub fn replace(&self, config: Arc<ServerConfig>) {
+        self.config.store(config);
+    }
+
+    /// Reads certificates and key again and uses them; on an error the old ones stay.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.read_again().map(|config| self.replace(config))
+    }
+}
+
+fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
+    let mut provider = ring::default_provider();
+    if let Some(list) = &settings.ciphers {
+        provider.cipher_suites = choose_suites(list)?;
+    }
+    let provider = Arc::new(provider);
+    let versions: &[&SupportedProtocolVersion] = match settings.min_version {
+        TlsVersion::Tls12 => &[&TLS13, &TLS12],
+        TlsVersion::Tls13 => &[&TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(|error| TlsError(format!("-o ssl_ciphers: nothing is left to speak: {error}")))?;
+    let builder = match client_roots(settings)? {
+        None => builder.with_no_client_auth(),
+        Some((path, roots)) => {
+            builder.with_client_cert_verifier(verifier(settings.verify_mode, path, roots, &provider)?)
+        }
+    };
+    let chain = certificates("ssl_chain_cert", &settings.chain_cert)?;
+    let key = private_key(settings)?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        TlsError(format!(
+            "-o ssl_chain_cert {}: certificate and key cannot be used together: {error}",
+            settings.chain_cert.display()
+        ))
+    })?;
+    if settings.session_cache {
+        config.session_storage = ServerSessionMemoryCache::new(SESSIONS_MAX);
+    } else {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(Arc::new(config))
+}
+
+fn unreadable(option: &str, path: &Path, why: impl std::fmt::Display) -> TlsError {
+    TlsError(format!("-o {option} {}: {why}", path.display()))
+}
+
+fn contents(option: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|error: io::Error| {
+        unreadable(option, path, format_args!("cannot be read: {}", reason(&error)))
+    })
+}
+
+fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = contents(option, path)?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match certificates {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(unreadable(option, path, "has no certificate; it must be PEM"))
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(unreadable(option, path, format_args!("is not PEM: {error}"))),
+    }
+}
+
+fn private_key(settings: &TlsSettings) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let (option, path) = match &settings.key {
+        Some(path) => ("ssl_key", path),
+        None => ("ssl_chain_cert", &settings.chain_cert),
+    };
+    let bytes = contents(option, path)?;
+    match settings.key_format {
+        // The chain file is PEM whatever the format of a key of its own.
+        KeyFormat::Der if settings.key.is_some() => {
+            PrivateKeyDer::try_from(bytes).map_err(|why| unreadable(option, path, why))
+        }
+        _ => PrivateKeyDer::from_pem_slice(&bytes)
+            .map_err(|why| unreadable(option, path, format_args!("has no private key in PEM: {why}"))),
+    }
+}
+
+fn client_roots(settings: &TlsSettings) -> Result<Option<(&Path, RootCertStore)>, TlsError> {
+    let (Some(path), false) = (&settings.ca_cert, settings.verify_mode == VerifyMode::None) else {
+        return Ok(None);
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("ssl_ca_cert", path)? {
+        roots.add(certificate).map_err(|error| unreadable("ssl_ca_cert", path, error))?;
+    }
+    Ok(Some((path, roots)))
+}
+
+fn verifier(
+    mode: VerifyMode,
+    path: &Path,
+    roots: RootCertStore,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = if mode == VerifyMode::Request { builder.allow_unauthenticated() } else { builder };
+    builder.build().map_err(|error| unreadable("ssl_ca_cert", path, error))
+}
+
+/// The suites of an OpenSSL list, in its order. TLS 1.3 keeps all of its own unless one of them is named, since
+/// OpenSSL's list is about TLS 1.2.
+fn choose_suites(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
+    let known = |name: &str| {
+        let place = OPENSSL_NAMES.iter().position(|(own, _)| own.eq_ignore_ascii_case(name))?;
+        Some(OPENSSL_NAMES[place].1)
+    };
+    let all = || OPENSSL_NAMES.iter().map(|(_, suite)| *suite);
+    let mut chosen: Vec<SupportedCipherSuite> = Vec::new();
+    let mut without = Vec::new();
+    for name in list.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
+        if let Some(name) = name.strip_prefix(['!', '-']) {
+            // What is left out by class (aNULL, MD5, RC4, ...) is never spoken here anyway.
+            without.extend(known(name));
+        } else if matches!(name, "ALL" | "DEFAULT" | "HIGH") {
+            chosen.extend(all().filter(|suite| suite.tls13().is_none()));
+        } else {
+            chosen.push(known(name).ok_or_else(|| {
+                let names: Vec<&str> = OPENSSL_NAMES.iter().map(|(name, _)| *name).collect();
+                TlsError(format!(
+                    "-o ssl_ciphers {name}: is not spoken; there are HIGH and {}",
+                    names.join(", ")
+                ))
+            })?);
+        }
+    }
+    if chosen.iter().all(|suite| suite.tls13().is_none()) {
+        chosen.extend(all().filter(|suite| suite.tls13().is_some()));
+    }
+    chosen.retain(|suite| !without.contains(suite));
+    let mut seen = Vec::new();
+    chosen.retain(|suite| {
+        let new = !seen.contains(&suite.suite());
+        seen.push(suite.suite());
+        new
+    });
+    if chosen.is_empty() {
+        return Err(TlsError(format!("-o ssl_ciphers {list}: leaves no cipher suite")));
+    }
+    Ok(chosen)
+}
+
+use rustls::crypto::ring::cipher_suite as suite;
+
+const OPENSSL_NAMES: &[(&str, SupportedCipherSuite)] = &[
+    ("TLS_AES_256_GCM_SHA384", suite::TLS13_AES_256_GCM_SHA384),
+    ("TLS_CHACHA20_POLY1305_SHA256", suite::TLS13_CHACHA20_POLY1305_SHA256),
+    ("TLS_AES_128_GCM_SHA256", suite::TLS13_AES_128_GCM_SHA256),
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-RSA-AES256-GCM-SHA384", suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-RSA-CHACHA20-POLY1305", suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-AES128-GCM-SHA256", suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,502 @@
+//! A worker thread: a poller, the connections it serves, and the loop that gives each its turns.
+//!
+//! ```text
+//!   wait ──▶ ready ──▶ batch: receive all ──▶ execute all ──▶ send all ──▶ settle ──▶ next batch
+//! ```
+//! With many connections ready their turns are taken in step, which keeps the kernel's code and then ours in
+//! the processor's caches; with few each is finished at once, which answers it sooner.
+//!
+//! What becomes of requests that wait comes as wakes: from the turns of this worker's connections, or from other
+//! workers by the inbox. Those for connections here are answered in the same round, the others are handed on, in one
+//! message for each worker. A wake for a connection that has gone is dropped: closing it has passed on what was its.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use cattlegrid_engine::{Event, Now, Output, Ticket, Wake};
+use cattlegrid_protocol::{Parsed, parse};
+
+use crate::connection::{Connection, Reason, Received, Turn};
+use crate::log;
+use crate::poller::{Poller, Wish};
+use crate::state::{ConnectionInfo, Message, Shared};
+use crate::watch::Topics;
+
+/// Runs a worker until it is told to leave.
+///
+/// # Errors
+/// The system's, when the poller cannot be made or fails.
+pub(crate) fn run(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
+    let poller = Poller::new()?;
+    poller.add(&shared.workers[number].waker, WAKER, Wish::Read)?;
+    let worker = Worker {
+        shared,
+        number,
+        poller,
+        connections: Vec::new(),
+        free: Vec::new(),
+        input: vec![0; INPUT],
+        outputs: (0..BATCH).map(|_| Output::default()).collect(),
+        events: Vec::new(),
+        wakes: Vec::new(),
+        again: Vec::new(),
+        deadlines: BTreeSet::new(),
+        last_idle_check: 0,
+        leaving: None,
+    };
+    worker.run()
+}
+
+struct Worker<'a> {
+    shared: &'a Shared,
+    number: usize,
+    poller: Poller,
+    /// By the low half of their token.
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    /// What all connections receive into.
+    input: Vec<u8>,
+    /// One for each connection of a batch.
+    outputs: Vec<Output>,
+    events: Vec<(Ticket, Event)>,
+    wakes: Vec<Wake>,
+    /// Connections with work left from their last turn.
+    again: Vec<u64>,
+    /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
+    deadlines: BTreeSet<(u64, u64)>,
+    last_idle_check: u32,
+    /// When to leave at the latest.
+    leaving: Option<Instant>,
+}
+
+/// The waker's token; connections' have other low halves.
+const WAKER: u64 = u64::MAX;
+/// Bytes of the shared receive buffer.
+const INPUT: usize = 256 << 10;
+/// Least room for a receive.
+const ROOM: usize = 16 << 10;
+/// Connections whose turns are taken in step.
+const BATCH: usize = 16;
+/// Up to so many ready connections are served one by one.
+const FEW: usize = 4;
+
+impl Worker<'_> {
+    fn run(mut self) -> std::io::Result<()> {
+        let mut ready: Vec<u64> = Vec::new();
+        loop {
+            ready.clear();
+            ready.append(&mut self.again);
+            let timeout = self.timeout(!ready.is_empty());
+            let left_over = ready.len();
+            self.poller.wait(timeout, |token| ready.push(token))?;
+            let mut woken = false;
+            ready.retain(|token| {
+                woken |= *token == WAKER;
+                *token != WAKER
+            });
+            if left_over > 0 {
+                // One turn a round for each.
+                ready.sort_unstable();
+                ready.dedup();
+            }
+            let batch = if ready.len() <= FEW { 1 } else { BATCH };
+            for tokens in ready.chunks(batch) {
+                self.serve(tokens);
+                if !self.wakes.is_empty() {
+                    self.deliver();
+                }
+            }
+            if woken && self.read_inbox() {
+                return Ok(());
+            }
+            self.handle_deadlines();
+            self.check_idle();
+            if !self.wakes.is_empty() {
+                self.deliver();
+            }
+            if self.has_left() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn timeout(&self, has_work: bool) -> Option<Duration> {
+        if has_work {
+            return Some(Duration::ZERO);
+        }
+        let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some();
+        let tick = tick
+            .then(|| if self.leaving.is_some() { Duration::from_millis(20) } else { Duration::from_secs(1) });
+        let timeout = self.shared.engine.next_timeout_ms();
+        if self.deadlines.is_empty() && timeout.is_none() {
+            return tick;
+        }
+        let first = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
+        let due = first.min(timeout.unwrap_or(u64::MAX));
+        // The time now is rounded down, so that it is due when this has passed. What is due and still there is
+        // another thread's: this one looks again, but does not spin.
+        let wait = Duration::from_millis(due.saturating_sub(self.now().ms).max(1));
+        Some(tick.map_or(wait, |tick| tick.min(wait)))
+    }
+
+    fn now(&self) -> Now {
+        self.shared.now_at(self.shared.clock.now())
+    }
+
+    /// One turn for each of a batch of connections.
+    fn serve(&mut self, tokens: &[u64]) {
+        let Self { shared, connections, input, outputs, events, wakes, number, .. } = self;
+        let counters = &shared.workers[*number].counters;
+        let mut now = shared.now_at(shared.clock.now());
+        let mut received = [(Received::Nothing, 0); BATCH];
+        let mut at = 0;
+        let mut count = tokens.len();
+        for (i, token) in tokens.iter().enumerate() {
+            if input.len() - at < ROOM {
+                count = i;
+                break;
+            }
+            let Some(connection) = at_token(connections, *token) else { continue };
+            received[i] = (connection.receive(&mut input[at..], counters), at);
+            if let (Received::Shared(n), _) = received[i] {
+                at = (at + n).next_multiple_of(64).min(input.len());
+            }
+        }
+        prefetch(shared, input, &received[..count]);
+        for i in 0..count {
+            let Some(connection) = at_token(connections, tokens[i]) else { continue };
+            let mut turn = Turn {
+                shared,
+                worker: *number,
+                counters,
+                now,
+                interest: shared.interest(),
+                out: &mut outputs[i],
+                events,
+                wakes,
+            };
+            match received[i] {
+                (Received::Shared(n), at) => connection.execute(Some(&input[at..at + n]), &mut turn),
+                (Received::Own, _) => connection.execute(None, &mut turn),
+                (Received::Nothing, _) => {}
+            }
+            if connection.is_held() {
+                connection.answer_held(&mut turn);
+            }
+            now = turn.now;
+        }
+        for i in 0..count {
+            if let Some(connection) = at_token(connections, tokens[i]) {
+                connection.send(&mut outputs[i], counters);
+                outputs[i].bytes.shrink_to(OUTPUT_KEPT);
+            }
+        }
+        tokens[..count].iter().for_each(|token| self.settle(*token));
+        if count < tokens.len() {
+            // The buffer was full: the others were not received from yet, and have their own batch.
+            self.serve(&tokens[count..]);
+        }
+    }
+
+    /// After a turn: what to wait for next, or the end.
+    fn settle(&mut self, token: u64) {
+        let Some(connection) = at_token(&mut self.connections, token) else { return };
+        if let Some(reason) = connection.closed() {
+            return self.close(token, reason);
+        }
+        if connection.is_held() || connection.info.held.load(Relaxed) {
+            note_held(connection, &mut self.deadlines);
+        }
+        let wish = connection.wish();
+        if wish != connection.polled {
+            connection.polled = wish;
+            connection.info.writing.store(wish == Wish::Write, Relaxed);
+            if self.poller.modify(connection.fd(), token, wish).is_err() {
+                return self.close(token, Reason::Error);
+            }
+        }
+        if connection.has_more() {
+            self.again.push(token);
+        }
+    }
+
+    /// Lets a connection act outside of the turns that its socket brings about, and sends what comes of it.
+    fn act(&mut self, token: u64, now: Now, act: impl FnOnce(&mut Connection, &mut Turn<'_>)) {
+        let Self { shared, connections, outputs, events, wakes, number, .. } = self;
+        let Some(connection) = at_token(connections, token) else { return };
+        let mut turn = Turn::new(shared, *number, now, &mut outputs[0], events, wakes);
+        act(connection, &mut turn);
+        connection.send(turn.out, turn.counters);
+        turn.out.bytes.shrink_to(OUTPUT_KEPT);
+        self.settle(token);
+    }
+
+    /// Tells requests that wait what became of their keys, and answers those that wait no more.
+    #[cold]
+    fn deliver(&mut self) {
+        // Answering may close a connection, and that wakes others.
+        while !self.wakes.is_empty() {
+            let now = self.now();
+            let mut woken = Vec::new();
+            let mut others: Vec<Vec<Wake>> = Vec::new();
+            for wake in std::mem::take(&mut self.wakes) {
+                let (worker, token) = (wake.caller.worker(), wake.caller.token());
+                if worker != self.number {
+                    others.resize_with(self.shared.workers.len(), Vec::new);
+                    others[worker].push(wake);
+                } else if let Some(connection) = at_token(&mut self.connections, token)
+                    && connection.info.number == wake.caller.number()
+                {
+                    connection.wake(wake, now);
+                    woken.push(token);
+                }
+            }
+            for (worker, wakes) in others.into_iter().enumerate().filter(|(_, wakes)| !wakes.is_empty()) {
+                self.shared.workers[worker].tell(Message::Wakes(wakes));
+            }
+            for token in woken {
+                self.act(token, now, Connection::answer_held);
+            }
+        }
+    }
+
+    /// Ends what has waited long enough: requests of this worker's connections, and leases.
+    fn handle_deadlines(&mut self) {
+        let timeout = self.shared.engine.next_timeout_ms();
+        if self.deadlines.is_empty() && timeout.is_none() {
+            return;
+        }
+        let now = self.now();
+        if timeout.is_some_and(|at| at <= now.ms) {
+            self.shared.engine.handle_timeouts(now, &mut self.wakes);
+        }
+        while let Some((_, token)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.ms) {
+            self.deadlines.pop_first();
+            self.act(token, now, |connection, turn| {
+                connection.deadline_ms = None;
+                connection.expire(turn);
+                connection.answer_held(turn);
+            });
+        }
+    }
+
+    /// Reads what other threads have sent. True: leave at once.
+    fn read_inbox(&mut self) -> bool {
+        for message in self.shared.workers[self.number].take_messages() {
+            match message {
+                Message::Serve(info) => self.open(&info),
+                Message::Lines(token) => self.send_lines(token),
+                Message::Wakes(wakes) => self.wakes.extend(wakes),
+                Message::Drain => self.drain(),
+                Message::Stop => {
+                    self.close_all();
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn open(&mut self, info: &Arc<ConnectionInfo>) {
+        let slot = self.free.pop().unwrap_or(self.connections.len());
+        if slot == self.connections.len() {
+            self.connections.push(None);
+        }
+        // The high half tells connections apart that have the same slot one after the other.
+        let token = (info.number & 0xffff_ffff) << 32 | slot as u64;
+        let opened = Connection::new(Arc::clone(info), self.number, token, self.shared);
+        let connection = match opened {
+            Ok(connection) => connection,
+            Err(error) => {
+                log::warning(format_args!("{}: {error}", info.peer));
+                self.free.push(slot);
+                return self.shared.forget(info);
+            }
+        };
+        if let Err(error) = self.poller.add(connection.fd(), token, Wish::Read) {
+            log::warning(format_args!("{}: {error}", info.peer));
+            self.free.push(slot);
+            connection.discard(self.shared);
+            return self.shared.forget(info);
+        }
+        self.connections[slot] = Some(Box::new(connection));
+        self.tell_of(info, None);
+        if self.leaving.is_some() {
+            self.close(token, Reason::Shutdown);
+        }
+    }
+
+    fn close(&mut self, token: u64, reason: Reason) {
+        let slot = slot(token);
+        let Some(mut connection) = self.connections[slot].take() else { return };
+        if let Some(at) = connection.deadline_ms {
+            self.deadlines.remove(&(at, token));
+        }
+        let now = self.now();
+        let Self { shared, outputs, events, wakes, number, .. } = self;
+        let mut turn = Turn::new(shared, *number, now, &mut outputs[0], events, wakes);
+        connection.leave(reason, &mut turn);
+        connection.hang_up(&mut self.input);
+        self.free.push(slot);
+        // Gone by itself when the descriptor closes; said so because `stats conns` may still hold it open.
+        let _removed = self.poller.remove(connection.fd());
+        self.shared.forget(&connection.info);
+        self.tell_of(&connection.info, Some(reason));
+    }
+
+    /// Tells watchers of a connection's beginning or end.
+    fn tell_of(&self, info: &ConnectionInfo, closed: Option<Reason>) {
+        if log::enabled(log::Level::Debug) {
+            let what = if closed.is_some() { "closed" } else { "opened" };
+            log::debug(format_args!("<{} {what} {}", info.fd.as_raw_fd(), info.peer));
+        }
+        if !self.shared.watchers.wanted().has(Topics::CONNECTIONS) {
+            return;
+        }
+        let (fd, peer) = (info.fd.as_raw_fd(), &info.peer);
+        let (ip, port) = peer.rsplit_once(':').unwrap_or((peer, "0"));
+        let transport =
+            if matches!(info.listener.address, crate::listen::Address::Unix(_)) { "unix" } else { "tcp" };
+        self.shared.publish(Topics::CONNECTIONS, crate::time::unix_now(), |line| {
+            let kind = if closed.is_some() { "conn_close" } else { "conn_new" };
+            let reason = closed.map_or_else(String::new, |reason| format!("reason={} ", reason.name()));
+            // Writing to a string cannot fail.
+            let _ok =
+                write!(line, "type={kind} rip={ip} rport={port} transport={transport} {reason}cfd={fd}");
+        });
+    }
+
+    fn send_lines(&mut self, token: u64) {
+        let counters = &self.shared.workers[self.number].counters;
+        let Some(connection) = at_token(&mut self.connections, token) else { return };
+        let Some(watcher) = connection.watcher.clone() else { return };
+        // While it is stuck the lines stay with the watcher, whose buffer has a limit.
+        if !connection.is_stuck() {
+            let out = &mut self.outputs[0];
+            out.bytes.extend_from_slice(&watcher.take());
+            connection.send(out, counters);
+        }
+        self.settle(token);
+    }
+
+    /// Serves what clients have sent so far, then closes each connection as soon as it has its replies.
+    fn drain(&mut self) {
+        self.leaving = Some(self.shared.clock.now() + self.shared.settings.drain);
+        let now = self.now();
+        let tokens: Vec<u64> = self.connections.iter().flatten().map(|c| c.token).collect();
+        // First what is held: commands may wait behind it.
+        for token in &tokens {
+            self.act(*token, now, |connection, turn| {
+                if connection.is_held() {
+                    connection.release(turn);
+                    connection.answer_held(turn);
+                }
+            });
+        }
+        for batch in tokens.chunks(BATCH) {
+            self.serve(batch);
+        }
+        for token in tokens {
+            self.act(token, now, |connection, turn| {
+                connection.close(Reason::Shutdown);
+                if connection.is_held() {
+                    connection.answer_held(turn);
+                }
+            });
+        }
+    }
+
+    fn has_left(&mut self) -> bool {
+        let Some(deadline) = self.leaving else { return false };
+        let empty = self.connections.iter().all(Option::is_none);
+        if !empty && self.shared.clock.now() < deadline {
+            return false;
+        }
+        self.close_all();
+        true
+    }
+
+    fn close_all(&mut self) {
+        let tokens: Vec<u64> = self.connections.iter().flatten().map(|c| c.token).collect();
+        for token in tokens {
+            self.close(token, Reason::Shutdown);
+        }
+        self.deliver();
+    }
+
+    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for so long.
+    fn check_idle(&mut self) {
+        let Some(limit) = self.shared.settings.idle_timeout else { return };
+        let second = self.shared.clock.seconds();
+        if second == self.last_idle_check {
+            return;
+        }
+        self.last_idle_check = second;
+        let limit = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
+        let idle: Vec<u64> = self
+            .connections
+            .iter()
+            .flatten()
+            .filter(|c| {
+                c.watcher.is_none()
+                    && !c.is_held()
+                    && second.saturating_sub(c.info.last_command.load(Relaxed)) > limit
+            })
+            .map(|c| c.token)
+            .collect();
+        for token in idle {
+            self.shared.gauges.idle_kicks.fetch_add(1, Relaxed);
+            self.close(token, Reason::Idle);
+        }
+    }
+}
+
+/// Keeps the books of a connection that is held, or was until now.
+#[cold]
+fn note_held(connection: &mut Connection, deadlines: &mut BTreeSet<(u64, u64)>) {
+    connection.info.held.store(connection.is_held(), Relaxed);
+    let deadline = connection.next_deadline_ms();
+    if deadline != connection.deadline_ms {
+        connection.deadline_ms.map(|at| deadlines.remove(&(at, connection.token)));
+        deadlines.extend(deadline.map(|at| (at, connection.token)));
+        connection.deadline_ms = deadline;
+    }
+}
+
+/// What is longer is probably several requests or keys: for them this is done when they are executed.
+const SINGLE_MAX: usize = 512;
+
+/// Fetches ahead what the first request of each connection will read. To parse and hash it twice costs less than
+/// to wait for memory. A connection whose first bytes are the rest of something gets a useless one, no more.
+fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
+    // Of so few the look-ups come too soon: see `ShardLock::prefetch`.
+    if received.len() < 3 {
+        return;
+    }
+    let mut hashes = ArrayVec::<u64, BATCH>::new();
+    for (received, at) in received {
+        if let Received::Shared(n @ ..=SINGLE_MAX) = received
+            && let Parsed::Complete { request, .. } = parse(&input[*at..at + n], &shared.limits)
+            && let Some(hash) = shared.engine.hash(&request)
+        {
+            hashes.push(hash);
+        }
+    }
+    shared.engine.shard_lock().prefetch(&hashes);
+}
+
+/// Bytes of an output buffer kept for the next turn.
+const OUTPUT_KEPT: usize = 128 << 10;
+
+fn slot(token: u64) -> usize {
+    (token & 0xffff_ffff) as usize
+}
+
+fn at_token(connections: &mut [Option<Box<Connection>>], token: u64) -> Option<&mut Connection> {
+    connections.get_mut(slot(token))?.as_deref_mut().filter(|c| c.token == token)
+}

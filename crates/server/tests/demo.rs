@@ -1,0 +1,76 @@
+//! The tour from its start to its end, and interrupted.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A tour whose first line has been read: it and the pid of the tour's server.
+fn start(words: &[&str], temporary: &Path) -> (Child, BufReader<ChildStdout>, u32) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_cattlegrid"))
+        .arg("demo")
+        .args(words)
+        .env("TMPDIR", temporary)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let pid = line.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    assert_eq!(line, format!("cattlegrid demo: a server on {}, process {pid}\n", address(&line)));
+    (child, output, pid)
+}
+
+fn address(line: &str) -> &str {
+    line.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap().trim_end_matches(',')
+}
+
+fn runs(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
+
+/// Both ends in one test: side by side they would only slow each other down.
+#[test]
+fn the_tour_to_its_end_and_interrupted() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, mut output, server) = start(&[], temporary.path());
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+    for part in ["[1/", "computed", "0 of 6", "at 1 s", "requests/s", "64 clients ask", "bytes of RAM each"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!runs(server), "the server has been stopped and collected");
+
+    let (mut child, _output, server) = start(&[], temporary.path());
+    send(child.id(), Signal::SIGINT);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.ends_with("demo: interrupted\n"), "{said}");
+    assert!(!runs(server));
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn a_kept_server_goes_on() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, mut output, server) = start(&["--keep"], temporary.path());
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+    assert!(runs(server));
+    assert!(text.contains(&format!("kill {server}")), "{text}");
+    send(server, Signal::SIGTERM);
+}

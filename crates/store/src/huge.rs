@@ -1,0 +1,101 @@
+//! Values too large for the log: pages of their own, shared by whoever is sending them.
+
+use std::sync::Arc;
+
+use crate::memory::{Memory, Run};
+
+/// A value in pages of its own. Never changed; its pages go back when the last `Arc` does, so a value
+/// that is replaced or evicted while it is being sent stays whole until it has been.
+#[derive(Debug)]
+pub struct HugeValue {
+    runs: Vec<Run>,
+    len: usize,
+}
+
+impl HugeValue {
+    /// Copies `parts`, one after the other; `None` when the memory has not so many free pages.
+    ///
+    /// # Panics
+    /// Never: the runs hold as many bytes as the parts.
+    pub fn new(memory: &Arc<Memory>, parts: &[&[u8]]) -> Option<Arc<Self>> {
+        let len = parts.iter().map(|p| p.len()).sum();
+        let mut runs = memory.scattered(len)?;
+        let mut pages = runs.iter_mut();
+        let mut room: &mut [u8] = &mut [];
+        for &part in parts {
+            let mut part = part;
+            while !part.is_empty() {
+                if room.is_empty() {
+                    room = pages.next().expect("the runs hold `len` bytes").bytes_mut();
+                }
+                let n = part.len().min(room.len());
+                let (now, later) = std::mem::take(&mut room).split_at_mut(n);
+                now.copy_from_slice(&part[..n]);
+                part = &part[n..];
+                room = later;
+            }
+        }
+        Some(Arc::new(Self { runs, len }))
+    }
+
+    /// Bytes of the value.
+    #[expect(clippy::len_without_is_empty, reason = "never empty: the log holds small values")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the budget it holds.
+    pub fn held_bytes(&self) -> usize {
+        self.runs.iter().map(Run::len).sum()
+    }
+
+    /// The value, piece by piece.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.len;
+        self.runs.iter().map(move |run| {
+            let n = left.min(run.len());
+            left -= n;
+            &run.bytes()[..n]
+        })
+    }
+
+    /// The piece that begins `offset` bytes into the value; empty at its end.
+    pub fn slice_from(&self, offset: usize) -> &[u8] {
+        let mut at = offset;
+        for slice in self.slices() {
+            if at < slice.len() {
+                return &slice[at..];
+            }
+            at -= slice.len();
+        }
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PAGE_BYTES;
+
+    #[test]
+    fn parts_land_across_scattered_runs() {
+        let memory = Memory::new(64 * PAGE_BYTES).unwrap();
+        let mut pages: Vec<_> = (0..64).map(|_| memory.aligned(PAGE_BYTES)).collect();
+        pages.iter_mut().skip(1).step_by(2).for_each(|p| *p = None);
+        let bytes: Vec<u8> = (0..30_000_u32).map(|i| (i % 251) as u8).collect();
+        let huge = HugeValue::new(&memory, &[&bytes[..7], &bytes[7..20_000], &bytes[20_000..]]).unwrap();
+        assert!(huge.slices().count() > 1);
+        assert_eq!(huge.slices().flatten().copied().collect::<Vec<u8>>(), bytes);
+        let mut at = 0;
+        while !huge.slice_from(at).is_empty() {
+            let piece = huge.slice_from(at);
+            assert_eq!(piece, &bytes[at..at + piece.len()]);
+            at += piece.len();
+        }
+        assert_eq!(at, bytes.len());
+        let held = huge.held_bytes();
+        let used = memory.used_bytes();
+        drop(huge);
+        assert_eq!(memory.used_bytes(), used - held);
+    }
+}

@@ -1,0 +1,481 @@
+//! The bytes of an item in the log.
+//!
+//! ```text
+//!  0   1     2     4            8       12        16      24
+//! | kl | sl | state | value len | expiry | accessed | cas | flags? stamp? grace? refresh? tags? | key | value |
+//! ```
+//! Little-endian, 8-byte aligned, padded to a multiple of 8. `kl` is the key's length. Optional fields are
+//! there when their bit in `state` is. `sl` and the top bits of `state` count the slack behind the value,
+//! in units of 8 bytes, so that a value can be rewritten in place. A huge value's place holds its number in
+//! the store's table of huge values instead.
+
+use std::sync::Arc;
+
+use crate::huge::HugeValue;
+
+/// Bytes before the optional fields.
+pub(crate) const HEADER: usize = 24;
+/// Most tags an item can carry.
+pub const TAGS_MAX: usize = 8;
+/// Most slack in bytes: 11 bits of 8-byte units.
+pub(crate) const SLACK_MAX: usize = 2047 * 8;
+/// Bytes of a huge value's number.
+pub(crate) const HUGE_REF: usize = 4;
+/// An item without expiry.
+pub const NEVER: u32 = 0;
+
+/// What can be said of an item in one bit. Kept across rewrites unless the writer says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marks(u16);
+
+impl Marks {
+    /// Read at least once since it was stored.
+    pub const FETCHED: Self = Self(1 << 6);
+    /// Marked stale by an invalidation.
+    pub const STALE: Self = Self(1 << 7);
+    /// Somebody was told to recompute it.
+    pub const WON: Self = Self(1 << 8);
+    /// A negative answer: known to be absent.
+    pub const NEGATIVE: Self = Self(1 << 9);
+    /// An object's state.
+    pub const OBJECT: Self = Self(1 << 10);
+    /// Last changed by arithmetic, append or prepend.
+    pub const EDITED: Self = Self(1 << 12);
+
+    /// No mark.
+    pub const fn none() -> Self {
+        Self(0)
+    }
+
+    /// Both's marks.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Without the other's marks.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether all of the other's marks are set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+const HAS_FLAGS: u16 = 1;
+const HAS_STAMP: u16 = 1 << 1;
+const HAS_GRACE: u16 = 1 << 2;
+const HAS_REFRESH: u16 = 1 << 3;
+const HAS_TAGS: u16 = 1 << 4;
+const IS_HUGE: u16 = 1 << 5;
+/// No longer in the index: its bytes wait for the collector.
+const IS_DEAD: u16 = 1 << 11;
+const MARKS: u16 =
+    Marks::FETCHED.0 | Marks::STALE.0 | Marks::WON.0 | Marks::NEGATIVE.0 | Marks::OBJECT.0 | Marks::EDITED.0;
+const SLACK_HIGH_SHIFT: u32 = 13;
+
+/// Bytes of the optional fields but tags, by the low four bits of the state.
+const OPTIONAL: [u8; 16] = {
+    let mut table = [0_u8; 16];
+    let mut bits = 0;
+    while bits < 16 {
+        table[bits] = 4 * (bits as u8 & 1)
+            + 8 * (bits as u8 >> 1 & 1)
+            + 4 * (bits as u8 >> 2 & 1)
+            + 4 * (bits as u8 >> 3);
+        bits += 1;
+    }
+    table
+};
+
+/// What is stored beside key and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attributes<'a> {
+    /// Client flags.
+    pub flags: u32,
+    /// Second (since the server's start) at which it expires; [`NEVER`] is never.
+    pub expiry: u32,
+    /// Second of the last access.
+    pub accessed: u32,
+    /// Its CAS.
+    pub cas: u64,
+    /// The number it counts as of, when that is not its CAS.
+    pub stamp: Option<u64>,
+    /// Second until which it may be served stale after its expiry; 0 is not at all.
+    pub grace_end: u32,
+    /// Second from which it should be refreshed; 0 is never.
+    pub refresh_at: u32,
+    /// Hashes of its tags, [`TAGS_MAX`] at most.
+    pub tags: &'a [u64],
+    /// Its marks.
+    pub marks: Marks,
+}
+
+/// A stored item.
+#[derive(Clone, Copy)]
+pub struct Item<'a> {
+    bytes: &'a [u8],
+    huge: Option<&'a Arc<HugeValue>>,
+}
+
+/// An item's value.
+#[derive(Debug, Clone, Copy)]
+pub enum Value<'a> {
+    /// Lies in the log: copy it while the store is locked.
+    Inline(&'a [u8]),
+    /// Has pages of its own: keep the `Arc` and send it at leisure.
+    Huge(&'a Arc<HugeValue>),
+}
+
+impl Value<'_> {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Huge(huge) => huge.len(),
+        }
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the bytes to `out`.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inline(bytes) => out.extend_from_slice(bytes),
+            Self::Huge(huge) => huge.slices().for_each(|s| out.extend_from_slice(s)),
+        }
+    }
+}
+
+impl<'a> Item<'a> {
+    /// `bytes` begin with an item's header and hold all of it.
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8], huge: Option<&'a Arc<HugeValue>>) -> Self {
+        Self { bytes, huge }
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        let at = key_offset(self.bytes);
+        &self.bytes[at..at + usize::from(self.bytes[0])]
+    }
+
+    /// The value.
+    #[inline]
+    pub fn value(&self) -> Value<'a> {
+        if let Some(huge) = self.huge {
+            return Value::Huge(huge);
+        }
+        let at = key_offset(self.bytes) + usize::from(self.bytes[0]);
+        Value::Inline(&self.bytes[at..at + self.value_len()])
+    }
+
+    /// Bytes of the value.
+    #[inline]
+    pub fn value_len(&self) -> usize {
+        u32_at(self.bytes, 4) as usize
+    }
+
+    /// Client flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        if state(self.bytes) & HAS_FLAGS == 0 { 0 } else { u32_at(self.bytes, HEADER) }
+    }
+
+    /// Its CAS.
+    #[inline]
+    pub fn cas(&self) -> u64 {
+        u64_at(self.bytes, 16)
+    }
+
+    /// The number it counts as of.
+    #[inline]
+    pub fn stamp(&self) -> u64 {
+        stamp(self.bytes)
+    }
+
+    /// Second at which it expires; [`NEVER`] is never.
+    #[inline]
+    pub fn expiry(&self) -> u32 {
+        u32_at(self.bytes, 8)
+    }
+
+    /// Second of the last access.
+    #[inline]
+    pub fn accessed(&self) -> u32 {
+        u32_at(self.bytes, 12)
+    }
+
+    /// Its marks.
+    #[inline]
+    pub fn marks(&self) -> Marks {
+        Marks(state(self.bytes) & MARKS)
+    }
+
+    /// Whether it is just a value: its expiry alone says when it is over, and every reader may have it.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        const SPECIAL: u16 = HAS_GRACE | HAS_REFRESH | HAS_TAGS | Marks::STALE.0 | Marks::NEGATIVE.0;
+        state(self.bytes) & SPECIAL == 0
+    }
+
+    /// Hashes of its tags.
+    pub fn tags(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let bytes = self.bytes;
+        let state = state(bytes);
+        let at = HEADER + usize::from(OPTIONAL[usize::from(state & 15)]);
+        let count = if state & HAS_TAGS == 0 { 0 } else { usize::from(bytes[at]) };
+        (0..count).map(move |i| u64_at(bytes, at + 1 + 8 * i))
+    }
+
+    /// Second until which it may be served stale; 0 is not at all.
+    pub fn grace_end(&self) -> u32 {
+        grace_end(self.bytes)
+    }
+
+    /// Second from which it should be refreshed; 0 is never.
+    pub fn refresh_at(&self) -> u32 {
+        let state = state(self.bytes);
+        if state & HAS_REFRESH == 0 {
+            return 0;
+        }
+        u32_at(self.bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 7)]))
+    }
+
+    /// Everything beside key and value, with the tags put into `room`.
+    pub fn attributes<'r>(&self, room: &'r mut [u64; TAGS_MAX]) -> Attributes<'r> {
+        let mut count = 0;
+        for (slot, tag) in room.iter_mut().zip(self.tags()) {
+            *slot = tag;
+            count += 1;
+        }
+        Attributes {
+            flags: self.flags(),
+            expiry: self.expiry(),
+            accessed: self.accessed(),
+            cas: self.cas(),
+            stamp: (state(self.bytes) & HAS_STAMP != 0).then(|| self.stamp()),
+            grace_end: self.grace_end(),
+            refresh_at: self.refresh_at(),
+            tags: &room[..count],
+            marks: self.marks(),
+        }
+    }
+
+    /// Bytes it takes in the log and outside it, without slack: memcached's `size`.
+    pub fn size(&self) -> usize {
+        key_offset(self.bytes) + usize::from(self.bytes[0]) + self.value_len()
+    }
+}
+
+/// Bytes that an item needs, a multiple of 8.
+pub(crate) fn needed(attributes: &Attributes<'_>, key: usize, stored_value: usize) -> usize {
+    let tags = if attributes.tags.is_empty() { 0 } else { 1 + 8 * attributes.tags.len() };
+    let optional = usize::from(OPTIONAL[usize::from(optional_bits(attributes) & 15)]) + tags;
+    (HEADER + optional + key + stored_value).next_multiple_of(8)
+}
+
+/// Writes an item over `into`, whose whole length it takes: what is beyond [`needed`] is slack.
+///
+/// `stored` is what goes in the value's place: the value's parts, or a huge value's number.
+pub(crate) fn write(
+    into: &mut [u8],
+    key: &[u8],
+    attributes: &Attributes<'_>,
+    value_len: usize,
+    huge: bool,
+    stored: [&[u8]; 2],
+) {
+    let needed = needed(attributes, key.len(), stored[0].len() + stored[1].len());
+    let slack = (into.len() - needed) / 8;
+    debug_assert!(slack * 8 <= SLACK_MAX && key.len() <= 255 && u32::try_from(value_len).is_ok());
+    let state = optional_bits(attributes)
+        | attributes.marks.0
+        | if huge { IS_HUGE } else { 0 }
+        | ((slack >> 8) as u16) << SLACK_HIGH_SHIFT;
+    into[0] = key.len() as u8;
+    into[1] = slack as u8;
+    into[2..4].copy_from_slice(&state.to_le_bytes());
+    into[4..8].copy_from_slice(&(value_len as u32).to_le_bytes());
+    into[8..12].copy_from_slice(&attributes.expiry.to_le_bytes());
+    into[12..16].copy_from_slice(&attributes.accessed.to_le_bytes());
+    into[16..24].copy_from_slice(&attributes.cas.to_le_bytes());
+    let mut at = HEADER;
+    let mut put = |bytes: &[u8]| {
+        into[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    if attributes.flags != 0 {
+        put(&attributes.flags.to_le_bytes());
+    }
+    if let Some(stamp) = attributes.stamp {
+        put(&stamp.to_le_bytes());
+    }
+    if attributes.grace_end != 0 {
+        put(&attributes.grace_end.to_le_bytes());
+    }
+    if attributes.refresh_at != 0 {
+        put(&attributes.refresh_at.to_le_bytes());
+    }
+    if !attributes.tags.is_empty() {
+        put(&[attributes.tags.len() as u8]);
+        attributes.tags.iter().for_each(|t| put(&t.to_le_bytes()));
+    }
+    put(key);
+    put(stored[0]);
+    put(stored[1]);
+}
+
+fn optional_bits(attributes: &Attributes<'_>) -> u16 {
+    debug_assert!(attributes.tags.len() <= TAGS_MAX);
+    let bit = |on: bool, bit: u16| if on { bit } else { 0 };
+    bit(attributes.flags != 0, HAS_FLAGS)
+        | bit(attributes.stamp.is_some(), HAS_STAMP)
+        | bit(attributes.grace_end != 0, HAS_GRACE)
+        | bit(attributes.refresh_at != 0, HAS_REFRESH)
+        | bit(!attributes.tags.is_empty(), HAS_TAGS)
+}
+
+/// Bytes of the item with its slack.
+#[inline]
+pub(crate) fn allotted(bytes: &[u8]) -> usize {
+    let state = state(bytes);
+    let stored = if state & IS_HUGE == 0 { u32_at(bytes, 4) as usize } else { HUGE_REF };
+    let slack = usize::from(bytes[1]) | usize::from(state >> SLACK_HIGH_SHIFT) << 8;
+    (key_offset(bytes) + usize::from(bytes[0]) + stored).next_multiple_of(8) + slack * 8
+}
+
+/// Whether its value has pages of its own; its number in the table of huge values then.
+#[inline]
+pub(crate) fn huge_number(bytes: &[u8]) -> Option<u32> {
+    if state(bytes) & IS_HUGE == 0 {
+        return None;
+    }
+    Some(u32_at(bytes, key_offset(bytes) + usize::from(bytes[0])))
+}
+
+#[inline]
+pub(crate) fn is_dead(bytes: &[u8]) -> bool {
+    state(bytes) & IS_DEAD != 0
+}
+
+pub(crate) fn set_dead(bytes: &mut [u8]) {
+    set_state(bytes, state(bytes) | IS_DEAD);
+}
+
+/// The second from which it is of no use to anybody; [`NEVER`] is never.
+#[inline]
+pub(crate) fn dead_at(bytes: &[u8]) -> u32 {
+    let expiry = u32_at(bytes, 8);
+    if expiry == NEVER { NEVER } else { expiry.max(grace_end(bytes)) }
+}
+
+#[inline]
+pub(crate) fn stamp(bytes: &[u8]) -> u64 {
+    let state = state(bytes);
+    if state & HAS_STAMP == 0 {
+        return u64_at(bytes, 16);
+    }
+    u64_at(bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 1)]))
+}
+
+pub(crate) fn set_marks(bytes: &mut [u8], marks: Marks) {
+    set_state(bytes, state(bytes) & !MARKS | marks.0);
+}
+
+pub(crate) fn set_expiry(bytes: &mut [u8], expiry: u32) {
+    bytes[8..12].copy_from_slice(&expiry.to_le_bytes());
+}
+
+pub(crate) fn set_accessed(bytes: &mut [u8], second: u32) {
+    bytes[12..16].copy_from_slice(&second.to_le_bytes());
+}
+
+pub(crate) fn set_cas(bytes: &mut [u8], cas: u64) {
+    bytes[16..24].copy_from_slice(&cas.to_le_bytes());
+}
+
+#[inline]
+fn key_offset(bytes: &[u8]) -> usize {
+    let state = state(bytes);
+    let at = HEADER + usize::from(OPTIONAL[usize::from(state & 15)]);
+    if state & HAS_TAGS == 0 { at } else { at + 1 + 8 * usize::from(bytes[at]) }
+}
+
+fn grace_end(bytes: &[u8]) -> u32 {
+    let state = state(bytes);
+    if state & HAS_GRACE == 0 {
+        return 0;
+    }
+    u32_at(bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 3)]))
+}
+
+#[inline]
+fn state(bytes: &[u8]) -> u16 {
+    u16::from_le_bytes([bytes[2], bytes[3]])
+}
+
+fn set_state(bytes: &mut [u8], state: u16) {
+    bytes[2..4].copy_from_slice(&state.to_le_bytes());
+}
+
+#[inline]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[inline]
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_plain_item_of_132_bytes_takes_160() {
+        let attributes = Attributes { cas: 1, ..Attributes::default() };
+        assert_eq!(needed(&attributes, 32, 100), 160);
+        assert_eq!(needed(&Attributes { flags: 1, ..attributes }, 32, 100), 160);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            flags: u32, expiry: u32, accessed: u32, cas: u64, stamp: Option<u64>, grace_end: u32, refresh_at: u32,
+            tags in prop::collection::vec(any::<u64>(), 0..=TAGS_MAX), marks: u16,
+            key in prop::collection::vec(any::<u8>(), 1..=250), value in prop::collection::vec(any::<u8>(), 0..600),
+            cut in 0_usize..600, slack in 0_usize..=SLACK_MAX / 8,
+        ) {
+            let attributes = Attributes {
+                flags, expiry, accessed, cas, stamp, grace_end, refresh_at, tags: &tags, marks: Marks(marks & MARKS),
+            };
+            let needed = needed(&attributes, key.len(), value.len());
+            let mut bytes = vec![0xEE; needed + slack * 8 + 8];
+            let end = bytes.len() - 8;
+            let (a, b) = value.split_at(cut.min(value.len()));
+            write(&mut bytes[..end], &key, &attributes, value.len(), false, [a, b]);
+            prop_assert_eq!(allotted(&bytes), end);
+            prop_assert_eq!(&bytes[end..], &[0xEE; 8]);
+            let item = Item::new(&bytes[..end], None);
+            prop_assert_eq!(item.key(), &key[..]);
+            prop_assert!(matches!(item.value(), Value::Inline(v) if v == &value[..]));
+            let mut room = [0; TAGS_MAX];
+            prop_assert_eq!(item.attributes(&mut room), attributes);
+            prop_assert_eq!(item.stamp(), stamp.unwrap_or(cas));
+            set_dead(&mut bytes);
+            prop_assert!(is_dead(&bytes));
+            prop_assert_eq!(allotted(&bytes), end);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Items in bounded memory: a bucketed index over a log of segments, with S3-FIFO eviction.
+//!
+//! [`Memory`] is the one budget, shared by all shards. A [`Store`] is one shard: an index, a log of segments
+//! in two queues, a ghost queue, and huge values in pages of their own. A store does no I/O, reads no clock and takes no lock.
+
+mod evict;
+mod ghost;
+mod huge;
+mod index;
+mod item;
+mod memory;
+mod segment;
+mod stats;
+mod store;
+
+pub use evict::Evicted;
+pub use huge::HugeValue;
+pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
+pub use memory::{Memory, PAGE_BYTES, Run};
+pub use stats::{StoreStats, StoreUsage};
+pub use store::{Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};

@@ -1,0 +1,504 @@
+//! The one budget: a reservation of address space from which index pages, segments, huge values and
+//! ghost tables are taken, page by page.
+//!
+//! [`Memory`] is shared by all shards. It hands out [`Run`]s, each the sole owner of its pages until it
+//! is dropped; a run never moves. Pages beyond the limit are never handed out, so the limit is a promise
+//! about resident memory.
+//!
+//! # Invariants
+//! * A page belongs to at most one live [`Run`] (its bit in `free` is then clear).
+//! * `used` pages = limit at most, unless the limit was lowered below what was in use.
+#![expect(unsafe_code, reason = "maps memory and hands out slices of it")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Bytes of a page, the unit of allocation.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A reservation of address space, and which of its pages are in use. See the module's text.
+pub struct Memory {
+    base: NonNull<u8>,
+    reserved_pages: usize,
+    /// Guards the bitmaps; held for a scan of the bitmap at most.
+    pages: Mutex<Pages>,
+    used: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+// SAFETY: `base` is only turned into references through a `Run`, which owns its pages alone.
+unsafe impl Send for Memory {}
+// SAFETY: as above; the bitmaps are behind a mutex.
+unsafe impl Sync for Memory {}
+
+struct Pages {
+    /// Bit set: the page is free.
+    free: Vec<u64>,
+    /// Bit set: the page was handed out since its memory was last given back to the system.
+    touched: Vec<u64>,
+    /// Bit set: free and touched at the last [`Memory::purge`]; cleared when handed out.
+    aged: Vec<u64>,
+    /// Pages that can be read and written: [0, mapped).
+    mapped: usize,
+    /// Where the last search for an aligned run of 2^n pages ended, by n: runs of a size stay together,
+    /// so that index pages do not break up the room for segments.
+    cursors: [usize; 64],
+}
+
+impl Memory {
+    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later.
+    ///
+    /// # Errors
+    /// The system's, when it has not so much address space.
+    pub fn new(limit_bytes: usize) -> std::io::Result<Arc<Self>> {
+        let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
+        let reserved_pages = limit.saturating_mul(if cfg!(miri) { 1 } else { 4 }).next_multiple_of(64);
+        let base = os::reserve(reserved_pages * PAGE_BYTES)?;
+        let words = reserved_pages / 64;
+        let memory = Self {
+            base,
+            reserved_pages,
+            pages: Mutex::new(Pages {
+                free: vec![0; words],
+                touched: vec![0; words],
+                aged: vec![0; words],
+                mapped: 0,
+                cursors: [0; 64],
+            }),
+            used: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
+        };
+        memory.set_limit(limit * PAGE_BYTES)?;
+        Ok(Arc::new(memory))
+    }
+
+    /// Asks the system to back the memory with large pages: fewer misses of the translation buffer, and
+    /// up to 2 MiB resident for the first byte touched.
+    ///
+    /// # Errors
+    /// The system's, when it has no transparent large pages.
+    pub fn use_large_pages(&self) -> std::io::Result<()> {
+        os::large_pages(self.base, self.reserved_pages * PAGE_BYTES)
+    }
+
+    /// Raises or lowers the limit. Lowering frees nothing by itself: who owns pages must give them back.
+    ///
+    /// # Errors
+    /// `InvalidInput` above four times the first limit; the system's when it refuses the memory.
+    pub fn set_limit(&self, limit_bytes: usize) -> std::io::Result<()> {
+        let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
+        if limit > self.reserved_pages {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "the limit can be raised to four times what the server was started with",
+            ));
+        }
+        let mut pages = self.lock();
+        let mapped = limit.next_multiple_of(64).max(pages.mapped);
+        if mapped > pages.mapped {
+            os::commit(self.base, pages.mapped * PAGE_BYTES, mapped * PAGE_BYTES)?;
+            let from = pages.mapped / 64;
+            pages.free[from..mapped / 64].fill(u64::MAX);
+            pages.mapped = mapped;
+        }
+        self.limit.store(limit, Relaxed);
+        Ok(())
+    }
+
+    /// Bytes that may be handed out in all.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit.load(Relaxed) * PAGE_BYTES
+    }
+
+    /// Bytes handed out.
+    pub fn used_bytes(&self) -> usize {
+        self.used.load(Relaxed) * PAGE_BYTES
+    }
+
+    /// Bytes that may still be handed out: 0 when the limit was lowered below what is in use.
+    pub fn free_bytes(&self) -> usize {
+        self.limit.load(Relaxed).saturating_sub(self.used.load(Relaxed)) * PAGE_BYTES
+    }
+
+    /// Where offsets are counted from, for the segment log, which brings its own checks.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes of address space from which locations are counted.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_pages * PAGE_BYTES
+    }
+
+    /// The reservation's addresses, for whoever asks the system about them.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.base.as_ptr().addr();
+        start..start + self.reserved_bytes()
+    }
+
+    /// A run of `bytes` (a power of two of whole pages) at an offset that is a multiple of `bytes`.
+    pub fn aligned(self: &Arc<Self>, bytes: usize) -> Option<Run> {
+        let count = bytes / PAGE_BYTES;
+        debug_assert!(bytes.is_multiple_of(PAGE_BYTES) && count.is_power_of_two());
+        let mut pages = self.lock();
+        if !self.has_room(count) {
+            return None;
+        }
+        let at = pages.find_aligned(count)?;
+        Some(self.take(&mut pages, at, count))
+    }
+
+    /// Runs that together hold `bytes`, as few as there are; `None` when there is not so much free.
+    pub fn scattered(self: &Arc<Self>, bytes: usize) -> Option<Vec<Run>> {
+        let mut wanted = bytes.div_ceil(PAGE_BYTES);
+        let mut pages = self.lock();
+        if !self.has_room(wanted) {
+            return None;
+        }
+        if let Some(at) = pages.find_run_from_top(wanted) {
+            return Some(vec![self.take(&mut pages, at, wanted)]);
+        }
+        let mut runs = Vec::new();
+        while wanted > 0 {
+            // The limit counts pages, so that many are free somewhere.
+            let (at, count) = pages.top_run(wanted)?;
+            runs.push(self.take(&mut pages, at, count));
+            wanted -= count;
+        }
+        Some(runs)
+    }
+
+    /// Gives the memory of pages that were free at the last call and still are back to the system.
+    /// Returns the bytes given back. Called once a minute.
+    pub fn purge(&self) -> usize {
+        let mut pages = self.lock();
+        let mut purged = 0;
+        for word in 0..pages.mapped / 64 {
+            let idle = pages.free[word] & pages.touched[word];
+            let mut due = idle & pages.aged[word];
+            pages.aged[word] = idle;
+            while due != 0 {
+                let first = due.trailing_zeros() as usize;
+                let count = (due >> first).trailing_ones() as usize;
+                os::discard(self.base, (word * 64 + first) * PAGE_BYTES, count * PAGE_BYTES);
+                purged += count;
+                let mask = mask(first, count);
+                due &= !mask;
+                pages.touched[word] &= !mask;
+                pages.aged[word] &= !mask;
+            }
+        }
+        purged * PAGE_BYTES
+    }
+
+    fn has_room(&self, count: usize) -> bool {
+        self.used.load(Relaxed) + count <= self.limit.load(Relaxed)
+    }
+
+    fn take(self: &Arc<Self>, pages: &mut Pages, at: usize, count: usize) -> Run {
+        pages.mark(at, count, false);
+        self.used.fetch_add(count, Relaxed);
+        Run { memory: Arc::clone(self), page: at, count }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().expect("nobody panics with the page lock held")
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        os::release(self.base, self.reserved_pages * PAGE_BYTES);
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory")
+            .field("used", &self.used_bytes())
+            .field("limit", &self.limit_bytes())
+            .finish()
+    }
+}
+
+impl Pages {
+    /// First free run of `count` pages at a multiple of `count`, searched from the last find onwards.
+    fn find_aligned(&mut self, count: usize) -> Option<usize> {
+        let words = self.mapped / 64;
+        let span = count.div_ceil(64);
+        let cursor = count.trailing_zeros() as usize;
+        let start = self.cursors[cursor] / span * span;
+        let at = (start..words).step_by(span).chain((0..start).step_by(span)).find_map(|word| {
+            if word + span > words {
+                return None;
+            }
+            if count >= 64 {
+                return self.free[word..word + span].iter().all(|w| *w == u64::MAX).then_some(word * 64);
+            }
+            (0..64)
+                .step_by(count)
+                .find(|bit| self.free[word] & mask(*bit, count) == mask(*bit, count))
+                .map(|bit| word * 64 + bit)
+        })?;
+        self.cursors[cursor] = at / 64;
+        Some(at)
+    }
+
+    /// The free run of at least `count` pages that lies highest, cut to its upper end.
+    fn find_run_from_top(&self, count: usize) -> Option<usize> {
+        let mut run = 0;
+        for word in (0..self.mapped / 64).rev() {
+            match self.free[word] {
+                0 => run = 0,
+                u64::MAX if run + 64 < count => run += 64,
+                bits => {
+                    for bit in (0..64).rev() {
+                        run = if bits >> bit & 1 == 1 { run + 1 } else { 0 };
+                        if run == count {
+                            return Some(word * 64 + bit);
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The highest free run, at most `most` pages of its upper end.
+    fn top_run(&self, most: usize) -> Option<(usize, usize)> {
+        let word = (0..self.mapped / 64).rev().find(|w| self.free[*w] != 0)?;
+        let top = 63 - self.free[word].leading_zeros() as usize;
+        let count = (self.free[word] << (63 - top)).leading_ones() as usize;
+        let count = count.min(most);
+        Some((word * 64 + top + 1 - count, count))
+    }
+
+    fn mark(&mut self, at: usize, count: usize, free: bool) {
+        let mut page = at;
+        while page < at + count {
+            let (word, bit) = (page / 64, page % 64);
+            let n = (64 - bit).min(at + count - page);
+            let mask = mask(bit, n);
+            if free {
+                debug_assert_eq!(self.free[word] & mask, 0, "page freed twice");
+                self.free[word] |= mask;
+            } else {
+                debug_assert_eq!(self.free[word] & mask, mask, "page taken twice");
+                self.free[word] &= !mask;
+                self.touched[word] |= mask;
+                self.aged[word] &= !mask;
+            }
+            page += n;
+        }
+    }
+}
+
+/// `count` bits (1..=64) from `bit` upwards.
+fn mask(bit: usize, count: usize) -> u64 {
+    (u64::MAX >> (64 - count)) << bit
+}
+
+/// Pages that are their holder's alone until it drops them. Their content is whatever was there before.
+pub struct Run {
+    memory: Arc<Memory>,
+    page: usize,
+    count: usize,
+}
+
+impl Run {
+    /// Offset of the first byte in the reservation.
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.page * PAGE_BYTES
+    }
+
+    /// Length in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a run has at least one page")]
+    pub fn len(&self) -> usize {
+        self.count * PAGE_BYTES
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the pages are mapped and belong to this run alone (`Memory::take`), and `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.memory.base.as_ptr().add(self.offset()), self.len()) }
+    }
+
+    /// The bytes, to write.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.base.as_ptr().add(self.offset()), self.len()) }
+    }
+
+    /// Address of the first byte, for the index and the segment log, which bring their own checks.
+    #[inline]
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        // SAFETY: the offset lies inside the reservation.
+        unsafe { self.memory.base.add(self.offset()) }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.memory.lock().mark(self.page, self.count, true);
+        self.memory.used.fetch_sub(self.count, Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Run({:#x}..{:#x})", self.offset(), self.offset() + self.len())
+    }
+}
+
+#[cfg(not(miri))]
+mod os {
+    //! Address space from the system: reserved without memory, committed page by page as it is touched.
+    use std::ptr::NonNull;
+
+    use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+    pub(super) fn reserve(bytes: usize) -> std::io::Result<NonNull<u8>> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags)? };
+        NonNull::new(base.cast()).ok_or_else(|| std::io::Error::other("the system mapped address 0"))
+    }
+
+    pub(super) fn commit(base: NonNull<u8>, from: usize, to: usize) -> std::io::Result<()> {
+        // SAFETY: [from, to) lies inside the reservation and nothing refers to it yet.
+        unsafe {
+            rustix::mm::mprotect(
+                base.as_ptr().add(from).cast(),
+                to - from,
+                MprotectFlags::READ | MprotectFlags::WRITE,
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn discard(base: NonNull<u8>, offset: usize, bytes: usize) {
+        // SAFETY: the pages are free (checked under the page lock, which is held), so nothing refers to them.
+        let done =
+            unsafe { rustix::mm::madvise(base.as_ptr().add(offset).cast(), bytes, Advice::LinuxDontNeed) };
+        debug_assert!(done.is_ok(), "{done:?}");
+    }
+
+    pub(super) fn large_pages(base: NonNull<u8>, bytes: usize) -> std::io::Result<()> {
+        // SAFETY: the whole reservation; what it holds stays as it is.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage)? };
+        Ok(())
+    }
+
+    pub(super) fn release(base: NonNull<u8>, bytes: usize) {
+        // SAFETY: the last owner goes; every `Run` holds an `Arc` of it.
+        let done = unsafe { rustix::mm::munmap(base.as_ptr().cast(), bytes) };
+        debug_assert!(done.is_ok(), "{done:?}");
+    }
+}
+
+#[cfg(miri)]
+mod os {
+    //! The same from the allocator, which Miri can watch.
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, super::PAGE_BYTES).expect("a sane size")
+    }
+
+    pub(super) fn reserve(bytes: usize) -> std::io::Result<NonNull<u8>> {
+        // SAFETY: the size is not 0.
+        NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })
+            .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "same signature as the real one")]
+    pub(super) fn commit(_: NonNull<u8>, _: usize, _: usize) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn discard(base: NonNull<u8>, offset: usize, bytes: usize) {
+        // SAFETY: as in the real one.
+        unsafe { base.add(offset).write_bytes(0, bytes) };
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "same signature as the real one")]
+    pub(super) fn large_pages(_: NonNull<u8>, _: usize) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn release(base: NonNull<u8>, bytes: usize) {
+        // SAFETY: from `reserve` with the same layout.
+        unsafe { dealloc(base.as_ptr(), layout(bytes)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn runs_are_disjoint_and_come_back() {
+        let memory = Memory::new(MIB).unwrap();
+        let mut runs: Vec<Run> = (0..8).map(|_| memory.aligned(128 << 10).unwrap()).collect();
+        assert!(memory.aligned(PAGE_BYTES).is_none());
+        for (i, run) in runs.iter_mut().enumerate() {
+            assert_eq!(run.offset() % run.len(), 0);
+            run.bytes_mut().fill(i as u8);
+        }
+        for (i, run) in runs.iter().enumerate() {
+            assert!(run.bytes().iter().all(|b| *b == i as u8));
+        }
+        runs.clear();
+        assert_eq!(memory.used_bytes(), 0);
+        assert_eq!(memory.scattered(MIB).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn scattered_takes_the_last_page() {
+        let memory = Memory::new(64 * PAGE_BYTES).unwrap();
+        let mut pages: Vec<Option<Run>> = (0..64).map(|_| memory.aligned(PAGE_BYTES)).collect();
+        pages.iter_mut().step_by(2).for_each(|p| *p = None);
+        assert!(memory.scattered(33 * PAGE_BYTES).is_none());
+        let runs = memory.scattered(32 * PAGE_BYTES).unwrap();
+        assert_eq!(runs.iter().map(Run::len).sum::<usize>(), 32 * PAGE_BYTES);
+        assert_eq!(memory.free_bytes(), 0);
+    }
+
+    #[test]
+    fn the_limit_moves() {
+        let memory = Memory::new(MIB).unwrap();
+        let all = memory.scattered(MIB).unwrap();
+        if !cfg!(miri) {
+            memory.set_limit(2 * MIB).unwrap();
+            assert!(memory.scattered(MIB).is_some());
+            assert!(memory.set_limit(5 * MIB).is_err());
+        }
+        memory.set_limit(MIB / 2).unwrap();
+        assert_eq!(memory.free_bytes(), 0);
+        drop(all);
+        assert!(memory.scattered(MIB).is_none());
+        assert!(memory.scattered(MIB / 2).is_some());
+    }
+
+    #[test]
+    fn idle_pages_are_given_back_at_the_second_purge() {
+        let memory = Memory::new(MIB).unwrap();
+        let mut run = memory.aligned(PAGE_BYTES * 4).unwrap();
+        run.bytes_mut().fill(7);
+        assert_eq!(memory.purge(), 0);
+        drop(run);
+        assert_eq!(memory.purge(), 0);
+        assert_eq!(memory.purge(), 4 * PAGE_BYTES);
+        assert_eq!(memory.purge(), 0);
+        assert!(memory.scattered(MIB).unwrap()[0].bytes().iter().all(|b| *b == 0));
+    }
+}

@@ -1,0 +1,442 @@
+//! The log of a shard: segments that are filled from front to back and emptied whole.
+//!
+//! An item is known by its *location*: its offset in the reservation in units of 8 bytes, plus 1. A segment
+//! is in one of two queues and one TTL class; one segment of each pair is *open* and takes appends, the
+//! others are *sealed*. The log knows how many live bytes a segment holds, not which: the index does.
+//!
+//! # Invariants
+//! * Locations handed out lie in segments of this log, never across a segment's end.
+//! * A segment's `live_bytes` and `live_items` are what [`Log::add`] and [`Log::remove`] say they are.
+#![expect(unsafe_code, reason = "items lie in segments, reached by location")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::item::NEVER;
+use crate::memory::{Memory, Run};
+
+/// Which of the two S3-FIFO queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// Where new keys begin.
+    Small = 0,
+    /// For what was used while in the small queue, or came back soon after leaving it.
+    Main = 1,
+}
+
+/// A shard's segments. See the module's text.
+pub(crate) struct Log {
+    memory: Arc<Memory>,
+    base: NonNull<u8>,
+    shift: u32,
+    segments: Vec<Option<Segment>>,
+    /// Segment number (offset / segment bytes) → index in `segments`, [`NONE`] if not ours.
+    by_number: Vec<u32>,
+    /// Segments kept in hand: the collector's, and one for whoever appends.
+    spare: Vec<Run>,
+    open: [Vec<u32>; 2],
+    sequence: u64,
+    /// Bytes of the sealed and open segments of each queue, and of the huge values that they name.
+    queue_bytes: [usize; 2],
+    classes: u8,
+    /// May take segments from the memory; else only what it frees itself.
+    may_grow: bool,
+}
+
+// SAFETY: `base` leads into the reservation, of which the log touches only the segments it owns.
+unsafe impl Send for Log {}
+
+/// One segment's account.
+pub(crate) struct Segment {
+    run: Run,
+    pub(crate) queue: Queue,
+    pub(crate) class: u8,
+    pub(crate) state: State,
+    /// Where the next item goes.
+    pub(crate) filled: usize,
+    pub(crate) live_bytes: usize,
+    pub(crate) live_items: usize,
+    /// Pages of the huge values that its items name.
+    pub(crate) huge_bytes: usize,
+    /// Order of sealing: the lowest is the oldest.
+    pub(crate) sequence: u64,
+    /// Latest second at which one of its items dies; [`NEVER`] when one never does.
+    dead_at: u32,
+    /// Highest stamp of its items.
+    stamp: u64,
+}
+
+/// What may happen to a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Takes appends.
+    Open,
+    /// Full: may be collected.
+    Sealed,
+    /// Being emptied.
+    Collected,
+}
+
+const NONE: u32 = u32::MAX;
+/// Segments that only the collector may take: it must be able to copy one segment's survivors.
+const RESERVE: usize = 1;
+/// Cache lines of an item that are fetched ahead: header, key and a value of some 100 bytes.
+const PREFETCH_LINES: usize = 4;
+/// Spare segments kept in hand.
+const SPARES: usize = 2;
+/// A segment is sealed when its items name huge values of so many times its size: an eighth of a shard of 256
+/// segments, to which the rest of the segment, if it stays empty, adds 3 %.
+const HEAVY: usize = 32;
+/// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
+const OCTAVES: u32 = 22;
+
+impl Log {
+    /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least).
+    /// `None` when the memory has not even the reserve.
+    pub(crate) fn new(memory: Arc<Memory>, segment_bytes: usize, classes: u8) -> Option<Self> {
+        let spare = (0..SPARES).map(|_| memory.aligned(segment_bytes)).collect::<Option<Vec<_>>>()?;
+        Some(Self {
+            base: memory.base(),
+            shift: segment_bytes.trailing_zeros(),
+            segments: Vec::new(),
+            by_number: Vec::new(),
+            spare,
+            open: [vec![NONE; usize::from(classes)], vec![NONE; usize::from(classes)]],
+            sequence: 0,
+            queue_bytes: [0; 2],
+            classes,
+            may_grow: true,
+            memory,
+        })
+    }
+
+    /// Bytes of a segment.
+    pub(crate) fn segment_bytes(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// The TTL class of an item stored at `now`: octaves of its TTL, the last class for those without.
+    pub(crate) fn class(&self, now: u32, dead_at: u32) -> u8 {
+        if dead_at == NEVER || self.classes == 1 {
+            return self.classes - 1;
+        }
+        let octave = dead_at.saturating_sub(now).max(1).ilog2();
+        let class = octave * (u32::from(self.classes) - 1) / OCTAVES;
+        (class as u8).min(self.classes - 2)
+    }
+
+    /// Room for `bytes` in the open segment of `queue` and `class`, or in a new one. The last spare segment is
+    /// the collector's. `None`: there is no segment to be had.
+    pub(crate) fn append(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+        if !self.has_room(queue, class, bytes) {
+            let run = self.new_segment()?;
+            self.open(queue, class, run);
+        }
+        self.take(queue, class, bytes)
+    }
+
+    /// Room for `bytes` in any open segment of the queue: the class is a preference.
+    pub(crate) fn append_anywhere(&mut self, queue: Queue, bytes: usize) -> Option<u64> {
+        let class = (0..self.classes).find(|class| self.has_room(queue, *class, bytes))?;
+        self.take(queue, class, bytes)
+    }
+
+    /// The collector's: room for an item that stays. The last spare is taken when nothing else has room, and
+    /// what comes after it can go there whatever its class: it takes all that lived in one segment.
+    pub(crate) fn append_survivor(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+        if let Some(location) = self.append(queue, class, bytes) {
+            return Some(location);
+        }
+        if let Some(location) = self.append_anywhere(queue, bytes) {
+            return Some(location);
+        }
+        let run = self.spare.pop()?;
+        self.open(queue, class, run);
+        self.take(queue, class, bytes)
+    }
+
+    fn take(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+        debug_assert!(bytes.is_multiple_of(8) && self.has_room(queue, class, bytes));
+        let segment = self.segments[self.open[queue as usize][usize::from(class)] as usize].as_mut()?;
+        let offset = segment.run.offset() + segment.filled;
+        segment.filled += bytes;
+        Some(offset as u64 / 8 + 1)
+    }
+
+    /// Whether an append needs no new segment.
+    #[inline]
+    pub(crate) fn has_room(&self, queue: Queue, class: u8, bytes: usize) -> bool {
+        let open = self.open[queue as usize][usize::from(class)];
+        open != NONE
+            && self.segments[open as usize].as_ref().is_some_and(|s| s.filled + bytes <= self.segment_bytes())
+    }
+
+    /// Takes spare segments from the memory while it has some. True: there are as many as there should be.
+    pub(crate) fn refill(&mut self) -> bool {
+        while self.spare.len() < SPARES {
+            if !self.may_grow {
+                return false;
+            }
+            match self.memory.aligned(self.segment_bytes()) {
+                Some(run) => self.spare.push(run),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether the collector has nothing to copy survivors to.
+    pub(crate) fn is_reserve_gone(&self) -> bool {
+        self.spare.is_empty()
+    }
+
+    fn new_segment(&mut self) -> Option<Run> {
+        if self.spare.len() > RESERVE {
+            return self.spare.pop();
+        }
+        if self.may_grow { self.memory.aligned(self.segment_bytes()) } else { None }
+    }
+
+    /// Allows or forbids to take segments from the memory.
+    pub(crate) fn set_may_grow(&mut self, may_grow: bool) {
+        self.may_grow = may_grow;
+    }
+
+    fn open(&mut self, queue: Queue, class: u8, run: Run) {
+        let previous = self.open[queue as usize][usize::from(class)];
+        if previous != NONE {
+            self.seal(previous);
+        }
+        let number = run.offset() >> self.shift;
+        let segment = Segment {
+            run,
+            queue,
+            class,
+            state: State::Open,
+            filled: 0,
+            live_bytes: 0,
+            live_items: 0,
+            huge_bytes: 0,
+            sequence: u64::MAX,
+            dead_at: 1,
+            stamp: 0,
+        };
+        let index = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
+        if index == self.segments.len() {
+            self.segments.push(None);
+        }
+        self.segments[index] = Some(segment);
+        if self.by_number.len() <= number {
+            self.by_number.resize(number + 1, NONE);
+        }
+        self.by_number[number] = index as u32;
+        self.open[queue as usize][usize::from(class)] = index as u32;
+        self.queue_bytes[queue as usize] += self.segment_bytes();
+    }
+
+    fn seal(&mut self, index: u32) {
+        self.sequence += 1;
+        let segment = self.segments[index as usize].as_mut().expect("an open segment exists");
+        segment.state = State::Sealed;
+        segment.sequence = self.sequence;
+        self.open[segment.queue as usize][usize::from(segment.class)] = NONE;
+    }
+
+    /// Seals the fullest open segment, for a collector that finds no sealed one. False: nothing is open.
+    pub(crate) fn seal_fullest(&mut self) -> bool {
+        let fullest = self
+            .iter()
+            .filter(|(_, s)| s.state == State::Open && s.filled > 0)
+            .max_by_key(|(_, s)| s.filled)
+            .map(|(index, _)| index);
+        fullest.map(|index| self.seal(index)).is_some()
+    }
+
+    /// An item of `bytes` at `location` has become live.
+    pub(crate) fn add(&mut self, location: u64, bytes: usize, huge_bytes: usize, dead_at: u32, stamp: u64) {
+        let segment = self.segment_of_mut(location);
+        segment.live_bytes += bytes;
+        segment.live_items += 1;
+        segment.huge_bytes += huge_bytes;
+        segment.cover(dead_at, stamp);
+        let (queue, weighs, state) = (segment.queue, segment.huge_bytes, segment.state);
+        self.queue_bytes[queue as usize] += huge_bytes;
+        // Else a queue of huge values would be one open segment, which leaves all at once. Without a spare the
+        // collector may need it still.
+        if state == State::Open && weighs > self.segment_bytes() * HEAVY && !self.spare.is_empty() {
+            self.seal(self.index_of(location) as u32);
+        }
+    }
+
+    /// The item at `location` is live no more.
+    pub(crate) fn remove(&mut self, location: u64, bytes: usize, huge_bytes: usize) {
+        let segment = self.segment_of_mut(location);
+        segment.live_bytes -= bytes;
+        segment.live_items -= 1;
+        segment.huge_bytes -= huge_bytes;
+        let queue = segment.queue;
+        self.queue_bytes[queue as usize] -= huge_bytes;
+    }
+
+    /// The item at `location` was changed where it stands.
+    pub(crate) fn cover(&mut self, location: u64, dead_at: u32, stamp: u64) {
+        self.segment_of_mut(location).cover(dead_at, stamp);
+    }
+
+    /// Gives an emptied segment back: kept in hand while there are too few, unless `to_memory`.
+    pub(crate) fn free(&mut self, index: u32, to_memory: bool) {
+        let segment = self.segments[index as usize].take().expect("a collected segment exists");
+        debug_assert!(
+            segment.state == State::Collected && segment.live_items == 0 && segment.huge_bytes == 0
+        );
+        self.by_number[segment.run.offset() >> self.shift] = NONE;
+        self.queue_bytes[segment.queue as usize] -= self.segment_bytes();
+        if self.spare.len() < if to_memory { RESERVE } else { SPARES } {
+            self.spare.push(segment.run);
+        }
+    }
+
+    /// Gives the second spare back to the memory. False: there is none.
+    pub(crate) fn release_spare(&mut self) -> bool {
+        self.spare.len() > RESERVE && self.spare.pop().is_some()
+    }
+
+    /// All segments.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        self.segments.iter().enumerate().filter_map(|(i, s)| Some((i as u32, s.as_ref()?)))
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Segment> {
+        self.segments.get(index as usize)?.as_ref()
+    }
+
+    /// The segment is to be emptied: it takes no appends from now on.
+    pub(crate) fn collect(&mut self, index: u32) {
+        if self.get(index).is_some_and(|s| s.state == State::Open) {
+            self.seal(index);
+        }
+        if let Some(segment) = self.segments[index as usize].as_mut() {
+            segment.state = State::Collected;
+        }
+    }
+
+    /// The segment that holds the item at `location`.
+    pub(crate) fn segment_of(&self, location: u64) -> &Segment {
+        self.segments[self.index_of(location)].as_ref().expect("locations lie in segments of ours")
+    }
+
+    fn segment_of_mut(&mut self, location: u64) -> &mut Segment {
+        let index = self.index_of(location);
+        self.segments[index].as_mut().expect("locations lie in segments of ours")
+    }
+
+    fn index_of(&self, location: u64) -> usize {
+        self.by_number[offset(location) >> self.shift] as usize
+    }
+
+    /// Bytes of a queue: its segments and the huge values they name.
+    pub(crate) fn queue_bytes(&self, queue: Queue) -> usize {
+        self.queue_bytes[queue as usize]
+    }
+
+    /// Bytes of the budget it holds: segments, spares, and the huge values that its items name.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.queue_bytes[0] + self.queue_bytes[1] + self.spare.len() * self.segment_bytes()
+    }
+
+    /// The bytes from `location` to the end of its segment: an item and what lies behind it.
+    #[inline]
+    pub(crate) fn bytes(&self, location: u64) -> &[u8] {
+        let (offset, len) = self.check(location);
+        // SAFETY: `check` made sure that the bytes lie in a segment that this log owns, and `self` is
+        // borrowed for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
+    }
+
+    /// The same, to write.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, location: u64) -> &mut [u8] {
+        let (offset, len) = self.check(location);
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(offset), len) }
+    }
+
+    /// Asks the processor to fetch the item's first [`PREFETCH_LINES`].
+    #[inline]
+    pub(crate) fn prefetch(&self, location: u64) {
+        let (offset, len) = self.check(location);
+        for line in (0..len.min(PREFETCH_LINES * 64)).step_by(64) {
+            // SAFETY: `check`: the segment reaches beyond it.
+            crate::index::prefetch(unsafe { self.base.add(offset + line) });
+        }
+    }
+
+    /// Offset and bytes to the segment's end. Panics unless the segment is ours: serving some other
+    /// item's bytes would be worse than going down.
+    #[inline]
+    fn check(&self, location: u64) -> (usize, usize) {
+        let offset = offset(location);
+        let number = offset >> self.shift;
+        assert!(self.by_number[number] != NONE, "location outside the log");
+        (offset, ((number + 1) << self.shift) - offset)
+    }
+
+    /// Copies an item to another place.
+    pub(crate) fn copy(&mut self, from: u64, to: u64, bytes: usize) {
+        let (source, room) = self.check(from);
+        let (target, target_room) = self.check(to);
+        assert!(bytes <= room && bytes <= target_room && source.abs_diff(target) >= bytes);
+        // SAFETY: both lie in segments of ours for `bytes` bytes and do not overlap (asserted above).
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.base.as_ptr().add(source),
+                self.base.as_ptr().add(target),
+                bytes,
+            );
+        }
+    }
+
+    /// Location of the byte `at` of a segment.
+    pub(crate) fn location(&self, index: u32, at: usize) -> Option<u64> {
+        let segment = self.get(index)?;
+        Some((segment.run.offset() + at) as u64 / 8 + 1)
+    }
+}
+
+impl Segment {
+    fn cover(&mut self, dead_at: u32, stamp: u64) {
+        if self.dead_at != NEVER {
+            self.dead_at = if dead_at == NEVER { NEVER } else { self.dead_at.max(dead_at) };
+        }
+        self.stamp = self.stamp.max(stamp);
+    }
+
+    /// Nothing in it can be served any more.
+    pub(crate) fn is_dead(&self, now: u32, floor: u64) -> bool {
+        self.live_items == 0 || self.dead_at != NEVER && self.dead_at <= now || self.stamp < floor
+    }
+
+    /// Bytes of items and of the huge values they name.
+    pub(crate) fn weight(&self) -> usize {
+        self.live_bytes + self.huge_bytes
+    }
+}
+
+/// Walks the items of a segment, dead ones too: calls `each` with location and allotted bytes.
+#[cfg(any(test, fuzzing, feature = "verify"))]
+pub(crate) fn walk(log: &Log, index: u32, mut each: impl FnMut(u64, usize)) {
+    let filled = log.get(index).map_or(0, |s| s.filled);
+    let mut at = 0;
+    while at < filled {
+        let location = log.location(index, at).expect("the segment exists");
+        let bytes = crate::item::allotted(log.bytes(location));
+        each(location, bytes);
+        at += bytes;
+    }
+    assert_eq!(at, filled, "items fill a segment without gaps");
+}
+
+#[inline]
+fn offset(location: u64) -> usize {
+    (location as usize - 1) * 8
+}

@@ -1,0 +1,115 @@
+//! What a store counts.
+
+use crate::segment::Queue;
+use crate::store::Store;
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreStats {
+    /// Items stored.
+    pub total: u64,
+    /// Live items dropped to make room.
+    pub evictions: u64,
+    /// Of these, never read.
+    pub evicted_unfetched: u64,
+    /// Dead items removed, by a look-up or by the collector.
+    pub reclaimed: u64,
+    /// Of those the collector removed: expired or flushed and never read.
+    pub expired_unfetched: u64,
+    /// Items moved by the collector.
+    pub moved: u64,
+    /// Segments collected whole by a write that found no room: 0 while upkeep runs ahead.
+    pub collected_in_haste: u64,
+    /// Times that no segment was to be had, where one was needed to keep an item or to store one.
+    pub no_free_segment: u64,
+}
+
+/// What a store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreUsage {
+    /// Items, dead ones not yet removed included.
+    pub items: u64,
+    /// Their bytes, huge values included: memcached's `bytes`.
+    pub bytes: u64,
+    /// Of the budget: the index.
+    pub index_bytes: u64,
+    /// Of the budget: segments, full and empty.
+    pub segment_bytes: u64,
+    /// Of the budget: huge values.
+    pub huge_bytes: u64,
+    /// Of the budget: the ghost queue.
+    pub ghost_bytes: u64,
+    /// Segments in use.
+    pub segments: u64,
+    /// Bits of the index's size: memcached's `hash_power_level`.
+    pub hash_power: u32,
+    /// Items in the small and the main queue.
+    pub queue_items: [u64; 2],
+}
+
+impl StoreStats {
+    /// Adds another store's.
+    pub fn add(&mut self, other: &Self) {
+        self.total += other.total;
+        self.evictions += other.evictions;
+        self.evicted_unfetched += other.evicted_unfetched;
+        self.reclaimed += other.reclaimed;
+        self.expired_unfetched += other.expired_unfetched;
+        self.moved += other.moved;
+        self.collected_in_haste += other.collected_in_haste;
+        self.no_free_segment += other.no_free_segment;
+    }
+}
+
+impl StoreUsage {
+    /// Adds another store's.
+    pub fn add(&mut self, other: &Self) {
+        self.items += other.items;
+        self.bytes += other.bytes;
+        self.index_bytes += other.index_bytes;
+        self.segment_bytes += other.segment_bytes;
+        self.huge_bytes += other.huge_bytes;
+        self.ghost_bytes += other.ghost_bytes;
+        self.segments += other.segments;
+        self.hash_power = self.hash_power.max(other.hash_power);
+        self.queue_items[0] += other.queue_items[0];
+        self.queue_items[1] += other.queue_items[1];
+    }
+}
+
+impl Store {
+    /// Counters since the start.
+    pub fn stats(&self) -> StoreStats {
+        self.stats
+    }
+
+    /// What it holds now.
+    pub fn usage(&self) -> StoreUsage {
+        let mut usage = StoreUsage {
+            items: self.index.len() as u64,
+            index_bytes: self.index.bytes() as u64,
+            segment_bytes: self.log.held_bytes() as u64,
+            ghost_bytes: self.ghost.bytes() as u64,
+            hash_power: self.index.level(),
+            ..StoreUsage::default()
+        };
+        for (_, segment) in self.log.iter() {
+            usage.bytes += segment.weight() as u64;
+            usage.huge_bytes += segment.huge_bytes as u64;
+            usage.segments += 1;
+            usage.queue_items[usize::from(segment.queue == Queue::Main)] += segment.live_items as u64;
+        }
+        usage.segment_bytes -= usage.huge_bytes;
+        usage
+    }
+
+    /// Bytes of the budget it holds: what counts when shards are compared.
+    pub fn held_bytes(&self) -> usize {
+        self.log.held_bytes() + self.index.bytes() + self.ghost.bytes()
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset_stats(&mut self) {
+        self.stats = StoreStats::default();
+    }
+}

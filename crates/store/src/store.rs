@@ -1,0 +1,532 @@
+//! A shard's items: look up, write, change in place, remove.
+//!
+//! The store knows when an item is dead (expired, or below the flush floor) and makes room by collecting
+//! segments ([`crate::evict`]); what a command means is the engine's business. It reads no clock: the caller
+//! moves it on with [`Store::advance`].
+//!
+//! # Invariants (walked by [`Store::verify`])
+//! * Each index entry names one item that is not marked dead, in a segment of this store, whose key hashes
+//!   to the entry's place; each item not marked dead is named by one entry.
+//! * Segments' accounts equal the sum of their live items.
+
+use std::sync::Arc;
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+
+use crate::evict::{Evicted, Walk};
+use crate::ghost::Ghost;
+use crate::huge::HugeValue;
+use crate::index::{Index, Slot};
+use crate::item::{self, Attributes, HUGE_REF, Item, Marks, NEVER, SLACK_MAX};
+use crate::memory::Memory;
+use crate::segment::{Log, Queue};
+use crate::stats::StoreStats;
+
+/// Hashes keys with a seed of the process's own, so that nobody outside can choose keys that collide.
+#[derive(Clone)]
+pub struct KeyHasher(Arc<RapidSecrets>);
+
+impl KeyHasher {
+    /// A hasher for this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(RapidSecrets::seed(seed)))
+    }
+
+    /// The key's hash: rapidhash v3.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        rapidhash_v3_inline::<true, true, false>(key, &self.0)
+    }
+}
+
+/// How a store is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Bytes of a segment, a power of two of at least 16 KiB.
+    pub segment_bytes: usize,
+    /// Stores that share the memory.
+    pub shards: usize,
+    /// TTL classes: items that die at about the same time share segments.
+    pub ttl_classes: u8,
+    /// Make room by evicting live items; otherwise a write fails when there is none.
+    pub evictions: bool,
+}
+
+impl StoreConfig {
+    /// Number of shards and their layout for a server of `memory_bytes` and `threads` workers.
+    ///
+    /// Four shards a worker, but one for a single worker with less than 8 GiB, as long as each has 8 MiB. A shard
+    /// has 256 segments, so that the four or five that are spare, open or half emptied are 2 % of it, of 16 KiB to
+    /// 1 MiB: fewer in less memory, more in much. TTL classes: up to 23 (one an octave), one for 16 segments.
+    pub fn derive(memory_bytes: usize, threads: usize, evictions: bool) -> (usize, Self) {
+        const SEGMENTS: usize = 256;
+        // One worker has nobody to wait for, and a batch of requests then needs one lock. With many segments
+        // the choice of the next to empty would take too long.
+        let threads = if threads == 1 { memory_bytes >> 33 } else { threads };
+        let mut shards = (threads * 4).next_power_of_two().min(256);
+        while shards > 1 && memory_bytes / shards < 8 << 20 {
+            shards /= 2;
+        }
+        let per_shard = memory_bytes / shards;
+        let segment_bytes = (per_shard / SEGMENTS).clamp(16 << 10, 1 << 20);
+        let segment_bytes = 1 << segment_bytes.ilog2();
+        let ttl_classes = (per_shard / segment_bytes / 16).clamp(1, 23) as u8;
+        (shards, Self { segment_bytes, shards, ttl_classes, evictions })
+    }
+
+    /// Longest value in bytes that goes into the log; longer ones are huge.
+    pub fn inline_max(&self) -> usize {
+        self.segment_bytes / 4
+    }
+}
+
+/// What a look-up finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// Nothing.
+    Absent,
+    /// An item whose time was over; it is gone now.
+    Expired,
+    /// An item from before the last flush; it is gone now.
+    Flushed,
+    /// A live item.
+    Found(Found),
+}
+
+/// A live item's place. Good until the store is changed, but for the in-place changes of the item itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    pub(crate) slot: Slot,
+    pub(crate) location: u64,
+}
+
+/// A value to store.
+#[derive(Debug, Clone)]
+pub enum NewValue<'a> {
+    /// Up to [`StoreConfig::inline_max`] bytes, in two parts.
+    Inline([&'a [u8]; 2]),
+    /// A longer one, in pages already.
+    Huge(Arc<HugeValue>),
+}
+
+/// There is no room, and none could be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+/// A shard's items. See the module's text.
+pub struct Store {
+    pub(crate) config: StoreConfig,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) index: Index,
+    pub(crate) log: Log,
+    pub(crate) ghost: Ghost,
+    pub(crate) walk: Option<Walk>,
+    /// The last segment emptied was given to other shards.
+    pub(crate) donated: bool,
+    pub(crate) evicted: Option<Vec<Evicted>>,
+    pub(crate) stats: StoreStats,
+    huge: Vec<Option<Arc<HugeValue>>>,
+    huge_free: Vec<u32>,
+    hasher: KeyHasher,
+    /// The largest value that lately began in the small queue; shrinks as segments leave that.
+    pub(crate) largest: usize,
+    pub(crate) now: u32,
+    pub(crate) floor: u64,
+}
+
+impl Store {
+    /// An empty store that takes its memory from `memory`, page by page. `None`: not even its reserve was
+    /// to be had.
+    pub fn new(memory: Arc<Memory>, hasher: KeyHasher, config: StoreConfig) -> Option<Self> {
+        Some(Self {
+            index: Index::new(Arc::clone(&memory))?,
+            log: Log::new(Arc::clone(&memory), config.segment_bytes, config.ttl_classes)?,
+            ghost: Ghost::default(),
+            walk: None,
+            donated: false,
+            evicted: None,
+            stats: StoreStats::default(),
+            huge: Vec::new(),
+            huge_free: Vec::new(),
+            hasher,
+            largest: 0,
+            now: 1,
+            floor: 0,
+            config,
+            memory,
+        })
+    }
+
+    /// Moves the store on to second `now`; items whose stamp is below `floor` are dead. Neither goes back.
+    #[inline]
+    pub fn advance(&mut self, now: u32, floor: u64) {
+        self.now = self.now.max(now);
+        self.floor = self.floor.max(floor);
+    }
+
+    /// The live item of this key. A dead one is removed.
+    #[inline]
+    pub fn lookup(&mut self, hash: u64, key: &[u8]) -> Lookup {
+        let Some(found) = self.find(hash, key) else { return Lookup::Absent };
+        let bytes = self.log.bytes(found.location);
+        let dead_at = item::dead_at(bytes);
+        let lookup = if item::stamp(bytes) < self.floor {
+            Lookup::Flushed
+        } else if dead_at != NEVER && dead_at <= self.now {
+            Lookup::Expired
+        } else {
+            return Lookup::Found(found);
+        };
+        self.stats.reclaimed += 1;
+        self.remove(hash, found);
+        lookup
+    }
+
+    /// Pages with a value too long for the log; makes room for it by evicting if there is no other way.
+    pub fn huge_value(&mut self, value: &[u8]) -> Option<Arc<HugeValue>> {
+        HugeValue::new(&self.memory, &[value]).or_else(|| {
+            if self.config.evictions {
+                self.give_back(value.len() + crate::memory::PAGE_BYTES);
+            }
+            HugeValue::new(&self.memory, &[value])
+        })
+    }
+
+    /// The item.
+    #[inline]
+    pub fn item(&self, found: Found) -> Item<'_> {
+        let bytes = self.log.bytes(found.location);
+        Item::new(bytes, item::huge_number(bytes).and_then(|n| self.huge[n as usize].as_ref()))
+    }
+
+    /// Counts a read: its use, its time, that it was fetched.
+    #[inline]
+    pub fn count_read(&mut self, found: Found) {
+        self.index.count_use(found.slot);
+        let now = self.now;
+        let item = self.item(found);
+        let (accessed, marks) = (item.accessed(), item.marks());
+        if accessed != now || !marks.has(Marks::FETCHED) {
+            let bytes = self.log.bytes_mut(found.location);
+            item::set_accessed(bytes, now);
+            item::set_marks(bytes, marks.with(Marks::FETCHED));
+        }
+    }
+
+    /// Changes an item's marks.
+    pub fn set_marks(&mut self, found: Found, marks: Marks) {
+        item::set_marks(self.log.bytes_mut(found.location), marks);
+    }
+
+    /// Changes an item's CAS. An item without a stamp of its own counts as of it from now on.
+    pub fn set_cas(&mut self, found: Found, cas: u64) {
+        let bytes = self.log.bytes_mut(found.location);
+        item::set_cas(bytes, cas);
+        let (dead_at, stamp) = (item::dead_at(bytes), item::stamp(bytes));
+        self.log.cover(found.location, dead_at, stamp);
+    }
+
+    /// Changes an item's expiry. Returns its place, which may be another: one that is to live much
+    /// longer moves to a segment of its like.
+    pub fn set_expiry(&mut self, hash: u64, found: Found, expiry: u32) -> Found {
+        let bytes = self.log.bytes_mut(found.location);
+        item::set_expiry(bytes, expiry);
+        let (dead_at, stamp) = (item::dead_at(bytes), item::stamp(bytes));
+        self.log.cover(found.location, dead_at, stamp);
+        let class = self.log.class(self.now, dead_at);
+        let (queue, old) = {
+            let segment = self.log.segment_of(found.location);
+            (segment.queue, segment.class)
+        };
+        let bytes = item::allotted(self.log.bytes(found.location));
+        // Only while there is room: a touch must not make others leave.
+        if class > old && self.log.has_room(queue, class, bytes) {
+            return self.relocate(hash, found, queue, class).unwrap_or(found);
+        }
+        found
+    }
+
+    /// Stores an item, in the place of the key's old one if there is one.
+    ///
+    /// # Errors
+    /// [`Full`]: no room. The old item, if any, is as it was.
+    pub fn put(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        attributes: &Attributes<'_>,
+        value: NewValue<'_>,
+    ) -> Result<(), Full> {
+        let stored = match &value {
+            NewValue::Inline(parts) => parts[0].len() + parts[1].len(),
+            NewValue::Huge(_) => HUGE_REF,
+        };
+        let needed = item::needed(attributes, key.len(), stored);
+        let dead_at =
+            if attributes.expiry == NEVER { NEVER } else { attributes.expiry.max(attributes.grace_end) };
+        let class = self.log.class(self.now, dead_at);
+        let mut old = self.find(hash, key);
+        let mut queue = None;
+        if let Some(found) = old {
+            let segment = self.log.segment_of(found.location);
+            queue = Some(segment.queue);
+            self.index.count_use(found.slot);
+            let allotted = item::allotted(self.log.bytes(found.location));
+            if needed <= allotted && allotted - needed <= SLACK_MAX.min(needed) && class <= segment.class {
+                self.write_in_place(found, allotted, key, attributes, &value, dead_at);
+                self.stats.total += 1;
+                return Ok(());
+            }
+        }
+        // A key that is rewritten once will be again: leave it some room.
+        let slack = if old.is_some() { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
+        let queue = queue.unwrap_or_else(|| if self.ghost.take(hash) { Queue::Main } else { Queue::Small });
+        if queue == Queue::Small
+            && let NewValue::Huge(huge) = &value
+        {
+            self.largest = self.largest.max(huge.len());
+        }
+        let bytes = (needed + slack).min(self.config.segment_bytes);
+        let location = if self.log.has_room(queue, class, bytes) {
+            self.log.append(queue, class, bytes).ok_or(Full)?
+        } else {
+            let location = self.make_room(queue, class, bytes)?;
+            old = self.find(hash, key);
+            location
+        };
+        let huge_bytes = self.write(location, bytes, key, attributes, value);
+        self.log.add(location, bytes, huge_bytes, dead_at, attributes.stamp.unwrap_or(attributes.cas));
+        match old {
+            Some(found) => {
+                self.bury(found.location);
+                self.index.set_location(found.slot, location);
+            }
+            None => self.insert(hash, location)?,
+        }
+        self.stats.total += 1;
+        self.upkeep(bytes);
+        Ok(())
+    }
+
+    /// Removes an item.
+    pub fn remove(&mut self, hash: u64, found: Found) {
+        self.index.remove(hash, found.slot);
+        self.bury(found.location);
+    }
+
+    /// Asks the processor to fetch the key's bucket.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Asks the processor to fetch what is probably the key's item; its bucket should be there by now.
+    #[inline]
+    pub fn prefetch_item(&self, hash: u64) {
+        if let Some(location) = self.index.likely_location(hash) {
+            self.log.prefetch(location);
+        }
+    }
+
+    /// How it is laid out.
+    pub fn config(&self) -> StoreConfig {
+        self.config
+    }
+
+    /// Forbids or allows to evict live items.
+    pub fn set_evictions(&mut self, on: bool) {
+        self.config.evictions = on;
+    }
+
+    /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen.
+    /// Returns the cursor to go on from; `None` at the end. Dead items are left out.
+    ///
+    /// The index may grow or shrink in between: an item that stays in the store all the time can then be
+    /// reported twice, and in a shrinking index be left out.
+    pub fn scan(&self, cursor: usize, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<usize> {
+        let mut seen = 0;
+        for bucket in cursor..self.index.buckets() {
+            if seen >= most {
+                return Some(bucket);
+            }
+            self.index.chain(bucket, |location| {
+                seen += 1;
+                let bytes = self.log.bytes(location);
+                if !self.is_dead(bytes) {
+                    each(Item::new(
+                        bytes,
+                        item::huge_number(bytes).and_then(|n| self.huge[n as usize].as_ref()),
+                    ));
+                }
+            });
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let mut location = 0;
+        let slot = self.index.find(hash, |l| {
+            location = l;
+            Item::new(self.log.bytes(l), None).key() == key
+        })?;
+        Some(Found { slot, location })
+    }
+
+    pub(crate) fn is_dead(&self, bytes: &[u8]) -> bool {
+        let dead_at = item::dead_at(bytes);
+        item::stamp(bytes) < self.floor || dead_at != NEVER && dead_at <= self.now
+    }
+
+    /// Moves an item to the end of a queue; `None`: no room there.
+    pub(crate) fn relocate(&mut self, hash: u64, found: Found, queue: Queue, class: u8) -> Option<Found> {
+        let bytes = item::allotted(self.log.bytes(found.location));
+        let to = self.log.append_survivor(queue, class, bytes)?;
+        self.log.copy(found.location, to, bytes);
+        let moved = self.log.bytes(to);
+        let (dead_at, stamp, huge) = (item::dead_at(moved), item::stamp(moved), self.huge_bytes(moved));
+        self.log.add(to, bytes, huge, dead_at, stamp);
+        self.log.remove(found.location, bytes, huge);
+        item::set_dead(self.log.bytes_mut(found.location));
+        self.index.set_location(found.slot, to);
+        debug_assert_eq!(self.hash_at(to), hash);
+        Some(Found { slot: found.slot, location: to })
+    }
+
+    /// The item at `location` is no longer in the index.
+    pub(crate) fn bury(&mut self, location: u64) {
+        let bytes = self.log.bytes(location);
+        let (allotted, huge, huge_bytes) =
+            (item::allotted(bytes), item::huge_number(bytes), self.huge_bytes(bytes));
+        self.log.remove(location, allotted, huge_bytes);
+        item::set_dead(self.log.bytes_mut(location));
+        if let Some(number) = huge {
+            self.huge[number as usize] = None;
+            self.huge_free.push(number);
+        }
+    }
+
+    pub(crate) fn hash_at(&self, location: u64) -> u64 {
+        self.hasher.hash(Item::new(self.log.bytes(location), None).key())
+    }
+
+    /// Pages of the huge value that the item names.
+    pub(crate) fn huge_bytes(&self, bytes: &[u8]) -> usize {
+        let huge = item::huge_number(bytes).and_then(|n| self.huge[n as usize].as_ref());
+        huge.map_or(0, |h| h.held_bytes())
+    }
+
+    /// Adds an index entry; in the worst case in the place of the chain's least used one.
+    fn insert(&mut self, hash: u64, location: u64) -> Result<(), Full> {
+        let try_insert = |store: &mut Self| {
+            let (hasher, log) = (&store.hasher, &store.log);
+            store.index.insert(hash, location, |l| hasher.hash(Item::new(log.bytes(l), None).key()))
+        };
+        if try_insert(self).is_ok() {
+            return Ok(());
+        }
+        if self.log.release_spare() && try_insert(self).is_ok() {
+            return Ok(());
+        }
+        if self.config.evictions
+            && let Some(slot) = self.index.least_used_of_chain(hash)
+        {
+            self.evict(hash, Found { slot, location: self.index.location(slot) });
+            if try_insert(self).is_ok() {
+                return Ok(());
+            }
+        }
+        self.bury(location);
+        Err(Full)
+    }
+
+    fn write_in_place(
+        &mut self,
+        found: Found,
+        allotted: usize,
+        key: &[u8],
+        attributes: &Attributes<'_>,
+        value: &NewValue<'_>,
+        dead_at: u32,
+    ) {
+        self.bury(found.location);
+        let huge_bytes = self.write(found.location, allotted, key, attributes, value.clone());
+        self.log.add(
+            found.location,
+            allotted,
+            huge_bytes,
+            dead_at,
+            attributes.stamp.unwrap_or(attributes.cas),
+        );
+    }
+
+    /// Writes an item; returns the pages of its huge value.
+    fn write(
+        &mut self,
+        location: u64,
+        allotted: usize,
+        key: &[u8],
+        attributes: &Attributes<'_>,
+        value: NewValue<'_>,
+    ) -> usize {
+        match value {
+            NewValue::Inline(parts) => {
+                let len = parts[0].len() + parts[1].len();
+                let into = &mut self.log.bytes_mut(location)[..allotted];
+                item::write(into, key, attributes, len, false, parts);
+                0
+            }
+            NewValue::Huge(huge) => {
+                let (len, held) = (huge.len(), huge.held_bytes());
+                let number = self.huge_free.pop().unwrap_or(self.huge.len() as u32);
+                if number as usize == self.huge.len() {
+                    self.huge.push(None);
+                }
+                self.huge[number as usize] = Some(huge);
+                let into = &mut self.log.bytes_mut(location)[..allotted];
+                item::write(into, key, attributes, len, true, [&number.to_le_bytes(), &[]]);
+                held
+            }
+        }
+    }
+
+    /// Walks the whole structure.
+    ///
+    /// # Panics
+    /// Where an invariant does not hold.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
+    pub fn verify(&self) {
+        let mut named = self.index.verify(|location| self.hash_at(location));
+        named.sort_unstable();
+        assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
+        let mut found = Vec::new();
+        let (mut huge_count, mut queues) = (0, [0_usize; 2]);
+        for (index, segment) in self.log.iter() {
+            let from = self.walk.as_ref().map_or(0, |w| if w.segment == index { w.at } else { 0 });
+            let (mut bytes, mut items, mut huge, mut at) = (0, 0, 0, 0);
+            crate::segment::walk(&self.log, index, |location, allotted| {
+                let content = self.log.bytes(location);
+                if !item::is_dead(content) {
+                    assert!(at >= from, "the collector left a live item behind");
+                    assert!(
+                        self.is_dead(content) || !segment.is_dead(self.now, self.floor),
+                        "a dead segment holds a live item"
+                    );
+                    bytes += allotted;
+                    items += 1;
+                    huge += self.huge_bytes(content);
+                    huge_count += usize::from(item::huge_number(content).is_some());
+                    found.push(location);
+                }
+                at += allotted;
+            });
+            assert_eq!((bytes, items, huge), (segment.live_bytes, segment.live_items, segment.huge_bytes));
+            queues[segment.queue as usize] += self.log.segment_bytes() + huge;
+        }
+        found.sort_unstable();
+        assert_eq!(found, named, "the index and the log name different items");
+        assert_eq!(huge_count, self.huge.iter().flatten().count(), "huge values and their items");
+        assert_eq!(huge_count + self.huge_free.len(), self.huge.len());
+        assert_eq!(queues, [self.log.queue_bytes(Queue::Small), self.log.queue_bytes(Queue::Main)]);
+    }
+}

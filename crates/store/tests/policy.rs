@@ -1,0 +1,109 @@
+//! What stays and what leaves: shares of several stores, and of small and huge values in one.
+
+use std::sync::Arc;
+
+use cattlegrid_store::{
+    Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, PAGE_BYTES, Store, StoreConfig,
+};
+
+const MEBIBYTE: usize = 1 << 20;
+
+/// A store and what is needed to use it.
+struct One {
+    memory: Arc<Memory>,
+    hasher: KeyHasher,
+    store: Store,
+    cas: u64,
+}
+
+impl One {
+    /// Stores that share a memory.
+    fn several(memory_bytes: usize, count: usize) -> Vec<Self> {
+        let memory = Memory::new(memory_bytes).expect("there is address space");
+        let hasher = KeyHasher::new(1);
+        // One worker would have one.
+        let threads = if count == 1 { 1 } else { count.div_ceil(4) + 1 };
+        let (shards, config) = StoreConfig::derive(memory_bytes, threads, true);
+        assert_eq!(shards, count);
+        let store = || Store::new(Arc::clone(&memory), hasher.clone(), config).expect("there is a reserve");
+        let one = |()| Self { memory: Arc::clone(&memory), hasher: hasher.clone(), store: store(), cas: 0 };
+        std::iter::repeat_n((), count).map(one).collect()
+    }
+
+    fn put(&mut self, key: u64, len: usize) {
+        let value = vec![b'v'; len];
+        let value = if len > self.store.config().inline_max() {
+            let huge = HugeValue::new(&self.memory, &[&value]).or_else(|| {
+                self.store.give_back(len + PAGE_BYTES);
+                HugeValue::new(&self.memory, &[&value])
+            });
+            NewValue::Huge(huge.expect("there is room for a value"))
+        } else {
+            NewValue::Inline([&value, &[]])
+        };
+        self.cas += 1;
+        let attributes = Attributes { cas: self.cas, ..Attributes::default() };
+        let key = key.to_le_bytes();
+        self.store.put(self.hasher.hash(&key), &key, &attributes, value).expect("there is room for an item");
+    }
+
+    fn get(&mut self, key: u64) -> bool {
+        let key = key.to_le_bytes();
+        let Lookup::Found(found) = self.store.lookup(self.hasher.hash(&key), &key) else { return false };
+        self.store.count_read(found);
+        true
+    }
+}
+
+/// A shard that has taken all memory gives the others theirs, and none starves later.
+#[test]
+fn shards_of_like_load_hold_like_shares() {
+    let mut stores = One::several(32 * MEBIBYTE, 4);
+    let (each, rounds) = if cfg!(miri) { return } else { (40_000, 5) };
+    (0..60_000).for_each(|key| stores[0].put(key, 500));
+    for round in 0..rounds {
+        for key in 0..each {
+            for store in &mut stores {
+                store.put(round * each + key, 200 + key as usize % 300);
+            }
+        }
+        let held: Vec<_> = stores.iter().map(|one| one.store.held_bytes()).collect();
+        let fair = 32 * MEBIBYTE / 4;
+        assert!(round < 3 || held.iter().all(|held| held.abs_diff(fair) < fair / 10), "{held:?}");
+    }
+    for one in &stores {
+        one.store.verify();
+    }
+}
+
+/// A store of 8 MiB whose main queue holds 30,000 items that are read again and again.
+fn with_hot_items() -> One {
+    let mut one = One::several(8 * MEBIBYTE, 1).remove(0);
+    for _ in 0..3 {
+        (0..HOT).for_each(|key| {
+            if !one.get(key) {
+                one.put(key, 100);
+            }
+        });
+    }
+    one
+}
+
+const HOT: u64 = if cfg!(miri) { 100 } else { 30_000 };
+
+/// Huge values that nobody reads do not drive out what is read.
+#[test]
+fn huge_values_leave_before_what_is_read() {
+    let mut one = with_hot_items();
+    for round in 0..if cfg!(miri) { 1 } else { 20 } {
+        (0..30).for_each(|n| one.put(1_000_000 + round * 30 + n, 200_000));
+        let kept = (0..HOT).filter(|key| one.get(*key)).count();
+        assert!(kept as u64 > HOT / 100 * 97, "{kept} in round {round}");
+        (0..HOT).for_each(|key| {
+            if !one.get(key) {
+                one.put(key, 100);
+            }
+        });
+    }
+    one.store.verify();
+}

@@ -1,0 +1,106 @@
+//! The store against a plain map: what it returns is what was last stored, or nothing.
+
+mod model;
+
+use model::{Model, Op};
+use proptest::prelude::*;
+
+fn op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
+    let ttl = prop_oneof![3 => Just(0_u32), 2 => 1_u32..20, 1 => 20_u32..5_000_000];
+    let len = prop_oneof![4 => 0_usize..200, 3 => 0_usize..3_000, 1 => 0..longest];
+    prop_oneof![
+        10 => (0..keys, len, ttl.clone(), prop_oneof![Just(0_u32), any::<u32>()])
+            .prop_map(|(key, len, ttl, flags)| Op::Put { key, len, ttl, flags }),
+        10 => (0..keys).prop_map(|key| Op::Get { key }),
+        2 => (0..keys).prop_map(|key| Op::Delete { key }),
+        1 => (0..keys, ttl).prop_map(|(key, ttl)| Op::Touch { key, ttl }),
+        1 => (0..keys).prop_map(|key| Op::Cas { key }),
+        1 => (0_u32..3).prop_map(|seconds| Op::Wait { seconds }),
+        1 => Just(Op::Tick),
+    ]
+}
+
+fn ops(keys: u16, longest: usize, count: usize) -> impl Strategy<Value = Vec<Op>> {
+    let rare = prop_oneof![
+        400 => op(keys, longest),
+        1 => Just(Op::Flush),
+        1 => (1_usize..200_000).prop_map(|bytes| Op::GiveBack { bytes }),
+        1 => Just(Op::Purge),
+    ];
+    prop::collection::vec(rare, count..=count)
+}
+
+fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { count },
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
+fn run(bytes: usize, evictions: bool, ops: &[Op]) {
+    let mut model = Model::new(bytes, evictions);
+    for (i, op) in ops.iter().enumerate() {
+        model.step(op);
+        if i % 500 == 499 {
+            model.store.verify();
+        }
+    }
+    model.store.verify();
+}
+
+const LONG: usize = if cfg!(miri) { 300 } else { 4_000 };
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    #[test]
+    fn a_mebibyte_with_evictions(ops in ops(3_000, 60_000, LONG)) {
+        run(1 << 20, true, &ops);
+    }
+
+    #[test]
+    fn a_mebibyte_without_evictions(ops in ops(3_000, 20_000, LONG)) {
+        run(1 << 20, false, &ops);
+    }
+
+    #[test]
+    fn four_mebibytes_few_keys_many_rewrites(ops in ops(60, 300_000, LONG)) {
+        run(4 << 20, true, &ops);
+    }
+}
+
+/// Many small items in little memory: the index must find its pages while the log holds nearly all.
+#[test]
+fn the_index_grows_in_a_full_store() {
+    let mut model = Model::new(1 << 20, true);
+    for round in 0..3_u32 {
+        for key in 0..if cfg!(miri) { 300 } else { 30_000 } {
+            model.step(&Op::Put { key, len: if round == 0 { 2_000 } else { 3 }, ttl: 0, flags: 0 });
+        }
+        model.store.verify();
+    }
+    let usage = model.store.usage();
+    assert!(cfg!(miri) || usage.items > 8_000, "{usage:?}");
+}
+
+/// Upkeep runs ahead of the writers: nobody has to collect a whole segment while a client waits.
+#[test]
+fn no_write_waits_for_the_collector() {
+    let mut model = Model::new(if cfg!(miri) { 1 << 20 } else { 12 << 20 }, true);
+    for n in 0..if cfg!(miri) { 1_000_u32 } else { 300_000 } {
+        model.step(&Op::Put {
+            key: (n % 60_000) as u16,
+            len: (n % 977) as usize,
+            ttl: n % 5 * 100,
+            flags: 0,
+        });
+        if n % 3 == 0 {
+            model.step(&Op::Get { key: (n / 2 % 60_000) as u16 });
+        }
+    }
+    let stats = model.store.stats();
+    assert!(cfg!(miri) || stats.evictions > 100_000, "{stats:?}");
+    assert_eq!(stats.collected_in_haste, 0, "{stats:?}");
+    model.store.verify();
+}

@@ -1,0 +1,292 @@
+//! When each tag was last bumped: two arrays of numbers, hard and soft.
+//!
+//! Both have two rows of `2^k` slots, and a tag has one slot in each row. Hard and soft numbers of a place
+//! lie side by side, so that a look-up of both kinds reaches one cache line a row:
+//! ```text
+//!   row 0   | hard soft | hard soft | ... 2^k          row 1   | hard soft | hard soft | ... 2^k
+//! ```
+//! # Order
+//! Bumps are serialised by one lock: take the number, raise the slots, publish it as `last_bump` (release).
+//! Who loads `last_bump` (acquire) and then slots sees all that was raised up to it. Slots are read without
+//! the lock: one that a bump is just raising is seen old or new, and that bump has not been answered yet.
+
+use crate::occupancy::{Occupancy, ROWS};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, zeros};
+use crate::tag::TagHash;
+
+/// How a bump invalidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Items of the tag are misses.
+    Hard,
+    /// Items of the tag are stale: one client recomputes, the others get the old value for as long as its
+    /// grace allows.
+    Soft,
+}
+
+const KINDS: usize = 2;
+/// Bytes of the rows' slots at one place, both kinds.
+const PLACE_BYTES: usize = ROWS * KINDS * size_of::<u64>();
+/// The two halves of a tag's hash choose its places.
+const BITS_MAX: u32 = 32;
+
+/// Last bumps of all tags, in memory of fixed size. See the module's text.
+#[derive(Debug)]
+pub struct Bumps {
+    slots: Box<[AtomicU64]>,
+    /// `k`: each row has `2^k` slots a kind.
+    bits: u32,
+    /// The highest number of any bump, 0 before the first.
+    last_bump: AtomicU64,
+    /// Held while a bump takes its number and raises slots. Guards what is known of the slots' ages, too.
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    last_bump: u64,
+    occupancy: [Occupancy; KINDS],
+    /// Running mean of [`Bumps::estimate`] over sampled look-ups; none before the first.
+    sampled: Option<f64>,
+}
+
+/// Weight of a new sample in the running mean.
+const SAMPLE_WEIGHT: f64 = 1.0 / 64.0;
+
+/// What the arrays say about themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct BumpStats {
+    pub(crate) bumps: [u64; KINDS],
+    pub(crate) used: [u64; KINDS],
+    pub(crate) false_stale: f64,
+}
+
+impl Bumps {
+    /// Arrays in at most `memory_bytes`: the largest power of two of slots a row that fits, at least 1 (32
+    /// bytes in all), at most 2^32. 64 MiB are 2 Mi slots a row, 128 bytes are 4.
+    ///
+    /// The pages are the system's until bumps reach them (or the process locks its memory).
+    pub fn new(memory_bytes: usize) -> Self {
+        let bits = (memory_bytes / PLACE_BYTES).max(1).ilog2().min(BITS_MAX);
+        let per_row = 1_usize << bits;
+        Self {
+            slots: zeros(per_row * ROWS * KINDS),
+            bits,
+            last_bump: AtomicU64::new(0),
+            writer: Mutex::new(Writer {
+                last_bump: 0,
+                occupancy: [Occupancy::new(per_row), Occupancy::new(per_row)],
+                sampled: None,
+            }),
+        }
+    }
+
+    /// Bytes of the arrays. Constant.
+    pub fn memory_bytes(&self) -> usize {
+        self.slots_per_row() * PLACE_BYTES
+    }
+
+    /// Slots of a row, per kind.
+    pub fn slots_per_row(&self) -> usize {
+        1 << self.bits
+    }
+
+    /// Invalidates what carries the tag and has a stamp below the number taken, which it returns.
+    ///
+    /// `take_number` is called once, under the lock that orders bumps; it gives the clock's next number,
+    /// higher than that of any bump before. What checks after this has returned obeys it.
+    pub fn bump(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> u64 {
+        let mut writer = self.lock();
+        let number = take_number();
+        debug_assert!(number > writer.last_bump, "numbers rise");
+        let slots = self.places(tag).map(|place| self.slot(place, kind));
+        // A swap waits for its cache miss before anything else goes on: fetch both slots.
+        #[cfg(not(loom))]
+        let _fetched = slots.map(|slot| slot.load(Ordering::Relaxed));
+        // The lock makes this a maximum.
+        let old = slots.map(|slot| slot.swap(number, Ordering::Relaxed));
+        writer.occupancy[kind as usize].note(number, old);
+        writer.last_bump = number;
+        self.last_bump.store(number, Ordering::Release);
+        number
+    }
+
+    /// The highest number of any bump, 0 before the first. Slots read after it hold what was raised up to it.
+    #[inline]
+    pub fn last_bump(&self) -> u64 {
+        self.last_bump.load(Ordering::Acquire)
+    }
+
+    /// The tag's last bump of that kind, 0 if there was none. By collision it can be too high, never too low.
+    #[inline]
+    pub fn last(&self, tag: TagHash, kind: Kind) -> u64 {
+        self.last_bump();
+        let [a, b] = self.places(tag).map(|place| self.slot(place, kind).load(Ordering::Relaxed));
+        a.min(b)
+    }
+
+    /// Whether the tag looks bumped above `stamp`: hard, soft. After [`Bumps::last_bump`].
+    ///
+    /// Mostly the first row denies both, and the second, another cache miss, is not needed.
+    #[inline]
+    pub(crate) fn are_above(&self, stamp: u64, tag: TagHash) -> (bool, bool) {
+        let above = |place, kind| self.slot(place, kind).load(Ordering::Relaxed) > stamp;
+        let [a, b] = self.places(tag);
+        let (hard, soft) = (above(a, Kind::Hard), above(a, Kind::Soft));
+        if !(hard | soft) {
+            return (false, false);
+        }
+        (hard && above(b, Kind::Hard), soft && above(b, Kind::Soft))
+    }
+
+    /// Share of tags, 0.0..=1.0, that look bumped above `since` though they were not: the probability, per
+    /// tag, that an item with that stamp is recomputed for nothing. Hard and soft together, counted from the
+    /// slots.
+    ///
+    /// Waits for a bump that is under way; not for the path of a look-up.
+    pub fn estimate(&self, since: u64) -> f64 {
+        self.lock().estimate(since)
+    }
+
+    /// Puts an item that was looked up into the running mean, unless a bump is under way.
+    #[cold]
+    pub(crate) fn sample(&self, stamp: u64) {
+        if let Ok(mut writer) = self.writer.try_lock() {
+            let estimate = writer.estimate(stamp);
+            let mean = writer.sampled.map_or(estimate, |mean| mean + (estimate - mean) * SAMPLE_WEIGHT);
+            writer.sampled = Some(mean);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> BumpStats {
+        let writer = self.lock();
+        let of = |f: fn(&Occupancy) -> u64| [f(&writer.occupancy[0]), f(&writer.occupancy[1])];
+        BumpStats {
+            bumps: of(Occupancy::bumps),
+            used: of(Occupancy::used),
+            false_stale: writer.sampled.unwrap_or(0.0),
+        }
+    }
+
+    /// A place in each row, by independent halves of the hash.
+    #[inline]
+    fn places(&self, tag: TagHash) -> [usize; ROWS] {
+        let mask = (1_u64 << self.bits) - 1;
+        let (low, high) = (tag.get() & mask, (tag.get() >> 32) & mask);
+        [low as usize, high as usize + self.slots_per_row()]
+    }
+
+    #[inline]
+    fn slot(&self, place: usize, kind: Kind) -> &AtomicU64 {
+        &self.slots[place * KINDS + kind as usize]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writer> {
+        lock(&self.writer)
+    }
+}
+
+impl Writer {
+    fn estimate(&self, since: u64) -> f64 {
+        let [hard, soft] = [0, 1].map(|kind| self.occupancy[kind].false_share(since));
+        1.0 - (1.0 - hard) * (1.0 - soft)
+    }
+}
+
+/// Share of tags, 0.0..=1.0, that look bumped though they were not, after `bumped` distinct others were, with
+/// `slots_per_row` slots in each of two rows: `(1 - (1 - 1/m)^n)^2`.
+///
+/// 2 Mi slots and 100,000 bumps give 0.002, 1,000,000 give 0.14.
+pub fn false_stale_share(bumped: u64, slots_per_row: usize) -> f64 {
+    if bumped == 0 {
+        return 0.0;
+    }
+    let missed = (-1.0 / slots_per_row as f64).ln_1p() * bumped as f64;
+    let hit = -missed.exp_m1();
+    hit * hit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tag::TagHasher;
+
+    fn tag(number: u64) -> TagHash {
+        TagHasher::new(1).hash(format!("tag:{number}").as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two_that_fit() {
+        for (bytes, slots) in
+            [(0, 1), (32, 1), (127, 2), (128, 4), (1 << 20, 1 << 15), (3 << 20, 1 << 16), (64 << 20, 2 << 20)]
+        {
+            let bumps = Bumps::new(bytes);
+            assert_eq!(bumps.slots_per_row(), slots, "{bytes}");
+            assert!(bumps.memory_bytes() <= bytes.max(32), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_apart_and_numbers_only_rise() {
+        let bumps = Bumps::new(1 << 20);
+        assert_eq!((bumps.last_bump(), bumps.last(tag(1), Kind::Hard)), (0, 0));
+        assert_eq!(bumps.bump(tag(1), Kind::Hard, || 5), 5);
+        assert_eq!(bumps.bump(tag(1), Kind::Soft, || 8), 8);
+        assert_eq!((bumps.last(tag(1), Kind::Hard), bumps.last(tag(1), Kind::Soft)), (5, 8));
+        assert_eq!(
+            [4, 5, 8].map(|stamp| bumps.are_above(stamp, tag(1))),
+            [(true, true), (false, true), (false, false)]
+        );
+        assert_eq!((bumps.last(tag(2), Kind::Hard), bumps.last(tag(2), Kind::Soft)), (0, 0));
+        assert_eq!(bumps.last_bump(), 8);
+    }
+
+    #[test]
+    fn collisions_only_raise() {
+        let bumps = Bumps::new(128);
+        for number in 1..=1_000 {
+            let kind = if number % 3 == 0 { Kind::Soft } else { Kind::Hard };
+            bumps.bump(tag(number % 50), kind, || number);
+            assert!(bumps.last(tag(number % 50), kind) >= number);
+        }
+    }
+
+    #[test]
+    fn the_formula_gives_the_figures_of_the_docs() {
+        let share = |bumped| format!("{:.3}", false_stale_share(bumped, 2 << 20));
+        assert_eq!([share(0), share(100_000), share(1_000_000)], ["0.000", "0.002", "0.144"]);
+        assert!(false_stale_share(u64::MAX, 4) > 0.999);
+        assert!((false_stale_share(1, 1) - 1.0).abs() < 1e-12 && false_stale_share(0, 1) == 0.0);
+    }
+
+    #[test]
+    fn the_estimate_is_the_formula_and_what_is_measured() {
+        let bumps = Bumps::new(32 << 13);
+        let (m, n) = (bumps.slots_per_row(), 4_000_u64);
+        for number in 1..=n {
+            bumps.bump(tag(number), Kind::Hard, || number);
+        }
+        for since in [0, 1_000, 2_000] {
+            let others = 100_000;
+            let looks = (n + 1..=n + others).filter(|&t| bumps.last(tag(t), Kind::Hard) > since).count();
+            let measured = looks as f64 / others as f64;
+            let (estimate, formula) = (bumps.estimate(since), false_stale_share(n - since, m));
+            assert!((estimate / formula - 1.0).abs() < 0.1, "since {since}: {estimate}, formula {formula}");
+            assert!((measured / formula - 1.0).abs() < 0.1, "since {since}: {measured}, formula {formula}");
+        }
+    }
+
+    #[test]
+    fn the_running_mean_follows_what_is_sampled() {
+        let bumps = Bumps::new(32 << 10);
+        assert!(bumps.stats().false_stale == 0.0);
+        for number in 1..=2_000 {
+            bumps.bump(tag(number), Kind::Soft, || number);
+        }
+        (0..1_000).for_each(|_| bumps.sample(0));
+        assert!((bumps.stats().false_stale - bumps.estimate(0)).abs() < 1e-9);
+        (0..1_000).for_each(|_| bumps.sample(2_000));
+        assert!(bumps.stats().false_stale < 1e-6);
+        assert_eq!(bumps.stats().bumps, [0, 2_000]);
+    }
+}

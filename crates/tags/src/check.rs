@@ -1,0 +1,278 @@
+//! May an item be served? Its stamp against bumps and floors.
+
+use crate::bumps::{BumpStats, Bumps};
+use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
+use crate::tag::TagHash;
+
+/// What invalidations say of an item. Its expiry is another matter. Ordered: of two answers the greater
+/// holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Validity {
+    /// Nothing has invalidated it.
+    Valid,
+    /// Softly invalidated: as after its expiry. Within its grace one client recomputes it and the others get
+    /// the old value; without grace it is a miss.
+    Stale,
+    /// A miss. Nobody may see the value.
+    Dead,
+}
+
+/// All that invalidates: bumps of tags, and floors.
+///
+/// Used by all threads at once. Numbers come from the caller's clock, times are milliseconds of one that does
+/// not go back.
+#[derive(Debug)]
+pub struct Tags {
+    bumps: Bumps,
+    floors: Floors,
+}
+
+/// Share of false stale answers per tag above which `tag_memory` should be larger.
+pub const CROWDED: f64 = 0.05;
+
+/// One in so many look-ups that reach the arrays goes into the running estimate.
+const SAMPLED: u64 = 4096;
+
+impl Tags {
+    /// Nothing is invalid. `memory_bytes`: see [`Bumps::new`].
+    pub fn new(memory_bytes: usize) -> Self {
+        Self { bumps: Bumps::new(memory_bytes), floors: Floors::new() }
+    }
+
+    /// Invalidation by tag.
+    pub fn bumps(&self) -> &Bumps {
+        &self.bumps
+    }
+
+    /// Invalidation of everything.
+    pub fn floors(&self) -> &Floors {
+        &self.floors
+    }
+
+    /// What holds for an item that counts as of `stamp` and carries `tags`, hashes as [`TagHash::get`] gave
+    /// them.
+    ///
+    /// In this order: the hard floor; rolling floors; without tags, or with a stamp not below the last bump
+    /// of any tag, no more; the tags' own last bumps, hard and soft. The worst of it holds: what is hard for
+    /// one tag is never softened by what is soft for another, or by a later soft bump of the same.
+    ///
+    /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead one must not be stored
+    /// or kept; a stale one may be stored with that stamp and is stale on arrival.
+    #[inline]
+    pub fn check(
+        &self,
+        stamp: u64,
+        tags: impl IntoIterator<Item = u64>,
+        key_hash: u64,
+        now_ms: u64,
+    ) -> Validity {
+        let floors = self.floors.check(stamp, key_hash, now_ms);
+        if floors == Validity::Dead {
+            return Validity::Dead;
+        }
+        let last_bump = self.bumps.last_bump();
+        if stamp >= last_bump {
+            return floors;
+        }
+        let (mut hard, mut soft, mut tagged) = (false, floors == Validity::Stale, false);
+        for tag in tags {
+            let above = self.bumps.are_above(stamp, TagHash::from_stored(tag));
+            // No way out of the loop: one tag's cache miss need not wait for another's.
+            hard |= above.0;
+            soft |= above.1;
+            tagged = true;
+        }
+        // Other keys with each bump, since `last_bump` changes.
+        if tagged && (key_hash ^ last_bump.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 32 & (SAMPLED - 1) == 0 {
+            self.bumps.sample(stamp);
+        }
+        match (hard, soft) {
+            (true, _) => Validity::Dead,
+            (false, true) => Validity::Stale,
+            (false, false) => Validity::Valid,
+        }
+    }
+
+    /// For `stats tags`. Waits for a bump that is under way.
+    pub fn stats(&self) -> TagStats {
+        let BumpStats { bumps, used, false_stale } = self.bumps.stats();
+        let Snapshot { hard, rolling } = self.floors.snapshot();
+        TagStats {
+            hard_bumps: bumps[0],
+            soft_bumps: bumps[1],
+            last_bump: self.bumps.last_bump(),
+            memory_bytes: self.bumps.memory_bytes(),
+            slots_per_row: self.bumps.slots_per_row(),
+            hard_slots_used: used[0],
+            soft_slots_used: used[1],
+            false_stale,
+            hard_floor: hard,
+            rolling,
+            pending_flush_ms: self.floors.pending_flush_ms(),
+        }
+    }
+}
+
+/// What [`Tags`] knows about itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TagStats {
+    /// Hard bumps since the start.
+    pub hard_bumps: u64,
+    /// Soft bumps since the start.
+    pub soft_bumps: u64,
+    /// The highest number of any bump, 0 before the first.
+    pub last_bump: u64,
+    /// Bytes of the arrays.
+    pub memory_bytes: usize,
+    /// Slots of each row, per kind.
+    pub slots_per_row: usize,
+    /// Slots that hard bumps have used, in the fuller row.
+    pub hard_slots_used: u64,
+    /// Slots that soft bumps have used, in the fuller row.
+    pub soft_slots_used: u64,
+    /// Share of tags, 0.0..=1.0, that look bumped though they were not: the running mean over a sample of the
+    /// items looked up that carry tags and are older than the last bump.
+    pub false_stale: f64,
+    /// What has a stamp below this is dead.
+    pub hard_floor: u64,
+    /// The rolling floors that run, oldest first.
+    pub rolling: [Option<RollingFloor>; ROLLING_MAX],
+    /// When the pending flush is due.
+    pub pending_flush_ms: Option<u64>,
+}
+
+impl TagStats {
+    /// Whether [`TagStats::false_stale`] is above [`CROWDED`]: worth a warning.
+    pub fn is_crowded(&self) -> bool {
+        self.false_stale > CROWDED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::bumps::Kind::{self, Hard, Soft};
+    use crate::tag::TagHasher;
+    use Validity::{Dead, Stale, Valid};
+
+    const KEY: u64 = 77;
+
+    struct Fixture {
+        tags: Tags,
+        clock: Cell<u64>,
+        hasher: TagHasher,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Self { tags: Tags::new(1 << 20), clock: Cell::new(0), hasher: TagHasher::new(3) }
+        }
+
+        fn tick(&self) -> u64 {
+            self.clock.set(self.clock.get() + 1);
+            self.clock.get()
+        }
+
+        fn bump(&self, tag: &str, kind: Kind) -> u64 {
+            self.tags.bumps().bump(self.hasher.hash(tag.as_bytes()).unwrap(), kind, || self.tick())
+        }
+
+        /// What holds for an item with this stamp and these tags, at time 0.
+        fn check(&self, stamp: u64, list: &str) -> Validity {
+            let list = self.hasher.parse_list(list.as_bytes()).unwrap();
+            self.tags.check(stamp, list.hashes().iter().copied(), KEY, 0)
+        }
+    }
+
+    #[test]
+    fn an_item_is_valid_until_one_of_its_tags_is_bumped() {
+        let all = Fixture::new();
+        let item = all.tick();
+        assert_eq!(all.check(item, "a,b"), Valid);
+        all.bump("c", Hard);
+        assert_eq!(all.check(item, "a,b"), Valid);
+        all.bump("b", Hard);
+        assert_eq!((all.check(item, "a,b"), all.check(item, "a")), (Dead, Valid));
+        assert_eq!(all.check(all.tick(), "a,b"), Valid);
+    }
+
+    #[test]
+    fn an_item_that_counts_as_of_the_bump_itself_is_valid() {
+        let all = Fixture::new();
+        let number = all.bump("a", Hard);
+        // A miss that noted the number of the last bump came after it.
+        assert_eq!((all.check(number, "a"), all.check(number - 1, "a")), (Valid, Dead));
+    }
+
+    #[test]
+    fn soft_bumps_make_stale_and_never_soften_hard_ones() {
+        let all = Fixture::new();
+        let item = all.tick();
+        all.bump("a", Soft);
+        assert_eq!(all.check(item, "a,b"), Stale);
+        all.bump("a", Hard);
+        assert_eq!(all.check(item, "a,b"), Dead);
+        let later = all.tick();
+        all.bump("a", Soft);
+        assert_eq!((all.check(item, "a,b"), all.check(later, "a,b")), (Dead, Stale));
+        all.bump("b", Hard);
+        assert_eq!(all.check(later, "a,b"), Dead, "another tag's hard bump, behind a soft one");
+    }
+
+    #[test]
+    fn untagged_items_obey_floors_alone() {
+        let all = Fixture::new();
+        let item = all.tick();
+        all.bump("a", Hard);
+        assert_eq!(all.tags.check(item, [], KEY, 0), Valid);
+        all.tags.floors().flush(0, 0, || all.tick());
+        assert_eq!(all.tags.check(item, [], KEY, 0), Dead);
+    }
+
+    #[test]
+    fn a_hard_bump_is_hard_also_where_a_rolling_flush_has_been() {
+        let all = Fixture::new();
+        let (item, tag) = (all.tick(), all.hasher.hash(b"a").unwrap());
+        all.tags.floors().start_rolling(0, 1_000, || all.tick());
+        let at_end = || all.tags.check(item, [tag.get()], KEY, 999);
+        assert_eq!(at_end(), Stale);
+        all.bump("a", Soft);
+        assert_eq!(at_end(), Stale);
+        all.bump("a", Hard);
+        assert_eq!(at_end(), Dead);
+    }
+
+    #[test]
+    fn statistics_say_what_was_done() {
+        let all = Fixture::new();
+        all.bump("a", Hard);
+        all.bump("b", Hard);
+        all.bump("a", Hard);
+        let soft = all.bump("a", Soft);
+        let number = all.tags.floors().start_rolling(5, 60_000, || all.tick());
+        all.tags.floors().flush(9_000, 6, || all.tick());
+        let stats = all.tags.stats();
+        assert_eq!((stats.hard_bumps, stats.soft_bumps, stats.last_bump), (3, 1, soft));
+        assert_eq!((stats.hard_slots_used, stats.soft_slots_used), (2, 1));
+        assert_eq!((stats.memory_bytes, stats.slots_per_row), (1 << 20, 1 << 15));
+        let rolling = RollingFloor { number, start_ms: 5, period_ms: 60_000 };
+        assert_eq!((stats.hard_floor, stats.rolling), (0, [Some(rolling), None, None, None]));
+        assert_eq!((stats.pending_flush_ms, stats.is_crowded()), (Some(9_000), false));
+    }
+
+    #[test]
+    fn crowded_arrays_say_so() {
+        let all = Fixture { tags: Tags::new(32 << 6), ..Fixture::new() };
+        let item = all.tick();
+        for number in 0..200 {
+            all.bump(&format!("other:{number}"), Soft);
+            for key in 0..64 {
+                // Which tag does not matter: keys are sampled.
+                all.tags.check(item, [number], key << 32, 0);
+            }
+        }
+        assert!(all.tags.stats().is_crowded(), "{:?}", all.tags.stats());
+    }
+}

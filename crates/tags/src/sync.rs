@@ -1,0 +1,30 @@
+//! Locks and atomics: std's, or loom's when its model checker runs `tests/loom.rs`.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering, fence},
+};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering, fence},
+};
+
+/// `count` zeros. Their pages are the system's until they are written to, so that untouched ones cost
+/// nothing.
+#[cfg(not(loom))]
+pub(crate) fn zeros(count: usize) -> Box<[AtomicU64]> {
+    bytemuck::zeroed_slice_box(count)
+}
+
+#[cfg(loom)]
+pub(crate) fn zeros(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// The lock's contents.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("a thread that panics takes the process with it")
+}

@@ -1,0 +1,265 @@
+//! Tags: names, their hashes, and lists of them.
+//!
+//! Beyond parsing a tag is its hash. Two tags with the same 64-bit hash are invalidated together: an extra
+//! miss, never an old value.
+
+use std::fmt::{self, Debug, Display};
+use std::sync::Arc;
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+
+/// Longest tag in bytes.
+pub const TAG_BYTES_MAX: usize = 200;
+/// Most tags of an item.
+pub const TAGS_MAX: usize = 8;
+
+/// A tag's hash: what items hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TagHash(u64);
+
+impl TagHash {
+    /// One that an item has held, as [`TagHash::get`] gave it.
+    pub const fn from_stored(hash: u64) -> Self {
+        Self(hash)
+    }
+
+    /// What an item holds of it.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Hashes tags with a seed of the process's own, so that nobody outside can choose tags that collide.
+#[derive(Clone)]
+pub struct TagHasher(Arc<RapidSecrets>);
+
+impl Debug for TagHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TagHasher(..)")
+    }
+}
+
+impl TagHasher {
+    /// A hasher for this seed, which may be the seed of the key hash: a tag's hash is not that of a key with
+    /// its name.
+    pub fn new(seed: u64) -> Self {
+        // Any constant does.
+        const TAGS: u64 = u64::from_le_bytes(*b"tag hash");
+        Self(Arc::new(RapidSecrets::seed(seed ^ TAGS)))
+    }
+
+    /// The hash of the tag with this name, taken as it is: rapidhash v3.
+    ///
+    /// # Errors
+    /// When the name is empty or longer than [`TAG_BYTES_MAX`].
+    pub fn hash(&self, name: &[u8]) -> Result<TagHash, TagError> {
+        match name.len() {
+            0 => Err(TagError::Empty),
+            1..=TAG_BYTES_MAX => Ok(self.hash_made(name)),
+            _ => Err(TagError::TooLong),
+        }
+    }
+
+    /// The hash of a name that a rule makes from a key, whatever its length. Equal to [`TagHasher::hash`] for names
+    /// that may be given.
+    pub fn hash_made(&self, name: &[u8]) -> TagHash {
+        TagHash(rapidhash_v3_inline::<true, true, false>(name, &self.0))
+    }
+
+    /// The tags of `text`: names separated by commas, where `%2C` is a comma and `%25` a per cent sign. A tag
+    /// that is there twice counts once.
+    ///
+    /// # Errors
+    /// When a name is empty (so in an empty text) or too long, when there are more than [`TAGS_MAX`], and on
+    /// any other use of `%`.
+    pub fn parse_list(&self, text: &[u8]) -> Result<TagList, TagError> {
+        let mut list = TagList::new();
+        for part in text.split(|&byte| byte == b',') {
+            let mut room = [0; TAG_BYTES_MAX];
+            list.insert(self.hash(unescape(part, &mut room)?)?)?;
+        }
+        Ok(list)
+    }
+}
+
+/// Up to [`TAGS_MAX`] tags of an item, none twice, in the order in which they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TagList {
+    hashes: [u64; TAGS_MAX],
+    len: u8,
+}
+
+impl TagList {
+    /// No tags.
+    pub const fn new() -> Self {
+        Self { hashes: [0; TAGS_MAX], len: 0 }
+    }
+
+    /// Adds a tag if it is not there yet.
+    ///
+    /// # Errors
+    /// When there are [`TAGS_MAX`] others; the list is unchanged then.
+    pub fn insert(&mut self, tag: TagHash) -> Result<(), TagError> {
+        if self.hashes().contains(&tag.0) {
+            return Ok(());
+        }
+        let place = self.hashes.get_mut(usize::from(self.len)).ok_or(TagError::TooMany)?;
+        *place = tag.0;
+        self.len += 1;
+        Ok(())
+    }
+
+    /// This list's tags and then those of the other that it lacks.
+    ///
+    /// # Errors
+    /// When that are more than [`TAGS_MAX`].
+    pub fn union(mut self, other: &Self) -> Result<Self, TagError> {
+        other.hashes().iter().try_for_each(|&hash| self.insert(TagHash(hash)))?;
+        Ok(self)
+    }
+
+    /// The hashes, as items hold them.
+    pub fn hashes(&self) -> &[u64] {
+        &self.hashes[..usize::from(self.len)]
+    }
+
+    /// No tags.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Why a tag is refused. The text begins with "invalid tag".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TagError {
+    /// It has no bytes.
+    Empty,
+    /// It has more than [`TAG_BYTES_MAX`] bytes.
+    TooLong,
+    /// An item would have more than [`TAGS_MAX`].
+    TooMany,
+    /// A `%` is followed by something other than `2C` or `25`.
+    Escape,
+}
+
+impl Display for TagError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("invalid tag: it is empty"),
+            Self::TooLong => write!(f, "invalid tag: it is longer than {TAG_BYTES_MAX} bytes"),
+            Self::TooMany => write!(f, "invalid tag: an item has at most {TAGS_MAX}"),
+            Self::Escape => f.write_str("invalid tag: write a comma as %2C and a per cent sign as %25"),
+        }
+    }
+}
+
+impl std::error::Error for TagError {}
+
+/// `part` with its escapes resolved, put into `room` if it has any.
+fn unescape<'a>(part: &'a [u8], room: &'a mut [u8; TAG_BYTES_MAX]) -> Result<&'a [u8], TagError> {
+    if !part.contains(&b'%') {
+        return Ok(part);
+    }
+    let (mut rest, mut len) = (part, 0);
+    while let [byte, after @ ..] = rest {
+        let byte = match (byte, after) {
+            (b'%', [b'2', b'C' | b'c', after @ ..]) => {
+                rest = after;
+                b','
+            }
+            (b'%', [b'2', b'5', after @ ..]) => {
+                rest = after;
+                b'%'
+            }
+            (b'%', _) => return Err(TagError::Escape),
+            (&byte, after) => {
+                rest = after;
+                byte
+            }
+        };
+        *room.get_mut(len).ok_or(TagError::TooLong)? = byte;
+        len += 1;
+    }
+    Ok(&room[..len])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hasher() -> TagHasher {
+        TagHasher::new(7)
+    }
+
+    fn hashes(names: &[&[u8]]) -> Vec<u64> {
+        names.iter().map(|name| hasher().hash(name).unwrap().get()).collect()
+    }
+
+    #[test]
+    fn a_list_is_split_at_commas() {
+        let list = hasher().parse_list(b"user:12543,product:54929873").unwrap();
+        assert_eq!(list.hashes(), hashes(&[b"user:12543", b"product:54929873"]));
+    }
+
+    #[test]
+    fn escapes_stand_for_comma_and_per_cent_sign() {
+        let list = hasher().parse_list(b"a%2Cb,100%25,%252C,%2c").unwrap();
+        assert_eq!(list.hashes(), hashes(&[b"a,b", b"100%", b"%2C", b","]));
+    }
+
+    #[test]
+    fn other_escapes_are_refused() {
+        for text in [&b"%"[..], b"a%", b"%2", b"a%2,b", b"%20", b"%41", b"%%", b"a,b%2X"] {
+            assert_eq!(hasher().parse_list(text), Err(TagError::Escape), "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn tags_have_1_to_200_bytes() {
+        for text in [&b""[..], b",", b"a,", b",a", b"a,,b"] {
+            assert_eq!(hasher().parse_list(text), Err(TagError::Empty), "{}", text.escape_ascii());
+        }
+        let mut name = vec![b'x'; 200];
+        assert!(hasher().hash(&name).is_ok() && hasher().parse_list(&name).is_ok());
+        name.push(b'x');
+        assert_eq!(hasher().hash(&name), Err(TagError::TooLong));
+        assert_eq!(hasher().parse_list(&name), Err(TagError::TooLong));
+        assert_eq!(hasher().parse_list(&b"%25".repeat(200)).unwrap().hashes(), hashes(&[&[b'%'; 200]]));
+        assert_eq!(hasher().parse_list(&b"%25".repeat(201)), Err(TagError::TooLong));
+    }
+
+    #[test]
+    fn an_item_has_at_most_8_tags_and_none_twice() {
+        assert_eq!(hasher().parse_list(b"a,b,c,d,e,f,g,h").unwrap().hashes().len(), 8);
+        assert_eq!(hasher().parse_list(b"a,b,c,d,e,f,g,h,i"), Err(TagError::TooMany));
+        assert_eq!(hasher().parse_list(b"a,b,c,d,e,f,g,h,a,b").unwrap().hashes().len(), 8);
+        assert_eq!(hasher().parse_list(b"b,a,b,a").unwrap().hashes(), hashes(&[b"b", b"a"]));
+    }
+
+    #[test]
+    fn a_union_has_each_tag_once() {
+        let parse = |text: &str| hasher().parse_list(text.as_bytes()).unwrap();
+        assert_eq!(parse("a,b,c").union(&parse("d,c,a")), Ok(parse("a,b,c,d")));
+        assert_eq!(TagList::new().union(&TagList::new()), Ok(TagList::new()));
+        assert_eq!(parse("a,b,c,d,e,f").union(&parse("f,g,h")).map(|list| list.hashes().len()), Ok(8));
+        assert_eq!(parse("a,b,c,d,e,f").union(&parse("g,h,i")), Err(TagError::TooMany));
+    }
+
+    #[test]
+    fn hashes_depend_on_seed_and_name() {
+        let other = TagHasher::new(8);
+        assert_ne!(hasher().hash(b"a"), other.hash(b"a"));
+        assert_ne!(hasher().hash(b"a"), hasher().hash(b"b"));
+        assert_eq!(hasher().hash(b"a"), hasher().clone().hash(b"a"));
+        let key_hash = rapidhash_v3_inline::<true, true, false>(b"a", &RapidSecrets::seed(7));
+        assert_ne!(hasher().hash(b"a").map(TagHash::get), Ok(key_hash));
+    }
+
+    #[test]
+    fn messages_name_the_tag() {
+        for error in [TagError::Empty, TagError::TooLong, TagError::TooMany, TagError::Escape] {
+            assert!(error.to_string().starts_with("invalid tag"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The loop of an asynchronous worker: up to `concurrency` jobs at a time on one thread.
+//!
+//! A reader thread blocks on the socket and hands frames over; the main thread polls the jobs' futures
+//! on a small executor of its own. Futures of a runtime such as tokio work when the job function runs
+//! inside that runtime's context (`Runtime::enter` before `serve_async`, with the runtime's own threads
+//! doing the I/O); start it in `init`, after the fork.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
+use crate::job::{JobError, Level, Reply, log, put_outcome, send_now};
+use crate::link::{Link, now};
+use crate::list::{List, put_list};
+use crate::message::JobBody;
+use crate::outbox::Outbox;
+use crate::sys::Page;
+
+/// A job in an asynchronous worker. Owns its arguments.
+#[derive(Debug)]
+pub struct AsyncJob {
+    id: u64,
+    attempt: u32,
+    deadline: Option<Instant>,
+    body: Vec<u8>,
+    cancelled: Arc<AtomicBool>,
+    outbox: Arc<Outbox>,
+    leaving: Arc<AtomicBool>,
+}
+
+impl AsyncJob {
+    /// The arguments.
+    pub fn args(&self) -> List<'_> {
+        JobBody::parse(&self.body).map_or(List::EMPTY, |body| body.args)
+    }
+
+    /// Argument `index`, or no bytes when there are fewer.
+    pub fn arg(&self, index: usize) -> &[u8] {
+        self.args().get(index).unwrap_or_default()
+    }
+
+    /// 0 at first, then 1 for every retry after a lost worker.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// When the caller stops waiting; `None` for no limit. Counted from the arrival at this worker.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether the caller has gone. Costs one atomic load; the future is also polled when it changes.
+    pub fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Sends an event that names this job.
+    pub fn event<P: AsRef<[u8]>>(&self, parts: &[P]) {
+        send_now(&self.outbox, Kind::Event, 0, self.id, |out| put_list(out, parts));
+    }
+
+    /// Tells the caller how far the job is.
+    pub fn progress(&self, how_far: &[u8]) {
+        send_now(&self.outbox, Kind::Progress, 0, self.id, |out| out.extend_from_slice(how_far));
+    }
+
+    /// Sends a part of the reply; what the future returns is appended to it.
+    pub fn chunk<P: AsRef<[u8]>>(&self, parts: &[P]) {
+        send_now(&self.outbox, Kind::Result, FLAG_MORE, self.id, |out| put_list(out, parts));
+    }
+
+    /// Writes a line to the pool's log.
+    pub fn log(&self, level: Level, text: &str) {
+        log(&self.outbox, level, text);
+    }
+
+    /// Asks to be retired after the jobs that are already here. Calling it again changes nothing.
+    pub fn retire(&self) {
+        if !self.leaving.swap(true, Ordering::AcqRel) {
+            send_now(&self.outbox, Kind::Leave, 0, 0, |_| {});
+        }
+    }
+}
+
+/// Serves jobs until the parent retires this worker or goes away.
+pub(crate) fn serve_async<R, F, Fut>(link: Link, concurrency: u32, work: F) -> !
+where
+    R: Reply + 'static,
+    F: Fn(AsyncJob) -> Fut,
+    Fut: Future<Output = Result<R, JobError>> + 'static,
+{
+    let leaving = Arc::new(AtomicBool::new(link.leaving));
+    let (rx, ahead, outbox, page, max_frame) = link.into_parts();
+    let mail = Arc::new(Mail { state: Mutex::default(), main: std::thread::current() });
+    let reader = Arc::clone(&mail);
+    std::thread::Builder::new()
+        .name("reader".into())
+        .spawn(move || read_frames(&rx, ahead, &reader))
+        .expect("one thread can be started");
+    let mut worker = AsyncWorker {
+        outbox,
+        page,
+        max_frame,
+        leaving,
+        mail,
+        waiting: VecDeque::new(),
+        running: HashMap::new(),
+        retiring: false,
+        concurrency: concurrency as usize,
+        work,
+    };
+    loop {
+        worker.turn();
+    }
+}
+
+/// What arrives at the main thread: frames from the reader, ids of futures to poll.
+struct Mail {
+    state: Mutex<MailState>,
+    main: Thread,
+}
+
+#[derive(Default)]
+struct MailState {
+    frames: VecDeque<(Header, Vec<u8>, Instant)>,
+    woken: Vec<u64>,
+}
+
+impl Mail {
+    fn put(&self, fill: impl FnOnce(&mut MailState)) {
+        fill(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.main.unpark();
+    }
+}
+
+/// Wakes one job's future.
+struct JobWaker {
+    id: u64,
+    mail: Arc<Mail>,
+}
+
+impl Wake for JobWaker {
+    fn wake(self: Arc<Self>) {
+        let id = self.id;
+        self.mail.put(|state| state.woken.push(id));
+    }
+}
+
+struct Running<R> {
+    future: Pin<Box<dyn Future<Output = Result<R, JobError>>>>,
+    cancelled: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+struct AsyncWorker<R, F> {
+    outbox: Arc<Outbox>,
+    page: Option<Page>,
+    max_frame: u32,
+    leaving: Arc<AtomicBool>,
+    mail: Arc<Mail>,
+    /// Jobs beyond `concurrency`, in order of arrival.
+    waiting: VecDeque<(u64, Vec<u8>, Instant, Arc<AtomicBool>)>,
+    running: HashMap<u64, Running<R>>,
+    retiring: bool,
+    concurrency: usize,
+    work: F,
+}
+
+impl<R, F, Fut> AsyncWorker<R, F>
+where
+    R: Reply + 'static,
+    F: Fn(AsyncJob) -> Fut,
+    Fut: Future<Output = Result<R, JobError>> + 'static,
+{
+    /// Takes what has arrived, polls what was woken, writes what is finished; sleeps if all that is nothing.
+    fn turn(&mut self) {
+        let (frames, woken) = {
+            let mut state = self.mail.state.lock().unwrap_or_else(PoisonError::into_inner);
+            (std::mem::take(&mut state.frames), std::mem::take(&mut state.woken))
+        };
+        if frames.is_empty() && woken.is_empty() {
+            self.outbox.flush();
+            if self.retiring && self.running.is_empty() && self.waiting.is_empty() {
+                std::process::exit(0);
+            }
+            std::thread::park();
+            return;
+        }
+        for (header, body, received) in frames {
+            self.take(header, body, received);
+        }
+        for id in woken {
+            self.poll(id);
+        }
+        while self.running.len() < self.concurrency
+            && let Some((id, body, received, cancelled)) = self.waiting.pop_front()
+        {
+            self.begin(id, body, received, cancelled);
+        }
+        self.outbox.flush();
+    }
+
+    fn take(&mut self, header: Header, body: Vec<u8>, received: Instant) {
+        match header.kind {
+            Kind::Job => self.waiting.push_back((header.id, body, received, Arc::default())),
+            Kind::Cancel => {
+                if let Some(job) = self.running.get(&header.id) {
+                    job.cancelled.store(true, Ordering::Release);
+                    self.poll(header.id);
+                } else if let Some(job) = self.waiting.iter().find(|job| job.0 == header.id) {
+                    job.3.store(true, Ordering::Release);
+                }
+            }
+            Kind::Retire => self.retiring = true,
+            Kind::Ping => self.outbox.push(|out| put_frame(out, Kind::Pong, 0, header.id, |_| {})),
+            _ => std::process::exit(70),
+        }
+    }
+
+    fn begin(&mut self, id: u64, body: Vec<u8>, received: Instant, cancelled: Arc<AtomicBool>) {
+        if let Some(page) = &self.page {
+            page.begin(id);
+        }
+        let Some(JobBody { deadline_ms, attempt, .. }) = JobBody::parse(&body) else {
+            std::process::exit(70)
+        };
+        if cancelled.load(Ordering::Acquire) {
+            let error = Err::<R, _>(JobError::new("cancelled", "cancelled before it began"));
+            return self.finish(id, &error);
+        }
+        let deadline = (deadline_ms > 0).then(|| received + Duration::from_millis(deadline_ms.into()));
+        let (outbox, leaving) = (Arc::clone(&self.outbox), Arc::clone(&self.leaving));
+        let job =
+            AsyncJob { id, attempt, deadline, body, cancelled: Arc::clone(&cancelled), outbox, leaving };
+        let future = Box::pin((self.work)(job));
+        let waker = Waker::from(Arc::new(JobWaker { id, mail: Arc::clone(&self.mail) }));
+        self.running.insert(id, Running { future, cancelled, waker });
+        self.poll(id);
+    }
+
+    fn poll(&mut self, id: u64) {
+        let Some(job) = self.running.get_mut(&id) else { return };
+        let mut context = TaskContext::from_waker(&job.waker);
+        let polled =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.future.as_mut().poll(&mut context)));
+        let outcome = match polled {
+            Ok(Poll::Pending) => return,
+            Ok(Poll::Ready(outcome)) => outcome,
+            Err(panic) => Err(crate::serve::panic_error(&*panic)),
+        };
+        self.running.remove(&id);
+        self.finish(id, &outcome);
+    }
+
+    fn finish(&self, id: u64, outcome: &Result<R, JobError>) {
+        let max_frame = self.max_frame;
+        self.outbox.push(|out| put_outcome(out, id, max_frame, outcome));
+        if let (Some(page), true) = (&self.page, self.running.is_empty()) {
+            page.end();
+        }
+    }
+}
+
+/// The reader thread: frames until the parent closes, then the end of the process.
+fn read_frames(rx: &std::os::fd::OwnedFd, mut buffer: Vec<u8>, mail: &Mail) {
+    loop {
+        let mut frames = Vec::new();
+        let mut used = 0;
+        while let Ok(Some((header, body, _))) = take_frame(&buffer[used..], u32::MAX) {
+            used += HEADER_LEN + body.len();
+            frames.push((header, body.to_vec(), now()));
+        }
+        buffer.drain(..used);
+        if !frames.is_empty() {
+            mail.put(|state| state.frames.extend(frames));
+        }
+        buffer.reserve(64 << 10);
+        match rustix::io::read(rx, rustix::buffer::spare_capacity(&mut buffer)) {
+            Ok(count) if count > 0 => {}
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            // A worker does not outlive its parent.
+            _ => std::process::exit(0),
+        }
+    }
+}

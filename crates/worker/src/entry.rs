@@ -1,0 +1,181 @@
+//! How a program becomes a worker: what it finds in its environment, and [`Worker`].
+
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Mutex;
+
+use crate::asynchronous::{self, AsyncJob};
+use crate::job::{Context, Job, JobError, Reply};
+use crate::link::Link;
+use crate::serve::{self, InitFn};
+use crate::sys;
+use crate::template;
+
+/// How the parent talks to this process: `template`, `exec` or `stdio`.
+pub const ENV_MODE: &str = "CATTLEGRID_MODE";
+/// Number of the control socket (template) or job socket (exec): 3.
+pub const ENV_FD: &str = "CATTLEGRID_FD";
+/// Passed descriptors, `name=number` with commas between.
+pub const ENV_FDS: &str = "CATTLEGRID_FDS";
+/// `1` when a template may have threads.
+pub const ENV_THREADS: &str = "CATTLEGRID_ALLOW_THREADS";
+
+/// A program that was started by a pool, on its way to becoming a worker.
+///
+/// In template mode everything the program does before [`Worker::serve`] is done once; `init` and the
+/// jobs run in the forked workers.
+///
+/// ```no_run
+/// // First thing in `main`:
+/// if let Some(worker) = cattlegrid_worker::maybe_worker() {
+///     worker.serve(|job| Ok(job.arg(0).to_ascii_uppercase()));
+/// }
+/// // ... the program's usual life; Launch::rust() starts it again as a template.
+/// ```
+pub struct Worker {
+    start: Start,
+    init: Option<InitFn>,
+}
+
+/// What the environment says.
+#[derive(Debug)]
+enum Start {
+    Template { control: OwnedFd, allow_threads: bool },
+    Exec(OwnedFd),
+    Stdio,
+}
+
+/// The worker this process was started to be; `None` in a process that no pool has started, and for
+/// every call after the first.
+///
+/// # Panics
+/// When the environment names a descriptor that is not open: a broken launcher.
+pub fn maybe_worker() -> Option<Worker> {
+    let mode = std::env::var(ENV_MODE).ok()?;
+    let start = match mode.as_str() {
+        "stdio" => {
+            if std::mem::replace(&mut *STDIO_TAKEN.lock().ok()?, true) {
+                return None;
+            }
+            Start::Stdio
+        }
+        "template" | "exec" => {
+            let number: RawFd = std::env::var(ENV_FD).ok()?.parse().ok()?;
+            let socket = match sys::claim_fd(number) {
+                Ok(socket) => socket,
+                Err(sys::ClaimError::Twice(_)) => return None,
+                Err(error) => panic!("{ENV_FD}={number}: {error}"),
+            };
+            if mode == "exec" {
+                Start::Exec(socket)
+            } else {
+                let allow_threads = std::env::var(ENV_THREADS).is_ok_and(|value| value == "1");
+                Start::Template { control: socket, allow_threads }
+            }
+        }
+        _ => return None,
+    };
+    Some(Worker { start, init: None })
+}
+
+/// A descriptor the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was taken.
+pub fn inherited_fd(name: &str) -> Option<OwnedFd> {
+    let number = passed_fds().into_iter().find(|(known, _)| known == name)?.1;
+    sys::claim_fd(number).ok()
+}
+
+/// Keeps descriptor `number` open in workers forked from this template. All others are closed, except
+/// 0, 1, 2, the job socket and passed descriptors.
+pub fn keep_fd(number: RawFd) {
+    KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(number);
+}
+
+impl Worker {
+    /// Runs `init` once in every worker, before its first job. An error (or panic) makes the start fail
+    /// with its text.
+    #[must_use]
+    pub fn init(mut self, init: impl FnOnce(&mut Context<'_>) -> Result<(), JobError> + 'static) -> Self {
+        self.init = Some(Box::new(init));
+        self
+    }
+
+    /// Serves one job at a time with `work` until the parent retires this worker or goes away; then the
+    /// process ends with status 0.
+    ///
+    /// An error or panic of `work` goes to the caller of that job; the worker stays.
+    pub fn serve<R, F>(self, work: F) -> !
+    where
+        R: Reply,
+        F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
+    {
+        let link = self.start(1);
+        serve::serve(link, work)
+    }
+
+    /// Serves up to `concurrency` jobs at a time as futures on this thread. Values from 1; 0 means 1.
+    ///
+    /// Jobs begin in order of arrival, replies go out as they finish.
+    pub fn serve_async<R, F, Fut>(self, concurrency: u32, work: F) -> !
+    where
+        R: Reply + 'static,
+        F: Fn(AsyncJob) -> Fut,
+        Fut: Future<Output = Result<R, JobError>> + 'static,
+    {
+        let concurrency = concurrency.max(1);
+        let link = self.start(concurrency);
+        asynchronous::serve_async(link, concurrency, work)
+    }
+
+    /// Everything up to READY. In template mode this returns in the forked workers only.
+    fn start(self, concurrency: u32) -> Link {
+        let (rx, tx, is_socket) = match self.start {
+            Start::Template { control, allow_threads } => {
+                let mut keep: Vec<RawFd> = passed_fds().into_iter().map(|(_, number)| number).collect();
+                keep.extend(KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter());
+                both_halves(template::run(control, &keep, allow_threads))
+            }
+            Start::Exec(socket) => both_halves(socket),
+            Start::Stdio => {
+                let (rx, tx) = take_stdio().unwrap_or_else(|_| std::process::exit(1));
+                (rx, tx, false)
+            }
+        };
+        let (mut link, config) = Link::open(rx, tx, concurrency, is_socket);
+        serve::initialise(&mut link, &config, self.init);
+        link
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+fn both_halves(socket: OwnedFd) -> (OwnedFd, OwnedFd, bool) {
+    let copy = socket.try_clone().unwrap_or_else(|_| std::process::exit(1));
+    (socket, copy, true)
+}
+
+/// Moves frames off the standard streams, so that a stray `println!` cannot break them.
+fn take_stdio() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    use std::os::fd::AsFd;
+    let rx = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let tx = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let null = std::fs::File::open("/dev/null")?;
+    sys::redirect(null.as_fd(), 0)?;
+    sys::redirect(std::io::stderr().as_fd(), 1)?;
+    Ok((rx, tx))
+}
+
+fn passed_fds() -> Vec<(String, RawFd)> {
+    let list = std::env::var(ENV_FDS).unwrap_or_default();
+    list.split(',')
+        .filter_map(|entry| entry.rsplit_once('='))
+        .filter_map(|(name, number)| Some((name.to_owned(), number.parse().ok()?)))
+        .collect()
+}
+
+/// Numbers given to [`keep_fd`].
+static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+/// The standard streams were taken.
+static STDIO_TAKEN: Mutex<bool> = Mutex::new(false);

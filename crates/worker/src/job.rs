@@ -1,0 +1,267 @@
+//! What a worker's functions are given: a job, or the moment before the first one.
+
+use std::time::Instant;
+
+use crate::frame::{FLAG_MORE, HEADER_LEN, Kind, put_frame};
+use crate::link::Link;
+use crate::list::{List, put_list, put_part, put_varint};
+use crate::message::ErrorBody;
+use crate::outbox::Outbox;
+
+/// A job in a synchronous worker. Borrowed for the duration of the call.
+#[derive(Debug)]
+pub struct Job<'a> {
+    pub(crate) id: u64,
+    pub(crate) attempt: u32,
+    pub(crate) deadline_ms: u32,
+    pub(crate) args: List<'a>,
+    pub(crate) link: &'a mut Link,
+}
+
+impl<'a> Job<'a> {
+    /// The arguments.
+    pub fn args(&self) -> List<'a> {
+        self.args
+    }
+
+    /// Argument `index`, or no bytes when there are fewer.
+    pub fn arg(&self, index: usize) -> &'a [u8] {
+        self.args.get(index).unwrap_or_default()
+    }
+
+    /// 0 at first, then 1 for every retry after a lost worker.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// When the caller stops waiting; `None` for no limit. Counted from the arrival at this worker.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.link.deadline(self.deadline_ms)
+    }
+
+    /// Whether the caller has gone: timed out, cancelled, or the parent died.
+    ///
+    /// One `poll(2)` a call, so ask every few milliseconds of work rather than in the innermost loop.
+    /// A job that stops early returns any error; nobody waits for it.
+    pub fn cancelled(&mut self) -> bool {
+        self.link.is_cancelled(self.id)
+    }
+
+    /// Sends an event that names this job. Events and results of a worker arrive in order.
+    pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
+        let id = self.id;
+        send_now(&self.link.outbox, Kind::Event, 0, id, |out| put_list(out, parts));
+    }
+
+    /// Tells the caller how far the job is.
+    pub fn progress(&mut self, how_far: &[u8]) {
+        let id = self.id;
+        send_now(&self.link.outbox, Kind::Progress, 0, id, |out| out.extend_from_slice(how_far));
+    }
+
+    /// Sends a part of the reply; what the function returns is appended to it.
+    ///
+    /// For replies longer than a frame. The parent collects up to its `max_reply`.
+    pub fn chunk<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
+        let id = self.id;
+        send_now(&self.link.outbox, Kind::Result, FLAG_MORE, id, |out| put_list(out, parts));
+    }
+
+    /// Writes a line to the pool's log.
+    pub fn log(&mut self, level: Level, text: &str) {
+        log(&self.link.outbox, level, text);
+    }
+
+    /// Asks to be retired after the jobs that are already here. Calling it again changes nothing.
+    pub fn retire(&mut self) {
+        self.link.leave();
+    }
+}
+
+/// What `init` is given: once per worker, before its first job.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub(crate) config: &'a [u8],
+    pub(crate) link: &'a mut Link,
+}
+
+impl<'a> Context<'a> {
+    /// The bytes given to `Builder::init`.
+    pub fn config(&self) -> &'a [u8] {
+        self.config
+    }
+
+    /// Number of this worker, counted from 1, never used twice in a pool.
+    pub fn worker(&self) -> u64 {
+        self.link.worker
+    }
+
+    /// Generation of the program, counted from 1.
+    pub fn generation(&self) -> u32 {
+        self.link.generation
+    }
+
+    /// Sends an event about this worker.
+    pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
+        send_now(&self.link.outbox, Kind::Event, 0, 0, |out| put_list(out, parts));
+    }
+
+    /// Asks to be retired before the first job; the worker still becomes ready.
+    pub fn retire(&mut self) {
+        self.link.leave();
+    }
+}
+
+/// Severity of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Level {
+    /// Something is broken.
+    Error = 1,
+    /// Something is odd.
+    Warn = 2,
+    /// Good to know.
+    Info = 3,
+    /// For developers.
+    Debug = 4,
+}
+
+/// Why a job failed, as the caller sees it. Any [`std::error::Error`] becomes one with code `error`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobError {
+    pub(crate) body: ErrorBody,
+}
+
+impl JobError {
+    /// An error with a code that programs compare and a message for people.
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        let (code, message) = (code.into(), message.into());
+        Self { body: ErrorBody { code, message, detail: String::new(), retryable: false } }
+    }
+
+    /// Adds detail, such as a backtrace.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.body.detail = detail.into();
+        self
+    }
+
+    /// Says that trying again may help.
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.body.retryable = true;
+        self
+    }
+}
+
+impl<E: std::error::Error> From<E> for JobError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        Self::new("error", message)
+    }
+}
+
+/// A value a job function can return: the parts of the reply.
+pub trait Reply {
+    /// Appends the parts as a list.
+    fn put(&self, out: &mut Vec<u8>);
+}
+
+impl Reply for () {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(0);
+    }
+}
+
+macro_rules! one_part {
+    ($($type:ty),*) => {$(
+        impl Reply for $type {
+            #[inline]
+            fn put(&self, out: &mut Vec<u8>) {
+                put_varint(out, 1);
+                put_part(out, self.as_ref());
+            }
+        }
+    )*};
+}
+
+one_part!(Vec<u8>, String, &'static str, &'static [u8], Box<[u8]>);
+
+impl Reply for Vec<Vec<u8>> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(out, self);
+    }
+}
+
+impl<P: AsRef<[u8]>, const N: usize> Reply for [P; N] {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(out, self);
+    }
+}
+
+/// Appends the reply or error of job `id`.
+#[inline]
+pub(crate) fn put_outcome<R: Reply>(
+    out: &mut Vec<u8>,
+    id: u64,
+    max_frame: u32,
+    outcome: &Result<R, JobError>,
+) {
+    let start = out.len();
+    match outcome {
+        Ok(reply) => put_frame(out, Kind::Result, 0, id, |out| reply.put(out)),
+        Err(error) => error.body.put(out, id),
+    }
+    let len = out.len() - start - HEADER_LEN;
+    if len > max_frame as usize {
+        out.truncate(start);
+        let message = format!("the reply has {len} bytes, the limit is {max_frame}; send it in chunks");
+        JobError::new("too_large", message).body.put(out, id);
+    }
+}
+
+/// Appends a frame and sends it with everything before it.
+pub(crate) fn send_now(outbox: &Outbox, kind: Kind, flags: u8, id: u64, body: impl FnOnce(&mut Vec<u8>)) {
+    outbox.push(|out| put_frame(out, kind, flags, id, body));
+    outbox.flush();
+}
+
+/// Sends a LOG frame; texts over 16 KiB are cut.
+pub(crate) fn log(outbox: &Outbox, level: Level, text: &str) {
+    send_now(outbox, Kind::Log, 0, 0, |out| {
+        out.push(level as u8);
+        out.extend_from_slice(&text.as_bytes()[..text.len().min(16 << 10)]);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::take_frame;
+
+    #[test]
+    fn a_reply_beyond_the_limit_becomes_an_error() {
+        let mut out = b"before".to_vec();
+        put_outcome(&mut out, 3, 100, &Ok::<_, JobError>(vec![0_u8; 99]));
+        let (header, body, _) = take_frame(&out[6..], 1000).unwrap().unwrap();
+        assert_eq!((header.kind, header.id), (Kind::Error, 3));
+        assert_eq!(ErrorBody::parse(header.flags, body).unwrap().code, "too_large");
+        out.truncate(6);
+        put_outcome(&mut out, 3, 100, &Ok::<_, JobError>(vec![0_u8; 98]));
+        assert_eq!(take_frame(&out[6..], 1000).unwrap().unwrap().0.kind, Kind::Result);
+    }
+
+    #[test]
+    fn an_error_tells_its_causes_once() {
+        let io = std::io::Error::other("disk on fire");
+        let error = JobError::from(io).retryable().detail("x");
+        assert_eq!(error.body.message, "disk on fire");
+        assert_eq!(error.body.code, "error");
+        assert!(error.body.retryable);
+    }
+}

@@ -1,0 +1,33 @@
+//! SDK for worker processes of a [`cattlegrid-pool`](https://crates.io/crates/cattlegrid-pool).
+//!
+//! A *worker* is a process that is handed jobs over a socket and sends back a reply or an error for
+//! each. This crate has both sides' definition of the wire ([`frame`], [`list`], [`message`],
+//! [`control`]), and the worker's half of the work: [`maybe_worker`], [`Worker::serve`],
+//! [`Worker::serve_async`]. The byte layout is described in `docs/worker-protocol.md`.
+//!
+//! # Invariants
+//! * Every JOB frame read is answered by exactly one final RESULT or ERROR, in whatever order jobs end.
+//! * Events, progress and results leave in the order in which they were produced.
+//! * A worker ends when its parent closes the socket; a template ends with its parent and takes all
+//!   its workers along.
+
+pub mod control;
+pub mod frame;
+pub mod list;
+pub mod message;
+pub mod sys;
+
+mod asynchronous;
+mod entry;
+mod job;
+mod link;
+mod outbox;
+mod serve;
+mod setup;
+mod template;
+
+pub use asynchronous::AsyncJob;
+pub use entry::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Worker, inherited_fd, keep_fd, maybe_worker};
+pub use job::{Context, Job, JobError, Level, Reply};
+pub use list::List;
+pub use setup::{Limits, Sandbox, Setup};

@@ -1,0 +1,120 @@
+//! The loop of a synchronous worker: read a batch, do its jobs, write their replies.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::frame::{HEADER_LEN, Kind, put_frame, take_frame};
+use crate::job::{Context, Job, JobError, Reply, put_outcome};
+use crate::link::Link;
+use crate::message::{ErrorBody, JobBody};
+use crate::outbox::die;
+
+/// The initialisation a worker was given.
+pub(crate) type InitFn = Box<dyn FnOnce(&mut Context<'_>) -> Result<(), JobError>>;
+
+/// Runs `init` and says READY, or reports the error and ends the process.
+pub(crate) fn initialise(link: &mut Link, config: &[u8], init: Option<InitFn>) {
+    let result = init.map_or(Ok(Ok(())), |init| {
+        catch_unwind(AssertUnwindSafe(|| init(&mut Context { config, link: &mut *link })))
+    });
+    match result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => die(&link.outbox, &error.body),
+        Err(panic) => die(&link.outbox, &panic_error(&*panic).body),
+    }
+    link.outbox.push(|out| put_frame(out, Kind::Ready, 0, 0, |_| {}));
+    link.outbox.flush();
+}
+
+/// Serves jobs until the parent retires this worker or goes away.
+pub(crate) fn serve<R, F>(mut link: Link, mut work: F) -> !
+where
+    R: Reply,
+    F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
+{
+    let mut buffer = Vec::new();
+    let mut used = 0;
+    loop {
+        let mut held = false;
+        loop {
+            // The parent's own limit is not ours to check: it is trusted, it started us.
+            let (header, body) = match take_frame(&buffer[used..], u32::MAX) {
+                Ok(Some((header, body, _))) => (header, body),
+                Ok(None) => break,
+                Err(error) => protocol_error(&link, &error.to_string()),
+            };
+            used += HEADER_LEN + header.len as usize;
+            match header.kind {
+                Kind::Job => {
+                    let Some(job) = JobBody::parse(body) else { protocol_error(&link, "malformed JOB") };
+                    if held {
+                        link.outbox.before_job(link.received);
+                    }
+                    run_one(&mut link, header.id, job, &mut work);
+                    held = true;
+                }
+                Kind::Cancel => {
+                    link.take_cancelled(header.id);
+                }
+                Kind::Retire => {
+                    link.outbox.flush();
+                    std::process::exit(0);
+                }
+                Kind::Ping => link.outbox.push(|out| put_frame(out, Kind::Pong, 0, header.id, |_| {})),
+                other => protocol_error(&link, &format!("unexpected {other:?}")),
+            }
+        }
+        link.outbox.flush();
+        link.fill(&mut buffer, used);
+        used = 0;
+    }
+}
+
+fn run_one<R, F>(link: &mut Link, id: u64, body: JobBody<'_>, work: &mut F)
+where
+    R: Reply,
+    F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
+{
+    if let Some(page) = &link.page {
+        page.begin(id);
+    }
+    let outcome = if link.take_cancelled(id) {
+        Err(JobError::new("cancelled", "cancelled before it began"))
+    } else {
+        let mut job = Job {
+            id,
+            attempt: body.attempt,
+            deadline_ms: body.deadline_ms,
+            args: body.args,
+            link: &mut *link,
+        };
+        catch_unwind(AssertUnwindSafe(|| work(&mut job))).unwrap_or_else(|panic| Err(panic_error(&*panic)))
+    };
+    let max_frame = link.max_frame;
+    link.outbox.push(|out| put_outcome(out, id, max_frame, &outcome));
+    if let Some(page) = &link.page {
+        page.end();
+    }
+}
+
+/// A panic as the caller of the job sees it.
+pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> JobError {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic without a text".into());
+    JobError::new("panic", text)
+}
+
+/// The parent sent what this version does not understand.
+pub(crate) fn protocol_error(link: &Link, message: &str) -> ! {
+    die(
+        &link.outbox,
+        &ErrorBody {
+            code: "protocol".into(),
+            message: message.into(),
+            detail: String::new(),
+            retryable: false,
+        },
+    )
+}

@@ -1,0 +1,159 @@
+//! File descriptors a process was started with, and closing all the others.
+
+use std::fs::File;
+use std::io;
+#[cfg(test)]
+use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+/// Why an inherited descriptor could not be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The number was claimed before in this process.
+    #[error("file descriptor {0} was already taken")]
+    Twice(RawFd),
+    /// The number is not open.
+    #[error("file descriptor {0} is not open")]
+    Closed(RawFd),
+}
+
+/// Takes ownership of a descriptor this process was started with, such as the one in `CATTLEGRID_FD`.
+///
+/// Close-on-exec is set, so that programs started by the worker do not get it. Numbers below 3 are
+/// refused as closed: the standard streams belong to `std`.
+///
+/// # Errors
+/// [`ClaimError`] when the number is not open or was claimed before.
+pub fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
+    let mut claimed = CLAIMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if claimed.contains(&number) {
+        return Err(ClaimError::Twice(number));
+    }
+    // SAFETY: F_SETFD on a number has no memory effects; a closed number gives EBADF.
+    let set = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    if number < 3 || set == -1 {
+        return Err(ClaimError::Closed(number));
+    }
+    claimed.push(number);
+    // SAFETY: the number is open (F_SETFD succeeded), was inherited over exec rather than opened by
+    // code of this process, and `claimed` makes this the only owner made here.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Closes every descriptor from 3 up that is not in `keep`.
+///
+/// For the child of a template only: whoever in this process still owns one of the closed numbers
+/// sees `EBADF` from now on. That is the point of the allow-list; [`crate::keep_fd`] adds to it.
+pub(crate) fn close_all_except(keep: &[RawFd]) {
+    let mut keep: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    keep.dedup();
+    let mut from: u32 = 3;
+    for fd in keep {
+        let fd = fd.unsigned_abs();
+        if fd > from {
+            close_range(from, fd - 1, 0);
+        }
+        from = fd + 1;
+    }
+    close_range(from, u32::MAX, 0);
+}
+
+/// `close_range(2)`, with the loop it replaces for kernels before 5.9. Async-signal-safe.
+pub(super) fn close_range(first: u32, last: u32, flags: u32) {
+    // SAFETY: no pointers; the callers document whose descriptors these are.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    if done == 0 {
+        return;
+    }
+    for fd in first..=last.min(65_536) {
+        let fd = fd.cast_signed();
+        if flags == libc::CLOSE_RANGE_CLOEXEC {
+            // SAFETY: as above, F_SETFD on a number.
+            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        } else {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Makes `target` (0, 1 or 2) a copy of `from`.
+///
+/// # Errors
+/// What `dup2` reports.
+pub(crate) fn redirect(from: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
+    assert!((0..=2).contains(&target), "only the standard streams are redirected");
+    // SAFETY: both are open numbers; the standard streams are never owned by a Rust value that
+    // closes them, so replacing what they refer to is allowed at any time.
+    if unsafe { libc::dup2(from.as_raw_fd(), target) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The numbers open in this process, ascending; for tests and leak checks.
+///
+/// # Errors
+/// When `/proc/self/fd` cannot be read.
+pub fn open_fds() -> io::Result<Vec<RawFd>> {
+    let mut fds = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        if let Ok(number) = entry?.file_name().to_string_lossy().parse::<RawFd>() {
+            fds.push(number);
+        }
+    }
+    fds.sort_unstable();
+    // The directory itself was open while it was read.
+    fds.retain(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok());
+    Ok(fds)
+}
+
+/// Moves `fd` out of the way of the numbers up to `above`, closing the old number.
+pub(super) fn move_above(fd: OwnedFd, above: RawFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > above {
+        return Ok(fd);
+    }
+    // SAFETY: duplicates an open number to a new one, which nobody else owns.
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, above + 1) };
+    if copy == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    drop(File::from(fd));
+    // SAFETY: `copy` was just created and is owned here.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Gives a descriptor up to the process: it stays open until exit.
+#[cfg(test)]
+pub(super) fn leak(fd: OwnedFd) -> RawFd {
+    fd.into_raw_fd()
+}
+
+/// Numbers handed out by [`claim_fd`].
+static CLAIMED: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_claimed_once_and_only_when_open() {
+        let number = leak(File::open("/dev/null").unwrap().into());
+        let owned = claim_fd(number).unwrap();
+        assert!(matches!(claim_fd(number), Err(ClaimError::Twice(n)) if n == number));
+        drop(owned);
+        assert!(matches!(claim_fd(1), Err(ClaimError::Closed(1))));
+        assert!(matches!(claim_fd(900_000), Err(ClaimError::Closed(900_000))));
+    }
+
+    #[test]
+    fn moving_leaves_low_numbers_free() {
+        let low: OwnedFd = File::open("/dev/null").unwrap().into();
+        let moved = move_above(low, 300).unwrap();
+        assert!(moved.as_raw_fd() > 300);
+        assert!(open_fds().unwrap().contains(&moved.as_raw_fd()));
+    }
+}

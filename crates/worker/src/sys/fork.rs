@@ -1,0 +1,108 @@
+//! Forking a single-threaded template.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use rustix::process::Pid;
+
+/// Which side of the fork this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forked {
+    /// The template; the child has this process id and must be reaped.
+    Parent(Pid),
+    /// The new worker.
+    Child,
+}
+
+/// Proof that this process had one thread when [`SingleThreaded::check`] looked.
+///
+/// The value cannot be sent to another thread. It stays true as long as its holder runs only code
+/// that starts no threads; the template loop does, it runs no user code between check and fork.
+#[derive(Debug)]
+pub struct SingleThreaded {
+    /// Makes the type `!Send` and `!Sync`.
+    here: PhantomData<*const ()>,
+}
+
+impl SingleThreaded {
+    /// Counts the threads of this process.
+    ///
+    /// # Errors
+    /// The number of threads when it is not 1.
+    pub fn check() -> Result<Self, usize> {
+        match thread_count() {
+            1 => Ok(Self { here: PhantomData }),
+            more => Err(more),
+        }
+    }
+
+    /// Accepts that other threads exist: `Launch::allow_threads`.
+    ///
+    /// The child then has copies of locks whose owners are gone. It works for threads that hold no
+    /// lock the child needs (idle pools of numeric libraries), and hangs otherwise.
+    pub fn assume() -> Self {
+        Self { here: PhantomData }
+    }
+
+    /// Forks. The child returns as [`Forked::Child`] with a copy of everything.
+    ///
+    /// # Errors
+    /// `EAGAIN` and `ENOMEM` as `fork(2)` reports them; nothing has happened then.
+    pub fn fork(&self) -> io::Result<Forked> {
+        // SAFETY: with one thread (the proof this value is) no lock can be held by a thread that is
+        // missing in the child, so the child may run any code. After `assume` the user has taken
+        // that risk; it is of deadlock, memory stays valid in the copied address space.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(Forked::Child),
+            pid => Ok(Forked::Parent(Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?)),
+        }
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code 0..=255, or minus the signal.
+    pub status: i32,
+    /// Largest resident set it had, KiB.
+    pub maxrss_kib: u64,
+}
+
+/// Collects child `pid` if it has ended. Never blocks.
+///
+/// # Errors
+/// `ECHILD` when it is no child of this process or was collected before.
+pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: both pointers are to writable memory of the right type.
+    let got = unsafe { libc::wait4(pid.as_raw_pid(), &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
+    match got {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => return Ok(None),
+        _ => {}
+    }
+    // SAFETY: zeroed at the start, and all-zero is a valid rusage; wait4 has filled it.
+    let usage = unsafe { usage.assume_init() };
+    let code = if libc::WIFSIGNALED(status) { -libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
+    Ok(Some(Exit { status: code, maxrss_kib: usage.ru_maxrss.unsigned_abs() }))
+}
+
+/// Threads of this process; 1 where `/proc` is missing.
+pub fn thread_count() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_process_has_threads_and_is_refused() {
+        // The test harness runs this on a thread of its own.
+        let threads = thread_count();
+        assert!(threads >= 2);
+        assert!(SingleThreaded::check().is_err_and(|n| n >= 2));
+    }
+}

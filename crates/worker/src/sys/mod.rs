@@ -1,0 +1,32 @@
+//! The unsafe fence: fork, exec, inherited descriptors and the progress page.
+//!
+//! Everything outside this module is safe Rust; everything in here exposes safe types.
+//!
+//! # What is allowed between fork and the child's first instruction
+//!
+//! There are two forks, with different rules.
+//!
+//! 1. [`Spawn::spawn`] forks a *multi-threaded* parent and then calls `exec`. Another thread may
+//!    have held the allocator's lock, or any other, at the moment of the fork; that thread does not
+//!    exist in the child and the lock is never released. So between `fork` and `execve` the child
+//!    makes raw system calls only, on memory prepared before the fork: no allocation, no locks, no
+//!    `std::env`, no formatting, no panics. Errors travel back as five bytes on a pipe.
+//! 2. [`SingleThreaded::fork`] forks a *template*, which goes on running Rust or Python in the child.
+//!    That is sound only when no other thread existed at the fork, for the reason above. Holding a
+//!    [`SingleThreaded`] is the proof: it counts the threads of the process and the type cannot leave
+//!    its thread. A template that has started threads while loading is refused with a clear message.
+
+#![expect(unsafe_code, reason = "fork, exec, prctl and shared memory have no safe interface")]
+
+mod fds;
+mod fork;
+mod page;
+mod signals;
+mod spawn;
+
+pub use fds::{ClaimError, claim_fd, open_fds};
+pub(crate) use fds::{close_all_except, redirect};
+pub use fork::{Exit, Forked, SingleThreaded, reap, thread_count};
+pub use page::Page;
+pub(crate) use signals::TermSignal;
+pub use spawn::{Child, Spawn, SpawnError, Step};

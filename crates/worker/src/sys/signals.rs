@@ -1,0 +1,52 @@
+//! SIGTERM as a readable descriptor, for the template's poll loop.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// SIGTERM blocked and turned into a descriptor; unblocked again in the child.
+#[derive(Debug)]
+pub(crate) struct TermSignal {
+    fd: OwnedFd,
+}
+
+impl TermSignal {
+    /// Blocks SIGTERM for this thread and opens a signalfd for it.
+    pub(crate) fn block() -> io::Result<Self> {
+        let set = term_set();
+        // SAFETY: `set` is initialised; no old mask is asked for.
+        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `set` is initialised and -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just created, owned by nobody else.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Lets SIGTERM through again; in the child of a fork.
+    pub(crate) fn unblock() {
+        let set = term_set();
+        // SAFETY: `set` is initialised. The only error is an invalid first argument.
+        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
+    }
+}
+
+impl AsFd for TermSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn term_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the whole set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised by the line above; SIGTERM is a valid signal.
+    unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM) };
+    // SAFETY: initialised above.
+    unsafe { set.assume_init() }
+}

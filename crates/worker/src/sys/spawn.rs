@@ -1,0 +1,367 @@
+//! Fork and exec of a program with exact descriptors, limits and a death signal.
+//!
+//! `std::process::Command` cannot place descriptors at chosen numbers without racing its own error
+//! pipe, so this is done here. Everything the child needs is prepared before the fork; the child makes
+//! system calls only (see the module above).
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Pid;
+
+use super::fds::{close_range, move_above};
+use crate::setup::{PreparedSetup, Setup};
+
+/// A program to start.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    /// Name or path; a name without `/` is looked up in the `PATH` of `env`.
+    pub program: &'a OsStr,
+    /// Arguments after the program's name.
+    pub args: &'a [OsString],
+    /// The whole environment of the child.
+    pub env: &'a [(OsString, OsString)],
+    /// Working directory, or the parent's.
+    pub dir: Option<&'a Path>,
+    /// What becomes descriptor 0, 1, 2, 3, ... in the child; everything else is closed. 3 to 64 entries.
+    pub fds: &'a [BorrowedFd<'a>],
+    /// Limits and privileges, applied just before exec.
+    pub setup: &'a Setup,
+    /// Do not set the death signal: the program outlives its parent and finds out by itself.
+    pub outlive: bool,
+}
+
+/// A started program; its process group has the same number.
+#[derive(Debug)]
+pub struct Child {
+    /// Process id and process group id.
+    pub pid: Pid,
+    /// Readable when the process has ended; `None` when the kernel or the descriptor limit forbids it.
+    pub pidfd: Option<OwnedFd>,
+}
+
+/// What the child was doing when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// In the parent: finding the program, making pipes, forking.
+    Fork,
+    /// Process group, death signal or descriptors.
+    Descriptors,
+    /// Limits or privileges.
+    Setup,
+    /// Working directory.
+    Directory,
+    /// The exec itself: missing, not executable, wrong format.
+    Exec,
+}
+
+/// A program that could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {program} ({step:?})")]
+pub struct SpawnError {
+    /// The program as given.
+    pub program: String,
+    /// Where it failed.
+    pub step: Step,
+    /// The system's reason.
+    #[source]
+    pub source: io::Error,
+}
+
+impl Spawn<'_> {
+    /// Starts the program and waits until it has been exec'ed.
+    ///
+    /// The child gets SIGKILL when the *thread* that called this ends (`PR_SET_PDEATHSIG` is per
+    /// thread), so call it from a thread that lives as long as the child should.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; no process is left behind.
+    pub fn spawn(&self) -> Result<Child, SpawnError> {
+        self.try_spawn().map_err(|(step, source)| SpawnError {
+            program: self.program.to_string_lossy().into_owned(),
+            step,
+            source,
+        })
+    }
+
+    fn try_spawn(&self) -> Result<Child, (Step, io::Error)> {
+        let prepare = |error: io::Error| (Step::Fork, error);
+        assert!((3..=MAX_FDS).contains(&self.fds.len()), "3 to 64 descriptors");
+        let top = RawFd::try_from(self.fds.len() - 1).unwrap_or(RawFd::MAX);
+        let path = self.resolve().map_err(|error| (Step::Exec, error))?;
+        let argv = strings(std::iter::once(self.program.to_owned()).chain(self.args.iter().cloned()))
+            .map_err(prepare)?;
+        let envp = strings(self.env.iter().map(|(key, value)| {
+            let mut both = key.clone();
+            both.push("=");
+            both.push(value);
+            both
+        }))
+        .map_err(prepare)?;
+        let dir = self.dir.map(|dir| CString::new(dir.as_os_str().as_bytes())).transpose();
+        let dir = dir.map_err(|error| prepare(error.into()))?;
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|error| prepare(error.into()))?;
+        let writer = move_above(writer, top + 64).map_err(prepare)?;
+        let setup = PreparedSetup::new(self.setup);
+        let mut sources = [-1; MAX_FDS];
+        for (source, fd) in sources.iter_mut().zip(self.fds) {
+            *source = fd.as_raw_fd();
+        }
+        let plan = Plan {
+            path: &path,
+            argv: &pointers(&argv),
+            envp: &pointers(&envp),
+            dir: dir.as_ref(),
+            sources: &sources[..self.fds.len()],
+            count: top + 1,
+            setup: &setup,
+            writer: writer.as_raw_fd(),
+            outlive: self.outlive,
+            parent: rustix::process::getpid(),
+        };
+        // SAFETY: the child calls `Plan::run` only, which makes system calls on memory prepared
+        // above and never returns.
+        let pid = match unsafe { libc::fork() } {
+            -1 => return Err(prepare(io::Error::last_os_error())),
+            0 => plan.run(),
+            pid => Pid::from_raw(pid).ok_or_else(|| prepare(io::ErrorKind::Other.into()))?,
+        };
+        drop(writer);
+        let mut report = [0_u8; 5];
+        let got = read_all(&reader, &mut report).map_err(prepare)?;
+        if got == report.len() {
+            // The child is about to _exit; collect it so that no zombie stays.
+            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).ok();
+            let errno = i32::from_le_bytes([report[1], report[2], report[3], report[4]]);
+            return Err((step_of(report[0]), io::Error::from_raw_os_error(errno)));
+        }
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
+        Ok(Child { pid, pidfd })
+    }
+
+    /// The file to exec: as given, or the first hit in `PATH`.
+    fn resolve(&self) -> io::Result<CString> {
+        let program = Path::new(self.program);
+        let found = if self.program.as_bytes().contains(&b'/') {
+            program.to_owned()
+        } else {
+            let path = self.env.iter().find(|(key, _)| key == "PATH");
+            let path =
+                path.map_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"), |(_, v)| v.clone());
+            std::env::split_paths(&path)
+                .map(|dir| dir.join(program))
+                .find(is_executable)
+                .ok_or(io::ErrorKind::NotFound)?
+        };
+        Ok(CString::new(found.as_os_str().as_bytes())?)
+    }
+}
+
+/// Everything the child touches between fork and exec, borrowed from the parent's memory.
+struct Plan<'a> {
+    path: &'a CString,
+    argv: &'a [*const libc::c_char],
+    envp: &'a [*const libc::c_char],
+    dir: Option<&'a CString>,
+    sources: &'a [RawFd],
+    /// Number of sources, as a descriptor.
+    count: RawFd,
+    setup: &'a PreparedSetup,
+    writer: RawFd,
+    outlive: bool,
+    parent: Pid,
+}
+
+impl Plan<'_> {
+    /// Runs in the child. System calls only.
+    fn run(&self) -> ! {
+        let (step, errno) = match self.prepare() {
+            Ok(()) => {
+                // SAFETY: path, argv and envp are NUL-terminated and null-terminated, made before the fork.
+                unsafe { libc::execve(self.path.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
+                (Step::Exec, last_errno())
+            }
+            Err(failed) => failed,
+        };
+        let code = errno.to_le_bytes();
+        let report = [step as u8, code[0], code[1], code[2], code[3]];
+        // SAFETY: writes five bytes of this stack to the error pipe.
+        unsafe { libc::write(self.writer, report.as_ptr().cast(), report.len()) };
+        // SAFETY: ends the child without running destructors of the parent's copy.
+        unsafe { libc::_exit(127) }
+    }
+
+    fn prepare(&self) -> Result<(), (Step, i32)> {
+        let failed = |step| move |errno: rustix::io::Errno| (step, errno.raw_os_error());
+        let here = failed(Step::Descriptors);
+        rustix::process::setpgid(None, None).map_err(here)?;
+        self.die_with_parent()?;
+        let count = self.count;
+        let mut moved = [-1; MAX_FDS];
+        for (copy, source) in moved.iter_mut().zip(self.sources) {
+            // First out of the way of all targets, then into place: sources and targets overlap.
+            // SAFETY: duplicates a number that is open in the parent and so here.
+            *copy = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, count) };
+            if *copy == -1 {
+                return Err((Step::Descriptors, last_errno()));
+            }
+        }
+        for (target, copy) in (0..count).zip(moved) {
+            // SAFETY: the child's own copy of the table; nothing else runs here. dup2 clears close-on-exec.
+            if unsafe { libc::dup2(copy, target) } == -1 {
+                return Err((Step::Descriptors, last_errno()));
+            }
+        }
+        // Marked rather than closed, so that the error pipe lives until exec.
+        close_range(count.unsigned_abs(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        reset_signals();
+        self.setup.apply().map_err(failed(Step::Setup))?;
+        if let Some(dir) = self.dir {
+            rustix::process::chdir(dir.as_c_str()).map_err(failed(Step::Directory))?;
+        }
+        // A change of user clears the death signal.
+        self.die_with_parent()
+    }
+
+    fn die_with_parent(&self) -> Result<(), (Step, i32)> {
+        if self.outlive {
+            return Ok(());
+        }
+        let kill = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(kill)
+            .map_err(|errno| (Step::Descriptors, errno.raw_os_error()))?;
+        // The parent may have died between fork and prctl; then nobody sends the signal any more.
+        if rustix::process::getppid() == Some(self.parent) {
+            return Ok(());
+        }
+        Err((Step::Descriptors, libc::ESRCH))
+    }
+}
+
+/// Empty mask, and SIGPIPE as programs expect it (Rust ignores it).
+fn reset_signals() {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set that sigprocmask then reads.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised above; no old mask is asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
+    // SAFETY: SIG_DFL is a valid disposition for SIGPIPE.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+fn last_errno() -> i32 {
+    // SAFETY: errno of this thread.
+    unsafe { *libc::__errno_location() }
+}
+
+fn step_of(byte: u8) -> Step {
+    [Step::Fork, Step::Descriptors, Step::Setup, Step::Directory]
+        .into_iter()
+        .find(|step| *step as u8 == byte)
+        .unwrap_or(Step::Exec)
+}
+
+fn is_executable(file: &PathBuf) -> bool {
+    file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+fn strings(all: impl Iterator<Item = OsString>) -> io::Result<Vec<CString>> {
+    all.map(|one| CString::new(one.as_bytes()).map_err(io::Error::from)).collect()
+}
+
+/// The null-terminated array `execve` wants; borrows from `all`.
+fn pointers(all: &[CString]) -> Vec<*const libc::c_char> {
+    all.iter().map(|one| one.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+}
+
+fn read_all(from: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < into.len() {
+        match rustix::io::read(from, &mut into[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(got)
+}
+
+/// Most descriptors a child can be given.
+const MAX_FDS: usize = 64;
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use rustix::process::{WaitOptions, waitpid};
+
+    use super::*;
+
+    #[expect(clippy::unwrap_used, reason = "a helper of tests")]
+    fn run(script: &str, extra: &[BorrowedFd<'_>], setup: &Setup) -> Result<String, SpawnError> {
+        let null = File::open("/dev/null").unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut fds = vec![null.as_fd(), writer.as_fd(), writer.as_fd()];
+        fds.extend_from_slice(extra);
+        let args = ["-c".into(), script.into()];
+        let spawn = Spawn {
+            program: OsStr::new("sh"),
+            args: &args,
+            env: &[],
+            dir: None,
+            fds: &fds,
+            setup,
+            outlive: false,
+        };
+        let child = spawn.spawn()?;
+        drop(writer);
+        let mut said = String::new();
+        File::from(reader).read_to_string(&mut said).unwrap();
+        waitpid(Some(child.pid), WaitOptions::empty()).unwrap();
+        Ok(said)
+    }
+
+    #[test]
+    fn the_child_sees_exactly_what_it_was_given() {
+        let more = File::open("/dev/zero").unwrap();
+        let said = run("ls /proc/$$/fd; :", &[more.as_fd()], &Setup::default()).unwrap();
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
+    }
+
+    #[test]
+    fn the_child_leads_its_own_group() {
+        let said = run("cut -d' ' -f1,5 /proc/$$/stat", &[], &Setup::default()).unwrap();
+        let (pid, group) = said.trim().split_once(' ').unwrap();
+        assert_eq!(pid, group);
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_with_its_errno() {
+        let null = File::open("/dev/null").unwrap();
+        let fds = [null.as_fd(), null.as_fd(), null.as_fd()];
+        let setup = Setup::default();
+        for (program, kind) in
+            [("/no/such/program", io::ErrorKind::NotFound), ("/etc/passwd", io::ErrorKind::PermissionDenied)]
+        {
+            let spawn = Spawn {
+                program: OsStr::new(program),
+                args: &[],
+                env: &[],
+                dir: None,
+                fds: &fds,
+                setup: &setup,
+                outlive: false,
+            };
+            let error = spawn.spawn().unwrap_err();
+            assert_eq!((error.step, error.source.kind()), (Step::Exec, kind), "{program}");
+        }
+    }
+}

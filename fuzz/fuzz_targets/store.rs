@@ -1,0 +1,56 @@
+//! Random operations on a store against a plain map, the whole structure walked now and then.
+#![no_main]
+
+#[path = "../../crates/store/tests/model/mod.rs"]
+mod model;
+
+use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use model::{Model, Op};
+
+#[derive(Debug)]
+struct Ops(bool, Vec<Op>);
+
+impl<'a> Arbitrary<'a> for Ops {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let evictions = u.arbitrary()?;
+        let mut ops = Vec::new();
+        while !u.is_empty() && ops.len() < 4_000 {
+            ops.push(op(u)?);
+        }
+        Ok(Self(evictions, ops))
+    }
+}
+
+fn op(u: &mut Unstructured<'_>) -> Result<Op> {
+    let key = u.int_in_range(0..=2_000_u16)?;
+    let ttl = *u.choose(&[0, 0, 1, 7, 300, 5_000_000])?;
+    Ok(match u.int_in_range(0..=11_u8)? {
+        0..=3 => {
+            let most = *u.choose(&[10, 300, 3_000, 60_000])?;
+            Op::Put { key, len: u.int_in_range(0..=most)?, ttl, flags: u.arbitrary::<u8>()?.into() }
+        }
+        4 | 5 => Op::Get { key },
+        6 => Op::Delete { key },
+        7 => Op::Touch { key, ttl },
+        8 => Op::Cas { key },
+        9 => Op::Wait { seconds: u.int_in_range(0..=3)? },
+        10 => Op::Tick,
+        _ => match u.int_in_range(0..=2_u8)? {
+            0 => Op::Flush,
+            1 => Op::GiveBack { bytes: u.int_in_range(1..=200_000)? },
+            _ => Op::Purge,
+        },
+    })
+}
+
+fuzz_target!(|ops: Ops| {
+    let mut model = Model::new(1 << 20, ops.0);
+    for (i, op) in ops.1.iter().enumerate() {
+        model.step(op);
+        if i % 512 == 511 {
+            model.store.verify();
+        }
+    }
+    model.store.verify();
+});

@@ -1,0 +1,208 @@
+"""The functions a worker program uses."""
+
+import inspect
+import os
+import socket
+import traceback
+
+from . import _frames as frames
+from ._link import Link
+from ._state import STATE, JobError
+
+__all__ = ["JobError"]
+
+
+def job(function):
+    """Decorator: serve this function. The last one decorated counts."""
+    STATE.job = function
+    return function
+
+
+def init(function):
+    """Decorator: call this once while the program loads; in template mode, in the template only.
+
+    Load code and data here. Connections, threads and random state belong into :func:`after_fork`.
+    """
+    STATE.inits.append(function)
+    return function
+
+
+def after_fork(function):
+    """Decorator: call this with the pool's ``init`` bytes in every worker, before its first job."""
+    STATE.after_fork.append(function)
+    return function
+
+
+def event(*parts):
+    """Send an event, about the current job or (outside of one) about this worker or template."""
+    body = frames.encode_list(frames.parts_of(parts))
+    if STATE.link is not None:
+        STATE.link.send(frames.frame(frames.EVENT, _current_id(), body))
+    elif STATE.control is not None:
+        STATE.control.send(b"\x07" + body)
+
+
+def progress(how_far):
+    """Tell the caller of the current job how far it is. ``bytes`` or ``str``."""
+    (part,) = frames.parts_of([how_far])
+    STATE.link.send(frames.frame(frames.PROGRESS, _current_id(), part))
+
+
+def log(text, level="info"):
+    """Write a line to the pool's log; ``level`` is error, warn, info or debug."""
+    number = {"error": 1, "warn": 2, "info": 3, "debug": 4}[level]
+    STATE.link.send(frames.frame(frames.LOG, 0, bytes([number]) + text.encode("utf-8", "replace")[:16384]))
+
+
+def retire():
+    """Ask to be retired after the jobs that are already here. Calling it again changes nothing."""
+    if STATE.link is None:
+        STATE.left_early = True
+    else:
+        STATE.link.leave()
+
+
+def cancelled():
+    """Whether the current job's caller has gone. One system call in a synchronous worker."""
+    if STATE.current is not None:
+        return STATE.current.get().cancelled
+    return STATE.link.is_cancelled(STATE.id)
+
+
+def deadline():
+    """``time.monotonic()`` at which the current job's caller stops waiting, or ``None``."""
+    if STATE.current is not None:
+        running = STATE.current.get()
+        return running.received + running.deadline / 1000 if running.deadline else None
+    return STATE.link.received + STATE.deadline / 1000 if STATE.deadline else None
+
+
+def attempt():
+    """0 at first, then 1 for every retry of the current job after a lost worker."""
+    return STATE.current.get().attempt if STATE.current is not None else STATE.attempt
+
+
+def number():
+    """Number of this worker, counted from 1, never used twice in a pool; 0 in the template."""
+    return STATE.link.worker if STATE.link else 0
+
+
+def generation():
+    """Generation of the program, counted from 1; 0 in the template."""
+    return STATE.link.generation if STATE.link else 0
+
+
+def inherited_fd(name):
+    """Number of the descriptor that the pool passed under ``name``. ``KeyError`` if there is none."""
+    return _passed()[name]
+
+
+def keep_fd(fd):
+    """Keep descriptor ``fd`` open in workers forked from this template; all others are closed."""
+    STATE.keep.append(fd)
+
+
+def serve():
+    """Serve ``@worker.job``, one job at a time, or with asyncio (100 at a time) if it is an ``async def``."""
+    run(lambda: None, 100)
+
+
+def serve_async(concurrency=100):
+    """Serve ``@worker.job`` with asyncio, up to ``concurrency`` jobs at a time."""
+    run(lambda: None, concurrency)
+
+
+def run(load, concurrency):
+    """Load the program, fork if this is a template, and serve. ``load`` imports what is to be imported."""
+    mode = os.environ.get("CATTLEGRID_MODE")
+    if mode not in ("template", "exec", "stdio"):
+        raise SystemExit("this program is started by a Cattlegrid pool (CATTLEGRID_MODE is not set)")
+    link = Link()
+    is_unix = True
+    if mode == "template":
+        sock = _template(load)
+    else:
+        sock = _stdio() if mode == "stdio" else socket.socket(fileno=int(os.environ["CATTLEGRID_FD"]))
+        sock.set_inheritable(False)
+        is_unix = sock.family == socket.AF_UNIX
+    link.sock = sock
+    try:
+        if mode != "template":
+            _load(load)
+        config = link.open(is_unix, max(1, concurrency) if STATE.is_async else 1)
+        STATE.link = link
+        if STATE.left_early:
+            link.leave()
+        for hook in STATE.after_fork:
+            hook(config)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        link.send(frames.error(0, "init", message, traceback.format_exc()[-TRACEBACK_MAX:]))
+        os._exit(1)
+    link.send(frames.frame(frames.READY))
+    try:
+        if STATE.is_async:
+            from . import _async
+
+            _async.serve(link, STATE.job, max(1, concurrency))
+        else:
+            from . import _serve
+
+            _serve.serve(link, STATE.job)
+    finally:
+        # SystemExit ends the worker, not the replies of the jobs before it.
+        link.flush()
+
+
+def _load(load):
+    load()
+    for hook in STATE.inits:
+        hook()
+    if STATE.job is None:
+        raise RuntimeError("no function to serve: decorate one with @worker.job, or name it as module:function")
+    STATE.is_async = inspect.iscoroutinefunction(STATE.job) or inspect.isasyncgenfunction(STATE.job)
+
+
+def _template(load):
+    from . import _serve, _template  # noqa: F401  (loaded here, so that workers share it)
+
+    control = socket.socket(fileno=int(os.environ["CATTLEGRID_FD"]))
+    control.set_inheritable(False)
+    STATE.control = control
+    try:
+        _load(load)
+    except BaseException:
+        _template.fatal(control, traceback.format_exc())
+    if STATE.is_async:
+        from . import _async  # noqa: F401
+    allow = os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
+    sock = _template.run(control, [*_passed().values(), *STATE.keep], allow)
+    STATE.control = None
+    return sock
+
+
+def _stdio():
+    """Move frames off the standard streams, so that a stray ``print`` cannot break them."""
+    sock = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return sock
+
+
+def _passed():
+    pairs = (entry.rpartition("=") for entry in os.environ.get("CATTLEGRID_FDS", "").split(",") if entry)
+    return {name: int(fd) for name, _, fd in pairs}
+
+
+def _current_id():
+    if STATE.current is not None:
+        running = STATE.current.get(None)
+        return running.id if running else 0
+    return STATE.id
+
+
+TRACEBACK_MAX = 64_000
+"""Characters of a traceback that are sent; the end is kept."""
+

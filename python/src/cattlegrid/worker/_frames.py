@@ -1,0 +1,122 @@
+"""Frames of the worker protocol, version 1: bytes to values and back. See docs/worker-protocol.md.
+
+Header, little endian: u32 length of the body, u8 kind, u8 flags, u16 zero, u64 id.
+"""
+
+import struct
+
+VERSION = 1
+MAX_FRAME = 64 << 20
+FLAG_MORE = 1
+FLAG_RETRYABLE = 2
+
+INIT, JOB, CANCEL, RETIRE, PING = 1, 2, 3, 4, 5
+HELLO, READY, RESULT, ERROR, EVENT, PROGRESS, LOG, PONG, LEAVE = 16, 17, 18, 19, 20, 21, 22, 23, 24
+
+HEADER = struct.Struct("<IBBHQ")
+HEADER_LEN = 16
+
+
+def varint(value):
+    """The bytes of a varint: 7 bits each, low bits first, high bit set on all but the last."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def take_varint(data, at):
+    """The varint at ``at`` and the position behind it. ``ValueError`` if it is cut off or 2**32 and more."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 28:
+            raise ValueError("malformed varint")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= 1 << 32:
+                raise ValueError("malformed varint")
+            return value, at
+        shift += 7
+
+
+def encode_list(parts):
+    """The bytes of a list: count, then length and bytes of each part."""
+    out = [varint(len(parts))]
+    for part in parts:
+        out.append(varint(len(part)))
+        out.append(part)
+    return b"".join(out)
+
+
+def decode_list(data, at=0, end=None):
+    """The parts of the list that is exactly ``data[at:end]``. ``ValueError`` if it is malformed."""
+    if end is None:
+        end = len(data)
+    count, at = take_varint(data, at)
+    parts = []
+    for _ in range(count):
+        length, at = take_varint(data, at)
+        if at + length > end:
+            raise ValueError("a list is cut off")
+        parts.append(slice_of(data, at, at + length))
+        at += length
+    if at != end:
+        raise ValueError("bytes behind a list")
+    return parts
+
+
+def slice_of(data, start, end):
+    """``data[start:end]`` as ``bytes``, copied once."""
+    return data[start:end] if type(data) is bytes else bytes(memoryview(data)[start:end])
+
+
+def list_frame(kind, id, parts, flags=0):
+    """The bytes of a frame whose body is a list; its parts are copied once."""
+    out = [b"", varint(len(parts))]
+    size = len(out[1])
+    for part in parts:
+        out += (varint(len(part)), part)
+        size += len(out[-2]) + len(part)
+    out[0] = HEADER.pack(size, kind, flags, 0, id)
+    return b"".join(out)
+
+
+def frame(kind, id=0, body=b"", flags=0):
+    """The bytes of a frame."""
+    return HEADER.pack(len(body), kind, flags, 0, id) + body
+
+
+def hello(pid, concurrency, page, sdk):
+    """HELLO: u16 version, u16 flags (bit 0: page), u32 pid, u32 concurrency, u32 max frame, list [sdk]."""
+    body = struct.pack("<HHIII", VERSION, int(page), pid, concurrency, MAX_FRAME) + encode_list([sdk.encode()])
+    return frame(HELLO, 0, body)
+
+
+def parse_init(body):
+    """INIT: u32 max frame, u32 generation, u64 worker, list [config]; returned in this order."""
+    max_frame, generation, worker = struct.unpack_from("<IIQ", body)
+    (config,) = decode_list(body, 16)
+    return max_frame, generation, worker, config
+
+
+def error(id, code, message, detail="", retryable=False):
+    """ERROR: list [code, message, detail]; retryable is a flag."""
+    parts = [text.encode("utf-8", "replace") for text in (code, message, detail)]
+    return frame(ERROR, id, encode_list(parts), FLAG_RETRYABLE if retryable else 0)
+
+
+def parts_of(result):
+    """What a job has returned, as a list of bytes-like parts."""
+    if result is None:
+        return []
+    if isinstance(result, (bytes, bytearray, memoryview)):
+        return [bytes(result)]
+    if isinstance(result, str):
+        return [result.encode()]
+    if isinstance(result, (list, tuple)):
+        return [part.encode() if isinstance(part, str) else bytes(memoryview(part)) for part in result]
+    raise TypeError(f"a job returns None, bytes, str or a list of these, not {type(result).__name__}")

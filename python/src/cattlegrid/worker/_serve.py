@@ -1,0 +1,114 @@
+"""The loop of a synchronous worker: receive a batch, do its jobs, write their replies."""
+
+import os
+import struct
+import sys
+import traceback
+import types
+
+from . import _frames as frames
+from ._state import STATE, JobError
+
+_JOB_HEAD = struct.Struct("<IBBHQII")
+_ONE_PART = struct.Struct("<IBBHQBB")
+_NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
+
+
+def serve(link, function):
+    """Serve jobs until the parent retires this worker or goes away; then the process ends."""
+    unpack, pack = _JOB_HEAD.unpack_from, _ONE_PART.pack
+    out, page, state = link.out, link.page, STATE
+    begun = 0
+    while True:
+        data, pos = link.data, link.pos
+        size = len(data)
+        # Cheap test first; it may be true for bytes inside of arguments, which costs a walk and no more. A
+        # `bytearray` is one long frame, with nothing behind it.
+        cancels = type(data) is bytes and _NO_CANCEL in data
+        while size - pos >= 16:
+            if size - pos < 24 or data[pos + 4] != frames.JOB:
+                length, kind, _, _, id = frames.HEADER.unpack_from(data, pos)
+                if pos + 16 + length > size:
+                    break
+                pos += 16 + length
+                _control(link, kind, id)
+                continue
+            length, kind, _, _, id, deadline, attempt = unpack(data, pos)
+            end = pos + 16 + length
+            if end > size:
+                break
+            if out:
+                link.before_job()
+            begun += 1
+            if page is not None:
+                page[1] = begun
+                page[0] = id
+            # The usual job has one short argument.
+            if length >= 10 and data[pos + 24] == 1 and data[pos + 25] < 0x80:
+                args = (frames.slice_of(data, pos + 26, end),)
+            else:
+                args = frames.decode_list(data, pos + 24, end)
+            pos = end
+            link.pos = pos
+            state.id, state.deadline, state.attempt = id, deadline, attempt
+            if cancels and link.has_cancel(id):
+                out.append(frames.error(id, "cancelled", "cancelled before it began"))
+                continue
+            try:
+                result = function(*args)
+                if type(result) is bytes and len(result) < 0x80:
+                    size_one = len(result)
+                    out.append(pack(size_one + 2, 18, 0, 0, id, 1, size_one) + result)
+                else:
+                    out.append(reply(link, id, result))
+            except Exception as error:
+                out.append(failure(id, error))
+            if page is not None:
+                page[0] = 0
+        link.pos = pos
+        state.id = 0
+        if out:
+            link.flush()
+        link.fill()
+
+
+def _control(link, kind, id):
+    if kind == frames.RETIRE:
+        leave(link)
+    elif kind == frames.PING:
+        link.out.append(frames.frame(frames.PONG, id))
+    elif kind != frames.CANCEL:
+        raise ValueError(f"unexpected frame kind {kind}")
+
+
+def leave(link):
+    """End the process as it was asked to: replies out, exit functions run."""
+    link.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def reply(link, id, result):
+    """The frame (or, of a generator, the last frame) of a reply."""
+    if isinstance(result, types.GeneratorType):
+        for part in result:
+            link.send(frames.frame(frames.RESULT, id, frames.encode_list(frames.parts_of(part)), frames.FLAG_MORE))
+        result = None
+    whole = frames.list_frame(frames.RESULT, id, frames.parts_of(result))
+    length = len(whole) - frames.HEADER_LEN
+    if length > link.max_frame:
+        return frames.error(
+            id,
+            "too_large",
+            f"the reply has {length} bytes, the limit is {link.max_frame}; yield it in parts",
+        )
+    return whole
+
+
+def failure(id, error):
+    """The frame for an exception."""
+    if isinstance(error, JobError):
+        return frames.error(id, error.code, error.message, error.detail, error.retryable)
+    detail = "".join(traceback.format_exception(error))
+    return frames.error(id, "exception", f"{type(error).__name__}: {error}", detail[-64_000:])

@@ -1,0 +1,50 @@
+"""What a worker process knows about itself and the job it is in."""
+
+
+class JobError(Exception):
+    """Raise it in a job to choose what the caller sees.
+
+    ``code`` is a short word that programs compare, ``message`` one line for people, ``detail`` more of it, and
+    ``retryable`` says that trying again may help.
+    """
+
+    def __init__(self, code, message="", *, detail="", retryable=False):
+        super().__init__(f"{code}: {message}")
+        self.code, self.message, self.detail, self.retryable = code, message, detail, retryable
+
+
+class State:
+    """One per process."""
+
+    __slots__ = (
+        "after_fork",
+        "attempt",
+        "control",
+        "current",
+        "deadline",
+        "id",
+        "inits",
+        "is_async",
+        "job",
+        "keep",
+        "left_early",
+        "link",
+    )
+
+    def __init__(self):
+        self.link = None
+        self.control = None
+        self.id = 0
+        self.deadline = 0
+        self.attempt = 0
+        # Of an asynchronous worker: a ContextVar of the job a task works on.
+        self.current = None
+        self.job = None
+        self.is_async = False
+        self.inits = []
+        self.after_fork = []
+        self.keep = []
+        self.left_early = False
+
+
+STATE = State()

@@ -1,0 +1,26 @@
+//! Documents that are written from the code.
+
+/// Writes those that are not current.
+pub(crate) fn write() -> Result<(), String> {
+    for (path, text) in outdated() {
+        std::fs::write(format!("{}/{path}", crate::root()), text)
+            .map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// An error that names one that is not current, if there is any.
+pub(crate) fn check() -> Result<(), String> {
+    match outdated().first() {
+        Some((path, _)) => Err(format!("{path} is not current; run `cargo xtask docs`")),
+        None => Ok(()),
+    }
+}
+
+fn outdated() -> Vec<(&'static str, String)> {
+    let mut generated = vec![("docs/configuration.md", cattlegrid::options::reference_markdown())];
+    generated.retain(|(path, text)| {
+        !std::fs::read_to_string(format!("{}/{path}", crate::root())).is_ok_and(|current| current == *text)
+    });
+    generated
+}

@@ -1,0 +1,32 @@
+//! What a developer runs besides cargo: `cargo xtask test` and `cargo xtask docs`.
+
+mod docs;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <command>
+  test [--stage NAME]... [--list]   install what the tests need and run them all, or only these stages
+  docs [--check]                    write the generated documents, or say which are not current";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["docs"] => docs::write(),
+        ["docs", "--check"] => docs::check(),
+        ["test", ref options @ ..] => test::test(options),
+        _ => Err(USAGE.to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/..")
+}
