@@ -386,9 +386,9 @@ class Peer:
                 return
             self.read(0)
 
-    def until(self, end, seconds=10):
-        """Reads until the reply ends with `end` or the server closes."""
-        while not self.ended and not self.reply.endswith(end):
+    def until(self, end=None, seconds=10):
+        """Reads until the reply ends with `end`, if that is given, or the server closes."""
+        while not self.ended and not (end and self.reply.endswith(end)):
             if not self.read(seconds):
                 self.reply += b"<nothing more within %d s>" % seconds
                 return
@@ -437,7 +437,7 @@ class Differ:
                 together += command.removeprefix(WAIT)
             if commands[-1] == QUIT:
                 self.send(peer, together, cuts, seed)
-                peer.until(b"\0")  # never comes: the server closes
+                peer.until()
             else:
                 # Blank lines first: a block that is a few bytes short takes them as its rest.
                 mark = b"%s-end" % prefix
