@@ -1,11 +1,11 @@
 //! All shards: which one a key belongs to, and what concerns more than one.
 //!
-//! A shard is locked while requests, or the keys of a multi-get, are about its part of the key space one after the
-//! other ([`ShardLock`]); values too long for the log are copied into pages of their own without any lock.
-//! No thread ever holds two shards' locks.
+//! A batch of requests, or of a multi-get's keys, keeps the shards that it uses locked while it meets no other worker
+//! ([`ShardLock`]); values too long for the log are copied into pages of their own without any lock.
+//! Nobody waits for a shard's lock while holding another's.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use cattlegrid_protocol::{Get, Request};
 use cattlegrid_store::{
@@ -476,6 +476,16 @@ impl Engine {
     #[inline]
     pub(crate) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
         self.shards[number].0.lock().expect("a thread that panics takes the process with it")
+    }
+
+    /// As [`Engine::lock`], if nobody holds it.
+    #[inline]
+    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Shard>> {
+        match self.shards[number].0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => unreachable!("a thread that panics takes the process with it"),
+        }
     }
 }
 

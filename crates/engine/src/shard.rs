@@ -145,7 +145,10 @@ impl Shard {
     #[inline]
     pub(crate) fn advance(&mut self, cx: &Context<'_>) {
         self.store.advance(cx.now.second, self.shared.floor(cx.now.second));
-        self.rolling = self.shared.is_rolling();
+        let rolling = self.shared.is_rolling();
+        if rolling != self.rolling {
+            self.rolling = rolling;
+        }
         self.store.record_evictions(cx.interest.wants(Interest::EVICTIONS));
     }
 

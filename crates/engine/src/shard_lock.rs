@@ -1,21 +1,31 @@
-//! The lock of the shard that was used last, kept from one request to the next.
+//! The locks of the shards that a batch has used, kept from one request to the next.
 //!
-//! A batch of requests often stays in one shard, always so with one worker. Taking the lock anew for each
-//! would cost more than it seems: a locked instruction waits for all writes before it.
+//! The requests of a batch are about keys of all shards, in an order that has to be kept: a reader that sees a flag must
+//! see what was written before it. Taking a lock anew for each request would cost more than it seems: a locked
+//! instruction waits for all writes before it, and takes the line from another worker's cache.
+//!
+//! So a batch keeps what it has locked, up to [`HELD_MAX`] shards, as long as it meets nobody. From its first meeting
+//! with another worker on it goes on with one shard at a time, which keeps others waiting for one request only.
 //!
 //! # Invariants
-//! * At most one shard is locked: the old one is let go before the next is taken.
+//! * Nobody waits for a shard's lock while holding another's: a second one is only tried, and when that fails the
+//!   others are let go before it is waited for.
 
 use std::sync::MutexGuard;
 
 use crate::engine::Engine;
 use crate::shard::Shard;
 
-/// At most one locked shard of an engine. Drop or [`ShardLock::release`] it before anything that waits, and
-/// before whatever locks shards by itself: every method of [`Engine`] that does not take one of these.
+/// Shards that a batch keeps locked at most; those whose numbers differ by a multiple of it take each other's place.
+const HELD_MAX: usize = 8;
+
+/// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before whatever locks
+/// shards by itself: every method of [`Engine`] that does not take one of these.
 pub struct ShardLock<'e> {
     engine: &'e Engine,
-    held: Option<(usize, MutexGuard<'e, Shard>)>,
+    held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],
+    /// Another worker had what was wanted.
+    met: bool,
 }
 
 /// Hashes that [`ShardLock::prefetch`] takes at most.
@@ -23,12 +33,12 @@ pub const PREFETCH_MAX: usize = 32;
 
 impl<'e> ShardLock<'e> {
     pub(crate) fn new(engine: &'e Engine) -> Self {
-        Self { engine, held: None }
+        Self { engine, held: [const { None }; HELD_MAX], met: false }
     }
 
-    /// Lets go of the shard, if there is one.
+    /// Lets go of all shards.
     pub fn release(&mut self) {
-        self.held = None;
+        self.held = [const { None }; HELD_MAX];
     }
 
     /// The shard of this hash, locked.
@@ -39,11 +49,25 @@ impl<'e> ShardLock<'e> {
 
     #[inline]
     pub(crate) fn numbered(&mut self, number: usize) -> &mut Shard {
-        if self.held.as_ref().is_none_or(|(held, _)| *held != number) {
-            self.held = None;
-            self.held = Some((number, self.engine.lock(number)));
+        let place = number % HELD_MAX;
+        if self.held[place].as_ref().is_none_or(|(held, _)| *held != number) {
+            self.take(number);
         }
-        &mut self.held.as_mut().expect("taken above").1
+        &mut self.held[place].as_mut().expect("taken above").1
+    }
+
+    fn take(&mut self, number: usize) {
+        let place = number % HELD_MAX;
+        self.held[place] = None;
+        if self.met {
+            self.release();
+        }
+        let guard = self.engine.try_lock(number).unwrap_or_else(|| {
+            self.release();
+            self.met = true;
+            self.engine.lock(number)
+        });
+        self.held[place] = Some((number, guard));
     }
 
     /// Asks the processor to fetch what the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all

@@ -12,7 +12,7 @@ use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
 /// A client of an engine at a time of its own.
 struct Client {
-    engine: Engine,
+    engine: Arc<Engine>,
     counters: Counters,
     now: Now,
     events: Vec<(Ticket, Event)>,
@@ -37,11 +37,15 @@ impl Client {
             allows_flush: true,
             seed: 7,
         };
-        let engine = Engine::new(config).unwrap();
+        Self::of(Arc::new(Engine::new(config).unwrap()), 1)
+    }
+
+    /// Another client of the same engine.
+    fn of(engine: Arc<Engine>, number: u32) -> Self {
         let peer = engine.shared().peers().join(PeerKey::Process(1));
         Self {
             engine,
-            session: Session::new(Arc::new(Caller::new(1, 0, 0, peer))),
+            session: Session::new(Arc::new(Caller::new(u64::from(number), 0, 0, peer))),
             wakes: Vec::new(),
             counters: Counters::default(),
             now: Now { second: 2, ms: 2_000, unix_of_zero: 1_700_000_000 },
@@ -125,6 +129,57 @@ fn append(out: &Output, replies: &mut Vec<u8>) {
 }
 
 const MIB: usize = 1 << 20;
+
+/// Workers whose batches want the same shards in opposite orders all go on, and what was written first is seen by whoever
+/// sees what was written after it.
+#[test]
+fn workers_that_meet_go_on_and_keep_the_order_of_their_requests() {
+    const LAST: usize = 20_000;
+    let mut writer = Client::new(64 * MIB, true);
+    let names: Vec<String> = (0..16).map(|n| format!("key{n}")).collect();
+    for name in &names {
+        assert_eq!(writer.set(name, b"000000"), b"STORED\r\n");
+    }
+    assert!(writer.engine.shard_count() > 2);
+    let engine = Arc::clone(&writer.engine);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=LAST {
+                let batch: Vec<_> =
+                    names.iter().map(|name| format!("set {name} 0 0 6 noreply\r\n{n:06}\r\n")).collect();
+                assert_eq!(writer.ask(batch.concat()), b"");
+            }
+        });
+        for number in 2..4 {
+            let (names, engine) = (&names, Arc::clone(&engine));
+            scope.spawn(move || {
+                let mut reader = Client::of(engine, number);
+                // As one command, or as many.
+                let ask = match number {
+                    2 => format!(
+                        "get {}\r\n",
+                        names.iter().rev().map(String::as_str).collect::<Vec<_>>().join(" ")
+                    ),
+                    _ => {
+                        names.iter().rev().map(|name| format!("get {name}\r\n")).collect::<Vec<_>>().concat()
+                    }
+                };
+                let mut seen = 0;
+                while seen < LAST {
+                    let replies = String::from_utf8(reader.ask(&ask)).unwrap();
+                    let values: Vec<usize> = replies
+                        .lines()
+                        .filter(|line| line.len() == 6)
+                        .map(|line| line.parse().unwrap())
+                        .collect();
+                    assert_eq!(values.len(), names.len(), "{replies:?}");
+                    assert!(values.is_sorted(), "a later write without an earlier one: {values:?}");
+                    seen = values[0];
+                }
+            });
+        }
+    });
+}
 
 #[test]
 fn a_batch_is_executed_in_its_order_whatever_shards_it_meets() {

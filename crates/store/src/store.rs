@@ -55,15 +55,16 @@ pub struct StoreConfig {
 impl StoreConfig {
     /// Number of shards and their layout for a server of `memory_bytes` and `threads` workers.
     ///
-    /// Four shards a worker, but one for a single worker with less than 8 GiB, as long as each has 8 MiB. A shard
+    /// Half the square of the workers, up to four for each: the chance that one meets another in a shard then stays about the
+    /// same, and few workers need few locks for a batch (one worker has nobody to wait for). At least four for each 8 GiB,
+    /// since with many segments the choice of the next to empty would take too long; and each has 8 MiB. A shard
     /// has 256 segments, so that the four or five that are spare, open or half emptied are 2 % of it, of 16 KiB to
     /// 1 MiB: fewer in less memory, more in much. TTL classes: up to 23 (one an octave), one for 16 segments.
     pub fn derive(memory_bytes: usize, threads: usize, evictions: bool) -> (usize, Self) {
         const SEGMENTS: usize = 256;
-        // One worker has nobody to wait for, and a batch of requests then needs one lock. With many segments
-        // the choice of the next to empty would take too long.
-        let threads = if threads == 1 { memory_bytes >> 33 } else { threads };
-        let mut shards = (threads * 4).next_power_of_two().min(256);
+        let by_workers = (threads * threads / 2).min(threads * 4);
+        let by_memory = (memory_bytes >> 33) * 4;
+        let mut shards = by_workers.max(by_memory).max(1).next_power_of_two().min(256);
         while shards > 1 && memory_bytes / shards < 8 << 20 {
             shards /= 2;
         }
@@ -160,8 +161,13 @@ impl Store {
     /// Moves the store on to second `now`; items whose stamp is below `floor` are dead. Neither goes back.
     #[inline]
     pub fn advance(&mut self, now: u32, floor: u64) {
-        self.now = self.now.max(now);
-        self.floor = self.floor.max(floor);
+        // Written only when it changes: with several workers a write takes the line from the other's cache.
+        if now > self.now {
+            self.now = now;
+        }
+        if floor > self.floor {
+            self.floor = floor;
+        }
     }
 
     /// The live item of this key. A dead one is removed.

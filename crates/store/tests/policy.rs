@@ -21,10 +21,9 @@ impl One {
     fn several(memory_bytes: usize, count: usize) -> Vec<Self> {
         let memory = Memory::new(memory_bytes).expect("there is address space");
         let hasher = KeyHasher::new(1);
-        // One worker would have one.
-        let threads = if count == 1 { 1 } else { count.div_ceil(4) + 1 };
-        let (shards, config) = StoreConfig::derive(memory_bytes, threads, true);
-        assert_eq!(shards, count);
+        let by_workers = (1..20).map(|workers| StoreConfig::derive(memory_bytes, workers, true));
+        let (_, config) =
+            by_workers.into_iter().find(|(shards, _)| *shards == count).expect("workers for so many");
         let store = || Store::new(Arc::clone(&memory), hasher.clone(), config).expect("there is a reserve");
         let one = |()| Self { memory: Arc::clone(&memory), hasher: hasher.clone(), store: store(), cas: 0 };
         std::iter::repeat_n((), count).map(one).collect()
