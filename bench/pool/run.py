@@ -4,6 +4,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -11,7 +12,27 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+ANCESTOR = HERE / "anyevent_fork_pool.pl"
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
+
+RATIOS = [
+    *((f"T1 jobs/s, load {n}", f"rust_jobs_per_s_load_{n}", f"anyevent_jobs_per_s_load_{n}") for n in (1, 2, 16)),
+    *((f"T2 CPU/job, load {n}", f"rust_cpu_us_load_{n}", f"anyevent_cpu_us_load_{n}") for n in (1, 2, 16)),
+    *(
+        (f"T3 jobs/s, load {n}", f"python_jobs_per_s_load_{n}", f"{other}_jobs_per_s_load_{n}")
+        for other in ("ppe", "loky")
+        for n in (1, 2, 16)
+    ),
+    ("T4 latency", "rust_t4_p50_us", "anyevent_p50_us"),
+    ("T4 latency", "python_t4_p50_us", "anyevent_p50_us"),
+    ("T5 1 MiB", "rust_t5_p50_us", "anyevent_1mib_p50_us"),
+    ("T5 1 MiB", "python_t5_p50_us", "anyevent_1mib_p50_us"),
+    ("T6 start", "rust_t6_p50_us", "anyevent_start_p50_us"),
+    ("T6 start", "python_t6_p50_us", "python_fork_start_p50_us"),
+    ("T6 start, 50 MB", "python_t6_50mb_p50_us", "python_fork_50mb_start_p50_us"),
+    ("T8 death", "python_t8_p50_us", "python_fork_death_p50_us"),
+]
+"""What is divided by what, where both were measured."""
 
 
 def echo(x):
@@ -83,6 +104,19 @@ def forkserver():
     return out
 
 
+def fork_floor(name, megabytes):
+    """What a bare fork of Python costs: until the child's first answer, and from SIGKILL until its socket closes."""
+    command = [sys.executable, HERE / "fork_floor.py", str(megabytes)]
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    start, death = map(float, text.split())
+    return {f"{name}_start_p50_us": start, f"{name}_death_p50_us": death}
+
+
+def ancestor():
+    text = subprocess.run(["perl", ANCESTOR], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return {f"anyevent_{name}": float(value) for name, value in (line.split() for line in text.splitlines())}
+
+
 def ours(kind, *what):
     binary = ROOT / "target" / "fast" / "examples" / "bench_pool"
     env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python' / 'src'}:{HERE}")
@@ -96,6 +130,8 @@ def main():
     contenders = [
         lambda: ours("rust", "floor", "t1", "t4", "t5", "t6", "t8", "t10", "t11"),
         lambda: ours("python", "t1", "t4", "t5", "t6", "t8", "t11"),
+        lambda: fork_floor("python_fork", 0),
+        lambda: fork_floor("python_fork_50mb", 50),
         lambda: executor("ppe", lambda: concurrent.futures.ProcessPoolExecutor(1)),
         forkserver,
     ]
@@ -105,6 +141,10 @@ def main():
         contenders.append(lambda: executor("loky", lambda: loky.ProcessPoolExecutor(1)))
     except ImportError:
         print("loky is not installed; left out", file=sys.stderr)
+    if shutil.which("perl") and subprocess.run(["perl", "-c", ANCESTOR], stderr=subprocess.DEVNULL).returncode == 0:
+        contenders.append(ancestor)
+    else:
+        print("AnyEvent::Fork::Pool is not installed; left out", file=sys.stderr)
     results = {}
     for _ in range(ROUNDS):
         for contender in contenders:
@@ -118,11 +158,9 @@ def main():
     for kind in ("rust", "python"):
         each = [medians[f"{kind}_cpu_us_load_{load}"] / floor for load in (1, 2, 16)]
         print(f"{kind}: CPU a job at load 1, 2, 16, in ping-pongs: {', '.join(f'{one:.2f}' for one in each)}")
-    for load in (1, 2, 16):
-        mine = medians[f"python_jobs_per_s_load_{load}"]
-        for other in ("ppe", "loky"):
-            if f"{other}_jobs_per_s_load_{load}" in medians:
-                print(f"python / {other} at load {load}: {mine / medians[f'{other}_jobs_per_s_load_{load}']:.1f}x")
+    for label, mine, other in RATIOS:
+        if mine in medians and other in medians:
+            print(f"{label}: {mine} / {other} = {medians[mine] / medians[other]:.2f}")
 
 
 if __name__ == "__main__":
