@@ -467,13 +467,9 @@ impl Shard {
         })?;
         match expired {
             Expired::Gone => None,
-            Expired::Miss(record) => {
-                cx.counters.get_misses.add(1);
-                Some(Outcome::Miss { record: Some(record), hint: None })
-            }
+            Expired::Miss(record) => Some(Outcome::Miss { record: Some(record), hint: None }),
             Expired::Busy => Some(Outcome::Busy),
             Expired::Lost(record) => {
-                cx.counters.get_misses.add(1);
                 cx.session.record(record, cx.now.ms);
                 Some(Outcome::Lost)
             }
@@ -487,7 +483,6 @@ impl Shard {
             herd.withdraw(wait.hash, wait.waiter, circle, herd_cx)
         });
         let Some(record) = record.flatten() else { return false };
-        cx.counters.get_misses.add(1);
         cx.session.record(record, cx.now.ms);
         true
     }

@@ -191,6 +191,7 @@ impl Engine {
     /// A `get` with control keys among its keys: answers them at their places; other keys as they were found.
     #[cold]
     pub(crate) fn answer_control(&self, pending: &Pending<'_>, cas: bool, cx: &mut Context<'_>) -> Got {
+        cx.counters.get_hits.add(pending.control.len() as u64);
         let mut cuts = Vec::with_capacity(pending.control.len() + 1);
         for (_, at) in pending.control.iter().rev() {
             cuts.push(cx.out.split_off(*at));

@@ -222,7 +222,13 @@ impl Shard {
             Waited::Waits(_) => {
                 let deadline = cx.now.ms + u64::from(asked.hold_ms);
                 let form = Form::Meta { line: meta_line(meta), outcome: None };
-                Flow::Parked(Box::new(Parked::new(cx.ticket.request, deadline, hold_behind_ms, form)))
+                Flow::Parked(Box::new(Parked::new(
+                    cx.ticket.request,
+                    deadline,
+                    hold_behind_ms,
+                    touches,
+                    form,
+                )))
             }
             Waited::Miss(_) => {
                 count_miss(touches, cx);
@@ -396,7 +402,7 @@ fn recache_due(meta: &Meta<'_>, expiry: u32, cx: &Context<'_>) -> bool {
     meta.set.has(b'R') && expiry != NEVER && expiry < cx.now.expiry(meta.set.recache)
 }
 
-fn count_miss(touches: bool, cx: &Context<'_>) {
+pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
     if touches {
         cx.counters.touch_misses.add(1);
     } else {

@@ -9,6 +9,7 @@ use cattlegrid_herd::{Caller, Record, Session};
 use cattlegrid_protocol::{Limits, Meta, Parsed, Request, parse, reply};
 use cattlegrid_store::HugeValue;
 
+use crate::counters::Counters;
 use crate::output::Output;
 
 /// A value on its way to all who waited for it.
@@ -103,6 +104,8 @@ pub struct Parked {
     hold_behind_ms: u32,
     /// Keys still waited for.
     open: u16,
+    /// A `gat`, or an `mg` with `T`: it is counted as a touch.
+    touches: bool,
     form: Form,
 }
 
@@ -125,12 +128,18 @@ pub(crate) enum Part {
 }
 
 impl Parked {
-    pub(crate) fn new(request: u64, deadline_ms: u64, hold_behind_ms: u32, form: Form) -> Self {
+    pub(crate) fn new(
+        request: u64,
+        deadline_ms: u64,
+        hold_behind_ms: u32,
+        touches: bool,
+        form: Form,
+    ) -> Self {
         let open = match &form {
             Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
             Form::Meta { .. } => 1,
         };
-        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, form }
+        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, touches, form }
     }
 
     /// The request.
@@ -178,8 +187,15 @@ impl Parked {
     }
 
     /// Takes a wake of this request. A key whose outcome is known already, and every key of a request that
-    /// is done, is left alone.
-    pub fn resolve(&mut self, slot: u16, outcome: Outcome, session: &mut Session, now_ms: u64) {
+    /// is done, is left alone. Counts it as a hit or a miss.
+    pub fn resolve(
+        &mut self,
+        slot: u16,
+        outcome: Outcome,
+        session: &mut Session,
+        now_ms: u64,
+        counters: &Counters,
+    ) {
         if session.end_wait(self.request, slot).is_none() {
             return;
         }
@@ -193,23 +209,17 @@ impl Parked {
                 self.deadline_ms = self.deadline_ms.min(now_ms);
             }
         }
-        match &mut self.form {
-            Form::Get { parts, .. } => {
-                for part in parts {
-                    if let Part::Key { slot: own, outcome: place @ None, .. } = part
-                        && *own == slot
-                    {
-                        *place = Some(outcome);
-                        self.open -= 1;
-                        return;
-                    }
-                }
-            }
-            Form::Meta { outcome: place @ None, .. } => {
-                *place = Some(outcome);
-                self.open -= 1;
-            }
-            Form::Meta { .. } => {}
+        let place = match &mut self.form {
+            Form::Get { parts, .. } => parts.iter_mut().find_map(|part| match part {
+                Part::Key { slot: own, outcome, .. } if *own == slot => Some(outcome),
+                _ => None,
+            }),
+            Form::Meta { outcome, .. } => Some(outcome),
+        };
+        if let Some(place @ None) = place {
+            count(&outcome, self.touches, counters);
+            *place = Some(outcome);
+            self.open -= 1;
         }
     }
 
@@ -219,6 +229,16 @@ impl Parked {
             Form::Get { parts, cas } => write_get(parts, cas, out),
             Form::Meta { line, outcome } => write_meta(&line, outcome, out),
         }
+    }
+}
+
+fn count(outcome: &Outcome, touches: bool, counters: &Counters) {
+    match (outcome, touches) {
+        (Outcome::Busy, _) => {}
+        (Outcome::Value(_), true) => counters.touch_hits.add(1),
+        (Outcome::Value(_), false) => counters.get_hits.add(1),
+        (_, true) => counters.touch_misses.add(1),
+        (_, false) => counters.get_misses.add(1),
     }
 }
 

@@ -9,6 +9,7 @@ use cattlegrid_protocol::{Get, reply};
 
 use crate::ask::{Answer, Held, done_part};
 use crate::engine::{Engine, Got};
+use crate::meta_ruled::count_miss;
 use crate::park::{Form, Outcome, Parked, Part, Wake};
 use crate::rules::Rules;
 use crate::shard::Context;
@@ -155,6 +156,8 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Got {
         if !pending.control.is_empty() {
+            // Whoever gives orders does not wait.
+            Self::answer_leased(get, pending, lock, cx);
             lock.release();
             return self.answer_control(pending, get.cas, cx);
         }
@@ -173,11 +176,7 @@ impl Engine {
         let many_on_trial = many && pending.leased.iter().any(|key| key.trial);
         let sent = answered.is_some() || skip > 0;
         if pending.computes || pending.busy || sent || too_many || many_on_trial {
-            for leased in &pending.leased {
-                let shard = lock.shard(leased.hash);
-                shard.do_not_wait(leased.key, leased.hash, get.touch.is_some(), cx);
-                shard.with_herd(cx.now.ms, cx.wakes, |herd, _| herd.not_waited_for(leased.hash));
-            }
+            Self::answer_leased(get, pending, lock, cx);
             if let Some(answered) = answered {
                 return Got::More(answered);
             }
@@ -185,6 +184,15 @@ impl Engine {
             return Got::Done;
         }
         self.park_get(get, pending, lock, cx)
+    }
+
+    /// Answers what others compute as misses.
+    fn answer_leased(get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for leased in &pending.leased {
+            let shard = lock.shard(leased.hash);
+            shard.do_not_wait(leased.key, leased.hash, get.touch.is_some(), cx);
+            shard.with_herd(cx.now.ms, cx.wakes, |herd, _| herd.not_waited_for(leased.hash));
+        }
     }
 
     fn park_get(
@@ -228,14 +236,15 @@ impl Engine {
             }
             let form = Form::Get { parts, cas: get.cas };
             self.check_circle(lock, cx);
-            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, form);
+            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, get.touch.is_some(), form);
             return Got::Parked(Box::new(parked.on_trial(full_ms)));
         }
-        Self::withdraw_request(cx.ticket.request, lock, cx);
+        let withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
         if busy {
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             return Got::Done;
         }
+        (0..withdrawn).for_each(|_| count_miss(get.touch.is_some(), cx));
         for part in parts {
             if let Part::Done(done) = part {
                 cx.out.append(done);
@@ -245,17 +254,18 @@ impl Engine {
         Got::Done
     }
 
-    /// Takes back all waits of a request that is answered after all.
-    fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+    /// Takes back all waits of a request that is answered after all. Returns how many there were.
+    fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> usize {
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
-        for wait in own {
+        for wait in &own {
             let shard = lock.shard(wait.hash);
-            if !shard.withdraw(&wait, false, cx) {
+            if !shard.withdraw(wait, false, cx) {
                 // Decided in this moment; nobody will take its wake, but the client is answered a miss all the same.
-                shard.note_decided(&wait, cx);
+                shard.note_decided(wait, cx);
             }
             cx.session.end_wait(wait.request, wait.slot);
         }
+        own.len()
     }
 
     /// After this connection began to wait, or was given a lease while it waits: if it is part of a circle of
@@ -312,7 +322,7 @@ impl Engine {
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
             if let Some(outcome) = lock.shard(wait.hash).expire(&wait, released, cx) {
-                parked.resolve(wait.slot, outcome, cx.session, cx.now.ms);
+                parked.resolve(wait.slot, outcome, cx.session, cx.now.ms, cx.counters);
             }
         }
         parked.never_again();

@@ -201,6 +201,19 @@ fn control_keys_in_a_get() {
     assert!(number > two);
 }
 
+/// Beside a control key nothing is waited for; what another computes is a miss, and its fill counts as of that.
+#[test]
+fn a_get_with_a_control_key_is_answered_at_once() {
+    let mut w = shop();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:9|", "END|");
+    let got = w.ask(b, "get @tag:x page:9|");
+    assert!(got.starts_with("VALUE @tag:x 0 ") && got.ends_with("|END|"), "{got}");
+    w.expect(a, "delete page:9|", "NOT_FOUND|");
+    w.expect(b, "set page:9 0 0 3|old|", "STORED|");
+    w.expect(a, "get page:9|", "END|");
+}
+
 #[test]
 fn what_happens_to_one_key_invalidates_others() {
     let mut w = shop();

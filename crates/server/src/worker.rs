@@ -252,7 +252,7 @@ impl Worker<'_> {
                 } else if let Some(connection) = at_token(&mut self.connections, token)
                     && connection.info.number == wake.caller.number()
                 {
-                    connection.wake(wake, now);
+                    connection.wake(wake, now, &self.shared.workers[self.number].counters);
                     woken.push(token);
                 }
             }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, Parked, RulesConfig, Ticket, Wake,
+    Context, Counter, Counters, Engine, EngineConfig, Got, Interest, Now, Output, Parked, RulesConfig,
+    Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -20,6 +21,29 @@ pub(crate) struct World {
     counters: Counters,
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// The command `touch`, which is counted with the gets that touch.
+    touches: u64,
+    /// Keys that connections waited for when they closed.
+    left: u64,
+    /// Something was answered that is neither hit nor miss.
+    busy: bool,
+}
+
+/// Every key of a get is counted once, as a hit or as a miss, whether it was held or not.
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() || self.busy {
+            return;
+        }
+        let waits: usize = self.connections.values().map(|one| one.session.waits().len()).sum();
+        let counts = &self.counters;
+        let outcomes = [&counts.get_hits, &counts.get_misses, &counts.touch_hits, &counts.touch_misses];
+        assert_eq!(
+            counts.cmd_get.get() + self.touches,
+            outcomes.map(Counter::get).iter().sum::<u64>() + waits as u64 + self.left,
+            "keys of gets, and what became of them"
+        );
+    }
 }
 
 struct Connection {
@@ -103,6 +127,9 @@ impl World {
             counters: Counters::default(),
             connections: BTreeMap::new(),
             next: 0,
+            touches: 0,
+            left: 0,
+            busy: false,
         }
     }
 
@@ -156,6 +183,7 @@ impl World {
         let now = self.now();
         let connection = self.connections.get_mut(&number).unwrap();
         connection.requests += 1;
+        self.touches += u64::from(matches!(request, Request::Touch(touch) if !touch.key.starts_with(b"@")));
         let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
         let mut cx = Context {
             now,
@@ -199,7 +227,7 @@ impl World {
                 _ => None,
             });
             if let Some(parked) = waits {
-                parked.resolve(wake.slot, wake.outcome, &mut connection.session, now.ms);
+                parked.resolve(wake.slot, wake.outcome, &mut connection.session, now.ms, &self.counters);
             }
             self.settle(number);
             let ((), more) = self.with_context(number, |engine, cx| {
@@ -245,10 +273,14 @@ impl World {
                 _ => {}
             }
             match connection.queue.pop_front() {
-                Some(Reply::Ready(bytes)) => connection.sent.extend(bytes),
+                Some(Reply::Ready(bytes)) => {
+                    self.busy |= bytes.starts_with(b"SERVER_ERROR");
+                    connection.sent.extend(bytes);
+                }
                 Some(Reply::Waits(parked)) => {
                     let mut out = Output::default();
                     parked.write(&mut out);
+                    self.busy |= out.bytes.starts_with(b"SERVER_ERROR");
                     connection.sent.extend(out.bytes);
                 }
                 None => {}
@@ -334,6 +366,7 @@ impl World {
 
     /// The connection is closed, in an orderly way or by a reset.
     pub(crate) fn close(&mut self, number: u64, orderly: bool) {
+        self.left += self.connections[&number].session.waits().len() as u64;
         let ((), wakes) = self.with_context(number, |engine, cx| engine.leave(orderly, cx));
         let connection = self.connections.remove(&number).unwrap();
         self.engine.shared().peers().leave(connection.session.caller().peer());

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_engine::{Context, Now, Parked, Wake};
+use cattlegrid_engine::{Context, Counters, Now, Parked, Wake};
 use cattlegrid_protocol::{Admin, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -44,10 +44,10 @@ impl Connection {
     }
 
     /// Tells a request of this connection what became of one of its keys; [`Connection::answer_held`] is to follow.
-    pub(crate) fn wake(&mut self, wake: Wake, now: Now) {
+    pub(crate) fn wake(&mut self, wake: Wake, now: Now, counters: &Counters) {
         let Self { replies, session, .. } = self;
         let Wake { request, slot, outcome, .. } = wake;
-        replies.wake(request, now.ms, |parked| parked.resolve(slot, outcome, session, now.ms));
+        replies.wake(request, now.ms, |parked| parked.resolve(slot, outcome, session, now.ms, counters));
     }
 
     /// Answers the requests whose time is up; [`Connection::answer_held`] is to follow.
