@@ -133,6 +133,8 @@ def test_a_thousand_clients_one_computation(herd, capsys):
         show(capsys, f"1,000 clients, 1 computation, last reply {last * 1000:.1f} ms after STORED")
         assert last < 3
         assert crowd.silent()
+    stats = server.stats()
+    assert [int(stats[name]) for name in ("cmd_get", "get_hits", "get_misses")] == [1000, 999, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 4])
