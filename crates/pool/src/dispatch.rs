@@ -326,8 +326,8 @@ impl Driver {
     }
 
     /// Workers that were told to let go of a job: SIGTERM after half the grace, SIGKILL after all of it. The
-    /// grace does not count while the worker has not begun the job because it is in another one whose caller
-    /// waits: it will skip it. A worker that is in no job and does not take the next one is stuck, too.
+    /// grace does not count while the worker is not in the job because it is in another one whose caller
+    /// waits: it will skip it, or has let go of it. A worker that is in no job and does not take the next one is stuck, too.
     pub(crate) fn scan_doomed(&mut self, slot: usize) {
         let (now, grace) = (self.now, self.options.kill_grace);
         let Some(worker) = &mut self.workers[slot] else { return };
@@ -336,12 +336,12 @@ impl Driver {
         }
         let mut doomed = std::mem::take(&mut worker.doomed);
         let is_doomed = |id| doomed.iter().any(|one: &Doomed| one.id == id);
-        let begun: Vec<u64> =
-            worker.in_flight.iter().filter(|sent| worker.has_begun(sent)).map(|sent| sent.id).collect();
-        let at_work = begun.iter().any(|id| !is_doomed(*id));
+        let within: Vec<u64> =
+            worker.in_flight.iter().filter(|sent| worker.may_be_in(sent)).map(|sent| sent.id).collect();
+        let at_work = within.iter().any(|id| !is_doomed(*id));
         let (mut term, mut kill) = (false, false);
         for one in &mut doomed {
-            if at_work && !begun.contains(&one.id) {
+            if at_work && !within.contains(&one.id) {
                 one.since = now;
             }
             let waited = now.saturating_duration_since(one.since);

@@ -176,7 +176,9 @@ impl Driver {
             socket: Some(socket),
             log: Some(log),
             page: None,
+            said_pid: 0,
             uses_page: false,
+            one_at_a_time: false,
             json: launch.mode == Mode::JsonLines,
             window: 1,
             max_frame: self.options.max_frame,
@@ -631,7 +633,7 @@ impl Driver {
         ready
             .map(|worker| WorkerInfo {
                 number: worker.number,
-                pid: worker.pid.map_or(0, |pid| pid.as_raw_pid().unsigned_abs()),
+                pid: worker.pid.map_or(worker.said_pid, |pid| pid.as_raw_pid().unsigned_abs()),
                 generation: worker.generation,
                 jobs: worker.in_flight.len(),
             })

@@ -214,6 +214,8 @@ impl Driver {
                     return Err(format!("HELLO of version {}, or a second one", hello.version));
                 }
                 worker.uses_page = hello.page && worker.page.is_some();
+                worker.said_pid = hello.pid;
+                worker.one_at_a_time = hello.concurrency == 1;
                 worker.max_frame = worker.max_frame.min(hello.max_frame);
                 worker.greeted = true;
             }

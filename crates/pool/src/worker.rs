@@ -22,12 +22,16 @@ pub(crate) struct Worker {
     pub(crate) state: State,
     /// Unknown until FORKED.
     pub(crate) pid: Option<Pid>,
+    /// What it says its process id is. Nothing is done with it but to show it while FORKED has not come.
+    pub(crate) said_pid: u32,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) log: Option<OwnedFd>,
     pub(crate) page: Option<Page>,
     /// It writes the page.
     pub(crate) uses_page: bool,
+    /// It does one job at a time.
+    pub(crate) one_at_a_time: bool,
     pub(crate) json: bool,
     /// Most jobs at this worker.
     pub(crate) window: usize,
@@ -124,6 +128,14 @@ impl Worker {
             // Without a page there is one job at a time: begun as soon as it was written.
             _ => self.output.is_empty(),
         }
+    }
+
+    /// Whether the worker has begun this job and may still be in it, as far as can be seen: the reply of one that it is
+    /// done with may be on its way.
+    pub(crate) fn may_be_in(&self, sent: &Sent) -> bool {
+        let last = |page: &Page| sent.order + 1 == page.begun();
+        self.has_begun(sent)
+            && !(self.uses_page && self.one_at_a_time && self.page.as_ref().is_some_and(|page| !last(page)))
     }
 
     /// Whether it has jobs, is in none of them, and has not taken the next one either: a stopped process

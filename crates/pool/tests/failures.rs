@@ -123,12 +123,14 @@ fn template_killed_in_flight_jobs_fail_and_the_queue_is_kept() {
     let pool = errors.watch(builder).spawn().wait().unwrap();
     pool.ready(2).wait().unwrap();
     let template = parent_of(pool.workers().wait()[0].pid);
-    let in_flight = [pool.call(["sleep", "60000"]), pool.call(["sleep", "60000"])];
+    let files = [scratch("first"), scratch("second")];
+    let in_flight = files.each_ref().map(|file| pool.call(["until-cancelled", file.to_str().unwrap()]));
     let queued: Vec<Call> = (0..5).map(|n| pool.call(["echo".to_owned(), n.to_string()])).collect();
-    eventually("both are busy", || pool.stats().busy == 2);
+    eventually("both have begun", || files.iter().all(|file| file.exists()));
     kill(template, Signal::KILL);
     for call in in_flight {
-        assert!(matches!(call.wait(), Err(Error::WorkerLost { .. })));
+        let outcome = call.wait();
+        assert!(matches!(outcome, Err(Error::WorkerLost { .. })), "{outcome:?}");
     }
     for (n, call) in queued.into_iter().enumerate() {
         assert_eq!(call.wait().unwrap().text(), n.to_string());
@@ -137,6 +139,9 @@ fn template_killed_in_flight_jobs_fail_and_the_queue_is_kept() {
     assert_eq!(errors.all().len(), 1, "{:?}", errors.all());
     assert_eq!(errors.count("template process was lost"), 1);
     pool.shutdown().wait();
+    for file in files {
+        std::fs::remove_file(file).unwrap();
+    }
 }
 
 /// A stopped template is found when it does not fork. Jobs that no worker could take until then may fail.
@@ -194,7 +199,7 @@ fn a_hung_worker_is_replaced(launch: Launch, how: &str) {
     assert!(start.elapsed() >= ms(200));
     let other = number(&behind.wait().unwrap());
     assert_ne!(other, pid);
-    assert!(!is_alive(pid));
+    eventually("it is gone", || !is_alive(pid));
     let stats = pool.stats();
     assert_eq!((stats.timeouts, stats.lost, stats.completed), (1, 0, 2));
     pool.shutdown().wait();
@@ -223,7 +228,7 @@ fn stopped_idle_worker_is_found_by_a_ping() {
     let pid = number(&pool.call(["pid"]).wait().unwrap());
     kill(pid, Signal::STOP);
     eventually("it is replaced", || pool.workers().wait().first().is_some_and(|worker| worker.pid != pid));
-    assert!(!is_alive(pid));
+    eventually("it is gone", || !is_alive(pid));
     pool.shutdown().wait();
 }
 
@@ -263,7 +268,7 @@ fn a_stopped_idle_worker_is_replaced(retire: bool) {
     }
     assert_eq!(late.wait(), Err(Error::Timeout { started: false }));
     assert_ne!(number(&behind.wait().unwrap()), worker.pid);
-    assert!(!is_alive(worker.pid));
+    eventually("it is gone", || !is_alive(worker.pid));
     let stats = pool.stats();
     assert_eq!((stats.lost, stats.redispatched), (0, 1));
     pool.shutdown().wait();
@@ -285,8 +290,34 @@ fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
     let pid = pool.workers().wait()[0].pid;
     kill(pid, Signal::STOP);
     assert_ne!(number(&pool.call(["pid"]).wait().unwrap()), pid);
-    assert!(!is_alive(pid));
+    eventually("it is gone", || !is_alive(pid));
     assert_eq!(pool.stats().lost, 0);
+    pool.shutdown().wait();
+}
+
+/// Its reply to the job that was given up lies unread behind events that nobody takes, while it is in the next job.
+#[test]
+fn a_job_that_was_let_go_of_does_not_cost_the_next_one() {
+    let pool = quiet(template())
+        .max(1)
+        .idle(1)
+        .load(2)
+        .event_stream(1)
+        .kill_grace(ms(2_000))
+        .spawn()
+        .wait()
+        .unwrap();
+    let mut events = pool.take_events().unwrap();
+    let given_up = pool.call(["event", "3", "x"]);
+    let next = pool.call(["sleep", "2500", "next"]);
+    eventually("the stream is full", || pool.stats().events == 1);
+    drop(given_up);
+    pause(ms(1_500));
+    for n in 0..3 {
+        assert_eq!(events.next_blocking().unwrap().parts.text(), n.to_string());
+    }
+    assert_eq!(next.wait().unwrap().text(), "next");
+    assert_eq!((pool.stats().lost, pool.stats().redispatched), (0, 0));
     pool.shutdown().wait();
 }
 

@@ -125,7 +125,8 @@ fn python_in_template_and_exec_mode() {
         let slow = pool.call(["sleep", "60000", "x"]);
         assert_eq!(fast.wait().unwrap().text(), "fast");
         drop(slow);
-        assert!(matches!(pool.call(["exit"]).wait(), Err(Error::WorkerLost { status: Some(3), .. })));
+        let lost = pool.call(["exit"]).wait();
+        assert!(matches!(lost, Err(Error::WorkerLost { status: Some(3), .. })), "{lost:?}");
         pool.call(["retire"]).wait().unwrap();
         eventually("it has left", || pool.stats().retired == 1);
         pool.shutdown().wait();
