@@ -14,7 +14,7 @@ use crate::segment::{Queue, Segment, State};
 use crate::store::{Found, Full, Store};
 
 /// Values as large as the largest lately stored that the small queue has room for, up to a quarter of the memory.
-const LARGEST_KEPT: usize = 3;
+const LARGEST_KEPT: usize = 8;
 /// The small queue's share of the memory, in per cent.
 const SMALL_PERCENT: usize = 10;
 /// A segment is compacted when less than this share of it is alive, in per cent.
