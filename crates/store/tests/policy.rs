@@ -54,6 +54,26 @@ impl One {
     }
 }
 
+#[test]
+fn shards_follow_from_workers_and_memory() {
+    const GIB: usize = 1 << 30;
+    let cases = [
+        (1, GIB, 1),
+        (2, GIB, 2),
+        (3, GIB, 4),
+        (4, GIB, 8),
+        (8, GIB, 32),
+        (16, GIB, 64),
+        (64, 64 * GIB, 256),
+    ];
+    // Each has 8 MiB, and with much memory there are more.
+    let edges = [(8, 64 << 20, 8), (2, 8 << 20, 1), (1, 8 * GIB, 4), (1, 16 * GIB, 8), (2, 64 * GIB, 32)];
+    for (workers, memory_bytes, shards) in cases.into_iter().chain(edges) {
+        let (count, _) = StoreConfig::derive(memory_bytes, workers, true);
+        assert_eq!(count, shards, "{workers} workers, {memory_bytes} bytes");
+    }
+}
+
 /// A shard that has taken all memory gives the others theirs, and none starves later.
 #[test]
 fn shards_of_like_load_hold_like_shares() {
