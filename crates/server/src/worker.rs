@@ -187,6 +187,9 @@ impl Worker<'_> {
             }
             if connection.is_held() {
                 connection.answer_held(&mut turn);
+                if turn.out.is_empty() && received[i].0 != Received::Nothing {
+                    connection.acknowledge();
+                }
             }
             now = turn.now;
         }
