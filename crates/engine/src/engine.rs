@@ -4,8 +4,7 @@
 //! ([`ShardLock`]); values too long for the log are copied into pages of their own without any lock.
 //! Nobody waits for a shard's lock while holding another's.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
 
 use cattlegrid_protocol::{Get, Request};
 use cattlegrid_store::{
@@ -17,6 +16,7 @@ use crate::park::Parked;
 use crate::shard::{Context, Flow, Shard};
 use crate::shard_lock::{PREFETCH_MAX, ShardLock};
 use crate::shared::Shared;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::store_cmd::{Mode, Write};
 use crate::time::Now;
 use crate::waiting::Pending;

@@ -19,6 +19,7 @@ mod shard;
 mod shard_lock;
 mod shared;
 mod store_cmd;
+mod sync;
 mod time;
 mod waiting;
 

@@ -11,10 +11,9 @@
 //! * Nobody waits for a shard's lock while holding another's: a second one is only tried, and when that fails the
 //!   others are let go before it is waited for.
 
-use std::sync::MutexGuard;
-
 use crate::engine::Engine;
 use crate::shard::Shard;
+use crate::sync::MutexGuard;
 
 /// Shards that a batch keeps locked at most; those whose numbers differ by a multiple of it take each other's place.
 const HELD_MAX: usize = 8;

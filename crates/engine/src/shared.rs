@@ -1,8 +1,7 @@
 //! What all shards share: the clock, floors and tags, and the rules.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
 use cattlegrid_herd::{Admitted, Clock, Peers, RuleState, WaitGraph};
@@ -10,6 +9,7 @@ use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 
 use crate::rules::{Captures, Rule, Rules};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, PoisonError};
 use crate::time::Now;
 
 /// The numbers that decide what may be served, and the options that commands obey.

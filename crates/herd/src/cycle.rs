@@ -9,7 +9,8 @@
 //! all in it wait.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+
+use crate::sync::{Mutex, PoisonError};
 
 /// What connections that hold and wait hold and wait for. See the module's text.
 #[derive(Debug, Default)]

@@ -22,6 +22,7 @@ mod pass;
 mod policy;
 mod rule;
 mod session;
+mod sync;
 mod times;
 mod waiters;
 

@@ -1,6 +1,7 @@
-//! Locks and atomics: std's, or loom's when its model checker runs `tests/loom.rs`.
+//! Locks and atomics: std's, or those of a checker: loom's in `tests/loom.rs`, shuttle's in the engine's
+//! `tests/shuttle.rs`.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering, fence},
@@ -12,14 +13,20 @@ pub(crate) use loom::sync::{
     atomic::{AtomicU64, Ordering, fence},
 };
 
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering, fence},
+};
+
 /// `count` zeros. Their pages are the system's until they are written to, so that untouched ones cost
 /// nothing.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) fn zeros(count: usize) -> Box<[AtomicU64]> {
     bytemuck::zeroed_slice_box(count)
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub(crate) fn zeros(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+#[cfg(not(shuttle))]
+use std::sync::Mutex;
 
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
@@ -13,9 +15,15 @@ use cattlegrid_engine::{
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+#[cfg(shuttle)]
+use shuttle::sync::Mutex;
 
 pub(crate) struct World {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Arc<Engine>,
+    /// Which of several workers of the engine this is.
+    worker: usize,
+    /// What workers were told by others, by number.
+    inboxes: Arc<[Mutex<Vec<Wake>>]>,
     pub(crate) ms: u64,
     config: RulesConfig,
     counters: Counters,
@@ -85,6 +93,9 @@ pub(crate) fn config() -> RulesConfig {
     }
 }
 
+/// Workers that an engine has at most.
+const WORKERS_MAX: usize = 5;
+
 impl World {
     pub(crate) fn new(list: &[(&str, Policy)]) -> Self {
         Self::with(list, &config(), 64 << 20, 4)
@@ -120,17 +131,43 @@ impl World {
     }
 
     fn around(engine: Engine, config: &RulesConfig) -> Self {
+        let inboxes = (0..WORKERS_MAX).map(|_| Mutex::default()).collect();
+        Self::of_worker(Arc::new(engine), 0, inboxes, config)
+    }
+
+    /// Another worker of the same engine: it has connections of its own, and hears of what others did to them when it
+    /// is told to [`World::receive`].
+    pub(crate) fn beside(&self, worker: usize) -> Self {
+        Self::of_worker(Arc::clone(&self.engine), worker, Arc::clone(&self.inboxes), &self.config)
+    }
+
+    fn of_worker(
+        engine: Arc<Engine>,
+        worker: usize,
+        inboxes: Arc<[Mutex<Vec<Wake>>]>,
+        config: &RulesConfig,
+    ) -> Self {
         Self {
             engine,
+            worker,
+            inboxes,
             ms: 10_000,
             config: config.clone(),
             counters: Counters::default(),
             connections: BTreeMap::new(),
-            next: 0,
+            next: 1_000_000 * worker as u64,
             touches: 0,
             left: 0,
             busy: false,
         }
+    }
+
+    /// Acts on what other workers have sent; whether there was anything.
+    pub(crate) fn receive(&mut self) -> bool {
+        let wakes = std::mem::take(&mut *self.inboxes[self.worker].lock().unwrap());
+        let some = !wakes.is_empty();
+        self.deliver(wakes);
+        some
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -139,7 +176,7 @@ impl World {
 
     /// A connection of a peer of its own.
     pub(crate) fn connect(&mut self) -> u64 {
-        let peer = PeerKey::Process(1_000_000 + self.next as i32);
+        let peer = PeerKey::Process(100_000_000 + self.next as i32);
         self.connect_from(peer)
     }
 
@@ -147,7 +184,7 @@ impl World {
         self.next += 1;
         let number = self.next;
         let peer = self.engine.shared().peers().join(peer);
-        let session = Session::new(Arc::new(Caller::new(number, 0, number, peer)));
+        let session = Session::new(Arc::new(Caller::new(number, self.worker, number, peer)));
         let connection = Connection { session, requests: 0, queue: VecDeque::new(), sent: Vec::new() };
         self.connections.insert(number, connection);
         number
@@ -221,6 +258,10 @@ impl World {
         let mut wakes = VecDeque::from(wakes);
         while let Some(wake) = wakes.pop_front() {
             let (now, number) = (self.now(), wake.caller.number());
+            if wake.caller.worker() != self.worker {
+                self.inboxes[wake.caller.worker()].lock().unwrap().push(wake);
+                continue;
+            }
             let Some(connection) = self.connections.get_mut(&number) else { continue };
             let waits = connection.queue.iter_mut().find_map(|reply| match reply {
                 Reply::Waits(parked) if parked.request() == wake.request => Some(parked),
