@@ -115,6 +115,16 @@ const STAGES: &[Stage] = &[
         }],
     },
     Stage {
+        name: "shuttle",
+        shows: "threads that meet in one engine, in the orders that a scheduler tries",
+        minutes: 10,
+        steps: &[Step {
+            when: When::Always,
+            env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
+            command: &["cargo", "test", "--locked", "-p", "cattlegrid-engine", "--test", "shuttle"],
+        }],
+    },
+    Stage {
         name: "python",
         shows: "the workers' library for Python",
         minutes: 10,
@@ -444,7 +454,8 @@ mod tests {
         assert_eq!(names(&[]).map(|all| all.len()), Ok(STAGES.len()));
         assert_eq!(names(&["--stage", "unit", "--stage", "format"]), Ok(vec!["format", "unit"]));
         assert!(
-            names(&["--stage", "units"]).is_err_and(|error| error.contains("unit, loom, python, sanitizer"))
+            names(&["--stage", "units"])
+                .is_err_and(|error| error.contains("unit, loom, shuttle, python, sanitizer"))
         );
         assert!(names(&["--stage"]).is_err());
         assert!(names(&["unit"]).is_err());

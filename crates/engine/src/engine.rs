@@ -16,8 +16,8 @@ use crate::park::Parked;
 use crate::shard::{Context, Flow, Shard};
 use crate::shard_lock::{PREFETCH_MAX, ShardLock};
 use crate::shared::Shared;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::store_cmd::{Mode, Write};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::Now;
 use crate::waiting::Pending;
 

@@ -174,14 +174,22 @@ impl Shared {
     /// The hard floor at `second`; takes a pending flush's number when its time has come.
     #[inline]
     pub fn floor(&self, second: u32) -> u64 {
-        self.tags.floors().execute_due(u64::from(second) * 1000, || self.outside_tick());
+        let mut is_due = false;
+        self.tags.floors().execute_due(u64::from(second) * 1000, || {
+            is_due = true;
+            self.tick()
+        });
+        if is_due {
+            self.outside_event();
+        }
         self.tags.floors().hard()
     }
 
     /// Flushes at `second`, or at once when that is now. A later call replaces a pending flush.
     pub fn flush(&self, second: u32, now: u32) {
         let ms = |second| u64::from(second) * 1000;
-        self.tags.floors().flush(ms(second), ms(now), || self.outside_tick());
+        self.tags.floors().flush(ms(second), ms(now), || self.tick());
+        self.outside_event();
     }
 
     /// Whether a flush is being phased in.
@@ -213,17 +221,14 @@ impl Shared {
 
     /// Invalidates what carries a tag. Returns the bump's number.
     pub fn bump(&self, tag: TagHash, kind: BumpKind) -> u64 {
-        self.tags.bumps().bump(tag, kind, || self.outside_tick())
+        let number = self.tags.bumps().bump(tag, kind, || self.tick());
+        self.outside_event();
+        number
     }
 
     /// Flushes everything over a period. Returns the floor's number.
     pub fn flush_rolling(&self, now_ms: u64, period_ms: u64) -> u64 {
-        self.tags.floors().start_rolling(now_ms, period_ms, || self.outside_tick())
-    }
-
-    /// The next number, for something that may revoke leases.
-    fn outside_tick(&self) -> u64 {
-        let number = self.tick();
+        let number = self.tags.floors().start_rolling(now_ms, period_ms, || self.tick());
         self.outside_event();
         number
     }
@@ -337,8 +342,9 @@ impl Shared {
         self.revoke.swap(false, Ordering::AcqRel)
     }
 
-    /// Something outside the shards happened that may revoke leases.
-    pub(crate) fn outside_event(&self) {
+    /// Something outside the shards happened that may revoke leases. To be called when whoever looks can see it: a look
+    /// that comes before that would be taken for the one asked for.
+    fn outside_event(&self) {
         // One look covers all that happened before it.
         if !self.revoke.swap(true, Ordering::AcqRel) {
             self.timeout_ms.store(0, Ordering::Release);

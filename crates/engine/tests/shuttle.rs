@@ -1,7 +1,8 @@
 //! Threads that meet in one engine. [Shuttle](https://docs.rs/shuttle) runs each scene again and again and lets its threads
 //! take turns wherever one locks, unlocks or touches an atomic: half of the runs choose at random, half few changes of turn
 //! at places that count (PCT: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
-//! ASPLOS 2010).
+//! ASPLOS 2010). Every atomic is as one that is ordered with all others; what weaker orders would do is loom's, in
+//! `crates/tags`.
 //!
 //! `cargo xtask test --stage shuttle`. `RUNS=n` for so many runs of each scene; `SCHEDULE=...` runs the one again that a
 //! failure printed, of the test that is named.
@@ -24,11 +25,12 @@ use world::World;
 const CHANGES: usize = 3;
 
 fn explore(scene: impl Fn() + Send + Sync + 'static) {
-    let runs = std::env::var("RUNS").map_or(4_000, |text| text.parse().unwrap());
+    let runs = std::env::var("RUNS").map_or(2_000, |text| text.parse().unwrap());
     let scene = Arc::new(scene);
     let run = |scheduler: Box<dyn Scheduler + Send>| {
         let mut config = Config::new();
         config.stack_size = 1 << 20;
+        config.silence_warnings = true;
         let scene = Arc::clone(&scene);
         Runner::new(scheduler, config).run(move || scene());
     };
@@ -83,8 +85,15 @@ fn together<const N: usize>(workers: [World; N], acts: [Act; N]) -> [World; N] {
 
 /// What they tell each other, until there is no more.
 fn hear(workers: &mut [World]) {
-    while workers.iter_mut().map(|worker| worker.receive()).fold(false, |any, some| any | some) {}
+    while workers.iter_mut().map(World::receive).fold(false, |any, some| any | some) {}
     workers[0].engine.verify();
+}
+
+/// So much time passes for all.
+fn pass(workers: &mut [World], ms: u64) {
+    for worker in workers {
+        worker.pass(ms);
+    }
 }
 
 /// Nobody computes or waits.
@@ -104,11 +113,7 @@ fn promote_and_close() {
         w2.expect(c, "get page:1|", "");
         let mut all = together(
             [w0, w1, w2],
-            [
-                act(move |w| w.close(a, false)),
-                act(move |w| w.close(b, false)),
-                act(|_| {}),
-            ],
+            [act(move |w| w.close(a, false)), act(move |w| w.close(b, false)), act(|_| {})],
         );
         assert_eq!(all[2].replies(c), "END|", "the one who is left computes");
         all[2].expect(c, "set page:1 0 0 1|v|", "STORED|");
@@ -226,11 +231,7 @@ fn a_promotion_that_closes_a_circle() {
         w2.expect(c2, "get page:b|get page:a|", "");
         let mut all = together(
             [w0, w1, w2],
-            [
-                act(move |w| w.close(x, false)),
-                act(move |w| w.send(c1, "get page:b|")),
-                act(|_| {}),
-            ],
+            [act(move |w| w.close(x, false)), act(move |w| w.send(c1, "get page:b|")), act(|_| {})],
         );
         let [one, two] = [all[1].waiting(c1), all[2].waiting(c2)];
         assert!(one + two < 2, "they wait for each other: {:?}", all[2].replies(c2));
@@ -283,7 +284,7 @@ fn slots_of_a_rule() {
         );
         let mut left = vec![1, 2];
         while !left.is_empty() {
-            all.iter_mut().for_each(|w| w.pass(0));
+            pass(&mut all, 0);
             hear(&mut all);
             let at = left.iter().position(|&n| all[n].waiting(connections[n]) == 0);
             let n = left.remove(at.expect("a slot is lost"));
@@ -306,17 +307,128 @@ fn a_slot_passes_over_one_who_goes() {
         w2.expect(c, "get page:2|", "");
         let mut all = together(
             [w0, w1, w2],
-            [
-                act(move |w| w.close(a, false)),
-                act(move |w| w.close(b, false)),
-                act(|w| w.pass(0)),
-            ],
+            [act(move |w| w.close(a, false)), act(move |w| w.close(b, false)), act(|w| w.pass(0))],
         );
-        all.iter_mut().for_each(|w| w.pass(0));
+        pass(&mut all, 0);
         hear(&mut all);
         assert_eq!(all[2].replies(c), "END|", "the slot is free");
         all[2].expect(c, "set page:2 0 0 1|v|", "STORED|");
         assert_quiet(&all);
+    });
+}
+
+#[test]
+fn timeouts_and_an_event_that_revokes() {
+    explore(|| {
+        let [mut w0, mut w1, mut w2] = workers(policy());
+        let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());
+        w0.expect(a, "get page:1|", "END|");
+        w1.expect(b, "get page:1|", "");
+        let mut all = together(
+            [w0, w1, w2],
+            [
+                act(|w| w.pass(1)),
+                act(|w| w.pass(1)),
+                act(move |w| {
+                    w.ask(c, "delete @tag:other|");
+                    w.ask(c, "delete @tag:page|");
+                }),
+            ],
+        );
+        // Whichever worker is the first to look, ten milliseconds later at most.
+        pass(&mut all, 10);
+        hear(&mut all);
+        assert_eq!(all[1].replies(b), "END|", "what it waited for is invalid: it computes");
+        all[0].expect(a, "set page:1 0 0 3|old|", "STORED|");
+        all[1].close(b, false);
+        all[0].close(a, false);
+        assert_quiet(&all);
+    });
+}
+
+#[test]
+fn failure_close_and_the_end_of_a_hold() {
+    explore(|| {
+        let [mut w0, mut w1, mut w2] = workers(policy());
+        let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());
+        let begun = w0.ask(a, "mg page:1 v c N30|");
+        let token = begun.strip_prefix("VA 0 c").unwrap().split(' ').next().unwrap().to_owned();
+        w1.expect(b, "mg page:1 v Pw400|", "");
+        w2.expect(c, "get page:1|", "");
+        for w in [&mut w0, &mut w1, &mut w2] {
+            w.pass(299);
+        }
+        let mut all = together(
+            [w0, w1, w2],
+            [
+                act(move |w| w.expect(a, &format!("md page:1 C{token} Penough|"), "HD|")),
+                act(move |w| w.close(b, false)),
+                act(|w| w.pass(1)),
+            ],
+        );
+        assert_eq!(all[2].replies(c), "END|", "told to compute, or its hold was over");
+        all[2].close(c, false);
+        assert_quiet(&all);
+    });
+}
+
+#[test]
+fn other_rules_while_some_wait() {
+    explore(|| {
+        let [mut w0, mut w1, w2] = workers(policy());
+        let (a, b) = (w0.connect(), w1.connect());
+        w0.expect(a, "get page:1|", "END|");
+        let mut all = together(
+            [w0, w1, w2],
+            [
+                act(move |w| w.expect(a, "set page:1 0 0 1|v|", "STORED|")),
+                act(move |w| w.send(b, "get page:1|")),
+                act(|w| {
+                    w.set_rules(&[]);
+                    w.set_rules(&[("page:{id}", policy())]);
+                }),
+            ],
+        );
+        pass(&mut all, 300);
+        hear(&mut all);
+        let reply = all[1].replies(b);
+        assert!(["END|", "VALUE page:1 0 1|v|END|"].contains(&reply.as_str()), "{reply}");
+        all[0].close(a, false);
+        all[1].close(b, false);
+        assert_quiet(&all);
+    });
+}
+
+#[test]
+fn peers_come_and_go() {
+    explore(|| {
+        let [mut w0, w1, mut w2] = workers(policy());
+        let peer = PeerKey::Process(1);
+        let (q, p) = (w2.connect(), w0.connect_from(peer));
+        w2.expect(q, "get page:1|", "END|");
+        w0.expect(p, "get page:1|", "");
+        let mut all = together(
+            [w0, w1, w2],
+            [
+                act(move |w| w.close(p, false)),
+                act(move |w| {
+                    let another = w.connect_from(peer);
+                    w.expect(another, "get page:1|", "");
+                }),
+                act(move |w| {
+                    let third = w.connect_from(peer);
+                    w.close(third, true);
+                }),
+            ],
+        );
+        let shared = all[0].engine.shared();
+        assert_eq!(shared.peers().len(), 2, "the one who computes, and this one");
+        let one = shared.peers().join(peer);
+        assert_eq!(one.free(), 1, "its only other connection is held");
+        shared.peers().leave(&one);
+        all[2].close(q, false);
+        hear(&mut all);
+        assert_eq!(all[1].engine.held(), 0);
     });
 }
 
