@@ -4,7 +4,7 @@
 
 mod world;
 
-use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, PeerKey, Policy};
+use cattlegrid_herd::{LeaseTime, OnBusy, Owner, PeerKey, Policy};
 use world::World;
 
 fn policy() -> Policy {
@@ -95,53 +95,6 @@ fn who_cannot_be_helped_is_told_at_once_after_the_first_stampede() {
 }
 
 #[test]
-fn what_was_computed_before_a_delete_is_never_served() {
-    for owner in [Owner::Key, Owner::Connection] {
-        let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
-        let [a, b, c] = [(); 3].map(|()| w.connect());
-        w.expect(a, "get page:1|", "END|");
-        w.expect(c, "get page:1|", "");
-        w.expect(b, "delete page:1|", "NOT_FOUND|");
-        assert_eq!(w.replies(c), "END|", "the next computes");
-        w.expect(a, "set page:1 0 0 3|old|", "STORED|");
-        w.expect(b, "get page:1|", "");
-        w.expect(c, "set page:1 0 0 3|new|", "STORED|");
-        if owner == Owner::Connection {
-            assert_eq!(w.replies(b), "VALUE page:1 0 3|new|END|");
-            assert_eq!((w.count("fills_dropped"), w.count("fills_stored")), (1, 1));
-        } else {
-            // It might be the first one's, sent on another connection of a pool: one more computes.
-            assert_eq!(w.replies(b), "END|");
-            w.expect(b, "set page:1 0 0 3|new|get page:1|", "STORED|VALUE page:1 0 3|new|END|");
-            assert_eq!((w.count("fills_dropped"), w.count("fills_stored")), (2, 1));
-        }
-    }
-}
-
-#[test]
-fn a_fill_from_another_connection_counts_as_of_the_miss_too() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c] = [(); 3].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "delete page:1|", "NOT_FOUND|");
-    w.expect(c, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(b, "get page:1|", "END|");
-}
-
-#[test]
-fn flushes_revoke_leases() {
-    let mut w = World::new(&[("page:{id}", Policy { owner: Owner::Connection, ..policy() })]);
-    let [a, b] = [(); 2].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "get page:1|", "");
-    w.flush();
-    w.pass(10);
-    assert_eq!(w.replies(b), "END|");
-    w.expect(a, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(b, "set page:1 0 0 3|new|get page:1|", "STORED|VALUE page:1 0 3|new|END|");
-}
-
-#[test]
 fn old_values_are_served_while_one_refreshes() {
     let policy = Policy { hold_ms: 0, grace_s: 30, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
@@ -170,40 +123,6 @@ fn counters_are_not_served_stale() {
     w.expect(a, "set page:1 0 10 1|5|incr page:1 1|", "STORED|6|");
     w.pass(10_000);
     w.expect(a, "get page:1|", "END|");
-}
-
-#[test]
-fn leases_by_name() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c] = [(); 3].map(|()| w.connect());
-    let won = w.ask(a, "mg page:1 v c N30 Phfast|");
-    let token: u64 = won.strip_prefix("VA 0 c").unwrap().split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(won, format!("VA 0 c{token} W Phfast||"));
-    w.expect(b, "mg page:1 v c N30|", "VA 0 c0 Z||");
-    w.expect(b, "mg page:1 v N30 Pw400|", "");
-    w.expect(c, "get page:1|", "");
-    w.expect(a, &format!("ms page:1 2 C{token}|hi|"), "HD|");
-    assert_eq!(w.replies(b), "VA 2|hi|");
-    assert_eq!(w.replies(c), "VALUE page:1 0 2|hi|END|");
-    w.expect(a, &format!("ms page:1 2 C{token}|ho|"), "EX|");
-    w.expect(b, "mg page:1 v c N30|", &format!("VA 2 c{}|hi|", token + 1));
-}
-
-#[test]
-fn an_error_reaches_those_who_asked_for_the_lease() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c, d] = [(); 4].map(|()| w.connect());
-    let won = w.ask(a, "mg page:1 c N30|");
-    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
-    w.expect(b, "mg page:1 v N30 Pw400|", "");
-    w.expect(c, "get page:1|", "");
-    w.expect(a, &format!("md page:1 C{token} Peout%20of%20paper|"), "HD|");
-    assert_eq!(w.replies(b), "EN Peout%20of%20paper|");
-    assert_eq!(w.replies(c), "END|", "it computes");
-    w.expect(a, &format!("md page:1 C{token} Pe|"), "NF|");
-    w.expect(d, "get page:1|", "");
-    w.expect(c, "set page:1 0 0 1|x|", "STORED|");
-    assert_eq!(w.replies(d), "VALUE page:1 0 1|x|END|");
 }
 
 #[test]
@@ -362,41 +281,6 @@ fn a_value_that_is_about_to_expire_is_refreshed_by_one() {
 }
 
 #[test]
-fn soft_invalidation_makes_a_late_fill_stale() {
-    let policy = Policy { grace_s: 30, owner: Owner::Connection, ..policy() };
-    let mut w = World::new(&[("page:{id}", policy)]);
-    let [a, b, c] = [(); 3].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "get page:1|", "");
-    w.expect(c, "md page:1 I|", "NF|");
-    assert_eq!(w.replies(b), "END|", "the next computes");
-    w.expect(c, "get page:1|", "");
-    w.expect(a, "set page:1 0 0 3|old|", "STORED|");
-    assert_eq!(w.replies(c), "", "it came after the invalidation");
-    w.expect(b, "set page:1 0 0 3|new|", "STORED|");
-    assert_eq!(w.replies(c), "VALUE page:1 0 3|new|END|");
-    w.expect(c, "md page:1 I|", "HD|");
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "get page:1|", "VALUE page:1 0 3|new|END|");
-    w.expect(b, "mg page:1 v|", "VA 3 Z X|new|");
-    assert_eq!(w.count("fills_stale"), 1);
-}
-
-#[test]
-fn a_miss_that_was_filled_through_another_connection_is_not_withdrawn_again() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c, d, writer] = [(); 5].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "set page:1 0 0 1|1|", "STORED|");
-    w.expect(writer, "delete page:1|", "DELETED|");
-    w.expect(c, "get page:1|", "END|");
-    w.close(a, true);
-    w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    w.expect(d, "set page:1 0 0 1|2|", "STORED|");
-    w.expect(writer, "get page:1|", "END|");
-}
-
-#[test]
 fn a_slot_is_not_lost_on_a_key_that_nobody_waits_for() {
     let policy = Policy { rule_computers: Some(1), on_busy: OnBusy::Error, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
@@ -412,64 +296,6 @@ fn a_slot_is_not_lost_on_a_key_that_nobody_waits_for() {
     w.expect(c, "get page:3|", "END|");
     w.expect(d, "get page:3|", "");
     w.engine.verify();
-}
-
-#[test]
-fn tokens_of_keys_that_are_let_pass_differ() {
-    let mut w = World::new(&[("page:{id}", Policy { lease: LeaseTime::Fixed(500), ..policy() })]);
-    let [a, b] = [(); 2].map(|()| w.connect());
-    for _ in 0..2 {
-        w.expect(a, "get page:1|", "END|");
-        w.pass(500);
-    }
-    let (first, second) = (w.ask(a, "mg page:1 c N30|"), w.ask(b, "mg page:1 c N30|"));
-    assert!(first.ends_with(" W|") && second.ends_with(" W|") && first != second, "{first} {second}");
-}
-
-#[test]
-fn a_refused_fill_is_not_waited_for_any_more() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b] = [(); 2].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "get page:1|", "");
-    w.refuse(a, "page:1");
-    assert_eq!(w.replies(b), "END|");
-    w.expect(b, "set page:1 0 0 1|b|get page:1|", "STORED|VALUE page:1 0 1|b|END|");
-}
-
-#[test]
-fn changed_rules_do_not_open_a_gap() {
-    let short = Policy { fill_window: FillWindow::Fixed(100), lease: LeaseTime::Fixed(50), ..policy() };
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c] = [(); 3].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.set_rules(&[("page:{id}", short)]);
-    w.pass(3000);
-    w.expect(b, "delete page:1|get page:1|", "NOT_FOUND|END|");
-    w.pass(500);
-    w.expect(c, "set page:1 0 0 3|old|get page:1|", "STORED|END|");
-    // Without rules, nobody notes the delete.
-    w.expect(a, "get page:2|", "END|");
-    w.set_rules(&[]);
-    w.expect(b, "delete page:2|", "NOT_FOUND|");
-    w.set_rules(&[("page:{id}", policy())]);
-    w.expect(a, "set page:2 0 0 3|old|", "STORED|");
-    w.expect(b, "get page:2|", "END|");
-}
-
-#[test]
-fn who_asks_for_the_lease_and_does_not_get_it_is_told_so() {
-    let policy = Policy { lease: LeaseTime::Fixed(500), pass_after: 1, hold_ms: 5000, ..policy() };
-    let mut w = World::new(&[("page:{id}", policy)]);
-    let [a, b] = [(); 2].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "mg page:1 v N30 Pw1000|", "");
-    w.pass(500);
-    assert_eq!((w.count("pass_entered"), w.replies(b)), (1, "VA 0 Z||".into()));
-    w.expect(a, "get page:2|", "END|");
-    w.expect(b, "mg page:2 v N30 Pw1000|", "");
-    w.expect(a, "ms page:2 0 n T10||", "HD|");
-    assert_eq!(w.replies(b), "EN|", "known to be absent");
 }
 
 #[test]
@@ -494,21 +320,6 @@ fn a_delete_answers_the_gets_before_it() {
     assert_eq!(w.replies(b), "END|");
     w.expect(a, "get page:1|md page:1 I|", "END|NF|");
     w.expect(a, "get page:1|ma page:1 N0 J7|get page:1|", "END|HD|VALUE page:1 0 1|7|END|");
-}
-
-#[test]
-fn after_an_error_the_next_computes_at_once_and_then_one_per_back_off() {
-    let mut w = World::new(&[("page:{id}", Policy { on_busy: OnBusy::Error, ..policy() })]);
-    let [a, b] = [(); 2].map(|()| w.connect());
-    for _ in 0..2 {
-        let won = w.ask(a, "mg page:1 c N30|");
-        assert!(won.ends_with(" W|"), "{won}");
-        let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
-        w.expect(a, &format!("md page:1 C{token} Pe|"), "HD|");
-    }
-    w.expect(b, "get page:1|", "SERVER_ERROR busy|");
-    w.pass(1000);
-    w.expect(b, "get page:1|", "END|");
 }
 
 #[test]
@@ -543,34 +354,6 @@ fn only_who_computes_still_is_let_by_a_full_rule() {
     w.expect(b, "set page:1 0 0 1|x|", "STORED|");
     w.expect(c, "get page:2|", "END|");
     w.expect(a, "get page:3|", "");
-}
-
-#[test]
-fn a_late_token_takes_no_other_miss_with_it() {
-    let policy = Policy { fill_window: FillWindow::Fixed(1000), lease: LeaseTime::Fixed(1000), ..policy() };
-    let mut w = World::new(&[("page:{id}", policy)]);
-    let [a, b, c, writer] = [(); 4].map(|()| w.connect());
-    let won = w.ask(a, "mg page:1 c N1|");
-    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
-    w.pass(1500);
-    w.expect(b, "get page:1|", "END|");
-    w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    w.expect(a, &format!("ms page:1 1 C{token}|x|"), "NF|");
-    w.expect(c, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(writer, "get page:1|", "END|");
-}
-
-#[test]
-fn a_token_of_another_connection_takes_no_own_miss_with_it() {
-    let mut w = World::new(&[("page:{id}", Policy { owner: Owner::Connection, ..policy() })]);
-    let [a, b, writer] = [(); 3].map(|()| w.connect());
-    let won = w.ask(a, "mg page:1 c N30|");
-    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
-    w.expect(b, "mg page:1 c N30|", "HD c0 Z|");
-    w.expect(b, &format!("ms page:1 1 C{token}|x|"), "HD|");
-    w.expect(writer, "delete page:1|", "DELETED|");
-    w.expect(b, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(writer, "get page:1|", "END|");
 }
 
 /// Threads of one process, each of which reads the same cold key once: how long the slowest half waits, and how
@@ -761,41 +544,6 @@ fn one_waiter_too_many_and_one_that_goes_as_it_is_promoted() {
 }
 
 #[test]
-fn a_late_fill_is_dropped_however_it_comes() {
-    for (fill, said) in [("set page:1 0 0 1|x|", "STORED|"), ("add page:1 0 0 1|x|", "NOT_STORED|")] {
-        for owner in [Owner::Key, Owner::Connection] {
-            let mut w = World::new(&[("page:{id}", Policy { owner, hold_ms: 0, ..policy() })]);
-            let [a, b, writer] = [(); 3].map(|()| w.connect());
-            w.expect(a, "get page:1|", "END|");
-            // A miss without a lease.
-            w.expect(b, "get page:1|", "END|");
-            w.expect(writer, "set page:1 0 0 1|w|delete page:1|", "STORED|DELETED|");
-            w.expect(b, fill, said);
-            w.expect(a, fill, said);
-            w.expect(writer, "get page:1|", "END|");
-        }
-    }
-}
-
-#[test]
-fn a_closed_connection_takes_its_miss_along() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c, writer] = [(); 4].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.close(a, false);
-    w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    w.expect(b, "get page:1|set page:1 0 0 1|b|get page:1|", "END|STORED|VALUE page:1 0 1|b|END|");
-    // The limit that the documentation names: a miss, its connection closed, its fill on another.
-    w.expect(b, "delete page:1|", "DELETED|");
-    w.expect(c, "get page:1|", "END|");
-    w.close(c, true);
-    w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    let d = w.connect();
-    w.expect(d, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(writer, "get page:1|", "VALUE page:1 0 3|old|END|");
-}
-
-#[test]
 fn what_is_absent_stays_absent_while_it_is_computed() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
@@ -840,36 +588,6 @@ fn another_refreshes_when_the_first_is_dead() {
     w.expect(b, "get page:1|", "VALUE page:1 0 1|x|END|");
     w.pass(500);
     w.expect(b, "get page:1|", "END|");
-}
-
-#[test]
-fn a_token_used_after_its_connection_closed_takes_no_other_miss_with_it() {
-    let mut w = World::new(&[("page:{id}", Policy { hold_ms: 0, ..policy() })]);
-    let [a, b, c, d] = [(); 4].map(|()| w.connect());
-    let won = w.ask(a, "mg page:1 c N30|");
-    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
-    w.expect(b, "get page:1|", "END|");
-    w.close(a, false);
-    w.expect(c, &format!("ms page:1 3 C{token}|old|"), "HD|");
-    w.expect(c, "delete page:1|", "DELETED|");
-    w.expect(d, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(c, "get page:1|", "END|");
-}
-
-#[test]
-fn to_be_told_of_a_failure_is_a_miss() {
-    for owner in [Owner::Key, Owner::Connection] {
-        let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
-        let [a, b, c] = [(); 3].map(|()| w.connect());
-        let won = w.ask(a, "mg page:1 c N30|");
-        let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
-        w.expect(b, "mg page:1 v N30 Pw400|", "");
-        w.expect(a, &format!("md page:1 C{token} Peno|"), "HD|");
-        assert_eq!(w.replies(b), "EN Peno|");
-        w.expect(c, "delete page:1|", "NOT_FOUND|");
-        w.expect(b, "set page:1 0 0 3|old|", "STORED|");
-        w.expect(c, "get page:1|", "END|");
-    }
 }
 
 #[test]

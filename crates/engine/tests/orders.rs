@@ -1,10 +1,10 @@
 //! All orders in which the steps of a few clients can come: which of them end with a value in the cache that is older
-//! than the last invalidation.
+//! than the last invalidation, and that every circle of connections that wait for each other is cut.
 
 mod world;
 
 use cattlegrid_engine::RulesConfig;
-use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use cattlegrid_herd::{LeaseTime, Owner, Policy, WaitGraph, Walk};
 use world::World;
 
 /// A client: it reads, computes what it misses, and sets that.
@@ -180,5 +180,66 @@ fn three_fillers_and_who_invalidates() {
             assert_eq!(all, 92_400);
             assert_eq!(stale == 0, owner == Owner::Key || way == "own", "{way} {owner:?}: {stale}");
         }
+    }
+}
+
+// Circles
+
+/// Runs one order of three steps of each connection: to wait, to publish and look, to act on what was seen. Connection
+/// `n` holds key `n` and waits for the next one's. `passes`: the last key was another's, and passes on to its holder only
+/// with the fourth step of the last connection, which publishes and looks again when it hears of it.
+fn is_cut(order: &[usize], count: usize, passes: bool) -> bool {
+    let graph = WaitGraph::default();
+    let last = count - 1;
+    let (mut steps, mut waits) = (vec![0; count], vec![false; count]);
+    let mut seen: Vec<Option<Walk>> = vec![None; count];
+    let mut holds: Vec<bool> = (0..count).map(|n| n != last || !passes).collect();
+    let key = |n: usize| 100 + (n % count) as u64;
+    let publish = |n: usize, holds: &[bool]| {
+        let held = holds[n].then(|| key(n)).into_iter().collect::<Vec<_>>();
+        if held.is_empty() { Walk::Clear } else { graph.publish(n as u64, vec![key(n + 1)], held) }
+    };
+    for n in order.iter().copied() {
+        match steps[n] {
+            0 => waits[n] = true,
+            1 => seen[n] = Some(publish(n, &holds)),
+            2 | 4 => match seen[n].take() {
+                // Verified against who holds what now.
+                Some(Walk::Circle(circle))
+                    if circle.iter().all(|step| {
+                        holds[step.holder as usize] && step.hash == key(step.holder as usize)
+                    }) =>
+                {
+                    waits[n] = false;
+                    graph.withdraw(n as u64);
+                }
+                Some(Walk::TooLong) => waits[n] = false,
+                _ => {}
+            },
+            _ => {
+                holds[n] = true;
+                if waits[n] {
+                    seen[n] = Some(publish(n, &holds));
+                }
+            }
+        }
+        steps[n] += 1;
+    }
+    waits.contains(&false)
+}
+
+#[test]
+fn every_circle_is_cut() {
+    for (count, passes, expected) in
+        [(2, false, 20), (3, false, 1680), (4, false, 369_600), (2, true, 56), (3, true, 9240)]
+    {
+        let mut left = vec![3; count];
+        left[count - 1] += 2 * usize::from(passes);
+        let (mut orders, mut uncut) = (0, 0);
+        each_order(&mut left, &mut Vec::new(), &mut |order| {
+            orders += 1;
+            uncut += u64::from(!is_cut(order, count, passes));
+        });
+        assert_eq!((orders, uncut), (expected, 0), "{count} connections, passes: {passes}");
     }
 }

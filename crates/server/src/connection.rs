@@ -1,4 +1,5 @@
-//! One client's connection: its unread input, its unsent output, and how a turn goes.
+//! One client's connection: its unread input, its unsent output, and how a turn goes. `execute` is the middle of a turn,
+//! `held` what happens while a request waits.
 //!
 //! A turn is receive, execute, send; the worker does each for a batch of connections at a time. Input is
 //! received into a buffer that all connections of a worker share; a connection owns a buffer only while a
@@ -12,31 +13,26 @@
 //! * Replies leave in the order of their requests.
 //! * `input` is empty unless a command has arrived in part, or commands are left over for the next turn.
 
-use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use arrayvec::ArrayVec;
-use cattlegrid_engine::{
-    Context, Counters, Event, Got, Interest, Now, Output, PREFETCH_MAX, ShardLock, Ticket, Wake,
-};
+use cattlegrid_engine::{Counters, Event, Interest, Now, Output, Ticket, Wake};
 use cattlegrid_herd::{Caller, Session};
-use cattlegrid_protocol::{Parsed, Refused, Request, parse_from, reply};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use rustls::ServerConnection;
 
-use crate::commands::{self, After};
 use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
 use crate::reply_queue::ReplyQueue;
 use crate::state::{ConnectionInfo, Shared};
-use crate::watch::{self, Topics, Watcher};
+use crate::watch::Watcher;
 
+mod execute;
 mod held;
 
 /// A connection. See the module's text.
@@ -148,34 +144,10 @@ pub(crate) enum Received {
     Nothing,
 }
 
-/// A command about keys that waits for those parsed with it.
-struct Ready<'i> {
-    request: Request<'i>,
-    /// Of its first key.
-    hash: u64,
-    /// Its length.
-    used: usize,
-}
-
-/// What a run of commands came to.
-struct Run {
-    /// Bytes of finished commands.
-    used: usize,
-    commands: usize,
-    /// The last command is not finished and goes on next turn.
-    paused: bool,
-}
-
-/// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
-const OUT_MAX: usize = 64 << 10;
 /// Commands above this size are counted as partial while they arrive.
 const LARGE: usize = 64 << 10;
 /// Receives of unread input before a connection is closed all the same.
 const HANG_UP_READS: usize = 16;
-/// Bytes that a line for watchers takes beside its key.
-const LOG_LINE: usize = 100;
-/// Most bytes of a line and of a data block before authentication.
-const AUTH_MAX: usize = 4 << 10;
 
 impl Connection {
     pub(crate) fn new(
@@ -318,381 +290,6 @@ impl Connection {
         while tls.wants_write() && matches!(tls.write_tls(&mut wire), Ok(1..)) {}
         self.outbox.push(&wire);
         Ok(received)
-    }
-
-    /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
-    pub(crate) fn execute(&mut self, shared: Option<&[u8]>, turn: &mut Turn<'_>) {
-        if shared.is_none() && self.input.len() < self.need {
-            return self.account(turn);
-        }
-        let own = std::mem::take(&mut self.input);
-        let input = shared.unwrap_or(&own);
-        self.has_more = false;
-        self.replies.set_blocked(false);
-        let used = self.execute_all(input, turn);
-        if used < input.len() {
-            self.input = if shared.is_some() || used > 0 { input[used..].to_vec() } else { own };
-        }
-        self.account(turn);
-        self.publish(turn);
-    }
-
-    fn execute_all(&mut self, input: &[u8], turn: &mut Turn<'_>) -> usize {
-        let mut used = 0;
-        let mut commands = 0;
-        let mut scanned = self.scanned;
-        (self.scanned, self.need) = (0, 0);
-        if input.is_empty() && self.dump.is_some() {
-            self.go_on_dumping(turn);
-        }
-        while used < input.len() {
-            if self.closing.is_some_and(|reason| reason != Reason::End) || self.watcher.is_some() {
-                return input.len();
-            }
-            if self.swallow > 0 {
-                let n = (input.len() - used).min(usize::try_from(self.swallow).unwrap_or(usize::MAX));
-                used += n;
-                self.swallow -= n as u64;
-                continue;
-            }
-            if self.dump.is_some() && !self.go_on_dumping(turn) {
-                break;
-            }
-            let held = self.is_held();
-            if held && !self.may_read_ahead(turn) {
-                self.replies.set_blocked(true);
-                break;
-            }
-            if commands >= turn.shared.settings.requests_per_event || turn.out.len() >= OUT_MAX {
-                turn.counters.conn_yields.add(1);
-                self.has_more = true;
-                break;
-            }
-            commands += 1;
-            let rest = &input[used..];
-            if !self.authenticated {
-                match self.authenticate(rest, turn) {
-                    0 => break,
-                    bytes => used += bytes,
-                }
-                continue;
-            }
-            match parse_from(rest, scanned, &turn.shared.limits) {
-                Parsed::Incomplete { need } => {
-                    self.wait_for_rest(rest, need, turn);
-                    if self.swallow == 0 {
-                        break;
-                    }
-                }
-                Parsed::Complete { request, used: bytes } => {
-                    if held || commands == 1 && bytes < rest.len() {
-                        self.session.set_pipelined();
-                    }
-                    if held && held::is_barrier(&request) {
-                        self.replies.set_blocked(true);
-                        break;
-                    }
-                    if let Some(hash) = turn.shared.engine.hash(&request) {
-                        let left = turn.shared.settings.requests_per_event + 1 - commands;
-                        // While it is held each command is weighed before it is executed.
-                        let most = if held { 1 } else { left };
-                        let run = if bytes == rest.len() || most == 1 {
-                            self.execute_one(&request, hash, rest, bytes, turn)
-                        } else {
-                            self.execute_run(Ready { request, hash, used: bytes }, rest, most, turn)
-                        };
-                        used += run.used;
-                        commands += run.commands - 1;
-                        if run.paused {
-                            break;
-                        }
-                    } else {
-                        self.command_without_key(&request, &rest[..bytes], turn);
-                        used += bytes;
-                    }
-                }
-                Parsed::Refused(refused) => {
-                    used += refused.used;
-                    self.refused(&refused, turn);
-                }
-            }
-            scanned = 0;
-        }
-        used
-    }
-
-    /// A command that has not arrived whole: wait, unless it would take too much memory meanwhile.
-    fn wait_for_rest(&mut self, rest: &[u8], need: usize, turn: &mut Turn<'_>) {
-        (self.scanned, self.need) = (rest.len(), need);
-        let partial = turn.shared.gauges.partial_bytes.load(Relaxed);
-        if rest.len() < LARGE
-            || partial.saturating_sub(self.counted) + rest.len() <= turn.shared.partial_bytes_max()
-        {
-            return;
-        }
-        // The line is short, so it is whole: this is a data block.
-        turn.counters.store_no_memory.add(1);
-        reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY);
-        if let Some(key) = rest.split(|b| *b == b' ').nth(1) {
-            let (shared, mut cx) = self.context(turn);
-            shared.engine.invalidate(key, &mut cx);
-        }
-        self.swallow = need as u64;
-        (self.scanned, self.need) = (0, 0);
-    }
-
-    /// Executes the command at the front of `input`, whose length is `used`.
-    fn execute_one(
-        &mut self,
-        request: &Request<'_>,
-        hash: u64,
-        input: &[u8],
-        used: usize,
-        turn: &mut Turn<'_>,
-    ) -> Run {
-        let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::RAW_COMMANDS) && self.answered == 0 {
-            // They are told of each command before it is executed, and not under a shard's lock.
-            self.publish_raw(&input[..used], turn);
-        }
-        let done = self.command(request, hash, used, &mut shared.engine.shard_lock(), turn);
-        Run { used: if done { used } else { 0 }, commands: 1, paused: !done }
-    }
-
-    /// Executes the command at the front of `input` and those about keys that follow it, `most` at most. All
-    /// are parsed first, so that what they will read can be fetched while the first ones are executed.
-    fn execute_run<'i>(
-        &mut self,
-        first: Ready<'i>,
-        input: &'i [u8],
-        mut most: usize,
-        turn: &mut Turn<'_>,
-    ) -> Run {
-        let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::RAW_COMMANDS) {
-            // They are told of each command before it is executed, and not under a shard's lock.
-            if self.answered == 0 {
-                self.publish_raw(&input[..first.used], turn);
-            }
-            most = 1;
-        }
-        let mut hashes = ArrayVec::<u64, PREFETCH_MAX>::new();
-        let mut ready = ArrayVec::<Ready<'i>, PREFETCH_MAX>::new();
-        let mut parsed = first.used;
-        hashes.push(first.hash);
-        ready.push(first);
-        while ready.len() < most.min(PREFETCH_MAX)
-            && parsed < input.len()
-            && let Parsed::Complete { request, used } = parse_from(&input[parsed..], 0, &shared.limits)
-            && let Some(hash) = shared.engine.hash(&request)
-        {
-            parsed += used;
-            hashes.push(hash);
-            ready.push(Ready { request, hash, used });
-        }
-        let mut lock = shared.engine.shard_lock();
-        lock.prefetch(&hashes);
-        let mut run = Run { used: 0, commands: 0, paused: false };
-        for Ready { request, hash, used } in &ready {
-            if run.commands > 0 && turn.out.len() >= OUT_MAX {
-                break;
-            }
-            run.commands += 1;
-            if !self.command(request, *hash, *used, &mut lock, turn) {
-                run.paused = true;
-                break;
-            }
-            run.used += used;
-            if self.is_held() {
-                break;
-            }
-        }
-        run
-    }
-
-    /// Executes one command about keys, of `len` bytes. False: it is not finished and goes on next turn.
-    fn command(
-        &mut self,
-        request: &Request<'_>,
-        hash: u64,
-        len: usize,
-        lock: &mut ShardLock<'_>,
-        turn: &mut Turn<'_>,
-    ) -> bool {
-        if self.answered == 0 {
-            self.requests += 1;
-            self.info.last_command.store(turn.now.second, Relaxed);
-        }
-        let skip = self.answered;
-        let (shared, mut cx) = self.context(turn);
-        let parked = if let Request::Get(get) = request {
-            match shared.engine.get(get, hash, skip, OUT_MAX, lock, &mut cx) {
-                Got::Done => None,
-                Got::Parked(parked) => Some(parked),
-                Got::More(answered) => {
-                    self.answered = answered;
-                    // Behind a request that waits its output would only pile up.
-                    self.has_more = !self.is_held();
-                    self.replies.set_blocked(!self.has_more);
-                    return false;
-                }
-            }
-        } else {
-            shared.engine.execute(request, hash, lock, &mut cx)
-        };
-        self.answered = 0;
-        if let Some(parked) = parked {
-            self.park(parked, len, turn);
-        }
-        true
-    }
-
-    fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {
-        self.requests += 1;
-        self.info.last_command.store(turn.now.second, Relaxed);
-        if turn.shared.watchers.wanted().has(Topics::RAW_COMMANDS) {
-            self.publish_raw(line, turn);
-        }
-        let Request::Admin(admin) = request else {
-            return turn.out.bytes.extend_from_slice(reply::MN);
-        };
-        match commands::admin(admin, turn) {
-            After::GoOn => {}
-            After::Close => self.close(Reason::Quit),
-            After::Watch(topics) => self.watch(topics, turn),
-            After::Dump(dump) => self.dump = Some(Box::new(dump)),
-        }
-    }
-
-    fn refused(&mut self, refused: &Refused<'_>, turn: &mut Turn<'_>) {
-        self.info.last_command.store(turn.now.second, Relaxed);
-        self.swallow = refused.swallow;
-        if refused.reply == reply::error::TOO_LARGE {
-            turn.counters.store_too_large.add(1);
-        }
-        if let Some(key) = refused.invalidated() {
-            let (shared, mut cx) = self.context(turn);
-            shared.engine.invalidate(key.bytes(), &mut cx);
-        }
-        if !refused.reply.is_empty() {
-            reply::line(&mut turn.out.bytes, refused.reply);
-        }
-        if refused.close {
-            crate::log::info(format_args!(
-                "{}: closed, not a memcached text protocol client",
-                self.info.peer
-            ));
-            self.close(Reason::Error);
-        }
-    }
-
-    /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password` as its
-    /// data. As in memcached, nothing but the length is looked at. Returns the bytes used; 0: more are needed.
-    fn authenticate(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        let Some(end) = rest.iter().take(AUTH_MAX).position(|b| *b == b'\n') else {
-            if rest.len() >= AUTH_MAX {
-                self.close(Reason::Error);
-            }
-            return 0;
-        };
-        let mut words = rest[..end].trim_ascii_end().split(|b| *b == b' ').filter(|w| !w.is_empty());
-        let is_set = words.next() == Some(b"set");
-        let len = words.nth(3).and_then(|w| std::str::from_utf8(w).ok()?.parse::<usize>().ok());
-        let (true, Some(len @ ..=AUTH_MAX)) = (is_set, len) else {
-            reply::line(&mut turn.out.bytes, reply::error::UNAUTHENTICATED);
-            return end + 1;
-        };
-        let Some(data) = rest.get(end + 1..end + 1 + len + 2) else { return 0 };
-        if data.ends_with(b"\r\n") && !data.contains(&b' ') {
-            reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad authentication token format");
-        } else if let Some(payload) = data.strip_suffix(b"\r\n") {
-            turn.counters.auth_cmds.add(1);
-            if turn.shared.auth.as_ref().is_none_or(|auth| auth.check(payload)) {
-                self.authenticated = true;
-                turn.out.bytes.extend_from_slice(reply::STORED);
-            } else {
-                turn.counters.auth_errors.add(1);
-                reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE);
-            }
-        } else {
-            reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad command line termination");
-        }
-        end + 1 + len + 2
-    }
-
-    fn watch(&mut self, topics: Topics, turn: &mut Turn<'_>) {
-        turn.out.bytes.extend_from_slice(reply::OK);
-        let limit = turn.shared.settings.watcher_buffer_bytes;
-        let watcher = Arc::new(Watcher::new(topics, turn.worker, self.token, limit));
-        turn.shared.watchers.add(Arc::clone(&watcher));
-        self.watcher = Some(watcher);
-    }
-
-    /// True when the dump is finished.
-    fn go_on_dumping(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(dump) = &mut self.dump else { return true };
-        let done = dump.go_on(&turn.shared.engine, turn.now, OUT_MAX, &mut turn.out.bytes);
-        if done {
-            self.dump = None;
-        }
-        done
-    }
-
-    fn context<'t>(&'t mut self, turn: &'t mut Turn<'_>) -> (&'t Shared, Context<'t>) {
-        let context = Context {
-            now: turn.now,
-            ticket: Ticket { connection: self.info.number, request: self.requests },
-            out: turn.out,
-            counters: turn.counters,
-            interest: turn.interest,
-            events: turn.events,
-            session: &mut self.session,
-            wakes: turn.wakes,
-        };
-        (turn.shared, context)
-    }
-
-    /// Keeps the server's sum of partial commands right.
-    fn account(&mut self, turn: &Turn<'_>) {
-        let bytes = if self.input.capacity() >= LARGE { self.input.capacity() } else { 0 };
-        if bytes != self.counted {
-            turn.shared.gauges.partial_bytes.fetch_add(bytes.wrapping_sub(self.counted), Relaxed);
-            self.counted = bytes;
-        }
-    }
-
-    /// Tells watchers and counts prefixes.
-    fn publish(&self, turn: &mut Turn<'_>) {
-        if turn.events.is_empty() {
-            return;
-        }
-        let fd = self.info.fd.as_raw_fd();
-        let time = crate::time::unix_now();
-        let mut room = turn.shared.settings.worker_log_buffer_bytes;
-        for (_, event) in turn.events.drain(..) {
-            if turn.shared.detail.is_on() {
-                turn.shared.detail.count(&event);
-            }
-            let topic = watch::topic(&event.kind);
-            if turn.shared.watchers.wanted().has(topic) {
-                let Some(rest) = room.checked_sub(event.key.len() + LOG_LINE) else {
-                    turn.counters.log_worker_dropped.add(1);
-                    continue;
-                };
-                room = rest;
-                turn.counters.log_worker_written.add(1);
-                turn.shared.publish(topic, time, |line| watch::describe(line, &event, fd));
-            }
-        }
-    }
-
-    fn publish_raw(&self, line: &[u8], turn: &Turn<'_>) {
-        let end = line.iter().position(|b| *b == b'\n').unwrap_or(line.len());
-        let text = watch::Escaped(line[..end].trim_ascii_end());
-        let fd = self.info.fd.as_raw_fd();
-        turn.shared.publish(Topics::RAW_COMMANDS, crate::time::unix_now(), |out| {
-            let _ok = write!(out, "type=rawcmd cfd={fd} cmd={text}");
-        });
     }
 
     /// Sends the turn's replies, and what waited before them. What the socket does not take waits.

@@ -1,0 +1,132 @@
+//! What clients are answered, and whether it may be.
+
+use super::*;
+
+impl Sim {
+    /// Takes what was sent to the clients.
+    pub(crate) fn receive(&mut self) {
+        for at in 0..self.connections.len() {
+            loop {
+                let connection = self.connections[at].as_mut().unwrap();
+                let sent = self.w.take_sent(connection.number);
+                connection.unread.extend(sent);
+                if connection.unread.is_empty() {
+                    break;
+                }
+                let request = connection.pending.pop_front().expect("nothing was asked");
+                let reply = take_reply(&mut connection.unread, &request.want);
+                self.take(at, &request, &reply);
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, at: usize, request: &Request, reply: &[Vec<u8>]) {
+        let first = String::from_utf8_lossy(&reply[0]).into_owned();
+        let number = self.connections[at].as_ref().unwrap().number;
+        self.trace(|| format!("{number} < {}", reply.join(&b'|').escape_ascii()));
+        let busy = first.starts_with("SERVER_ERROR busy");
+        let keys: &[usize] = match &request.want {
+            Want::Line { accepted } => {
+                assert!(!first.starts_with("SERVER_ERROR"), "{first}");
+                let fine = ["STORED", "HD", "OK"].iter().any(|word| first.starts_with(word))
+                    || first.parse::<u64>().is_ok();
+                assert!(fine || !accepted, "refused: {first}");
+                return;
+            }
+            Want::Counter => {
+                let shown = first.starts_with("VA") && request.sent_ms == self.w.ms;
+                assert!(!shown || request.second < self.counter_over, "an old counter is shown");
+                return;
+            }
+            Want::Meta { key, .. } | Want::ForCas(key) => std::slice::from_ref(key),
+            Want::Get(keys) => keys,
+        };
+        self.asked += keys.len() as u64;
+        if busy {
+            return;
+        }
+        let meta = matches!(request.want, Want::Meta { .. });
+        let word = |word: &str| first.split(' ').find_map(|w| w.strip_prefix(word).map(str::to_owned));
+        for n in keys {
+            let value = if meta {
+                (first.starts_with("VA ") && !first.starts_with("VA 0 ")).then(|| &reply[1])
+            } else {
+                let head = format!("VALUE {} ", key(*n));
+                reply.iter().position(|line| line.starts_with(head.as_bytes())).map(|at| &reply[at + 1])
+            };
+            if let Some(value) = value {
+                self.judge(*n, value, request);
+            }
+            let wins = meta && first.split(' ').any(|word| word == "W");
+            let explicit = matches!(request.want, Want::Meta { explicit: true, .. });
+            let misses = value.is_none() && (!explicit || self.rng.one_in(8));
+            if wins || misses {
+                self.misses += 1;
+                let token = word("c").filter(|_| wins).map(|token| token.parse().unwrap());
+                self.compute(at, *n, token, request.sent_ms);
+            }
+        }
+        if let Want::ForCas(n) = request.want
+            && let Some(cas) = first.split(' ').nth(4)
+            && self.is_idle(at)
+        {
+            self.visit("cas", n);
+            let value = self.value(self.version[n], 0);
+            let line = format!("cas {} 0 0 {} {cas}|{value}|", key(n), value.len());
+            self.send(at, &line, Want::Line { accepted: false });
+        }
+    }
+
+    fn judge(&self, n: usize, value: &[u8], request: &Request) {
+        if self.promise == Promise::Nothing {
+            return;
+        }
+        let text = String::from_utf8_lossy(value);
+        let mut parts = text.split('.');
+        let version: u64 = parts.next().unwrap().parse().unwrap();
+        let over: u64 = parts.next().unwrap().parse().unwrap();
+        assert!(version >= request.floors[n], "{} of {} is from before {}", text, key(n), request.floors[n]);
+        assert!(version <= self.version[n]);
+        if !self.touches && over != 0 && request.sent_ms == self.w.ms {
+            assert!(request.second < over, "served {} s past its grace", request.second - over);
+        }
+    }
+
+    /// A miss read ahead was noted when it was sent.
+    fn compute(&mut self, at: usize, key: usize, token: Option<u64>, missed_ms: u64) {
+        let takes = self.rng.of(&[0, 5, 30, 120, 300, 600, 1500, 4000]);
+        let connection = self.connections[at].as_ref().unwrap();
+        self.jobs.push(Job {
+            due_ms: self.w.ms + takes,
+            missed_ms,
+            client: connection.client,
+            connection: connection.number,
+            key,
+            version: self.version[key],
+            token,
+        });
+    }
+}
+
+fn take_line(bytes: &mut Vec<u8>) -> Vec<u8> {
+    let end = bytes.windows(2).position(|two| two == b"\r\n").expect("whole replies are sent");
+    let rest = bytes.split_off(end + 2);
+    let mut line = std::mem::replace(bytes, rest);
+    line.truncate(end);
+    line
+}
+
+/// The lines of one reply; data blocks hold no line ends.
+fn take_reply(bytes: &mut Vec<u8>, want: &Want) -> Vec<Vec<u8>> {
+    let mut lines = vec![take_line(bytes)];
+    match want {
+        Want::Get(_) | Want::ForCas(_) => {
+            while !matches!(&lines.last().unwrap()[..], b"END" | b"SERVER_ERROR busy") {
+                lines.push(take_line(bytes));
+            }
+        }
+        Want::Meta { .. } | Want::Counter if lines[0].starts_with(b"VA ") => lines.push(take_line(bytes)),
+        _ => {}
+    }
+    lines
+}

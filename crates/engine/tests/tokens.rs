@@ -1,0 +1,146 @@
+//! Leases that clients ask for by name: tokens, failures, who is told what. One scene each, on a clock of its own.
+
+#![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
+
+mod world;
+
+use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use world::World;
+
+fn policy() -> Policy {
+    Policy { lease: LeaseTime::Fixed(3000), ..Policy::default() }
+}
+
+#[test]
+fn leases_by_name() {
+    let mut w = World::new(&[("page:{id}", policy())]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    let won = w.ask(a, "mg page:1 v c N30 Phfast|");
+    let token: u64 = won.strip_prefix("VA 0 c").unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(won, format!("VA 0 c{token} W Phfast||"));
+    w.expect(b, "mg page:1 v c N30|", "VA 0 c0 Z||");
+    w.expect(b, "mg page:1 v N30 Pw400|", "");
+    w.expect(c, "get page:1|", "");
+    w.expect(a, &format!("ms page:1 2 C{token}|hi|"), "HD|");
+    assert_eq!(w.replies(b), "VA 2|hi|");
+    assert_eq!(w.replies(c), "VALUE page:1 0 2|hi|END|");
+    w.expect(a, &format!("ms page:1 2 C{token}|ho|"), "EX|");
+    w.expect(b, "mg page:1 v c N30|", &format!("VA 2 c{}|hi|", token + 1));
+}
+
+#[test]
+fn an_error_reaches_those_who_asked_for_the_lease() {
+    let mut w = World::new(&[("page:{id}", policy())]);
+    let [a, b, c, d] = [(); 4].map(|()| w.connect());
+    let won = w.ask(a, "mg page:1 c N30|");
+    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+    w.expect(b, "mg page:1 v N30 Pw400|", "");
+    w.expect(c, "get page:1|", "");
+    w.expect(a, &format!("md page:1 C{token} Peout%20of%20paper|"), "HD|");
+    assert_eq!(w.replies(b), "EN Peout%20of%20paper|");
+    assert_eq!(w.replies(c), "END|", "it computes");
+    w.expect(a, &format!("md page:1 C{token} Pe|"), "NF|");
+    w.expect(d, "get page:1|", "");
+    w.expect(c, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(d), "VALUE page:1 0 1|x|END|");
+}
+
+#[test]
+fn tokens_of_keys_that_are_let_pass_differ() {
+    let mut w = World::new(&[("page:{id}", Policy { lease: LeaseTime::Fixed(500), ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    for _ in 0..2 {
+        w.expect(a, "get page:1|", "END|");
+        w.pass(500);
+    }
+    let (first, second) = (w.ask(a, "mg page:1 c N30|"), w.ask(b, "mg page:1 c N30|"));
+    assert!(first.ends_with(" W|") && second.ends_with(" W|") && first != second, "{first} {second}");
+}
+
+#[test]
+fn who_asks_for_the_lease_and_does_not_get_it_is_told_so() {
+    let policy = Policy { lease: LeaseTime::Fixed(500), pass_after: 1, hold_ms: 5000, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "mg page:1 v N30 Pw1000|", "");
+    w.pass(500);
+    assert_eq!((w.count("pass_entered"), w.replies(b)), (1, "VA 0 Z||".into()));
+    w.expect(a, "get page:2|", "END|");
+    w.expect(b, "mg page:2 v N30 Pw1000|", "");
+    w.expect(a, "ms page:2 0 n T10||", "HD|");
+    assert_eq!(w.replies(b), "EN|", "known to be absent");
+}
+
+#[test]
+fn after_an_error_the_next_computes_at_once_and_then_one_per_back_off() {
+    let mut w = World::new(&[("page:{id}", Policy { on_busy: OnBusy::Error, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    for _ in 0..2 {
+        let won = w.ask(a, "mg page:1 c N30|");
+        assert!(won.ends_with(" W|"), "{won}");
+        let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+        w.expect(a, &format!("md page:1 C{token} Pe|"), "HD|");
+    }
+    w.expect(b, "get page:1|", "SERVER_ERROR busy|");
+    w.pass(1000);
+    w.expect(b, "get page:1|", "END|");
+}
+
+#[test]
+fn a_late_token_takes_no_other_miss_with_it() {
+    let policy = Policy { fill_window: FillWindow::Fixed(1000), lease: LeaseTime::Fixed(1000), ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+    let won = w.ask(a, "mg page:1 c N1|");
+    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+    w.pass(1500);
+    w.expect(b, "get page:1|", "END|");
+    w.expect(writer, "delete page:1|", "NOT_FOUND|");
+    w.expect(a, &format!("ms page:1 1 C{token}|x|"), "NF|");
+    w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(writer, "get page:1|", "END|");
+}
+
+#[test]
+fn a_token_of_another_connection_takes_no_own_miss_with_it() {
+    let mut w = World::new(&[("page:{id}", Policy { owner: Owner::Connection, ..policy() })]);
+    let [a, b, writer] = [(); 3].map(|()| w.connect());
+    let won = w.ask(a, "mg page:1 c N30|");
+    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+    w.expect(b, "mg page:1 c N30|", "HD c0 Z|");
+    w.expect(b, &format!("ms page:1 1 C{token}|x|"), "HD|");
+    w.expect(writer, "delete page:1|", "DELETED|");
+    w.expect(b, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(writer, "get page:1|", "END|");
+}
+
+#[test]
+fn a_token_used_after_its_connection_closed_takes_no_other_miss_with_it() {
+    let mut w = World::new(&[("page:{id}", Policy { hold_ms: 0, ..policy() })]);
+    let [a, b, c, d] = [(); 4].map(|()| w.connect());
+    let won = w.ask(a, "mg page:1 c N30|");
+    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+    w.expect(b, "get page:1|", "END|");
+    w.close(a, false);
+    w.expect(c, &format!("ms page:1 3 C{token}|old|"), "HD|");
+    w.expect(c, "delete page:1|", "DELETED|");
+    w.expect(d, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(c, "get page:1|", "END|");
+}
+
+#[test]
+fn to_be_told_of_a_failure_is_a_miss() {
+    for owner in [Owner::Key, Owner::Connection] {
+        let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
+        let [a, b, c] = [(); 3].map(|()| w.connect());
+        let won = w.ask(a, "mg page:1 c N30|");
+        let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+        w.expect(b, "mg page:1 v N30 Pw400|", "");
+        w.expect(a, &format!("md page:1 C{token} Peno|"), "HD|");
+        assert_eq!(w.replies(b), "EN Peno|");
+        w.expect(c, "delete page:1|", "NOT_FOUND|");
+        w.expect(b, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(c, "get page:1|", "END|");
+    }
+}

@@ -1,0 +1,323 @@
+//! How a lease ends, or passes on to who has waited longest: its value comes, its holder gives up, goes or is late, its key
+//! is invalidated.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::{Herd, holder, lease_ms};
+use crate::ask::{Admitted, Ask, Cx, Filler, Grant, How, Verdict, Woken};
+use crate::lease::{Holder, Kind, Lease};
+use crate::rule::{RuleState, count};
+use crate::session::Record;
+use crate::waiters::Waiter;
+
+/// Waiters looked at for one whose reply is the next of its connection.
+const FRONT_SEARCH: usize = 64;
+
+impl Herd {
+    /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
+    pub fn admit(&mut self, admitted: &Admitted, cx: &mut Cx<'_>) {
+        self.drop_if_deserted(admitted.hash);
+        let waits = |lease: &Lease| lease.token == admitted.token && matches!(lease.holder, Holder::Queued);
+        if self.leases.get(&admitted.hash).is_some_and(waits) {
+            self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, cx);
+        } else {
+            cx.admitted.extend(finish_slot(&admitted.rule));
+        }
+    }
+
+    /// Makes the first waiter the holder; without waiters the lease ends.
+    pub(super) fn pass_on(
+        &mut self,
+        hash: u64,
+        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        let old_token = lease.token;
+        let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
+        // One whose reply is the next of its connection hears of it at once; any other within `hold_behind`.
+        let waiter = match self.waiters.pop_if(&mut lease.queue, FRONT_SEARCH, front) {
+            Some(waiter) => Some(waiter),
+            None => self.waiters.pop(&mut lease.queue),
+        };
+        let rule = Arc::clone(&lease.rule);
+        let Some(waiter) = waiter else {
+            self.end(hash, false, cx);
+            return;
+        };
+        let token = cx.clock.tick();
+        let how = if waiter.explicit {
+            How::Explicit { detached: waiter.detached, lease_ms: waiter.lease_ms }
+        } else {
+            How::Plain
+        };
+        lease.token = token;
+        lease.holder = holder(&waiter.caller, how);
+        lease.closing = false;
+        lease.reentries = 0;
+        lease.tried = false;
+        lease.join(cx.now_ms);
+        lease.deadline_ms = cx.now_ms + u64::from(lease_ms(how, &rule));
+        // The old holder may be at it still: what this one takes is no measure.
+        if let Some(begun) = lease.begun.replace(rule.begin(cx.now_ms)) {
+            rule.end(&begun, false, None, cx.now_ms);
+        }
+        self.deadlines.push(Reverse((lease.deadline_ms, hash, token)));
+        let hint = lease.hint.clone();
+        count(cause(rule.counters()));
+        rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        self.end_token(hash, old_token, &rule, cx.now_ms);
+        let record = self.record(hash, token, true, &rule, cx);
+        cx.woken.push(Woken { waiter, verdict: Verdict::Holder(Grant { record, hint }) });
+    }
+
+    /// Removes a lease. Who still waits is the caller's to take before.
+    fn end(&mut self, hash: u64, filled: bool, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.remove(&hash) else { return };
+        debug_assert_eq!(lease.queue.len(), 0, "nobody is left behind");
+        if let Some(begun) = &lease.begun {
+            let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
+            lease.rule.end(begun, filled, joined_ms, cx.now_ms);
+            cx.admitted.extend(finish_slot(&lease.rule));
+        }
+        if !filled {
+            self.end_token(hash, lease.token, &lease.rule, cx.now_ms);
+        }
+    }
+
+    /// Remembers the token of a lease that ended unfilled.
+    pub(super) fn end_token(&mut self, hash: u64, token: u64, rule: &RuleState, now_ms: u64) {
+        if self.ended_order.len() >= self.leases_max
+            && let Some(oldest) = self.ended_order.pop_front()
+        {
+            self.ended.remove(&oldest);
+        }
+        let until = now_ms + u64::from(rule.fill_window_ms());
+        if self.ended.insert(token, (hash, until)).is_none() {
+            self.ended_order.push_back(token);
+        }
+    }
+
+    /// A value was stored, by a fill or by anybody: takes all who wait for it. `soft`: it is already stale, by the
+    /// soft event of this number; those who began to wait after that do not get it.
+    pub fn stored(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        by: Filler,
+        soft: Option<u64>,
+        cx: &mut Cx<'_>,
+    ) -> Vec<Waiter> {
+        let Some(lease) = self.leases.get_mut(&hash).filter(|lease| *lease.key == *key) else {
+            self.passes.filled(hash);
+            return Vec::new();
+        };
+        let mut got = Vec::new();
+        // They stand in the order in which they came.
+        let before = |waiter: &Waiter| soft.is_none_or(|soft| waiter.since < soft);
+        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, 1, before) {
+            got.push(waiter);
+        }
+        let counters = lease.rule.counters();
+        for waiter in &got {
+            counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            count(&counters.computes_saved);
+        }
+        let by_holder = match by.token {
+            Some(token) => lease.token == token,
+            // In a pool the one who computes sends on whichever connection is free.
+            None => {
+                lease.holder.is(by.connection)
+                    || by.pooled && lease.computers == 1 && matches!(lease.holder, Holder::Plain(_))
+            }
+        };
+        if soft.is_none() {
+            self.passes.filled(hash);
+            self.end_filled(hash, by_holder, cx);
+            return got;
+        }
+        lease.kind = Kind::Stale;
+        if by_holder {
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        }
+        self.drop_if_deserted(hash);
+        got
+    }
+
+    fn end_filled(&mut self, hash: u64, by_holder: bool, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get(&hash) else { return };
+        let (token, rule) = (lease.token, Arc::clone(&lease.rule));
+        // Filled by another: the holder is at it still, and its fill is to be known as one.
+        self.end(hash, by_holder, cx);
+        if by_holder {
+            self.ended.remove(&token);
+        } else {
+            self.end_token(hash, token, &rule, cx.now_ms);
+        }
+    }
+
+    /// A token was used for a fill: not again. Returns whether its miss is still to be answered for; it is not when
+    /// the connection that was told of it has closed.
+    pub fn use_token(&mut self, token: u64) -> bool {
+        self.ended.remove(&token);
+        // Not to count it keeps an old number a little longer; to count it twice would forget another's miss.
+        self.withdrawn.remove(&token).is_none() && self.withdrawn.len() < self.leases_max
+    }
+
+    /// The connection that was told of this miss has closed.
+    pub fn withdraw_record(&mut self, record: &Record, now_ms: u64) {
+        self.ledger.withdraw(record.hash, record.number, now_ms);
+        if !record.leased {
+            return;
+        }
+        if self.withdrawn.len() >= self.leases_max {
+            self.withdrawn.retain(|_, until| *until > now_ms);
+        }
+        if self.withdrawn.len() < self.leases_max {
+            self.withdrawn.insert(record.number, record.until_ms);
+        }
+    }
+
+    /// A fill was dropped. If it was the holder's, the next in the queue computes.
+    pub fn dropped(&mut self, hash: u64, by: Filler, cx: &mut Cx<'_>) {
+        if self.holds(hash, by) {
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        }
+    }
+
+    /// The key was deleted, bumped or flushed, or softly so: its lease is revoked, and the next in the queue
+    /// computes.
+    pub fn invalidated(&mut self, hash: u64, key: &[u8], cx: &mut Cx<'_>) {
+        if self.is_leased(hash, key)
+            && !self.leases.get(&hash).is_some_and(|l| matches!(l.holder, Holder::Queued))
+        {
+            self.pass_on(hash, &|counters| &counters.promoted_invalidated, cx);
+        }
+    }
+
+    /// Revokes the key's lease if something happened since that concerns it.
+    pub(super) fn revoke_if_below(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) {
+        let floor = ask.floor.max(ask.soft_floor);
+        if self.leases.get(&ask.hash).is_some_and(|lease| lease.token < floor && *lease.key == *ask.key) {
+            self.invalidated(ask.hash, ask.key, cx);
+        }
+    }
+
+    /// Revokes all leases that an event from outside the shard concerns: `below` gives, for a key's hash and
+    /// tags, the number of the last one.
+    pub fn revoke(&mut self, below: impl Fn(u64, &[u64]) -> u64, cx: &mut Cx<'_>) {
+        let hit: Vec<u64> = self
+            .leases
+            .iter()
+            .filter(|(hash, lease)| {
+                !matches!(lease.holder, Holder::Queued) && lease.token < below(**hash, &lease.tags)
+            })
+            .map(|(hash, _)| *hash)
+            .collect();
+        for hash in hit {
+            self.pass_on(hash, &|counters| &counters.promoted_invalidated, cx);
+        }
+    }
+
+    /// The holder gives up, with a text or without. Returns what those are told who asked for the lease.
+    /// False: the token is not the lease's.
+    pub fn failed(&mut self, hash: u64, token: u64, text: &[u8], cx: &mut Cx<'_>) -> bool {
+        let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == token) else {
+            return false;
+        };
+        let rule = Arc::clone(&lease.rule);
+        count(&rule.counters().failures);
+        let text: Arc<[u8]> = text.into();
+        let mut told = Vec::new();
+        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, |waiter| waiter.explicit) {
+            told.push(waiter);
+        }
+        for waiter in told {
+            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            let record = self.miss(hash, &rule, cx);
+            cx.woken.push(Woken { waiter, verdict: Verdict::Failed(Arc::clone(&text), record) });
+        }
+        self.passes.failed(hash, cx.now_ms);
+        self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        if self.leases.contains_key(&hash) {
+            self.passes.begun(hash, cx.now_ms);
+        }
+        self.ended.remove(&token);
+        true
+    }
+
+    /// The connection that holds this lease is gone.
+    pub fn holder_closed(&mut self, hash: u64, connection: u64, orderly: bool, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        match &lease.holder {
+            Holder::Plain(holding) if holding.caller().number() == connection => {}
+            Holder::Explicit { caller: holding, detached: false }
+                if holding.caller().number() == connection =>
+            {
+                return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+            }
+            _ => return,
+        }
+        if !orderly {
+            return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+        }
+        let deadline = cx.now_ms + u64::from(lease.rule.policy().close_grace_ms);
+        lease.closing = true;
+        lease.deadline_ms = lease.deadline_ms.min(deadline);
+        self.deadlines.push(Reverse((lease.deadline_ms, hash, lease.token)));
+    }
+
+    /// When the next lease's time is up, in milliseconds since the start.
+    pub fn next_deadline_ms(&mut self) -> Option<u64> {
+        while let Some(Reverse((ms, hash, token))) = self.deadlines.peek().copied() {
+            if self.leases.get(&hash).is_some_and(|l| l.token == token && l.deadline_ms == ms) {
+                return Some(ms);
+            }
+            self.deadlines.pop();
+        }
+        None
+    }
+
+    /// Ends leases whose time is up.
+    pub fn handle_timeouts(&mut self, cx: &mut Cx<'_>) {
+        while let Some(ms) = self.next_deadline_ms().filter(|ms| *ms <= cx.now_ms) {
+            let Some(Reverse((_, hash, _))) = self.deadlines.pop() else { return };
+            debug_assert!(ms <= cx.now_ms);
+            self.time_is_up(hash, cx);
+        }
+    }
+
+    fn time_is_up(&mut self, hash: u64, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        if lease.closing {
+            return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+        }
+        let rule = Arc::clone(&lease.rule);
+        let (policy, counters) = (rule.policy(), rule.counters());
+        count(&counters.unset);
+        // An old value is there: others were not made to wait.
+        let passes = lease.kind == Kind::Absent
+            && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, cx.now_ms);
+        if !passes {
+            return self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
+        }
+        count(&counters.pass_entered);
+        let mut waiting = Vec::new();
+        while let Some(waiter) = self.waiters.pop(&mut lease.queue) {
+            waiting.push(waiter);
+        }
+        self.end(hash, false, cx);
+        for waiter in waiting {
+            counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            let record = self.miss(hash, &rule, cx);
+            cx.woken.push(Woken { waiter, verdict: Verdict::Miss(record) });
+        }
+    }
+}
+
+/// A lease of this rule computes no more; returns the one that has its slot now.
+fn finish_slot(rule: &Arc<RuleState>) -> Option<Admitted> {
+    rule.finish_slot().map(|(hash, token)| Admitted { rule: Arc::clone(rule), hash, token })
+}
