@@ -19,9 +19,9 @@ import sys
 import time
 
 import harness
-from crowd import Crowd, percentiles, rule, write_rules
+from crowd import WIDE_FENCE, Crowd, percentiles, rule, write_rules
 
-RULES = rule(terms='hold = "60s"\nlease = "60s"')
+RULES = WIDE_FENCE + rule(terms='hold = "60s"\nlease = "60s"')
 
 
 def gauge(server, name):

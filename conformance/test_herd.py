@@ -16,7 +16,7 @@ from meta_memcache.configuration import LeasePolicy
 from pymemcache.client.base import Client, PooledClient
 
 import harness
-from crowd import HOLDS, Crowd, held, percentiles, reset, rule, show, until_held, write_rules
+from crowd import HOLDS, WIDE_FENCE, Crowd, held, percentiles, reset, rule, show, until_held, write_rules
 from harness import wait_until
 from test_meta_memcache import connect as connect_meta
 from test_node import NODE
@@ -139,7 +139,7 @@ def test_a_thousand_clients_one_computation(herd, capsys):
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_hundred_keys_a_hundred_computations(herd, threads):
-    server = herd(None, "-c", 6000, "-t", threads)
+    server = herd(WIDE_FENCE + rule(), "-c", 6000, "-t", threads, "-m", 1024)
     with Crowd(server, 5000) as crowd:
         crowd.send(lambda place: b"get page:%d\r\n" % (place % 100))
         missed = crowd.replies(100)

@@ -15,7 +15,8 @@ pub struct Events {
 /// The array. See the module's text.
 #[derive(Debug, Default)]
 pub struct Fence {
-    slots: Box<[Events]>,
+    /// Hard and soft. Zeros of the system's, so that slots that are never used take no memory.
+    slots: Box<[[u64; 2]]>,
     /// Expected collisions of all fills.
     collisions: f64,
 }
@@ -24,11 +25,11 @@ impl Fence {
     /// `slots` is rounded down to a power of two; at least 1.
     pub fn new(slots: usize) -> Self {
         let slots = 1 << slots.max(1).ilog2();
-        Self { slots: vec![Events::default(); slots].into(), collisions: 0.0 }
+        Self { slots: vec![[0; 2]; slots].into(), collisions: 0.0 }
     }
 
     /// Bytes of one slot.
-    pub const SLOT_BYTES: usize = size_of::<Events>();
+    pub const SLOT_BYTES: usize = size_of::<[u64; 2]>();
 
     /// Slots.
     pub fn slots(&self) -> usize {
@@ -37,7 +38,8 @@ impl Fence {
 
     /// The last events of the keys that share this one's slot.
     pub fn events(&self, hash: u64) -> Events {
-        self.slots[slot(hash, self.slots.len())]
+        let [hard, soft] = self.slots[slot(hash, self.slots.len())];
+        Events { hard, soft }
     }
 
     /// A fill was judged by its slot. `passed`: numbers given out since its miss, of all keys of a server with so many
@@ -55,14 +57,14 @@ impl Fence {
 
     /// A write or a delete took this number.
     pub fn raise_hard(&mut self, hash: u64, number: u64) {
-        let events = &mut self.slots[slot(hash, self.slots.len())];
-        events.hard = events.hard.max(number);
+        let [hard, _] = &mut self.slots[slot(hash, self.slots.len())];
+        *hard = (*hard).max(number);
     }
 
     /// A soft invalidation took this number.
     pub fn raise_soft(&mut self, hash: u64, number: u64) {
-        let events = &mut self.slots[slot(hash, self.slots.len())];
-        events.soft = events.soft.max(number);
+        let [_, soft] = &mut self.slots[slot(hash, self.slots.len())];
+        *soft = (*soft).max(number);
     }
 }
 
