@@ -340,3 +340,10 @@ def test_many_connections_come_and_go(start, capsys):
             s.close()
     witness.check(capsys, "3,000 connections opened and dropped", 64 * MIB + 32 * MIB)
     wait_until("all are gone", lambda: int(server.stats()["curr_connections"]) < 10, 10)
+
+
+@pytest.mark.parametrize("size, reply", [(0, b"CLIENT_ERROR"), (1, b"EX"), (100_000, b"EX"), (524_224, b"EX"), (524_225, b"CLIENT_ERROR")])
+def test_arithmetic_with_a_wrong_cas_on_what_is_no_number(raw, size, reply):
+    raw.send(b"set first 0 0 1\r\nx\r\nset k 1 0 %d\r\n%s\r\nma k C1\r\n" % (size, b"x" * size))
+    assert (raw.line(), raw.line()) == (b"STORED", b"STORED")
+    assert raw.line().split()[0] == reply

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Arith, Store as StoreRequest, StoreVerb, reply};
+use cattlegrid_protocol::{Arith, Limits, Store as StoreRequest, StoreVerb, reply};
 use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
 use cattlegrid_tags::TagList;
 
 use crate::event::{EventKind, Interest};
 use crate::rules::Change;
 use crate::shard::{Context, Flow, Shard};
+
+/// Items that memcached keeps in one piece; in larger ones it does not look for a number (`slab_chunk_max`, 512 KiB).
+const WHOLE: Limits =
+    Limits { max_item_bytes: 512 << 10, max_get_line_bytes: 0, debugtime: false, extensions: false };
 
 /// How a write treats what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,14 +348,14 @@ impl Shard {
             return Sum::NotFound;
         };
         let item = self.store.item(found);
-        let Value::Inline(text) = item.value() else { return Sum::NotNumeric };
-        let len = text.len();
-        if len == 0 {
+        let len = item.value_len();
+        if len == 0 || !WHOLE.fits(key, item.flags(), len) {
             return Sum::NotNumeric;
         }
         if compare != 0 && item.cas() != compare {
             return Sum::Exists;
         }
+        let Value::Inline(text) = item.value() else { return Sum::NotNumeric };
         let Some(number) = parse_number(text) else { return Sum::NotNumeric };
         let sum = if incr { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
         if incr {
