@@ -58,6 +58,9 @@ enum What {
     },
     /// The longest operations while the index grows and while the collector runs.
     Stalls {
+        /// Kinds of values; all but the huge ones without it.
+        #[arg(long, value_delimiter = ',')]
+        mixes: Vec<Mix>,
         /// Limits in MiB.
         #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "64,1024")]
         memory: Vec<u64>,
@@ -98,8 +101,9 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        What::Stalls { memory } => {
-            memory.iter().try_for_each(|mebibytes| say(&stalls::run((mebibytes << 20) as usize)?))
+        What::Stalls { mixes, memory } => {
+            let mixes = if mixes.is_empty() { stalls::MIXES.to_vec() } else { mixes };
+            memory.iter().try_for_each(|mebibytes| say(&stalls::run((mebibytes << 20) as usize, &mixes)?))
         }
     }
 }

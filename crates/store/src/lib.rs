@@ -17,5 +17,5 @@ pub use evict::Evicted;
 pub use huge::HugeValue;
 pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run};
-pub use stats::{StoreStats, StoreUsage};
+pub use stats::{StoreHeld, StoreStats, StoreUsage};
 pub use store::{Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};

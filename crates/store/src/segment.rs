@@ -24,6 +24,16 @@ pub(crate) enum Queue {
     Main = 1,
 }
 
+impl Queue {
+    /// The queue that it is not.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Small => Self::Main,
+            Self::Main => Self::Small,
+        }
+    }
+}
+
 /// A shard's segments. See the module's text.
 pub(crate) struct Log {
     memory: Arc<Memory>,
@@ -141,8 +151,9 @@ impl Log {
         self.take(queue, class, bytes)
     }
 
-    /// The collector's: room for an item that stays. The last spare is taken when nothing else has room, and
-    /// what comes after it can go there whatever its class: it takes all that lived in one segment.
+    /// The collector's: room for an item that stays. The last spare is taken when nothing else of the queue has room, and
+    /// what comes after it can go there whatever its class: it takes all that lived in one segment. The other
+    /// queue is the last resort, for where a writer has used some of that.
     pub(crate) fn append_survivor(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
         if let Some(location) = self.append(queue, class, bytes) {
             return Some(location);
@@ -150,9 +161,11 @@ impl Log {
         if let Some(location) = self.append_anywhere(queue, bytes) {
             return Some(location);
         }
-        let run = self.spare.pop()?;
-        self.open(queue, class, run);
-        self.take(queue, class, bytes)
+        if let Some(run) = self.spare.pop() {
+            self.open(queue, class, run);
+            return self.take(queue, class, bytes);
+        }
+        self.append_anywhere(queue.other(), bytes)
     }
 
     fn take(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {

@@ -47,6 +47,17 @@ pub struct StoreUsage {
     pub queue_items: [u64; 2],
 }
 
+/// Bytes of the budget that a store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreHeld {
+    /// Segments, full and empty, and the huge values that their items name.
+    pub log: usize,
+    /// The index.
+    pub index: usize,
+    /// The ghost queue.
+    pub ghost: usize,
+}
+
 impl StoreStats {
     /// Adds another store's.
     pub fn add(&mut self, other: &Self) {
@@ -105,7 +116,13 @@ impl Store {
 
     /// Bytes of the budget it holds: what counts when shards are compared.
     pub fn held_bytes(&self) -> usize {
-        self.log.held_bytes() + self.index.bytes() + self.ghost.bytes()
+        let held = self.held();
+        held.log + held.index + held.ghost
+    }
+
+    /// The same by what they are held for. Unlike [`Store::usage`] it does not look at each segment.
+    pub fn held(&self) -> StoreHeld {
+        StoreHeld { log: self.log.held_bytes(), index: self.index.bytes(), ghost: self.ghost.bytes() }
     }
 
     /// Sets the counters to zero.

@@ -122,6 +122,8 @@ pub struct Store {
     pub(crate) log: Log,
     pub(crate) ghost: Ghost,
     pub(crate) walk: Option<Walk>,
+    /// Bytes walked in vain: walked, less a multiple of what that has freed. From 0 to [`Store::most_barren`].
+    pub(crate) barren: usize,
     /// The last segment emptied was given to other shards.
     pub(crate) donated: bool,
     pub(crate) evicted: Option<Vec<Evicted>>,
@@ -144,6 +146,7 @@ impl Store {
             log: Log::new(Arc::clone(&memory), config.segment_bytes, config.ttl_classes)?,
             ghost: Ghost::default(),
             walk: None,
+            barren: 0,
             donated: false,
             evicted: None,
             stats: StoreStats::default(),
@@ -422,16 +425,14 @@ impl Store {
         huge.map_or(0, |h| h.held_bytes())
     }
 
-    /// Adds an index entry; in the worst case in the place of the chain's least used one.
+    /// Adds an index entry; without a page for it in the place of the chain's least used one. The spare segment is
+    /// for that only where nothing may be evicted: a writer would soon have to wait for another.
     fn insert(&mut self, hash: u64, location: u64) -> Result<(), Full> {
         let try_insert = |store: &mut Self| {
             let (hasher, log) = (&store.hasher, &store.log);
             store.index.insert(hash, location, |l| hasher.hash(Item::new(log.bytes(l), None).key()))
         };
         if try_insert(self).is_ok() {
-            return Ok(());
-        }
-        if self.log.release_spare() && try_insert(self).is_ok() {
             return Ok(());
         }
         if self.config.evictions
@@ -441,6 +442,9 @@ impl Store {
             if try_insert(self).is_ok() {
                 return Ok(());
             }
+        }
+        if self.log.release_spare() && try_insert(self).is_ok() {
+            return Ok(());
         }
         self.bury(location);
         Err(Full)

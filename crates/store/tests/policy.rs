@@ -95,6 +95,94 @@ fn shards_of_like_load_hold_like_shares() {
     }
 }
 
+/// Bytes that a write may collect at once: the most for a short one, or so many times what it writes.
+const COLLECTED: usize = 32 << 10;
+const COLLECTED_RATIO: usize = 8;
+
+/// Puts an item; what the collector did meanwhile must be in proportion. `least`: bytes of the shortest items.
+fn put_in_steps(one: &mut One, key: u64, len: usize, least: usize) {
+    let work = |one: &One| {
+        let stats = one.store.stats();
+        stats.moved + stats.evictions + stats.reclaimed
+    };
+    let (before, haste) = (work(one), one.store.stats().collected_in_haste);
+    one.put(key, len);
+    let (items, stats) = (work(one) - before, one.store.stats());
+    assert_eq!(stats.collected_in_haste, haste, "key {key}: {items} items collected");
+    let most = COLLECTED.max((len + 64) * COLLECTED_RATIO) / least + 2;
+    assert!(items <= most as u64, "key {key}: {items} items collected, {most} are due");
+}
+
+/// Where every item has been read, nothing leaves until the collector has been through all of it. No write
+/// waits for that.
+#[test]
+fn no_write_waits_for_a_whole_collection() {
+    const LEN: usize = 100;
+    const LEAST: usize = 24 + 8 + 100;
+    let (memory, items) = if cfg!(miri) { return } else { (32 * MEBIBYTE, 200_000) };
+    for reads in [1, 3] {
+        let mut one = One::several(memory, 1).remove(0);
+        for round in 0..3 {
+            for key in 0..items {
+                put_in_steps(&mut one, round * items + key, LEN, LEAST);
+            }
+            for _ in 0..reads {
+                (0..(round + 1) * items).for_each(|key| _ = one.get(key));
+            }
+        }
+        assert!(one.store.stats().evictions > items);
+        assert_eq!(one.store.stats().no_free_segment, 0);
+        one.store.verify();
+    }
+}
+
+/// Long values among short ones, all of them read: the work of a write is in proportion to its bytes.
+#[test]
+fn long_values_pay_for_their_bytes_only() {
+    const LEAST: usize = 24 + 8 + 100;
+    let (memory, items) = if cfg!(miri) { return } else { (32 * MEBIBYTE, 150_000) };
+    let mut one = One::several(memory, 1).remove(0);
+    let longest = one.store.config().inline_max();
+    for len in [300, 3_000, 20_000, longest / 2, longest] {
+        for key in 0..items {
+            put_in_steps(&mut one, key, 100, LEAST);
+        }
+        (0..3).for_each(|_| (0..items).for_each(|key| _ = one.get(key)));
+        for key in 0..(memory / 4 / len) as u64 {
+            put_in_steps(&mut one, 1_000_000 * len as u64 + key, len, LEAST);
+            if key % 3 == 0 {
+                put_in_steps(&mut one, 2_000_000 * len as u64 + key, 100, LEAST);
+            }
+        }
+    }
+    // Where items become many, the index takes pages of the log.
+    for key in 0..items * 2 {
+        put_in_steps(&mut one, 1 << 40 | key, 3, 24 + 8);
+    }
+    assert_eq!(one.store.stats().no_free_segment, 0);
+    one.store.verify();
+}
+
+/// A huge value takes the place of what was read, in proportion to its bytes.
+#[test]
+fn a_huge_value_does_not_wait_for_a_whole_collection() {
+    let (memory, items) = if cfg!(miri) { return } else { (32 * MEBIBYTE, 230_000) };
+    let mut one = One::several(memory, 1).remove(0);
+    (0..items).for_each(|key| one.put(key, 100));
+    (0..3).for_each(|_| (0..items).for_each(|key| _ = one.get(key)));
+    let (len, segment) = (300_000, one.store.config().segment_bytes);
+    // Twice as many segments as would do are looked at for what was not used, then as many are emptied.
+    let most = (3 * usize::div_ceil(len, segment) + 4) * segment / (24 + 8 + 100);
+    for key in 0..20 {
+        let before = one.store.stats();
+        one.put(items + key, len);
+        let stats = one.store.stats();
+        let collected = stats.moved - before.moved + stats.evictions - before.evictions;
+        assert!(collected <= most as u64, "value {key}: {collected} items collected, {most} are due");
+    }
+    one.store.verify();
+}
+
 /// A store of 8 MiB whose main queue holds 30,000 items that are read again and again.
 fn with_hot_items() -> One {
     let mut one = One::several(8 * MEBIBYTE, 1).remove(0);
