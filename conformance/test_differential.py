@@ -10,14 +10,15 @@ import harness
 
 @pytest.fixture
 def reference(request):
-    server = harness.Server(harness.tool(request.config.getoption("--reference-bin")), "memcached", ["-m", "512"])
+    server = harness.Server(harness.tool(request.config.getoption("--reference-bin")), "memcached", ["-m", "2048"])
     yield server
     server.clean()
 
 
 def test_same_replies(start, reference, capsys):
-    """Against memcached itself this shows that the comparison has no false alarms."""
-    server = start("-m", "512")
+    """Against memcached itself this shows that the comparison has no false alarms. There is more memory than the streams fill:
+    what is evicted, and which value finds no room, are each server's own affair."""
+    server = start("-m", "2048")
     # The same streams in every run; another beginning by hand, since 1.6.18 has rare accidents of its own.
     seed = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
     differ, reports, unstable = differential.compare(server.port, reference.port, 20, seed)
@@ -33,7 +34,7 @@ def test_same_replies(start, reference, capsys):
 
 def test_a_difference_is_found_and_shrunk(start, reference):
     """A server that refuses flush_all differs; what is left of the stream is that command."""
-    server = start("-m", "512", "-F")
+    server = start("-m", "2048", "-F")
     _, reports, _ = differential.compare(server.port, reference.port, 20, 1, most=1)
     assert len(reports) == 1
     assert "flush_all not allowed" in reports[0]
