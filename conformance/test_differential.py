@@ -25,9 +25,8 @@ def test_same_replies(start, reference, capsys):
     with capsys.disabled():
         print("\n  differential: " + differential.summary(differ, seed, reports, unstable))
     assert not reports, "\n".join(reports)
-    # memcached's own background threads decide now and then, about once in 10,000 streams; more than three in a run, which
-    # has 1,000 to 5,000, would be something else.
-    assert len(unstable) <= 3, "\n".join(unstable)
+    # memcached's own background threads decide now and then, about once in 10,000 streams.
+    assert len(unstable) <= 1, "\n".join(unstable)
     assert differ.streams > 300
     assert server.running() and reference.running()
 
