@@ -146,47 +146,65 @@ impl Shard {
         if marks.has(Marks::NEGATIVE) {
             return Standing::Negative;
         }
-        let expired = item.expiry() != NEVER && item.expiry() <= now.second;
         let softened = match self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms) {
             Validity::Dead => return Standing::Absent,
-            Validity::Stale => true,
-            Validity::Valid => false,
+            Validity::Stale => self.shared.stale_since(item.stamp(), item.tags(), hash, now),
+            Validity::Valid => None,
         };
+        let expired = Some(item.expiry()).filter(|expiry| *expiry != NEVER && *expiry <= now.second);
+        let over = expired.into_iter().chain(softened).min();
         let Some(rule) = rule else {
-            return if expired || softened { Standing::Absent } else { Standing::Fresh };
+            return if over.is_some() { Standing::Absent } else { Standing::Fresh };
         };
         let edited = marks.has(Marks::EDITED);
-        if expired || softened || marks.has(Marks::STALE) {
-            // A counter is not a computed value: nobody is given an old one.
-            let served = rule.policy().grace_s > 0 && !edited;
-            return if served { Standing::Stale } else { Standing::Absent };
+        if over.is_some() || marks.has(Marks::STALE) {
+            // A counter is not a computed value: nobody is given an old one. Nor is what was marked without a grace to end.
+            let in_grace = over.is_some_and(|over| now.second < over.saturating_add(item.grace_s()));
+            return if in_grace && !edited { Standing::Stale } else { Standing::Absent };
         }
-        let due = item.refresh_at() != 0 && item.refresh_at() <= now.second;
+        let due = item.refresh_at().is_some_and(|second| second <= now.second);
         if due && !edited && rule.policy().early { Standing::Early } else { Standing::Fresh }
     }
 
-    /// The item under a key. One that a flush or a bump has killed is removed.
+    /// The item under a key, as what was invalidated has left it.
     pub(crate) fn lookup(&mut self, hash: u64, key: &[u8], cx: &Context<'_>) -> Lookup {
         let lookup = self.store.lookup(hash, key);
-        if let Lookup::Found(found) = lookup { self.bury_dead(hash, found, lookup, cx) } else { lookup }
+        if let Lookup::Found(found) = lookup { self.invalidated(hash, found, cx) } else { lookup }
     }
 
-    /// The same, for an item that was found.
-    pub(crate) fn bury_dead(&mut self, hash: u64, found: Found, lookup: Lookup, cx: &Context<'_>) -> Lookup {
-        let item = self.store.item(found);
-        if self.is_just_a_value(found)
-            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.now.ms) != Validity::Dead
-        {
-            return lookup;
+    /// The same, for an item that was found. What a flush or a bump has killed is removed; what a soft one has made stale has
+    /// expired in that moment, so that no later one can prolong its grace.
+    pub(crate) fn invalidated(&mut self, hash: u64, found: Found, cx: &Context<'_>) -> Lookup {
+        if self.is_just_a_value(found) {
+            return Lookup::Found(found);
         }
-        self.store.remove(hash, found);
-        Lookup::Flushed
+        let item = self.store.item(found);
+        match self.shared.tags().check(item.stamp(), item.tags(), hash, cx.now.ms) {
+            Validity::Valid => Lookup::Found(found),
+            Validity::Dead => {
+                self.store.remove(hash, found);
+                Lookup::Flushed
+            }
+            Validity::Stale => {
+                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, cx.now);
+                let since = since.unwrap_or(cx.now.second);
+                let (expiry, grace_s) = (item.expiry(), item.grace_s());
+                if grace_s == 0 || expiry != NEVER && expiry <= since {
+                    return Lookup::Found(found);
+                }
+                if since.saturating_add(grace_s) <= cx.now.second {
+                    self.store.remove(hash, found);
+                    return Lookup::Flushed;
+                }
+                Lookup::Found(self.store.set_expiry(hash, found, since))
+            }
+        }
     }
 
     /// Whether its expiry alone says what an item is worth.
     #[inline]
     pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
-        !self.rolling && self.store.item(found).is_plain()
+        !self.rolling && self.store.item(found).is_plain(self.store.now())
     }
 
     /// The item under a key that a command other than a read may see: live, not negative, not in its grace.
@@ -197,7 +215,14 @@ impl Shard {
         }
         let active = self.shared.rules();
         let rule = active.as_ref().and_then(|active| active.find(key)).map(|(_, state, _)| &**state);
-        matches!(self.standing(found, hash, rule, cx), Standing::Fresh | Standing::Early).then_some(found)
+        if matches!(self.standing(found, hash, rule, cx), Standing::Fresh | Standing::Early) {
+            return Some(found);
+        }
+        if rule.is_none() {
+            // Its rule has gone: with another it would be an old value again, also after a delete that has not found it.
+            self.store.remove(hash, found);
+        }
+        None
     }
 
     /// The herd, if a rule has needed one. Afterwards its news are passed on.
@@ -297,7 +322,7 @@ impl Shard {
             return Answer::Control;
         }
         let lookup = match lookup {
-            Lookup::Found(found) => self.bury_dead(hash, found, lookup, cx),
+            Lookup::Found(found) => self.invalidated(hash, found, cx),
             _ => lookup,
         };
         let active = self.shared.rules();

@@ -428,7 +428,7 @@ impl Engine {
 
     /// Once a second: gives the memory of dead segments back, a bounded piece of each shard. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {
-        self.shared.note_age(now.ms);
+        self.shared.settle(now.ms);
         let floor = self.shared.floor(now.second);
         let mut more = false;
         for number in 0..self.shards.len() {

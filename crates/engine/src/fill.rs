@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Filler, Owner, RuleState, Waiter, refresh_at};
+use cattlegrid_herd::{DropCause, Filler, Owner, RuleState, Waiter, refresh_lead_s};
 use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, Value};
-use cattlegrid_tags::TagList;
+use cattlegrid_tags::{TagList, Validity};
 
 use crate::ask::Standing;
 use crate::park::{Delivered, DeliveredValue, Outcome as WaitOutcome, Wake};
@@ -29,6 +29,8 @@ enum Fill {
     No,
     /// It counts as of this number.
     Of(u64),
+    /// It may, and whose miss that was is not known: the miss stays open.
+    Perhaps(u64),
     /// The same, and it has shown the number as a token.
     ByToken(u64),
 }
@@ -37,7 +39,7 @@ impl Fill {
     fn stamp(self) -> Option<u64> {
         match self {
             Self::No => None,
-            Self::Of(number) | Self::ByToken(number) => Some(number),
+            Self::Of(number) | Self::Perhaps(number) | Self::ByToken(number) => Some(number),
         }
     }
 
@@ -83,7 +85,9 @@ impl Shard {
             (Mode::Append | Mode::Prepend | Mode::Replace, None) => Outcome::NotStored,
             (Mode::Cas, None) => match found {
                 // Invalidated softly: its old CAS is good for nothing.
-                Some(found) if !self.is_over(found, cx) && standing != Standing::Negative => Outcome::Exists,
+                Some(found) if self.is_softened(found, write.hash, cx) && standing != Standing::Negative => {
+                    Outcome::Exists
+                }
                 _ => Outcome::NotFound,
             },
             (Mode::Cas, Some(fresh)) if self.store.item(fresh).cas() == write.compare => {
@@ -105,9 +109,11 @@ impl Shard {
         outcome
     }
 
-    fn is_over(&self, found: Found, cx: &Context<'_>) -> bool {
-        let expiry = self.store.item(found).expiry();
-        expiry != NEVER && expiry <= cx.now.second
+    /// It was invalidated softly, by name or by its own key.
+    fn is_softened(&self, found: Found, hash: u64, cx: &Context<'_>) -> bool {
+        let item = self.store.item(found);
+        item.marks().has(Marks::STALE)
+            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.now.ms) == Validity::Stale
     }
 
     fn holds(&self, hash: u64, by: Filler) -> bool {
@@ -133,14 +139,15 @@ impl Shard {
             }
             Mode::Set | Mode::Add => {
                 let own = cx.session.oldest(write.hash, cx.now.ms);
-                let number = match ruled.state.policy().owner {
-                    Owner::Connection => own,
-                    Owner::Key => match (own, herd.ledger.oldest(write.hash, cx.now.ms)) {
-                        (Some(own), Some(oldest)) => Some(own.min(oldest)),
-                        (own, oldest) => own.or(oldest),
-                    },
-                };
-                number.map_or(Fill::No, Fill::Of)
+                let mut of_key = || herd.ledger.oldest(write.hash, cx.now.ms).map(|oldest| oldest.number);
+                match ruled.state.policy().owner {
+                    Owner::Key => own.into_iter().chain(of_key()).min().map_or(Fill::No, Fill::Of),
+                    // Its own miss may be one that found no room among its records.
+                    Owner::Connection if own.is_none() && cx.session.has_lost(cx.now.ms) => {
+                        of_key().map_or(Fill::No, Fill::Perhaps)
+                    }
+                    Owner::Connection => own.map_or(Fill::No, Fill::Of),
+                }
             }
             _ => Fill::No,
         }
@@ -157,7 +164,9 @@ impl Shard {
     ) -> Outcome {
         let by = filler(write.hash, fill, cx);
         let counters = ruled.state.counters();
-        let (mut hard, mut soft) = self.shared.outside(write.hash, ruled.tags.hashes(), cx.now);
+        // Too many were refused before.
+        let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+        let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), cx.now);
         if let Some(herd) = &mut self.herd {
             if let Some(stamp) = fill.stamp() {
                 herd.fence.note_fill(self.shared.clock().saturating_sub(stamp), self.shared.shards());
@@ -168,7 +177,7 @@ impl Shard {
         // Who missed under rules that have gone since may have missed an event as well.
         hard = hard.max(self.shared.uncovered());
         if fill.stamp().is_some_and(|stamp| stamp < hard) {
-            counters.fills_dropped.fetch_add(1, Ordering::Relaxed);
+            ruled.state.count_dropped(self.cause_of_drop(write.hash, fill, hard, ruled, cx));
             self.consume(write.hash, fill, cx);
             self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.dropped(write.hash, by, herd_cx));
             return match (write.mode, found) {
@@ -184,17 +193,22 @@ impl Shard {
         if expiry != NEVER && expiry <= cx.now.second {
             return self.store_nothing(write, found, fill, stale, ruled, cx);
         }
-        // Too many were refused before.
-        let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
         let number = self.shared.tick();
         let cas = write.explicit_cas.unwrap_or(number);
         let stamp = fill.stamp().unwrap_or(number);
         let policy = ruled.state.policy();
-        let lives = expiry != NEVER && !write.negative;
-        let due = if policy.early && lives {
-            refresh_at(cx.now.second, expiry, ruled.state.p90_ms(), write.hash)
+        let lead_s = if policy.early && expiry != NEVER && !write.negative {
+            refresh_lead_s(expiry - cx.now.second, ruled.state.p90_ms(), write.hash)
         } else {
             0
+        };
+        let grace_s = if write.negative { 0 } else { policy.grace_s };
+        // What came softly after the miss has ended it, at the earliest in the moment of the miss: grace counts from there.
+        let ends = if stale.is_some() && grace_s > 0 {
+            let since = self.shared.second_of(stamp);
+            if expiry == NEVER { since } else { expiry.min(since) }
+        } else {
+            expiry
         };
         let mut marks = if stale.is_some() { Marks::STALE } else { Marks::none() };
         if write.negative {
@@ -205,12 +219,12 @@ impl Shard {
         }
         let attributes = Attributes {
             flags: write.flags,
-            expiry,
+            expiry: ends,
             accessed: cx.now.second,
             cas,
             stamp: (stamp != cas).then_some(stamp),
-            grace_end: if lives && policy.grace_s > 0 { expiry.saturating_add(policy.grace_s) } else { 0 },
-            refresh_at: due,
+            grace_s,
+            refresh_lead_s: lead_s,
             tags: tags.hashes(),
             marks,
         };
@@ -230,8 +244,32 @@ impl Shard {
         self.consume(write.hash, fill, cx);
         self.raise_hard(write.hash, stamp);
         let waiters = self.take_waiters(write, by, stale, cx);
-        self.deliver(write, cas, expiry, &ruled.state, waiters, cx);
+        self.deliver(write, cas, ends, &ruled.state, waiters, cx);
         Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
+    }
+
+    /// Why a fill is dropped, `hard` being the event that came after its miss.
+    fn cause_of_drop(
+        &mut self,
+        hash: u64,
+        fill: Fill,
+        hard: u64,
+        ruled: &Ruled,
+        cx: &Context<'_>,
+    ) -> DropCause {
+        let own = fill.token().or_else(|| cx.session.oldest(hash, cx.now.ms));
+        if own.is_some_and(|own| own < hard) {
+            return DropCause::Late;
+        }
+        let oldest = self.herd.as_mut().and_then(|herd| herd.ledger.oldest(hash, cx.now.ms));
+        match oldest {
+            Some(oldest) if oldest.lost => DropCause::Overflow,
+            // Who takes longer than a lease is taken for dead.
+            Some(oldest) if oldest.since_ms + u64::from(ruled.state.lease_ms()) <= cx.now.ms => {
+                DropCause::Abandoned
+            }
+            _ => DropCause::Other,
+        }
     }
 
     /// A value that is over when it comes: its holder's goes to all who wait, and nothing is kept; anybody else's is
@@ -303,8 +341,10 @@ impl Shard {
             })
         });
         for waiter in waiters {
+            // An old value is not prolonged.
             if let Some(exptime) = waiter.touch
                 && let Lookup::Found(found) = self.store.lookup(write.hash, write.key)
+                && !self.store.item(found).marks().has(Marks::STALE)
             {
                 self.store.set_expiry(write.hash, found, cx.now.expiry(exptime));
             }
@@ -327,19 +367,17 @@ impl Shard {
     /// The miss of a fill has been answered for.
     fn consume(&mut self, hash: u64, fill: Fill, cx: &mut Context<'_>) {
         let Some(herd) = &mut self.herd else { return };
-        let own = match fill {
-            Fill::No => return,
-            Fill::Of(_) => cx.session.take_oldest(hash, cx.now.ms),
-            Fill::ByToken(token) => {
-                let counts = herd.use_token(token);
-                let own = cx.session.take_number(hash, token);
-                if own.is_none() && !counts {
-                    return;
-                }
-                own
+        match fill {
+            Fill::No | Fill::Perhaps(_) => {}
+            Fill::Of(_) => {
+                cx.session.take_oldest(hash, cx.now.ms);
+                herd.ledger.fill(hash, None, cx.now.ms);
             }
-        };
-        herd.ledger.fill(hash, fill.token(), own.is_none(), cx.now.ms);
+            Fill::ByToken(token) => {
+                cx.session.take_number(hash, token);
+                herd.use_token(hash, token, cx.now.ms);
+            }
+        }
     }
 
     /// A write of a key under a rule was refused: its miss, if it had one, will not be filled any more.

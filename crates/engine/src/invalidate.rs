@@ -66,7 +66,7 @@ impl Engine {
         let Some(active) = active.as_ref() else { return };
         for cascade in active.rules().flush_cascades() {
             for tag in cascade.bump.iter().filter_map(|bump| bump.constant()) {
-                self.shared().bump(self.shared().tag_hasher().hash_made(tag), Kind::Hard);
+                self.shared().bump(self.shared().tag_hasher().hash_made(tag), Kind::Hard, now);
             }
         }
     }
@@ -110,12 +110,12 @@ impl Engine {
         };
         let asked = Control::parse(&key[control..]);
         let text = match (request, asked) {
-            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard) {
+            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard, cx.now) {
                 Ok(_) => "DELETED".to_owned(),
                 Err(error) => format!("CLIENT_ERROR {error}"),
             },
             (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
-                match self.bump(tag, Kind::Hard) {
+                match self.bump(tag, Kind::Hard, cx.now) {
                     Ok(number) => number.to_string(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
@@ -138,8 +138,8 @@ impl Engine {
             Request::MetaGet(_) => {
                 self.shared().tag_hasher().hash(name).map(|tag| Some(self.describe_tag(tag, cx.now)))
             }
-            Request::MetaArith(_) => self.bump(name, kind).map(|number| Some(number.to_string())),
-            _ => self.bump(name, kind).map(|_| None),
+            Request::MetaArith(_) => self.bump(name, kind, cx.now).map(|number| Some(number.to_string())),
+            _ => self.bump(name, kind, cx.now).map(|_| None),
         };
         let text = match text {
             Ok(text) => text,
@@ -167,10 +167,10 @@ impl Engine {
         }
     }
 
-    fn bump(&self, name: &[u8], kind: Kind) -> Result<u64, TagError> {
+    fn bump(&self, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
         let tag = self.shared().tag_hasher().hash(name)?;
         self.use_tags();
-        Ok(self.shared().bump(tag, kind))
+        Ok(self.shared().bump(tag, kind, now))
     }
 
     /// The arrays are in use. That their memory cannot be taken out of the limit now is no reason to refuse.
@@ -219,7 +219,8 @@ impl Engine {
                 }
                 Control::Bump(tag) => {
                     self.use_tags();
-                    self.shared().bump(self.shared().tag_hasher().hash_made(tag), Kind::Hard).to_string()
+                    let tag = self.shared().tag_hasher().hash_made(tag);
+                    self.shared().bump(tag, Kind::Hard, cx.now).to_string()
                 }
                 Control::Flush(seconds) => self.shared().flush_rolling(cx.now.ms, seconds * 1000).to_string(),
                 Control::Why(key) => self.why(key, cx).to_string(),
@@ -285,8 +286,8 @@ impl Engine {
                     "stamp": item.stamp(),
                     "cas": item.cas(),
                     "ttl": cx.now.left(item.expiry()),
-                    "grace": (item.grace_end() != 0).then(|| cx.now.left(item.grace_end())).flatten(),
-                    "refresh_in": (item.refresh_at() != 0).then(|| cx.now.left(item.refresh_at())).flatten(),
+                    "grace": (item.grace_s() != 0).then(|| cx.now.left(item.dead_at())).flatten(),
+                    "refresh_in": item.refresh_at().and_then(|second| cx.now.left(second)),
                     "size": item.value_len(),
                     "stale": item.marks().has(Marks::STALE),
                     "edited": item.marks().has(Marks::EDITED),
@@ -326,7 +327,7 @@ impl Engine {
                 (
                     lease,
                     json!({"hard": events.hard, "soft": events.soft}),
-                    herd.ledger.oldest(hash, cx.now.ms),
+                    herd.ledger.oldest(hash, cx.now.ms).map(|oldest| oldest.number),
                 )
             }
             None => (None, Json::Null, None),
@@ -368,20 +369,20 @@ fn lease_name(kind: LeaseKind) -> &'static str {
 impl Shard {
     /// What happens to a key invalidates what was derived from it.
     #[inline]
-    pub(crate) fn cascade(&mut self, key: &[u8], change: Change) {
+    pub(crate) fn cascade(&mut self, key: &[u8], change: Change, now: Now) {
         if self.herd.is_some() {
-            self.cascade_ruled(key, change);
+            self.cascade_ruled(key, change, now);
         }
     }
 
-    fn cascade_ruled(&mut self, key: &[u8], change: Change) {
+    fn cascade_ruled(&mut self, key: &[u8], change: Change, now: Now) {
         let active = self.shared.rules();
         let Some(active) = active.as_ref() else { return };
         for (cascade, captures) in active.rules().cascades(key, change) {
             for template in &cascade.bump {
                 self.scratch.clear();
                 template.render(&captures, &mut self.scratch);
-                self.shared.bump(self.shared.tag_hasher().hash_made(&self.scratch), Kind::Hard);
+                self.shared.bump(self.shared.tag_hasher().hash_made(&self.scratch), Kind::Hard, now);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! [`Shard`] executes requests of its part of the key space; [`Engine`] holds all shards and sends each
 //! request to its own. Time comes in as an argument ([`Now`]), replies go out as bytes ([`Output`]).
 
+mod ages;
 mod ask;
 mod counters;
 mod engine;

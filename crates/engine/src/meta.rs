@@ -236,7 +236,7 @@ impl Shard {
                 (!quiet).then_some(reply::HD)
             }
         };
-        self.cascade(key, Change::Delete);
+        self.cascade(key, Change::Delete, cx.now);
         cx.counters.cmd_meta.add(1);
         if let Some(status) = status {
             status_line(&mut cx.out.bytes, status, meta);
@@ -261,7 +261,7 @@ impl Shard {
         let mut room = [0; TAGS_MAX];
         let item = self.store.item(found);
         let old = item.attributes(&mut room);
-        let expiry = flags.has(b'T').then(|| cx.now.expiry(flags.exptime));
+        let mut expiry = flags.has(b'T').then(|| cx.now.expiry(flags.exptime));
         let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
         if flags.has(b'x') {
             let bare = Attributes {
@@ -275,8 +275,15 @@ impl Shard {
             return self.store.put(hash, meta.key.bytes(), &bare, NewValue::Inline([&[], &[]])).is_ok();
         }
         let marks = old.marks.without(Marks::WON).with(Marks::STALE);
+        let mut grace_s = old.grace_s;
+        if grace_s > 0 {
+            // It expires in this moment, if it has not before; `T` bounds for how long it is served then.
+            let left = expiry.and_then(|end| cx.now.left(end));
+            grace_s = left.map_or(grace_s, |left| grace_s.min(u32::try_from(left).unwrap_or(u32::MAX)));
+            expiry = Some(if old.expiry == NEVER { cx.now.second } else { old.expiry.min(cx.now.second) });
+        }
         let kept = self.kept_stamp(&item);
-        if stamp.is_none() && kept.is_none() {
+        if stamp.is_none() && kept.is_none() && grace_s == old.grace_s {
             self.store.set_cas(found, cas);
             self.store.set_marks(found, marks);
             if let Some(expiry) = expiry {
@@ -284,8 +291,8 @@ impl Shard {
             }
             return true;
         }
-        let marked =
-            Attributes { expiry: expiry.unwrap_or(old.expiry), cas, stamp: kept.or(stamp), marks, ..old };
+        let expiry = expiry.unwrap_or(old.expiry);
+        let marked = Attributes { expiry, grace_s, cas, stamp: kept.or(stamp), marks, ..old };
         match item.value() {
             Value::Huge(huge) => {
                 let huge = Arc::clone(huge);
@@ -382,7 +389,7 @@ impl Shard {
         reply::number(&mut digits, initial);
         self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]])).ok()?;
         self.changed(key, hash, true, cx);
-        self.cascade(key, Change::Incr);
+        self.cascade(key, Change::Incr, cx.now);
         self.find(hash, key, cx)
     }
 

@@ -76,7 +76,7 @@ impl Shard {
     pub(crate) fn may_be_ruled(&self, meta: &Meta<'_>, lookup: Lookup, cx: &Context<'_>) -> bool {
         let Lookup::Found(found) = lookup else { return true };
         let item = self.store.item(found);
-        self.rolling || !item.is_plain() || recache_due(meta, item.expiry(), cx)
+        self.rolling || !item.is_plain(cx.now.second) || recache_due(meta, item.expiry(), cx)
     }
 
     /// `mg` of a key under a rule that is absent, old, due for a refresh or a negative answer.
@@ -318,11 +318,7 @@ impl Shard {
             let text = Advice::of(meta).error.unwrap_or_default();
             let failed =
                 self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.failed(hash, token, text, herd_cx));
-            if let Some(record) = cx.session.take_number(hash, token) {
-                self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-                    herd.ledger.withdraw(hash, record.number, herd_cx.now_ms);
-                });
-            }
+            cx.session.take_number(hash, token);
             if failed == Some(true) { reply::HD } else { reply::NF }
         } else {
             match seen {
@@ -358,7 +354,7 @@ impl Shard {
                 }
             }
         };
-        self.cascade(key, Change::Delete);
+        self.cascade(key, Change::Delete, cx.now);
         cx.counters.cmd_meta.add(1);
         if status == reply::HD {
             cx.counters.delete_hits.add(1);

@@ -8,6 +8,7 @@ use cattlegrid_herd::{Admitted, Clock, Peers, RuleState, WaitGraph};
 use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 
+use crate::ages::Ages;
 use crate::rules::{Captures, Rule, Rules};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, PoisonError};
 use crate::time::Now;
@@ -22,8 +23,10 @@ pub struct Shared {
     tag_hasher: TagHasher,
     /// What control keys begin with; nothing without a rule file.
     control: OnceLock<Box<[u8]>>,
-    /// What the clock showed at some times: (number, milliseconds).
-    ages: Mutex<VecDeque<(u64, u64)>>,
+    /// When numbers were given out.
+    ages: Ages,
+    /// The longest grace that any rule has had, in milliseconds.
+    grace_max_ms: AtomicU64,
     /// Answer 0 for every CAS (`-C`).
     pub(crate) hide_cas: bool,
     /// Where connections come from.
@@ -52,9 +55,6 @@ pub struct Shared {
     admitted: Mutex<VecDeque<Admitted>>,
     some_admitted: AtomicBool,
 }
-
-/// Times remembered, a second apart: a little over an hour.
-const AGES: usize = 4096;
 
 /// The rules in force, and what has been learned under each.
 #[derive(Debug)]
@@ -122,7 +122,8 @@ impl Shared {
             tags: Tags::new(tag_bytes),
             tag_hasher: TagHasher::new(seed),
             control: OnceLock::new(),
-            ages: Mutex::default(),
+            ages: Ages::default(),
+            grace_max_ms: AtomicU64::new(0),
             hide_cas,
             peers: Peers::default(),
             limits: Limits { max_item_bytes, ..Limits::default() },
@@ -220,8 +221,17 @@ impl Shared {
     }
 
     /// Invalidates what carries a tag. Returns the bump's number.
-    pub fn bump(&self, tag: TagHash, kind: BumpKind) -> u64 {
-        let number = self.tags.bumps().bump(tag, kind, || self.tick());
+    pub fn bump(&self, tag: TagHash, kind: BumpKind, now: Now) -> u64 {
+        let number = match kind {
+            BumpKind::Hard => self.tags.bumps().bump(tag, kind, || self.tick()),
+            BumpKind::Soft => {
+                self.note_time(now.ms);
+                let grace_ms = self.grace_max_ms.load(Ordering::Relaxed);
+                // Items know seconds.
+                let time_of = |number| u64::from(self.second_of(number)) * 1000;
+                self.tags.bump_softly(tag, now.ms, grace_ms, time_of, || self.tick())
+            }
+        };
         self.outside_event();
         number
     }
@@ -256,26 +266,37 @@ impl Shared {
         (hard, soft)
     }
 
-    /// Once a second: notes what the clock shows, so that a number's age can be told.
-    pub(crate) fn note_age(&self, now_ms: u64) {
-        let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
-        if ages.len() == AGES {
-            ages.pop_front();
-        }
-        ages.push_back((self.clock(), now_ms));
-        drop(ages);
-        self.tags.floors().settle(now_ms);
+    /// Notes what the clock shows, so that the age of the numbers that follow can be told.
+    pub(crate) fn note_time(&self, now_ms: u64) {
+        self.ages.note(|| self.clock(), now_ms);
     }
 
-    /// Seconds since a number was given out, at most; of one older than is remembered, the time that is.
+    /// Once a second: notes the time, and ends what time ends.
+    pub(crate) fn settle(&self, now_ms: u64) {
+        self.note_time(now_ms);
+        self.tags.settle(now_ms);
+    }
+
+    /// Seconds since a number was given out, or more.
     pub fn age_s(&self, number: u64, now_ms: u64) -> u64 {
-        let ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = ages.partition_point(|(clock, _)| *clock < number);
-        let since = match at.checked_sub(1).and_then(|before| ages.get(before)) {
-            Some((_, ms)) => *ms,
-            None => ages.front().map_or(now_ms, |(_, ms)| *ms),
-        };
-        now_ms.saturating_sub(since) / 1000
+        now_ms.saturating_sub(self.ages.time_of(number)) / 1000
+    }
+
+    /// The second in which a number was given out, or an earlier one.
+    pub(crate) fn second_of(&self, number: u64) -> u32 {
+        second(self.ages.time_of(number))
+    }
+
+    /// The second in which an item with this stamp and these tags became stale, or an earlier one; `None`: it is not stale.
+    pub(crate) fn stale_since(
+        &self,
+        stamp: u64,
+        tags: impl IntoIterator<Item = u64>,
+        hash: u64,
+        now: Now,
+    ) -> Option<u32> {
+        let since = self.tags.stale_since_ms(stamp, tags, hash, now.ms, |number| self.ages.time_of(number));
+        since.map(second)
     }
 
     /// The rules in force; None without a rule file. Costs about 10 ns and waits for nobody; keep it no
@@ -293,6 +314,8 @@ impl Shared {
         let stays =
             |rule: &Arc<Rule>| new.as_ref().is_some_and(|new| new.state_of(rule.pattern.text()).is_some());
         let uncovers = old.is_some_and(|old| old.each().any(|(rule, _)| !stays(rule)));
+        let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
+        self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
         self.rules.store(new);
         if uncovers {
             self.uncovered.fetch_max(self.tick(), Ordering::AcqRel);
@@ -350,6 +373,11 @@ impl Shared {
             self.timeout_ms.store(0, Ordering::Release);
         }
     }
+}
+
+/// An item knows seconds; 0 would be never.
+fn second(ms: u64) -> u32 {
+    u32::try_from(ms / 1000).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]

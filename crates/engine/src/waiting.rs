@@ -328,8 +328,7 @@ impl Engine {
         parked.never_again();
     }
 
-    /// The connection of this session is gone; `orderly`: it said so. Its waits end, its leases pass on, its
-    /// misses will not be filled.
+    /// The connection of this session is gone; `orderly`: it said so. Its waits end, its leases pass on.
     pub fn leave(&self, orderly: bool, cx: &mut Context<'_>) {
         let connection = cx.session.caller().number();
         cx.session.unpublish(&self.shared().graph);
@@ -345,14 +344,10 @@ impl Engine {
             });
             cx.session.end_wait(wait.request, wait.slot);
         }
-        for record in records {
+        // What it missed stays in the ledger: in a pool the fill comes on another connection.
+        for record in records.iter().filter(|record| record.leased) {
             lock.shard(record.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-                if record.until_ms > herd_cx.now_ms {
-                    herd.withdraw_record(&record, herd_cx.now_ms);
-                }
-                if record.leased {
-                    herd.holder_closed(record.hash, connection, orderly, herd_cx);
-                }
+                herd.holder_closed(record.hash, connection, orderly, herd_cx);
             });
         }
         self.admit_all(&mut lock, cx.now.ms, cx.wakes);
@@ -405,9 +400,9 @@ impl Engine {
     pub fn herd_usage(&self, now_ms: u64) -> HerdUsage {
         let mut usage = HerdUsage::default();
         for number in 0..self.shard_count() {
-            if let Some(herd) = &self.lock(number).herd {
+            if let Some(herd) = &mut self.lock(number).herd {
                 usage.leases += herd.len();
-                usage.outstanding += herd.ledger.len();
+                usage.outstanding += herd.ledger.outstanding(now_ms);
                 usage.slots_in_loss += herd.ledger.slots_in_loss(now_ms);
                 usage.fence_slots += herd.fence.slots();
                 usage.fence_collisions += herd.fence.collisions();

@@ -4,7 +4,8 @@
 
 mod world;
 
-use cattlegrid_herd::{FillWindow, LeaseTime, Owner, Policy};
+use cattlegrid_engine::RulesConfig;
+use cattlegrid_herd::{FillWindow, LeaseTime, Owner, Policy, RECORDS_MAX};
 use world::World;
 
 fn policy() -> Policy {
@@ -80,20 +81,6 @@ fn soft_invalidation_makes_a_late_fill_stale() {
 }
 
 #[test]
-fn a_miss_that_was_filled_through_another_connection_is_not_withdrawn_again() {
-    let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c, d, writer] = [(); 5].map(|()| w.connect());
-    w.expect(a, "get page:1|", "END|");
-    w.expect(b, "set page:1 0 0 1|1|", "STORED|");
-    w.expect(writer, "delete page:1|", "DELETED|");
-    w.expect(c, "get page:1|", "END|");
-    w.close(a, true);
-    w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    w.expect(d, "set page:1 0 0 1|2|", "STORED|");
-    w.expect(writer, "get page:1|", "END|");
-}
-
-#[test]
 fn a_refused_fill_is_not_waited_for_any_more() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b] = [(); 2].map(|()| w.connect());
@@ -125,6 +112,25 @@ fn changed_rules_do_not_open_a_gap() {
 }
 
 #[test]
+fn what_is_deleted_while_its_rule_is_gone_does_not_come_back() {
+    let policy = Policy { grace_s: 100, hold_ms: 0, ..policy() };
+    for delete in ["delete page:1|", "md page:1|", "md page:1 q|"] {
+        for ends in ["touch page:1 1|", "md page:1 I|", "md page:1 G I|"] {
+            let mut w = World::new(&[("page:{id}", policy)]);
+            let [a, b] = [(); 2].map(|()| w.connect());
+            w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+            w.ask(a, ends);
+            w.pass(1000);
+            w.set_rules(&[]);
+            assert!(w.ask(a, delete).starts_with("N"), "{delete} {ends}");
+            w.set_rules(&[("page:{id}", policy)]);
+            w.expect(a, "get page:1|", "END|");
+            w.expect(b, "get page:1|", "END|");
+        }
+    }
+}
+
+#[test]
 fn a_late_fill_is_dropped_however_it_comes() {
     for (fill, said) in [("set page:1 0 0 1|x|", "STORED|"), ("add page:1 0 0 1|x|", "NOT_STORED|")] {
         for owner in [Owner::Key, Owner::Connection] {
@@ -142,19 +148,125 @@ fn a_late_fill_is_dropped_however_it_comes() {
 }
 
 #[test]
-fn a_closed_connection_takes_its_miss_along() {
+fn a_connection_that_closes_takes_no_miss_along() {
+    // Two miss; one fills, and one of the two connections closes. The other's fill comes on a third.
+    for closes_first in [true, false] {
+        for orderly in [true, false] {
+            let mut w = World::new(&[("page:{id}", Policy { hold_ms: 0, ..policy() })]);
+            let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+            w.expect(a, "get page:1|", "END|");
+            w.expect(b, "get page:1|", "END|");
+            if closes_first {
+                w.close(a, orderly);
+            }
+            w.expect(b, "set page:1 0 0 3|old|", "STORED|");
+            if !closes_first {
+                w.close(a, orderly);
+            }
+            w.expect(writer, "delete page:1|", "DELETED|");
+            w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+            w.expect(writer, "get page:1|", "END|");
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_closes_connections_while_it_computes_stores_nothing_old() {
     let mut w = World::new(&[("page:{id}", policy())]);
-    let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+    let [a, b, writer] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
-    w.close(a, false);
+    w.close(a, true);
     w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    w.expect(b, "get page:1|set page:1 0 0 1|b|get page:1|", "END|STORED|VALUE page:1 0 1|b|END|");
-    // The limit that the documentation names: a miss, its connection closed, its fill on another.
-    w.expect(b, "delete page:1|", "DELETED|");
-    w.expect(c, "get page:1|", "END|");
-    w.close(c, true);
+    w.expect(b, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(writer, "get page:1|", "END|");
+    assert_eq!((w.count("fills_dropped"), w.count("fills_dropped_other")), (1, 1));
+}
+
+#[test]
+fn a_client_that_gives_up_waiting_may_compute() {
+    for orderly in [true, false] {
+        let mut w = World::new(&[("page:{id}", policy())]);
+        let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+        w.expect(a, "get page:1|", "END|");
+        w.expect(b, "get page:1|", "");
+        // Its client does not wait as long as the server holds: it takes this for a miss.
+        w.close(b, orderly);
+        w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(writer, "delete page:1|", "DELETED|");
+        w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(writer, "get page:1|", "END|");
+    }
+}
+
+#[test]
+fn misses_of_closed_connections_are_over_after_two_windows() {
+    let policy =
+        Policy { fill_window: FillWindow::Fixed(1000), lease: LeaseTime::Fixed(500), hold_ms: 0, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b, writer] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.close(a, true);
     w.expect(writer, "delete page:1|", "NOT_FOUND|");
-    let d = w.connect();
-    w.expect(d, "set page:1 0 0 3|old|", "STORED|");
-    w.expect(writer, "get page:1|", "VALUE page:1 0 3|old|END|");
+    let mut waited = 0;
+    while w.ask(b, "get page:1|set page:1 0 0 3|new|get page:1|") == "END|STORED|END|" {
+        w.pass(100);
+        waited += 100;
+    }
+    assert!((900..=2000).contains(&waited), "{waited} ms");
+    assert!(w.count("fills_dropped") > 0);
+}
+
+#[test]
+fn why_fills_are_dropped_is_counted() {
+    let policy = Policy { lease: LeaseTime::Fixed(500), hold_ms: 0, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b, writer] = [(); 3].map(|()| w.connect());
+    let causes = |w: &World| {
+        ["late", "other", "abandoned", "overflow"].map(|cause| w.count(&format!("fills_dropped_{cause}")))
+    };
+    // Its own miss is older than the delete.
+    w.expect(a, "get page:1|", "END|");
+    w.expect(writer, "delete page:1|", "NOT_FOUND|");
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(causes(&w), [1, 0, 0, 0]);
+    // Another's is.
+    w.expect(a, "get page:2|", "END|");
+    w.expect(writer, "delete page:2|", "NOT_FOUND|");
+    w.expect(b, "get page:2|set page:2 0 0 1|x|", "END|STORED|");
+    assert_eq!(causes(&w), [1, 1, 0, 0]);
+    // And it has been open for longer than a lease.
+    w.pass(500);
+    w.expect(b, "get page:2|set page:2 0 0 1|x|", "END|STORED|");
+    assert_eq!(causes(&w), [1, 1, 1, 0]);
+    assert_eq!(w.count("fills_dropped"), 3);
+}
+
+#[test]
+fn misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for misses in [RECORDS_MAX + 76, 10_000] {
+            // A ledger with room for all of them.
+            let config = RulesConfig { ledger_bytes: 32 << 20, ..world::config() };
+            let rules = [("page:{id}", Policy { owner, hold_ms: 0, ..policy() })];
+            let mut w = World::with(&rules, &config, 128 << 20, 4);
+            let [a, writer] = [(); 2].map(|()| w.connect());
+            for n in 0..misses {
+                w.expect(a, &format!("get page:{n}|"), "END|");
+            }
+            // Keys that this connection has not missed.
+            w.expect(writer, "delete page:90000|", "NOT_FOUND|");
+            w.expect(a, "set page:90000 0 0 3|new|get page:90000|", "STORED|VALUE page:90000 0 3|new|END|");
+            // One that it has missed, the last: as ever.
+            let last = misses - 1;
+            w.expect(writer, &format!("delete page:{last}|"), "NOT_FOUND|");
+            w.expect(a, &format!("set page:{last} 0 0 3|old|get page:{last}|"), "STORED|END|");
+            let before = misses - 2;
+            w.expect(a, &format!("set page:{before} 0 0 1|x|"), "STORED|");
+            w.expect(a, &format!("get page:{before}|"), &format!("VALUE page:{before} 0 1|x|END|"));
+            // And after a window nothing is left of all this.
+            w.pass(13_000);
+            w.expect(writer, "delete page:5|", "NOT_FOUND|");
+            w.expect(a, "set page:5 0 0 3|new|get page:5|", "STORED|VALUE page:5 0 3|new|END|");
+        }
+    }
 }

@@ -23,12 +23,14 @@ enum Write {
     Set,
 }
 
-/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source, invalidate); at
-/// last, if `evicts`, the key leaves the cache at some moment.
+/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source, invalidate); the
+/// connections of the first `closes` fillers' gets are closed at some moment after these; at last, if `evicts`, the key leaves
+/// the cache at some moment.
 struct Scene {
     owner: Owner,
     fillers: &'static [Filler],
     write: Write,
+    closes: usize,
     evicts: bool,
     tiny: bool,
 }
@@ -56,8 +58,8 @@ impl Scene {
     fn is_stale(&self, w: &mut World, nth: u64, order: &[usize]) -> bool {
         w.pass(10_000);
         let key = format!("page:{nth}");
-        let connections: Vec<u64> = (0..=WRITER).map(|_| w.connect()).collect();
-        let mut steps = [0; 5];
+        let mut connections: Vec<u64> = (0..=WRITER).map(|_| w.connect()).collect();
+        let mut steps = [0; 7];
         let mut source = 1;
         let mut computed = [None; 3];
         for who in order {
@@ -83,8 +85,16 @@ impl Scene {
                     (_, Write::Flush) => w.flush(),
                     (_, Write::Set) => drop(w.ask(connections[WRITER], &format!("set {key} 0 0 1|2|"))),
                 }
-            } else {
+            } else if *who > self.fillers.len() + self.closes {
                 w.evict();
+            } else {
+                let closer = who - self.fillers.len() - 1;
+                // What it sends later goes out on a new one.
+                if steps[closer] > 0 {
+                    let number = &mut connections[self.fillers[closer].get];
+                    w.close(*number, nth.is_multiple_of(2));
+                    *number = w.connect();
+                }
             }
         }
         let stale = w.ask(connections[WRITER], &format!("get {key}|")).contains("|1|");
@@ -98,6 +108,7 @@ impl Scene {
     fn count(&self) -> (u64, u64) {
         let mut left = vec![3; self.fillers.len()];
         left.push(2);
+        left.extend(vec![1; self.closes]);
         left.extend(self.evicts.then_some(1));
         let mut w = self.world();
         let (mut stale, mut all) = (0, 0);
@@ -145,7 +156,7 @@ fn two_fillers_and_who_invalidates() {
                     if evicts && write != Write::Delete {
                         continue;
                     }
-                    let (stale, all) = Scene { owner, fillers, write, evicts, tiny }.count();
+                    let (stale, all) = Scene { owner, fillers, write, closes: 0, evicts, tiny }.count();
                     let scene = format!("{way} {owner:?} {write:?} evicts: {evicts} tiny: {tiny}");
                     eprintln!("{scene}: {stale} of {all}");
                     assert_eq!(all, if evicts { 5040 } else { 560 });
@@ -174,11 +185,30 @@ fn three_fillers_and_who_invalidates() {
     for (way, two) in WAYS {
         let fillers: &'static [Filler] = Box::leak(two.iter().copied().chain([third(way)]).collect());
         for owner in [Owner::Key, Owner::Connection] {
-            let scene = Scene { owner, fillers, write: Write::Delete, evicts: false, tiny: false };
+            let scene = Scene { owner, fillers, write: Write::Delete, closes: 0, evicts: false, tiny: false };
             let (stale, all) = scene.count();
             eprintln!("{way} {owner:?}: {stale} of {all}");
             assert_eq!(all, 92_400);
             assert_eq!(stale == 0, owner == Owner::Key || way == "own", "{way} {owner:?}: {stale}");
+        }
+    }
+}
+
+/// Pools that close a connection whenever they like, also while the thread that used it computes.
+#[test]
+fn two_fillers_whose_connections_close_and_who_invalidates() {
+    for (way, fillers) in WAYS {
+        for (write, closes, tiny) in [
+            (Write::Delete, 2, false),
+            (Write::Delete, 1, true),
+            (Write::Flush, 1, false),
+            (Write::Flush, 1, true),
+        ] {
+            let scene = Scene { owner: Owner::Key, fillers, write, closes, evicts: false, tiny };
+            let (stale, all) = scene.count();
+            eprintln!("{way} {write:?} closes: {closes} tiny: {tiny}: {stale} of {all}");
+            assert_eq!(all, if closes == 1 { 5_040 } else { 50_400 });
+            assert_eq!(stale, 0, "{way} {write:?} closes: {closes} tiny: {tiny}");
         }
     }
 }

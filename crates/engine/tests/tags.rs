@@ -129,6 +129,40 @@ fn tags_that_a_client_names() {
 }
 
 #[test]
+fn a_get_sent_after_a_bump_is_not_given_what_was_computed_before_it() {
+    let policy = Policy { owner: Owner::Key, ..leased() };
+    let fills = [
+        "ms h:1 3 T60 Gcolour|old|",
+        "ms h:1 3 T-1 Gcolour|old|",
+        "ms h:1 3 T0 Gshape,colour|old|",
+        "ms h:1 3 ME Gcolour|old|",
+        "ms h:1 3 T60 Gcolour CTOKEN|old|",
+        "ms h:1 3 T-1 Gcolour CTOKEN|old|",
+    ];
+    for soft in ["", " I"] {
+        for fill in fills {
+            for waits in ["get h:1|", "mg h:1 v|", "mg h:1 v c N30 Pw400|", "gat 60 h:1|"] {
+                let mut w = World::under(Rules::new(vec![rule(1, "h:{id}", policy, &[])], Vec::new()));
+                let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+                let scene = format!("{soft} {fill} {waits}");
+                let won = w.ask(a, if fill.contains("TOKEN") { "mg h:1 c N30|" } else { "get h:1|" });
+                let fill = fill.replace("TOKEN", won.split(['c', ' ']).nth(2).unwrap_or_default());
+                w.expect(b, waits, "");
+                w.expect(writer, &format!("md colour G{soft}|"), "HD|");
+                w.expect(c, waits, "");
+                let said = w.ask(a, &fill);
+                let (before, after) = (w.replies(b), w.replies(c));
+                assert!(!after.contains("old"), "{scene}: {said} {after}");
+                // Before a soft bump it is what one may have.
+                assert_eq!(before.contains("old"), soft == " I", "{scene}: {said} {before}");
+                let later = w.connect();
+                assert!(!w.ask(later, "get h:1|").contains("old"), "{scene}");
+            }
+        }
+    }
+}
+
+#[test]
 fn gets_of_a_control_key_has_a_cas_to_read() {
     let mut w = shop();
     let c = w.connect();

@@ -130,6 +130,29 @@ fn a_token_used_after_its_connection_closed_takes_no_other_miss_with_it() {
 }
 
 #[test]
+fn a_token_used_after_its_window_takes_no_other_miss_with_it() {
+    let policy = Policy {
+        lease: LeaseTime::Fixed(60_000),
+        fill_window: FillWindow::Fixed(1000),
+        hold_ms: 0,
+        ..policy()
+    };
+    for wait_ms in [0, 61_000] {
+        let mut w = World::new(&[("page:{id}", policy)]);
+        let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+        let won = w.ask(a, "mg page:1 c N30 Pl60000|");
+        let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+        w.pass(wait_ms);
+        // The clock has not moved: this notes the token's number.
+        w.expect(b, "get page:1|", "END|");
+        w.expect(a, &format!("ms page:1 1 C{token}|x|"), if wait_ms == 0 { "HD|" } else { "NF|" });
+        w.expect(writer, "delete page:1|", if wait_ms == 0 { "DELETED|" } else { "NOT_FOUND|" });
+        w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(writer, "get page:1|", "END|");
+    }
+}
+
+#[test]
 fn to_be_told_of_a_failure_is_a_miss() {
     for owner in [Owner::Key, Owner::Connection] {
         let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);

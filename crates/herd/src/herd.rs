@@ -33,16 +33,25 @@ pub struct Herd {
     /// (milliseconds, key's hash, token)
     deadlines: BinaryHeap<Reverse<(u64, u64, u64)>>,
     passes: PassList,
-    /// Tokens of leases that ended unfilled, until when their fills count as such.
-    ended: HashMap<u64, (u64, u64), BuildIdentity>,
+    /// Tokens of leases that ended unfilled.
+    ended: HashMap<u64, Ended, BuildIdentity>,
     ended_order: VecDeque<u64>,
-    /// Tokens whose misses were withdrawn because their connections closed, until when those would have counted.
-    withdrawn: HashMap<u64, u64, BuildIdentity>,
     leases_max: usize,
     /// Outstanding misses.
     pub ledger: Ledger,
     /// What happened to keys.
     pub fence: Fence,
+}
+
+/// The token of a lease that ended unfilled.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    /// Of its key.
+    hash: u64,
+    /// Until when a fill that shows it counts as one.
+    until_ms: u64,
+    /// Until when its miss counts in the ledger.
+    missed_until_ms: u64,
 }
 
 /// How large a shard's tables may become.
@@ -78,7 +87,6 @@ impl Herd {
             passes: PassList::new(leases),
             ended: HashMap::with_hasher(BuildIdentity),
             ended_order: VecDeque::new(),
-            withdrawn: HashMap::with_hasher(BuildIdentity),
             leases_max: leases.max(1),
             ledger,
             fence,
@@ -96,7 +104,11 @@ impl Herd {
     fn record(&mut self, hash: u64, number: u64, leased: bool, rule: &RuleState, cx: &Cx<'_>) -> Record {
         let window = self.window_ms(hash, leased, rule, cx.now_ms);
         self.ledger.record(hash, number, cx.now_ms, window);
-        Record { hash, number, until_ms: cx.now_ms + u64::from(window), leased }
+        let until_ms = cx.now_ms + u64::from(window);
+        if leased && let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == number) {
+            lease.missed_until_ms = until_ms;
+        }
+        Record { hash, number, until_ms, leased }
     }
 
     /// How long a miss is remembered: a holder's at least as long as it may compute.
@@ -167,7 +179,7 @@ impl Herd {
                     // Not worth a lease, but its fill is to be known by its token.
                     rule.begin_unleased();
                     let record = self.record(ask.hash, cx.clock.tick(), true, rule, cx);
-                    self.end_token(ask.hash, record.number, rule, cx.now_ms);
+                    self.end_token(ask.hash, record.number, record.until_ms, rule, cx.now_ms);
                     Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
                 }
             };
@@ -223,6 +235,7 @@ impl Herd {
             rule: Arc::clone(rule),
             deadline_ms,
             begun: (!queued).then(|| rule.begin(cx.now_ms)),
+            missed_until_ms: 0,
             closing: false,
             computers: u32::from(!queued),
             joined_ms: None,
@@ -390,13 +403,15 @@ impl Herd {
         cx: &mut Cx<'_>,
     ) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
-        if self.waiters.unlink(&mut lease.queue, id).is_some() {
+        if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
+            // A client that gives up waiting computes, and its fill comes on another connection.
+            let rule = Arc::clone(&lease.rule);
+            self.record(hash, waiter.since, false, &rule, cx);
             return self.drop_if_deserted(hash);
         }
-        // Promoted in the same moment: it has not heard of it and never will.
+        // Promoted in the same moment: it has not heard of it and never will. Its miss stays recorded.
         let token = lease.token;
         if lease.holder.is(connection) && !heard.iter().any(|record| record.number == token) {
-            self.ledger.withdraw(hash, token, cx.now_ms);
             self.pass_on(hash, &|counters| &counters.promoted_close, cx);
         }
     }
@@ -409,7 +424,7 @@ impl Herd {
     /// Whether a token is that of the key's lease, or of one that ended unfilled not long ago.
     pub fn knows_token(&self, hash: u64, token: u64, now_ms: u64) -> bool {
         self.is_current(hash, token)
-            || self.ended.get(&token).is_some_and(|(of, until)| *of == hash && *until > now_ms)
+            || self.ended.get(&token).is_some_and(|ended| ended.hash == hash && ended.until_ms > now_ms)
     }
 
     /// Whether a token is that of the key's lease.

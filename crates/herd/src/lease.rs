@@ -68,6 +68,8 @@ pub(crate) struct Lease {
     pub(crate) holder: Holder,
     pub(crate) rule: Arc<RuleState>,
     pub(crate) deadline_ms: u64,
+    /// Until when its holder's miss counts in the ledger; 0 while it is queued.
+    pub(crate) missed_until_ms: u64,
     /// What it noted when it began to compute; None while it is queued.
     pub(crate) begun: Option<Begun>,
     /// The holder's connection was closed in an orderly way: the deadline is that of its fill.

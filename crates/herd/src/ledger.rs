@@ -7,11 +7,11 @@
 //!
 //! Which generation a fill came from is not known either. It is counted against the younger one, so the older
 //! number stays; but then the younger one's count may be short by as many when the older one ages out. That many
-//! are carried over, for one generation.
+//! are carried over, every time: a miss that is never filled is passed from generation to generation while further
+//! misses of its key go on, each time under the number of a younger miss.
 //!
-//! A connection that closes withdraws the misses it was told of, also those that were filled through another
-//! connection of its pool and are counted off already. As many fills as came from a connection that was told of no
-//! miss, so many withdrawals are let pass.
+//! A connection that closes changes nothing here. Pools close a connection while the thread that used it
+//! still computes, and its fill comes on another one.
 //!
 //! The table is bounded. A miss that finds no room leaves its number in a fixed array, slot by hash: the
 //! smallest one lost, kept until a fill window has passed since the slot's last loss. A fill counts as of
@@ -38,7 +38,18 @@ pub struct Ledger {
 #[derive(Debug, Clone, Copy, Default)]
 struct Loss {
     number: u64,
-    until_ms: u64,
+    /// In units of [`TICK_MS`], so that a slot has 16 bytes.
+    since: u32,
+    until: u32,
+}
+
+/// Milliseconds.
+const TICK_MS: u64 = 10;
+
+impl Loss {
+    fn counts(&self, now_ms: u64) -> bool {
+        u64::from(self.until) * TICK_MS > now_ms
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,13 +65,9 @@ struct Entry {
 struct Generation {
     /// The smallest number; meaningless while nothing was recorded (`until_ms` is 0).
     oldest: u64,
-    /// The largest number.
-    newest: u64,
     count: u32,
     /// Carried over from the one before.
     carried: u32,
-    /// Fills that came from connections without the miss: whose closing withdraws nothing.
-    foreign: u32,
     start_ms: u64,
     until_ms: u64,
 }
@@ -104,10 +111,22 @@ impl Entry {
         self.old.total() + self.new.total()
     }
 
-    fn number(&self) -> Option<u64> {
-        let numbers = [&self.old, &self.new].into_iter().filter(|g| !g.is_empty()).map(|g| g.oldest);
-        if self.total() == 0 { None } else { numbers.min() }
+    fn oldest(&self) -> Option<Oldest> {
+        let generations = [&self.old, &self.new].into_iter().filter(|g| !g.is_empty());
+        let oldest = generations.min_by_key(|generation| generation.oldest)?;
+        (self.total() > 0).then_some(Oldest { number: oldest.oldest, since_ms: oldest.start_ms, lost: false })
     }
+}
+
+/// The oldest miss of a key that is outstanding, or may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Oldest {
+    /// Its number: a fill counts as of it at the latest.
+    pub number: u64,
+    /// When it was noted, in milliseconds since the start; at the latest.
+    pub since_ms: u64,
+    /// It found no room in the table, and may be another key's.
+    pub lost: bool,
 }
 
 /// Bytes that an entry takes in its table.
@@ -134,7 +153,10 @@ impl Ledger {
     /// A miss under a rule whose fill window is `window_ms`.
     pub fn record(&mut self, hash: u64, number: u64, now_ms: u64, window_ms: u32) {
         if self.entries.len() >= self.most && !self.entries.contains_key(&hash) {
-            self.drop_aged(now_ms);
+            // Worth a walk only while the last one was of use.
+            if self.losses.is_multiple_of(64) {
+                self.drop_aged(now_ms);
+            }
             if self.entries.len() >= self.most {
                 return self.lose(hash, number, now_ms + u64::from(window_ms), now_ms);
             }
@@ -152,7 +174,6 @@ impl Ledger {
             *new = Generation { oldest: number, start_ms: now_ms.max(1), ..*new };
         }
         new.oldest = new.oldest.min(number);
-        new.newest = new.newest.max(number);
         new.count += 1;
         // The window may have become shorter since; a miss keeps the one it was told under.
         new.until_ms = new.until_ms.max(now_ms + u64::from(window_ms)).max(1);
@@ -162,41 +183,42 @@ impl Ledger {
         self.losses += 1;
         let at = slot(hash, self.lost.len());
         let loss = &mut self.lost[at];
-        let smallest = if loss.until_ms > now_ms { loss.number.min(number) } else { number };
-        *loss = Loss { number: smallest, until_ms: loss.until_ms.max(until_ms) };
+        let ticks = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
+        if !loss.counts(now_ms) || number < loss.number {
+            (loss.number, loss.since) = (number, ticks(now_ms / TICK_MS));
+        }
+        loss.until = loss.until.max(ticks(until_ms.div_ceil(TICK_MS)));
     }
 
-    /// The number as of which a fill counts, if a miss of its key is outstanding or may be.
-    pub fn oldest(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
+    /// The miss as of which a fill counts, if one of its key is outstanding or may be.
+    pub fn oldest(&mut self, hash: u64, now_ms: u64) -> Option<Oldest> {
         let entry = match self.entries.entry(hash) {
             MapEntry::Occupied(mut entry) => {
                 entry.get_mut().age(now_ms);
-                let number = entry.get().number();
-                if number.is_none() {
+                let oldest = entry.get().oldest();
+                if oldest.is_none() {
                     entry.remove();
                 }
-                number
+                oldest
             }
             MapEntry::Vacant(_) => None,
         };
         let loss = self.lost[slot(hash, self.lost.len())];
-        let loss = (loss.until_ms > now_ms).then_some(loss.number);
-        match (entry, loss) {
-            (Some(entry), Some(loss)) => Some(entry.min(loss)),
-            (entry, loss) => entry.or(loss),
-        }
+        let loss = loss.counts(now_ms).then_some(Oldest {
+            number: loss.number,
+            since_ms: u64::from(loss.since) * TICK_MS,
+            lost: true,
+        });
+        entry.into_iter().chain(loss).min_by_key(|oldest| oldest.number)
     }
 
-    /// A fill came for a miss: that with this `number` if it is known, else whichever it was. `foreign`: from a
-    /// connection that was told of none.
-    pub fn fill(&mut self, hash: u64, number: Option<u64>, foreign: bool, now_ms: u64) {
+    /// A fill came for a miss: that with this `number` if it is known, else whichever it was.
+    pub fn fill(&mut self, hash: u64, number: Option<u64>, now_ms: u64) {
         self.lower(hash, now_ms, |entry| {
             // A token is known for longer than its miss is remembered.
             if number.is_some_and(|number| !entry.old.covers(number) && !entry.new.covers(number)) {
                 return;
             }
-            let newest = if entry.new.is_empty() { &mut entry.old } else { &mut entry.new };
-            newest.foreign += u32::from(foreign);
             if entry.new.count > 0 {
                 entry.new.count -= 1;
                 entry.unsure += u32::from(entry.old.total() > 0);
@@ -210,35 +232,8 @@ impl Ledger {
         });
     }
 
-    /// The miss with this number will not be filled: its connection is gone.
-    pub fn withdraw(&mut self, hash: u64, number: u64, now_ms: u64) {
-        self.lower(hash, now_ms, |entry| {
-            let in_old = entry.old.covers(number) && number <= entry.old.newest;
-            // The same number may have been noted in both: then it is taken for the older one's, which ages out anyway.
-            let in_new = entry.new.covers(number) && !in_old;
-            if !in_new && !entry.old.covers(number) {
-                return;
-            }
-            // It may have been filled through another connection.
-            for foreign in [&mut entry.old.foreign, &mut entry.new.foreign] {
-                if *foreign > 0 {
-                    *foreign -= 1;
-                    return;
-                }
-            }
-            let (first, second) =
-                if in_new { (&mut entry.new, &mut entry.old) } else { (&mut entry.old, &mut entry.new) };
-            for count in [&mut first.count, &mut first.carried, &mut second.count, &mut second.carried] {
-                if *count > 0 {
-                    *count -= 1;
-                    return;
-                }
-            }
-        });
-    }
-
     fn lower(&mut self, hash: u64, now_ms: u64, lower: impl FnOnce(&mut Entry)) {
-        if self.lost[slot(hash, self.lost.len())].until_ms > now_ms {
+        if self.lost[slot(hash, self.lost.len())].counts(now_ms) {
             return;
         }
         let MapEntry::Occupied(mut entry) = self.entries.entry(hash) else { return };
@@ -249,18 +244,21 @@ impl Ledger {
         }
     }
 
-    /// Makes room by letting go of entries that are too old.
-    fn drop_aged(&mut self, now_ms: u64) {
-        // Rare (the table is full) and then worth a walk only while the last one was of use.
-        if self.losses.is_multiple_of(64) {
-            self.entries.retain(|_, entry| {
-                entry.age(now_ms);
-                entry.total() > 0
-            });
-        }
+    /// Keys with outstanding misses. Walks the table: for statistics.
+    pub fn outstanding(&mut self, now_ms: u64) -> usize {
+        self.drop_aged(now_ms);
+        self.entries.len()
     }
 
-    /// Keys with outstanding misses.
+    /// Lets go of entries that are too old.
+    fn drop_aged(&mut self, now_ms: u64) {
+        self.entries.retain(|_, entry| {
+            entry.age(now_ms);
+            entry.total() > 0
+        });
+    }
+
+    /// Keys in the table; misses of some may be too old to count.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -272,7 +270,7 @@ impl Ledger {
 
     /// Slots that stand for misses that found no room.
     pub fn slots_in_loss(&self, now_ms: u64) -> usize {
-        self.lost.iter().filter(|loss| loss.until_ms > now_ms).count()
+        self.lost.iter().filter(|loss| loss.counts(now_ms)).count()
     }
 }
 
@@ -286,15 +284,19 @@ mod tests {
         Ledger::with(100, 4)
     }
 
+    fn number(ledger: &mut Ledger, hash: u64, now_ms: u64) -> Option<u64> {
+        ledger.oldest(hash, now_ms).map(|oldest| oldest.number)
+    }
+
     #[test]
     fn a_fill_lowers_the_count_and_never_raises_the_number() {
         let mut ledger = ledger();
         ledger.record(1, 10, 5, WINDOW);
         ledger.record(1, 20, 6, WINDOW);
-        assert_eq!(ledger.oldest(1, 7), Some(10));
-        ledger.fill(1, None, false, 8);
-        assert_eq!(ledger.oldest(1, 9), Some(10), "whose fill it was is not known");
-        ledger.fill(1, None, false, 9);
+        assert_eq!(number(&mut ledger, 1, 7), Some(10));
+        ledger.fill(1, None, 8);
+        assert_eq!(number(&mut ledger, 1, 9), Some(10), "whose fill it was is not known");
+        ledger.fill(1, None, 9);
         assert_eq!(ledger.oldest(1, 9), None);
         assert!(ledger.is_empty());
     }
@@ -304,9 +306,9 @@ mod tests {
         let mut ledger = ledger();
         ledger.record(1, 10, 100, WINDOW);
         ledger.record(1, 20, 700, WINDOW);
-        assert_eq!(ledger.oldest(1, 1099), Some(10));
-        assert_eq!(ledger.oldest(1, 1100), Some(20), "the first was never filled");
-        assert_eq!(ledger.oldest(1, 1699), Some(20));
+        assert_eq!(number(&mut ledger, 1, 1099), Some(10));
+        assert_eq!(number(&mut ledger, 1, 1100), Some(20), "the first was never filled");
+        assert_eq!(number(&mut ledger, 1, 1699), Some(20));
         assert_eq!(ledger.oldest(1, 1700), None);
     }
 
@@ -315,10 +317,10 @@ mod tests {
         let mut ledger = ledger();
         ledger.record(1, 10, 100, WINDOW);
         ledger.record(1, 20, 1000, WINDOW);
-        ledger.fill(1, None, false, 1050);
+        ledger.fill(1, None, 1050);
         // It was the first one's. The second is outstanding, long after the first would have aged out.
-        assert_eq!(ledger.oldest(1, 1500), Some(20));
-        ledger.fill(1, None, false, 1600);
+        assert_eq!(number(&mut ledger, 1, 1500), Some(20));
+        ledger.fill(1, None, 1600);
         assert_eq!(ledger.oldest(1, 1600), None);
     }
 
@@ -331,12 +333,21 @@ mod tests {
             number += 1;
             ledger.record(1, number, now, WINDOW);
             if now > 6000 {
-                let oldest = ledger.oldest(1, now).unwrap();
+                let oldest = ledger.oldest(1, now).unwrap().number;
                 assert!(number - oldest <= 10 * u64::from(WINDOW) / 10, "{oldest} of {number} at {now}");
             }
-            ledger.fill(1, None, false, now + 5);
+            ledger.fill(1, None, now + 5);
         }
         assert_eq!(ledger.oldest(1, 22_000), None);
+    }
+
+    #[test]
+    fn what_is_too_old_is_not_outstanding() {
+        let mut ledger = ledger();
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.record(2, 11, 500, WINDOW);
+        assert_eq!((ledger.outstanding(999), ledger.len()), (2, 2));
+        assert_eq!((ledger.outstanding(1000), ledger.outstanding(1500), ledger.len()), (1, 0, 0));
     }
 
     #[test]
@@ -346,52 +357,38 @@ mod tests {
         ledger.record(2, 11, 0, WINDOW);
         ledger.record(3, 12, 100, WINDOW);
         ledger.record(4, 13, 200, WINDOW);
-        assert_eq!(ledger.oldest(3, 300), Some(12));
-        assert_eq!(ledger.oldest(9, 300), Some(12), "fails closed");
-        assert_eq!(ledger.oldest(1, 300), Some(10));
+        assert_eq!(number(&mut ledger, 3, 300), Some(12));
+        assert_eq!(number(&mut ledger, 9, 300), Some(12), "fails closed");
+        assert_eq!(number(&mut ledger, 1, 300), Some(10));
         assert_eq!(ledger.slots_in_loss(300), 1);
         assert_eq!(ledger.oldest(9, 1200), None);
     }
 
     #[test]
-    fn a_number_noted_twice_is_withdrawn_from_the_older_generation() {
+    fn a_miss_that_is_never_filled_is_passed_on_while_misses_go_on() {
         let mut ledger = ledger();
-        ledger.record(1, 9, 0, WINDOW);
-        ledger.record(1, 10, 1, WINDOW);
-        ledger.record(1, 10, 600, WINDOW);
-        ledger.withdraw(1, 10, 700);
-        ledger.withdraw(1, 9, 700);
-        assert_eq!(
-            ledger.oldest(1, 1100),
-            Some(10),
-            "one with that number is outstanding, and it is the younger one"
-        );
+        ledger.record(1, 1, 1, WINDOW);
+        let mut number = 1;
+        for now in (100..10_000).step_by(100) {
+            number += 1;
+            ledger.record(1, number, now, WINDOW);
+            ledger.fill(1, None, now + 5);
+            // One is outstanding all the time, as of a miss that is two windows old at most.
+            let oldest = ledger.oldest(1, now + 6).unwrap();
+            assert!(oldest.since_ms + 2 * u64::from(WINDOW) >= now, "{oldest:?} at {now}");
+        }
+        assert_eq!(ledger.oldest(1, 9_900 + u64::from(WINDOW)), None, "a pause of a window ends it");
     }
 
     #[test]
-    fn a_withdrawn_miss_is_gone() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.withdraw(1, 10, 1);
-        assert_eq!(ledger.oldest(1, 2), None);
-        ledger.withdraw(1, 10, 3);
-        assert!(ledger.is_empty());
-    }
-
-    #[test]
-    fn what_was_filled_through_another_connection_is_not_withdrawn_again() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.fill(1, None, true, 1);
-        ledger.record(1, 20, 2, WINDOW);
-        ledger.withdraw(1, 10, 3);
-        assert_eq!(ledger.oldest(1, 4), Some(20), "it was told of an earlier miss");
-        ledger.record(1, 30, 5, WINDOW);
-        ledger.fill(1, None, true, 6);
-        ledger.withdraw(1, 20, 7);
-        assert_eq!(ledger.oldest(1, 8), Some(20), "it may be the one that was filled");
-        ledger.withdraw(1, 30, 9);
-        assert!(ledger.is_empty());
+    fn the_oldest_miss_says_since_when_and_whether_it_was_lost() {
+        let mut ledger = Ledger::with(1, 1);
+        ledger.record(1, 10, 100, WINDOW);
+        ledger.record(1, 11, 200, WINDOW);
+        assert_eq!(ledger.oldest(1, 300), Some(Oldest { number: 10, since_ms: 100, lost: false }));
+        ledger.record(2, 5, 300, WINDOW);
+        let lost = Some(Oldest { number: 5, since_ms: 300, lost: true });
+        assert_eq!((ledger.oldest(1, 400), ledger.oldest(2, 400)), (lost, lost));
     }
 
     #[test]
@@ -399,9 +396,9 @@ mod tests {
         let mut ledger = ledger();
         ledger.record(1, 10, 0, WINDOW);
         ledger.record(1, 20, 1500, WINDOW);
-        ledger.fill(1, Some(10), true, 1600);
-        assert_eq!(ledger.oldest(1, 1700), Some(20));
-        ledger.fill(1, Some(20), true, 1800);
+        ledger.fill(1, Some(10), 1600);
+        assert_eq!(number(&mut ledger, 1, 1700), Some(20));
+        ledger.fill(1, Some(20), 1800);
         assert!(ledger.is_empty());
     }
 
@@ -410,10 +407,10 @@ mod tests {
         let mut ledger = Ledger::with(1, 1);
         ledger.record(2, 5, 0, WINDOW);
         ledger.record(1, 10, 500, WINDOW);
-        assert_eq!(ledger.oldest(2, 1300), Some(10), "its entry is over and makes room");
+        assert_eq!(number(&mut ledger, 2, 1300), Some(10), "its entry is over and makes room");
         ledger.record(1, 20, 1400, WINDOW);
-        ledger.fill(1, None, true, 1450);
-        assert_eq!(ledger.oldest(1, 2000), Some(20), "longer than the loss counts");
+        ledger.fill(1, None, 1450);
+        assert_eq!(number(&mut ledger, 1, 2000), Some(20), "longer than the loss counts");
     }
 
     #[test]
@@ -421,7 +418,7 @@ mod tests {
         let mut ledger = ledger();
         ledger.record(1, 10, 0, WINDOW);
         ledger.record(1, 20, 10, WINDOW / 10);
-        assert_eq!(ledger.oldest(1, 900), Some(10));
+        assert_eq!(number(&mut ledger, 1, 900), Some(10));
         assert_eq!(ledger.oldest(1, 1000), None);
     }
 }

@@ -30,14 +30,14 @@ pub use ask::{Admitted, Ask, Clock, Cx, Expired, Filler, Grant, Hold, How, Role,
 pub use caller::{Caller, Peer, PeerKey, Peers};
 pub use cycle::{STEPS_MAX, Step, WaitGraph, Walk};
 pub use fence::{Events, Fence};
-pub use freshness::refresh_at;
+pub use freshness::refresh_lead_s;
 pub use herd::{Herd, HerdConfig, LEASE_BYTES};
 pub use lease::{Kind, LeaseView};
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Oldest};
 pub use policy::{
     FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Policy,
 };
-pub use rule::{RuleCounters, RuleState, WAIT_BUCKETS_MS};
-pub use session::{Record, Session, Wait};
+pub use rule::{DropCause, RuleCounters, RuleState, WAIT_BUCKETS_MS};
+pub use session::{RECORDS_MAX, Record, Session, Wait};
 pub use times::{Ran, Times};
 pub use waiters::{Waiter, WaiterId};

@@ -29,6 +29,34 @@ struct Running {
     /// Leases granted, for the choice of probes.
     granted: AtomicU64,
     counters: RuleCounters,
+    minute: Mutex<Minute>,
+}
+
+/// What the counters were when the minute began, and what the one before has shown.
+#[derive(Debug, Default)]
+struct Minute {
+    start_ms: u64,
+    fills: u64,
+    abandoned: u64,
+    abandoned_percent: u32,
+}
+
+/// Share of fills, in per cent, above which it is said that they are dropped for misses that nobody fills.
+const ABANDONED_PERCENT: u32 = 10;
+/// Fewer in a minute are not worth a word.
+const ABANDONED_LEAST: u64 = 5;
+
+/// Why a fill is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DropCause {
+    /// Its own miss was before the event: it was computed too early.
+    Late,
+    /// Another's miss was, and may still be filled.
+    Other,
+    /// Another's miss was, which has been open for longer than a lease: nobody fills it.
+    Abandoned,
+    /// A miss was for which the ledger had no room.
+    Overflow,
 }
 
 /// Who may compute at once, of a rule with `rule_computers`.
@@ -155,6 +183,53 @@ impl RuleState {
             slots.taken = slots.taken.saturating_sub(1);
         }
         next
+    }
+
+    /// A fill was dropped.
+    pub fn count_dropped(&self, cause: DropCause) {
+        let counters = self.counters();
+        count(&counters.fills_dropped);
+        count(match cause {
+            DropCause::Late => &counters.fills_dropped_late,
+            DropCause::Other => &counters.fills_dropped_other,
+            DropCause::Abandoned => &counters.fills_dropped_abandoned,
+            DropCause::Overflow => &counters.fills_dropped_overflow,
+        });
+    }
+
+    /// Per cent of the fills of the last whole minute that were dropped for misses that nobody filled, if that is more than
+    /// [`ABANDONED_PERCENT`].
+    pub fn abandoned_percent(&self) -> Option<u32> {
+        Some(self.minute().abandoned_percent).filter(|percent| *percent > ABANDONED_PERCENT)
+    }
+
+    /// To be called about once a second: ends the minute when it is over, and says then what
+    /// [`RuleState::abandoned_percent`] will say.
+    pub fn end_minute(&self, now_ms: u64) -> Option<u32> {
+        let mut minute = self.minute();
+        if now_ms < minute.start_ms + 60_000 {
+            return None;
+        }
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        let counters = self.counters();
+        let all = [&counters.fills_stored, &counters.fills_stale, &counters.fills_dropped].map(load);
+        let (fills, abandoned) = (all.iter().sum::<u64>(), load(&counters.fills_dropped_abandoned));
+        // After `stats reset` they begin anew.
+        let since = abandoned.saturating_sub(minute.abandoned);
+        let percent = since.saturating_mul(100) / fills.saturating_sub(minute.fills).max(1);
+        let enough = since >= ABANDONED_LEAST;
+        *minute = Minute {
+            start_ms: now_ms,
+            fills,
+            abandoned,
+            abandoned_percent: if enough { percent.min(100) as u32 } else { 0 },
+        };
+        drop(minute);
+        self.abandoned_percent()
+    }
+
+    fn minute(&self) -> MutexGuard<'_, Minute> {
+        self.running.minute.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A computation begins.
@@ -308,6 +383,14 @@ rule_counters! {
     fills_stored,
     /// Fills dropped: the key was written or invalidated after their miss.
     fills_dropped,
+    /// Of these, after a miss that the filling connection was told of, or whose token it showed: computed too early.
+    fills_dropped_late,
+    /// Of these, after another connection's miss, which may still be filled.
+    fills_dropped_other,
+    /// Of these, after a miss that has been open for longer than a lease: nobody fills it.
+    fills_dropped_abandoned,
+    /// Of these, after a miss for which `ledger_memory` had no room.
+    fills_dropped_overflow,
     /// Fills stored as stale: the key was invalidated softly after their miss.
     fills_stale,
     /// Negative answers stored.
@@ -343,6 +426,26 @@ mod tests {
         assert_eq!(rule.learned_ms(), Some([300, 300, 300]));
         let kept = rule.with_policy(Policy { lease: LeaseTime::Fixed(700), ..Policy::default() });
         assert_eq!((kept.lease_ms(), kept.p90_ms()), (700, Some(300)));
+    }
+
+    #[test]
+    fn a_minute_with_many_abandoned_misses_is_told() {
+        let rule = RuleState::new(Policy::default());
+        let fills = |stored: u64, abandoned: u64| {
+            rule.counters().fills_stored.fetch_add(stored, Relaxed);
+            (0..abandoned).for_each(|_| rule.count_dropped(DropCause::Abandoned));
+            rule.count_dropped(DropCause::Late);
+        };
+        fills(79, 20);
+        assert_eq!((rule.end_minute(59_999), rule.abandoned_percent()), (None, None), "it is not over");
+        assert_eq!((rule.end_minute(60_000), rule.abandoned_percent()), (Some(20), Some(20)));
+        fills(89, 10);
+        assert_eq!((rule.end_minute(119_999), rule.abandoned_percent()), (None, Some(20)));
+        assert_eq!((rule.end_minute(120_000), rule.abandoned_percent()), (None, None), "a tenth is not more");
+        fills(0, 4);
+        assert_eq!(rule.end_minute(180_000), None, "few");
+        rule.counters().reset();
+        assert_eq!(rule.end_minute(240_000), None);
     }
 
     #[test]

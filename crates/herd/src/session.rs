@@ -37,8 +37,10 @@ pub struct Wait {
 pub struct Session {
     caller: Arc<Caller>,
     records: Vec<Record>,
-    /// The smallest number of records that did not fit, and until when it counts.
-    lost: Option<(u64, u64)>,
+    /// Most records kept.
+    most: usize,
+    /// Until when a record may be open that did not fit, in milliseconds since the start.
+    lost_until_ms: u64,
     pub(crate) waits: Vec<Wait>,
     /// One of the peer's free connections was taken away for this one.
     counted: bool,
@@ -46,13 +48,26 @@ pub struct Session {
     in_graph: bool,
 }
 
-/// Records kept of one connection; what does not fit is remembered as one number.
-const RECORDS_MAX: usize = 1024;
+/// Records kept of one connection.
+pub const RECORDS_MAX: usize = 1024;
 
 impl Session {
     /// Nothing going yet.
     pub fn new(caller: Arc<Caller>) -> Self {
-        Self { caller, records: Vec::new(), lost: None, waits: Vec::new(), counted: false, in_graph: false }
+        Self::with_room(caller, RECORDS_MAX)
+    }
+
+    /// The same with room for `most` records, at least 1: for tests of little room.
+    pub fn with_room(caller: Arc<Caller>, most: usize) -> Self {
+        Self {
+            caller,
+            records: Vec::new(),
+            most: most.max(1),
+            lost_until_ms: 0,
+            waits: Vec::new(),
+            counted: false,
+            in_graph: false,
+        }
     }
 
     /// The connection.
@@ -103,32 +118,33 @@ impl Session {
         self.counted
     }
 
-    /// Remembers a miss.
+    /// Remembers a miss. One that finds no room is the ledger's alone ([`Session::has_lost`]); one that came with a lease takes
+    /// the place of one that did not, since the connection's end must pass the lease on.
     pub fn record(&mut self, record: Record, now_ms: u64) {
-        if self.records.len() >= 16 && self.records.len().is_power_of_two() {
+        let len = self.records.len();
+        if len == self.most || len >= 16 && len.is_power_of_two() {
             self.records.retain(|record| record.until_ms > now_ms);
         }
-        if self.records.len() < RECORDS_MAX {
-            self.records.push(record);
-        } else {
-            let (number, until) = self.lost.unwrap_or((u64::MAX, 0));
-            self.lost = Some((number.min(record.number), until.max(record.until_ms)));
+        if self.records.len() < self.most {
+            return self.records.push(record);
         }
+        let unleased = self.records.iter_mut().find(|old| !old.leased);
+        let lost = match unleased.filter(|_| record.leased) {
+            Some(unleased) => std::mem::replace(unleased, record),
+            None => record,
+        };
+        self.lost_until_ms = self.lost_until_ms.max(lost.until_ms);
     }
 
-    /// The oldest number of this connection's misses of a key.
+    /// Misses of this connection may be open that are not among its records.
+    pub fn has_lost(&self, now_ms: u64) -> bool {
+        self.lost_until_ms > now_ms
+    }
+
+    /// The oldest number of this connection's misses of a key, of those that are among its records.
     pub fn oldest(&self, hash: u64, now_ms: u64) -> Option<u64> {
-        let own = self
-            .records
-            .iter()
-            .filter(|record| record.hash == hash && record.until_ms > now_ms)
-            .map(|record| record.number)
-            .min();
-        let lost = self.lost.filter(|(_, until)| *until > now_ms).map(|(number, _)| number);
-        match (own, lost) {
-            (Some(own), Some(lost)) => Some(own.min(lost)),
-            (own, lost) => own.or(lost),
-        }
+        let of_key = self.records.iter().filter(|record| record.hash == hash && record.until_ms > now_ms);
+        of_key.map(|record| record.number).min()
     }
 
     /// Takes the oldest record of a key away: it was filled.
@@ -193,5 +209,51 @@ impl Session {
     /// What it has published is out of date: it waits for nothing any more.
     pub fn is_published_in_vain(&self) -> bool {
         self.in_graph && self.waits.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::{PeerKey, Peers};
+
+    fn session(most: usize) -> Session {
+        let peer = Peers::default().join(PeerKey::Process(1));
+        Session::with_room(Arc::new(Caller::new(1, 0, 1, peer)), most)
+    }
+
+    fn record(hash: u64, number: u64, until_ms: u64, leased: bool) -> Record {
+        Record { hash, number, until_ms, leased }
+    }
+
+    #[test]
+    fn what_finds_no_room_says_nothing_of_other_keys() {
+        let mut session = session(2);
+        session.record(record(1, 10, 1000, false), 0);
+        session.record(record(2, 11, 2000, false), 0);
+        session.record(record(3, 12, 1500, false), 0);
+        assert_eq!([1, 2, 3, 4].map(|key| session.oldest(key, 0)), [Some(10), Some(11), None, None]);
+        assert!(session.has_lost(1499) && !session.has_lost(1500));
+    }
+
+    #[test]
+    fn what_is_over_makes_room() {
+        let mut session = session(2);
+        session.record(record(1, 10, 1000, false), 0);
+        session.record(record(2, 11, 2000, false), 0);
+        session.record(record(3, 12, 3000, false), 1000);
+        assert_eq!(session.oldest(3, 1000), Some(12));
+        assert!(!session.has_lost(0));
+    }
+
+    #[test]
+    fn a_lease_takes_the_place_of_a_miss_without_one() {
+        let mut session = session(2);
+        session.record(record(1, 10, 1000, true), 0);
+        session.record(record(2, 11, 1000, false), 0);
+        session.record(record(3, 12, 900, true), 0);
+        session.record(record(4, 13, 1100, true), 0);
+        assert_eq!(session.leases().collect::<Vec<_>>(), [(1, 10), (3, 12)]);
+        assert!(session.has_lost(1099) && !session.has_lost(1100));
     }
 }

@@ -24,7 +24,7 @@ use crate::poller::{Poller, Wish};
 use crate::serve::ServeError;
 use crate::signals::{Signal, Signals};
 use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
-use crate::{log, worker};
+use crate::{log, stats, worker};
 
 /// Runs the server: starts the workers, and comes back when they have left.
 ///
@@ -268,14 +268,15 @@ impl<'a> Control<'a> {
             self.shared.engine.memory().purge();
         }
         if second_is_new {
-            self.advise();
+            self.advise(now.ms);
         }
         self.last_tick = now.second;
         self.shared.engine.tick(now)
     }
 
-    /// Says once what would help: of each rule whose `hold` is shorter than its computations, and of crowded tags.
-    fn advise(&mut self) {
+    /// Says once what would help: of each rule whose `hold` is shorter than its computations, and of crowded tags. And once a
+    /// minute, while it lasts, of each rule of which many fills are dropped for misses that nobody fills.
+    fn advise(&mut self, now_ms: u64) {
         let shared = self.shared.engine.shared();
         if shared.tags().stats().is_crowded() && self.advised.insert("tag_memory".to_owned()) {
             log::warning("more than 5 % of the looks at tags find a bump of another tag: raise tag_memory");
@@ -284,6 +285,9 @@ impl<'a> Control<'a> {
         let Some(active) = active.as_ref() else { return };
         for (rule, state) in active.each() {
             let (hold_ms, pattern) = (state.policy().hold_ms, rule.pattern.text());
+            if let Some(percent) = state.end_minute(now_ms) {
+                log::warning(format_args!("rule {pattern}: {}", stats::abandoned(percent)));
+            }
             let given_up = state.counters().busy_prediction.load(Relaxed) > 0;
             if let Some(p90) = state.p90_ms().filter(|p90| given_up && hold_ms > 0 && *p90 > hold_ms)
                 && self.advised.insert(pattern.to_owned())

@@ -17,6 +17,8 @@ use crate::connection::Turn;
 use crate::options::{KeyFormat, TlsVersion, VerifyMode};
 use crate::state::Shared;
 
+pub(crate) use rules::abandoned;
+
 /// What this server says it is: the version it behaves as, and its own.
 pub(crate) const VERSION: &str = concat!("1.6.45-cattlegrid-", env!("CARGO_PKG_VERSION"));
 

@@ -104,14 +104,21 @@ pub struct Attributes<'a> {
     pub cas: u64,
     /// The number it counts as of, when that is not its CAS.
     pub stamp: Option<u64>,
-    /// Second until which it may be served stale after its expiry; 0 is not at all.
-    pub grace_end: u32,
-    /// Second from which it should be refreshed; 0 is never.
-    pub refresh_at: u32,
+    /// Seconds for which it may be served stale after its expiry; 0 is not at all.
+    pub grace_s: u32,
+    /// Seconds before its expiry from which on it should be refreshed; 0 is never.
+    pub refresh_lead_s: u32,
     /// Hashes of its tags, [`TAGS_MAX`] at most.
     pub tags: &'a [u64],
     /// Its marks.
     pub marks: Marks,
+}
+
+impl Attributes<'_> {
+    /// The second from which it is of no use to anybody; [`NEVER`] is never.
+    pub(crate) fn dead_at(&self) -> u32 {
+        end_of_grace(self.expiry, self.grace_s)
+    }
 }
 
 /// A stored item.
@@ -219,11 +226,18 @@ impl<'a> Item<'a> {
         Marks(state(self.bytes) & MARKS)
     }
 
-    /// Whether it is just a value: its expiry alone says when it is over, and every reader may have it.
+    /// Whether it is just a value at second `now`: every reader may have it, and nothing is due.
     #[inline]
-    pub fn is_plain(&self) -> bool {
-        const SPECIAL: u16 = HAS_GRACE | HAS_REFRESH | HAS_TAGS | Marks::STALE.0 | Marks::NEGATIVE.0;
-        state(self.bytes) & SPECIAL == 0
+    pub fn is_plain(&self, now: u32) -> bool {
+        const SPECIAL: u16 = HAS_TAGS | Marks::STALE.0 | Marks::NEGATIVE.0;
+        let state = state(self.bytes);
+        state & SPECIAL == 0 && (state & (HAS_GRACE | HAS_REFRESH) == 0 || !self.is_over_or_due(now))
+    }
+
+    /// It has expired, or should be refreshed.
+    #[inline]
+    fn is_over_or_due(&self, now: u32) -> bool {
+        self.expiry() != NEVER && self.expiry() <= now.saturating_add(self.refresh_lead_s())
     }
 
     /// Hashes of its tags.
@@ -235,13 +249,24 @@ impl<'a> Item<'a> {
         (0..count).map(move |i| u64_at(bytes, at + 1 + 8 * i))
     }
 
-    /// Second until which it may be served stale; 0 is not at all.
-    pub fn grace_end(&self) -> u32 {
-        grace_end(self.bytes)
+    /// Seconds for which it may be served stale after its expiry; 0 is not at all.
+    pub fn grace_s(&self) -> u32 {
+        grace_s(self.bytes)
     }
 
-    /// Second from which it should be refreshed; 0 is never.
-    pub fn refresh_at(&self) -> u32 {
+    /// The second from which it is of no use to anybody: its expiry and its grace are over; [`NEVER`] is never.
+    pub fn dead_at(&self) -> u32 {
+        dead_at(self.bytes)
+    }
+
+    /// The second from which on it should be refreshed, if that is ever.
+    pub fn refresh_at(&self) -> Option<u32> {
+        let (expiry, lead_s) = (self.expiry(), self.refresh_lead_s());
+        (expiry != NEVER && lead_s != 0).then(|| expiry.saturating_sub(lead_s))
+    }
+
+    /// Seconds before its expiry from which on it should be refreshed; 0 is never.
+    pub fn refresh_lead_s(&self) -> u32 {
         let state = state(self.bytes);
         if state & HAS_REFRESH == 0 {
             return 0;
@@ -262,8 +287,8 @@ impl<'a> Item<'a> {
             accessed: self.accessed(),
             cas: self.cas(),
             stamp: (state(self.bytes) & HAS_STAMP != 0).then(|| self.stamp()),
-            grace_end: self.grace_end(),
-            refresh_at: self.refresh_at(),
+            grace_s: self.grace_s(),
+            refresh_lead_s: self.refresh_lead_s(),
             tags: &room[..count],
             marks: self.marks(),
         }
@@ -318,11 +343,11 @@ pub(crate) fn write(
     if let Some(stamp) = attributes.stamp {
         put(&stamp.to_le_bytes());
     }
-    if attributes.grace_end != 0 {
-        put(&attributes.grace_end.to_le_bytes());
+    if attributes.grace_s != 0 {
+        put(&attributes.grace_s.to_le_bytes());
     }
-    if attributes.refresh_at != 0 {
-        put(&attributes.refresh_at.to_le_bytes());
+    if attributes.refresh_lead_s != 0 {
+        put(&attributes.refresh_lead_s.to_le_bytes());
     }
     if !attributes.tags.is_empty() {
         put(&[attributes.tags.len() as u8]);
@@ -338,8 +363,8 @@ fn optional_bits(attributes: &Attributes<'_>) -> u16 {
     let bit = |on: bool, bit: u16| if on { bit } else { 0 };
     bit(attributes.flags != 0, HAS_FLAGS)
         | bit(attributes.stamp.is_some(), HAS_STAMP)
-        | bit(attributes.grace_end != 0, HAS_GRACE)
-        | bit(attributes.refresh_at != 0, HAS_REFRESH)
+        | bit(attributes.grace_s != 0, HAS_GRACE)
+        | bit(attributes.refresh_lead_s != 0, HAS_REFRESH)
         | bit(!attributes.tags.is_empty(), HAS_TAGS)
 }
 
@@ -373,8 +398,13 @@ pub(crate) fn set_dead(bytes: &mut [u8]) {
 /// The second from which it is of no use to anybody; [`NEVER`] is never.
 #[inline]
 pub(crate) fn dead_at(bytes: &[u8]) -> u32 {
-    let expiry = u32_at(bytes, 8);
-    if expiry == NEVER { NEVER } else { expiry.max(grace_end(bytes)) }
+    end_of_grace(u32_at(bytes, 8), grace_s(bytes))
+}
+
+/// Grace is a time from the expiry on, so that it moves with it.
+#[inline]
+fn end_of_grace(expiry: u32, grace_s: u32) -> u32 {
+    if expiry == NEVER { NEVER } else { expiry.saturating_add(grace_s) }
 }
 
 #[inline]
@@ -409,7 +439,8 @@ fn key_offset(bytes: &[u8]) -> usize {
     if state & HAS_TAGS == 0 { at } else { at + 1 + 8 * usize::from(bytes[at]) }
 }
 
-fn grace_end(bytes: &[u8]) -> u32 {
+#[inline]
+fn grace_s(bytes: &[u8]) -> u32 {
     let state = state(bytes);
     if state & HAS_GRACE == 0 {
         return 0;
@@ -449,16 +480,32 @@ mod tests {
         assert_eq!(needed(&Attributes { flags: 1, ..attributes }, 32, 100), 160);
     }
 
+    #[test]
+    fn grace_and_refresh_move_with_the_expiry() {
+        let attributes = Attributes { expiry: 100, grace_s: 5, refresh_lead_s: 10, ..Attributes::default() };
+        let mut bytes = vec![0; needed(&attributes, 1, 1)];
+        write(&mut bytes, b"k", &attributes, 1, false, [b"v", b""]);
+        let item = |bytes: &[u8], now| (dead_at(bytes), Item::new(bytes, None).is_plain(now));
+        assert_eq!(item(&bytes, 89), (105, true));
+        assert_eq!(item(&bytes, 90), (105, false));
+        set_expiry(&mut bytes, 50);
+        assert_eq!((item(&bytes, 39), item(&bytes, 40)), ((55, true), (55, false)));
+        set_expiry(&mut bytes, NEVER);
+        assert_eq!(item(&bytes, u32::MAX), (NEVER, true));
+        set_expiry(&mut bytes, u32::MAX);
+        assert_eq!(item(&bytes, 1).0, u32::MAX);
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            flags: u32, expiry: u32, accessed: u32, cas: u64, stamp: Option<u64>, grace_end: u32, refresh_at: u32,
+            flags: u32, expiry: u32, accessed: u32, cas: u64, stamp: Option<u64>, grace_s: u32, refresh_lead_s: u32,
             tags in prop::collection::vec(any::<u64>(), 0..=TAGS_MAX), marks: u16,
             key in prop::collection::vec(any::<u8>(), 1..=250), value in prop::collection::vec(any::<u8>(), 0..600),
             cut in 0_usize..600, slack in 0_usize..=SLACK_MAX / 8,
         ) {
             let attributes = Attributes {
-                flags, expiry, accessed, cas, stamp, grace_end, refresh_at, tags: &tags, marks: Marks(marks & MARKS),
+                flags, expiry, accessed, cas, stamp, grace_s, refresh_lead_s, tags: &tags, marks: Marks(marks & MARKS),
             };
             let needed = needed(&attributes, key.len(), value.len());
             let mut bytes = vec![0xEE; needed + slack * 8 + 8];
@@ -473,6 +520,7 @@ mod tests {
             let mut room = [0; TAGS_MAX];
             prop_assert_eq!(item.attributes(&mut room), attributes);
             prop_assert_eq!(item.stamp(), stamp.unwrap_or(cas));
+            prop_assert_eq!(item.dead_at(), attributes.dead_at());
             set_dead(&mut bytes);
             prop_assert!(is_dead(&bytes));
             prop_assert_eq!(allotted(&bytes), end);

@@ -271,8 +271,7 @@ impl Store {
             NewValue::Huge(_) => HUGE_REF,
         };
         let needed = item::needed(attributes, key.len(), stored);
-        let dead_at =
-            if attributes.expiry == NEVER { NEVER } else { attributes.expiry.max(attributes.grace_end) };
+        let dead_at = attributes.dead_at();
         let class = self.log.class(self.now, dead_at);
         let mut old = self.find(hash, key);
         let mut queue = None;
@@ -335,6 +334,12 @@ impl Store {
         if let Some(location) = self.index.likely_location(hash) {
             self.log.prefetch(location);
         }
+    }
+
+    /// The second to which it was moved on last.
+    #[inline]
+    pub fn now(&self) -> u32 {
+        self.now
     }
 
     /// How it is laid out.

@@ -25,6 +25,11 @@ pub enum Kind {
 }
 
 const KINDS: usize = 2;
+
+/// A place of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(usize);
+
 /// Bytes of the rows' slots at one place, both kinds.
 const PLACE_BYTES: usize = ROWS * KINDS * size_of::<u64>();
 /// The two halves of a tag's hash choose its places.
@@ -96,10 +101,21 @@ impl Bumps {
     /// `take_number` is called once, under the lock that orders bumps; it gives the clock's next number,
     /// higher than that of any bump before. What checks after this has returned obeys it.
     pub fn bump(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> u64 {
+        self.replace(tag, kind, take_number).0
+    }
+
+    /// The same; and what the tag's slots held before.
+    pub(crate) fn replace(
+        &self,
+        tag: TagHash,
+        kind: Kind,
+        take_number: impl FnOnce() -> u64,
+    ) -> (u64, [(Place, u64); ROWS]) {
         let mut writer = self.lock();
         let number = take_number();
         debug_assert!(number > writer.last_bump, "numbers rise");
-        let slots = self.places(tag).map(|place| self.slot(place, kind));
+        let places = self.places(tag);
+        let slots = places.map(|place| self.slot(place, kind));
         // A swap waits for its cache miss before anything else goes on: fetch both slots.
         #[cfg(not(loom))]
         let _fetched = slots.map(|slot| slot.load(Ordering::Relaxed));
@@ -108,7 +124,25 @@ impl Bumps {
         writer.occupancy[kind as usize].note(number, old);
         writer.last_bump = number;
         self.last_bump.store(number, Ordering::Release);
-        number
+        (number, [(Place(places[0]), old[0]), (Place(places[1]), old[1])])
+    }
+
+    /// The tag's places.
+    pub(crate) fn places_of(&self, tag: TagHash) -> [Place; ROWS] {
+        self.places(tag).map(Place)
+    }
+
+    /// What a soft bump of this number made stale in this place is dead from now on. The number was bumped before, so
+    /// `last_bump` is not below it.
+    pub(crate) fn harden(&self, place: Place, number: u64) {
+        let mut writer = self.lock();
+        let slot = self.slot(place.0, Kind::Hard);
+        let old = slot.load(Ordering::Relaxed);
+        if old < number {
+            slot.store(number, Ordering::Relaxed);
+            let row = usize::from(place.0 >= self.slots_per_row());
+            writer.occupancy[Kind::Hard as usize].note_late(row, number, old);
+        }
     }
 
     /// The highest number of any bump, 0 before the first. Slots read after it hold what was raised up to it.

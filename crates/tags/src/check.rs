@@ -1,7 +1,9 @@
 //! May an item be served? Its stamp against bumps and floors.
 
-use crate::bumps::{BumpStats, Bumps};
+use crate::bumps::{BumpStats, Bumps, Kind};
 use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
+use crate::superseded::Superseded;
+use crate::sync::{Mutex, lock};
 use crate::tag::TagHash;
 
 /// What invalidations say of an item. Its expiry is another matter. Ordered: of two answers the greater
@@ -25,6 +27,7 @@ pub enum Validity {
 pub struct Tags {
     bumps: Bumps,
     floors: Floors,
+    superseded: Mutex<Superseded>,
 }
 
 /// Share of false stale answers per tag above which `tag_memory` should be larger.
@@ -36,7 +39,62 @@ const SAMPLED: u64 = 4096;
 impl Tags {
     /// Nothing is invalid. `memory_bytes`: see [`Bumps::new`].
     pub fn new(memory_bytes: usize) -> Self {
-        Self { bumps: Bumps::new(memory_bytes), floors: Floors::new() }
+        Self {
+            bumps: Bumps::new(memory_bytes),
+            floors: Floors::new(),
+            superseded: Mutex::new(Superseded::default()),
+        }
+    }
+
+    /// Bumps a tag softly: what carries it is stale from now on, and dead `grace_ms` later, however often the tag is
+    /// bumped meanwhile. Returns the bump's number, which `take_number` gives (see [`Bumps::bump`]).
+    ///
+    /// `grace_ms`: the longest grace of any item; 0: stale items are not served, and there is nothing to end.
+    /// `time_of`: when a number was given out, in milliseconds, or earlier. [`Tags::settle`] is to be called about once a
+    /// second.
+    pub fn bump_softly(
+        &self,
+        tag: TagHash,
+        now_ms: u64,
+        grace_ms: u64,
+        time_of: impl Fn(u64) -> u64,
+        take_number: impl FnOnce() -> u64,
+    ) -> u64 {
+        let (number, replaced) = self.bumps.replace(tag, Kind::Soft, take_number);
+        if grace_ms > 0 && replaced.iter().any(|(_, before)| *before > 0) {
+            let mut superseded = lock(&self.superseded);
+            for (place, before) in replaced.into_iter().filter(|(_, before)| *before > 0) {
+                let due_ms = time_of(before).saturating_add(grace_ms);
+                superseded.add(place, before, due_ms, &self.bumps);
+            }
+            superseded.settle(now_ms, &self.bumps);
+        }
+        number
+    }
+
+    /// Ends what time ends: rolling floors whose period is over, and the grace of what soft bumps made stale.
+    pub fn settle(&self, now_ms: u64) {
+        self.floors.settle(now_ms);
+        lock(&self.superseded).settle(now_ms, &self.bumps);
+    }
+
+    /// When an item with this stamp and these tags became stale, in milliseconds, or earlier; `None`: it is not stale. The
+    /// first of: the first soft bumps of its tags above the stamp, and its moments of rolling floors.
+    pub fn stale_since_ms(
+        &self,
+        stamp: u64,
+        tags: impl IntoIterator<Item = u64>,
+        key_hash: u64,
+        now_ms: u64,
+        time_of: impl Fn(u64) -> u64,
+    ) -> Option<u64> {
+        let superseded = lock(&self.superseded);
+        let bumps =
+            tags.into_iter().map(|tag| self.first_soft(TagHash::from_stored(tag), stamp, &superseded));
+        let bumped = bumps.filter(|number| *number > stamp).map(time_of);
+        let floors = self.floors.rolling().filter(|floor| floor.number > stamp);
+        let moments = floors.map(|floor| floor.start_ms + floor.phase_ms(key_hash));
+        bumped.chain(moments.filter(|ms| *ms < now_ms)).min()
     }
 
     /// Invalidation by tag.
@@ -47,6 +105,18 @@ impl Tags {
     /// Invalidation of everything.
     pub fn floors(&self) -> &Floors {
         &self.floors
+    }
+
+    /// The tag's first soft bump above `stamp`, or an earlier number; not above `stamp`: there was none.
+    ///
+    /// A bump of the tag was in both of its slots: it is not before the first number above the stamp of either.
+    fn first_soft(&self, tag: TagHash, stamp: u64, superseded: &Superseded) -> u64 {
+        let last = self.bumps.last(tag, Kind::Soft);
+        if last <= stamp || superseded.is_empty() {
+            return last;
+        }
+        let firsts = self.bumps.places_of(tag).map(|place| superseded.first_above(place, stamp));
+        firsts.map(|first| first.unwrap_or(last).min(last)).into_iter().max().unwrap_or(last)
     }
 
     /// What holds for an item that counts as of `stamp` and carries `tags`, hashes as [`TagHash::get`] gave
@@ -242,6 +312,80 @@ mod tests {
         assert_eq!(at_end(), Stale);
         all.bump("a", Hard);
         assert_eq!(at_end(), Dead);
+    }
+
+    /// Bumps softly every `every_ms` for `ms`, settling once a second; when an item of the tag that was stored before the
+    /// first bump died.
+    fn dies_at(all: &Fixture, every_ms: u64, ms: u64, grace_ms: u64) -> Option<u64> {
+        let (item, tag) = (all.tick(), all.hasher.hash(b"a").unwrap());
+        let times = std::cell::RefCell::new(Vec::new());
+        let time_of = |number: u64| {
+            times.borrow().iter().rev().find(|(n, _)| *n <= number).map_or(0, |t: &(u64, u64)| t.1)
+        };
+        let mut died = None;
+        for now in (0..ms).step_by(100) {
+            if now % every_ms == 0 {
+                let number = all.tags.bump_softly(tag, now, grace_ms, time_of, || all.tick());
+                times.borrow_mut().push((number, now));
+            }
+            if now % 1000 == 0 {
+                all.tags.settle(now);
+            }
+            if died.is_none() && all.tags.check(item, [tag.get()], KEY, now) == Dead {
+                died = Some(now);
+            }
+        }
+        died
+    }
+
+    #[test]
+    fn soft_bumps_again_and_again_do_not_prolong_the_grace() {
+        assert_eq!(dies_at(&Fixture::new(), 700, 60_000, 5_000), Some(5_000));
+        assert_eq!(dies_at(&Fixture::new(), 7_000, 60_000, 5_000), Some(7_000), "with the second bump");
+        assert_eq!(dies_at(&Fixture::new(), 700, 60_000, 0), None, "nobody serves what is stale");
+    }
+
+    #[test]
+    fn superseded_bumps_that_find_no_room_are_hard_at_once() {
+        const MANY: usize = 4 * crate::superseded::SUPERSEDED_MAX;
+        let all = Fixture::new();
+        let item = all.tick();
+        let tag = |n: usize| all.hasher.hash(format!("t{n}").as_bytes()).unwrap();
+        let bump = |n| all.tags.bump_softly(tag(n), 0, 1_000_000, |_| 0, || all.tick());
+        for _ in 0..2 {
+            (0..MANY).for_each(|n| assert!(bump(n) > 0));
+        }
+        let dead = (0..MANY).filter(|n| all.tags.check(item, [tag(*n).get()], KEY, 1) == Dead).count();
+        assert!((MANY / 4..MANY).contains(&dead), "{dead}");
+        all.tags.settle(1_000_000);
+        assert_eq!(all.tags.check(item, [tag(0).get()], KEY, 1), Dead);
+    }
+
+    #[test]
+    fn what_is_stale_says_since_when() {
+        let all = Fixture::new();
+        let item = all.tick();
+        let tags = [b"a", b"b"].map(|name| all.hasher.hash(name).unwrap().get());
+        let since = |now| all.tags.stale_since_ms(item, tags, KEY, now, |number| number * 10);
+        assert_eq!(since(0), None);
+        let bump = |name: &str| {
+            let tag = all.hasher.hash(name.as_bytes()).unwrap();
+            all.tags.bump_softly(tag, 0, 1_000, |number| number * 10, || all.tick())
+        };
+        let number = bump("b");
+        assert_eq!(since(500), Some(number * 10));
+        bump("a");
+        bump("b");
+        assert_eq!(since(500), Some(number * 10), "the first of them");
+        let between = all.tick();
+        let last = bump("b");
+        let since_between = all.tags.stale_since_ms(between, tags, KEY, 500, |number| number * 10);
+        assert_eq!(since_between, Some(last * 10));
+        let start = 100;
+        all.tags.floors().start_rolling(start, 1_000, || all.tick());
+        let moment = start + all.tags.floors().rolling().next().unwrap().phase_ms(KEY);
+        let only_floor = |now| all.tags.stale_since_ms(item, [], KEY, now, |_| 0);
+        assert_eq!((only_floor(moment), only_floor(moment + 1)), (None, Some(moment)));
     }
 
     #[test]

@@ -64,6 +64,7 @@ mod bumps;
 mod check;
 mod occupancy;
 mod rolling;
+mod superseded;
 mod sync;
 mod tag;
 

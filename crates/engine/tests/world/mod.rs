@@ -10,10 +10,10 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counter, Counters, Engine, EngineConfig, Got, Interest, Now, Output, Parked, RulesConfig,
-    Ticket, Wake,
+    Context, Counter, Counters, Cursor, Engine, EngineConfig, Got, Interest, Now, Output, Parked,
+    RulesConfig, Ticket, Wake,
 };
-use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
+use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 #[cfg(shuttle)]
 use shuttle::sync::Mutex;
@@ -25,6 +25,10 @@ pub(crate) struct World {
     /// What workers were told by others, by number.
     inboxes: Arc<[Mutex<Vec<Wake>>]>,
     pub(crate) ms: u64,
+    /// The second of the last upkeep.
+    ticked: u64,
+    /// Misses that a connection remembers.
+    pub(crate) records: usize,
     config: RulesConfig,
     counters: Counters,
     connections: BTreeMap<u64, Connection>,
@@ -120,7 +124,9 @@ impl World {
         })
         .unwrap();
         engine.set_rules(Some(rules(list)), config).unwrap();
-        Self::around(engine, config)
+        let world = Self::around(engine, config);
+        world.engine.tick(world.now());
+        world
     }
 
     /// Under other rules.
@@ -152,6 +158,8 @@ impl World {
             worker,
             inboxes,
             ms: 10_000,
+            ticked: 10,
+            records: RECORDS_MAX,
             config: config.clone(),
             counters: Counters::default(),
             connections: BTreeMap::new(),
@@ -184,7 +192,8 @@ impl World {
         self.next += 1;
         let number = self.next;
         let peer = self.engine.shared().peers().join(peer);
-        let session = Session::new(Arc::new(Caller::new(number, self.worker, number, peer)));
+        let caller = Arc::new(Caller::new(number, self.worker, number, peer));
+        let session = Session::with_room(caller, self.records);
         let connection = Connection { session, requests: 0, queue: VecDeque::new(), sent: Vec::new() };
         self.connections.insert(number, connection);
         number
@@ -372,6 +381,10 @@ impl World {
 
     fn time(&mut self) {
         let mut wakes = Vec::new();
+        if self.ms / 1000 != self.ticked {
+            self.ticked = self.ms / 1000;
+            self.engine.tick(self.now());
+        }
         self.engine.handle_timeouts(self.now(), &mut wakes);
         self.deliver(wakes);
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
@@ -484,6 +497,37 @@ impl World {
             assert_eq!(waits, !connection.session.waits().is_empty(), "{number} knows what it waits for");
         }
         assert_eq!(keys, self.engine.held());
+    }
+
+    /// The value that is stored under a key, whatever it is worth.
+    pub(crate) fn peek(&self, key: &str) -> Option<Vec<u8>> {
+        let mut value = None;
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor.filter(|_| value.is_none()) {
+            cursor = self.engine.scan(from, 64, |item| {
+                if item.key() == key.as_bytes() {
+                    let mut bytes = Vec::new();
+                    item.value().copy_to(&mut bytes);
+                    value = Some(bytes);
+                }
+            });
+        }
+        value
+    }
+
+    /// A connection has missed more than it remembers.
+    pub(crate) fn forgets(&self, number: u64) -> bool {
+        self.connections[&number].session.has_lost(self.ms)
+    }
+
+    /// A connection remembers an open miss of this key.
+    pub(crate) fn has_missed(&self, number: u64, key: &str) -> bool {
+        let line = format!("mg {key}\r\n");
+        let Parsed::Complete { request, .. } = parse(line.as_bytes(), &Limits::default()) else {
+            panic!("{line}")
+        };
+        let hash = self.engine.hash(&request).unwrap();
+        self.connections[&number].session.oldest(hash, self.ms).is_some()
     }
 
     /// Takes what was sent, if anything.

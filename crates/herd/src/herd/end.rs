@@ -5,11 +5,10 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::{Herd, holder, lease_ms};
+use super::{Ended, Herd, holder, lease_ms};
 use crate::ask::{Admitted, Ask, Cx, Filler, Grant, How, Verdict, Woken};
 use crate::lease::{Holder, Kind, Lease};
 use crate::rule::{RuleState, count};
-use crate::session::Record;
 use crate::waiters::Waiter;
 
 /// Waiters looked at for one whose reply is the next of its connection.
@@ -35,7 +34,7 @@ impl Herd {
         cx: &mut Cx<'_>,
     ) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
-        let old_token = lease.token;
+        let (old_token, old_until) = (lease.token, lease.missed_until_ms);
         let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
         // One whose reply is the next of its connection hears of it at once; any other within `hold_behind`.
         let waiter = match self.waiters.pop_if(&mut lease.queue, FRONT_SEARCH, front) {
@@ -68,7 +67,7 @@ impl Herd {
         let hint = lease.hint.clone();
         count(cause(rule.counters()));
         rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
-        self.end_token(hash, old_token, &rule, cx.now_ms);
+        self.end_token(hash, old_token, old_until, &rule, cx.now_ms);
         let record = self.record(hash, token, true, &rule, cx);
         cx.woken.push(Woken { waiter, verdict: Verdict::Holder(Grant { record, hint }) });
     }
@@ -83,19 +82,26 @@ impl Herd {
             cx.admitted.extend(finish_slot(&lease.rule));
         }
         if !filled {
-            self.end_token(hash, lease.token, &lease.rule, cx.now_ms);
+            self.end_token(hash, lease.token, lease.missed_until_ms, &lease.rule, cx.now_ms);
         }
     }
 
-    /// Remembers the token of a lease that ended unfilled.
-    pub(super) fn end_token(&mut self, hash: u64, token: u64, rule: &RuleState, now_ms: u64) {
+    /// Remembers the token of a lease that ended unfilled; `missed_until_ms`: its miss counts so long in the ledger.
+    pub(super) fn end_token(
+        &mut self,
+        hash: u64,
+        token: u64,
+        missed_until_ms: u64,
+        rule: &RuleState,
+        now_ms: u64,
+    ) {
         if self.ended_order.len() >= self.leases_max
             && let Some(oldest) = self.ended_order.pop_front()
         {
             self.ended.remove(&oldest);
         }
         let until = now_ms + u64::from(rule.fill_window_ms());
-        if self.ended.insert(token, (hash, until)).is_none() {
+        if self.ended.insert(token, Ended { hash, until_ms: until, missed_until_ms }).is_none() {
             self.ended_order.push_back(token);
         }
     }
@@ -148,35 +154,24 @@ impl Herd {
 
     fn end_filled(&mut self, hash: u64, by_holder: bool, cx: &mut Cx<'_>) {
         let Some(lease) = self.leases.get(&hash) else { return };
-        let (token, rule) = (lease.token, Arc::clone(&lease.rule));
+        let (token, until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
         // Filled by another: the holder is at it still, and its fill is to be known as one.
         self.end(hash, by_holder, cx);
         if by_holder {
             self.ended.remove(&token);
         } else {
-            self.end_token(hash, token, &rule, cx.now_ms);
+            self.end_token(hash, token, until, &rule, cx.now_ms);
         }
     }
 
-    /// A token was used for a fill: not again. Returns whether its miss is still to be answered for; it is not when
-    /// the connection that was told of it has closed.
-    pub fn use_token(&mut self, token: u64) -> bool {
-        self.ended.remove(&token);
-        // Not to count it keeps an old number a little longer; to count it twice would forget another's miss.
-        self.withdrawn.remove(&token).is_none() && self.withdrawn.len() < self.leases_max
-    }
-
-    /// The connection that was told of this miss has closed.
-    pub fn withdraw_record(&mut self, record: &Record, now_ms: u64) {
-        self.ledger.withdraw(record.hash, record.number, now_ms);
-        if !record.leased {
-            return;
-        }
-        if self.withdrawn.len() >= self.leases_max {
-            self.withdrawn.retain(|_, until| *until > now_ms);
-        }
-        if self.withdrawn.len() < self.leases_max {
-            self.withdrawn.insert(record.number, record.until_ms);
+    /// A token was used for a fill: not again. Its miss has been answered for, if it still counts: later another miss may have
+    /// noted the same number.
+    pub fn use_token(&mut self, hash: u64, token: u64, now_ms: u64) {
+        let ended = self.ended.remove(&token).filter(|ended| ended.hash == hash);
+        let lease = self.leases.get_mut(&hash).filter(|lease| lease.token == token);
+        let of_lease = lease.map(|lease| std::mem::take(&mut lease.missed_until_ms));
+        if of_lease.or(ended.map(|ended| ended.missed_until_ms)).is_some_and(|until_ms| until_ms > now_ms) {
+            self.ledger.fill(hash, Some(token), now_ms);
         }
     }
 
@@ -224,15 +219,20 @@ impl Herd {
     /// The holder gives up, with a text or without. Returns what those are told who asked for the lease.
     /// False: the token is not the lease's.
     pub fn failed(&mut self, hash: u64, token: u64, text: &[u8], cx: &mut Cx<'_>) -> bool {
-        let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == token) else {
+        let Some(lease) = self.leases.get(&hash).filter(|lease| lease.token == token) else {
             return false;
         };
         let rule = Arc::clone(&lease.rule);
+        // Its miss will not be filled.
+        self.use_token(hash, token, cx.now_ms);
         count(&rule.counters().failures);
         let text: Arc<[u8]> = text.into();
         let mut told = Vec::new();
-        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, |waiter| waiter.explicit) {
-            told.push(waiter);
+        if let Some(lease) = self.leases.get_mut(&hash) {
+            let queue = &mut lease.queue;
+            while let Some(waiter) = self.waiters.pop_if(queue, usize::MAX, |waiter| waiter.explicit) {
+                told.push(waiter);
+            }
         }
         for waiter in told {
             rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));

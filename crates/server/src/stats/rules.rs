@@ -27,6 +27,10 @@ pub(super) fn rules(lines: &mut Lines, turn: &Turn<'_>) {
         lines.stat(format_args!("{number}:fill_window_ms"), state.fill_window_ms());
         lines.stat(format_args!("{number}:computing"), state.computing());
         learned(lines, number, state);
+        if let Some(percent) = state.abandoned_percent() {
+            let advice = abandoned(percent);
+            lines.stat(format_args!("{number}:advice"), advice);
+        }
         for ((name, count), sum) in RuleCounters::NAMES.iter().zip(state.counters().values()).zip(&mut sums) {
             lines.stat(format_args!("{number}:{name}"), count);
             *sum += count;
@@ -40,6 +44,15 @@ pub(super) fn rules(lines: &mut Lines, turn: &Turn<'_>) {
     for (name, sum) in RuleCounters::NAMES.iter().zip(sums) {
         lines.stat(format_args!("total:{name}"), sum);
     }
+}
+
+/// What helps a rule of which many fills are dropped for misses that nobody fills.
+pub(crate) fn abandoned(percent: u32) -> String {
+    format!(
+        "{percent} % of the fills in the last minute were dropped because of misses that nobody filled: for clients that \
+         connect anew for each request, or that read without ever storing, set owner = \"connection\", or let them \
+         use lease tokens"
+    )
 }
 
 /// Nothing until something is learned.

@@ -1,0 +1,111 @@
+//! When numbers of the clock were given out: a coarse table.
+//!
+//! An entry says what the clock showed at a time; numbers above it were given out then or later. One entry a second is
+//! noted at most. When the table is full, the entry goes that is missed least: the gap it leaves is the shortest for its age.
+//! So the time of an old number is known more coarsely, to a share of its age that hardly grows (0.4 % after four months).
+//!
+//! # Invariants
+//! * The time told is never later than the true one. What was given out before the first entry is as old as the server.
+
+use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Ages {
+    /// What the clock showed, and when in milliseconds since the start; both rise.
+    entries: Mutex<Vec<(u64, u64)>>,
+    /// The second of the last entry.
+    noted: AtomicU64,
+    most: usize,
+}
+
+/// Entries kept.
+const ENTRIES: usize = 4096;
+
+impl Default for Ages {
+    fn default() -> Self {
+        Self::with_room(ENTRIES)
+    }
+}
+
+impl Ages {
+    fn with_room(most: usize) -> Self {
+        Self { entries: Mutex::default(), noted: AtomicU64::new(u64::MAX), most }
+    }
+
+    /// Notes what the clock shows now, if that is not known of this second.
+    pub(crate) fn note(&self, clock: impl FnOnce() -> u64, now_ms: u64) {
+        let second = now_ms / 1000;
+        if self.noted.swap(second, Ordering::Relaxed) == second {
+            return;
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        // Threads read their times before they come here, not always in this order.
+        if entries.last().is_some_and(|(_, last_ms)| *last_ms >= now_ms) {
+            return;
+        }
+        if entries.len() >= self.most {
+            let least = least_missed(&entries, now_ms);
+            entries.remove(least);
+        }
+        entries.push((clock(), now_ms));
+    }
+
+    /// When a number was given out, or earlier, in milliseconds since the start.
+    pub(crate) fn time_of(&self, number: u64) -> u64 {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = entries.partition_point(|(clock, _)| *clock < number);
+        after.checked_sub(1).map_or(0, |at| entries[at].1)
+    }
+}
+
+/// The entry between two others whose gap is the smallest share of its age.
+#[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
+fn least_missed(entries: &[(u64, u64)], now_ms: u64) -> usize {
+    let share = |at: usize| {
+        let gap = entries[at + 1].1 - entries[at - 1].1;
+        gap as f64 / (now_ms - entries[at].1) as f64
+    };
+    (1..entries.len() - 1).min_by(|a, b| share(*a).total_cmp(&share(*b))).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_told_older_than_it_is_by_a_second_at_most() {
+        let ages = Ages::default();
+        for second in 1..100 {
+            ages.note(|| second * 10, second * 1000 + second);
+            ages.note(|| unreachable!("once a second"), second * 1000 + 999);
+        }
+        assert_eq!(ages.time_of(5), 0, "before the first look");
+        assert_eq!(ages.time_of(11), 1001);
+        assert_eq!((ages.time_of(510), ages.time_of(511)), (50_050, 51_051));
+        assert_eq!(ages.time_of(u64::MAX), 99_099);
+    }
+
+    #[test]
+    fn what_is_old_is_known_more_coarsely() {
+        let ages = Ages::with_room(64);
+        let last = 100_000;
+        for second in 1..=last {
+            ages.note(|| second, second * 1000);
+            assert!(ages.entries.lock().unwrap().len() <= 64);
+        }
+        for number in 2..=last {
+            let (told, age) = (ages.time_of(number) / 1000, last - number);
+            assert!(told < number && number - told <= 1 + age / 2, "{number}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_goes_back_notes_nothing() {
+        let ages = Ages::default();
+        ages.note(|| 10, 5_000);
+        ages.note(|| 20, 4_900);
+        ages.note(|| 30, 6_000);
+        assert_eq!((ages.time_of(15), ages.time_of(31)), (5_000, 6_000));
+    }
+}

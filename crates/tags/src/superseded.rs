@@ -1,0 +1,64 @@
+//! Soft bumps that later ones have taken over, until the grace of what they made stale has passed.
+//!
+//! A slot holds the last number alone. An item that an earlier soft bump made stale would look as if it had become stale
+//! at the last one, and would be served for another grace: with a bump every few seconds for ever. So the number that a
+//! soft bump replaces in a slot is kept here until the longest grace has passed since that number was given out; then the
+//! slot of the same place in the *hard* array is raised to it, and what is older is dead.
+//!
+//! By place, not by tag: several tags share a slot, and each of them depends on what the slot held.
+//!
+//! The list is bounded. What finds no room is raised at once, which costs recomputations and serves nothing too long.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use crate::bumps::{Bumps, Place};
+
+/// Numbers kept at most, about 100 bytes each.
+pub(crate) const SUPERSEDED_MAX: usize = 4096;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Superseded {
+    /// When it is due in milliseconds, where, which number.
+    due: BinaryHeap<Reverse<(u64, Place, u64)>>,
+    /// The same by place.
+    numbers: BTreeSet<(Place, u64)>,
+}
+
+impl Superseded {
+    /// A soft bump has replaced `number` at `place`; what that made stale may be served until `due_ms`.
+    pub(crate) fn add(&mut self, place: Place, number: u64, due_ms: u64, bumps: &Bumps) {
+        self.due.push(Reverse((due_ms, place, number)));
+        self.numbers.insert((place, number));
+        if self.due.len() > SUPERSEDED_MAX {
+            self.harden_first(bumps);
+        }
+    }
+
+    /// Raises the hard slots of what is due.
+    pub(crate) fn settle(&mut self, now_ms: u64, bumps: &Bumps) {
+        while self.due.peek().is_some_and(|Reverse((due_ms, ..))| *due_ms <= now_ms) {
+            self.harden_first(bumps);
+        }
+    }
+
+    /// The first number above `stamp` that this place held and holds no more.
+    pub(crate) fn first_above(&self, place: Place, stamp: u64) -> Option<u64> {
+        let later = (place, stamp.saturating_add(1))..=(place, u64::MAX);
+        self.numbers.range(later).next().map(|(_, number)| *number)
+    }
+
+    /// Nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    fn harden_first(&mut self, bumps: &Bumps) {
+        if let Some(Reverse((_, place, number))) = self.due.pop() {
+            // Before it is forgotten: whoever asks in between finds it in one of the two.
+            bumps.harden(place, number);
+            self.numbers.remove(&(place, number));
+        }
+    }
+}
