@@ -5,10 +5,23 @@ use super::*;
 impl Sim {
     pub(crate) fn act(&mut self, client: usize) {
         let kind = self.clients[client].kind;
-        let at = self.rng.of(&self.clients[client].connections);
+        let mut at = self.rng.of(&self.clients[client].connections);
+        if kind == Kind::Elastic && !self.is_idle(at) && self.clients[client].connections.len() < 6 {
+            self.note("a pool grows");
+            at = self.grow(client);
+        }
         if kind != Kind::Multiplexed && !self.is_idle(at) {
             return;
         }
+        self.note(match kind {
+            Kind::Sync => "sync client",
+            Kind::Pool => "pool",
+            Kind::Elastic => "elastic pool",
+            Kind::Multiplexed => "multiplexed connection",
+            Kind::Explicit => "explicit client",
+            Kind::Writer => "writer",
+            Kind::Liar => "liar",
+        });
         match kind {
             Kind::Writer => self.write(at),
             Kind::Liar => self.lie(at),
@@ -18,17 +31,22 @@ impl Sim {
                     self.read(at);
                 }
             }
-            Kind::Sync | Kind::Pool => {
+            Kind::Sync | Kind::Pool | Kind::Elastic => {
                 self.read(at);
                 if self.promise == Promise::OneConnection && self.rng.one_in(30) || self.may_set() {
                     // What is true in this moment.
                     let n = self.rng.below(KEYS as u64) as usize;
                     if self.is_idle(at) && !self.computes(at, n) {
-                        self.set(at, n, self.version[n], "set", true);
+                        self.write_any(at, n, self.version[n], Verb::Set);
                     }
                 }
             }
         }
+    }
+
+    /// A counter of the rule, while there is one.
+    pub(crate) fn count_of(&self, name: &str) -> u64 {
+        if self.unruled { 0 } else { self.w.count(name) }
     }
 
     pub(crate) fn one_at_a_time(&self) -> bool {
@@ -89,6 +107,14 @@ impl Sim {
                 self.version[n] += 1;
                 self.floor[n] = self.version[n];
                 let line = match self.rng.below(5) {
+                    0..3 if self.names_tags => {
+                        self.note("bump of a named tag");
+                        if self.rng.one_in(2) {
+                            format!("md named:{n} G|")
+                        } else {
+                            format!("delete @tag:named:{n}|")
+                        }
+                    }
                     0 => format!("md {}|", key(n)),
                     1 => format!("delete @tag:{}|", key(n)),
                     2 => format!("md {} G|", key(n)),
@@ -105,9 +131,9 @@ impl Sim {
                 self.send(at, "incr @tag:page 1|", Want::Line { accepted: false });
                 self.floor = self.version;
             }
-            4 if self.promise == Promise::Owners => {
+            4 if self.promise == Promise::Owners && !self.unruled => {
                 self.version[n] += 1;
-                self.set(at, n, self.version[n], "set", true);
+                self.write_any(at, n, self.version[n], Verb::Set);
                 self.floor[n] = self.version[n];
             }
             _ => {}
@@ -118,8 +144,8 @@ impl Sim {
         let n = self.rng.below(KEYS as u64) as usize;
         let token = self.rng.below(200);
         match self.rng.below(8) {
-            0 => self.set(at, n, 0, "set", true),
-            1 => self.set(at, n, 0, "add", false),
+            0 => self.write_any(at, n, 0, Verb::Set),
+            1 => self.write_any(at, n, 0, Verb::Add),
             2 => self.send(at, &format!("ms {} 1 C{token}|x|", key(n)), Want::Line { accepted: false }),
             3 => self.send(at, &format!("md {} C{token} Peno|", key(n)), Want::Line { accepted: false }),
             4 => self.send(at, &format!("set {} 0 -1 1|x|", key(n)), Want::Line { accepted: true }),
@@ -129,23 +155,80 @@ impl Sim {
         }
     }
 
-    /// What is stored says how old it is and until when it may be served.
-    pub(crate) fn value(&self, version: u64, exptime: u64) -> String {
-        let over = if exptime == 0 { 0 } else { self.w.ms / 1000 + exptime + u64::from(self.policy.grace_s) };
-        format!("{version}.{over}.")
+    fn write_any(&mut self, at: usize, n: usize, version: u64, verb: Verb) {
+        let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12, 3600]);
+        self.visit("other write", n);
+        // A write of a key that nobody has missed is no fill, whatever else its connection has missed.
+        let number = self.connections[at].as_ref().unwrap().number;
+        let missed = self.w.has_missed(number, &key(n)) || self.has_open_miss(n);
+        let dropped = self.count_of("fills_dropped");
+        self.store(at, n, version, exptime, verb, None);
+        assert!(missed || self.count_of("fills_dropped") == dropped, "a write is taken for a fill");
     }
 
-    fn set(&mut self, at: usize, n: usize, version: u64, verb: &str, accepted: bool) {
-        let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12]);
-        let value = self.value(version, exptime);
-        self.visit("other write", n);
-        let line = format!("{verb} {} 0 {exptime} {}|{value}|", key(n), value.len());
-        self.send(at, &line, Want::Line { accepted });
+    fn has_open_miss(&mut self, n: usize) -> bool {
+        let observer = self.w.connect();
+        let why = self.w.ask(observer, &format!("get @why:{}|", key(n)));
+        self.w.close(observer, true);
+        !why.contains("\"oldest_miss\":null")
+    }
+
+    /// Stores a value that says which one it is. `job`: what it was computed for.
+    pub(crate) fn store(
+        &mut self,
+        at: usize,
+        n: usize,
+        version: u64,
+        exptime: i64,
+        verb: Verb,
+        job: Option<&Job>,
+    ) {
+        // Without rules it would have neither grace nor the rule's tags, and nobody promises anything.
+        if self.unruled && self.promise != Promise::Nothing {
+            return;
+        }
+        let grace_s = if self.unruled { 0 } else { u64::from(self.policy.grace_s) };
+        let until = match u64::try_from(exptime) {
+            Ok(seconds @ 1..) => self.second() + seconds + grace_s,
+            _ => u64::MAX,
+        };
+        let number = self.stored.len();
+        let mut stored = Stored { version, until, until_by_name: until, grace_s };
+        if let Some(second) = job.and_then(|job| self.softs[n].get(job.softs)) {
+            stored.soften(*second);
+        }
+        self.stored.push(stored);
+        self.of_key[n].push(number);
+        let (k, value) = (key(n), format!("{version}.{number}."));
+        let len = value.len();
+        let line = match verb {
+            _ if self.names_tags => {
+                if job.is_some() {
+                    self.note("fill with a named tag");
+                }
+                let mode = match verb {
+                    Verb::Set => String::new(),
+                    Verb::Add => " ME".to_owned(),
+                    Verb::Replace => " MR".to_owned(),
+                    Verb::Cas(number) | Verb::Token(number) => format!(" C{number}"),
+                };
+                format!("ms {k} {len} T{exptime} Gnamed:{n}{mode}|{value}|")
+            }
+            Verb::Token(token) => format!("ms {k} {len} T{exptime} C{token}|{value}|"),
+            Verb::Cas(cas) => format!("cas {k} 0 {exptime} {len} {cas}|{value}|"),
+            Verb::Set => format!("set {k} 0 {exptime} {len}|{value}|"),
+            Verb::Add => format!("add {k} 0 {exptime} {len}|{value}|"),
+            Verb::Replace => format!("replace {k} 0 {exptime} {len}|{value}|"),
+        };
+        self.send(at, &line, Want::Line { accepted: verb == Verb::Set });
     }
 
     /// Computations that are done are sent, if there is a connection for them.
     pub(crate) fn fill_due(&mut self) {
         let mut at = 0;
+        if self.unruled && self.promise != Promise::Nothing {
+            return;
+        }
         while at < self.jobs.len() {
             if self.jobs[at].due_ms > self.w.ms {
                 at += 1;
@@ -174,12 +257,15 @@ impl Sim {
             .copied()
             .filter(|at| kind == Kind::Multiplexed || self.is_idle(*at))
             .filter(|at| {
-                kind == Kind::Pool
+                matches!(kind, Kind::Pool | Kind::Elastic)
                     || kind == Kind::Explicit && self.jobs[job].token.is_some()
                     || self.connections[*at].as_ref().unwrap().number == number
             })
             .collect();
         if idle.is_empty() {
+            if kind == Kind::Elastic && self.clients[client].connections.len() < 6 {
+                return Some(self.grow(client));
+            }
             if !self.connections.iter().flatten().any(|connection| connection.number == number) {
                 // Its connection is gone: lost, or sent on the next one.
                 self.jobs[job].connection =
@@ -192,10 +278,9 @@ impl Sim {
 
     fn fill(&mut self, at: usize, job: &Job) {
         let n = job.key;
-        let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12]);
-        let value = self.value(job.version, exptime);
-        let (k, len) = (key(n), value.len());
-        let before = ["fills_stored", "fills_dropped", "fills_stale"].map(|name| self.w.count(name));
+        let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12, 3600]);
+        let k = key(n);
+        let before = ["fills_stored", "fills_dropped", "fills_stale"].map(|name| self.count_of(name));
         let state = self.w.engine.key_state(k.as_bytes(), self.w.now());
         let mut event = "";
         match (job.token, self.rng.below(12)) {
@@ -206,27 +291,23 @@ impl Sim {
             (Some(token), 1) => {
                 self.send(at, &format!("ms {k} 0 n T2 C{token}||"), Want::Line { accepted: false });
             }
-            (Some(token), _) => {
-                let line = format!("ms {k} {len} T{exptime} C{token}|{value}|");
-                self.send(at, &line, Want::Line { accepted: false });
-            }
+            (Some(token), 2) => self.store(at, n, job.version, -1, Verb::Token(token), Some(job)),
+            (Some(token), _) => self.store(at, n, job.version, exptime, Verb::Token(token), Some(job)),
             // It never comes.
             (None, 0) => return,
             (None, 1) => {
                 event = "set exptime < 0";
-                self.send(at, &format!("set {k} 0 -1 {len}|{value}|"), Want::Line { accepted: true });
+                self.store(at, n, job.version, -1, Verb::Set, Some(job));
             }
             (None, 2) => {
                 event = "add";
-                self.send(at, &format!("add {k} 0 {exptime} {len}|{value}|"), Want::Line { accepted: false });
+                self.store(at, n, job.version, exptime, Verb::Add, Some(job));
             }
-            (None, _) => {
-                self.send(at, &format!("set {k} 0 {exptime} {len}|{value}|"), Want::Line { accepted: true });
-            }
+            (None, _) => self.store(at, n, job.version, exptime, Verb::Set, Some(job)),
         }
         if event.is_empty() {
             for (name, before) in ["fills_stored", "fills_dropped", "fills_stale"].iter().zip(before) {
-                if self.w.count(name) > before {
+                if self.count_of(name) > before {
                     event = name;
                 }
             }

@@ -1,5 +1,9 @@
-//! Clients of all kinds against one engine on a clock of its own, at random: what was computed before a delete or
-//! a flush is not served after it, everyone is answered once and in time, and nothing is left behind.
+//! Clients of all kinds against one engine on a clock of its own, at random: what was computed before a delete, a bump or
+//! a flush is not served after it, old values are served for their grace at most, everyone is answered once and in time, and
+//! nothing is left behind.
+//!
+//! Connections remember few misses in most histories, tables have few slots in half of them, pools open and close
+//! connections while their threads compute, and rules come and go.
 //!
 //! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, shows it; `SIM_STEPS=n` says how many steps to take in all.
 
@@ -14,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use cattlegrid_engine::{KeyState, RulesConfig};
-use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, PeerKey, Policy};
+use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX};
 use world::World;
 
 const STEPS: u64 = 2_600_000;
@@ -24,6 +28,23 @@ const KEYS: usize = 4;
 const WINDOW_MS: u64 = 2_000;
 /// Longest wait that a client asks for.
 const ASKED_MS: u64 = 900;
+/// What a touch sets the time to live to, in seconds.
+const TOUCHED_S: u64 = 3;
+
+/// How something is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Set,
+    Add,
+    Replace,
+    Cas(u64),
+    Token(u64),
+}
+
+/// The number that a value carries.
+fn number_of(value: &[u8]) -> Option<usize> {
+    String::from_utf8_lossy(value).split('.').nth(1)?.parse().ok()
+}
 
 /// Splitmix64.
 struct Rng(u64);
@@ -69,6 +90,8 @@ enum Kind {
     Sync,
     /// Several connections, each for one request at a time; fills go out on any.
     Pool,
+    /// The same; it opens connections when it has none that is idle, and closes idle ones.
+    Elastic,
     /// One connection, many requests at once.
     Multiplexed,
     /// Asks for leases by name.
@@ -99,6 +122,40 @@ struct Request {
     want: Want,
     /// Versions below these are too old, by key.
     floors: [u64; KEYS],
+    /// For each key that it would touch: whether what was there then can be touched.
+    touches: Option<[Touchable; KEYS]>,
+    /// It waits, or stands behind one that does.
+    held: bool,
+}
+
+/// Whether a touch prolongs what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Touchable {
+    Yes,
+    /// Nothing is there, or it is old.
+    No,
+    /// It is computed; what comes may be old.
+    Perhaps,
+}
+
+/// A value that was sent to be stored.
+struct Stored {
+    version: u64,
+    /// The second from which on it must not be served.
+    until: u64,
+    /// The same for those who ask by name, who are shown what was softly invalidated also without grace.
+    until_by_name: u64,
+    grace_s: u64,
+}
+
+impl Stored {
+    /// Invalidated softly in this second.
+    fn soften(&mut self, second: u64) {
+        self.until = self.until.min(second + self.grace_s);
+        if self.grace_s > 0 {
+            self.until_by_name = self.until_by_name.min(second + self.grace_s);
+        }
+    }
 }
 
 enum Want {
@@ -113,6 +170,8 @@ enum Want {
     },
     /// A counter.
     Counter,
+    /// A flush that is phased in.
+    Flush,
     /// A `gets` whose CAS is used at once.
     ForCas(usize),
 }
@@ -127,7 +186,14 @@ struct Job {
     key: usize,
     version: u64,
     token: Option<u64>,
+    /// Soft invalidations of the key before the miss.
+    softs: usize,
+    /// There were no rules when it was missed.
+    unruled: bool,
 }
+
+/// How often an event met a key in a state.
+type Visits = BTreeMap<(&'static str, KeyState), u64>;
 
 struct Sim {
     w: World,
@@ -142,11 +208,24 @@ struct Sim {
     floor: [u64; KEYS],
     /// A counter, from when on it is over; and whether it is known to be one.
     counter_over: u64,
-    touches: bool,
+    /// All values, by the number that they carry.
+    stored: Vec<Stored>,
+    /// Values of each key that may be in the cache, by number.
+    of_key: [Vec<usize>; KEYS],
+    /// The seconds of soft invalidations, by key.
+    softs: [Vec<u64>; KEYS],
+    /// Values carry a tag that their clients name; the rule gives them none.
+    names_tags: bool,
+    /// There are no rules for now.
+    unruled: bool,
+    /// Flushes that are phased in: when they are over, and the versions that are good then.
+    flushes: Vec<(u64, [u64; KEYS])>,
+    /// Steps by what they did.
+    steps: BTreeMap<&'static str, u64>,
     traced: bool,
     misses: u64,
     asked: u64,
-    visits: BTreeMap<(&'static str, KeyState), u64>,
+    visits: Visits,
 }
 
 fn key(n: usize) -> String {
@@ -172,7 +251,11 @@ impl Sim {
             waiters: if rng.one_in(4) { 3 } else { 1000 },
         };
         let list = [("page:{id}", policy), ("count:{id}", Policy { grace_s: 20, ..policy })];
-        let w = World::with(&list, &config, 1 << 20, 1);
+        let mut w = World::with(&list, &config, 1 << 20, 1);
+        // What a connection forgets is protected as a pool's is.
+        if promise != Promise::OneConnection {
+            w.records = rng.of(&[1, 2, 8, RECORDS_MAX]);
+        }
         let mut sim = Self {
             w,
             promise,
@@ -184,7 +267,13 @@ impl Sim {
             version: [1; KEYS],
             floor: [0; KEYS],
             counter_over: u64::MAX,
-            touches: rng.one_in(3),
+            stored: Vec::new(),
+            of_key: Default::default(),
+            softs: Default::default(),
+            names_tags: rng.one_in(3),
+            unruled: false,
+            flushes: Vec::new(),
+            steps: BTreeMap::new(),
             traced: std::env::var_os("SIM_TRACE").is_some(),
             misses: 0,
             asked: 0,
@@ -202,9 +291,13 @@ impl Sim {
 
     fn add_clients(&mut self) {
         let kinds: &[Kind] = match self.promise {
-            Promise::Pools => &[Kind::Sync, Kind::Pool, Kind::Multiplexed, Kind::Explicit],
+            Promise::Pools => {
+                &[Kind::Sync, Kind::Pool, Kind::Elastic, Kind::Elastic, Kind::Multiplexed, Kind::Explicit]
+            }
             Promise::OneConnection | Promise::Owners => &[Kind::Sync, Kind::Sync, Kind::Explicit],
-            Promise::Nothing => &[Kind::Sync, Kind::Pool, Kind::Multiplexed, Kind::Explicit, Kind::Liar],
+            Promise::Nothing => {
+                &[Kind::Sync, Kind::Pool, Kind::Elastic, Kind::Multiplexed, Kind::Explicit, Kind::Liar]
+            }
         };
         for _ in 0..2 + self.rng.below(6) {
             let kind = self.rng.of(kinds);
@@ -219,17 +312,34 @@ impl Sim {
         let count = if matches!(kind, Kind::Pool | Kind::Explicit) { 1 + self.rng.below(4) } else { 1 };
         self.clients.push(Client { kind, peer, connections: Vec::new() });
         for _ in 0..count {
-            let at = self.connections.len();
-            self.connections.push(None);
-            self.clients[client].connections.push(at);
-            self.open(at, client);
+            self.grow(client);
         }
+    }
+
+    /// One connection more.
+    fn grow(&mut self, client: usize) -> usize {
+        let free = self.connections.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.connections.len());
+        if at == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.clients[client].connections.push(at);
+        self.open(at, client);
+        at
     }
 
     fn open(&mut self, at: usize, client: usize) {
         let number = self.w.connect_from(self.clients[client].peer);
         let connection = Connection { number, client, pending: VecDeque::new(), unread: Vec::new() };
         self.connections[at] = Some(connection);
+    }
+
+    fn note(&mut self, what: &'static str) {
+        *self.steps.entry(what).or_default() += 1;
+    }
+
+    fn second(&self) -> u64 {
+        self.w.ms / 1000
     }
 
     fn visit(&mut self, event: &'static str, n: usize) {
@@ -243,12 +353,19 @@ impl Sim {
 
     fn send(&mut self, at: usize, line: &str, want: Want) {
         let floors = self.floor;
-        let request = Request { sent_ms: self.w.ms, second: self.w.ms / 1000, want, floors };
+        let touches = line.starts_with("gat").then(|| [0, 1, 2, 3].map(|n| self.touchable(n)));
+        let request =
+            Request { sent_ms: self.w.ms, second: self.second(), want, floors, touches, held: false };
         let connection = self.connections[at].as_mut().unwrap();
         connection.pending.push_back(request);
         let number = connection.number;
         self.trace(|| format!("{number} > {line}"));
         self.w.send(number, line);
+        if self.w.waiting(number) > 0
+            && let Some(request) = self.connections[at].as_mut().unwrap().pending.back_mut()
+        {
+            request.held = true;
+        }
     }
 
     fn trace(&self, text: impl Fn() -> String) {
@@ -259,14 +376,17 @@ impl Sim {
 
     fn step(&mut self) {
         let client = self.rng.below(self.clients.len() as u64) as usize;
+        // What was missed before is then often still computed.
+        if self.unruled && self.rng.one_in(8) {
+            self.reload();
+        }
         match self.rng.below(100) {
             0..30 => self.let_time_pass(),
             30..32 => self.intrude(client),
-            32..34 if self.promise != Promise::Pools || self.clients[client].kind != Kind::Pool => {
-                self.close(client);
-            }
+            32..34 => self.close(client),
             34..36 => self.invalidate_softly(),
             36 if self.rng.one_in(4) => self.reload(),
+            39 if self.rng.one_in(20) => self.flush_slowly(),
             37 if self.rng.one_in(8) => self.evict(),
             38 => self.count(),
             _ => self.act(client),
@@ -275,6 +395,10 @@ impl Sim {
         self.fill_due();
         self.receive();
         self.w.check();
+        while let Some(at) = self.flushes.iter().position(|(due_ms, _)| *due_ms <= self.w.ms) {
+            let (_, versions) = self.flushes.swap_remove(at);
+            (0..KEYS).for_each(|n| self.floor[n] = self.floor[n].max(versions[n]));
+        }
         for connection in self.connections.iter().flatten() {
             if let Some(request) = connection.pending.front() {
                 assert!(request.sent_ms + self.hold_max_ms + 10 >= self.w.ms, "a reply is late");
@@ -285,9 +409,10 @@ impl Sim {
     fn let_time_pass(&mut self) {
         let ms = self.rng.of(&[0, 1, 1, 5, 10, 10, 40, 100, 300, 700, 1100]);
         let before: Vec<u64> =
-            ["promoted_deadline", "hold_expired", "promoted_close"].map(|c| self.w.count(c)).into();
+            ["promoted_deadline", "hold_expired", "promoted_close"].map(|c| self.count_of(c)).into();
         let states = [0, 1, 2, 3].map(|n| self.w.engine.key_state(key(n).as_bytes(), self.w.now()));
         let leases = self.w.engine.leases();
+        self.note("time passes");
         let end = self.w.ms + ms;
         // Clients hear of everything in the moment in which it is decided.
         while let Some(next) = self.w.next_deadline().filter(|next| *next <= end) {
@@ -296,7 +421,7 @@ impl Sim {
         }
         self.w.pass(end - self.w.ms);
         for (event, before) in ["promoted_deadline", "hold_expired", "promoted_close"].iter().zip(before) {
-            if self.w.count(event) > before {
+            if self.count_of(event) > before {
                 *self.visits.entry((event, KeyState::LeasedAbsent)).or_default() += 1;
             }
         }
@@ -318,27 +443,58 @@ impl Sim {
         }
         let n = self.rng.below(KEYS as u64) as usize;
         self.visit("replace append incr touch", n);
-        let (k, v) = (key(n), self.value(self.version[n], 0));
-        let len = v.len();
+        let k = key(n);
         match self.rng.below(8) {
             7 => {
                 self.visit("cas", n);
-                self.send(at, &format!("cas {k} 0 0 {len} 1|{v}|"), Want::Line { accepted: false });
+                self.store(at, n, self.version[n], 0, Verb::Cas(1), None);
             }
-            0 => self.send(at, &format!("replace {k} 0 0 {len}|{v}|"), Want::Line { accepted: false }),
+            0 => self.store(at, n, self.version[n], 0, Verb::Replace, None),
             1 => self.send(at, &format!("append {k} 0 0 1|x|"), Want::Line { accepted: false }),
             2 => self.send(at, &format!("incr {k} 1|"), Want::Line { accepted: false }),
-            3 if self.touches => self.send(at, &format!("touch {k} 3|"), Want::Line { accepted: false }),
+            3 => self.touch(at, n),
             // A writer that misses a key does not merely write it.
             _ if self.clients[client].kind == Kind::Writer => {}
             _ if self.one_at_a_time() && self.computes(at, n) => {}
-            4 if self.touches => self.send(at, &format!("gat 3 {k}|"), Want::Get(vec![n])),
+            4 => {
+                self.note("gat");
+                self.send(at, &format!("gat {TOUCHED_S} {k}|"), Want::Get(vec![n]));
+            }
             _ => self.send(at, &format!("gets {k}|"), Want::ForCas(n)),
         }
     }
 
+    /// Prolongs or shortens what is there.
+    fn touch(&mut self, at: usize, n: usize) {
+        let touchable = self.touchable(n);
+        let number = self.w.peek(&key(n)).and_then(|value| number_of(&value));
+        self.note("touch");
+        self.send(at, &format!("touch {} {TOUCHED_S}|", key(n)), Want::Line { accepted: false });
+        if let (Touchable::Yes, Some(number)) = (touchable, number) {
+            self.touched(number, false);
+        }
+    }
+
+    /// A value expires some seconds from now. `perhaps`: or when it would have.
+    fn touched(&mut self, number: usize, perhaps: bool) {
+        let second = self.second();
+        let stored = &mut self.stored[number];
+        let until = second + TOUCHED_S + stored.grace_s;
+        stored.until = if perhaps { stored.until.max(until) } else { until };
+        stored.until_by_name = stored.until;
+    }
+
+    fn touchable(&self, n: usize) -> Touchable {
+        match self.w.engine.key_state(key(n).as_bytes(), self.w.now()) {
+            KeyState::Fresh | KeyState::LeasedFresh => Touchable::Yes,
+            KeyState::LeasedAbsent => Touchable::Perhaps,
+            _ => Touchable::No,
+        }
+    }
+
     fn count(&mut self) {
-        let at = *self.clients.last().unwrap().connections.first().unwrap();
+        // Not the writer's connection: what a connection cannot remember makes its writes look like fills.
+        let at = self.clients[0].connections[0];
         if !self.is_idle(at) {
             return;
         }
@@ -353,6 +509,7 @@ impl Sim {
 
     fn evict(&mut self) {
         (0..KEYS).for_each(|n| self.visit("eviction", n));
+        self.note("eviction");
         self.trace(|| "evicts".into());
         let number = self.connections[self.clients.last().unwrap().connections[0]].as_ref().unwrap().number;
         let fat = "x".repeat(3000);
@@ -362,34 +519,77 @@ impl Sim {
     }
 
     fn reload(&mut self) {
+        self.note("reload");
         let owner = self.policy.owner;
         self.policy = draw_policy(&mut self.rng, owner);
         self.hold_max_ms = self.longest_hold();
         self.trace(|| format!("{:?}", self.policy));
         let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];
-        if self.promise == Promise::Nothing && self.rng.one_in(3) {
-            self.w.set_rules(&[]);
+        if self.unruled {
+            self.unruled = false;
+            // What was missed without a rule is known to nobody.
+            if self.promise != Promise::Nothing {
+                self.jobs.retain(|job| !job.unruled);
+            }
+        } else if self.rng.one_in(3) {
+            self.note("reload without rules");
+            self.unruled = true;
+            return self.w.set_rules(&[]);
         }
         self.w.set_rules(&policies);
+    }
+
+    /// All of this key is expired from now on.
+    fn soften(&mut self, n: usize) {
+        let second = self.second();
+        self.softs[n].push(second);
+        for number in &self.of_key[n] {
+            self.stored[*number].soften(second);
+        }
     }
 
     fn invalidate_softly(&mut self) {
         let n = self.rng.below(KEYS as u64) as usize;
         let at = self.clients.last().unwrap().connections[0];
-        if self.is_idle(at) {
-            self.visit("md I", n);
-            let by_tag = if self.rng.one_in(2) { " G" } else { "" };
-            self.send(at, &format!("md {}{by_tag} I|", key(n)), Want::Line { accepted: false });
+        if !self.is_idle(at) {
+            return;
         }
+        self.visit("md I", n);
+        self.note("soft invalidation");
+        let line = match self.rng.below(3) {
+            0 if self.names_tags => format!("md named:{n} G I|"),
+            0 | 1 if !self.names_tags => format!("md {} G I|", key(n)),
+            _ => format!("md {} I|", key(n)),
+        };
+        // Without rules only what carries the tag is concerned, and it is a miss.
+        if !self.unruled {
+            self.soften(n);
+        }
+        self.send(at, &line, Want::Line { accepted: false });
+    }
+
+    fn flush_slowly(&mut self) {
+        let at = self.clients.last().unwrap().connections[0];
+        if !self.is_idle(at) || self.unruled {
+            return;
+        }
+        self.note("slow flush");
+        let seconds = 1 + self.rng.below(3);
+        (0..KEYS).for_each(|n| self.version[n] += 1);
+        self.flushes.push((self.w.ms + seconds * 1000, self.version));
+        self.send(at, &format!("get @flush:{seconds}|"), Want::Flush);
     }
 
     fn close(&mut self, client: usize) {
-        let at = self.rng.of(&self.clients[client].connections);
+        let connections = &self.clients[client].connections;
+        let at = self.rng.of(connections);
+        let elastic = self.clients[client].kind == Kind::Elastic;
         let connection = self.connections[at].take().unwrap();
         if !connection.pending.is_empty() && self.rng.one_in(4) {
             self.w.release(connection.number);
         }
         let orderly = self.rng.one_in(2);
+        let waits = self.w.waiting(connection.number) == 1 && connection.pending.len() == 1;
         if connection.pending.is_empty() {
             for n in 0..KEYS {
                 let lease = self.jobs.iter().any(|job| job.connection == connection.number && job.key == n);
@@ -402,14 +602,50 @@ impl Sim {
         }
         self.trace(|| format!("{} closes, orderly: {orderly}", connection.number));
         self.w.close(connection.number, orderly);
-        if self.promise != Promise::Nothing {
+        let pools = matches!(self.promise, Promise::Pools | Promise::Nothing);
+        if !pools {
             self.jobs.retain(|job| job.connection != connection.number || job.token.is_some());
         }
-        self.open(at, client);
+        let keeps = elastic && self.clients[client].connections.len() > 1 && self.rng.one_in(2);
+        if keeps {
+            self.note("a pool shrinks");
+            self.clients[client].connections.retain(|own| *own != at);
+        } else {
+            self.open(at, client);
+        }
+        if pools && waits && !self.unruled && self.rng.one_in(2) {
+            self.give_up_waiting(&connection);
+        }
+    }
+
+    /// A client that does not wait any longer takes that for a miss.
+    fn give_up_waiting(&mut self, closed: &Connection) {
+        if let Some(Want::Get(keys)) = closed.pending.front().map(|request| &request.want)
+            && let [key] = keys[..]
+        {
+            self.note("a client gives up waiting");
+            let own = self.clients[closed.client].connections[0];
+            let connection = self.connections[own].as_ref().unwrap().number;
+            let takes = self.rng.of(&[0, 5, 30, 300, 1500]);
+            self.jobs.push(Job {
+                due_ms: self.w.ms + takes,
+                missed_ms: self.w.ms,
+                client: closed.client,
+                connection,
+                key,
+                version: self.version[key],
+                token: None,
+                softs: self.softs[key].len(),
+                unruled: false,
+            });
+        }
     }
 
     /// All connections close: nothing is left.
-    fn end(mut self) -> BTreeMap<(&'static str, KeyState), u64> {
+    fn end(mut self) -> (Visits, BTreeMap<&'static str, u64>) {
+        if self.unruled {
+            self.reload();
+        }
         for connection in std::mem::take(&mut self.connections).into_iter().flatten() {
             self.w.close(connection.number, true);
         }
@@ -423,7 +659,7 @@ impl Sim {
             assert_eq!((state.computing(), state.slots_taken()), (0, 0));
         }
         assert!(self.misses <= self.asked, "no more computations than memcached's");
-        self.visits
+        (self.visits, self.steps)
     }
 }
 
@@ -491,6 +727,31 @@ const STATES: [(&str, KeyState); 7] = [
     ("PASS", KeyState::Pass),
 ];
 
+/// What clients and operators do.
+const STEPS_OF: [&str; 21] = [
+    "sync client",
+    "pool",
+    "elastic pool",
+    "multiplexed connection",
+    "explicit client",
+    "writer",
+    "liar",
+    "time passes",
+    "a pool grows",
+    "a pool shrinks",
+    "a client gives up waiting",
+    "fill with a named tag",
+    "soft invalidation",
+    "bump of a named tag",
+    "touch",
+    "gat",
+    "eviction",
+    "slow flush",
+    "reload",
+    "reload without rules",
+    "a connection remembers no more",
+];
+
 /// Events that only leases have.
 fn is_reachable(event: &str, state: KeyState) -> bool {
     match event {
@@ -509,6 +770,7 @@ fn clients_of_all_kinds() {
     let one = number("SIM_SEED");
     let histories = if one.is_some() { 1 } else { steps.div_ceil(STEPS_PER_HISTORY) };
     let mut visits: BTreeMap<(&str, KeyState), u64> = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
     for n in 0..histories {
         let seed = one.unwrap_or(n);
         let run = std::panic::catch_unwind(|| {
@@ -521,12 +783,15 @@ fn clients_of_all_kinds() {
             }
             sim.end()
         });
-        let Ok(of_run) = run else { panic!("SIM_SEED={seed}") };
+        let Ok((of_run, steps_of_run)) = run else { panic!("SIM_SEED={seed}") };
+        for (what, count) in steps_of_run {
+            *kinds.entry(what).or_default() += count;
+        }
         for (cell, count) in of_run {
             *visits.entry(cell).or_default() += count;
         }
     }
-    let mut missing = Vec::new();
+    let (mut missing, mut never) = (Vec::new(), Vec::new());
     let mut table = format!("{:28}", "");
     table.extend(STATES.map(|(name, _)| format!("{name:>9}")));
     for event in EVENTS {
@@ -540,5 +805,13 @@ fn clients_of_all_kinds() {
         }
     }
     eprintln!("{table}");
+    for what in STEPS_OF {
+        let count = kinds.get(what).copied().unwrap_or(0);
+        eprintln!("{what:28}{count:>9}");
+        if count == 0 {
+            never.push(what);
+        }
+    }
+    assert!(one.is_some() || never.is_empty(), "never done: {never:?}");
     assert!(one.is_some() || missing.is_empty(), "never visited: {missing:?}");
 }
