@@ -122,7 +122,7 @@ fn what_is_deleted_while_its_rule_is_gone_does_not_come_back() {
             w.ask(a, ends);
             w.pass(1000);
             w.set_rules(&[]);
-            assert!(w.ask(a, delete).starts_with("N"), "{delete} {ends}");
+            assert!(w.ask(a, delete).starts_with('N'), "{delete} {ends}");
             w.set_rules(&[("page:{id}", policy)]);
             w.expect(a, "get page:1|", "END|");
             w.expect(b, "get page:1|", "END|");
