@@ -111,11 +111,14 @@ impl Herd {
         Record { hash, number, until_ms, leased }
     }
 
-    /// How long a miss is remembered: a holder's at least as long as it may compute.
+    /// How long a miss is remembered: a holder's at least as long as it may compute. (Its time may be up, and that not
+    /// yet acted on.)
     fn window_ms(&self, hash: u64, leased: bool, rule: &RuleState, now_ms: u64) -> u32 {
         let window = rule.fill_window_ms();
         match self.leases.get(&hash).filter(|_| leased) {
-            Some(lease) => window.max(u32::try_from(lease.deadline_ms - now_ms).unwrap_or(u32::MAX)),
+            Some(lease) => {
+                window.max(u32::try_from(lease.deadline_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX))
+            }
             None => window,
         }
     }

@@ -5,7 +5,7 @@
 
 use base64::{decode, encode};
 use cattlegrid_worker::List;
-use cattlegrid_worker::frame::{Kind, VERSION};
+use cattlegrid_worker::frame::{FrameError, Kind, VERSION};
 use cattlegrid_worker::list::put_list;
 use serde_json::{Map, Value, json};
 
@@ -46,17 +46,31 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
     put_line(out, &json!({"type": kind}));
 }
 
+/// Takes the first line off `bytes`: without its end, and how many bytes it has with it. `Ok(None)` while the end
+/// is not there.
+///
+/// # Errors
+/// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has come yet or not.
+pub(crate) fn take_line(bytes: &[u8], max_frame: u32) -> Result<Option<(&[u8], usize)>, FrameError> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let len = u32::try_from(end.unwrap_or(bytes.len())).unwrap_or(u32::MAX);
+    if len > max_frame {
+        return Err(FrameError::TooLong { len, max: max_frame });
+    }
+    Ok(end.map(|end| (bytes[..end].trim_ascii(), end + 1)))
+}
+
 /// Reads a line of a worker; `current` is the job it has.
 ///
 /// # Errors
-/// Why the line is not part of the protocol, for the log.
+/// Why the line is not part of the protocol, for the log: one short line.
 pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Translated>, String> {
     let value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
     let Value::Object(fields) = value else { return Err("a line is not a JSON object".into()) };
     let id = match fields.get("id") {
         None => current.unwrap_or(0),
-        Some(Value::String(id)) => id.parse().map_err(|_| format!("id {id:?} is not one of ours"))?,
-        Some(other) => return Err(format!("id {other} is not a string")),
+        Some(Value::String(id)) => id.parse().map_err(|_| format!("id {} is not one of ours", shown(id)))?,
+        Some(other) => return Err(format!("id {} is not a string", shown(&other.to_string()))),
     };
     let frame = |kind, id, body| Translated { kind, flags: 0, id, body };
     if fields.get("ready") == Some(&Value::Bool(true)) {
@@ -147,8 +161,16 @@ fn put_line(out: &mut Vec<u8>, value: &Value) {
 }
 
 fn names(fields: &Map<String, Value>) -> String {
-    fields.keys().take(5).cloned().collect::<Vec<_>>().join(", ")
+    fields.keys().take(5).map(|name| shown(name)).collect::<Vec<_>>().join(", ")
 }
+
+/// The beginning of what a worker wrote, for a message: a line can be as long as a frame.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect()
+}
+
+/// Characters of a worker's text that a message shows.
+const SHOWN_CHARS: usize = 40;
 
 /// Standard base64 with padding.
 mod base64 {
@@ -235,6 +257,31 @@ mod tests {
     fn what_is_not_the_protocol_is_refused() {
         for line in ["", "hello", "[1]", "{}", r#"{"id": 3, "result": 1}"#, r#"{"result": {"b64": "!"}}"#] {
             assert!(read_line(line.as_bytes(), None).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_taken_or_refused_however_it_arrives() {
+        assert_eq!(take_line(b" a \r\nb", 100), Ok(Some((&b"a"[..], 5))));
+        assert_eq!(take_line(b"\n", 0), Ok(Some((&b""[..], 1))));
+        assert_eq!(take_line(b"abc", 3), Ok(None));
+        assert_eq!(take_line(b"abc\n", 3), Ok(Some((&b"abc"[..], 4))));
+        for bytes in [&b"abcd"[..], b"abcd\n"] {
+            assert_eq!(take_line(bytes, 3), Err(FrameError::TooLong { len: 4, max: 3 }));
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_shown_in_a_short_line() {
+        let long = "x\\n".repeat(100_000);
+        let lines = [
+            format!(r#"{{"id": "{long}", "result": 1}}"#),
+            format!(r#"{{"id": ["{long}"], "result": 1}}"#),
+            format!(r#"{{"{long}": 1}}"#),
+        ];
+        for line in lines {
+            let error = read_line(line.as_bytes(), None).unwrap_err();
+            assert!(error.len() < 400 && !error.contains('\n'), "{} bytes", error.len());
         }
     }
 

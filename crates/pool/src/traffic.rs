@@ -157,12 +157,8 @@ impl Driver {
     }
 
     fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
-            let max = self.options.max_frame;
-            let len = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-            return if len > max { Err(FrameError::TooLong { len, max }.to_string()) } else { Ok(None) };
-        };
-        let line = rest[..end].trim_ascii();
+        let taken = jsonl::take_line(rest, self.options.max_frame).map_err(|error| error.to_string())?;
+        let Some((line, len)) = taken else { return Ok(None) };
         if !line.is_empty() {
             let current =
                 self.workers[slot].as_ref().and_then(|worker| worker.in_flight.front()).map(|sent| sent.id);
@@ -179,7 +175,7 @@ impl Driver {
                 self.on_frame(slot, header, Body { bytes: &frame.body, shared: None })?;
             }
         }
-        Ok(Some(end + 1))
+        Ok(Some(len))
     }
 
     fn on_frame(&mut self, slot: usize, header: Header, body: Body<'_>) -> Result<(), String> {

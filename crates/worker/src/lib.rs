@@ -29,5 +29,7 @@ mod template;
 pub use asynchronous::AsyncJob;
 pub use entry::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Worker, inherited_fd, keep_fd, maybe_worker};
 pub use job::{Context, Job, JobError, Level, Reply};
+#[cfg(fuzzing)]
+pub use link::cancels_in;
 pub use list::List;
 pub use setup::{Limits, Sandbox, Setup};

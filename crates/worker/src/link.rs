@@ -212,6 +212,14 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// The ids of the CANCEL frames in a stream that arrives in these parts, for the fuzz target `frames`.
+#[cfg(fuzzing)]
+pub fn cancels_in<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Vec<u64> {
+    let mut scan = CancelScan::default();
+    parts.for_each(|part| scan.feed(part));
+    scan.ids
+}
+
 /// Follows the byte stream and notes the ids of CANCEL frames before their turn.
 #[derive(Debug, Default)]
 struct CancelScan {

@@ -15,9 +15,16 @@ use super::{ConfigError, Protection, RuleFile};
 /// What is wrong with the file; and what the server would say of the settings if it were started with nothing
 /// but the file.
 pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
-    let file = RuleFile::load(path)?;
-    let settings = file.settings().map_err(|error| ConfigError::one(path, error))?;
-    Ok(key.map_or_else(|| as_toml(&file, &settings.protection), |key| of_key(&file, key)))
+    explain(&RuleFile::load(path)?, key)
+}
+
+/// The same of a file that was read.
+///
+/// # Errors
+/// What the server would say of the settings if it were started with nothing but the file.
+pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
+    let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
+    Ok(key.map_or_else(|| as_toml(file, &settings.protection), |key| of_key(file, key)))
 }
 
 /// The file as it was understood, itself a rule file.

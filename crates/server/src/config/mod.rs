@@ -24,7 +24,7 @@ use cattlegrid_engine::rules::Rules;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub use check::check;
+pub use check::{check, explain};
 pub(crate) use keys::ServerDraft;
 use problems::Problems;
 pub(crate) use reference::reference_markdown;

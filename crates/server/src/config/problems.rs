@@ -47,10 +47,23 @@ impl Problems {
                 let offset = offset.min(text.len()).max(counted);
                 line += newlines(&text.as_bytes()[counted..offset]);
                 counted = offset;
-                format!("{}:{line}: {problem}", path.display())
+                format!("{}:{line}: {}", path.display(), one_line(&problem))
             })
             .collect()
     }
+}
+
+/// A message in one line: it can quote what the file has escapes for.
+fn one_line(problem: &str) -> String {
+    let mut line = String::with_capacity(problem.len());
+    for c in problem.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }
 
 /// The line of an offset, from 1.

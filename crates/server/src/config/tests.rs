@@ -210,6 +210,15 @@ fn mistakes_of_the_server_section() {
 }
 
 #[test]
+fn a_mistake_is_one_line_whatever_it_quotes() {
+    let text = "\"a\\nb\" = 1\n[server]\ncontrol = \"\\n\"\n\"\\u0007\" = 1\nport = \"1\\n2\"\n[[rule]]\nmatch = \"p\\n\"\n";
+    let error = RuleFile::parse(Path::new("f.toml"), text).unwrap_err();
+    assert_eq!(error.lines().len(), 5);
+    assert_eq!(error.to_string().lines().count(), 5, "{error}");
+    assert!(error.lines()[0].starts_with("f.toml:1: a\\nb: is unknown; "), "{error}");
+}
+
+#[test]
 fn all_mistakes_are_reported_in_the_order_of_the_file() {
     let text = "[[rule]]\nmatch = \"a\"\ntags = [\"{x}\"]\nhold = \"x\"\n\n[server]\nthreads = 0\n";
     let error = parse(text).unwrap_err();

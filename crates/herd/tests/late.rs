@@ -1,0 +1,67 @@
+//! What is decided late: between the end of a lease and the timer that acts on it.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::{
+    Ask, Caller, Clock, Cx, FillWindow, Herd, HerdConfig, Hold, How, Kind, LeaseTime, PeerKey, Peers, Policy,
+    Role, RuleState, Session, Waited,
+};
+
+struct Seven;
+
+impl Clock for Seven {
+    fn tick(&self) -> u64 {
+        7
+    }
+
+    fn last(&self) -> u64 {
+        7
+    }
+}
+
+/// A request that waits is answered after all, in the moment in which it was given the lease, and the lease's time
+/// is up: its miss counts for a fill window, not for seven weeks.
+#[test]
+fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
+    let policy = Policy {
+        lease: LeaseTime::Fixed(10),
+        fill_window: FillWindow::Fixed(500),
+        pass_after: 9,
+        ..Policy::default()
+    };
+    let rule = Arc::new(RuleState::new(policy));
+    let peers = Peers::default();
+    let session = |number: u64| {
+        let peer = peers.join(PeerKey::Process(number as i32));
+        Session::new(Arc::new(Caller::new(number, 0, number, peer)))
+    };
+    let (holder, mut waiter) = (session(1), session(2));
+    let mut herd = Herd::new(HerdConfig { leases: 10, ledger_bytes: 1 << 16, fence_bytes: 1 << 10 });
+    let ask = Ask {
+        key: b"k",
+        hash: 3,
+        rule: &rule,
+        found: Kind::Absent,
+        how: How::Plain,
+        floor: 0,
+        soft_floor: 0,
+        tags: &[],
+        hint: None,
+        hold_ms: 400,
+    };
+    let hold = Hold { request: 1, slot: 0, how: How::Plain, touch: None, room: true };
+    let (mut woken, mut admitted) = (Vec::new(), Vec::new());
+    let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut Cx<'_>)| {
+        act(&mut herd, &mut Cx { now_ms, clock: &Seven, woken: &mut woken, admitted: &mut admitted });
+    };
+    at(0, &mut |herd, cx| assert!(matches!(herd.ask(&ask, &holder, cx), Role::Compute(_))));
+    at(1, &mut |herd, cx| assert!(matches!(herd.ask(&ask, &waiter, cx), Role::Leased)));
+    at(1, &mut |herd, cx| assert!(matches!(herd.wait(&ask, &hold, &mut waiter, cx), Waited::Waits(_))));
+    at(10, &mut Herd::handle_timeouts);
+    at(25, &mut |herd, cx| {
+        let record = herd.promoted(3, 2, cx);
+        assert!(record.leased);
+        assert_eq!(record.until_ms, 25 + 500);
+    });
+    assert_eq!(woken.len(), 1);
+}

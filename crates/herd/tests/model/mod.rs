@@ -1,0 +1,640 @@
+//! Random operations on one shard's herd by several connections, as an engine would call it, and what must hold:
+//!
+//! * after every step the herd's own walk finds nothing wrong, a key has one lease at most, and as many leases
+//!   compute under a rule as it counts;
+//! * each waiter is answered exactly once, and nobody else is;
+//! * the ledger's number for a key is never above the oldest outstanding miss that is younger than its window,
+//!   whatever connections close, so no fill is stored that is older than the last event of its key;
+//! * when all connections have left and time has passed nothing remains: no lease, waiter, slot, peer or miss.
+//!
+//! Tables are tiny, keys share slots (two of them a hash), and every limit of a rule is drawn small, so that the
+//! limits are reached first. Wakes are delivered late, timeouts are handled late, rules are reloaded.
+
+mod terms;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use cattlegrid_herd::{
+    Admitted, Ask, Caller, Clock, Cx, Expired, Fence, Filler, Grant, Herd, Hold, How, Kind, Ledger, OnBusy,
+    Owner, PeerKey, Peers, Record, Role, RuleState, Session, Verdict, Wait, WaitGraph, Waited, Waiter, Walk,
+    Woken,
+};
+
+use crate::draw::Draw;
+use terms::{KEYS, Numbers, hash_of, how, policy};
+
+/// Runs the operations that `bytes` stand for.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut draw = Draw::new(bytes);
+    let mut world = World::new(&mut draw);
+    let mut steps = 0;
+    while !draw.is_done() && steps < 4_000 {
+        world.step(&mut draw);
+        world.verify(draw.once_in(8));
+        steps += 1;
+    }
+    world.end();
+}
+
+/// A connection.
+struct Conn {
+    session: Session,
+    requests: u64,
+    inbox: VecDeque<News>,
+}
+
+/// An answer on its way to a connection: a value if it has no verdict.
+struct News {
+    request: u64,
+    slot: u16,
+    key: usize,
+    verdict: Option<Verdict>,
+    /// As of the miss that comes with it.
+    sure: bool,
+}
+
+/// A miss that a client was told of and has not filled.
+#[derive(Debug, Clone, Copy)]
+struct Miss {
+    key: usize,
+    number: u64,
+    until_ms: u64,
+    connection: u64,
+    leased: bool,
+    /// No fill without a miss of its own may have been taken for this one's.
+    sure: bool,
+}
+
+struct World {
+    herd: Herd,
+    clock: Numbers,
+    now_ms: u64,
+    /// A key's rule is chosen by its number.
+    rules: [Arc<RuleState>; 2],
+    peers: Peers,
+    graph: WaitGraph,
+    conns: BTreeMap<u64, Conn>,
+    next: u64,
+    misses: Vec<Miss>,
+    /// Waiters: connection, request and place in it, with the key.
+    open: BTreeMap<(u64, u64, u16), usize>,
+    admitted: Vec<Admitted>,
+    /// The number of each key's last hard event.
+    hard: [u64; KEYS.len()],
+    floor: u64,
+    soft_floor: u64,
+}
+
+impl World {
+    fn new(draw: &mut Draw<'_>) -> Self {
+        let ledger = Ledger::with(draw.choose(&[1, 2, 3, 100]), draw.choose(&[1, 2, 4]));
+        let herd = Herd::with(draw.choose(&[1, 2, 5, 100]), ledger, Fence::new(draw.choose(&[1, 2, 64])));
+        let rules = [(); 2].map(|()| Arc::new(RuleState::new(policy(draw))));
+        let mut world = Self {
+            herd,
+            clock: Numbers(Cell::new(draw.choose(&[0, 1, 1 << 40]))),
+            now_ms: draw.choose(&[0, 1, 100_000]),
+            rules,
+            peers: Peers::default(),
+            graph: WaitGraph::default(),
+            conns: BTreeMap::new(),
+            next: 0,
+            misses: Vec::new(),
+            open: BTreeMap::new(),
+            admitted: Vec::new(),
+            hard: [0; KEYS.len()],
+            floor: 0,
+            soft_floor: 0,
+        };
+        for _ in 0..2 + draw.below(4) {
+            world.connect(draw);
+        }
+        world
+    }
+
+    fn rule(&self, key: usize) -> Arc<RuleState> {
+        Arc::clone(&self.rules[key % 2])
+    }
+
+    /// Calls the herd and takes the news it has.
+    fn herd<R>(&mut self, act: impl FnOnce(&mut Herd, &mut Cx<'_>) -> R) -> R {
+        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
+        let mut cx =
+            Cx { now_ms: self.now_ms, clock: &self.clock, woken: &mut woken, admitted: &mut admitted };
+        let result = act(&mut self.herd, &mut cx);
+        self.admitted.extend(admitted);
+        for Woken { waiter, verdict } in woken {
+            self.answer(&waiter, Some(verdict));
+        }
+        result
+    }
+
+    /// A waiter is answered, with a value if there is no verdict.
+    fn answer(&mut self, waiter: &Waiter, verdict: Option<Verdict>) {
+        let connection = waiter.caller.number();
+        let key = self.open.remove(&(connection, waiter.request, waiter.slot));
+        let key = key.expect("a waiter that was not answered yet");
+        let conn = self.conns.get_mut(&connection).expect("a waiter goes with its connection");
+        let (request, slot) = (waiter.request, waiter.slot);
+        conn.inbox.push_back(News { request, slot, key, verdict, sure: true });
+    }
+
+    /// A connection is told of a miss.
+    fn told(&mut self, connection: u64, key: usize, record: Record) {
+        self.told_late(connection, key, record, true);
+    }
+
+    /// The same of a miss that was decided some time ago.
+    fn told_late(&mut self, connection: u64, key: usize, record: Record, sure: bool) {
+        assert_eq!(record.hash, hash_of(key));
+        let Some(conn) = self.conns.get_mut(&connection) else { return };
+        conn.session.record(record, self.now_ms);
+        let Record { number, until_ms, leased, .. } = record;
+        assert!(until_ms <= self.now_ms + 3_600_000, "no miss outlives the longest lease");
+        self.misses.push(Miss { key, number, until_ms, connection, leased, sure });
+    }
+
+    fn connect(&mut self, draw: &mut Draw<'_>) {
+        self.next += 1;
+        let peer = self.peers.join(PeerKey::Process(draw.choose(&[1, 2])));
+        let session = Session::new(Arc::new(Caller::new(self.next, 0, self.next, peer)));
+        self.conns.insert(self.next, Conn { session, requests: 0, inbox: VecDeque::new() });
+    }
+
+    fn pick(&self, draw: &mut Draw<'_>) -> Option<u64> {
+        self.conns.keys().copied().nth(draw.below(self.conns.len()))
+    }
+
+    fn step(&mut self, draw: &mut Draw<'_>) {
+        let Some(connection) = self.pick(draw) else { return self.connect(draw) };
+        let key = draw.below(KEYS.len());
+        match draw.below(24) {
+            0..=6 => self.get(connection, draw),
+            7..=10 => self.fill(connection, key, draw),
+            11 => self.delete(connection, key),
+            12 => self.invalidate(key, draw),
+            13..=15 => {
+                self.now_ms += draw.choose(&[0, 1, 5, 9, 10, 49, 50, 100, 500, 3_000, 60_000]);
+            }
+            16 => self.herd(Herd::handle_timeouts),
+            17 | 18 => self.deliver(connection),
+            19 => self.expire(connection, draw.once_in(3)),
+            20 => match draw.below(3) {
+                0 => self.connect(draw),
+                orderly => self.close(connection, orderly == 1),
+            },
+            21 => self.give_up_lease(connection),
+            22 => self.withdraw_last(connection),
+            _ => match draw.below(4) {
+                0 if self.conns[&connection].session.waits().len() > 1 => {
+                    self.conns.get_mut(&connection).expect("picked").session.set_pipelined();
+                }
+                1 => {
+                    let rule = &mut self.rules[draw.below(2)];
+                    *rule = Arc::new(rule.with_policy(policy(draw)));
+                }
+                _ => self.admit(),
+            },
+        }
+        if draw.below(4) > 0 {
+            self.admit();
+        }
+        self.set_front(connection);
+    }
+
+    /// The request whose reply is the next of its connection.
+    fn set_front(&self, connection: u64) {
+        if let Some(conn) = self.conns.get(&connection) {
+            let front = conn.session.waits().iter().map(|wait| wait.request).min();
+            conn.session.caller().set_front(front.unwrap_or(0));
+        }
+    }
+
+    fn admit(&mut self) {
+        while let Some(admitted) = self.admitted.pop() {
+            self.herd(|herd, cx| herd.admit(&admitted, cx));
+        }
+    }
+
+    /// A get of one key or several.
+    fn get(&mut self, connection: u64, draw: &mut Draw<'_>) {
+        let keys: BTreeSet<usize> = (0..=draw.below(8) / 5).map(|_| draw.below(KEYS.len())).collect();
+        let conn = self.conns.get_mut(&connection).expect("picked");
+        conn.requests += 1;
+        let request = conn.requests;
+        if !conn.session.waits().is_empty() {
+            // It sends while it waits.
+            conn.session.set_pipelined();
+        }
+        let how = how(draw);
+        let found = draw.choose(&[Kind::Absent, Kind::Absent, Kind::Absent, Kind::Stale, Kind::Early]);
+        let (mut leased, mut computes) = (Vec::new(), false);
+        for &key in &keys {
+            let rule = self.rule(key);
+            if !rule.policy().leases {
+                let record = self.herd(|herd, cx| herd.miss(hash_of(key), &rule, cx));
+                self.told(connection, key, record);
+                continue;
+            }
+            let ask = self.ask(key, &rule, found, how, keys.len() > 1);
+            let before = self.herd.lease(ask.hash, ask.key, self.now_ms);
+            let passes = self.herd.passes(ask.hash, self.now_ms);
+            match self.ask_herd(connection, &ask) {
+                Role::Compute(grant) => {
+                    let revoked = before.as_ref().is_some_and(|l| l.token < ask.floor.max(ask.soft_floor));
+                    assert!(before.is_none() || revoked, "it had a lease already: {before:?}");
+                    assert!(passes || self.herd.is_current(ask.hash, grant.record.number));
+                    computes = true;
+                    self.told(connection, key, grant.record);
+                }
+                Role::Miss(record) => self.told(connection, key, record),
+                Role::Old => assert!(found != Kind::Absent, "there is no old value"),
+                Role::Busy => assert!(found == Kind::Absent && rule.policy().on_busy == OnBusy::Error),
+                Role::Leased | Role::Trial => {
+                    assert_eq!(found, Kind::Absent);
+                    leased.push(key);
+                }
+            }
+        }
+        let cannot_wait = computes || draw.once_in(16);
+        for (slot, &key) in leased.iter().enumerate() {
+            let rule = self.rule(key);
+            if cannot_wait {
+                let record = self.herd(|herd, cx| herd.miss(hash_of(key), &rule, cx));
+                self.told(connection, key, record);
+                self.herd(|herd, _| herd.not_waited_for(hash_of(key)));
+                continue;
+            }
+            let ask = self.ask(key, &rule, found, how, keys.len() > 1);
+            let hold = Hold { request, slot: slot as u16, how, touch: None, room: !draw.once_in(8) };
+            match self.wait_herd(connection, &ask, &hold) {
+                Waited::Waits(_) => {
+                    let new = self.open.insert((connection, request, hold.slot), key);
+                    assert!(new.is_none());
+                }
+                Waited::Miss(record) => self.told(connection, key, record),
+                Waited::Busy => {
+                    self.withdraw_request(connection, request);
+                    for key in &leased[slot..] {
+                        self.herd(|herd, _| herd.not_waited_for(hash_of(*key)));
+                    }
+                    break;
+                }
+            }
+        }
+        self.check_circle(connection);
+    }
+
+    fn ask<'a>(&self, key: usize, rule: &'a Arc<RuleState>, found: Kind, how: How, many: bool) -> Ask<'a> {
+        let policy = rule.policy();
+        Ask {
+            key: KEYS[key],
+            hash: hash_of(key),
+            rule,
+            found,
+            how,
+            floor: self.floor,
+            soft_floor: self.soft_floor,
+            tags: &[7],
+            hint: (key == 2).then_some(b"hint"),
+            hold_ms: if many { policy.hold_many_ms } else { policy.hold_ms },
+        }
+    }
+
+    fn ask_herd(&mut self, connection: u64, ask: &Ask<'_>) -> Role {
+        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
+        let mut cx =
+            Cx { now_ms: self.now_ms, clock: &self.clock, woken: &mut woken, admitted: &mut admitted };
+        let role = self.herd.ask(ask, &self.conns[&connection].session, &mut cx);
+        self.admitted.extend(admitted);
+        for Woken { waiter, verdict } in woken {
+            self.answer(&waiter, Some(verdict));
+        }
+        role
+    }
+
+    fn wait_herd(&mut self, connection: u64, ask: &Ask<'_>, hold: &Hold) -> Waited {
+        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
+        let mut cx =
+            Cx { now_ms: self.now_ms, clock: &self.clock, woken: &mut woken, admitted: &mut admitted };
+        let session = &mut self.conns.get_mut(&connection).expect("it asked").session;
+        let waited = self.herd.wait(ask, hold, session, &mut cx);
+        assert!(woken.is_empty() && admitted.is_empty(), "who waits wakes nobody");
+        waited
+    }
+
+    /// Stores a value that was computed after a miss of the key, or after none.
+    fn fill(&mut self, connection: u64, key: usize, draw: &mut Draw<'_>) {
+        let of_key: Vec<usize> = (0..self.misses.len()).filter(|at| self.misses[*at].key == key).collect();
+        let miss = (!of_key.is_empty() && !draw.once_in(32)).then(|| of_key[draw.below(of_key.len())]);
+        let miss = miss.map(|at| self.misses.swap_remove(at));
+        // Mostly on the connection that was told of the miss, else on any other of the pool.
+        let own = miss.map(|miss| miss.connection).filter(|own| self.conns.contains_key(own));
+        let connection = own.filter(|_| !draw.once_in(3)).unwrap_or(connection);
+        let token = miss.filter(|miss| miss.leased && draw.once_in(2)).map(|miss| miss.number);
+        let (hash, rule) = (hash_of(key), self.rule(key));
+        if token.is_some_and(|token| !self.herd.knows_token(hash, token, self.now_ms)) {
+            return;
+        }
+        let own = self.conns[&connection].session.oldest(hash, self.now_ms);
+        let number = match (token, rule.policy().owner) {
+            (Some(token), _) => Some(token),
+            (None, Owner::Connection) => own,
+            (None, Owner::Key) => own.into_iter().chain(self.oldest(hash)).min(),
+        };
+        let sure = miss.filter(|miss| miss.sure && miss.until_ms > self.now_ms);
+        if let Some(miss) = sure.filter(|_| rule.policy().owner == Owner::Key) {
+            assert!(
+                number.is_some_and(|number| number <= miss.number),
+                "a fill of {miss:?} counts as of {number:?}"
+            );
+        }
+        let by = Filler { connection, token, pooled: token.is_none() && number.is_some() && own.is_none() };
+        self.answer_own_waits(connection, hash, by);
+        let events = self.herd.fence.events(hash);
+        let dropped = number.is_some_and(|number| number < events.hard.max(self.floor));
+        if let Some(miss) = sure.filter(|miss| miss.number < self.hard[miss.key] && number.is_some()) {
+            let own_only = rule.policy().owner == Owner::Connection && token.is_none();
+            assert!(dropped || own_only, "{miss:?} is older than the event {}", self.hard[key]);
+        }
+        let soft = number.filter(|number| *number < events.soft.max(self.soft_floor)).map(|_| events.soft);
+        if number.is_some() {
+            self.count_off(connection, hash, token);
+            // A late token is taken for another miss if that noted the same number.
+            if sure.is_none() {
+                self.doubt(hash);
+            }
+        }
+        if dropped {
+            return self.herd(|herd, cx| herd.dropped(hash, by, cx));
+        }
+        let given = self.herd(|herd, cx| herd.stored(hash, KEYS[key], by, soft, cx));
+        for waiter in given {
+            self.answer(&waiter, None);
+        }
+        if let Some(number) = number {
+            self.herd.fence.raise_hard(hash, number);
+        } else {
+            self.hard[key] = self.clock.tick();
+            self.herd.fence.raise_hard(hash, self.hard[key]);
+        }
+    }
+
+    /// A fill without a miss of its own may have been taken for that of any miss.
+    fn doubt(&mut self, hash: u64) {
+        let decided = self.conns.values_mut().flat_map(|conn| &mut conn.inbox);
+        let all = decided.map(|news| (news.key, &mut news.sure));
+        let all = all.chain(self.misses.iter_mut().map(|miss| (miss.key, &mut miss.sure)));
+        all.filter(|(key, _)| hash_of(*key) == hash).for_each(|(_, sure)| *sure = false);
+    }
+
+    /// The number as of which a fill of the key counts.
+    fn oldest(&mut self, hash: u64) -> Option<u64> {
+        self.herd.ledger.oldest(hash, self.now_ms)
+    }
+
+    /// The miss of a fill has been answered for.
+    fn count_off(&mut self, connection: u64, hash: u64, token: Option<u64>) {
+        let session = &mut self.conns.get_mut(&connection).expect("it fills").session;
+        let own = match token {
+            Some(token) => session.take_number(hash, token),
+            None => session.take_oldest(hash, self.now_ms),
+        };
+        self.herd.ledger.fill(hash, token, own.is_none(), self.now_ms);
+    }
+
+    /// Earlier gets of the same connection are answered before its write.
+    fn answer_own_waits(&mut self, connection: u64, hash: u64, by: Filler) {
+        if !self.herd.holds(hash, by) {
+            self.answer_all_own_waits(connection, hash);
+        }
+    }
+
+    fn answer_all_own_waits(&mut self, connection: u64, hash: u64) {
+        let waits = self.conns[&connection].session.waits();
+        let own: Vec<Wait> = waits.iter().filter(|wait| wait.hash == hash).copied().collect();
+        for wait in own {
+            self.give_up(connection, &wait, false);
+        }
+    }
+
+    /// A wait ends as a miss; its answer is on the way.
+    fn give_up(&mut self, connection: u64, wait: &Wait, circle: bool) {
+        let place = (connection, wait.request, wait.slot);
+        let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, circle, cx));
+        let Some(record) = record else {
+            assert!(!self.open.contains_key(&place), "it was not decided");
+            return;
+        };
+        let key = self.open.remove(&place).expect("it was not answered");
+        self.told(connection, key, record);
+        let conn = self.conns.get_mut(&connection).expect("it waited");
+        let (request, slot) = (wait.request, wait.slot);
+        conn.inbox.push_back(News { request, slot, key, verdict: None, sure: true });
+    }
+
+    fn delete(&mut self, connection: u64, key: usize) {
+        self.answer_all_own_waits(connection, hash_of(key));
+        self.hard[key] = self.clock.tick();
+        self.herd.fence.raise_hard(hash_of(key), self.hard[key]);
+        self.herd(|herd, cx| herd.invalidated(hash_of(key), KEYS[key], cx));
+    }
+
+    fn invalidate(&mut self, key: usize, draw: &mut Draw<'_>) {
+        match draw.below(4) {
+            0 => {
+                let number = self.clock.tick();
+                self.herd.fence.raise_soft(hash_of(key), number);
+                self.herd(|herd, cx| herd.invalidated(hash_of(key), KEYS[key], cx));
+            }
+            1 => self.floor = self.clock.tick(),
+            2 => self.soft_floor = self.clock.tick(),
+            _ => {
+                let floor = self.floor.max(self.soft_floor);
+                self.herd(|herd, cx| herd.revoke(|_, tags| if tags == [7] { floor } else { 0 }, cx));
+            }
+        }
+    }
+
+    /// A connection hears what was decided.
+    fn deliver(&mut self, connection: u64) {
+        let conn = self.conns.get_mut(&connection).expect("picked");
+        let Some(news) = conn.inbox.pop_front() else { return };
+        if conn.session.end_wait(news.request, news.slot).is_none() {
+            // It was taken back in the meantime, and the client answered.
+            return;
+        }
+        match news.verdict {
+            Some(
+                Verdict::Holder(Grant { record, .. }) | Verdict::Miss(record) | Verdict::Failed(_, record),
+            ) => self.told_late(connection, news.key, record, news.sure),
+            None => {}
+        }
+        self.check_circle(connection);
+    }
+
+    /// The time of the first request that waits is up.
+    fn expire(&mut self, connection: u64, released: bool) {
+        let Some(wait) = self.conns[&connection].session.waits().first().copied() else { return };
+        let place = (connection, wait.request, wait.slot);
+        let expired = self.herd(|herd, cx| herd.expire(wait.hash, wait.waiter, released, cx));
+        let record = match expired {
+            Expired::Gone => {
+                assert!(!self.open.contains_key(&place), "nobody has answered it");
+                return;
+            }
+            Expired::Miss(record) | Expired::Lost(record) => Some(record),
+            Expired::Busy => None,
+        };
+        let key = self.open.remove(&place).expect("it was not answered");
+        self.conns.get_mut(&connection).expect("picked").session.end_wait(wait.request, wait.slot);
+        if let Some(record) = record {
+            self.told(connection, key, record);
+        }
+    }
+
+    /// A request that waits is answered after all.
+    fn withdraw_last(&mut self, connection: u64) {
+        if let Some(wait) = self.conns[&connection].session.waits().last() {
+            self.withdraw_request(connection, wait.request);
+        }
+    }
+
+    fn withdraw_request(&mut self, connection: u64, request: u64) {
+        let waits = self.conns[&connection].session.waits();
+        let own: Vec<Wait> = waits.iter().filter(|wait| wait.request == request).copied().collect();
+        for wait in own {
+            let place = (connection, wait.request, wait.slot);
+            let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, false, cx));
+            let (key, sure) = match (&record, self.open.remove(&place)) {
+                (Some(_), Some(key)) => (key, true),
+                (None, None) => {
+                    let inbox = &self.conns[&connection].inbox;
+                    let decided = inbox.iter().find(|news| (news.request, news.slot) == (place.1, place.2));
+                    // Its window began when it was decided, so the new record says nothing of the ledger.
+                    decided.map(|news| (news.key, false)).expect("its answer is on the way")
+                }
+                (_, open) => panic!("{record:?} of one that waits: {open:?}"),
+            };
+            let record =
+                record.unwrap_or_else(|| self.herd(|herd, cx| herd.promoted(wait.hash, connection, cx)));
+            self.told_late(connection, key, record, sure);
+            self.conns.get_mut(&connection).expect("picked").session.end_wait(wait.request, wait.slot);
+        }
+    }
+
+    /// The holder says that it cannot compute.
+    fn give_up_lease(&mut self, connection: u64) {
+        let lease = self.conns[&connection].session.leases().next();
+        let Some((hash, token)) = lease.filter(|(hash, token)| self.herd.is_current(*hash, *token)) else {
+            return;
+        };
+        assert!(self.herd(|herd, cx| herd.failed(hash, token, b"no", cx)));
+        self.conns.get_mut(&connection).expect("picked").session.take_number(hash, token);
+        self.misses.retain(|miss| !(miss.leased && miss.number == token));
+    }
+
+    /// A connection is gone. What it was told of may still be filled, through another one.
+    fn close(&mut self, connection: u64, orderly: bool) {
+        let session = &mut self.conns.get_mut(&connection).expect("picked").session;
+        session.unpublish(&self.graph);
+        let waits = session.waits().to_vec();
+        let records = session.take_records();
+        for wait in waits {
+            // A lease that it was to hear of may pass to another request of its own, which goes next.
+            self.open.remove(&(connection, wait.request, wait.slot));
+            self.herd(|herd, cx| herd.forget_waiter(wait.hash, wait.waiter, connection, &records, cx));
+            let session = &mut self.conns.get_mut(&connection).expect("picked").session;
+            session.end_wait(wait.request, wait.slot);
+        }
+        for record in records.iter().filter(|record| record.leased) {
+            self.herd(|herd, cx| herd.holder_closed(record.hash, connection, orderly, cx));
+        }
+        let conn = self.conns.remove(&connection).expect("picked");
+        assert!(conn.session.waits().is_empty());
+        self.peers.leave(conn.session.caller().peer());
+    }
+
+    /// As the engine does it: publish, look, and give up a wait of one's own if there is a circle.
+    fn check_circle(&mut self, connection: u64) {
+        let session = &mut self.conns.get_mut(&connection).expect("it waits").session;
+        let mut walk = session.publish(&self.graph);
+        let mut untrue = Vec::new();
+        let hash = loop {
+            match walk {
+                Walk::Clear => return,
+                Walk::Circle(steps) if untrue.len() < 4 => {
+                    let is_untrue = |holder: u64, hash| self.herd.holder(hash) != Some(holder);
+                    match steps.iter().find(|step| is_untrue(step.holder, step.hash)) {
+                        Some(step) => untrue.push(*step),
+                        None => break Some(steps[0].hash),
+                    }
+                    walk = self.graph.look_again(connection, &untrue);
+                }
+                Walk::Circle(_) | Walk::TooLong => break None,
+            }
+        };
+        let waits = self.conns[&connection].session.waits();
+        let wait = match hash {
+            Some(hash) => waits.iter().find(|wait| wait.hash == hash),
+            None => waits.last(),
+        };
+        if let Some(wait) = wait.copied() {
+            self.give_up(connection, &wait, true);
+        }
+    }
+
+    fn verify(&mut self, ledger: bool) {
+        self.herd.verify();
+        assert_eq!(self.herd.waiting(), self.open.len(), "waiters, and those who were not answered");
+        let (mut computing, mut hashes) = ([0; 2], BTreeSet::new());
+        self.herd.each_lease(self.now_ms, |lease| {
+            let key = KEYS.iter().position(|key| **key == *lease.key).expect("one of the keys");
+            assert!(hashes.insert(hash_of(key)), "a second lease of a key");
+            computing[key % 2] += u32::from(lease.holder.is_some());
+        });
+        for (rule, computing) in self.rules.iter().zip(computing) {
+            assert_eq!(rule.computing(), computing, "leases that compute");
+        }
+        if ledger {
+            let now_ms = self.now_ms;
+            let sure = |miss: &&Miss| miss.sure && miss.until_ms > now_ms;
+            for miss in self.misses.iter().filter(sure).copied().collect::<Vec<_>>() {
+                let oldest = self.oldest(hash_of(miss.key));
+                assert!(oldest.is_some_and(|oldest| oldest <= miss.number), "{oldest:?} for {miss:?}");
+            }
+        }
+    }
+
+    /// All leave, and time passes.
+    fn end(&mut self) {
+        for (orderly, connection) in self.conns.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
+            self.close(connection, orderly % 2 == 0);
+            self.admit();
+            self.verify(true);
+        }
+        assert_eq!(self.herd.waiting(), 0);
+        for _ in 0..100 {
+            self.now_ms += 3_600_000;
+            self.herd(Herd::handle_timeouts);
+            self.admit();
+            self.verify(true);
+            if self.herd.is_empty() {
+                break;
+            }
+        }
+        assert!(self.herd.is_empty(), "leases without anybody");
+        assert_eq!(self.herd.next_deadline_ms(), None);
+        for rule in &self.rules {
+            assert_eq!((rule.computing(), rule.slots_taken()), (0, 0), "slots of a rule nobody uses");
+        }
+        assert!(self.peers.is_empty() && self.graph.is_empty());
+        self.now_ms += 2 * 3_600_000;
+        for key in 0..KEYS.len() {
+            assert_eq!(self.oldest(hash_of(key)), None, "misses are forgotten");
+        }
+        assert!(self.herd.ledger.is_empty() && self.herd.ledger.slots_in_loss(self.now_ms) == 0);
+    }
+}

@@ -1,0 +1,15 @@
+//! Random operations drawn from seeds: what the fuzz target `herd` does, for a second.
+
+#[path = "../../../fuzz/draw.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod draw;
+mod model;
+
+#[test]
+fn random_operations_keep_what_the_model_knows() {
+    for seed in 0..600 {
+        let len = [100, 1_000, 5_000][seed as usize % 3];
+        let caught = std::panic::catch_unwind(|| model::run(&draw::seeded(seed, len)));
+        assert!(caught.is_ok(), "seed {seed} of {len} bytes");
+    }
+}

@@ -1,0 +1,17 @@
+//! Lines of JSON drawn from seeds: what the fuzz target `jsonl` does, for a second.
+
+#[path = "../../../fuzz/draw.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod draw;
+#[path = "../src/jsonl.rs"]
+#[allow(dead_code, reason = "the pool's own module, which is not public")]
+mod jsonl;
+mod lines;
+
+#[test]
+fn lines_are_read_the_same_however_they_are_split() {
+    for seed in 0..4_000 {
+        let len = [40, 100, 600][seed as usize % 3];
+        lines::check(&draw::seeded(seed, len));
+    }
+}

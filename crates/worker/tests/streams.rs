@@ -1,0 +1,14 @@
+//! Streams of frames drawn from seeds: what the fuzz target `frames` does, for a second.
+
+#[path = "../../../fuzz/draw.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod draw;
+mod stream;
+
+#[test]
+fn streams_are_read_the_same_however_they_are_split() {
+    for seed in 0..4_000 {
+        let len = [40, 200, 1_000][seed as usize % 3];
+        stream::Stream::draw(&draw::seeded(seed, len)).check();
+    }
+}

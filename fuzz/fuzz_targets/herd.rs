@@ -1,0 +1,13 @@
+//! Random operations of several connections on one shard's herd, against what a model knows of them.
+//!
+//! `cargo +nightly fuzz run herd -- -max_total_time=60`
+
+#![no_main]
+
+#[path = "../draw.rs"]
+#[allow(dead_code, reason = "shared by several targets")]
+mod draw;
+#[path = "../../crates/herd/tests/model/mod.rs"]
+mod model;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| model::run(bytes));
