@@ -362,8 +362,7 @@ impl World {
         let soft = number.filter(|number| *number < events.soft.max(self.soft_floor)).map(|_| events.soft);
         if number.is_some() {
             self.count_off(connection, hash, token);
-            // A late token is taken for another miss if that noted the same number.
-            if sure.is_none() {
+            if sure.is_none() && token.is_none() {
                 self.doubt(hash);
             }
         }
@@ -392,17 +391,19 @@ impl World {
 
     /// The number as of which a fill of the key counts.
     fn oldest(&mut self, hash: u64) -> Option<u64> {
-        self.herd.ledger.oldest(hash, self.now_ms)
+        self.herd.ledger.oldest(hash, self.now_ms).map(|oldest| oldest.number)
     }
 
     /// The miss of a fill has been answered for.
     fn count_off(&mut self, connection: u64, hash: u64, token: Option<u64>) {
         let session = &mut self.conns.get_mut(&connection).expect("it fills").session;
-        let own = match token {
-            Some(token) => session.take_number(hash, token),
-            None => session.take_oldest(hash, self.now_ms),
-        };
-        self.herd.ledger.fill(hash, token, own.is_none(), self.now_ms);
+        if let Some(token) = token {
+            session.take_number(hash, token);
+            self.herd.use_token(hash, token, self.now_ms);
+        } else {
+            session.take_oldest(hash, self.now_ms);
+            self.herd.ledger.fill(hash, None, self.now_ms);
+        }
     }
 
     /// Earlier gets of the same connection are answered before its write.
