@@ -281,10 +281,11 @@ impl<'a> Control<'a> {
             return;
         }
         self.shortages.logged = second;
+        let help = if error == Errno::MFILE { "; raise `ulimit -n`" } else { "" };
         match std::mem::take(&mut self.shortages.since_logged) {
-            1 => log::warning(format_args!("no connection accepted: {error}")),
+            1 => log::warning(format_args!("no connection accepted: {error}{help}")),
             times => log::warning(format_args!(
-                "no connection accepted: {error}; {times} times since the last such line"
+                "no connection accepted: {error}, {times} times since the last such line{help}"
             )),
         }
     }
