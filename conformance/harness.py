@@ -166,6 +166,10 @@ class Server:
 
     def limit_descriptors(self, free):
         """Leaves it so many descriptors more than it has now; the limit."""
+        # It listens before it has all of its own.
+        with self.raw() as c:
+            wait_until("only this connection is open", lambda: c.stats()["curr_connections"] == "1")
+        time.sleep(0.1)  # a descriptor is closed after its connection is counted
         limit = max(int(n) for n in os.listdir(f"/proc/{self.pid}/fd")) + 1 + free
         _, hard = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, hard))

@@ -158,6 +158,28 @@ def test_a_descriptor_that_no_connection_has_freed(short):
 
 
 @pytest.mark.only_cattlegrid
+def test_the_spare_descriptor_comes_back(short):
+    """Lost while there was none to be had, it is the first that is taken again: else clients would wait without end."""
+    server, crowd = short
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (5, hard))
+    server.signal(signal.SIGHUP)
+    wait_until("its place is given up", lambda: server.descriptors() == server.limit - 1)
+    with server.raw() as c:
+        c.send(b"mn\r\n")
+        wait_until("it was tried to accept", lambda: gauge(crowd[0], "accept_errors") > 1)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.limit, hard))
+        assert c.closed() == FULL
+    with server.raw() as c:
+        assert c.closed() == FULL
+    crowd.pop().close()
+    wait_until("accepting", lambda: crowd[0].stats()["accepting_conns"] == "1")
+    wait_until("one place is free", lambda: server.descriptors() == server.limit - 1)
+    with server.raw() as c:
+        assert c.get(b"k") is None
+
+
+@pytest.mark.only_cattlegrid
 def test_files_are_read_again_without_descriptors(start, open_dir):
     """SIGHUP has the descriptor that is kept back; the command, on another thread, is told why not. Nothing is lost."""
     make_certificate(open_dir)

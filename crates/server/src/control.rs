@@ -367,6 +367,10 @@ impl<'a> Control<'a> {
         if self.is_full() || pause.again.is_some_and(|again| !woken && now < again) {
             return;
         }
+        if self.spare.is_none() && self.shared.settings.connections_max_fast {
+            // With it all that wait can be told, and nobody waits without end.
+            self.spare = spare_descriptor();
+        }
         // Those that wait first, and polled only once they are served: else it would wake for the same ones again.
         for number in 0..self.listeners.sockets.len() {
             match self.accept(number) {
