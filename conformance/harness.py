@@ -73,8 +73,9 @@ class Server:
     or `-s` of its own replaces that default. `port` is the first TCP port, None with a unix socket.
     """
 
-    def __init__(self, binary, kind, args=(), env=None):
-        self.binary, self.kind = str(binary), kind
+    def __init__(self, binary, kind, args=(), env=None, stderr=None):
+        """`stderr`: a descriptor in place of the log file."""
+        self.binary, self.kind, self.stderr = str(binary), kind, stderr
         self.dir = tempfile.mkdtemp(prefix="conformance-")
         os.chmod(self.dir, 0o777)  # memcached drops root before it writes its port file
         self.port_file = os.path.join(self.dir, "ports")
@@ -100,7 +101,7 @@ class Server:
             os.unlink(self.port_file)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.env, cwd=self.dir
+                self.command, stdout=log, stderr=log if self.stderr is None else self.stderr, stdin=subprocess.DEVNULL, env=self.env, cwd=self.dir
             )
         try:
             wait_until(f"{self.command} listens", self._listening, 20)
@@ -150,6 +151,29 @@ class Server:
         with open(f"/proc/{self.pid}/stat") as f:
             fields = f.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def descriptors(self):
+        """How many are open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def threads(self):
+        """The names of its threads."""
+        names = []
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/comm") as f:
+                names.append(f.read().strip())
+        return sorted(names)
+
+    def limit_descriptors(self, free):
+        """Leaves it so many descriptors more than it has now; the limit."""
+        # It listens before it has all of its own.
+        with self.raw() as c:
+            wait_until("only this connection is open", lambda: c.stats()["curr_connections"] == "1")
+        time.sleep(0.1)  # a descriptor is closed after its connection is counted
+        limit = max(int(n) for n in os.listdir(f"/proc/{self.pid}/fd")) + 1 + free
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, hard))
+        return limit
 
     def connect(self, timeout=5.0):
         """A connected socket."""

@@ -2,6 +2,17 @@
 //!
 //! New connections go to the workers in turn. At the limit of `-c` they are told so and closed, or, with
 //! `-o no_maxconns_fast`, left in the backlog until another one closes.
+//!
+//! The system may have no descriptor left before that. The client is told the same then: a spare descriptor is
+//! closed, the connection accepted into its place, told, and closed. The alternative is that clients wait in the
+//! backlog until somebody's connection closes, without end if all of them keep theirs; most have something to fall
+//! back on, and need to know. Where that is asked for (`-o no_maxconns_fast`), or the spare does not help (no
+//! memory, no descriptors in the whole system), they do wait: until a connection closes, and for [`RETRY`] at most
+//! before it is tried again, since a descriptor can become free otherwise.
+//!
+//! # Invariants
+//! * While nobody can be accepted the listeners are not polled: waiting costs one attempt for each [`RETRY`].
+//! * A shortage is logged once a second at most.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -15,7 +26,7 @@ use std::time::{Duration, Instant};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_protocol::reply;
 use nix::sys::socket::{GetSockOpt as _, sockopt::PeerCredentials};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
@@ -92,13 +103,45 @@ struct Control<'a> {
     last_tick: u32,
     /// What was advised once already.
     advised: HashSet<String>,
-    /// Since when nobody is accepted, at the limit of connections.
-    paused: Option<Instant>,
+    paused: Option<Pause>,
+    /// Closed for a moment when there is no other descriptor.
+    spare: Option<OwnedFd>,
+    shortages: Shortages,
+}
+
+/// Nobody is accepted, and the listeners are not polled.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    since: Instant,
+    /// When to try again although no connection has closed; never at the limit of connections.
+    again: Option<Instant>,
+}
+
+/// Why a listener is not asked for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Accepted {
+    /// Nobody waits there, or others must have their turn.
+    Enough,
+    /// The limit of connections is reached, and who waits is left waiting.
+    Full,
+    /// The system has no descriptor or memory.
+    Short,
+}
+
+/// Failures to accept, and when they were logged.
+#[derive(Debug, Default)]
+struct Shortages {
+    logged: Option<u32>,
+    since_logged: u64,
 }
 
 /// Tokens of the poller: listeners have theirs from 0.
 const SIGNALS: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
+/// For how long the system gets no new connection out of us after it had no room for one.
+const RETRY: Duration = Duration::from_millis(50);
+/// Connections taken from a listener before signals and the other listeners are looked at.
+const ACCEPTED_A_TURN: usize = 256;
 /// Seconds a page must have been free to be given back to the system, twice over.
 const PURGE_SECONDS: u32 = 30;
 
@@ -109,7 +152,6 @@ impl<'a> Control<'a> {
         poller.add(&shared.control, WAKER, Wish::Read)?;
         let mut infos = Vec::new();
         for (token, listener) in listeners.sockets.iter().enumerate() {
-            log::info(format_args!("listening on {}", listener.address));
             poller.add(&listener.fd, token as u64, Wish::Read)?;
             let fd = listener.fd.as_raw_fd();
             infos.push(Arc::new(ListenerInfo { fd, address: listener.address.clone(), tls: listener.tls }));
@@ -127,6 +169,8 @@ impl<'a> Control<'a> {
             last_tick,
             advised: HashSet::new(),
             paused: None,
+            spare: spare_descriptor(),
+            shortages: Shortages::default(),
         })
     }
 
@@ -137,7 +181,8 @@ impl<'a> Control<'a> {
             ready.clear();
             // Dead segments are emptied a piece at a time, with the requests in between.
             let timeout = if busy { Duration::from_millis(1) } else { Duration::from_millis(500) };
-            self.poller.wait(Some(timeout), |token| ready.push(token))?;
+            self.poller.wait(Some(self.until_retry(timeout)), |token| ready.push(token))?;
+            let mut woken = false;
             for &token in &ready {
                 match token {
                     SIGNALS => {
@@ -145,14 +190,17 @@ impl<'a> Control<'a> {
                             return Ok(leave);
                         }
                     }
-                    WAKER => self.shared.control.reset(),
-                    listener => self.accept(listener as usize),
+                    WAKER => {
+                        self.shared.control.reset();
+                        woken = true;
+                    }
+                    listener => self.accept_or_pause(listener as usize),
                 }
             }
             if self.shared.stop_asked.load(Relaxed) {
                 return Ok(Leave::Drain);
             }
-            self.go_on_accepting()?;
+            self.go_on_accepting(woken);
             busy = self.tick(busy);
         }
     }
@@ -161,14 +209,7 @@ impl<'a> Control<'a> {
     fn read_signals(&mut self) -> std::io::Result<Option<Leave>> {
         while let Some(signal) = self.signals.next()? {
             match signal {
-                Signal::Reload => match self.shared.reload() {
-                    Ok(()) => log::notice("reloaded"),
-                    Err(error) => {
-                        for line in error.to_string().lines() {
-                            log::error(format_args!("nothing reloaded: {line}"));
-                        }
-                    }
-                },
+                Signal::Reload => self.reload(),
                 Signal::Drain => return Ok(Some(Leave::Drain)),
                 Signal::LeaveNow => return Ok(Some(Leave::Now)),
             }
@@ -176,33 +217,108 @@ impl<'a> Control<'a> {
         Ok(None)
     }
 
-    /// Accepts what waits at a listener.
-    fn accept(&mut self, number: usize) {
-        while self.paused.is_none() {
-            let fd = &self.listeners.sockets[number].fd;
-            match acceptfrom_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok((fd, peer)) => self.welcome(fd, peer, number),
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
-                Err(error) => {
-                    log::warning(format_args!("no connection accepted: {error}"));
-                    // Out of descriptors or memory: until a connection closes there is no point in asking again.
-                    return self.pause();
-                }
+    fn reload(&mut self) {
+        // The files are read one after the other: the spare is enough for them.
+        drop(self.spare.take());
+        match self.shared.reload() {
+            Ok(()) => log::notice("reloaded"),
+            Err(error) => {
+                let text = error.to_string();
+                let lines: Vec<_> = text.lines().map(|line| format!("nothing reloaded: {line}")).collect();
+                log::lines(log::Level::Error, lines.join("\n"));
             }
+        }
+        self.spare = spare_descriptor();
+    }
+
+    fn accept_or_pause(&mut self, number: usize) {
+        // What was ready may have been paused since.
+        if self.paused.is_some() {
+            return;
+        }
+        let now = self.shared.clock.now();
+        match self.accept(number) {
+            Accepted::Enough => {}
+            Accepted::Full => self.pause(Pause { since: now, again: None }),
+            Accepted::Short => self.pause(Pause { since: now, again: Some(now + RETRY) }),
         }
     }
 
-    fn welcome(&mut self, fd: OwnedFd, peer: Option<SocketAddrAny>, number: usize) {
-        let gauges = &self.shared.gauges;
-        let limit = self.shared.settings.connections_max;
-        if gauges.current.load(Relaxed) >= limit {
-            gauges.rejected.fetch_add(1, Relaxed);
-            // A client that does not read this has gone, or will see the end.
-            let text = format!("{}\r\n", reply::error::TOO_MANY_CONNECTIONS);
-            let _told = send(&fd, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    /// Accepts what waits at a listener.
+    fn accept(&mut self, number: usize) -> Accepted {
+        for _ in 0..ACCEPTED_A_TURN {
+            if self.is_full() && !self.shared.settings.connections_max_fast {
+                return Accepted::Full;
+            }
+            let fd = &self.listeners.sockets[number].fd;
+            match acceptfrom_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((fd, peer)) => self.welcome(fd, peer, number),
+                Err(Errno::AGAIN) => return Accepted::Enough,
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                // The system looks for a descriptor before it looks whether anybody waits.
+                Err(_) if !is_readable(fd) => return Accepted::Enough,
+                Err(error) => {
+                    self.note_shortage(error);
+                    if !self.refuse_with_spare(error, number) {
+                        return Accepted::Short;
+                    }
+                }
+            }
+        }
+        Accepted::Enough
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.gauges.current.load(Relaxed) >= self.shared.settings.connections_max
+    }
+
+    /// Counts a failure to accept, and logs the first of a second.
+    fn note_shortage(&mut self, error: Errno) {
+        self.shared.gauges.accept_errors.fetch_add(1, Relaxed);
+        self.shortages.since_logged += 1;
+        let second = Some(self.shared.clock.seconds());
+        if self.shortages.logged == second {
             return;
         }
+        self.shortages.logged = second;
+        let help = if error == Errno::MFILE { "; raise `ulimit -n`" } else { "" };
+        match std::mem::take(&mut self.shortages.since_logged) {
+            1 => log::warning(format_args!("no connection accepted: {error}{help}")),
+            times => log::warning(format_args!(
+                "no connection accepted: {error}, {times} times since the last such line{help}"
+            )),
+        }
+    }
+
+    /// Tells a client that there is no room, in place of the spare descriptor. False: it waits in the backlog.
+    fn refuse_with_spare(&mut self, error: Errno, number: usize) -> bool {
+        let helps = matches!(error, Errno::MFILE | Errno::NFILE) && self.shared.settings.connections_max_fast;
+        if !helps || self.spare.take().is_none() {
+            return false;
+        }
+        // Another thread may have taken the place meanwhile; then the next attempt fails and finds no spare.
+        let accepted = acceptfrom_with(&self.listeners.sockets[number].fd, SocketFlags::CLOEXEC);
+        if let Ok((fd, _)) = &accepted {
+            self.refuse(fd);
+        }
+        drop(accepted);
+        self.spare = spare_descriptor();
+        true
+    }
+
+    /// Says that there is no room; the connection is closed by who has it.
+    fn refuse(&self, fd: &OwnedFd) {
+        self.shared.gauges.rejected.fetch_add(1, Relaxed);
+        // A client that does not read this has gone, or will see the end.
+        let text = format!("{}\r\n", reply::error::TOO_MANY_CONNECTIONS);
+        let _told = send(fd, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    fn welcome(&mut self, fd: OwnedFd, peer: Option<SocketAddrAny>, number: usize) {
+        if self.is_full() {
+            return self.refuse(&fd);
+        }
+        let gauges = &self.shared.gauges;
         let listener = Arc::clone(&self.infos[number]);
         let raw = fd.as_raw_fd();
         let worker = (self.accepted % self.shared.workers.len() as u64) as usize;
@@ -223,16 +339,13 @@ impl<'a> Control<'a> {
         gauges.most.fetch_max(current, Relaxed);
         self.shared.connections.lock().expect("nobody panics with it held").insert(raw, Arc::clone(&info));
         self.shared.workers[worker].tell(Message::Serve(info));
-        if current >= limit && !self.shared.settings.connections_max_fast {
-            self.pause();
-        }
     }
 
     /// Leaves new connections in the backlog.
-    fn pause(&mut self) {
+    fn pause(&mut self, pause: Pause) {
         self.shared.gauges.listen_disabled.fetch_add(1, Relaxed);
         self.shared.gauges.accepting.store(false, Relaxed);
-        self.paused = Some(self.shared.clock.now());
+        self.paused = Some(pause);
         for listener in &self.listeners.sockets {
             if let Err(error) = self.poller.remove(listener.fd.as_fd()) {
                 log::warning(format_args!("{}: {error}", listener.address));
@@ -240,21 +353,47 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Ends a pause when there is room.
-    fn go_on_accepting(&mut self) -> std::io::Result<()> {
-        let Some(since) = self.paused else { return Ok(()) };
-        let gauges = &self.shared.gauges;
-        if gauges.current.load(Relaxed) >= self.shared.settings.connections_max {
-            return Ok(());
+    /// How long to wait at most, so as to be back when it is time to accept again.
+    fn until_retry(&self, most: Duration) -> Duration {
+        let Some(again) = self.paused.and_then(|pause| pause.again) else { return most };
+        // The poller takes a time that has passed for none.
+        most.min(again.saturating_duration_since(self.shared.clock.now()) + Duration::from_millis(1))
+    }
+
+    /// Ends a pause when there is room. `woken`: a connection has closed.
+    fn go_on_accepting(&mut self, woken: bool) {
+        let Some(pause) = self.paused else { return };
+        let now = self.shared.clock.now();
+        if self.is_full() || pause.again.is_some_and(|again| !woken && now < again) {
+            return;
         }
-        let pause = self.shared.clock.now().saturating_duration_since(since);
-        gauges.listen_disabled_micros.fetch_add(pause.as_micros() as u64, Relaxed);
+        if self.spare.is_none() && self.shared.settings.connections_max_fast {
+            // With it all that wait can be told, and nobody waits without end.
+            self.spare = spare_descriptor();
+        }
+        // Those that wait first, and polled only once they are served: else it would wake for the same ones again.
+        for number in 0..self.listeners.sockets.len() {
+            match self.accept(number) {
+                Accepted::Enough => {}
+                Accepted::Full => return self.paused = Some(Pause { again: None, ..pause }),
+                Accepted::Short => return self.paused = Some(Pause { again: Some(now + RETRY), ..pause }),
+            }
+        }
+        for (token, listener) in self.listeners.sockets.iter().enumerate() {
+            match self.poller.add(&listener.fd, token as u64, Wish::Read) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    log::warning(format_args!("{}: {error}", listener.address));
+                    return self.paused = Some(Pause { again: Some(now + RETRY), ..pause });
+                }
+            }
+        }
+        let gauges = &self.shared.gauges;
+        let lasted = self.shared.clock.now().saturating_duration_since(pause.since);
+        gauges.listen_disabled_micros.fetch_add(lasted.as_micros() as u64, Relaxed);
         gauges.accepting.store(true, Relaxed);
         self.paused = None;
-        for (token, listener) in self.listeners.sockets.iter().enumerate() {
-            self.poller.add(&listener.fd, token as u64, Wish::Read)?;
-        }
-        Ok(())
     }
 
     /// Once a second, and more often while there is something to do: returns memory of what is dead.
@@ -269,6 +408,9 @@ impl<'a> Control<'a> {
         }
         if second_is_new {
             self.advise(now.ms);
+            if self.spare.is_none() {
+                self.spare = spare_descriptor();
+            }
         }
         self.last_tick = now.second;
         self.shared.engine.tick(now)
@@ -299,6 +441,16 @@ impl<'a> Control<'a> {
             }
         }
     }
+}
+
+/// A descriptor that stands for nothing; none if there is no other left.
+fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 fn peer_name(peer: Option<SocketAddr>, listener: &Address) -> String {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cattlegrid::log;
 use cattlegrid::options::{self, Command};
@@ -16,10 +17,10 @@ fn main() -> ExitCode {
 fn act(command: Command) -> ExitCode {
     match command {
         Command::Serve(settings) => match cattlegrid::serve(*settings) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => flushed(ExitCode::SUCCESS),
             Err(error) => {
                 log_lines(&error);
-                ExitCode::from(error.exit_status())
+                flushed(ExitCode::from(error.exit_status()))
             }
         },
         Command::Demo { keep } => done(cattlegrid::demo::demo(keep)),
@@ -41,6 +42,12 @@ fn act(command: Command) -> ExitCode {
     }
 }
 
+/// Gives the last lines of the log their time; whoever does not read them does not stop the end.
+fn flushed(status: ExitCode) -> ExitCode {
+    log::flush(Duration::from_secs(1));
+    status
+}
+
 fn done<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,7 +60,7 @@ fn done<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 
 /// A rule file can have several things wrong with it, each on a line.
 fn log_lines(error: &dyn std::fmt::Display) {
-    error.to_string().lines().for_each(log::error);
+    log::lines(log::Level::Error, error);
 }
 
 fn usage_error(error: &dyn std::fmt::Display) -> ExitCode {

@@ -120,7 +120,11 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
         ready.report()?;
     }
 
-    // 10. Threads.
+    // 10. Threads; first the one that writes the log, so that none of the others ever waits for standard error.
+    for listener in &listeners.sockets {
+        log::info(format_args!("listening on {}", listener.address));
+    }
+    log::start().map_err(io("starting the log's thread"))?;
     let shared = share(settings, auth, tls)?;
     let ended = control::run(&shared, listeners, signals);
 

@@ -78,6 +78,8 @@ pub(crate) struct Gauges {
     pub(crate) listen_disabled_micros: AtomicU64,
     pub(crate) accepting: AtomicBool,
     pub(crate) idle_kicks: AtomicU64,
+    /// Times that no connection could be accepted for lack of descriptors or memory.
+    pub(crate) accept_errors: AtomicU64,
     /// Bytes of large commands that have not arrived whole.
     pub(crate) partial_bytes: AtomicUsize,
 }
@@ -169,9 +171,7 @@ impl Shared {
             .map(|file| file.read_again().map(|newer| (file, newer)))
             .transpose()?;
         if let Some((file, newer)) = rule_file {
-            for line in file.needs_restart(&newer) {
-                log::warning(line);
-            }
+            log::lines(log::Level::Warning, file.needs_restart(&newer).join("\n"));
             self.engine
                 .set_rules(Some(newer.rules), &self.settings.protection.rules_config())
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;

@@ -176,6 +176,11 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("collected_in_haste", store.collected_in_haste);
     lines.stat("no_free_segment", store.no_free_segment);
     lines.stat("partial_bytes", turn.shared.gauges.partial_bytes.load(Relaxed));
+    lines.stat("accept_errors", turn.shared.gauges.accept_errors.load(Relaxed));
+    let log = crate::log::counts();
+    lines.stat("log_lines_written", log.written);
+    lines.stat("log_lines_dropped", log.dropped);
+    lines.stat("log_lines_limited", log.limited);
     lines.stat("clock", turn.shared.engine.shared().clock());
     rules::usage(lines, &turn.shared.engine, turn.now.ms);
 }

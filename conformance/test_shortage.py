@@ -1,0 +1,345 @@
+"""The system refuses: no descriptor is left, or nobody takes the log."""
+
+import contextlib
+import fcntl
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+
+import pytest
+
+from crowd import rule, write_rules
+from harness import Closed, Server, free_port, wait_until
+from test_operations import make_certificate, tls
+
+FULL = b"ERROR Too many open connections\r\n"
+
+
+def stuck_pipe():
+    """The writing end of a pipe that is full and that nobody reads, and the reading end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    # The last page too.
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+@pytest.fixture
+def spawn(binary, kind):
+    """Starts a server with standard error of its own."""
+    servers = []
+
+    def run(*args, stderr):
+        servers.append(Server(binary, kind, args, stderr=stderr))
+        return servers[-1]
+
+    yield run
+    for server in servers:
+        server.clean()
+
+
+def drain(reader, seconds=0.5):
+    """What is in a pipe, until nothing comes for so long."""
+    os.set_blocking(reader, False)
+    out, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            got = os.read(reader, 1 << 16)
+        except BlockingIOError:
+            time.sleep(0.01)
+            continue
+        if not got:
+            break
+        out, end = out + got, time.monotonic() + seconds
+    return out.lstrip(b"x").decode()
+
+
+def gauge(connection, name):
+    return int(connection.stats("cattlegrid")[name])
+
+
+# --- Descriptors -----------------------------------------------------------------------------------------------------
+
+
+def fill_up(server):
+    """Opens connections until there is no descriptor left; those that are served."""
+    out = []
+    while server.descriptors() < server.limit:
+        connection = server.raw()
+        connection.send(b"mn\r\n")
+        assert connection.until_mn() == b""
+        out.append(connection)
+    return out
+
+
+@pytest.fixture
+def short(start, request):
+    """A server that has room for ten connections more, and those connections."""
+    server = start("-t", 2, *getattr(request, "param", ()))
+    server.limit = server.limit_descriptors(10)
+    crowd = fill_up(server)
+    yield server, crowd
+    for connection in crowd:
+        connection.close()
+
+
+WAITING = pytest.mark.parametrize("short", [("-o", "no_maxconns_fast")], indirect=True)
+
+
+@pytest.mark.only_cattlegrid
+def test_without_descriptors_clients_are_told(short):
+    server, crowd = short
+    for _ in range(50):
+        with server.raw() as c:
+            assert c.closed() == FULL
+    assert int(crowd[0].stats()["rejected_connections"]) == 50
+    assert gauge(crowd[0], "accept_errors") == 50
+    assert crowd[0].set(b"k", b"v") == b"STORED" and crowd[-1].get(b"k") == b"v"
+    crowd.pop().close()
+
+    def served():
+        with server.raw() as c:
+            try:
+                return c.get(b"k") == b"v"
+            except Closed as end:
+                assert end.args[0] == FULL
+                return False
+
+    wait_until("a descriptor is free", served)
+
+
+@WAITING
+def test_without_descriptors_a_waiting_client_costs_nothing(short):
+    """It is served as soon as a connection closes; the server neither spins nor fills the log meanwhile."""
+    server, crowd = short
+    with server.raw() as c:
+        c.send(b"set k 0 0 1\r\nv\r\n")
+        time.sleep(0.3)  # so that it is in the backlog and was seen there
+        cpu, log = server.cpu_seconds(), os.path.getsize(server.log_path)
+        time.sleep(2)
+        cpu, log = server.cpu_seconds() - cpu, os.path.getsize(server.log_path) - log
+        assert cpu < 0.2, f"{cpu:.2f} s of processor time in 2 s"
+        assert log < 400, f"{log} bytes of log in 2 s"
+        crowd.pop().close()
+        closed = time.monotonic()
+        assert c.line() == b"STORED"
+        assert time.monotonic() - closed < 1
+    wait_until("accepting again", lambda: crowd[0].stats()["accepting_conns"] == "1")
+    stats = crowd[0].stats()
+    assert int(stats["listen_disabled_num"]) >= 1
+    assert int(stats["time_in_listen_disabled_us"]) > 2_000_000
+
+
+@pytest.mark.only_cattlegrid
+@WAITING
+def test_a_descriptor_that_no_connection_has_freed(short):
+    server, crowd = short
+    with server.raw() as c:
+        c.send(b"mn\r\n")
+        wait_until("it was tried to accept", lambda: gauge(crowd[0], "accept_errors") > 1)
+        assert crowd[0].stats()["accepting_conns"] == "0"
+        _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.limit + 5, hard))
+        freed = time.monotonic()
+        assert c.until_mn() == b""
+        assert time.monotonic() - freed < 1
+        wait_until("accepting again", lambda: crowd[0].stats()["accepting_conns"] == "1")
+    lines = server.log().count("no connection accepted")
+    assert 1 <= lines <= 10
+
+
+@pytest.mark.only_cattlegrid
+def test_the_spare_descriptor_comes_back(short):
+    """Lost while there was none to be had, it is the first that is taken again: else clients would wait without end."""
+    server, crowd = short
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (5, hard))
+    server.signal(signal.SIGHUP)
+    wait_until("its place is given up", lambda: server.descriptors() == server.limit - 1)
+    with server.raw() as c:
+        c.send(b"mn\r\n")
+        wait_until("it was tried to accept", lambda: gauge(crowd[0], "accept_errors") > 1)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.limit, hard))
+        assert c.closed() == FULL
+    with server.raw() as c:
+        assert c.closed() == FULL
+    crowd.pop().close()
+    wait_until("accepting", lambda: crowd[0].stats()["accepting_conns"] == "1")
+    wait_until("one place is free", lambda: server.descriptors() == server.limit - 1)
+    with server.raw() as c:
+        assert c.get(b"k") is None
+
+
+@pytest.mark.only_cattlegrid
+def test_files_are_read_again_without_descriptors(start, open_dir):
+    """SIGHUP has the descriptor that is kept back; the command, on another thread, is told why not. Nothing is lost."""
+    make_certificate(open_dir)
+    rules = write_rules(open_dir, rule("page:{id}"))
+    files = f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem"
+    server = start("-t", 2, "--config", rules, "-Z", "-o", files, "-l", f"notls:127.0.0.1:{free_port()},127.0.0.1:{free_port()}")
+    server.limit = server.limit_descriptors(6)
+    crowd = fill_up(server)
+
+    def patterns():
+        return [value for name, value in crowd[0].stats("rules").items() if name.endswith(":match")]
+
+    assert patterns() == ["page:{id}"]
+    crowd[0].send(b"refresh_certs\r\n")
+    assert b"Too many open files" in crowd[0].line()
+    with open(rules, "w") as f:
+        f.write(rule("other:{id}"))
+    server.signal(signal.SIGHUP)
+    wait_until("the rules are read again", lambda: patterns() == ["other:{id}"])
+    with server.raw() as c:
+        assert c.closed() == FULL, "the spare descriptor is back"
+    for connection in crowd:
+        connection.close()
+    server.port = server.ports[1][1]
+    with tls(server) as c:
+        assert c.set(b"k", b"v") == b"STORED"
+
+
+# --- The log ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.only_cattlegrid
+def test_a_stuck_log_stops_nobody(spawn):
+    """Every thread logs more than the pipe and the queue hold; all are answered, and SIGTERM ends the server."""
+    reader, writer = os.pipe()
+    server = spawn("-t", 2, "-vv", stderr=writer)
+    os.close(writer)
+    slowest = 0.0
+    with server.raw() as c:
+        began = time.monotonic()
+        while gauge(c, "log_lines_dropped") < 1000:
+            assert time.monotonic() - began < 40, "not dropped"
+            for _ in range(200):
+                since = time.monotonic()
+                with server.raw() as d:
+                    d.send(b"cache_memlimit 64\r\nmn\r\n")
+                    assert d.line() == b"OK"
+                slowest = max(slowest, time.monotonic() - since)
+        assert slowest < 2
+        assert c.set(b"k", b"v") == b"STORED"
+        before = gauge(c, "log_lines_written")
+        text = drain(reader)
+        assert "lines of the log were dropped here" in text and "more lines like this one were left out" in text
+        assert gauge(c, "log_lines_written") > before, "what was queued came as soon as there was room"
+        dropped = gauge(c, "log_lines_dropped")
+        wait_until("stuck again", lambda: [server.raw().close() for _ in range(200)] and gauge(c, "log_lines_dropped") > dropped, 40)
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < 5
+    assert all(re.match("cattlegrid: .|$", line) for line in drain(reader).split("\n")), "whole lines"
+    os.close(reader)
+
+
+@pytest.mark.only_cattlegrid
+def test_a_start_and_an_end_with_a_stuck_log(spawn, binary):
+    reader, writer = stuck_pipe()
+    began = time.monotonic()
+    server = spawn("-t", 1, "-v", stderr=writer)
+    with server.raw() as c:
+        for _ in range(5):
+            c.send(b"cache_memlimit 64\r\n")
+            assert c.line() == b"OK"
+        assert c.set(b"k", b"v") == b"STORED"
+    assert server.stop() == 0
+    assert time.monotonic() - began < 10
+    refused = subprocess.Popen([binary, "-p", "no-number"], stderr=writer, stdin=subprocess.DEVNULL)
+    assert refused.wait(10) == 2, "a usage error ends, too"
+    os.close(writer)
+    os.close(reader)
+
+
+@pytest.mark.only_cattlegrid
+@pytest.mark.parametrize("gone", ["closed", "full"])
+def test_a_log_that_fails(spawn, gone):
+    """Standard error has no reader any more, or its disk is full: nothing but the log is lost, and nothing spins."""
+    if gone == "full":
+        writer = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+    server = spawn("-t", 1, stderr=writer)
+    os.close(writer)
+    with server.raw() as c:
+        for _ in range(20):
+            c.send(b"cache_memlimit 64\r\n")
+            assert c.line() == b"OK"
+        wait_until("the lines are counted", lambda: gauge(c, "log_lines_dropped") >= 10)
+        assert gauge(c, "log_lines_written") == 0
+        cpu = server.cpu_seconds()
+        time.sleep(2)
+        assert server.cpu_seconds() - cpu < 0.1
+        assert c.get(b"k") is None
+    assert server.stop() == 0
+
+
+@pytest.mark.only_cattlegrid
+def test_a_nonblocking_standard_error_loses_nothing(spawn):
+    """The description is shared with who started the server, and may not block. It stays as it is."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 16384)
+    os.set_blocking(writer, False)
+    server = spawn("-t", 1, "-vv", stderr=writer)
+    for _ in range(500):
+        server.raw().close()
+    time.sleep(0.2)  # the pipe is full
+    text = drain(reader, 1)
+    assert server.stop() == 0
+    text += drain(reader)
+    assert text.count(" opened ") == text.count(" closed ") >= 500
+    assert "dropped" not in text
+    assert not os.get_blocking(writer)
+    os.close(writer)
+
+
+@pytest.mark.only_cattlegrid
+def test_lines_of_one_kind_are_limited(start):
+    """What clients can bring about does not fill a disk: ten lines a second of a kind, and how many more there were."""
+    server = start()
+    began = time.monotonic()
+    with server.raw() as c:
+        for _ in range(5000):
+            c.send(b"cache_memlimit 64\r\n")
+            assert c.line() == b"OK"
+        limited = gauge(c, "log_lines_limited")
+        seconds = time.monotonic() - began + 2
+        assert limited >= 5000 - 10 * seconds
+
+    def counted():
+        more = re.findall(r"^cattlegrid: (\d+) more lines like this one were left out: memory limit is now", server.log(), re.M)
+        return sum(map(int, more)) == limited
+
+    wait_until("the lines left out are counted in the log", counted)
+    assert server.log().count("cattlegrid: memory limit is now") == 5000 - limited
+    for _ in range(15):
+        with server.raw() as c:
+            c.send(b"cache_memlimit 65\r\n")
+            assert c.line() == b"OK"
+    server.stop()
+    assert server.log().count("65 MiB") >= 11, "those of the last second are said at the end"
+
+
+@pytest.mark.only_cattlegrid
+def test_the_log_keeps_its_order(start, open_dir):
+    rules = write_rules(open_dir, rule("page:{id}"))
+    server = start("--config", rules, "-v")
+    listening = server.log().index("listening on")
+    with open(rules, "w") as f:
+        f.write("".join(f'[[rule]]\nmatch = "{{broken{i}"\n' for i in range(30)))
+    server.signal(signal.SIGHUP)
+    wait_until("every mistake is a line", lambda: server.log().count("nothing reloaded: ") == 30)
+    places = [int(n) for n in re.findall(r"nothing reloaded: .*\{broken(\d+)", server.log())]
+    assert places == list(range(30))
+    assert listening < server.log().index("nothing reloaded")
