@@ -2,11 +2,13 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 
 import pytest
 
-from harness import MIB, Raw, allow_files, wait_until
+from harness import MIB, Raw, allow_files, free_port, wait_until
+from test_operations import make_certificate
 
 pytestmark = pytest.mark.only_cattlegrid
 
@@ -183,6 +185,66 @@ def test_the_longest_silent_gives_way_after_ten_seconds(start):
     assert replies.count(NO_MEMORY) == int(own["uploads_displaced"]) + int(own["uploads_refused"]) - 1
     assert replies.count(b"STORED") > 1000
     assert 2 <= int(own["uploads_displaced"]) <= 20
+
+
+def test_a_refused_store_behind_a_held_get_is_answered_in_its_place(start, tmp_path):
+    """The get of the same key is answered first, whether it waited or not, and the set's lease passes on."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nmatch = "page:{id}"\nhold = "60s"\nhold_many = "60s"\nhold_behind = "60s"\nlease = "60s"\n')
+    tmp_path.chmod(0o755)
+    server, clients = full_server(start, "--config", str(rules), "-u", "root")
+    with server.raw() as holder, server.raw() as c, server.raw() as other:
+        holder.send(b"get page:1\r\n")
+        assert holder.line() == b"END"
+        other.send(b"get page:1\r\n")
+        wait_until("one is held", lambda: server.stats("cattlegrid")["held"] == "1")
+        before = refusals(server)
+        first, rest = large(b"page:1", 200_000)
+        c.send(b"get page:1\r\n" + first)
+        wait_until("it was refused", lambda: refusals(server) > before)
+        c.send(rest + b"get bob\r\n")
+        want = b"END\r\n" + NO_MEMORY + b"\r\nVALUE bob 0 %d\r\n%s\r\nEND\r\n" % (len(BOB), BOB)
+        assert c.exactly(len(want)) == want
+        assert other.line() == b"END", "it computes now"
+        assert server.stats("rules")["1:promoted_invalidated"] == "1"
+    for c in clients:
+        c.close()
+
+
+def test_over_tls(start, open_dir):
+    """Refusals in the middle of a block and of a line, on encrypted connections."""
+    make_certificate(open_dir)
+    encrypted, plain = free_port(), free_port()
+    server = start(
+        "-m", "256", "-c", "4096", "-l", f"127.0.0.1:{encrypted},notls:127.0.0.1:{plain}", "-Z",
+        "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem",
+    )
+    server.port = plain
+    clients = stall(server, 1030, 66_000)
+    with server.raw() as c:
+        assert c.set(b"alice", ALICE) == b"STORED" and c.set(b"bob", BOB) == b"STORED"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def connect():
+        return Raw(context.wrap_socket(socket.create_connection(("127.0.0.1", encrypted), 5)))
+
+    for form, answered in ((b"set %s 0 0 %d noreply", False), (b"ms %s %d q", True)):
+        with connect() as c:
+            before = refusals(server)
+            first, rest = large(b"alice", 200_000, form)
+            c.send(first)
+            wait_until("it was refused", lambda: refusals(server) > before)
+            c.send(rest + b"get alice bob\r\n")
+            want = (NO_MEMORY + b"\r\n" if answered else b"") + b"VALUE bob 0 %d\r\n%s\r\nEND\r\n" % (len(BOB), BOB)
+            assert c.exactly(len(want)) == want
+    with connect() as c:
+        # Refused with its last bytes, so that nothing is on its way when the connection closes.
+        c.send((b"get bob " + b"absent " * 10_000)[:70_000])
+        assert c.line() == b"SERVER_ERROR out of memory reading request"
+        assert c.closed() == b""
+    for c in clients:
+        c.close()
 
 
 def test_many_clients_that_send_are_served_while_others_stall(start):

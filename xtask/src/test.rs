@@ -184,7 +184,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        shows: "20 s of random input to each parser and to the store",
+        shows: "20 s of random input to each parser, to the store and to connections",
         minutes: 25,
         steps: &[
             Step {
@@ -226,6 +226,17 @@ const STAGES: &[Stage] = &[
                 "store",
                 "--",
                 "-max_total_time=20",
+                "-verbosity=0",
+                "-print_funcs=0",
+            ]),
+            fuzz(&[
+                "cargo",
+                "fuzz",
+                "run",
+                "connection",
+                "--",
+                "-max_total_time=20",
+                "-max_len=8192",
                 "-verbosity=0",
                 "-print_funcs=0",
             ]),

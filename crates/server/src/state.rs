@@ -93,6 +93,7 @@ pub(crate) struct Gauges {
 
 /// Limits of connections that are no options. Tests lower them, so that they are reached.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_field_names, reason = "the unit comes last")]
 pub(crate) struct Caps {
     /// A command of which this many bytes have arrived in part is an upload. Above
     /// [`cattlegrid_protocol::LINE_MAX`], so that an upload that has not ended its line is a `get`.

@@ -90,18 +90,16 @@ impl Connection {
             // It failed meanwhile.
             return;
         }
-        match parse_from(&input, scanned, &turn.shared.limits) {
-            Parsed::Incomplete { block: Some(refused), .. } => {
-                turn.shared.uploads.count(displaced, false);
-                self.refused(&refused, turn);
-            }
-            _ => {
-                turn.shared.uploads.count(displaced, true);
-                self.info.last_command.store(turn.now.second, Relaxed);
-                reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
-                crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer));
-                self.close(Reason::Error);
-            }
+        let parsed = parse_from(&input, scanned, &turn.shared.limits);
+        if let Parsed::Incomplete { block: Some(refused), .. } = parsed {
+            turn.shared.uploads.count(displaced, false);
+            self.refused(&refused, turn);
+        } else {
+            turn.shared.uploads.count(displaced, true);
+            self.info.last_command.store(turn.now.second, Relaxed);
+            reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
+            crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer));
+            self.close(Reason::Error);
         }
         self.publish(turn);
     }

@@ -112,9 +112,14 @@ impl Client {
             && !self.half_closed
     }
 
+    /// Whether it sends more commands.
+    pub(super) fn may_ask(&self) -> bool {
+        !self.half_closed && !self.closing && self.asked.len() <= 40
+    }
+
     /// Decides on a command; sends nothing yet.
     pub(super) fn command(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
-        if self.half_closed || self.closing || self.asked.len() > 40 {
+        if !self.may_ask() {
             return;
         }
         match choices.below(16) {
@@ -160,7 +165,7 @@ impl Client {
     }
 
     fn meta_get(&mut self, choices: &mut Choices<'_>) {
-        let (key, word, base64) = key(choices, KEYS.len());
+        let (key, word, base64) = key(choices);
         let quiet = choices.below(3) == 0;
         let opaque = self.opaque();
         let q = if quiet { " q" } else { "" };
@@ -192,8 +197,29 @@ impl Client {
         self.ask_with(&line, &value, What::Store { verb, key, serial, noreply, too_large });
     }
 
+    /// A small value, which a refusal of the next one must remove.
+    pub(super) fn set_small(&mut self, key: usize, book: &mut Book) {
+        let mut value = Vec::new();
+        let serial = book.write(key, 0, &mut value);
+        let line = format!("set {} 0 0 {}", KEYS[key].0, value.len());
+        let what = What::Store { verb: "set", key, serial, noreply: false, too_large: false };
+        self.ask_with(&line, &value, what);
+    }
+
+    /// One key.
+    pub(super) fn get_one(&mut self, key: usize) {
+        self.ask(format!("get {}\r\n", KEYS[key].0).as_bytes(), What::Get([key].into()));
+    }
+
     fn meta_set(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
-        let (key, word, base64) = key(choices, UNWRITTEN);
+        let key = choices.below(UNWRITTEN as u64) as usize;
+        self.meta_set_of(key, choices, book);
+    }
+
+    /// `ms` in any form.
+    pub(super) fn meta_set_of(&mut self, key: usize, choices: &mut Choices<'_>, book: &mut Book) {
+        let (plain, base64) = KEYS[key];
+        let (word, base64) = if choices.below(2) == 0 { (plain, "") } else { (base64, " b") };
         let mode = choices.one_of(&["", "", "MS", "ME", "MR", "MA", "MP", "C1"]);
         let quiet = choices.below(2) == 0;
         let (value, serial, too_large) = value(choices, book, key);
@@ -207,7 +233,7 @@ impl Client {
     }
 
     fn delete(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
-        let (key, word, base64) = key(choices, KEYS.len());
+        let (key, word, base64) = key(choices);
         book.deletes += 1;
         if !base64.is_empty() || choices.below(2) == 0 {
             self.ask(format!("md {word}{base64}\r\n").as_bytes(), What::Delete { key, noreply: false });
@@ -226,7 +252,10 @@ impl Client {
             1 => self.ask(format!("incr n {by} noreply\r\n").as_bytes(), What::Silent),
             2 => self.ask(b"decr n 1\r\n", What::Line(&["NOT_FOUND", NUMBER])),
             _ => {
-                self.ask(format!("incr n {by}\r\n").as_bytes(), What::Line(&["NOT_FOUND", NUMBER, NO_MEMORY]))
+                self.ask(
+                    format!("incr n {by}\r\n").as_bytes(),
+                    What::Line(&["NOT_FOUND", NUMBER, NO_MEMORY]),
+                );
             }
         }
     }
@@ -410,7 +439,6 @@ impl Asked {
         let one_of = |all: &[&str]| all.contains(&line.split(' ').next().unwrap_or_default());
         // A refusal comes as soon as the line is there, everything else when all is.
         let fits = match &self.what {
-            What::Silent => return Match::None,
             What::Get(_) => unreachable!("matched above"),
             What::MetaGet { key, opaque, quiet } => {
                 let mut words = line.split(' ');
@@ -430,7 +458,9 @@ impl Asked {
                     _ => false,
                 }
             }
-            What::Store { noreply: true, .. } | What::Delete { noreply: true, .. } => return Match::None,
+            What::Silent | What::Store { noreply: true, .. } | What::Delete { noreply: true, .. } => {
+                return Match::None;
+            }
             What::Store { too_large, verb, .. } => {
                 refused(*too_large)
                     || !too_large
@@ -526,8 +556,8 @@ fn blank(choices: &mut Choices<'_>, chosen: bool) -> &'static str {
 }
 
 /// A key, as it is sent, and the flag that says how.
-fn key(choices: &mut Choices<'_>, below: usize) -> (usize, &'static str, &'static str) {
-    let key = choices.below(below as u64) as usize;
+fn key(choices: &mut Choices<'_>) -> (usize, &'static str, &'static str) {
+    let key = choices.below(KEYS.len() as u64) as usize;
     let (plain, base64) = KEYS[key];
     if choices.below(2) == 0 { (key, plain, "") } else { (key, base64, " b") }
 }

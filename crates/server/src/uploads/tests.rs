@@ -190,7 +190,7 @@ proptest! {
         let (mut now_ms, mut order) = (0, 0);
         for (connection, address, kib, passes, what) in steps {
             now_ms += passes;
-            let token = connection * 4 + address as u64;
+            let token = connection * 4 + u64::from(address.unsigned_abs());
             if what == 0 {
                 if plain.remove(&token).is_some() {
                     w.end(token);
