@@ -271,3 +271,22 @@ def test_many_clients_that_send_are_served_while_others_stall(start):
     assert not failures
     for c in stalled:
         c.close()
+
+
+def test_nothing_is_an_upload_before_login(start, open_dir):
+    """Who has not logged in takes no memory: a large block is refused at once, and what stands in it are commands to refuse."""
+    with open(f"{open_dir}/users", "w") as f:
+        f.write("alice:secret\n")
+    server = start("-Y", f"{open_dir}/users")
+    with server.raw() as known, server.raw() as c, server.raw() as half:
+        known.send(b"set auth 0 0 12\r\nalice secret\r\n")
+        assert known.line() == b"STORED"
+        c.send(b"set k 0 0 1000000\r\n")
+        assert c.line() == b"CLIENT_ERROR unauthenticated"
+        half.send(b"set auth 0 0 4000\r\n" + b"x" * 3900)
+        c.send(b"y" * 4000)
+        stats = known.stats("cattlegrid")
+        assert (stats["partial_bytes"], stats["uploads_refused"]) == ("0", "0")
+        with contextlib.suppress(ConnectionError):
+            c.send(b"y" * 200_000)
+        assert c.closed() == b""
