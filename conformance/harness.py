@@ -18,6 +18,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
+MIB = 1 << 20
+
 ITEM_MAX = 1 << 20
 """Largest item (`-I`) by default: 1 MiB, of which memcached takes its item header and the key."""
 

@@ -169,6 +169,28 @@ def test_store_without_memory(start):
         assert c.stats()["evictions"] == "0"
 
 
+def test_noreply_without_memory_is_silent(start):
+    """With -M: errors are not said either, only `set` drops the old value, and every later reply is the right one."""
+    server = start("-M", "-m", "16")
+    with server.raw() as c:
+        for key in (b"a", b"b", b"n"):
+            assert c.set(key, b"1") == b"STORED"
+        value = b"x" * 100_000
+        assert any(c.set(b"k%d" % i, value) != b"STORED" for i in range(1000))
+        size = b" 0 0 %d noreply\r\n" % len(value) + value + b"\r\n"
+        before = int(c.stats()["store_no_memory"])
+        c.send(b"replace a" + size + b"add new" + size + b"set b" + size + b"get a b n new\r\n")
+        assert c.until(b"END\r\n") == b"VALUE a 0 1\r\n1\r\nVALUE n 0 1\r\n1\r\nEND\r\n"
+        assert int(c.stats()["store_no_memory"]) == before + 3
+        # A number that grows is written anew.
+        for i in range(200_000):
+            c.send(b"set n%d 0 0 1 noreply\r\n9\r\n" % i if i % 100 else b"set n%d 0 0 1\r\n9\r\n" % i)
+            if i % 100 == 0 and c.line() != b"STORED":
+                break
+        c.send(b"".join(b"incr n%d 1000000000000000000 noreply\r\n" % j for j in range(i)) + b"get a\r\n")
+        assert c.until(b"END\r\n") == b"VALUE a 0 1\r\n1\r\nEND\r\n"
+
+
 class Witness(threading.Thread):
     """Another client that asks all the time; `slowest` is its longest wait, `wrong` what it got otherwise."""
 

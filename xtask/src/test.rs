@@ -229,7 +229,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        shows: "20 s of random input to each parser, to the store and to the herd",
+        shows: "20 s of random input to each parser, to the store, the herd and connections",
         minutes: 25,
         steps: &[
             Step {
@@ -247,6 +247,7 @@ const STAGES: &[Stage] = &[
             fuzz!("text", "-dict=fuzz/protocol.dict"),
             fuzz!("meta", "-dict=fuzz/protocol.dict"),
             fuzz!("store"),
+            fuzz!("connection", "-max_len=8192"),
             fuzz!("frames"),
             fuzz!("jsonl"),
             fuzz!("herd", "-len_control=0", "-max_len=2000"),

@@ -179,7 +179,7 @@ impl Engine {
             lock.release();
             huge = self.huge_value(data);
             if huge.is_none() {
-                Self::refuse(request, hash, lock, cx);
+                self.refuse(request, hash, lock, cx);
                 return None;
             }
         }
@@ -279,12 +279,14 @@ impl Engine {
         }
     }
 
-    /// Removes a key whose new value was refused, so that the old one is not taken for it.
-    pub fn invalidate(&self, key: &[u8], cx: &mut Context<'_>) {
+    /// Removes a key whose new value was refused, so that the old one is not taken for it. `token`: the number of the
+    /// miss that the value was computed for, if the client named it.
+    pub fn invalidate(&self, key: &[u8], token: Option<u64>, cx: &mut Context<'_>) {
         let hash = self.hasher.hash(key);
-        let mut shard = self.lock(self.shard_number(hash));
-        shard.refused(&Write::set(key, hash, &[]), cx);
-        shard.invalidate(key, hash, cx);
+        let write = Write::refused(key, hash, token);
+        let mut lock = self.shard_lock();
+        lock.shard(hash).refused(&write, cx);
+        self.admit_all(&mut lock, cx.now.ms, cx.wakes);
     }
 
     /// Pages for a value too long for the log; evicts from the fullest shards to get them.
@@ -328,8 +330,8 @@ impl Engine {
         freed
     }
 
-    /// No pages for a value: say so, and drop the old one.
-    fn refuse(request: &Request<'_>, hash: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+    /// No pages for a value: say so, and drop the old one where it could be taken for the new one.
+    fn refuse(&self, request: &Request<'_>, hash: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         cx.counters.store_no_memory.add(1);
         let quiet = matches!(request, Request::Store(store) if store.noreply);
         if !quiet {
@@ -339,19 +341,15 @@ impl Engine {
             );
         }
         let write = match request {
-            Request::Store(store) => Write::set(store.key, hash, &[]),
-            Request::MetaSet(meta, _) if meta.set.has(b'C') => Write {
-                mode: Mode::Cas,
-                compare: meta.set.compare_cas,
-                takes_token: true,
-                ..Write::set(meta.key.bytes(), hash, &[])
-            },
-            Request::MetaSet(meta, _) => Write::set(meta.key.bytes(), hash, &[]),
+            Request::Store(store) => Write { mode: Mode::of(store.verb), ..Write::set(store.key, hash, &[]) },
+            Request::MetaSet(meta, _) => {
+                let token = meta.set.has(b'C').then_some(meta.set.compare_cas);
+                Write::refused(meta.key.bytes(), hash, token)
+            }
             _ => unreachable!("only these have a value"),
         };
-        let shard = lock.shard(hash);
-        shard.refused(&write, cx);
-        shard.invalidate(write.key, hash, cx);
+        lock.shard(hash).refused(&write, cx);
+        self.admit_all(lock, cx.now.ms, cx.wakes);
     }
 
     pub(crate) fn allows_flush(&self) -> bool {

@@ -380,11 +380,21 @@ impl Shard {
         }
     }
 
-    /// A write of a key under a rule was refused: its miss, if it had one, will not be filled any more.
+    /// A write was refused: the miss that it would have filled, if its key is under a rule, will not be filled any
+    /// more. The old value goes where it could be taken for the new one: after a `set`, and after an `ms` in any mode, as
+    /// in memcached. Otherwise a lease passes to the next waiter, and the value stays.
     pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
-        let Some(ruled) = self.rule_of(write.key) else { return };
-        let fill = self.fill_of(write, None, &ruled, cx);
-        self.consume(write.hash, fill, cx);
+        let mut by = None;
+        if let Some(ruled) = self.rule_of(write.key) {
+            let fill = self.fill_of(write, None, &ruled, cx);
+            by = (fill != Fill::No).then(|| filler(write.hash, fill, cx));
+            self.consume(write.hash, fill, cx);
+        }
+        if write.mode == Mode::Set || write.takes_token {
+            self.invalidate(write.key, write.hash, cx);
+        } else if let Some(by) = by {
+            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.dropped(write.hash, by, herd_cx));
+        }
     }
 
     /// Deletes a key under a rule. Returns the size of the value that readers could have seen.

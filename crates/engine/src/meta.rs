@@ -27,7 +27,7 @@ impl Shard {
             let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
             let stub = Attributes { accessed: cx.now.second, cas, stamp, ..Attributes::default() };
             if self.store.put(hash, key, &stub, NewValue::Inline([&[], &[]])).is_err() {
-                return self.no_room(key.len() + 64, cx);
+                return self.no_room(key.len() + 64, false, cx);
             }
             created = true;
             found = self.find(hash, key, cx);
@@ -189,7 +189,7 @@ impl Shard {
             Outcome::NotStored => (reply::NS, 0, data.len()),
             Outcome::Exists => (reply::EX, 0, data.len()),
             Outcome::NotFound => (reply::NF, 0, data.len()),
-            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, cx),
+            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, false, cx),
         };
         cx.counters.cmd_meta.add(1);
         if flags.has(b'q') && status == reply::HD {
@@ -229,7 +229,7 @@ impl Shard {
             Some(found) => {
                 let size = self.store.item(found).value_len();
                 if !self.invalidate_item(meta, hash, found, cx) {
-                    return self.no_room(key.len() + 64, cx);
+                    return self.no_room(key.len() + 64, false, cx);
                 }
                 cx.counters.delete_hits.add(1);
                 cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
@@ -324,7 +324,7 @@ impl Shard {
                 let initial = if flags.has(b'J') { flags.initial } else { 0 };
                 match self.vivify_number(key, hash, initial, explicit_cas, cx) {
                     Some(found) => (initial, found),
-                    None => return self.no_room(key.len() + 64, cx),
+                    None => return self.no_room(key.len() + 64, false, cx),
                 }
             }
             Sum::NotFound => return meta_arith_failed(reply::NF, meta, cx),
@@ -334,7 +334,7 @@ impl Shard {
                 reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
                 return Flow::Replied;
             }
-            Sum::NoRoom => return self.no_room(key.len() + 64, cx),
+            Sum::NoRoom => return self.no_room(key.len() + 64, false, cx),
         };
         cx.counters.cmd_meta.add(1);
         let mut expiry = None;

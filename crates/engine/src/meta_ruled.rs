@@ -339,7 +339,7 @@ impl Shard {
                     if flags.has(b'I') || flags.has(b'x') {
                         self.answer_all_own_waits(hash, cx);
                         if !self.invalidate_item(meta, hash, found, cx) {
-                            return self.no_room(key.len() + 64, cx);
+                            return self.no_room(key.len() + 64, false, cx);
                         }
                         if flags.has(b'I') {
                             self.soften(key, hash, cx);

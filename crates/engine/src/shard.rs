@@ -158,13 +158,15 @@ impl Shard {
         if self.shared.hide_cas { 0 } else { cas }
     }
 
-    /// No room for so many bytes: come again, or say so.
-    pub(crate) fn no_room(&mut self, bytes: usize, cx: &mut Context<'_>) -> Flow {
+    /// No room for this many bytes: come again, or say so, but not to who wants no reply (`noreply`).
+    pub(crate) fn no_room(&mut self, bytes: usize, noreply: bool, cx: &mut Context<'_>) -> Flow {
         if !self.insist {
             return Flow::NeedsRoom(bytes);
         }
         cx.counters.store_no_memory.add(1);
-        reply::line(&mut cx.out.bytes, reply::error::OUT_OF_MEMORY);
+        if !noreply {
+            reply::line(&mut cx.out.bytes, reply::error::OUT_OF_MEMORY);
+        }
         Flow::Replied
     }
 

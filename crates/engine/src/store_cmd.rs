@@ -73,6 +73,13 @@ impl<'a> Write<'a> {
             tags: TagList::new(),
         }
     }
+
+    /// A `set` or `ms` that was refused. `token`: the `C` of an `ms`.
+    pub(crate) fn refused(key: &'a [u8], hash: u64, token: Option<u64>) -> Self {
+        let mode = if token.is_some() { Mode::Cas } else { Mode::Set };
+        let (compare, takes_token) = (token.unwrap_or(0), token.is_some());
+        Self { mode, compare, takes_token, ..Self::set(key, hash, &[]) }
+    }
 }
 
 /// What became of a write.
@@ -108,16 +115,9 @@ impl Shard {
         huge: Option<Arc<HugeValue>>,
         cx: &mut Context<'_>,
     ) -> Flow {
-        let (mode, compare) = match request.verb {
-            StoreVerb::Set => (Mode::Set, 0),
-            StoreVerb::Add => (Mode::Add, 0),
-            StoreVerb::Replace => (Mode::Replace, 0),
-            StoreVerb::Append => (Mode::Append, 0),
-            StoreVerb::Prepend => (Mode::Prepend, 0),
-            StoreVerb::Cas(cas) => (Mode::Cas, cas),
-        };
+        let compare = if let StoreVerb::Cas(cas) = request.verb { cas } else { 0 };
         let write = Write {
-            mode,
+            mode: Mode::of(request.verb),
             huge,
             flags: request.flags,
             expiry: cx.now.expiry(request.exptime),
@@ -129,7 +129,7 @@ impl Shard {
             Outcome::NotStored => reply::NOT_STORED,
             Outcome::Exists => reply::EXISTS,
             Outcome::NotFound => reply::NOT_FOUND,
-            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, cx),
+            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, request.noreply, cx),
         };
         if !request.noreply {
             cx.out.bytes.extend_from_slice(text);
@@ -176,12 +176,17 @@ impl Shard {
         outcome
     }
 
-    /// A write for which there is no room: the old value must not pass for the new one.
-    pub(crate) fn refuse(&mut self, write: &Write<'_>, bytes: usize, cx: &mut Context<'_>) -> Flow {
-        let flow = self.no_room(bytes, cx);
+    /// A write for which there is no room: says so, unless under `noreply`.
+    pub(crate) fn refuse(
+        &mut self,
+        write: &Write<'_>,
+        bytes: usize,
+        noreply: bool,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let flow = self.no_room(bytes, noreply, cx);
         if matches!(flow, Flow::Replied) {
             self.refused(write, cx);
-            self.invalidate(write.key, write.hash, cx);
             cx.note(Interest::MUTATIONS, write.key, || EventKind::Store {
                 status: "no_memory",
                 command: write.mode.name(),
@@ -319,7 +324,7 @@ impl Shard {
                 }
                 return Flow::Replied;
             }
-            Sum::NoRoom => return self.no_room(arith.key.len() + 64, cx),
+            Sum::NoRoom => return self.no_room(arith.key.len() + 64, arith.noreply, cx),
         };
         if !arith.noreply {
             cx.out.bytes.extend_from_slice(out);
@@ -402,6 +407,18 @@ impl Shard {
 const SCRATCH_MAX: usize = 256 << 10;
 
 impl Mode {
+    /// That of a classic command.
+    pub(crate) fn of(verb: StoreVerb) -> Self {
+        match verb {
+            StoreVerb::Set => Self::Set,
+            StoreVerb::Add => Self::Add,
+            StoreVerb::Replace => Self::Replace,
+            StoreVerb::Append => Self::Append,
+            StoreVerb::Prepend => Self::Prepend,
+            StoreVerb::Cas(_) => Self::Cas,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Set => "set",

@@ -326,6 +326,76 @@ fn without_evictions_a_full_server_says_so_and_forgets_the_old_value() {
     assert_eq!(c.set("huge", &huge), refused);
 }
 
+/// As memcached: only `set`, and `ms` in any mode, drop the old value, and `noreply` silences errors, `q` does not.
+#[test]
+fn refused_writes_answer_and_drop_the_old_value_as_their_form_says() {
+    const SAID: &str = "SERVER_ERROR out of memory storing object|";
+    // In the log, and in pages of its own.
+    for len in [10_000, 600_000] {
+        let value = "x".repeat(len);
+        let mut c = Client::new(8 * MIB, false);
+        assert_eq!(c.set("tiny", b"1"), b"STORED\r\n");
+        assert_eq!(c.set("old", b"o"), b"STORED\r\n");
+        let mut stored = 0;
+        while c.set(&format!("k{stored}"), value.as_bytes()) == b"STORED\r\n" {
+            stored += 1;
+        }
+        for (command, reply, keeps) in [
+            ("add new 0 0 LEN", SAID, true),
+            ("add new 0 0 LEN noreply", "", true),
+            ("replace old 0 0 LEN", SAID, true),
+            ("replace old 0 0 LEN noreply", "", true),
+            ("append old 0 0 LEN", SAID, true),
+            ("append old 0 0 LEN noreply", "", true),
+            ("prepend old 0 0 LEN", SAID, true),
+            ("cas old 0 0 LEN CAS", SAID, true),
+            ("cas old 0 0 LEN CAS noreply", "", true),
+            ("set old 0 0 LEN", SAID, false),
+            ("set old 0 0 LEN noreply", "", false),
+            ("ms old LEN", SAID, false),
+            ("ms old LEN q", SAID, false),
+            ("ms b2xk LEN b q", SAID, false),
+            ("ms old LEN q MR", SAID, false),
+            ("ms old LEN CCAS", SAID, false),
+        ] {
+            c.ask("delete old\r\n");
+            assert_eq!(c.set("old", b"o"), b"STORED\r\n");
+            let cas = c.ask("mg old c\r\n");
+            let cas = String::from_utf8(cas).unwrap();
+            let cas = cas.trim_end().strip_prefix("HD c").unwrap();
+            let line = command.replace("LEN", &len.to_string()).replace("CAS", cas);
+            let said = c.ask(format!("{line}\r\n{value}\r\n"));
+            assert_eq!(said, reply.replace('|', "\r\n").as_bytes(), "{line}");
+            c.expect("get old|", if keeps { "VALUE old 0 1|o|END|" } else { "END|" });
+        }
+        assert_eq!(c.counters.store_no_memory.get(), 17);
+    }
+}
+
+/// A number that grows by a digit is written anew.
+#[test]
+fn counting_without_memory_says_so_but_not_under_noreply() {
+    let mut c = Client::new(8 * MIB, false);
+    let mut full = 0;
+    while c.set(&format!("k{full}"), b"9") == b"STORED\r\n" {
+        full += 1;
+    }
+    // What is changed in place needs no room; some shard has none for a longer number.
+    let mut refused = 0;
+    for n in 0..full {
+        let before = c.counters.store_no_memory.get();
+        let said = c.ask(format!("incr k{n} 1000000000000000000 noreply\r\n"));
+        assert_eq!(said, b"", "k{n}");
+        refused += c.counters.store_no_memory.get() - before;
+        if refused > 3 {
+            let said = c.ask(format!("incr k{n} 1000000000000000000\r\n"));
+            assert_eq!(said, b"SERVER_ERROR out of memory storing object\r\n");
+            return;
+        }
+    }
+    panic!("{full} numbers grew without room");
+}
+
 #[test]
 fn the_limit_can_be_lowered_and_raised() {
     let mut c = Client::new(32 * MIB, true);

@@ -86,7 +86,7 @@ fn a_refused_fill_is_not_waited_for_any_more() {
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
     w.expect(b, "get page:1|", "");
-    w.refuse(a, "page:1");
+    w.refuse(a, "page:1", None);
     assert_eq!(w.replies(b), "END|");
     w.expect(b, "set page:1 0 0 1|b|get page:1|", "STORED|VALUE page:1 0 1|b|END|");
 }

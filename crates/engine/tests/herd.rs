@@ -46,6 +46,30 @@ fn the_next_computes_when_the_holder_goes() {
     assert_eq!(w.count("promoted_close"), 2);
 }
 
+/// The server refuses a value that it has no memory to receive.
+#[test]
+fn a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone() {
+    let mut w = World::new(&[("page:{id}", policy())]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get page:1|", "");
+    w.refuse(a, "page:1", None);
+    assert_eq!(w.replies(b), "END|", "it computes now");
+    w.expect(c, "get page:1|", "");
+    w.expect(b, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(c), "VALUE page:1 0 1|x|END|");
+
+    // By token, on another connection than the one that has asked.
+    let token = w.ask(a, "mg page:2 N30 c v|");
+    let token: u64 = token.split_once(" c").unwrap().1.split([' ', '|']).next().unwrap().parse().unwrap();
+    w.expect(b, "get page:2|", "");
+    w.refuse(c, "page:2", Some(token));
+    assert_eq!(w.replies(b), "END|", "it computes now");
+    w.expect(a, &format!("ms page:2 3 C{token}|old|"), "NF|");
+    w.expect(b, "set page:2 0 0 3|new|", "STORED|");
+    w.expect(c, "get page:2|", "VALUE page:2 0 3|new|END|");
+}
+
 #[test]
 fn the_deadline_promotes_and_the_others_go_on_waiting() {
     let policy = Policy { hold_ms: 5000, lease: LeaseTime::Fixed(1000), ..policy() };

@@ -2,6 +2,8 @@
 //!
 //! A request is only built valid: key lengths, numbers and flag letters are checked by the parser.
 
+use crate::reply::error;
+
 /// Longest key in bytes.
 pub const KEY_MAX: usize = 250;
 
@@ -277,6 +279,10 @@ pub enum Parsed<'a> {
     Incomplete {
         /// Bytes wanted in all, from the start of this input.
         need: usize,
+        /// `None`: the line has not ended, and nothing is known of the command. Otherwise a storing command
+        /// whose line is whole and whose data block is not, and this is how to refuse it when there is no memory
+        /// to wait for the rest. It uses all of the input.
+        block: Option<Refused<'a>>,
     },
     /// A request, `used` bytes long with its line end and data block.
     Complete {
@@ -305,6 +311,31 @@ pub struct Refused<'a> {
     pub invalidate: Option<&'a [u8]>,
     /// `invalidate` is base64.
     pub invalidate_binary: bool,
+    /// `C` of a refused `ms`: its value was computed for the miss with this number.
+    pub token: Option<u64>,
+    /// What is wrong with it; known also when there is no reply.
+    pub cause: Cause,
+}
+
+/// Why a line is refused, for whoever counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It breaks the grammar.
+    Grammar,
+    /// Its value is larger than [`crate::Limits::max_item_bytes`] allows.
+    TooLarge,
+    /// There is no memory to wait for its data block.
+    NoMemory,
+}
+
+impl Cause {
+    pub(crate) fn reply(self) -> &'static str {
+        match self {
+            Self::Grammar => error::BAD_FORMAT,
+            Self::TooLarge => error::TOO_LARGE,
+            Self::NoMemory => error::OUT_OF_MEMORY,
+        }
+    }
 }
 
 impl<'a> Refused<'a> {

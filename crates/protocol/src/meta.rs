@@ -13,7 +13,7 @@
 //!
 //! `ma` answers 2 to 4 with one sentence.
 
-use crate::command::{FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, Request};
+use crate::command::{Cause, FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, Request};
 use crate::parse::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
@@ -73,14 +73,18 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
     if long_opaque {
         return Parsed::Refused(line.refuse_store(error::OPAQUE_TOO_LONG, len));
     }
+    // Whatever the mode, and said under `q` too, which leaves out successes only: as memcached.
+    let refuse = |cause: Cause| Refused {
+        invalidate: Some(key),
+        invalidate_binary: flags.has(b'b'),
+        token: flags.has(b'C').then_some(flags.compare_cas),
+        cause,
+        ..line.refuse_store(cause.reply(), len)
+    };
     if !limits.fits(key, flags.client_flags, len) {
-        return Parsed::Refused(Refused {
-            invalidate: Some(key),
-            invalidate_binary: flags.has(b'b'),
-            ..line.refuse_store(error::TOO_LARGE, len)
-        });
+        return Parsed::Refused(refuse(Cause::TooLarge));
     }
-    line.with_data(len, false, |data| {
+    line.with_data(len, false, refuse, |data| {
         Request::MetaSet(Meta { key: whole_key(key, &flags), flags: FlagTokens { rest }, set: flags }, data)
     })
 }

@@ -9,7 +9,7 @@
 //! a refused store is dropped. It is, as soon as its length is known to be good; a line whose length
 //! is bad ends the command there, and its data block is then read as commands.
 
-use crate::command::{Parsed, Refused, Request, StoreVerb};
+use crate::command::{Cause, Parsed, Refused, Request, StoreVerb};
 use crate::reply::error;
 use crate::{admin, meta, text};
 
@@ -97,6 +97,8 @@ impl<'a> Line<'a> {
             close: false,
             invalidate: None,
             invalidate_binary: false,
+            token: None,
+            cause: Cause::Grammar,
         })
     }
 
@@ -118,16 +120,20 @@ impl<'a> Line<'a> {
             close: false,
             invalidate: None,
             invalidate_binary: false,
+            token: None,
+            cause: Cause::Grammar,
         }
     }
 
     /// Completes a store with its data block of `len` bytes. A block that does not end in CRLF is
-    /// used up nevertheless: what follows its last two bytes is the next line.
+    /// used up nevertheless: what follows its last two bytes is the next line. `refuse`: how to refuse the
+    /// store while its block is on its way.
     #[inline]
     pub(crate) fn with_data(
         self,
         len: usize,
         quiet: bool,
+        refuse: impl FnOnce(Cause) -> Refused<'a>,
         request: impl FnOnce(&'a [u8]) -> Request<'a>,
     ) -> Parsed<'a> {
         let need = self.used.saturating_add(len).saturating_add(2);
@@ -137,7 +143,7 @@ impl<'a> Line<'a> {
                 let reply = if quiet { "" } else { error::BAD_DATA_CHUNK };
                 Parsed::Refused(self.refuse_store(reply, len))
             }
-            None => Parsed::Incomplete { need },
+            None => Parsed::Incomplete { need, block: Some(refuse(Cause::NoMemory)) },
         }
     }
 }
@@ -204,7 +210,7 @@ fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<
         return close(input);
     }
     if input.len() <= LINE_MAX {
-        return Parsed::Incomplete { need: input.len() + 1 };
+        return Parsed::Incomplete { need: input.len() + 1, block: None };
     }
     if !["get ", "gets ", "gat ", "gats "].iter().any(|name| input.starts_with(name.as_bytes())) {
         return close(input);
@@ -215,7 +221,7 @@ fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<
     match memchr::memchr(b'\n', &window[start..]) {
         Some(at) => dispatch(input, start + at, limits),
         None if input.len() > longest => close(input),
-        None => Parsed::Incomplete { need: input.len() + 1 },
+        None => Parsed::Incomplete { need: input.len() + 1, block: None },
     }
 }
 
@@ -229,5 +235,7 @@ pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
         close: true,
         invalidate: None,
         invalidate_binary: false,
+        token: None,
+        cause: Cause::Grammar,
     })
 }

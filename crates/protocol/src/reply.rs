@@ -77,6 +77,8 @@ pub mod error {
     pub const INVALID_MA_MODE: &str = "CLIENT_ERROR invalid mode for ma M token";
     /// `shutdown` with a word it does not know.
     pub const INVALID_SHUTDOWN: &str = "CLIENT_ERROR invalid shutdown mode";
+    /// A line longer than there is memory for; the connection closes after it.
+    pub const OUT_OF_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
     /// A data block above the limit.
     pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
     /// Waiting would not help, and the rule says not to answer a miss.

@@ -2,7 +2,9 @@
 //!
 //! Words after those a command knows are ignored, but for a last `noreply`.
 
-use crate::command::{Arith, Delete, Get, KEY_MAX, Keys, Parsed, Refused, Request, Store, StoreVerb, Touch};
+use crate::command::{
+    Arith, Cause, Delete, Get, KEY_MAX, Keys, Parsed, Refused, Request, Store, StoreVerb, Touch,
+};
 use crate::parse::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
@@ -53,12 +55,18 @@ pub(crate) fn store<'a>(
             None => return bad(error::BAD_FORMAT),
         }
     }
+    // As memcached: only after a refused `set` could the old value be taken for the new one.
+    let invalidate = (verb == StoreVerb::Set).then_some(key);
+    let refuse = |cause: Cause| {
+        let reply = if noreply { "" } else { cause.reply() };
+        Refused { invalidate, cause, ..line.refuse_store(reply, len) }
+    };
     if !limits.fits(key, flags, len) {
-        let reply = if noreply { "" } else { error::TOO_LARGE };
-        let invalidate = (verb == StoreVerb::Set).then_some(key);
-        return Parsed::Refused(Refused { invalidate, ..line.refuse_store(reply, len) });
+        return Parsed::Refused(refuse(Cause::TooLarge));
     }
-    line.with_data(len, noreply, |data| Request::Store(Store { verb, key, flags, exptime, data, noreply }))
+    line.with_data(len, noreply, refuse, |data| {
+        Request::Store(Store { verb, key, flags, exptime, data, noreply })
+    })
 }
 
 /// `incr decr`: `<key> <delta> [noreply]`.

@@ -1,5 +1,5 @@
 //! One client's connection: its unread input, its unsent output, and how a turn goes. `execute` is the middle of a turn,
-//! `held` what happens while a request waits.
+//! `held` what happens while a request waits, `upload` what becomes of a large command that arrives in pieces.
 //!
 //! A turn is receive, execute, send; the worker does each for a batch of connections at a time. Input is
 //! received into a buffer that all connections of a worker share; a connection owns a buffer only while a
@@ -16,7 +16,6 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{Counters, Event, Interest, Now, Output, Ticket, Wake};
 use cattlegrid_herd::{Caller, Session};
@@ -29,11 +28,13 @@ use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
 use crate::reply_queue::ReplyQueue;
-use crate::state::{ConnectionInfo, Shared};
+use crate::state::{Caps, ConnectionInfo, Shared};
+use crate::uploads::Upload;
 use crate::watch::Watcher;
 
 mod execute;
 mod held;
+mod upload;
 
 /// A connection. See the module's text.
 pub(crate) struct Connection {
@@ -51,11 +52,13 @@ pub(crate) struct Connection {
     answered: usize,
     requests: u64,
     outbox: Outbox,
-    /// Bytes of `input` counted in the server's sum of partial commands.
-    counted: usize,
+    /// The command at the front of `input`, if it is large and arrives in pieces.
+    upload: Option<Upload>,
     authenticated: bool,
     /// Commands that are executed behind one that waits.
     read_ahead: u64,
+    /// Bytes of their replies.
+    read_ahead_bytes: usize,
     /// There is more to do without receiving.
     has_more: bool,
     /// Close when everything is sent.
@@ -144,8 +147,8 @@ pub(crate) enum Received {
     Nothing,
 }
 
-/// Commands above this size are counted as partial while they arrive.
-const LARGE: usize = 64 << 10;
+/// A buffer grows when it has less room than this, and lacks as much.
+const GROWTH_MIN: usize = 4 << 10;
 /// Receives of unread input before a connection is closed all the same.
 const HANG_UP_READS: usize = 16;
 
@@ -172,10 +175,11 @@ impl Connection {
             answered: 0,
             requests: 0,
             outbox: Outbox::default(),
-            counted: 0,
+            upload: None,
             authenticated: shared.auth.is_none(),
             has_more: false,
             read_ahead: shared.settings.protection.read_ahead as u64,
+            read_ahead_bytes: shared.caps.read_ahead_bytes,
             closing: None,
             polled: Wish::Read,
             replies: ReplyQueue::default(),
@@ -231,7 +235,7 @@ impl Connection {
     }
 
     /// Receives once. `room` is the shared buffer's free part.
-    pub(crate) fn receive(&mut self, room: &mut [u8], counters: &Counters) -> Received {
+    pub(crate) fn receive(&mut self, room: &mut [u8], caps: &Caps, counters: &Counters) -> Received {
         if !self.outbox.is_empty() {
             return Received::Nothing;
         }
@@ -243,12 +247,12 @@ impl Connection {
             return Received::Nothing;
         }
         let received = if self.tls.is_some() {
-            self.receive_tls(room, counters)
+            self.receive_tls(room, caps, counters)
         } else if self.input.is_empty() {
             recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| n)
         } else {
             let missing = self.need.saturating_sub(self.input.len());
-            self.input.reserve(missing.clamp(4 << 10, self.input.len().max(LARGE)));
+            self.make_room(missing.clamp(1, GROWTH_MIN), caps);
             recv(self.info.fd.as_fd(), spare_capacity(&mut self.input), RecvFlags::empty()).map(|(_, n)| n)
         };
         match received {
@@ -268,10 +272,28 @@ impl Connection {
         }
     }
 
+    /// Grows `input` when it has room for fewer than `least` bytes: to what its command needs, at most to twice its size.
+    fn make_room(&mut self, least: usize, caps: &Caps) {
+        let len = self.input.len();
+        if self.input.capacity() - len < least {
+            let more = match self.need.saturating_sub(len) {
+                // A line that has not ended: nobody knows how much is to come.
+                0 | 1 => len.max(GROWTH_MIN),
+                missing => missing.min(len.max(caps.upload_bytes)),
+            };
+            self.input.reserve_exact(more.max(least));
+        }
+    }
+
     /// Receives, decrypts into `input`; the bytes that came over the wire.
-    fn receive_tls(&mut self, room: &mut [u8], counters: &Counters) -> rustix::io::Result<usize> {
+    fn receive_tls(
+        &mut self,
+        room: &mut [u8],
+        caps: &Caps,
+        counters: &Counters,
+    ) -> rustix::io::Result<usize> {
         let (_, received) = recv(self.info.fd.as_fd(), &mut *room, RecvFlags::empty())?;
-        let Some(tls) = &mut self.tls else { return Ok(received) };
+        let Some(mut tls) = self.tls.take() else { return Ok(received) };
         let mut raw = &room[..received];
         while !raw.is_empty() {
             // A full buffer of plain text is emptied below, so this always takes something.
@@ -282,6 +304,7 @@ impl Connection {
             }
             let mut plain = [0; 16 << 10];
             while let Ok(n @ 1..) = tls.reader().read(&mut plain) {
+                self.make_room(n, caps);
                 self.input.extend_from_slice(&plain[..n]);
             }
         }
@@ -289,6 +312,7 @@ impl Connection {
         let mut wire = Vec::new();
         while tls.wants_write() && matches!(tls.write_tls(&mut wire), Ok(1..)) {}
         self.outbox.push(&wire);
+        self.tls = Some(tls);
         Ok(received)
     }
 
@@ -375,8 +399,7 @@ impl Connection {
         // After the engine has ended its waits: from then on it counts as free.
         let shared = turn.shared;
         self.discard(shared);
-        shared.gauges.partial_bytes.fetch_sub(self.counted, Relaxed);
-        self.counted = 0;
+        self.end_upload(shared);
         if let Some(watcher) = self.watcher.take() {
             shared.watchers.remove(watcher.worker, watcher.token);
         }

@@ -9,6 +9,8 @@ mod control;
 pub mod demo;
 mod detail;
 mod dump;
+#[cfg(any(test, fuzzing))]
+pub mod harness;
 pub mod listen;
 pub mod log;
 pub mod options;
@@ -22,6 +24,7 @@ mod stats;
 pub mod sys;
 pub mod time;
 pub mod tls;
+mod uploads;
 mod watch;
 mod worker;
 

@@ -82,9 +82,6 @@ impl<W: Waiting> Held<W> {
     }
 }
 
-/// Bytes kept of what was executed behind one that waits.
-const READ_AHEAD_BYTES: usize = 256 << 10;
-
 impl<W> Default for ReplyQueue<W> {
     fn default() -> Self {
         Self { entries: VecDeque::new(), bytes: 0, blocked: false }
@@ -109,12 +106,10 @@ impl<W: Waiting> ReplyQueue<W> {
     }
 
     /// Whether nothing more is to be executed behind what waits. `last`: number of the last request executed.
-    /// `read_ahead`: requests that may be.
-    pub(crate) fn is_full(&self, last: u64, read_ahead: u64) -> bool {
+    /// `read_ahead`: requests that may be; `most_bytes`: what may be kept of them.
+    pub(crate) fn is_full(&self, last: u64, read_ahead: u64, most_bytes: usize) -> bool {
         let front = self.front();
-        self.blocked
-            || self.bytes >= READ_AHEAD_BYTES
-            || front != 0 && last.saturating_sub(front) >= read_ahead
+        self.blocked || self.bytes >= most_bytes || front != 0 && last.saturating_sub(front) >= read_ahead
     }
 
     /// The request whose reply is the next to leave and waits; 0: none waits.

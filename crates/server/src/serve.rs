@@ -14,10 +14,11 @@ use crate::listen::{self, ListenError};
 use crate::options::Settings;
 use crate::poller::Waker;
 use crate::signals::Signals;
-use crate::state::{Gauges, Shared, WorkerPart};
+use crate::state::{Caps, Gauges, Shared, WorkerPart};
 use crate::sys::{self, PidFile, SysError};
 use crate::time::Clock;
 use crate::tls::{TlsAcceptor, TlsError};
+use crate::uploads::Uploads;
 use crate::watch::Watchers;
 use crate::{control, log};
 
@@ -139,6 +140,18 @@ pub(crate) fn share(
     auth: Option<AuthFile>,
     tls: Option<TlsAcceptor>,
 ) -> Result<Arc<Shared>, ServeError> {
+    let caps = Caps::new(settings.item_bytes_max);
+    share_under(settings, auth, tls, Clock::new(), caps)
+}
+
+/// As [`share`], with another clock and other caps.
+pub(crate) fn share_under(
+    settings: Settings,
+    auth: Option<AuthFile>,
+    tls: Option<TlsAcceptor>,
+    clock: Clock,
+    caps: Caps,
+) -> Result<Arc<Shared>, ServeError> {
     let io = |what| move |error| ServeError::Io { what, error };
     let engine = Engine::new(EngineConfig {
         memory_bytes: settings.memory_bytes,
@@ -159,7 +172,7 @@ pub(crate) fn share(
     }
     let workers = (0..settings.threads).map(|_| WorkerPart::new()).collect::<Result<_, _>>();
     Ok(Arc::new(Shared {
-        clock: Clock::new(),
+        clock,
         auth,
         tls,
         engine,
@@ -170,9 +183,11 @@ pub(crate) fn share(
             max_item_bytes: settings.item_bytes_max,
             debugtime: settings.debugtime,
             extensions: settings.rule_file.is_some(),
-            ..Limits::default()
+            max_get_line_bytes: caps.get_line_bytes,
         },
         gauges: Gauges::default(),
+        uploads: Uploads::new(caps.uploads_bytes),
+        caps,
         connections: Mutex::default(),
         listeners: Mutex::default(),
         control: Waker::new().map_err(io("a worker cannot be made"))?,

@@ -18,6 +18,7 @@ use crate::poller::Waker;
 use crate::serve::ServeError;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
+use crate::uploads::Uploads;
 use crate::watch::{Topics, Watchers};
 
 /// The server, as every thread sees it.
@@ -36,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) detail: Detail,
     pub(crate) limits: Limits,
     pub(crate) gauges: Gauges,
+    pub(crate) caps: Caps,
+    /// Commands that arrive in pieces.
+    pub(crate) uploads: Uploads,
     /// Every open connection, by descriptor, for `stats conns`.
     pub(crate) connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
     /// Where the server listens.
@@ -61,6 +65,13 @@ pub(crate) enum Message {
     Lines(u64),
     /// Requests of connections of yours need not wait any more.
     Wakes(Vec<Wake>),
+    /// An upload of a connection of yours gives way to another.
+    GiveWay {
+        /// The connection.
+        token: u64,
+        /// The upload, if the connection still has it.
+        upload: u64,
+    },
     /// Finish what was received, send what waits, leave.
     Drain,
     /// Leave.
@@ -80,8 +91,42 @@ pub(crate) struct Gauges {
     pub(crate) idle_kicks: AtomicU64,
     /// Times that no connection could be accepted for lack of descriptors or memory.
     pub(crate) accept_errors: AtomicU64,
-    /// Bytes of large commands that have not arrived whole.
-    pub(crate) partial_bytes: AtomicUsize,
+}
+
+/// Limits of connections that are no options. Tests lower them, so that they are reached.
+#[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_field_names, reason = "the unit comes last")]
+pub(crate) struct Caps {
+    /// A command of which this many bytes have arrived in part is an upload. Above
+    /// [`cattlegrid_protocol::LINE_MAX`], so that an upload that has not ended its line is a `get`.
+    pub(crate) upload_bytes: usize,
+    /// Most bytes of all uploads together.
+    pub(crate) uploads_bytes: usize,
+    /// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
+    pub(crate) output_bytes: usize,
+    /// Bytes kept of what was executed behind a request that waits; no more is executed then.
+    pub(crate) read_ahead_bytes: usize,
+    /// Bytes of the buffer that a worker's connections share to receive into.
+    pub(crate) receive_bytes: usize,
+    /// Least room in it for a receive, in bytes.
+    pub(crate) receive_room_bytes: usize,
+    /// Longest line of `get gets gat gats`, in bytes.
+    pub(crate) get_line_bytes: usize,
+}
+
+impl Caps {
+    /// Those of a server whose items have `item_bytes_max` at most.
+    pub(crate) fn new(item_bytes_max: usize) -> Self {
+        Self {
+            upload_bytes: 64 << 10,
+            uploads_bytes: (64 << 20).max(2 * item_bytes_max),
+            output_bytes: 64 << 10,
+            read_ahead_bytes: 256 << 10,
+            receive_bytes: 256 << 10,
+            receive_room_bytes: 16 << 10,
+            get_line_bytes: Limits::default().max_get_line_bytes,
+        }
+    }
 }
 
 /// A connection, as `stats conns` shows it.
@@ -152,11 +197,6 @@ impl Shared {
     pub(crate) fn interest(&self) -> Interest {
         let watched = self.watchers.wanted().interest();
         if self.detail.is_on() { watched.with(Detail::INTEREST) } else { watched }
-    }
-
-    /// Most bytes of large commands that may wait for their rest, in all connections together.
-    pub(crate) fn partial_bytes_max(&self) -> usize {
-        (64 << 20).max(2 * self.settings.item_bytes_max)
     }
 
     /// Reads the rule file, certificates and the authentication file again: all, or on any error none. SIGHUP.

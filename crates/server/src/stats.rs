@@ -42,6 +42,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
             }
             turn.shared.gauges.total.store(0, Relaxed);
             turn.shared.gauges.rejected.store(0, Relaxed);
+            turn.shared.uploads.reset_stats();
             turn.shared.detail.reset();
             return turn.out.bytes.extend_from_slice(reply::RESET);
         }
@@ -106,8 +107,10 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("response_obj_count", 0);
     lines.stat("response_obj_bytes", 0);
     lines.stat("read_buf_count", shared.settings.threads);
-    lines.stat("read_buf_bytes", shared.settings.threads * (256 << 10) + gauges.partial_bytes.load(Relaxed));
-    lines.zeros("read_buf_bytes_free read_buf_oom");
+    lines
+        .stat("read_buf_bytes", shared.settings.threads * shared.caps.receive_bytes + shared.uploads.bytes());
+    lines.zeros("read_buf_bytes_free");
+    lines.stat("read_buf_oom", shared.uploads.lines_refused());
     lines.stat("reserved_fds", shared.settings.threads * 2 + 8);
     counts.stats(
         lines,
@@ -175,7 +178,9 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("items_moved", store.moved);
     lines.stat("collected_in_haste", store.collected_in_haste);
     lines.stat("no_free_segment", store.no_free_segment);
-    lines.stat("partial_bytes", turn.shared.gauges.partial_bytes.load(Relaxed));
+    lines.stat("partial_bytes", turn.shared.uploads.bytes());
+    lines.stat("uploads_refused", turn.shared.uploads.refused());
+    lines.stat("uploads_displaced", turn.shared.uploads.displaced());
     lines.stat("accept_errors", turn.shared.gauges.accept_errors.load(Relaxed));
     let log = crate::log::counts();
     lines.stat("log_lines_written", log.written);

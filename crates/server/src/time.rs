@@ -20,6 +20,9 @@ struct Shared {
     unix_seconds_of_start: u64,
     /// Seconds the command `debugtime` has added.
     advanced: AtomicU32,
+    /// Only [`Clock::advance`] moves it.
+    #[cfg(any(test, fuzzing))]
+    stands: bool,
 }
 
 /// [`Clock::seconds`] at the start: above 0, which means "never" in an exptime, and above 1, so that there is
@@ -30,16 +33,21 @@ impl Clock {
     /// A clock that starts now.
     #[expect(clippy::new_without_default, reason = "reading the time is not a default value")]
     pub fn new() -> Self {
-        let unix = unix_now().as_secs();
-        Self(Arc::new(Shared {
-            started: instant_now(),
-            unix_seconds_of_start: unix.saturating_sub(u64::from(FIRST_SECOND)),
-            advanced: AtomicU32::new(0),
-        }))
+        Self(Arc::new(Shared::start()))
+    }
+
+    /// A clock that stands, moved by [`Clock::advance`] alone.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn standing() -> Self {
+        Self(Arc::new(Shared { stands: true, ..Shared::start() }))
     }
 
     /// The time that passes; [`Clock::advance`] does not move it.
     pub fn now(&self) -> Instant {
+        #[cfg(any(test, fuzzing))]
+        if self.0.stands {
+            return self.0.started;
+        }
         instant_now()
     }
 
@@ -74,6 +82,18 @@ impl Clock {
         let add = |advanced: u32| Some(advanced.saturating_add(seconds));
         // It always returns a value, so the update cannot fail.
         self.0.advanced.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or_default();
+    }
+}
+
+impl Shared {
+    fn start() -> Self {
+        Self {
+            started: instant_now(),
+            unix_seconds_of_start: unix_now().as_secs().saturating_sub(u64::from(FIRST_SECOND)),
+            advanced: AtomicU32::new(0),
+            #[cfg(any(test, fuzzing))]
+            stands: false,
+        }
     }
 }
 

@@ -32,27 +32,12 @@ use crate::watch::Topics;
 /// # Errors
 /// The system's, when the poller cannot be made or fails.
 pub(crate) fn run(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
-    let poller = Poller::new()?;
-    poller.add(&shared.workers[number].waker, WAKER, Wish::Read)?;
-    let worker = Worker {
-        shared,
-        number,
-        poller,
-        connections: Vec::new(),
-        free: Vec::new(),
-        input: vec![0; INPUT],
-        outputs: (0..BATCH).map(|_| Output::default()).collect(),
-        events: Vec::new(),
-        wakes: Vec::new(),
-        again: Vec::new(),
-        deadlines: BTreeSet::new(),
-        last_idle_check: 0,
-        leaving: None,
-    };
-    worker.run()
+    let mut worker = Worker::new(shared, number)?;
+    while worker.round(worker.timeout())? {}
+    Ok(())
 }
 
-struct Worker<'a> {
+pub(crate) struct Worker<'a> {
     shared: &'a Shared,
     number: usize,
     poller: Poller,
@@ -67,6 +52,8 @@ struct Worker<'a> {
     wakes: Vec<Wake>,
     /// Connections with work left from their last turn.
     again: Vec<u64>,
+    /// Those that have a turn in this round.
+    ready: Vec<u64>,
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
     deadlines: BTreeSet<(u64, u64)>,
     last_idle_check: u32,
@@ -76,57 +63,88 @@ struct Worker<'a> {
 
 /// The waker's token; connections' have other low halves.
 const WAKER: u64 = u64::MAX;
-/// Bytes of the shared receive buffer.
-const INPUT: usize = 256 << 10;
-/// Least room for a receive.
-const ROOM: usize = 16 << 10;
 /// Connections whose turns are taken in step.
 const BATCH: usize = 16;
 /// Up to so many ready connections are served one by one.
 const FEW: usize = 4;
 
-impl Worker<'_> {
-    fn run(mut self) -> std::io::Result<()> {
-        let mut ready: Vec<u64> = Vec::new();
-        loop {
-            ready.clear();
-            ready.append(&mut self.again);
-            let timeout = self.timeout(!ready.is_empty());
-            let left_over = ready.len();
-            self.poller.wait(timeout, |token| ready.push(token))?;
-            let mut woken = false;
-            ready.retain(|token| {
-                woken |= *token == WAKER;
-                *token != WAKER
-            });
-            if left_over > 0 {
-                // One turn a round for each.
-                ready.sort_unstable();
-                ready.dedup();
-            }
-            let batch = if ready.len() <= FEW { 1 } else { BATCH };
-            for tokens in ready.chunks(batch) {
-                self.serve(tokens);
-                if !self.wakes.is_empty() {
-                    self.deliver();
-                }
-            }
-            if woken && self.read_inbox() {
-                return Ok(());
-            }
-            self.handle_deadlines();
-            self.check_idle();
+impl<'a> Worker<'a> {
+    /// A worker without connections.
+    ///
+    /// # Errors
+    /// The system's, when the poller cannot be made.
+    pub(crate) fn new(shared: &'a Shared, number: usize) -> std::io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(&shared.workers[number].waker, WAKER, Wish::Read)?;
+        Ok(Self {
+            shared,
+            number,
+            poller,
+            connections: Vec::new(),
+            free: Vec::new(),
+            input: vec![0; shared.caps.receive_bytes],
+            outputs: (0..BATCH).map(|_| Output::default()).collect(),
+            events: Vec::new(),
+            wakes: Vec::new(),
+            again: Vec::new(),
+            ready: Vec::new(),
+            deadlines: BTreeSet::new(),
+            last_idle_check: 0,
+            leaving: None,
+        })
+    }
+
+    /// Waits, at most for `timeout`, and does what there is to do. False: it has left.
+    ///
+    /// # Errors
+    /// The system's, when the poller fails.
+    pub(crate) fn round(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        ready.append(&mut self.again);
+        let left_over = ready.len();
+        self.poller.wait(timeout, |token| ready.push(token))?;
+        let mut woken = false;
+        ready.retain(|token| {
+            woken |= *token == WAKER;
+            *token != WAKER
+        });
+        if left_over > 0 {
+            // One turn a round for each.
+            ready.sort_unstable();
+            ready.dedup();
+        }
+        let batch = if ready.len() <= FEW { 1 } else { BATCH };
+        for tokens in ready.chunks(batch) {
+            self.serve(tokens);
             if !self.wakes.is_empty() {
                 self.deliver();
             }
-            if self.has_left() {
-                return Ok(());
-            }
         }
+        self.ready = ready;
+        if woken && self.read_inbox() {
+            return Ok(false);
+        }
+        self.handle_deadlines();
+        self.check_idle();
+        if !self.wakes.is_empty() {
+            self.deliver();
+        }
+        Ok(!self.has_left())
     }
 
-    fn timeout(&self, has_work: bool) -> Option<Duration> {
-        if has_work {
+    /// Walks the connections, for tests.
+    ///
+    /// # Panics
+    /// When a buffer is larger than its connection may have, or is not counted.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn verify(&self) {
+        self.connections.iter().flatten().for_each(|connection| connection.verify(self.shared));
+    }
+
+    /// For how long to wait at most.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
         let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some();
@@ -157,12 +175,12 @@ impl Worker<'_> {
         let mut at = 0;
         let mut count = tokens.len();
         for (i, token) in tokens.iter().enumerate() {
-            if input.len() - at < ROOM {
+            if input.len() - at < shared.caps.receive_room_bytes {
                 count = i;
                 break;
             }
             let Some(connection) = at_token(connections, *token) else { continue };
-            received[i] = (connection.receive(&mut input[at..], counters), at);
+            received[i] = (connection.receive(&mut input[at..], &shared.caps, counters), at);
             if let (Received::Shared(n), _) = received[i] {
                 at = (at + n).next_multiple_of(64).min(input.len());
             }
@@ -295,6 +313,7 @@ impl Worker<'_> {
                 Message::Serve(info) => self.open(&info),
                 Message::Lines(token) => self.send_lines(token),
                 Message::Wakes(wakes) => self.wakes.extend(wakes),
+                Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::Drain => self.drain(),
                 Message::Stop => {
                     self.close_all();
@@ -303,6 +322,17 @@ impl Worker<'_> {
             }
         }
         false
+    }
+
+    /// An upload of a connection here gives way, if it is still there.
+    #[cold]
+    fn give_way(&mut self, token: u64, upload: u64) {
+        self.act(token, self.now(), |connection, turn| {
+            connection.give_way(upload, turn);
+            if connection.is_held() {
+                connection.answer_held(turn);
+            }
+        });
     }
 
     fn open(&mut self, info: &Arc<ConnectionInfo>) {

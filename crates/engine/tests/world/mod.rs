@@ -434,8 +434,9 @@ impl World {
     }
 
     /// What the server does with a value that is too large.
-    pub(crate) fn refuse(&mut self, number: u64, key: &str) {
-        let ((), wakes) = self.with_context(number, |engine, cx| engine.invalidate(key.as_bytes(), cx));
+    pub(crate) fn refuse(&mut self, number: u64, key: &str, token: Option<u64>) {
+        let ((), wakes) =
+            self.with_context(number, |engine, cx| engine.invalidate(key.as_bytes(), token, cx));
         self.deliver(wakes);
     }
 

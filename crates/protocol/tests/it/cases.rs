@@ -1,6 +1,6 @@
 //! One claim each, where the recorded answers do not reach.
 
-use cattlegrid_protocol::{Limits, MetaKey, Parsed, Refused, Request, StoreVerb, parse, parse_from};
+use cattlegrid_protocol::{Cause, Limits, MetaKey, Parsed, Refused, Request, StoreVerb, parse, parse_from};
 
 use crate::common::{Event, LIMITS, check, check_need, check_splits};
 
@@ -34,6 +34,40 @@ fn incomplete_wants_exactly_what_is_missing() {
     check_need(b"set k 0 0 5\r\nhello\r\n", 13, &LIMITS);
     check_need(b"ms k 5 T0 q\r\nhello\r\n", 13, &LIMITS);
     check_need(b"get k\r\n", 7, &LIMITS);
+}
+
+/// The refusal of a store whose block is on its way: reply, key whose old value goes, token.
+#[test]
+fn a_block_on_its_way_says_how_to_refuse_it() {
+    const SAID: &str = "SERVER_ERROR out of memory storing object";
+    for (line, reply, key, token) in [
+        ("set k 0 0 9", SAID, Some(&b"k"[..]), None),
+        ("set  k   0 0 9", SAID, Some(b"k"), None),
+        ("set k 0 0 9 noreply", "", Some(b"k"), None),
+        ("add k 0 0 9", SAID, None, None),
+        ("replace k 0 0 9", SAID, None, None),
+        ("append k 0 0 9 noreply", "", None, None),
+        ("prepend k 0 0 9", SAID, None, None),
+        ("cas k 0 0 9 7", SAID, None, None),
+        ("ms k 9", SAID, Some(b"k"), None),
+        ("ms  k 9 q ME", SAID, Some(b"k"), None),
+        ("ms Zm9v 9 b MA C7", SAID, Some(b"foo"), Some(7)),
+    ] {
+        for sent in ["", "12345", "123456789", "123456789\r"] {
+            let input = format!("{line}\r\n{sent}");
+            let parsed = parse(input.as_bytes(), &LIMITS);
+            let Parsed::Incomplete { need, block: Some(refused) } = parsed else { panic!("{input}") };
+            assert_eq!(need, line.len() + 2 + 11);
+            assert_eq!((refused.reply, refused.cause, refused.close), (reply, Cause::NoMemory, false));
+            assert_eq!(refused.invalidated().as_ref().map(MetaKey::bytes), key, "{input}");
+            assert_eq!((refused.used, refused.swallow), (input.len(), (need - input.len()) as u64));
+            assert_eq!(refused.token, token);
+        }
+        let line = &line.as_bytes()[..line.len()];
+        assert!(matches!(parse(line, &LIMITS), Parsed::Incomplete { block: None, .. }));
+    }
+    let line = format!("get {}", "k ".repeat(2000));
+    assert!(matches!(parse(line.as_bytes(), &LIMITS), Parsed::Incomplete { block: None, .. }));
 }
 
 #[test]

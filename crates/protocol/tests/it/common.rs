@@ -1,7 +1,8 @@
 //! What must hold of the parser for any bytes: shared by the property tests, the soak test and the
 //! fuzz targets.
 
-use cattlegrid_protocol::{Limits, Parsed, Request, parse, parse_from};
+use cattlegrid_protocol::reply::error;
+use cattlegrid_protocol::{Cause, Limits, Parsed, Refused, Request, parse, parse_from};
 
 /// What a stream of bytes came to, in an order that must not depend on how it was split.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,8 +40,11 @@ pub(crate) fn drive(stream: &[u8], chunks: &[usize], limits: &Limits) -> Vec<Eve
             }
             let input = &stream[start..end];
             match parse_from(input, scanned, limits) {
-                Parsed::Incomplete { need } => {
+                Parsed::Incomplete { need, block } => {
                     assert!(need > input.len(), "{need} of {}", input.len());
+                    if let Some(refused) = block {
+                        block_ok(&refused, input, need, limits);
+                    }
                     scanned = input.len();
                     break;
                 }
@@ -92,12 +96,29 @@ pub(crate) fn check_splits(stream: &[u8], limits: &Limits) {
 /// Incomplete input wants exactly what is missing of a data block.
 pub(crate) fn check_need(request: &[u8], line: usize, limits: &Limits) {
     for len in 0..request.len() {
-        let Parsed::Incomplete { need } = parse(&request[..len], limits) else {
+        let Parsed::Incomplete { need, block } = parse(&request[..len], limits) else {
             assert_eq!(len, 0, "{:?}", &request[..len]);
             continue;
         };
         assert_eq!(need, if len < line { len + 1 } else { request.len() });
+        assert_eq!(block.is_some(), len >= line);
     }
+}
+
+/// A refusal of a data block that is on its way drops the rest of it, and answers as the line as a whole would be
+/// for a value too large.
+fn block_ok(refused: &Refused<'_>, input: &[u8], need: usize, limits: &Limits) {
+    assert_eq!((refused.used, refused.swallow), (input.len(), (need - input.len()) as u64));
+    assert_eq!((refused.cause, refused.close), (Cause::NoMemory, false));
+    assert!(refused.reply.is_empty() || refused.reply == error::OUT_OF_MEMORY);
+    let small = Limits { max_item_bytes: 0, ..*limits };
+    let Parsed::Refused(too_large) = parse(input, &small) else {
+        panic!("a store that fits nowhere: {input:?}");
+    };
+    assert_eq!(too_large.cause, Cause::TooLarge);
+    assert_eq!(too_large.reply.is_empty(), refused.reply.is_empty());
+    let same = Refused { reply: too_large.reply, cause: Cause::TooLarge, ..refused.clone() };
+    assert_eq!(same, too_large);
 }
 
 /// Reads all that a request borrows and checks what a request promises.

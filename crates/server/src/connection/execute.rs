@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Context, Got, PREFETCH_MAX, ShardLock, Ticket};
-use cattlegrid_protocol::{Parsed, Refused, Request, parse_from, reply};
+use cattlegrid_protocol::{Cause, Parsed, Refused, Request, parse_from, reply};
 
-use super::{Connection, LARGE, Reason, Turn, held};
+use super::{Connection, Reason, Turn, held};
 use crate::commands::{self, After};
 use crate::state::Shared;
 use crate::watch::{self, Topics, Watcher};
@@ -32,8 +32,6 @@ struct Run {
     paused: bool,
 }
 
-/// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
-const OUT_MAX: usize = 64 << 10;
 /// Bytes that a line for watchers takes beside its key.
 const LOG_LINE: usize = 100;
 /// Most bytes of a line and of a data block before authentication.
@@ -43,7 +41,7 @@ impl Connection {
     /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
     pub(crate) fn execute(&mut self, shared: Option<&[u8]>, turn: &mut Turn<'_>) {
         if shared.is_none() && self.input.len() < self.need {
-            return self.account(turn);
+            return self.note_upload(true, turn);
         }
         let own = std::mem::take(&mut self.input);
         let input = shared.unwrap_or(&own);
@@ -53,7 +51,7 @@ impl Connection {
         if used < input.len() {
             self.input = if shared.is_some() || used > 0 { input[used..].to_vec() } else { own };
         }
-        self.account(turn);
+        self.note_upload(used == 0, turn);
         self.publish(turn);
     }
 
@@ -83,7 +81,9 @@ impl Connection {
                 self.replies.set_blocked(true);
                 break;
             }
-            if commands >= turn.shared.settings.requests_per_event || turn.out.len() >= OUT_MAX {
+            if commands >= turn.shared.settings.requests_per_event
+                || turn.out.len() >= turn.shared.caps.output_bytes
+            {
                 turn.counters.conn_yields.add(1);
                 self.has_more = true;
                 break;
@@ -98,11 +98,9 @@ impl Connection {
                 continue;
             }
             match parse_from(rest, scanned, &turn.shared.limits) {
-                Parsed::Incomplete { need } => {
-                    self.wait_for_rest(rest, need, turn);
-                    if self.swallow == 0 {
-                        break;
-                    }
+                Parsed::Incomplete { need, .. } => {
+                    (self.scanned, self.need) = (rest.len(), need);
+                    break;
                 }
                 Parsed::Complete { request, used: bytes } => {
                     if held || commands == 1 && bytes < rest.len() {
@@ -139,26 +137,6 @@ impl Connection {
             scanned = 0;
         }
         used
-    }
-
-    /// A command that has not arrived whole: wait, unless it would take too much memory meanwhile.
-    fn wait_for_rest(&mut self, rest: &[u8], need: usize, turn: &mut Turn<'_>) {
-        (self.scanned, self.need) = (rest.len(), need);
-        let partial = turn.shared.gauges.partial_bytes.load(Relaxed);
-        if rest.len() < LARGE
-            || partial.saturating_sub(self.counted) + rest.len() <= turn.shared.partial_bytes_max()
-        {
-            return;
-        }
-        // The line is short, so it is whole: this is a data block.
-        turn.counters.store_no_memory.add(1);
-        reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY);
-        if let Some(key) = rest.split(|b| *b == b' ').nth(1) {
-            let (shared, mut cx) = self.context(turn);
-            shared.engine.invalidate(key, &mut cx);
-        }
-        self.swallow = need as u64;
-        (self.scanned, self.need) = (0, 0);
     }
 
     /// Executes the command at the front of `input`, whose length is `used`.
@@ -214,7 +192,7 @@ impl Connection {
         lock.prefetch(&hashes);
         let mut run = Run { used: 0, commands: 0, paused: false };
         for Ready { request, hash, used } in &ready {
-            if run.commands > 0 && turn.out.len() >= OUT_MAX {
+            if run.commands > 0 && turn.out.len() >= turn.shared.caps.output_bytes {
                 break;
             }
             run.commands += 1;
@@ -243,10 +221,10 @@ impl Connection {
             self.requests += 1;
             self.info.last_command.store(turn.now.second, Relaxed);
         }
-        let skip = self.answered;
+        let (skip, most) = (self.answered, turn.shared.caps.output_bytes);
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
-            match shared.engine.get(get, hash, skip, OUT_MAX, lock, &mut cx) {
+            match shared.engine.get(get, hash, skip, most, lock, &mut cx) {
                 Got::Done => None,
                 Got::Parked(parked) => Some(parked),
                 Got::More(answered) => {
@@ -284,15 +262,17 @@ impl Connection {
         }
     }
 
-    fn refused(&mut self, refused: &Refused<'_>, turn: &mut Turn<'_>) {
+    pub(super) fn refused(&mut self, refused: &Refused<'_>, turn: &mut Turn<'_>) {
         self.info.last_command.store(turn.now.second, Relaxed);
         self.swallow = refused.swallow;
-        if refused.reply == reply::error::TOO_LARGE {
-            turn.counters.store_too_large.add(1);
+        match refused.cause {
+            Cause::Grammar => {}
+            Cause::TooLarge => turn.counters.store_too_large.add(1),
+            Cause::NoMemory => turn.counters.store_no_memory.add(1),
         }
         if let Some(key) = refused.invalidated() {
             let (shared, mut cx) = self.context(turn);
-            shared.engine.invalidate(key.bytes(), &mut cx);
+            shared.engine.invalidate(key.bytes(), refused.token, &mut cx);
         }
         if !refused.reply.is_empty() {
             reply::line(&mut turn.out.bytes, refused.reply);
@@ -351,7 +331,8 @@ impl Connection {
     /// True when the dump is finished.
     fn go_on_dumping(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(dump) = &mut self.dump else { return true };
-        let done = dump.go_on(&turn.shared.engine, turn.now, OUT_MAX, &mut turn.out.bytes);
+        let done =
+            dump.go_on(&turn.shared.engine, turn.now, turn.shared.caps.output_bytes, &mut turn.out.bytes);
         if done {
             self.dump = None;
         }
@@ -370,15 +351,6 @@ impl Connection {
             wakes: turn.wakes,
         };
         (turn.shared, context)
-    }
-
-    /// Keeps the server's sum of partial commands right.
-    fn account(&mut self, turn: &Turn<'_>) {
-        let bytes = if self.input.capacity() >= LARGE { self.input.capacity() } else { 0 };
-        if bytes != self.counted {
-            turn.shared.gauges.partial_bytes.fetch_add(bytes.wrapping_sub(self.counted), Relaxed);
-            self.counted = bytes;
-        }
     }
 
     /// Tells watchers and counts prefixes.

@@ -17,7 +17,7 @@ use crate::state::Shared;
 impl Connection {
     /// While it is held: nothing more is received.
     pub(super) fn is_paused(&self) -> bool {
-        self.closing.is_some() || self.replies.is_full(self.requests, self.read_ahead)
+        self.closing.is_some() || self.replies.is_full(self.requests, self.read_ahead, self.read_ahead_bytes)
     }
 
     /// When a request has waited long enough, in milliseconds.
@@ -37,7 +37,7 @@ impl Connection {
     #[cold]
     pub(super) fn may_read_ahead(&mut self, turn: &mut Turn<'_>) -> bool {
         self.replies.push(turn.out, turn.now.ms);
-        !self.replies.is_full(self.requests, self.read_ahead)
+        !self.replies.is_full(self.requests, self.read_ahead, self.read_ahead_bytes)
     }
 
     /// Leases must know whether what is executed next is read ahead.

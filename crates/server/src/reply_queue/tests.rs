@@ -56,6 +56,8 @@ fn popped(queue: &mut ReplyQueue<Fake>) -> (bool, String) {
     (answered, String::from_utf8(out.bytes).unwrap())
 }
 
+/// Bytes of their replies.
+const READ_AHEAD_BYTES: usize = 1 << 10;
 const READ_AHEAD: u64 = 64;
 
 #[test]
@@ -117,18 +119,21 @@ fn each_request_is_ended_once() {
 #[test]
 fn it_is_full_by_commands_and_by_bytes() {
     let mut queue = ReplyQueue::default();
-    assert!(!queue.is_full(u64::MAX, READ_AHEAD), "nothing waits");
+    assert!(!queue.is_full(u64::MAX, READ_AHEAD, READ_AHEAD_BYTES), "nothing waits");
     park(&mut queue, 7, 400);
-    assert!(!queue.is_full(7 + READ_AHEAD - 1, READ_AHEAD));
-    assert!(queue.is_full(7 + READ_AHEAD, READ_AHEAD));
+    assert!(!queue.is_full(7 + READ_AHEAD - 1, READ_AHEAD, READ_AHEAD_BYTES));
+    assert!(queue.is_full(7 + READ_AHEAD, READ_AHEAD, READ_AHEAD_BYTES));
     queue.push(&mut Output { bytes: vec![b'x'; READ_AHEAD_BYTES - 11], ..Output::default() }, 0);
-    assert!(!queue.is_full(7, READ_AHEAD));
+    assert!(!queue.is_full(7, READ_AHEAD, READ_AHEAD_BYTES));
     queue.push(&mut text("x"), 0);
-    assert!(queue.is_full(7, READ_AHEAD), "the line of the request counts too");
+    assert!(queue.is_full(7, READ_AHEAD, READ_AHEAD_BYTES), "the line of the request counts too");
     park(&mut queue, 20, 400);
     assert!(queue.wake(7, 0, done));
     assert!(popped(&mut queue).0);
-    assert!(!queue.is_full(7 + READ_AHEAD, READ_AHEAD), "counted from the next one that waits");
+    assert!(
+        !queue.is_full(7 + READ_AHEAD, READ_AHEAD, READ_AHEAD_BYTES),
+        "counted from the next one that waits"
+    );
 }
 
 #[test]
@@ -139,10 +144,10 @@ fn a_blocked_queue_is_full_until_a_request_is_answered() {
     park(&mut queue, 2, 400);
     queue.set_blocked(true);
     assert_eq!(popped(&mut queue), (false, "a".to_owned()));
-    assert!(queue.is_blocked() && queue.is_full(2, READ_AHEAD));
+    assert!(queue.is_blocked() && queue.is_full(2, READ_AHEAD, READ_AHEAD_BYTES));
     assert!(queue.wake(1, 0, done));
     assert!(popped(&mut queue).0);
-    assert!(!queue.is_blocked() && !queue.is_full(2, READ_AHEAD));
+    assert!(!queue.is_blocked() && !queue.is_full(2, READ_AHEAD, READ_AHEAD_BYTES));
 }
 
 #[test]
@@ -156,7 +161,7 @@ fn huge_values_keep_their_place() {
     let mut out = value;
     queue.push(&mut out, 0);
     assert!(out.is_empty());
-    assert!(queue.is_full(1, READ_AHEAD), "what is kept from being freed counts");
+    assert!(queue.is_full(1, READ_AHEAD, READ_AHEAD_BYTES), "what is kept from being freed counts");
     assert!(queue.wake(1, 0, done));
     assert!(queue.pop_done(&mut out));
     assert_eq!(out.bytes, b"[1]abcd");

@@ -1,0 +1,106 @@
+//! What becomes of a large command that arrives in pieces: its memory, and how it is refused.
+//!
+//! A connection that waits for the rest of its command, of which [`Caps::upload_bytes`](crate::state::Caps) or more
+//! have arrived, has an [`Upload`](crate::uploads::Upload). [`crate::uploads`] decides whether it may have the memory. A
+//! buffer of which the front is a whole command is none: it belongs to a connection that may not execute for now,
+//! because its client does not read or one of its requests waits; nothing is received into it, so that it has the size
+//! of one receive at most, or of a long line that is being answered.
+//!
+//! # Invariants
+//! * `upload` is there only while the command at the front of `input` is incomplete, and is of that command.
+//! * A refused command is answered once, or not at all where its form asks for silence, in its place among the replies;
+//!   none of its bytes is taken for anything else.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cattlegrid_protocol::{Parsed, parse_from, reply};
+
+use super::{Connection, Reason, Turn};
+use crate::state::{Message, Shared};
+use crate::uploads::{Claim, Origin};
+
+impl Connection {
+    /// After each receive: what has arrived of a command counts among the uploads if it is large. `goes_on`: it is the
+    /// command that was there before.
+    #[inline]
+    pub(super) fn note_upload(&mut self, goes_on: bool, turn: &mut Turn<'_>) {
+        if self.upload.is_some() && !(goes_on && self.need > 0) {
+            self.end_upload(turn.shared);
+        }
+        if self.need > 0 && self.input.capacity() >= turn.shared.caps.upload_bytes {
+            self.claim(turn);
+        }
+    }
+
+    /// The upload is over, if there is one.
+    pub(super) fn end_upload(&mut self, shared: &Shared) {
+        if let Some(upload) = self.upload.take() {
+            shared.uploads.end(&upload);
+        }
+    }
+
+    /// An upload gives way to another; if it is over, nothing happens.
+    #[cold]
+    pub(crate) fn give_way(&mut self, upload: u64, turn: &mut Turn<'_>) {
+        if self.upload.as_ref().is_some_and(|own| own.id() == upload) {
+            self.refuse_upload(true, turn);
+        }
+    }
+
+    /// Checks the buffer, for tests.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn verify(&self, shared: &Shared) {
+        let (bytes, caps) = (self.input.capacity(), &shared.caps);
+        match &self.upload {
+            Some(upload) => assert!(self.need > self.input.len() && upload.bytes() == bytes),
+            None if self.need > 0 => assert!(bytes < caps.upload_bytes, "{bytes} bytes are not counted"),
+            // A line that is being answered, or one receive.
+            None => assert!(bytes <= 2 * caps.get_line_bytes.max(caps.receive_bytes), "{bytes}"),
+        }
+    }
+
+    #[cold]
+    fn claim(&mut self, turn: &mut Turn<'_>) {
+        let origin = Origin { peer: self.info.peer_key, worker: turn.worker, token: self.token };
+        let uploads = &turn.shared.uploads;
+        match uploads.claim(&mut self.upload, origin, self.input.capacity(), turn.now.ms) {
+            Claim::Granted(leave) => {
+                for one in leave {
+                    let message = Message::GiveWay { token: one.token, upload: one.upload };
+                    turn.shared.workers[one.worker].tell(message);
+                }
+            }
+            Claim::Refused => {
+                let displaced = self.upload.as_ref().is_some_and(|upload| uploads.is_leaving(upload));
+                self.refuse_upload(displaced, turn);
+            }
+        }
+    }
+
+    /// There is no memory for the command at the front of `input`: a data block is refused as its line says and its
+    /// rest is swallowed; of a line nothing is known, so that only the connection's end makes sure that its rest is not
+    /// taken for another command.
+    #[cold]
+    fn refuse_upload(&mut self, displaced: bool, turn: &mut Turn<'_>) {
+        self.end_upload(turn.shared);
+        let input = std::mem::take(&mut self.input);
+        let scanned = std::mem::take(&mut self.scanned);
+        self.need = 0;
+        if input.is_empty() {
+            // It failed meanwhile.
+            return;
+        }
+        let parsed = parse_from(&input, scanned, &turn.shared.limits);
+        if let Parsed::Incomplete { block: Some(refused), .. } = parsed {
+            turn.shared.uploads.count(displaced, false);
+            self.refused(&refused, turn);
+        } else {
+            turn.shared.uploads.count(displaced, true);
+            self.info.last_command.store(turn.now.second, Relaxed);
+            reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
+            crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer));
+            self.close(Reason::Error);
+        }
+        self.publish(turn);
+    }
+}

@@ -1,0 +1,376 @@
+//! Random clients against one real worker, round by round: what the fuzz target and the seeded test of connections run.
+//!
+//! A byte string decides everything: who connects from where, what is sent, in which pieces, when the server has a
+//! round, who reads, when time passes, who goes away. Sockets are pairs, the clock stands until it is advanced, and
+//! every cap is so low that it is reached: see [`caps`]. What must hold:
+//!
+//! * Every command has its replies, in order, of the kind that it can have; silent forms have none ([`client`]).
+//! * Every value belongs to its key, was sent by somebody, and is not older than a write, delete or refusal that its
+//!   reader could know of ([`book`]).
+//! * What stands in a line or a data block is never a command of its own: nothing is flushed, no more is deleted than was
+//!   asked for.
+//! * Uploads stay under their cap, are counted as they are, and are all gone at the end, as are held requests.
+
+mod book;
+mod client;
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use cattlegrid_engine::RulesConfig;
+use cattlegrid_engine::rules::{Pattern, Rule, Rules};
+use cattlegrid_herd::{LeaseTime, PeerKey, Policy};
+use socket2::SockRef;
+
+use crate::listen::Address;
+use crate::options::Settings;
+use crate::serve::share_under;
+use crate::state::{Caps, ConnectionInfo, ListenerInfo, Message, Shared};
+use crate::time::Clock;
+use crate::worker::Worker;
+use book::Book;
+use client::Client;
+
+/// What a run came to.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Report {
+    /// Decisions taken.
+    pub steps: u64,
+    /// Commands sent whole.
+    pub commands: u64,
+    /// Uploads refused.
+    pub refused: u64,
+    /// Uploads displaced by others.
+    pub displaced: u64,
+    /// Lines refused, with their connections closed.
+    pub lines_refused: u64,
+    /// Writes for which there was no memory, uploads included.
+    pub no_memory: u64,
+    /// Times a connection had to wait for its turn.
+    pub yields: u64,
+    /// Gets that were held.
+    pub held: u64,
+}
+
+/// Largest item, in bytes.
+const ITEM_MAX: usize = 64 << 10;
+/// Clients at once.
+const CLIENTS_MAX: usize = 10;
+/// Client addresses.
+const PEERS: u64 = 3;
+/// Rounds in which everything must have been answered at the end.
+const LAST_ROUNDS: usize = 3_000;
+
+/// Low enough that a few commands reach each.
+fn caps() -> Caps {
+    Caps {
+        upload_bytes: 16 << 10,
+        uploads_bytes: 100 << 10,
+        output_bytes: 4 << 10,
+        read_ahead_bytes: 8 << 10,
+        receive_bytes: 24 << 10,
+        receive_room_bytes: 1 << 10,
+        get_line_bytes: 64 << 10,
+    }
+}
+
+/// Does what `input` says.
+///
+/// # Panics
+/// When something does not hold.
+pub fn run(input: &[u8]) -> Report {
+    let mut choices = Choices(input);
+    let evictions = choices.below(3) != 0;
+    let shared = server(evictions);
+    let mut world = World {
+        shared: &shared,
+        worker: Worker::new(&shared, 0).expect("descriptors for a test"),
+        clients: Vec::new(),
+        book: Book::new(evictions),
+        listener: Arc::new(ListenerInfo {
+            fd: -1,
+            address: Address::Unix(PathBuf::from("harness")),
+            tls: false,
+        }),
+        report: Report::default(),
+    };
+    while !choices.0.is_empty() {
+        world.step(&mut choices);
+        world.report.steps += 1;
+    }
+    world.finish()
+}
+
+fn server(evictions: bool) -> Arc<Shared> {
+    let mut settings = Settings::default();
+    settings.threads = 1;
+    settings.memory_bytes = 4 << 20;
+    settings.item_bytes_max = ITEM_MAX;
+    settings.evictions = evictions;
+    settings.requests_per_event = 4;
+    settings.protection.read_ahead = 3;
+    let shared =
+        share_under(settings, None, None, Clock::standing(), caps()).expect("a small server can be made");
+    let policy = Policy { lease: LeaseTime::Fixed(2_000), hold_ms: 3_000, ..Policy::default() };
+    let pattern = Pattern::parse("r:{id}").expect("a pattern");
+    let rule = Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0 };
+    let config = RulesConfig {
+        tag_bytes: 64 << 10,
+        ledger_bytes: 64 << 10,
+        fence_bytes: 64 << 10,
+        waiters: 4,
+        control: (*b"@").into(),
+    };
+    shared
+        .engine
+        .set_rules(Some(Arc::new(Rules::new(vec![rule], Vec::new()))), &config)
+        .expect("memory for one rule");
+    shared
+}
+
+/// Decisions, from bytes; zero when there are none left.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    /// Below `n`, which is at most 65,536.
+    fn below(&mut self, n: u64) -> u64 {
+        let high = if n > 256 { u64::from(self.byte()) << 8 } else { 0 };
+        (high | u64::from(self.byte())) % n
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+struct World<'s> {
+    shared: &'s Shared,
+    worker: Worker<'s>,
+    clients: Vec<Client>,
+    book: Book,
+    listener: Arc<ListenerInfo>,
+    report: Report,
+}
+
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            crate::log::error(format_args!("in step {}", self.report.steps));
+        }
+    }
+}
+
+impl World<'_> {
+    fn step(&mut self, choices: &mut Choices<'_>) {
+        let what = choices.below(20);
+        if self.clients.is_empty() || what == 0 && self.clients.len() < CLIENTS_MAX {
+            return self.connect(choices.below(PEERS));
+        }
+        let at = choices.below(self.clients.len() as u64) as usize;
+        match what {
+            1..=6 => {
+                let client = &mut self.clients[at];
+                client.command(choices, &mut self.book);
+                match choices.below(4) {
+                    0 => {}
+                    1 => self.flush(at, choices),
+                    _ => self.clients[at].flush(usize::MAX, &mut self.book),
+                }
+            }
+            7 | 8 => self.flush(at, choices),
+            9..=11 => (0..=choices.below(3)).for_each(|_| self.round()),
+            12 => self.shared.clock.advance(choices.one_of(&[1, 1, 2, 5, 11])),
+            13 | 14 => self.clients[at].read(&mut self.book),
+            15 | 16 => self.replace(at, choices),
+            17 => match choices.below(8) {
+                0 => {
+                    self.clients.swap_remove(at);
+                }
+                1 => self.clients[at].half_close(),
+                _ => {}
+            },
+            _ => {
+                self.round();
+                self.clients.iter_mut().for_each(|client| client.read(&mut self.book));
+            }
+        }
+        self.clients.retain(|client| !client.is_over());
+    }
+
+    /// A value that its client knows to be there is replaced by one that may be refused on the way.
+    fn replace(&mut self, at: usize, choices: &mut Choices<'_>) {
+        if !self.clients[at].may_ask() {
+            return;
+        }
+        let key = choices.below(5) as usize;
+        self.clients[at].set_small(key, &mut self.book);
+        self.clients[at].flush(usize::MAX, &mut self.book);
+        self.round();
+        self.clients[at].read(&mut self.book);
+        if self.clients[at].may_ask() {
+            self.clients[at].meta_set_of(key, choices, &mut self.book);
+            self.clients[at].get_one(key);
+            self.flush(at, choices);
+            self.round();
+            self.clients[at].read(&mut self.book);
+        }
+    }
+
+    /// Sends a part of what waits.
+    fn flush(&mut self, at: usize, choices: &mut Choices<'_>) {
+        let most = choices.one_of(&[1, 2, 17, 300, 5_000, 17_000, 30_000]);
+        self.clients[at].flush(most, &mut self.book);
+    }
+
+    fn connect(&mut self, peer: u64) {
+        let (ours, theirs) = UnixStream::pair().expect("descriptors for a test");
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true).expect("a socket can be told");
+        }
+        // So that a client that does not read is noticed.
+        SockRef::from(&theirs).set_send_buffer_size(4 << 10).expect("a socket can be told");
+        let gauges = &self.shared.gauges;
+        let info = Arc::new(ConnectionInfo {
+            number: gauges.total.fetch_add(1, Relaxed) + 1,
+            peer: format!("harness:{peer}"),
+            peer_key: PeerKey::Process(i32::try_from(peer).expect("few")),
+            listener: Arc::clone(&self.listener),
+            last_command: AtomicU32::new(0),
+            writing: false.into(),
+            held: false.into(),
+            fd: theirs.into(),
+        });
+        gauges.current.fetch_add(1, Relaxed);
+        self.shared.workers[0].tell(Message::Serve(info));
+        self.clients.push(Client::new(ours));
+    }
+
+    fn round(&mut self) {
+        assert!(
+            self.worker.round(Some(Duration::ZERO)).expect("the poller works"),
+            "nobody told it to leave"
+        );
+        self.worker.verify();
+        self.shared.uploads.verify();
+    }
+
+    /// Everything is sent and read; then all go.
+    fn finish(mut self) -> Report {
+        for round in 0.. {
+            for client in &mut self.clients {
+                client.flush(usize::MAX, &mut self.book);
+            }
+            self.round();
+            self.clients.iter_mut().for_each(|client| client.read(&mut self.book));
+            self.clients.retain(|client| !client.is_over());
+            if self.clients.iter().all(Client::is_answered) {
+                break;
+            }
+            assert!(round < LAST_ROUNDS, "commands without an answer: {:#?}", self.clients);
+            if round % 32 == 31 {
+                self.shared.clock.advance(1);
+            }
+        }
+        self.clients.clear();
+        // What they had sent is still executed.
+        for round in 0..LAST_ROUNDS {
+            self.round();
+            if self.shared.gauges.current.load(Relaxed) == 0 {
+                break;
+            }
+            if round % 32 == 31 {
+                self.shared.clock.advance(1);
+            }
+        }
+        let (shared, counters) = (self.shared, &self.shared.workers[0].counters);
+        assert_eq!(shared.uploads.verify(), 0, "uploads of connections that are gone");
+        assert_eq!(shared.gauges.current.load(Relaxed), 0, "connections that are gone");
+        assert_eq!(shared.engine.held(), 0);
+        shared.engine.verify();
+        assert_eq!(counters.cmd_flush.get(), 0, "nobody flushes");
+        let deleted = counters.delete_hits.get() + counters.delete_misses.get();
+        assert!(deleted <= self.book.deletes, "{deleted} of {} deletes", self.book.deletes);
+        let uploads = &shared.uploads;
+        let rules = shared.engine.shared().rules();
+        let held = rules
+            .as_ref()
+            .map_or(0, |active| active.each().map(|(_, state)| state.counters().held.load(Relaxed)).sum());
+        Report {
+            commands: self.book.commands,
+            refused: uploads.refused(),
+            displaced: uploads.displaced(),
+            lines_refused: uploads.lines_refused(),
+            no_memory: counters.store_no_memory.get(),
+            yields: counters.conn_yields.get(),
+            held,
+            ..self.report
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt as _, SeedableRng as _};
+
+    use super::*;
+
+    /// The seeds of `CONNECTION_SEEDS` (`from..to`, or one), else these.
+    fn seeds() -> std::ops::Range<u64> {
+        let number = |text: &str| text.parse::<u64>().expect("CONNECTION_SEEDS is FROM..TO or one number");
+        match std::env::var("CONNECTION_SEEDS").ok().as_deref() {
+            None => 0..40,
+            Some(given) => match given.split_once("..") {
+                Some((from, to)) => number(from)..number(to),
+                None => number(given)..number(given) + 1,
+            },
+        }
+    }
+
+    #[test]
+    fn random_clients_get_what_they_sent_for() {
+        struct Tell(u64);
+        impl Drop for Tell {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    crate::log::error(format_args!(
+                        "again: CONNECTION_SEEDS={} cargo test -p cattlegrid --lib harness",
+                        self.0
+                    ));
+                }
+            }
+        }
+        let seeds = seeds();
+        let many = seeds.end - seeds.start >= 40;
+        let mut sum = Report::default();
+        for seed in seeds {
+            let _tell = Tell(seed);
+            let mut random = SmallRng::seed_from_u64(seed);
+            let input: Vec<u8> = (0..random.random_range(1_000..8_000)).map(|_| random.random()).collect();
+            let report = run(&input);
+            sum.steps += report.steps;
+            sum.commands += report.commands;
+            sum.refused += report.refused;
+            sum.displaced += report.displaced;
+            sum.lines_refused += report.lines_refused;
+            sum.no_memory += report.no_memory;
+            sum.yields += report.yields;
+            sum.held += report.held;
+        }
+        crate::log::notice(format_args!("{sum:?}"));
+        if many {
+            // Every cap was reached.
+            assert!(sum.refused > 20 && sum.displaced > 20 && sum.lines_refused > 10, "{sum:?}");
+            assert!(sum.no_memory > sum.refused && sum.yields > 100 && sum.held > 20, "{sum:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What clients know of values: which were sent for a key, and which must not be seen any more.
+//!
+//! A value is one or more pieces, each of one storing command: `<key>#<serial>#<bytes>#` and filling that looks like
+//! commands. Time is a count of events. A piece is dead for a command that was sent after the proof that a later command
+//! has replaced or removed it.
+
+use std::collections::BTreeMap;
+
+/// Keys, and how they are sent as base64. From [`UNWRITTEN`] on they are only read.
+pub(super) const KEYS: [(&str, &str); 8] = [
+    ("p0", "cDA="),
+    ("p1", "cDE="),
+    ("r:0", "cjow"),
+    ("r:1", "cjox"),
+    ("a0", "YTA="),
+    ("flush_all", "Zmx1c2hfYWxs"),
+    ("delete", "ZGVsZXRl"),
+    ("quit", "cXVpdA=="),
+];
+
+/// The first key that nobody writes: lines may have any number of these.
+pub(super) const UNWRITTEN: usize = 5;
+
+/// Whether a key is under the rule.
+pub(super) fn is_ruled(key: usize) -> bool {
+    KEYS[key].0.starts_with("r:")
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Book {
+    /// The server makes room; otherwise any write may find none.
+    pub(super) evictions: bool,
+    /// Commands sent whole.
+    pub(super) commands: u64,
+    /// Deletes sent.
+    pub(super) deletes: u64,
+    now: u64,
+    pieces: BTreeMap<u64, Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    key: usize,
+    /// When its writer knew that it was executed.
+    known: Option<u64>,
+    /// Commands sent from then on do not see it.
+    dead: Option<u64>,
+}
+
+impl Book {
+    pub(super) fn new(evictions: bool) -> Self {
+        Self { evictions, commands: 0, deletes: 0, now: 0, pieces: BTreeMap::new() }
+    }
+
+    /// The next moment.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// A new piece of `bytes` at least; its serial.
+    pub(super) fn write(&mut self, key: usize, bytes: usize, out: &mut Vec<u8>) -> u64 {
+        let serial = self.pieces.len() as u64 + 1;
+        self.pieces.insert(serial, Piece { key, known: None, dead: None });
+        let name = KEYS[key].0;
+        let head = (0..6)
+            .map(|more| format!("{name}#{serial}#{}#", bytes.max(name.len() + 8 + more)))
+            .find(|head| head.len() <= number_in(head))
+            .expect("six digits at most");
+        let end = out.len() + number_in(&head);
+        out.extend_from_slice(head.as_bytes());
+        while out.len() < end {
+            let piece = &FILLING[..FILLING.len().min(end - out.len())];
+            out.extend_from_slice(piece);
+        }
+        serial
+    }
+
+    /// A store was executed, as its writer knows now.
+    pub(super) fn executed(&mut self, serial: u64) {
+        let now = self.tick();
+        self.pieces.get_mut(&serial).expect("it was written").known = Some(now);
+    }
+
+    /// A command that begins to be sent at `begun` has replaced or removed what was there, as is known now.
+    pub(super) fn gone(&mut self, key: usize, begun: u64) {
+        let now = self.tick();
+        for piece in self.pieces.values_mut().filter(|piece| piece.key == key) {
+            if piece.known.is_some_and(|known| known < begun) {
+                piece.dead.get_or_insert(now);
+            }
+        }
+    }
+
+    /// A command sent at `sent` was answered with this value.
+    pub(super) fn seen(&self, key: usize, mut value: &[u8], sent: u64) {
+        while !value.is_empty() {
+            let head: Vec<&[u8]> = value.splitn(4, |b| *b == b'#').collect();
+            let [name, serial, bytes, _] = head[..] else {
+                panic!("no value of anybody: {}", value[..value.len().min(80)].escape_ascii())
+            };
+            assert_eq!(name, KEYS[key].0.as_bytes(), "the value of another key");
+            let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<usize>().expect("a number");
+            let (serial, bytes) = (number(serial) as u64, number(bytes));
+            let head = name.len() + serial.to_string().len() + bytes.to_string().len() + 3;
+            assert!(bytes <= value.len(), "cut off");
+            let mut filling = value[head..bytes].chunks(FILLING.len());
+            assert!(filling.all(|part| part == &FILLING[..part.len()]), "mixed up");
+            let piece = self.pieces.get(&serial).expect("somebody has sent it");
+            assert_eq!(piece.key, key);
+            assert!(
+                piece.dead.is_none_or(|dead| sent <= dead),
+                "an old value of {}: number {serial}, {piece:?}, in a reply to what was sent at {sent}",
+                KEYS[key].0
+            );
+            value = &value[bytes..];
+        }
+    }
+}
+
+/// The number of bytes in a piece's head.
+fn number_in(head: &str) -> usize {
+    head.rsplit('#').nth(1).and_then(|text| text.parse().ok()).expect("it was written above")
+}
+
+const FILLING: &[u8] =
+    b"\r\nflush_all\r\ndelete p0\r\nget p1\r\nset p1 0 0 1\r\nx\r\nEND\r\nSTORED\r\nMN\r\n";

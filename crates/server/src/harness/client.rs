@@ -1,0 +1,576 @@
+//! One client: what it sends, and the replies that each command may have.
+//!
+//! Replies are matched one to one and in order. A command that asks for silence has none; a quiet `ms` or `mg`, which
+//! may have one, is followed by `mn`, so that it is known whose a line is.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use super::book::{Book, KEYS, UNWRITTEN, is_ruled};
+use super::{Choices, ITEM_MAX, caps};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: UnixStream,
+    /// Bytes that are not sent yet, of the commands of `asked` that are not sent whole.
+    unsent: VecDeque<u8>,
+    /// Commands without their replies yet.
+    asked: VecDeque<Asked>,
+    received: Vec<u8>,
+    half_closed: bool,
+    /// The server has said that it closes, or the client has sent what makes it close.
+    closing: bool,
+    over: bool,
+    opaques: u64,
+}
+
+#[derive(Debug)]
+struct Asked {
+    what: What,
+    /// Length of the command.
+    bytes: usize,
+    /// Bytes that are not sent yet.
+    unsent: usize,
+    /// When its first byte was sent.
+    begun: u64,
+    /// When its last byte was sent.
+    sent: u64,
+}
+
+/// A command, as far as its replies are concerned.
+#[derive(Debug)]
+enum What {
+    /// `get gets gat gats`: keys of which the values may still come.
+    Get(VecDeque<usize>),
+    /// `mg`, whose reply has the opaque.
+    MetaGet {
+        key: usize,
+        opaque: String,
+        quiet: bool,
+    },
+    /// A classic store.
+    Store {
+        verb: &'static str,
+        key: usize,
+        serial: u64,
+        noreply: bool,
+        too_large: bool,
+    },
+    /// `ms`, with its mode.
+    MetaSet {
+        mode: &'static str,
+        key: usize,
+        serial: u64,
+        opaque: String,
+        quiet: bool,
+        too_large: bool,
+    },
+    /// `delete`, `md`.
+    Delete {
+        key: usize,
+        noreply: bool,
+    },
+    /// One line: one of these, or with a digit first where a number may come.
+    Line(&'static [&'static str]),
+    /// Nothing is said.
+    Silent,
+    Noop,
+}
+
+const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+const NO_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
+/// Stands for any number.
+const NUMBER: &str = "0";
+
+impl Client {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            unsent: VecDeque::new(),
+            asked: VecDeque::new(),
+            received: Vec::new(),
+            half_closed: false,
+            closing: false,
+            over: false,
+            opaques: 0,
+        }
+    }
+
+    /// The connection is closed, in order.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// All that was sent has its replies.
+    pub(super) fn is_answered(&self) -> bool {
+        self.asked.iter().all(|asked| matches!(asked.what, What::Silent) || asked.is_silent_store())
+            && self.unsent.is_empty()
+            && !self.half_closed
+    }
+
+    /// Whether it sends more commands.
+    pub(super) fn may_ask(&self) -> bool {
+        !self.half_closed && !self.closing && self.asked.len() <= 40
+    }
+
+    /// Decides on a command; sends nothing yet.
+    pub(super) fn command(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
+        if !self.may_ask() {
+            return;
+        }
+        match choices.below(16) {
+            0..=2 => self.get(choices),
+            3 | 4 => self.meta_get(choices),
+            5..=8 => self.store(choices, book),
+            9..=11 => self.meta_set(choices, book),
+            12 => self.delete(choices, book),
+            13 => self.count(choices),
+            14 => self.fill(choices),
+            _ => match choices.below(4) {
+                0 => self.ask(b"mn\r\n", What::Noop),
+                1 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45-cattlegrid-0.1.0"])),
+                2 => self.ask(b"bogus\r\n", What::Line(&["ERROR"])),
+                _ => self.ask(b"touch p0 100\r\n", What::Line(&["TOUCHED", "NOT_FOUND"])),
+            },
+        }
+    }
+
+    fn get(&mut self, choices: &mut Choices<'_>) {
+        let verb = choices.one_of(&["get", "gets", "gat 100", "gats  100"]);
+        // Short, longer than an upload's least, longer than the receive buffer.
+        let count = choices.one_of(&[1, 1, 2, 5, 3_000, 7_000, 9_000]);
+        let (first, step) = (choices.below(8) as usize, choices.one_of(&[0, 1, 3]));
+        // Its values are those of few keys.
+        let key = |n: usize| match (first + n * step) % KEYS.len() {
+            key if key < UNWRITTEN && n >= 5 => UNWRITTEN + key % 3,
+            key => key,
+        };
+        let keys: Vec<usize> = (0..count).map(key).collect();
+        let mut line = verb.as_bytes().to_vec();
+        for key in &keys {
+            line.extend_from_slice(blank(choices, count < 9).as_bytes());
+            line.extend_from_slice(KEYS[*key].0.as_bytes());
+            if line.len() > caps().get_line_bytes - 32 {
+                break;
+            }
+        }
+        let words = line.split(|b| *b == b' ').filter(|word| !word.is_empty()).count();
+        let keys = keys[..words - 1 - usize::from(verb.starts_with("gat"))].to_vec();
+        line.extend_from_slice(b"\r\n");
+        self.ask(&line, What::Get(keys.into()));
+    }
+
+    fn meta_get(&mut self, choices: &mut Choices<'_>) {
+        let (key, word, base64) = key(choices);
+        let quiet = choices.below(3) == 0;
+        let opaque = self.opaque();
+        let q = if quiet { " q" } else { "" };
+        let line = format!("mg{}{word} v k {opaque}{q}{base64}\r\n", blank(choices, true));
+        self.ask(line.as_bytes(), What::MetaGet { key, opaque, quiet });
+        if quiet {
+            self.ask(b"mn\r\n", What::Noop);
+        }
+    }
+
+    fn store(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
+        let verb =
+            choices.one_of(&["set", "set", "set", "add", "replace", "append", "prepend", "cas", "set"]);
+        let key = choices.below(UNWRITTEN as u64) as usize;
+        let noreply = choices.below(3) == 0;
+        let (value, serial, too_large) = value(choices, book, key);
+        let mut line = verb.to_owned();
+        let len = value.len().to_string();
+        for word in [KEYS[key].0, "0", "0", &len] {
+            line.push_str(blank(choices, true));
+            line.push_str(word);
+        }
+        if verb == "cas" {
+            line.push_str(" 1");
+        }
+        if noreply {
+            line.push_str(" noreply");
+        }
+        self.ask_with(&line, &value, What::Store { verb, key, serial, noreply, too_large });
+    }
+
+    /// A small value, which a refusal of the next one must remove.
+    pub(super) fn set_small(&mut self, key: usize, book: &mut Book) {
+        let mut value = Vec::new();
+        let serial = book.write(key, 0, &mut value);
+        let line = format!("set {} 0 0 {}", KEYS[key].0, value.len());
+        let what = What::Store { verb: "set", key, serial, noreply: false, too_large: false };
+        self.ask_with(&line, &value, what);
+    }
+
+    /// One key.
+    pub(super) fn get_one(&mut self, key: usize) {
+        self.ask(format!("get {}\r\n", KEYS[key].0).as_bytes(), What::Get([key].into()));
+    }
+
+    fn meta_set(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
+        let key = choices.below(UNWRITTEN as u64) as usize;
+        self.meta_set_of(key, choices, book);
+    }
+
+    /// `ms` in any form.
+    pub(super) fn meta_set_of(&mut self, key: usize, choices: &mut Choices<'_>, book: &mut Book) {
+        let (plain, base64) = KEYS[key];
+        let (word, base64) = if choices.below(2) == 0 { (plain, "") } else { (base64, " b") };
+        let mode = choices.one_of(&["", "", "MS", "ME", "MR", "MA", "MP", "C1"]);
+        let quiet = choices.below(2) == 0;
+        let (value, serial, too_large) = value(choices, book, key);
+        let opaque = self.opaque();
+        let q = if quiet { " q" } else { "" };
+        let line = format!("ms{}{word} {} {opaque} {mode}{q}{base64}", blank(choices, true), value.len());
+        self.ask_with(line.trim_end(), &value, What::MetaSet { mode, key, serial, opaque, quiet, too_large });
+        if quiet {
+            self.ask(b"mn\r\n", What::Noop);
+        }
+    }
+
+    fn delete(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
+        let (key, word, base64) = key(choices);
+        book.deletes += 1;
+        if !base64.is_empty() || choices.below(2) == 0 {
+            self.ask(format!("md {word}{base64}\r\n").as_bytes(), What::Delete { key, noreply: false });
+        } else {
+            let noreply = choices.below(2) == 0;
+            let silent = if noreply { " noreply" } else { "" };
+            self.ask(format!("delete {word}{silent}\r\n").as_bytes(), What::Delete { key, noreply });
+        }
+    }
+
+    /// Numbers, whose key is none of the others.
+    fn count(&mut self, choices: &mut Choices<'_>) {
+        let by = choices.one_of(&["1", "1000000000000", "9000000000000000000"]);
+        match choices.below(4) {
+            0 => self.ask(b"set n 0 0 1 noreply\r\n1\r\n", What::Silent),
+            1 => self.ask(format!("incr n {by} noreply\r\n").as_bytes(), What::Silent),
+            2 => self.ask(b"decr n 1\r\n", What::Line(&["NOT_FOUND", NUMBER])),
+            _ => {
+                self.ask(
+                    format!("incr n {by}\r\n").as_bytes(),
+                    What::Line(&["NOT_FOUND", NUMBER, NO_MEMORY]),
+                );
+            }
+        }
+    }
+
+    /// Fills the store with what nobody reads.
+    fn fill(&mut self, choices: &mut Choices<'_>) {
+        let (number, len) = (choices.below(256), choices.one_of(&[100, 3_000, 30_000, 60_000]));
+        let line = format!("set f{number} 0 0 {len} noreply");
+        self.ask_with(&line, &vec![b'f'; len], What::Silent);
+    }
+
+    fn opaque(&mut self) -> String {
+        self.opaques += 1;
+        format!("O{}", self.opaques)
+    }
+
+    fn ask_with(&mut self, line: &str, value: &[u8], what: What) {
+        let mut bytes = line.as_bytes().to_vec();
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(value);
+        bytes.extend_from_slice(b"\r\n");
+        self.ask(&bytes, what);
+    }
+
+    fn ask(&mut self, bytes: &[u8], what: What) {
+        self.unsent.extend(bytes);
+        self.asked.push_back(Asked { what, bytes: bytes.len(), unsent: bytes.len(), begun: 0, sent: 0 });
+    }
+
+    /// Sends up to `most` bytes, as far as the socket takes them.
+    pub(super) fn flush(&mut self, most: usize, book: &mut Book) {
+        let mut left = most.min(self.unsent.len());
+        while left > 0 && !self.over {
+            let (first, _) = self.unsent.as_slices();
+            let sent = match self.stream.write(&first[..first.len().min(left)]) {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+                    // What was said before is still to be read, and says why.
+                    self.unsent.clear();
+                    return;
+                }
+            };
+            self.unsent.drain(..sent);
+            left -= sent;
+            let now = book.tick();
+            let mut rest = sent;
+            for asked in self.asked.iter_mut().filter(|asked| asked.unsent > 0) {
+                let part = asked.unsent.min(rest);
+                if part == 0 {
+                    break;
+                }
+                if asked.begun == 0 {
+                    asked.begun = now;
+                }
+                asked.unsent -= part;
+                rest -= part;
+                if asked.unsent == 0 {
+                    asked.sent = now;
+                    book.commands += 1;
+                }
+            }
+        }
+    }
+
+    /// Sends no more, if nothing is half sent.
+    pub(super) fn half_close(&mut self) {
+        if self.unsent.is_empty() && !self.half_closed {
+            self.half_closed = true;
+            // The server may have closed already.
+            let _gone = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Reads all that there is, and matches it with what was asked.
+    pub(super) fn read(&mut self, book: &mut Book) {
+        let mut room = [0; 16 << 10];
+        let ended = loop {
+            match self.stream.read(&mut room) {
+                Ok(0) => break true,
+                Ok(n) => self.received.extend_from_slice(&room[..n]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break false,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                    break true;
+                }
+            }
+        };
+        let mut at = 0;
+        while at < self.received.len() {
+            assert!(!self.closing, "after the last reply: {}", show(&self.received[at..]));
+            let Some(used) = self.match_next(at, book) else { break };
+            at += used;
+        }
+        self.received.drain(..at);
+        if ended {
+            assert!(self.received.is_empty(), "half a reply: {}", show(&self.received));
+            let left = self.asked.iter().find(|asked| {
+                asked.unsent == 0 && !matches!(asked.what, What::Silent) && !asked.is_silent_store()
+            });
+            assert!(
+                self.closing || self.half_closed && left.is_none(),
+                "closed without a word, before {left:?}"
+            );
+            self.over = true;
+        }
+    }
+
+    /// Matches the next reply; the bytes it has. None: it is not there whole.
+    fn match_next(&mut self, at: usize, book: &mut Book) -> Option<usize> {
+        let reply = &self.received[at..];
+        let line_end = memchr::memmem::find(reply, b"\r\n")?;
+        let line = String::from_utf8_lossy(&reply[..line_end]).into_owned();
+        loop {
+            let asked = self.asked.front_mut().unwrap_or_else(|| panic!("nobody asked: {}", show(reply)));
+            let used = match asked.matches(&line, reply, line_end + 2, book) {
+                Match::Whole(used) => used,
+                Match::Part => return None,
+                Match::Begins(used) => return Some(used),
+                Match::None => {
+                    // It has no reply, and what comes is a later one's: it was executed.
+                    let asked = self.asked.pop_front().expect("it is the front");
+                    assert_eq!(asked.unsent, 0, "{line} before all of {asked:?}");
+                    asked.executed("", book);
+                    continue;
+                }
+                Match::Last(used) => {
+                    self.closing = true;
+                    self.asked.clear();
+                    self.unsent.clear();
+                    return Some(used);
+                }
+            };
+            let asked = self.asked.front_mut().expect("it is the front");
+            let asked = Asked { what: std::mem::replace(&mut asked.what, What::Silent), ..*asked };
+            asked.executed(&line, book);
+            if asked.unsent == 0 {
+                self.asked.pop_front();
+            }
+            return Some(used);
+        }
+    }
+}
+
+/// How a reply fits a command.
+enum Match {
+    /// It is the command's, and has this many bytes.
+    Whole(usize),
+    /// It is the command's, and not whole.
+    Part,
+    /// So many bytes of it are whole, and more is to come.
+    Begins(usize),
+    /// The command has no reply.
+    None,
+    /// As [`Match::Whole`], and the connection ends.
+    Last(usize),
+}
+
+impl Asked {
+    fn is_silent_store(&self) -> bool {
+        matches!(self.what, What::Store { noreply: true, .. } | What::Delete { noreply: true, .. })
+    }
+
+    /// Whether there may be no memory for it. Where the store makes room only uploads are refused.
+    fn may_find_no_memory(&self, book: &Book) -> bool {
+        self.bytes >= caps().upload_bytes || !book.evictions
+    }
+
+    fn matches(&mut self, line: &str, reply: &[u8], after_line: usize, book: &Book) -> Match {
+        if let What::Get(keys) = &mut self.what {
+            if line == NO_MEMORY_READING && self.bytes >= caps().upload_bytes {
+                return Match::Last(after_line);
+            }
+            assert_eq!(self.unsent, 0, "{line} before all of it was sent");
+            return value_of(keys, line, reply, after_line, self.sent, book);
+        }
+        let refused = |too_large: bool| {
+            if too_large { line == TOO_LARGE } else { line == NO_MEMORY && self.may_find_no_memory(book) }
+        };
+        let one_of = |all: &[&str]| all.contains(&line.split(' ').next().unwrap_or_default());
+        // A refusal comes as soon as the line is there, everything else when all is.
+        let fits = match &self.what {
+            What::Get(_) => unreachable!("matched above"),
+            What::MetaGet { key, opaque, quiet } => {
+                let mut words = line.split(' ');
+                match words.next() {
+                    Some("VA") => {
+                        let len: usize = words.next().and_then(|word| word.parse().ok()).expect("a length");
+                        assert!(words.any(|word| word == opaque), "{line} for {opaque}");
+                        let Some(value) = reply.get(after_line..after_line + len + 2) else {
+                            return Match::Part;
+                        };
+                        assert!(value.ends_with(b"\r\n"), "{line}");
+                        book.seen(*key, &value[..len], self.sent);
+                        return Match::Whole(after_line + len + 2);
+                    }
+                    Some("EN") => !quiet && words.any(|word| word == opaque),
+                    Some("MN") if *quiet => return Match::None,
+                    _ => false,
+                }
+            }
+            What::Silent | What::Store { noreply: true, .. } | What::Delete { noreply: true, .. } => {
+                return Match::None;
+            }
+            What::Store { too_large, verb, .. } => {
+                refused(*too_large)
+                    || !too_large
+                        && match *verb {
+                            "set" => line == "STORED",
+                            "cas" => ["STORED", "EXISTS", "NOT_FOUND"].contains(&line),
+                            _ => ["STORED", "NOT_STORED"].contains(&line),
+                        }
+            }
+            What::MetaSet { too_large, opaque, quiet, .. } => {
+                if *quiet && line == "MN" {
+                    assert!(!too_large, "its refusal is said");
+                    return Match::None;
+                }
+                refused(*too_large)
+                    || !too_large
+                        && (one_of(&["NS", "EX", "NF"]) || !quiet && one_of(&["HD"]))
+                        && line.split(' ').any(|word| word == opaque)
+            }
+            What::Delete { .. } => ["DELETED", "NOT_FOUND", "HD", "NF"].contains(&line),
+            What::Line(all) => {
+                all.contains(&line) || all.contains(&NUMBER) && line.bytes().all(|b| b.is_ascii_digit())
+            }
+            What::Noop => line == "MN",
+        };
+        assert!(fits, "{line:?} is no reply to {self:?}");
+        assert!(self.unsent == 0 || line == NO_MEMORY || line == TOO_LARGE, "{line} before all of {self:?}");
+        Match::Whole(after_line)
+    }
+
+    /// Notes what its execution, with this reply or none, says of values.
+    fn executed(&self, line: &str, book: &mut Book) {
+        let refused = line.starts_with("SERVER_ERROR");
+        let word = line.split(' ').next().unwrap_or_default();
+        match self.what {
+            What::Store { verb, key, serial, noreply, too_large } => {
+                let stored = line == "STORED" || noreply && !too_large;
+                if stored {
+                    book.executed(serial);
+                }
+                // Under a rule a value that comes too late is dropped, and the newer one stays.
+                let replaced = match verb {
+                    "set" => stored && !is_ruled(key) || refused || noreply && too_large,
+                    "add" | "replace" | "cas" => line == "STORED" && !is_ruled(key),
+                    _ => false,
+                };
+                if replaced {
+                    book.gone(key, self.begun);
+                }
+            }
+            What::MetaSet { mode, key, serial, quiet, .. } => {
+                let stored = word == "HD" || quiet && line.is_empty();
+                if stored {
+                    book.executed(serial);
+                }
+                if refused || stored && !is_ruled(key) && !matches!(mode, "MA" | "MP") {
+                    book.gone(key, self.begun);
+                }
+            }
+            What::Delete { key, .. } => book.gone(key, self.begun),
+            _ => {}
+        }
+    }
+}
+
+/// The next `VALUE`, of one of the keys in their order, or `END`.
+fn value_of(
+    keys: &mut VecDeque<usize>,
+    line: &str,
+    reply: &[u8],
+    at: usize,
+    sent: u64,
+    book: &Book,
+) -> Match {
+    if line == "END" {
+        return Match::Whole(at);
+    }
+    let words: Vec<&str> = line.split(' ').collect();
+    let ["VALUE", name, "0", len, ..] = words[..] else { panic!("{line:?} is no reply to a get") };
+    let len: usize = len.parse().expect("a length");
+    let Some(value) = reply.get(at..at + len + 2) else { return Match::Part };
+    assert!(value.ends_with(b"\r\n"), "{line}");
+    let place = keys.iter().position(|key| KEYS[*key].0 == name);
+    let place = place.unwrap_or_else(|| panic!("{name} was not asked for, or not there"));
+    book.seen(keys[place], &value[..len], sent);
+    keys.drain(..=place);
+    Match::Begins(at + len + 2)
+}
+
+/// Between two words.
+fn blank(choices: &mut Choices<'_>, chosen: bool) -> &'static str {
+    if chosen && choices.below(6) == 0 { "  " } else { " " }
+}
+
+/// A key, as it is sent, and the flag that says how.
+fn key(choices: &mut Choices<'_>) -> (usize, &'static str, &'static str) {
+    let key = choices.below(KEYS.len() as u64) as usize;
+    let (plain, base64) = KEYS[key];
+    if choices.below(2) == 0 { (key, plain, "") } else { (key, base64, " b") }
+}
+
+/// A value, its serial, and whether it is too large.
+fn value(choices: &mut Choices<'_>, book: &mut Book, key: usize) -> (Vec<u8>, u64, bool) {
+    let bytes =
+        choices.one_of(&[0, 30, 300, 3_000, 15_000, 20_000, 30_000, 50_000, ITEM_MAX - 200, ITEM_MAX]);
+    let mut value = Vec::new();
+    let serial = book.write(key, bytes, &mut value);
+    (value, serial, bytes == ITEM_MAX)
+}
+
+fn show(reply: &[u8]) -> String {
+    reply[..reply.len().min(200)].escape_ascii().to_string()
+}
