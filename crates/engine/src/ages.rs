@@ -62,11 +62,14 @@ impl Ages {
 /// The entry between two others whose gap is the smallest share of its age.
 #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
 fn least_missed(entries: &[(u64, u64)], now_ms: u64) -> usize {
-    let share = |at: usize| {
-        let gap = entries[at + 1].1 - entries[at - 1].1;
-        gap as f64 / (now_ms - entries[at].1) as f64
-    };
-    (1..entries.len() - 1).min_by(|a, b| share(*a).total_cmp(&share(*b))).unwrap_or(0)
+    let mut least = (f64::INFINITY, 0);
+    for (before, three) in entries.windows(3).enumerate() {
+        let share = (three[2].1 - three[0].1) as f64 / (now_ms - three[1].1) as f64;
+        if share < least.0 {
+            least = (share, before + 1);
+        }
+    }
+    least.1
 }
 
 #[cfg(test)]
