@@ -18,7 +18,7 @@ import time
 from harness import Raw, Server
 
 IDLE_MAX = 2
-KEYS = 16
+KEYS = 4
 
 
 class Pool:
@@ -61,7 +61,7 @@ def read(pool, source, end, seed, counts):
             stale += int(value) < floor
             continue
         version = source.version[n]
-        time.sleep(rng.random() * 0.004)
+        time.sleep(rng.random() * 0.03)
         said = pool.use(lambda c, key=key, value=b"%d" % version: c.set(key, value))
         assert said == b"STORED", said
         fills += 1
@@ -77,7 +77,7 @@ def write(server, source, end, seed):
             connection.send(b"delete page:%d\r\n" % n)
             assert connection.line() in (b"DELETED", b"NOT_FOUND")
             source.deleted[n] = source.version[n]
-            time.sleep(rng.random() * 0.02)
+            time.sleep(rng.random() * 0.01)
 
 
 def run(server, seconds, threads, seed=1):
@@ -95,14 +95,14 @@ def run(server, seconds, threads, seed=1):
     return tuple(map(sum, zip(*counts, strict=True)))
 
 
-RULES = '[[rule]]\nmatch = "page:{id}"\nhold = "400ms"\n'
+RULES = '[[rule]]\nmatch = "page:{id}"\nhold = "20ms"\n'
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--server-bin", required=True)
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--threads", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=16)
     options = parser.parse_args()
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as rules:
         rules.write(RULES)
