@@ -154,7 +154,8 @@ impl Builder {
         Self { launch, options, callbacks: Callbacks::default() }
     }
 
-    /// Most workers, from 1. Default 4. Retiring workers do not count.
+    /// Most worker processes, from 1. Default 4. A worker counts until its process is gone, so also while it is
+    /// retiring. Spares come on top, and during a reload the first worker of the new program.
     #[must_use]
     pub fn max(mut self, workers: usize) -> Self {
         self.options.sizing.max = workers.max(1);
@@ -290,7 +291,8 @@ impl Builder {
     }
 
     /// Time a worker has to let go of a job whose time is up: CANCEL at once, SIGTERM after half of it,
-    /// SIGKILL of its process group at the end. Default 500 ms.
+    /// SIGKILL of its process group at the end. Also the time a retired worker has to end after its last job.
+    /// Default 500 ms.
     #[must_use]
     pub fn kill_grace(mut self, grace: Duration) -> Self {
         self.options.kill_grace = grace;
@@ -305,7 +307,7 @@ impl Builder {
         self
     }
 
-    /// Time [`Pool::shutdown`] waits for jobs, and a retired worker has to end. Default 30 s.
+    /// Time [`Pool::shutdown`] waits for jobs. Default 30 s.
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.options.shutdown_grace = grace;

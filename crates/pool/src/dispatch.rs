@@ -218,7 +218,7 @@ impl Driver {
             match worker.state {
                 State::Ready if worker.role == Role::Member => self.sizing.on_idle(slot, self.now),
                 State::Retiring => {
-                    let due = self.now + self.options.shutdown_grace;
+                    let due = self.now + self.options.kill_grace;
                     worker.kill_at = Some(due);
                     self.alarm(due);
                 }

@@ -388,7 +388,7 @@ impl Driver {
         let may_start = self.may_start();
         let decision = self.sizing.poll(self.now, self.queue.len(), may_start);
         for slot in decision.stop {
-            self.retire(slot);
+            self.retire_as(slot, false);
         }
         if self.probe_wanted && may_start && self.sizing.total() == 0 && decision.start == 0 {
             self.probe_wanted = false;

@@ -304,8 +304,14 @@ impl Driver {
         }
     }
 
-    /// Asks a worker to finish and leave. Once: a worker that is leaving or dying is left alone.
+    /// Asks a worker to finish and leave; another may take its place. Once: a worker that is leaving or dying is
+    /// left alone.
     pub(crate) fn retire(&mut self, slot: usize) {
+        self.retire_as(slot, true);
+    }
+
+    /// As [`Driver::retire`]; `replace` says whether another worker may take its place without delay.
+    pub(crate) fn retire_as(&mut self, slot: usize, replace: bool) {
         let Some(worker) = &mut self.workers[slot] else { return };
         match worker.state {
             State::Ready => {}
@@ -323,11 +329,11 @@ impl Driver {
             put_frame(worker.output.tail(), Kind::Retire, 0, 0, |_| {});
         }
         if worker.in_flight.is_empty() {
-            worker.kill_at = Some(self.now + self.options.shutdown_grace);
+            worker.kill_at = Some(self.now + self.options.kill_grace);
         }
         let kill_at = worker.kill_at;
         self.shared.counters.retired.add(1);
-        self.sizing.on_gone(slot);
+        self.sizing.on_leaving(slot, replace);
         self.dirty.push(slot);
         self.alarm_opt(kill_at);
     }
@@ -343,7 +349,7 @@ impl Driver {
         worker.kill_at = Some(self.now + GIVE_UP);
         worker.signal_group(Signal::KILL);
         self.shared.counters.killed.add(1);
-        self.sizing.on_gone(slot);
+        self.sizing.on_leaving(slot, false);
         self.alarm(self.now + GIVE_UP);
     }
 
@@ -354,9 +360,9 @@ impl Driver {
         worker.socket = None;
         let expected = worker.state == State::Retiring && worker.in_flight.is_empty();
         worker.state = State::Dying;
-        let due = self.now + if expected { self.options.shutdown_grace } else { CLOSED };
+        let due = self.now + if expected { self.options.kill_grace } else { CLOSED };
         worker.kill_at = Some(worker.kill_at.map_or(due, |before| before.min(due)));
-        self.sizing.on_gone(slot);
+        self.sizing.on_leaving(slot, false);
         self.alarm(due);
     }
 

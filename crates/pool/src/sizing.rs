@@ -7,11 +7,13 @@
 //!   the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... per `start` as
 //!   long as it persists. The first worker of an empty pool starts at once; `start` 0 starts at once all
 //!   that the queue can use.
+//! * *Replacement.* A worker that was retired for another reason than too little work (its age, its jobs,
+//!   its memory, its own wish) is replaced without that delay as soon as its process is gone.
 //! * *Shrink.* A worker idle for `stop` is stopped while more than `idle` are idle, the longest idle first.
 //!
 //! # Invariants
-//! * Starting, idle and busy workers together never exceed `max`. Retiring ones do not count, as in
-//!   `AnyEvent::Fork::Pool`.
+//! * No worker is started while `max` processes exist. A worker counts from its start until its process is
+//!   gone, so also while it is leaving: retired, killed, or with its socket closed.
 //! * Idle plus starting are never below `idle` for longer than `start` while there is room under `max`.
 
 use std::time::{Duration, Instant};
@@ -54,6 +56,9 @@ pub struct Sizing {
     starting: usize,
     idle: usize,
     busy: usize,
+    leaving: usize,
+    /// Workers that have left or are leaving and may be replaced without delay.
+    owed: usize,
     /// The next growth, while one is wanted.
     grow_at: Option<Instant>,
     /// Workers the next growth may start for the queue.
@@ -68,6 +73,8 @@ enum Slot {
     Starting,
     Idle(Instant),
     Busy,
+    /// Takes no more jobs; its process is not gone yet.
+    Leaving,
 }
 
 impl Sizing {
@@ -79,6 +86,8 @@ impl Sizing {
             starting: 0,
             idle: 0,
             busy: 0,
+            leaving: 0,
+            owed: 0,
             grow_at: None,
             step: 1,
             shrink_at: None,
@@ -106,8 +115,18 @@ impl Sizing {
         self.config
     }
 
-    /// Workers that count: starting, idle and busy.
+    /// Processes that count against `max`: starting, idle, busy and leaving.
     pub fn total(&self) -> usize {
+        self.active() + self.leaving
+    }
+
+    /// Workers that are leaving.
+    pub fn leaving(&self) -> usize {
+        self.leaving
+    }
+
+    /// Workers that have jobs or may get some: starting, idle and busy.
+    fn active(&self) -> usize {
         self.starting + self.idle + self.busy
     }
 
@@ -150,7 +169,18 @@ impl Sizing {
         self.set(slot, Slot::Busy);
     }
 
-    /// The worker in `slot` no longer counts: retiring, killed or dead. Reporting it twice changes nothing.
+    /// The worker in `slot` takes no more jobs: it was retired or killed, or has closed its socket. It counts until
+    /// [`Sizing::on_gone`]. `replace`: it was not stopped for too little work, so another may take its place
+    /// without delay. Reporting it twice, or for a worker that does not count, changes nothing.
+    pub fn on_leaving(&mut self, slot: usize, replace: bool) {
+        let counts = self.slots.get(slot).is_some_and(|slot| !matches!(slot, Slot::Free | Slot::Leaving));
+        if counts {
+            self.set(slot, Slot::Leaving);
+            self.owed = (self.owed + usize::from(replace)).min(self.config.max);
+        }
+    }
+
+    /// The process in `slot` is gone. Reporting it twice changes nothing.
     pub fn on_gone(&mut self, slot: usize) {
         if slot < self.slots.len() {
             self.set(slot, Slot::Free);
@@ -171,7 +201,7 @@ impl Sizing {
                 self.shrink_at = now.checked_add(self.config.stop);
             }
         }
-        if self.total() > self.config.max {
+        if self.active() > self.config.max {
             self.trim(&mut decision);
         }
         if queued > 0 || self.idle + self.starting < self.config.idle {
@@ -179,7 +209,7 @@ impl Sizing {
                 decision.start = self.grow(now, queued);
             }
         } else {
-            (self.grow_at, self.step) = (None, 1);
+            (self.grow_at, self.step, self.owed) = (None, 1, 0);
         }
         decision
     }
@@ -203,17 +233,19 @@ impl Sizing {
             self.grow_at = None;
             return 0;
         }
+        let replacing = self.owed.min(for_idle.max(for_queue)).min(room);
+        self.owed -= replacing;
         let first = self.total() == 0;
         if !first && !config.start.is_zero() {
             let due = *self.grow_at.get_or_insert(now + config.start);
             if now < due {
-                return 0;
+                return replacing;
             }
         }
         let step = if config.start.is_zero() { for_queue } else { self.step.min(for_queue) };
         self.step = if first { 1 } else { (self.step * 2).min(STEP_MAX) };
         self.grow_at = (!config.start.is_zero()).then(|| now + config.start);
-        for_idle.max(step).min(room)
+        for_idle.max(step).max(replacing).min(room)
     }
 
     fn shrink(&mut self, now: Instant, decision: &mut Decision) {
@@ -244,16 +276,16 @@ impl Sizing {
 
     /// More than `max` after a resize: idle workers go first, then starting, then busy ones.
     fn trim(&mut self, decision: &mut Decision) {
-        let mut over = self.total() - self.config.max;
+        let mut over = self.active() - self.config.max;
         let rank = |slot: &Slot| match slot {
             Slot::Idle(_) => 0,
             Slot::Starting => 1,
             Slot::Busy => 2,
-            Slot::Free => 3,
+            Slot::Free | Slot::Leaving => 3,
         };
         over = over.saturating_sub(decision.stop.len());
         let mut order: Vec<usize> =
-            (0..self.slots.len()).filter(|slot| self.slots[*slot] != Slot::Free).collect();
+            (0..self.slots.len()).filter(|slot| rank(&self.slots[*slot]) < 3).collect();
         order.sort_by_key(|slot| rank(&self.slots[*slot]));
         order.retain(|slot| !decision.stop.contains(slot));
         decision.stop.extend(order.into_iter().take(over));
@@ -267,12 +299,14 @@ impl Sizing {
             Slot::Starting => self.starting -= 1,
             Slot::Idle(_) => self.idle -= 1,
             Slot::Busy => self.busy -= 1,
+            Slot::Leaving => self.leaving -= 1,
         }
         match to {
             Slot::Free => {}
             Slot::Starting => self.starting += 1,
             Slot::Idle(_) => self.idle += 1,
             Slot::Busy => self.busy += 1,
+            Slot::Leaving => self.leaving += 1,
         }
     }
 }
