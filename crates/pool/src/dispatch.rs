@@ -248,7 +248,7 @@ impl Driver {
             Err(Error::Worker { .. }) => counters.worker_errors.add(1),
             Err(Error::TooLarge { .. }) => counters.too_large.add(1),
             Err(Error::StartFailed { .. }) => counters.start_failed.add(1),
-            Err(Error::Shutdown) => counters.shut_down.add(1),
+            Err(Error::Shutdown | Error::PoolLost) => counters.shut_down.add(1),
             // Timeouts are counted where they are found.
             Err(_) => {}
         }

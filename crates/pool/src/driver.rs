@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::process::Signal;
 
 use crate::breaker::Breaker;
 use crate::builder::{Callbacks, Options, Shared};
@@ -37,6 +38,7 @@ use crate::program::{Launching, Program, Template};
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Queue;
 use crate::sizing::Sizing;
+use crate::stderr;
 use crate::worker::{State, Worker};
 
 /// See the module.
@@ -172,8 +174,18 @@ impl Driver {
         };
         driver.register(&Arc::clone(&shared.inbox), Source::Inbox, 0)?;
         std::thread::Builder::new().name("pool".into()).spawn(move || {
-            driver.begin(launch, started);
-            driver.run();
+            let inbox = Arc::clone(&driver.shared.inbox);
+            let run = AssertUnwindSafe(|| {
+                driver.begin(launch, started);
+                driver.run();
+            });
+            if catch_unwind(run).is_err() {
+                inbox.lost.store(true, Ordering::SeqCst);
+                inbox.closed.store(true, Ordering::SeqCst);
+                // If even that panics, all that is left ends below, by being dropped.
+                catch_unwind(AssertUnwindSafe(|| driver.abandon())).ok();
+                inbox.end(&mut Vec::new());
+            }
         })?;
         Ok(shared)
     }
@@ -487,19 +499,53 @@ impl Driver {
         self.wakes = wakes;
     }
 
+    /// The thread has panicked somewhere: kills all processes and ends all jobs.
+    fn abandon(&mut self) {
+        for worker in self.workers.iter().flatten() {
+            worker.signal_group(Signal::KILL);
+        }
+        for at in 0..self.templates.len() {
+            let pid = self.templates[at].pid;
+            rustix::process::kill_process_group(pid, Signal::KILL).ok();
+            self.collect(pid);
+        }
+        let own = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
+        for pid in own.filter_map(|worker| worker.pid).collect::<Vec<_>>() {
+            self.collect(pid);
+        }
+        // Nobody will look for them later.
+        for pid in std::mem::take(&mut self.orphans) {
+            for _ in 0..50 {
+                if self.collect(pid).is_some() {
+                    break;
+                }
+            }
+        }
+        self.report(&PoolError::PoolLost);
+        if let Some(launching) = self.launching.take() {
+            launching.answer.resolve(Err(Error::PoolLost));
+        }
+        for id in self.jobs.ids() {
+            self.end_job(id, Err(Error::PoolLost));
+        }
+        self.workers.clear();
+        self.finish();
+    }
+
     /// The last words, when no process is left.
     fn finish(&mut self) {
         self.wake_callers();
         self.end_guardian();
         for (_, answer) in self.waiting_ready.drain(..) {
-            answer.resolve(Err(Error::Shutdown));
+            answer.resolve(Err(self.shared.inbox.refusal()));
         }
         // Jobs that were submitted between the last look and now.
         self.shared.inbox.closed.store(true, Ordering::SeqCst);
         let mut messages = Vec::new();
         self.shared.inbox.end(&mut messages);
         for message in messages {
-            self.guard(|| message.refuse());
+            let error = self.shared.inbox.refusal();
+            self.guard(|| message.refuse(error));
         }
         if let Some(stream) = &self.callbacks.stream {
             stream.close();
@@ -508,6 +554,7 @@ impl Driver {
         if let Some(callback) = self.callbacks.on_destroy.take() {
             catch_unwind(AssertUnwindSafe(callback)).ok();
         }
+        stderr::settle(LAST_LINES);
         self.on_end.drain(..).for_each(|answer| answer.resolve(()));
     }
 
@@ -516,7 +563,7 @@ impl Driver {
         match &mut self.callbacks.on_error {
             // A panic in the error callback has nowhere to go.
             Some(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(error)))),
-            None => eprintln!("cattlegrid-pool: {error}"),
+            None => drop(stderr::say(format!("cattlegrid-pool: {error}\n").as_bytes())),
         }
     }
 
@@ -549,6 +596,9 @@ pub(crate) fn now() -> Instant {
 
 /// Events taken from one wait.
 const EVENTS: usize = 256;
+
+/// How long the end of the pool waits for its last lines to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// "Not in this life": a year.
 pub(crate) const FAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -64,6 +64,10 @@ pub enum Error {
         /// The end of what the program wrote to stderr and stdout, at most 4 KiB.
         stderr_tail: String,
     },
+    /// The pool's own thread has panicked, which is a fault of the pool, or of a destructor that a callback brought
+    /// along. All its processes were killed.
+    #[error("the pool's own thread has panicked")]
+    PoolLost,
     /// The pool is shutting down.
     #[error("the pool is shutting down")]
     Shutdown,
@@ -110,6 +114,9 @@ pub enum PoolError {
         /// The last failure.
         reason: String,
     },
+    /// The pool's own thread has panicked: every job ends as [`Error::PoolLost`], every process is killed.
+    #[error("the pool's own thread has panicked")]
+    PoolLost,
     /// A callback of the program panicked; the pool went on.
     #[error("a callback panicked")]
     Callback,

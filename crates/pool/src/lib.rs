@@ -54,6 +54,7 @@ mod promise;
 mod queue;
 mod sizing;
 mod stats;
+mod stderr;
 mod traffic;
 #[cfg(feature = "serde")]
 mod typed;

@@ -10,7 +10,7 @@ use crate::builder::{Builder, QueuePolicy, Shared};
 use crate::error::Error;
 use crate::event::Events;
 use crate::inbox::Message;
-use crate::job::{NewJob, Outcome, ProgressFn, Sink};
+use crate::job::{Callback, NewJob, Outcome, ProgressFn, Sink};
 use crate::launch::Launch;
 use crate::payload::Args;
 use crate::promise::{Promise, promise};
@@ -244,7 +244,7 @@ impl JobBuilder<'_> {
 
     /// Submits the job with a callback on the pool's thread; see [`Pool::submit`].
     pub fn submit(self, done: impl FnOnce(Outcome) + Send + 'static) {
-        self.send(Sink::Callback(Box::new(done)));
+        self.send(Sink::Callback(Callback::new(done)));
     }
 
     fn send(self, sink: Sink) {
@@ -252,7 +252,7 @@ impl JobBuilder<'_> {
         // 16 for the fields in front of the arguments, with room to spare.
         let max = shared.max_frame as usize - 16;
         let refused = if shared.inbox.closed.load(Ordering::SeqCst) {
-            Some(Error::Shutdown)
+            Some(shared.inbox.refusal())
         } else if self.args.len() > max {
             Some(Error::TooLarge { len: self.args.len(), max })
         } else if shared.queue_policy == QueuePolicy::Reject && self.pool.is_full() {

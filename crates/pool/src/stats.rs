@@ -143,7 +143,7 @@ counters! {
     events,
     /// Bytes written by workers to stdout and stderr.
     log_bytes,
-    /// Of these, bytes not passed on because of the rate limit.
+    /// Of these, bytes not passed on: over the rate limit, or standard error is not read.
     log_dropped,
 }
 

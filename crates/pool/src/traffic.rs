@@ -14,6 +14,7 @@ use crate::jsonl;
 use crate::output::Flushed;
 use crate::payload::Reply;
 use crate::program::CHUNK;
+use crate::stderr;
 use crate::worker::State;
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
@@ -466,7 +467,7 @@ impl Driver {
                 self.guard(|| callback(chunk));
                 self.callbacks.on_log = Some(callback);
             }
-            None => eprint!("{}", String::from_utf8_lossy(chunk.bytes)),
+            None => self.shared.counters.log_dropped.add(stderr::say(chunk.bytes) as u64),
         }
     }
 }

@@ -29,4 +29,5 @@ pub(crate) use fds::{close_all_except, redirect};
 pub use fork::{Exit, Forked, SingleThreaded, reap, thread_count};
 pub use page::Page;
 pub(crate) use signals::TermSignal;
+pub use signals::block_signals;
 pub use spawn::{Child, Spawn, SpawnError, Step};

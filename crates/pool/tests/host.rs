@@ -1,0 +1,120 @@
+//! What surrounds a pool: its program's standard error, destructors that panic, extreme settings.
+#![allow(
+    clippy::needless_for_each,
+    clippy::unwrap_used,
+    clippy::similar_names,
+    clippy::semicolon_if_nothing_returned,
+    clippy::too_many_lines,
+    reason = "tests read better so"
+)]
+
+mod common;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+use cattlegrid_pool::{Error, Pool};
+use common::*;
+
+/// Runs a program whose pool logs to its standard error, and returns what it says about its jobs.
+fn talk(mut command: Command, stderr: Stdio, reader: impl FnOnce(std::process::ChildStderr)) -> String {
+    let mut child = command
+        .env("FIXTURE", "talker")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    if let Some(stderr) = child.stderr.take() {
+        reader(stderr);
+    }
+    let start = now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return "it hangs".into();
+        }
+        pause(ms(5));
+    }
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+const ALL_WELL: &str = "32 1 1\n";
+
+#[test]
+fn the_log_does_not_need_a_standard_error_that_is_read() {
+    assert_eq!(talk(Command::new(fixture()), Stdio::piped(), drop), ALL_WELL, "a closed pipe");
+    let mut kept = None;
+    let said = talk(Command::new(fixture()), Stdio::piped(), |stderr| kept = Some(stderr));
+    assert_eq!(said, ALL_WELL, "a full pipe");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(talk(Command::new(fixture()), full.into(), drop), ALL_WELL, "a full disk");
+    let mut closed = Command::new("sh");
+    closed.args(["-c", "exec \"$0\" 2>&-", fixture()]);
+    assert_eq!(talk(closed, Stdio::null(), drop), ALL_WELL, "no descriptor 2");
+}
+
+#[test]
+fn a_slow_reader_of_the_log_holds_nothing_up() {
+    let said = talk(Command::new(fixture()), Stdio::piped(), |mut stderr| {
+        std::thread::spawn(move || {
+            let mut chunk = [0; 512];
+            while stderr.read(&mut chunk).is_ok_and(|count| count > 0) {
+                pause(ms(20));
+            }
+        });
+    });
+    assert_eq!(said, ALL_WELL);
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("in a destructor, as meant");
+    }
+}
+
+/// A callback brings a value along whose destructor panics. That ends the pool's thread, and with it every call.
+#[test]
+fn every_call_ends_when_the_thread_of_the_pool_does() {
+    let errors = Errors::default();
+    let (sender, destroyed) = mpsc::channel();
+    let builder = Pool::builder(template()).on_log(|_| {}).max(2).idle(2).load(1);
+    let builder = errors.watch(builder).on_destroy(move || sender.send(()).unwrap());
+    let pool = builder.spawn().wait().unwrap();
+    pool.ready(2).wait().unwrap();
+    let workers = pool.workers().wait();
+    let running = pool.call(["hang", "spin"]);
+    let (sender, called_back) = mpsc::channel();
+    eventually("it runs", || pool.stats().busy == 1);
+    let bomb = PanicsWhenDropped;
+    let last = pool.job(["sleep", "100", ""]).on_progress(move |_| assert_eq!(size_of_val(&bomb), 0)).call();
+    for _ in 0..5 {
+        let sender = sender.clone();
+        pool.submit(["echo"], move |outcome| sender.send(outcome).unwrap());
+    }
+    let waiting = pool.ready(3);
+    let queued = pool.call(["echo"]);
+    // Its own reply may be delivered before its destructor runs.
+    drop(last.wait());
+    assert_eq!(running.wait(), Err(Error::PoolLost));
+    assert_eq!(queued.wait(), Err(Error::PoolLost));
+    assert_eq!(waiting.wait(), Err(Error::PoolLost));
+    for _ in 0..5 {
+        assert_eq!(called_back.recv_timeout(PATIENCE), Ok(Err(Error::PoolLost)));
+    }
+    assert_eq!(pool.call(["echo"]).wait(), Err(Error::PoolLost));
+    assert_eq!(destroyed.recv_timeout(PATIENCE), Ok(()));
+    assert_eq!(errors.count("own thread has panicked"), 1, "{:?}", errors.all());
+    eventually("no worker is left", || workers.iter().all(|worker| !is_alive(worker.pid)));
+    eventually("no zombie is left", || children(std::process::id()).iter().all(|(_, state)| *state != 'Z'));
+    let stats = pool.stats();
+    assert_eq!(stats.submitted, stats.completed + stats.shut_down);
+    pool.shutdown().wait();
+    assert!(pool.workers().wait().is_empty());
+}
