@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::driver::Driver;
 use crate::error::{Error, PoolError};
 use crate::event::{Event, EventBuffer, Events};
 use crate::inbox::Inbox;
-use crate::launch::Launch;
+use crate::launch::{Launch, check_env};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
 use crate::sizing::SizingConfig;
@@ -234,7 +235,7 @@ impl Builder {
         self
     }
 
-    /// Passes a descriptor to every worker under a name (without `,` and `=`); at most 32.
+    /// Passes a descriptor to every worker under a name (without `,` and `=`, and only once); at most 32.
     #[must_use]
     pub fn pass_fd(mut self, name: impl Into<String>, fd: impl Into<OwnedFd>) -> Self {
         self.options.fds.push((name.into(), fd.into()));
@@ -432,9 +433,13 @@ impl Builder {
     ///
     /// # Errors
     /// Resolves to [`Error::StartFailed`] when the program cannot be exec'ed, dies or reports an error
-    /// before READY, or takes longer than `start_timeout`; nothing is left running then.
+    /// before READY, or takes longer than `start_timeout`; nothing is left running then. To
+    /// [`Error::InvalidOption`] when an option cannot be what it was set to.
     pub fn spawn(mut self) -> Spawning {
         let (resolver, started) = promise();
+        if let Err(reason) = self.check() {
+            return Spawning::new(started, Err(Error::InvalidOption(reason)));
+        }
         self.launch.args.append(&mut self.options.extra_args);
         let events = self.callbacks.stream.clone();
         match Driver::start(self.launch, self.options, self.callbacks, resolver) {
@@ -450,6 +455,37 @@ impl Builder {
         }
     }
 }
+
+impl Builder {
+    /// Whether every option can be what it was set to. Durations of any length can.
+    fn check(&self) -> Result<(), String> {
+        let fds = &self.options.fds;
+        if fds.len() > MAX_PASSED {
+            return Err(format!("pass_fd: {} descriptors, at most {MAX_PASSED} can be passed", fds.len()));
+        }
+        for (at, (name, _)) in fds.iter().enumerate() {
+            if name.is_empty() || name.contains([',', '=', '\0']) {
+                return Err(format!(
+                    "pass_fd {name:?}: a name is not empty and has no `,`, `=` or NUL in it"
+                ));
+            }
+            if fds[..at].iter().any(|(other, _)| other == name) {
+                return Err(format!("pass_fd {name:?}: the name is used twice"));
+            }
+        }
+        if self.options.jitter.is_nan() {
+            return Err("max_jobs_jitter: it is not a number".into());
+        }
+        self.launch.check()?;
+        if let Some(arg) = self.options.extra_args.iter().find(|arg| arg.as_bytes().contains(&0)) {
+            return Err(format!("argument {}: it has a NUL byte in it", arg.display()));
+        }
+        check_env(&self.options.env)
+    }
+}
+
+/// Most descriptors that can be passed.
+const MAX_PASSED: usize = 32;
 
 /// What the handles and the pool's thread share.
 #[derive(Debug)]

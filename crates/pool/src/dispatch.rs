@@ -20,12 +20,13 @@ use crate::job::{Job, NewJob, Outcome, Place, Sink};
 use crate::jsonl;
 use crate::promise::Waiter;
 use crate::queue::Priority;
+use crate::time::later;
 use crate::worker::{Doomed, Role, Sent, State};
 
 impl Driver {
     pub(crate) fn submit(&mut self, new: NewJob) {
         self.shared.counters.submitted.add(1);
-        let deadline = new.timeout.and_then(|timeout| self.now.checked_add(timeout));
+        let deadline = new.timeout.map(|timeout| later(self.now, timeout));
         let priority = new.priority;
         let id = self.jobs.insert(Job {
             args: new.args,
@@ -191,7 +192,7 @@ impl Driver {
         if worker.in_flight.len() == 1 {
             worker.stalled = (self.now, worker.sent - 1);
             self.sizing.on_busy(slot);
-            self.alarm(self.now + self.options.start_timeout);
+            self.alarm(later(self.now, self.options.start_timeout));
         }
         self.dirty.push(slot);
         if spent {
@@ -218,7 +219,7 @@ impl Driver {
             match worker.state {
                 State::Ready if worker.role == Role::Member => self.sizing.on_idle(slot, self.now),
                 State::Retiring => {
-                    let due = self.now + self.options.kill_grace;
+                    let due = later(self.now, self.options.kill_grace);
                     worker.kill_at = Some(due);
                     self.alarm(due);
                 }
@@ -321,7 +322,7 @@ impl Driver {
         }
         worker.doomed.push(Doomed { id, since: self.now, termed: false });
         self.dirty.push(slot);
-        self.alarm(self.now + self.options.kill_grace / 4);
+        self.alarm(later(self.now, self.options.kill_grace / 4));
         begun
     }
 
@@ -357,7 +358,7 @@ impl Driver {
             if term {
                 worker.signal_group(Signal::TERM);
             }
-            self.alarm(now + (grace / 8).max(std::time::Duration::from_millis(1)));
+            self.alarm(later(now, (grace / 8).max(std::time::Duration::from_millis(1))));
         }
     }
 
@@ -367,12 +368,12 @@ impl Driver {
         if ready || self.queue.is_empty() || self.launching.is_some() {
             self.deserted = None;
             if !self.queue.is_empty() {
-                self.alarm(self.now + self.options.start_timeout);
+                self.alarm(later(self.now, self.options.start_timeout));
             }
             return;
         }
         let since = *self.deserted.get_or_insert(self.now);
-        let due = since + self.options.start_timeout;
+        let due = later(since, self.options.start_timeout);
         if due > self.now && !self.breaker.is_open() {
             return self.alarm(due);
         }

@@ -39,6 +39,7 @@ use crate::promise::{Resolver, Waiter};
 use crate::queue::Queue;
 use crate::sizing::Sizing;
 use crate::stderr;
+use crate::time::{FAR, later};
 use crate::worker::{State, Worker};
 
 /// See the module.
@@ -194,7 +195,7 @@ impl Driver {
         if self.options.max_rss.is_some() {
             self.next_look = Some(self.now);
         }
-        self.next_ping = self.options.ping.map(|every| self.now + every);
+        self.next_ping = self.options.ping.map(|every| later(self.now, every));
         self.alarm_opt(self.next_look);
         self.alarm_opt(self.next_ping);
         let probe = self.options.probe || self.options.sizing.idle > 0;
@@ -291,7 +292,7 @@ impl Driver {
             Message::Workers(answer) => answer.resolve(self.infos()),
             Message::ResumeEvents => self.resume_events(),
             Message::Drain(limit, answer) => {
-                let grace = limit.map(|_| self.now + self.options.shutdown_grace);
+                let grace = limit.map(|_| later(self.now, self.options.shutdown_grace));
                 if self.ending == Ending::No || (self.ending == Ending::Draining(None) && grace.is_some()) {
                     self.ending = Ending::Draining(grace);
                 }
@@ -385,7 +386,7 @@ impl Driver {
             Ending::Draining(at) => self.alarm_opt(at),
             Ending::Leaving(at) if at <= self.now => {
                 self.kill_all_workers("the pool ends");
-                self.ending = Ending::Leaving(self.now + FAR);
+                self.ending = Ending::Leaving(later(self.now, FAR));
             }
             Ending::Leaving(at) => self.alarm(at),
             Ending::No => {}
@@ -456,7 +457,7 @@ impl Driver {
 
     fn advance_ending(&mut self) {
         if matches!(self.ending, Ending::Draining(_)) && self.jobs_open() == 0 && self.launching.is_none() {
-            let at = self.now + self.options.shutdown_grace;
+            let at = later(self.now, self.options.shutdown_grace);
             self.ending = Ending::Leaving(at);
             self.alarm(at);
             for slot in 0..self.workers.len() {
@@ -473,8 +474,8 @@ impl Driver {
         for id in self.jobs.ids() {
             self.end_job(id, Err(Error::Shutdown));
         }
-        self.ending = Ending::Leaving(self.now + self.options.shutdown_grace);
-        self.alarm(self.now + self.options.shutdown_grace);
+        self.ending = Ending::Leaving(later(self.now, self.options.shutdown_grace));
+        self.alarm(later(self.now, self.options.shutdown_grace));
     }
 
     fn kill_all_workers(&mut self, reason: &str) {
@@ -599,6 +600,3 @@ const EVENTS: usize = 256;
 
 /// How long the end of the pool waits for its last lines to be written.
 const LAST_LINES: Duration = Duration::from_millis(200);
-
-/// "Not in this life": a year.
-pub(crate) const FAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -54,6 +54,9 @@ pub enum Error {
         /// The limit in bytes.
         max: usize,
     },
+    /// An option cannot be what it was set to; nothing was started.
+    #[error("{0}")]
+    InvalidOption(String),
     /// No worker could be started.
     #[error("no worker could be started: {reason}{}", tail(stderr_tail))]
     StartFailed {

@@ -55,6 +55,7 @@ mod queue;
 mod sizing;
 mod stats;
 mod stderr;
+mod time;
 mod traffic;
 #[cfg(feature = "serde")]
 mod typed;

@@ -21,6 +21,7 @@ use crate::logs::Tail;
 use crate::output::Output;
 use crate::pool::WorkerInfo;
 use crate::program::{LOOK, drain_log, log_pipe, spawn_error};
+use crate::time::{FAR, later};
 use crate::worker::{Role, Sent, State, Worker};
 
 /// Why a start did not happen.
@@ -100,7 +101,7 @@ impl Driver {
                 if role != Role::Spare {
                     self.send_init(slot);
                 }
-                self.alarm(self.now + self.options.start_timeout);
+                self.alarm(later(self.now, self.options.start_timeout));
                 Some(slot)
             }
             Err(StartError::Resources(error)) => {
@@ -165,7 +166,7 @@ impl Driver {
         let spread = 1.0 - self.options.jitter * self.random();
         #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a count")]
         let job_limit = (self.options.max_jobs as f64 * spread).ceil() as u64;
-        let expires = self.options.max_age.map(|age| self.now + age.mul_f64(spread));
+        let expires = self.options.max_age.map(|age| later(self.now, age.min(FAR).mul_f64(spread)));
         let worker = Worker {
             number,
             generation,
@@ -329,7 +330,7 @@ impl Driver {
             put_frame(worker.output.tail(), Kind::Retire, 0, 0, |_| {});
         }
         if worker.in_flight.is_empty() {
-            worker.kill_at = Some(self.now + self.options.kill_grace);
+            worker.kill_at = Some(later(self.now, self.options.kill_grace));
         }
         let kill_at = worker.kill_at;
         self.shared.counters.retired.add(1);
@@ -360,7 +361,7 @@ impl Driver {
         worker.socket = None;
         let expected = worker.state == State::Retiring && worker.in_flight.is_empty();
         worker.state = State::Dying;
-        let due = self.now + if expected { self.options.kill_grace } else { CLOSED };
+        let due = later(self.now, if expected { self.options.kill_grace } else { CLOSED });
         worker.kill_at = Some(worker.kill_at.map_or(due, |before| before.min(due)));
         self.sizing.on_leaving(slot, false);
         self.alarm(due);
@@ -524,7 +525,7 @@ impl Driver {
         let Some(worker) = &self.workers[slot] else { return };
         let (state, now) = (worker.state, self.now);
         if state == State::Starting && worker.role != Role::Spare {
-            let due = worker.born + self.options.start_timeout;
+            let due = later(worker.born, self.options.start_timeout);
             if due <= now {
                 let stuck = worker.template.filter(|_| worker.pid.is_none());
                 self.kill(slot, "it was not ready in time");
@@ -579,7 +580,7 @@ impl Driver {
         if !alive || worker.in_flight.is_empty() || !worker.is_stalled(self.now) {
             return;
         }
-        let due = worker.stalled.0 + self.options.start_timeout;
+        let due = later(worker.stalled.0, self.options.start_timeout);
         if due > self.now {
             self.alarm(due);
         } else {
@@ -630,8 +631,8 @@ impl Driver {
                 self.dirty.push(slot);
             }
         }
-        self.next_ping = Some(self.now + every);
-        self.alarm(self.now + every);
+        self.next_ping = Some(later(self.now, every));
+        self.alarm(later(self.now, every));
     }
 
     pub(crate) fn infos(&self) -> Vec<WorkerInfo> {

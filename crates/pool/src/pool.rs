@@ -120,10 +120,14 @@ impl Pool {
     /// serve.
     ///
     /// # Errors
-    /// Resolves to [`Error::StartFailed`] when the new program does not become ready; the old one stays.
+    /// Resolves to [`Error::StartFailed`] when the new program does not become ready; the old one stays. To
+    /// [`Error::InvalidOption`] when the system cannot be asked for such a program.
     pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
-        self.send(Message::Reload(Box::new(launch), resolver));
+        match launch.check() {
+            Ok(()) => self.send(Message::Reload(Box::new(launch), resolver)),
+            Err(reason) => resolver.resolve(Err(Error::InvalidOption(reason))),
+        }
         promise
     }
 
@@ -337,7 +341,7 @@ impl Spawning {
     /// Blocks this thread until the program is ready.
     ///
     /// # Errors
-    /// [`Error::StartFailed`].
+    /// [`Error::StartFailed`], [`Error::InvalidOption`].
     ///
     /// # Panics
     /// After it has been polled to its end.

@@ -16,6 +16,7 @@ use crate::error::{Error, PoolError};
 use crate::launch::{Launch, Mode};
 use crate::logs::Tail;
 use crate::promise::Resolver;
+use crate::time::later;
 use crate::worker::{Role, State};
 
 /// The program workers are made of.
@@ -132,7 +133,7 @@ impl Driver {
             for id in self.jobs.ids() {
                 self.end_job(id, Err(error.clone()));
             }
-            self.ending = Ending::Leaving(self.now + self.options.shutdown_grace);
+            self.ending = Ending::Leaving(later(self.now, self.options.shutdown_grace));
         }
         launching.answer.resolve(Err(error));
     }
@@ -187,7 +188,7 @@ impl Driver {
             Some(pidfd) => drop(self.register(pidfd, Source::TemplateEnd, serial)),
             None => self.alarm(self.now + LOOK),
         }
-        self.alarm(self.now + self.options.start_timeout);
+        self.alarm(later(self.now, self.options.start_timeout));
         self.templates.push(template);
         Ok(())
     }
@@ -404,7 +405,7 @@ impl Driver {
     pub(crate) fn scan_templates(&mut self) {
         let mut late = Vec::new();
         for template in &mut self.templates {
-            let limit = template.born + self.options.start_timeout;
+            let limit = later(template.born, self.options.start_timeout);
             let due = if template.ready { template.kill_at } else { Some(template.kill_at.unwrap_or(limit)) };
             match due {
                 Some(due) if due <= self.now => late.push(template.serial),

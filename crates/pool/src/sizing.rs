@@ -18,6 +18,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::time::later;
+
 /// The numbers a pool is sized by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizingConfig {
@@ -159,7 +161,7 @@ impl Sizing {
         self.set(slot, Slot::Idle(now));
         if self.idle > self.config.idle && self.shrink_at.is_none() {
             let longest = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
-            self.shrink_at = longest.and_then(|since| since.checked_add(self.config.stop));
+            self.shrink_at = longest.map(|since| later(since, self.config.stop));
         }
     }
 
@@ -198,7 +200,7 @@ impl Sizing {
                 self.shrink(now, &mut decision);
             } else {
                 // An idle worker beside a queue is about to be given a job.
-                self.shrink_at = now.checked_add(self.config.stop);
+                self.shrink_at = Some(later(now, self.config.stop));
             }
         }
         if self.active() > self.config.max {
@@ -237,14 +239,14 @@ impl Sizing {
         self.owed -= replacing;
         let first = self.total() == 0;
         if !first && !config.start.is_zero() {
-            let due = *self.grow_at.get_or_insert(now + config.start);
+            let due = *self.grow_at.get_or_insert(later(now, config.start));
             if now < due {
                 return replacing;
             }
         }
         let step = if config.start.is_zero() { for_queue } else { self.step.min(for_queue) };
         self.step = if first { 1 } else { (self.step * 2).min(STEP_MAX) };
-        self.grow_at = (!config.start.is_zero()).then(|| now + config.start);
+        self.grow_at = (!config.start.is_zero()).then(|| later(now, config.start));
         for_idle.max(step).max(replacing).min(room)
     }
 
@@ -263,13 +265,12 @@ impl Sizing {
             if spare == 0 {
                 return;
             }
-            match since.checked_add(stop) {
-                Some(due) if due <= now => decision.stop.push(slot),
-                due => {
-                    self.shrink_at = due;
-                    return;
-                }
+            let due = later(since, stop);
+            if due > now {
+                self.shrink_at = Some(due);
+                return;
             }
+            decision.stop.push(slot);
             spare -= 1;
         }
     }

@@ -257,8 +257,15 @@ fn a_reload_replaces_workers_when_the_new_program_is_ready_and_not_before() {
 #[test]
 fn the_pool_grows_resizes_and_shrinks() {
     let pool = quiet(template()).max(3).load(1).start(ms(1)).stop(ms(50)).spawn().wait().unwrap();
-    let calls: Vec<_> = (0..9).map(|_| pool.call(["sleep", "100", ""])).collect();
-    eventually("it has grown", || pool.stats().busy == 3);
+    let mut calls = Vec::new();
+    eventually("it has grown", || {
+        // On a slow machine the first jobs may be done before the third worker is there.
+        while pool.stats().queued_normal < 6 && calls.len() < 10_000 {
+            calls.extend((0..9).map(|_| pool.call(["sleep", "100", ""])));
+            pause(ms(5));
+        }
+        pool.stats().busy == 3
+    });
     calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
     eventually("it has shrunk", || pool.stats().workers == 0);
     pool.resize(2, 2);

@@ -10,11 +10,13 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
+use std::time::Duration;
 
-use cattlegrid_pool::{Error, Pool};
+use cattlegrid_pool::{Error, Launch, Pool, Priority};
 use common::*;
 
 /// Runs a program whose pool logs to its standard error, and returns what it says about its jobs.
@@ -51,7 +53,7 @@ fn the_log_does_not_need_a_standard_error_that_is_read() {
     let mut kept = None;
     let said = talk(Command::new(fixture()), Stdio::piped(), |stderr| kept = Some(stderr));
     assert_eq!(said, ALL_WELL, "a full pipe");
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
     assert_eq!(talk(Command::new(fixture()), full.into(), drop), ALL_WELL, "a full disk");
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" 2>&-", fixture()]);
@@ -117,4 +119,70 @@ fn every_call_ends_when_the_thread_of_the_pool_does() {
     assert_eq!(stats.submitted, stats.completed + stats.shut_down);
     pool.shutdown().wait();
     assert!(pool.workers().wait().is_empty());
+}
+
+/// Every option that takes a duration, at its longest: the pool does all that it does otherwise.
+#[test]
+fn no_duration_is_too_long() {
+    let pool = quiet(template())
+        .max(2)
+        .load(1)
+        .start(Duration::MAX)
+        .stop(Duration::MAX)
+        .ageing(Duration::MAX)
+        .job_timeout(Duration::MAX)
+        .kill_grace(Duration::MAX)
+        .start_timeout(Duration::MAX)
+        .shutdown_grace(Duration::MAX)
+        .ping(Duration::MAX)
+        .max_age(Duration::MAX)
+        .max_jobs_jitter(0.0)
+        .crash_loop(3, Duration::MAX)
+        .spawn()
+        .wait()
+        .unwrap();
+    for priority in [Priority::Low, Priority::Normal, Priority::High] {
+        let call = pool.job(["echo", "x"]).priority(priority).timeout(Duration::MAX).call();
+        assert_eq!(call.wait().unwrap().text(), "x");
+    }
+    // Jobs in the queue, a cancelled one, a worker that dies, a retirement.
+    let calls: Vec<_> = (0..5).map(|_| pool.call(["sleep", "20", "y"])).collect();
+    drop(pool.job(["sleep", "20", ""]).priority(Priority::Low).call());
+    for call in calls {
+        assert_eq!(call.wait().unwrap().text(), "y");
+    }
+    assert!(matches!(pool.call(["die", "kill"]).wait(), Err(Error::WorkerLost { .. })));
+    assert_eq!(pool.call(["echo", "z"]).wait().unwrap().text(), "z");
+    let worker = pool.workers().wait()[0].number;
+    assert!(pool.retire(worker).wait());
+    assert_eq!(pool.call(["echo", "z"]).wait().unwrap().text(), "z");
+    pool.shutdown().wait();
+}
+
+#[test]
+fn what_an_option_cannot_be_is_refused_by_spawn() {
+    let null = || File::open("/dev/null").unwrap();
+    let many = |count: usize| {
+        (0..count).fold(quiet(template()), |builder, n| builder.pass_fd(format!("fd{n}"), null()))
+    };
+    let pool = many(32).spawn().wait().unwrap();
+    assert_eq!(pool.call(["echo", "x"]).wait().unwrap().text(), "x");
+    assert!(matches!(pool.reload(Launch::exec::<&str>("a\0b", [])).wait(), Err(Error::InvalidOption(_))));
+    pool.shutdown().wait();
+    for (builder, word) in [
+        (many(33), "33 descriptors"),
+        (many(70), "70 descriptors"),
+        (quiet(template()).pass_fd("a=b", null()), "a=b"),
+        (quiet(template()).pass_fd("a", null()).pass_fd("a", null()), "twice"),
+        (quiet(template()).max_jobs_jitter(f64::NAN), "not a number"),
+        (quiet(template()).env("A=B", "c"), "A=B"),
+        (quiet(template()).args(["a\0b"]), "NUL"),
+        (quiet(Launch::exec::<&str>("", [])), "program"),
+        (quiet(template().env("", "c")), "env"),
+    ] {
+        match builder.spawn().wait() {
+            Err(Error::InvalidOption(text)) => assert!(text.contains(word), "{word}: {text}"),
+            other => panic!("{word}: {other:?}"),
+        }
+    }
 }
