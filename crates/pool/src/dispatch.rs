@@ -332,7 +332,7 @@ impl Driver {
     pub(crate) fn scan_doomed(&mut self, slot: usize) {
         let (now, grace) = (self.now, self.options.kill_grace);
         let Some(worker) = &mut self.workers[slot] else { return };
-        if worker.doomed.is_empty() || worker.state == State::Dying {
+        if worker.doomed.is_empty() || worker.state.is_over() {
             return;
         }
         let mut doomed = std::mem::take(&mut worker.doomed);

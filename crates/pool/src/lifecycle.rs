@@ -246,7 +246,7 @@ impl Driver {
         match (found, pid) {
             (Some(worker), Some(_)) => {
                 (worker.pid, worker.pidfd) = (pid, pidfd);
-                if worker.state == State::Dying {
+                if worker.state == State::Killed {
                     worker.signal_group(Signal::KILL);
                 }
             }
@@ -320,7 +320,7 @@ impl Driver {
                 worker.told_to_leave = true;
                 return self.kill(slot, "retired before it was ready");
             }
-            State::Retiring | State::Dying => return,
+            State::Retiring | State::Ending | State::Killed => return,
         }
         worker.state = State::Retiring;
         worker.told_to_leave = true;
@@ -342,11 +342,11 @@ impl Driver {
     /// Kills a worker's process group. Its jobs are settled when its end is known.
     pub(crate) fn kill(&mut self, slot: usize, reason: &str) {
         let Some(worker) = &mut self.workers[slot] else { return };
-        if worker.state == State::Dying && worker.reason.is_some() {
+        if worker.state == State::Killed {
             return;
         }
         worker.reason.get_or_insert_with(|| reason.to_owned());
-        worker.state = State::Dying;
+        worker.state = State::Killed;
         worker.kill_at = Some(self.now + GIVE_UP);
         worker.signal_group(Signal::KILL);
         self.shared.counters.killed.add(1);
@@ -360,8 +360,17 @@ impl Driver {
         let Some(worker) = &mut self.workers[slot] else { return };
         worker.socket = None;
         let expected = worker.state == State::Retiring && worker.in_flight.is_empty();
-        worker.state = State::Dying;
-        let due = later(self.now, if expected { self.options.kill_grace } else { CLOSED });
+        self.expect_end(slot, if expected { self.options.kill_grace } else { CLOSED });
+    }
+
+    /// The worker will end by itself. If it has not after `grace`, it is killed.
+    pub(crate) fn expect_end(&mut self, slot: usize, grace: Duration) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        if worker.state == State::Killed {
+            return;
+        }
+        worker.state = State::Ending;
+        let due = later(self.now, grace);
         worker.kill_at = Some(worker.kill_at.map_or(due, |before| before.min(due)));
         self.sizing.on_leaving(slot, false);
         self.alarm(due);
@@ -540,7 +549,7 @@ impl Driver {
         if let Some(due) = worker.kill_at {
             if due > now {
                 self.alarm(due);
-            } else if worker.state == State::Dying && worker.reason.is_some() {
+            } else if worker.state == State::Killed {
                 // Killed, and its end is still not known: a process in the kernel's hands. Let go of it.
                 if worker.template.is_none()
                     && let Some(pid) = worker.pid

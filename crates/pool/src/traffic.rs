@@ -189,7 +189,7 @@ impl Driver {
         if !worker.greeted && !matches!(header.kind, Kind::Hello | Kind::Error) {
             return Err("a frame before HELLO".into());
         }
-        if worker.state == State::Dying && matches!(header.kind, Kind::Hello | Kind::Ready) {
+        if worker.state.is_over() && matches!(header.kind, Kind::Hello | Kind::Ready) {
             // It was killed while it started; what it still had to say about that is no offence.
             return Ok(());
         }
@@ -202,6 +202,7 @@ impl Driver {
                 let text = format!("{}: {}", error.code, error.message);
                 worker.reason = Some(if starting { format!("init failed: {text}") } else { text });
                 worker.tail.push(error.detail.as_bytes());
+                self.expect_end(slot, self.options.kill_grace);
             }
             Kind::Error => {
                 let error = ErrorBody::parse(header.flags, body.bytes).ok_or_else(malformed)?;

@@ -58,7 +58,7 @@ pub(crate) struct Worker {
     pub(crate) doomed: Vec<Doomed>,
     /// Since when it has begun no job, and how many it had begun by then; looked at only while it has jobs.
     pub(crate) stalled: (Instant, u64),
-    /// SIGKILL is due then: told to leave, or has closed its socket.
+    /// SIGKILL is due then: told to leave, or ending. Of a killed one: when to stop waiting for its end.
     pub(crate) kill_at: Option<Instant>,
     /// Why it was killed or failed, for errors.
     pub(crate) reason: Option<String>,
@@ -106,8 +106,17 @@ pub(crate) enum State {
     Ready,
     /// Finishes what it has.
     Retiring,
-    /// Killed, or has closed its socket; waiting for its end.
-    Dying,
+    /// It has closed its socket, or said that it cannot go on. Killed if it does not end soon.
+    Ending,
+    /// SIGKILL was sent; waiting for its end.
+    Killed,
+}
+
+impl State {
+    /// Whether it is past all jobs: only its end is waited for.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Ending | Self::Killed)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

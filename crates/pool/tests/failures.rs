@@ -396,6 +396,45 @@ fn protocol_duplicate_reply_counts_once_and_kills() {
     pool.shutdown_now().wait();
 }
 
+/// A worker in shell that says so when it cannot go on, and stays: `closes` or not, before it is ready or in its first job.
+fn a_hopeless_worker_is_killed(in_a_job: bool, closes: bool) {
+    let close = if closes { "exec 0<&- 1>&-" } else { ":" };
+    let ready =
+        r#"echo '{"ready":true}'; while read -r line; do case $line in *'"job"'*) break ;; esac; done"#;
+    let script = format!(
+        "trap '' TERM\n{}\necho '{{\"id\":\"0\",\"error\":\"broken in '$$'\"}}'\n{close}\nwhile :; do sleep 1; done",
+        if in_a_job { ready } else { "" }
+    );
+    let errors = Errors::default();
+    let builder = Pool::builder(Launch::json_lines("sh", ["-c", &script])).on_log(|_| {}).max(1);
+    let builder = errors.watch(builder).kill_grace(ms(300)).start_timeout(PATIENCE * 10);
+    let said = match builder.spawn().wait() {
+        Err(error) => error.to_string(),
+        Ok(pool) => {
+            let lost = pool.call(["x"]).wait().unwrap_err();
+            assert!(matches!(lost, Error::WorkerLost { signal: Some(9), .. }), "{lost:?}");
+            assert_eq!((pool.stats().killed, pool.stats().lost), (1, 1));
+            pool.shutdown_now().wait();
+            lost.to_string()
+        }
+    };
+    let (_, pid) = said.split_once("broken in ").expect("its own words");
+    let pid = pid.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    eventually("it is gone", || !is_alive(pid));
+}
+
+#[test]
+fn hopeless_worker_that_closes_its_socket() {
+    a_hopeless_worker_is_killed(false, true);
+    a_hopeless_worker_is_killed(true, true);
+}
+
+#[test]
+fn hopeless_worker_that_keeps_its_socket() {
+    a_hopeless_worker_is_killed(false, false);
+    a_hopeless_worker_is_killed(true, false);
+}
+
 #[test]
 fn start_wrong_version() {
     let error = quiet(broken("version")).spawn().wait().unwrap_err();
