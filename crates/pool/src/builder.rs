@@ -351,7 +351,8 @@ impl Builder {
         self
     }
 
-    /// Retires a worker whose resident set is larger, bytes; looked at once a second. Default never.
+    /// Retires a worker with more private memory, bytes; looked at once a second. What it shares with its template
+    /// does not count. A worker that has more before its first job is a failed start. Default never.
     #[must_use]
     pub fn max_rss(mut self, bytes: impl Into<Option<u64>>) -> Self {
         self.options.max_rss = bytes.into();

@@ -75,7 +75,11 @@ pub(crate) struct Driver {
     pub(crate) orphans: Vec<rustix::process::Pid>,
     /// The earliest of all timers but deadlines, sizing and breaker.
     pub(crate) scan_at: Option<Instant>,
+    /// When the memory of the worker in `look_slot`, or the next one behind it, is measured.
     pub(crate) next_look: Option<Instant>,
+    pub(crate) look_slot: usize,
+    /// It was reported that private memory cannot be read.
+    pub(crate) told_estimate: bool,
     pub(crate) next_ping: Option<Instant>,
     /// Since when no worker has been ready.
     pub(crate) deserted: Option<Instant>,
@@ -160,6 +164,8 @@ impl Driver {
             orphans: Vec::new(),
             scan_at: None,
             next_look: None,
+            look_slot: 0,
+            told_estimate: false,
             next_ping: None,
             deserted: None,
             last_start_error: None,

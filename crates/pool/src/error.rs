@@ -109,6 +109,12 @@ pub enum PoolError {
     /// and tries again.
     #[error("no resources for a new worker: {0}")]
     Resources(io::Error),
+    /// The private memory of a worker cannot be read. For `max_rss` its resident set less that of its template
+    /// counts from now on. Reported once.
+    #[error(
+        "private memory of workers cannot be read; for max_rss the resident set less the template's counts"
+    )]
+    MemoryEstimated,
     /// The crash-loop breaker has opened; callers fail fast until a start succeeds.
     #[error("{failures} failed starts in a row, backing off: {reason}")]
     CrashLoop {

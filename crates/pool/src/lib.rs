@@ -45,6 +45,7 @@ mod jsonl;
 mod launch;
 mod lifecycle;
 mod logs;
+mod memory;
 mod ncpu;
 mod output;
 mod payload;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cattlegrid_worker::control::{Control, send_with_fds};
@@ -18,6 +19,7 @@ use crate::job::Place;
 use crate::jsonl;
 use crate::launch::{Launch, Mode};
 use crate::logs::Tail;
+use crate::memory::{self, Memory};
 use crate::output::Output;
 use crate::pool::WorkerInfo;
 use crate::program::{LOOK, drain_log, log_pipe, spawn_error};
@@ -288,6 +290,9 @@ impl Driver {
 
     /// The worker has said READY.
     pub(crate) fn on_worker_ready(&mut self, slot: usize) {
+        if let Some(own_kib) = self.measure(slot) {
+            return self.refuse_fresh(slot, own_kib);
+        }
         let Some(worker) = &mut self.workers[slot] else { return };
         worker.state = State::Ready;
         worker.was_ready = true;
@@ -597,26 +602,60 @@ impl Driver {
         }
     }
 
-    /// Measures the workers' memory once a second, if it is limited.
+    /// Measures the workers' memory, each about once a second, if it is limited.
     pub(crate) fn scan_memory(&mut self) {
-        let (Some(due), Some(limit)) = (self.next_look, self.options.max_rss) else { return };
+        let Some(due) = self.next_look else { return };
         if due > self.now {
             return self.alarm(due);
         }
-        let mut total = 0;
-        for slot in 0..self.workers.len() {
-            let Some(worker) = &mut self.workers[slot] else { continue };
-            let Some(pid) = worker.pid else { continue };
-            worker.rss_kib = rss_kib(pid);
-            total += worker.rss_kib;
-            if worker.rss_kib * 1024 > limit && worker.state == State::Ready {
-                self.retire(slot);
+        let known = |worker: &Option<Box<Worker>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
+        let count = self.workers.iter().filter(|worker| known(worker)).count().max(1);
+        // One at a time, so that many walks over page tables do not hold up the jobs together.
+        let (before, after) = self.workers.split_at(self.look_slot.min(self.workers.len()));
+        let next = after.iter().chain(before).position(known);
+        if let Some(step) = next {
+            let slot = (self.look_slot.min(self.workers.len()) + step) % self.workers.len();
+            self.look_slot = slot + 1;
+            if let Some(own_kib) = self.measure(slot)
+                && let Some(worker) = &mut self.workers[slot]
+                && worker.state == State::Ready
+            {
+                if worker.has_worked() || !worker.in_flight.is_empty() {
+                    self.retire(slot);
+                } else {
+                    worker.was_ready = false;
+                    self.refuse_fresh(slot, own_kib);
+                }
             }
         }
-        self.shared.counters.rss_kib.set(total);
-        let next = self.now + Duration::from_secs(1);
+        self.shared.counters.rss_kib.set(self.workers.iter().flatten().map(|worker| worker.rss_kib).sum());
+        let next = self.now + Duration::from_secs(1) / u32::try_from(count).unwrap_or(u32::MAX);
         self.next_look = Some(next);
         self.alarm(next);
+    }
+
+    /// Measures a worker; its own memory in KiB if that is over the limit.
+    fn measure(&mut self, slot: usize) -> Option<u64> {
+        let limit = self.options.max_rss?;
+        let worker = self.workers[slot].as_ref()?;
+        let (pid, serial) = (worker.pid?, worker.template);
+        let template = self.templates.iter().find(|template| Some(template.serial) == serial);
+        let template_kib = template.map_or(0, |template| memory::rss_kib(&proc_dir(template.pid)));
+        let memory = Memory::measure(&proc_dir(pid), limit, template_kib);
+        self.workers[slot].as_mut()?.rss_kib = memory.rss_kib;
+        if memory.is_estimate && !std::mem::replace(&mut self.told_estimate, true) {
+            self.report(&PoolError::MemoryEstimated);
+        }
+        (memory.own_kib.saturating_mul(1024) > limit).then_some(memory.own_kib)
+    }
+
+    /// A worker that is over the limit before it has done anything: another one would be, too.
+    fn refuse_fresh(&mut self, slot: usize, own_kib: u64) {
+        let limit = self.options.max_rss.unwrap_or(u64::MAX) >> 20;
+        self.kill(
+            slot,
+            &format!("it has {} MiB of its own before its first job, max_rss is {limit} MiB", own_kib >> 10),
+        );
     }
 
     /// Asks idle workers for a sign of life, and kills those that gave none.
@@ -693,11 +732,8 @@ pub(crate) fn oom_kills() -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Resident set of a process, KiB; 0 when it is gone.
-fn rss_kib(pid: Pid) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
+fn proc_dir(pid: Pid) -> PathBuf {
+    format!("/proc/{}", pid.as_raw_pid()).into()
 }
 
 /// After a kill: how long its end may stay unknown.

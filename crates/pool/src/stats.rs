@@ -93,7 +93,7 @@ counters! {
     generation,
     /// 1 while the crash-loop breaker is open.
     breaker_open,
-    /// Resident set of all workers, KiB; measured once a second if `max_rss` is set, else 0.
+    /// Resident set of all workers, KiB, shared pages included; measured once a second if `max_rss` is set, else 0.
     rss_kib,
     /// Jobs accepted.
     submitted,

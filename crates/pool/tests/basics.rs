@@ -227,7 +227,7 @@ fn workers_are_recycled_by_jobs_age_and_memory() {
     eventually("it is replaced", || pool.call(["pid"]).wait().unwrap().text() != first);
     pool.shutdown().wait();
 
-    let pool = quiet(template()).max(1).max_rss(200 << 20).spawn().wait().unwrap();
+    let pool = quiet(template()).max(1).max_rss(200 << 20).kill_grace(PATIENCE).spawn().wait().unwrap();
     let first = pool.call(["hoard", "1000"]).wait().unwrap().text();
     assert_eq!(pool.call(["hoard", "300000000"]).wait().unwrap().text(), first);
     eventually("it is replaced", || pool.call(["pid"]).wait().unwrap().text() != first);

@@ -13,7 +13,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cattlegrid_pool::Launch;
+use cattlegrid_pool::{Error, Launch, Pool};
 use common::*;
 
 /// A fresh process for each of many slow jobs: there are never more than `max`.
@@ -79,4 +79,37 @@ fn a_retired_worker_that_does_not_leave_is_killed() {
     let stats = pool.stats();
     assert_eq!((stats.retired, stats.killed, stats.crashed), (2, 2, 0));
     pool.shutdown().wait();
+}
+
+/// What a worker shares with its template is not its own: no worker is retired for it.
+#[test]
+fn memory_of_the_template_does_not_count() {
+    let errors = Errors::default();
+    let builder = Pool::builder(template().env("FIXTURE", "ballast")).on_log(|_| {}).max(2).idle(2);
+    let pool = errors.watch(builder).max_rss(100 << 20).kill_grace(PATIENCE).spawn().wait().unwrap();
+    pool.ready(2).wait().unwrap();
+    let workers = pool.workers().wait();
+    pool.call(["echo"]).wait().unwrap();
+    eventually("both were measured", || pool.stats().rss_kib > 2 * 100 * 1024);
+    // And once more.
+    pause(ms(2_500));
+    let same: Vec<u32> = pool.workers().wait().iter().map(|worker| worker.pid).collect();
+    assert_eq!(same, workers.iter().map(|worker| worker.pid).collect::<Vec<_>>());
+    assert_eq!((pool.stats().retired, errors.all()), (0, Vec::<String>::new()));
+    // What is its own does.
+    let pid = pool.call(["hoard", "200000000"]).wait().unwrap().text();
+    eventually("it is replaced", || pool.stats().retired == 1 && !is_alive(pid.parse().unwrap()));
+    assert_eq!((pool.stats().killed, pool.stats().crashed), (0, 0));
+    pool.shutdown().wait();
+}
+
+/// To replace a worker that is over the limit when it is fresh would go on for ever.
+#[test]
+fn a_fresh_worker_over_max_rss_is_a_failed_start() {
+    for launch in [template(), exec()] {
+        let error = quiet(launch).init("own=200000000").max_rss(100 << 20).spawn().wait().unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::StartFailed { .. }), "{text}");
+        assert!(text.contains("before its first job, max_rss is 100 MiB"), "{text}");
+    }
 }
