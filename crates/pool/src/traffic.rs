@@ -209,7 +209,7 @@ impl Driver {
                 return self.on_job_error(slot, header.id, error);
             }
             Kind::Event => return self.on_event(slot, header.id, body),
-            Kind::Progress => return self.on_progress(slot, header.id, body.bytes),
+            Kind::Progress => self.on_progress(slot, header.id, body.bytes),
             Kind::Hello => {
                 let hello = Hello::parse(body.bytes).ok_or_else(malformed)?;
                 if hello.version != VERSION || !starting {
@@ -326,27 +326,23 @@ impl Driver {
         Ok(())
     }
 
-    fn on_progress(&mut self, slot: usize, id: u64, how_far: &[u8]) -> Result<(), String> {
+    fn on_progress(&mut self, slot: usize, id: u64, how_far: &[u8]) {
         if !self.has_job(slot, id) {
-            return Err(format!("progress of unknown job {id:#x}"));
+            // From a thread or a task that has outlived its job: nobody waits for it any more.
+            return;
         }
-        let Some(mut callback) = self.jobs.get_mut(id).and_then(|job| job.progress.take()) else {
-            return Ok(());
-        };
+        let Some(mut callback) = self.jobs.get_mut(id).and_then(|job| job.progress.take()) else { return };
         self.guard(|| callback(how_far));
         if let Some(job) = self.jobs.get_mut(id) {
             job.progress = Some(callback);
         }
-        Ok(())
     }
 
     fn on_event(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
         let Some(worker) = &self.workers[slot] else { return Ok(()) };
         let number = worker.number;
-        if id != 0 && !self.has_job(slot, id) {
-            return Err(format!("an event of unknown job {id:#x}"));
-        }
-        let job = if id == 0 { None } else { self.jobs.get(id).map(|job| job.tag) };
+        // One of a job that has ended, from a thread or a task that has outlived it, is the worker's own.
+        let job = self.jobs.get(id).filter(|_| self.has_job(slot, id)).map(|job| job.tag);
         let parts = Reply::new(body.keep()).ok_or("an event that is no list")?;
         self.deliver_event(Event { worker: number, job, parts });
         Ok(())

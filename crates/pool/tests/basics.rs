@@ -104,6 +104,35 @@ fn events_and_progress_come_in_order_before_the_result() {
     pool.shutdown().wait();
 }
 
+/// A thread that has outlived its job is heard by nobody, least of all by the next caller, and costs no worker.
+#[test]
+fn progress_of_a_job_that_has_ended_is_ignored() {
+    for launch in [template().env("FIXTURE", "async"), python("app"), python("tasks:work")] {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let listen = |name: &'static str| {
+            let said = Arc::clone(&said);
+            move |how: &[u8]| said.lock().unwrap().push((name, String::from_utf8_lossy(how).into_owned()))
+        };
+        let errors = Errors::default();
+        let events = Arc::new(AtomicUsize::new(0));
+        let named = Arc::clone(&events);
+        let builder = Pool::builder(launch).on_log(|_| {}).max(1).load(1).on_event(move |event| {
+            let wrong = event.parts.text().starts_with("late") && event.job.is_some_and(|tag| tag != 1);
+            named.fetch_add(usize::from(wrong), Ordering::SeqCst);
+        });
+        let pool = errors.watch(builder).spawn().wait().unwrap();
+        let worker = pool.workers().wait()[0].number;
+        pool.job(["late"]).tag(1).on_progress(listen("its own")).call().wait().unwrap();
+        for _ in 0..3 {
+            pool.job(["sleep", "150", "x"]).tag(2).on_progress(listen("another")).call().wait().unwrap();
+        }
+        assert!(said.lock().unwrap().iter().all(|(name, _)| *name == "its own"), "{said:?}");
+        assert_eq!(events.load(Ordering::SeqCst), 0, "events of one job under the name of another");
+        assert_eq!((pool.workers().wait()[0].number, errors.all()), (worker, Vec::<String>::new()));
+        pool.shutdown().wait();
+    }
+}
+
 #[test]
 fn a_full_event_stream_holds_its_worker_back_and_loses_nothing() {
     let pool = quiet(template()).max(2).idle(2).load(1).event_stream(4).spawn().wait().unwrap();

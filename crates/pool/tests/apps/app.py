@@ -4,6 +4,7 @@ import mmap
 import os
 import resource
 import signal
+import threading
 import time
 
 from cattlegrid import worker
@@ -63,6 +64,18 @@ def owner(pid):
         return None
 
 
+SAID = []
+
+
+def outlive(say):
+    say.progress("in time")
+    SAID.append(say)
+    for _ in range(60):
+        time.sleep(0.005)
+        say.progress("late")
+        say.event("late")
+
+
 class Custom(Exception):
     pass
 
@@ -103,6 +116,13 @@ def work(what, *args):
         for percent in (0, 50, 100):
             worker.progress(str(percent))
         return "done"
+    if what == "late":
+        # Two threads that outlive the job: one by the functions, one by the job's handle.
+        for say in (worker, worker.current()):
+            threading.Thread(target=outlive, args=(say,)).start()
+        while not SAID:
+            time.sleep(0.001)
+        return str(os.getpid())
     if what == "event":
         worker.event("an event", *args)
         return "done"

@@ -17,11 +17,11 @@ _CURRENT = contextvars.ContextVar("cattlegrid_job")
 class Running:
     """A job that has begun."""
 
-    __slots__ = ("attempt", "cancelled", "deadline", "id", "received", "task")
+    __slots__ = ("attempt", "cancelled", "deadline", "id", "over", "received", "task")
 
     def __init__(self, id, deadline, attempt, received):
         self.id, self.deadline, self.attempt, self.received = id, deadline, attempt, received
-        self.cancelled = False
+        self.cancelled = self.over = False
         self.task = None
 
 
@@ -114,6 +114,7 @@ class AsyncWorker:
             link.out.append(frames.error(running.id, "cancelled", "cancelled"))
         except Exception as error:
             link.out.append(failure(running.id, error))
+        running.over = True
         del self.running[running.id]
         if not self.running:
             link.end()

@@ -1,5 +1,6 @@
 """The loop of a synchronous worker: receive a batch, do its jobs, write their replies."""
 
+import _thread
 import os
 import struct
 import sys
@@ -17,8 +18,10 @@ _NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
 def serve(link, function):
     """Serve jobs until the parent retires this worker or goes away; then the process ends."""
     unpack, pack = _JOB_HEAD.unpack_from, _ONE_PART.pack
-    out, page, state = link.out, link.page, STATE
+    out, page, state, threads = link.out, link.page, STATE, _thread._count
     begun = 0
+    state.main = _thread.get_ident()
+    adopt_threads(0)
     while True:
         data, pos = link.data, link.pos
         size = len(data)
@@ -53,6 +56,7 @@ def serve(link, function):
             state.id, state.deadline, state.attempt = id, deadline, attempt
             if cancels and link.has_cancel(id):
                 out.append(frames.error(id, "cancelled", "cancelled before it began"))
+                state.id = 0
                 continue
             try:
                 result = function(*args)
@@ -63,13 +67,28 @@ def serve(link, function):
                     out.append(reply(link, id, result))
             except Exception as error:
                 out.append(failure(id, error))
+            if threads() > link.own_threads:
+                adopt_threads(id)
+            state.id = 0
             if page is not None:
                 page[0] = 0
         link.pos = pos
-        state.id = 0
         if out:
             link.flush()
         link.fill()
+
+
+def adopt_threads(id):
+    """Note that threads which no job owns yet were started in job ``id``, which ends; 0: before the first one."""
+    if _thread._count() == 0:
+        return
+    if STATE.owners is None:
+        import weakref
+
+        STATE.owners = weakref.WeakKeyDictionary()
+    threading = sys.modules.get("threading")
+    for thread in threading.enumerate() if threading else ():
+        STATE.owners.setdefault(thread, id)
 
 
 def _control(link, kind, id):

@@ -29,6 +29,8 @@ class State:
         "keep",
         "left_early",
         "link",
+        "main",
+        "owners",
     )
 
     def __init__(self):
@@ -45,6 +47,9 @@ class State:
         self.after_fork = []
         self.keep = []
         self.left_early = False
+        # Of a synchronous worker: the thread that does the jobs, and the jobs that other threads belong to.
+        self.main = None
+        self.owners = None
 
 
 STATE = State()
