@@ -329,6 +329,9 @@ impl Driver {
     /// Workers that were told to let go of a job: SIGTERM after half the grace, SIGKILL after all of it. The
     /// grace does not count while the worker is not in the job because it is in another one whose caller
     /// waits: it will skip it, or has let go of it. A worker that is in no job and does not take the next one is stuck, too.
+    ///
+    /// A worker that does several jobs at a time may be at work on others: neither signal is sent while it is. It gets
+    /// no more jobs, and has to answer a ping within each grace: if it does not, it is stuck in all of them.
     pub(crate) fn scan_doomed(&mut self, slot: usize) {
         let (now, grace) = (self.now, self.options.kill_grace);
         let Some(worker) = &mut self.workers[slot] else { return };
@@ -340,6 +343,7 @@ impl Driver {
         let within: Vec<u64> =
             worker.in_flight.iter().filter(|sent| worker.may_be_in(sent)).map(|sent| sent.id).collect();
         let at_work = within.iter().any(|id| !is_doomed(*id));
+        let others = at_work && !worker.one_at_a_time;
         let (mut term, mut kill) = (false, false);
         for one in &mut doomed {
             if at_work && !within.contains(&one.id) {
@@ -347,12 +351,32 @@ impl Driver {
             }
             let waited = now.saturating_duration_since(one.since);
             kill |= waited >= grace;
-            if waited >= grace / 2 && !std::mem::replace(&mut one.termed, true) {
+            if waited >= grace / 2 && !others && !std::mem::replace(&mut one.termed, true) {
                 term = true;
             }
         }
         worker.doomed = doomed;
-        if kill {
+        if kill && others {
+            if worker.paused {
+                // Its answer may be there: it is not read while the event stream is full.
+                worker.proof = None;
+            }
+            match worker.proof {
+                Some(asked) if now.saturating_duration_since(asked) >= grace => {
+                    self.kill(slot, "it was stuck in a job whose time was up, and answered no ping");
+                }
+                Some(_) => {}
+                None => {
+                    worker.proof = Some(now);
+                    put_frame(worker.output.tail(), Kind::Ping, 0, 0, |_| {});
+                    self.dirty.push(slot);
+                    if !std::mem::replace(&mut worker.condemned, true) {
+                        self.retire(slot);
+                    }
+                }
+            }
+            self.alarm(later(now, (grace / 8).max(std::time::Duration::from_millis(1))));
+        } else if kill {
             self.kill(slot, "it was stuck in a job whose time was up");
         } else {
             if term {

@@ -211,6 +211,8 @@ impl Driver {
             told_to_leave: false,
             with_template: false,
             pinged: false,
+            condemned: false,
+            proof: None,
         };
         self.alarm_opt(expires);
         let slot = self.workers.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -444,7 +446,8 @@ impl Driver {
 
     /// Tells the owner of the pool why a worker has ended, if that was not asked for.
     fn explain(&mut self, worker: &Worker) {
-        if worker.told_to_leave || worker.with_template || self.ending_without_jobs() {
+        let stuck = worker.condemned && worker.state == State::Killed;
+        if (worker.told_to_leave && !stuck) || worker.with_template || self.ending_without_jobs() {
             if worker.role == Role::Probe {
                 let reason = worker.ending();
                 self.launch_failed(Error::StartFailed {

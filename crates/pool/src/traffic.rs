@@ -233,7 +233,10 @@ impl Driver {
                 State::Starting => worker.asked_to_leave = true,
                 _ => self.retire(slot),
             },
-            Kind::Pong => worker.pinged = false,
+            Kind::Pong => {
+                worker.pinged = false;
+                worker.proof = None;
+            }
             Kind::Log => {
                 let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
                 let number = worker.number;

@@ -78,6 +78,11 @@ pub(crate) struct Worker {
     /// It was told to leave: its end is no failure.
     pub(crate) told_to_leave: bool,
     pub(crate) pinged: bool,
+    /// It holds a job whose time is up and that does not end, beside others that must not be lost: it gets no more
+    /// jobs, and is killed when the others have ended.
+    pub(crate) condemned: bool,
+    /// Of a condemned worker: the ping that it has to answer, as proof that it still works on the others, and when it was sent.
+    pub(crate) proof: Option<Instant>,
 }
 
 /// A job at a worker.

@@ -295,6 +295,46 @@ fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
     pool.shutdown().wait();
 }
 
+/// One job of many at an asynchronous worker does not let go: the others end, then the worker is killed.
+#[test]
+fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
+    let errors = Errors::default();
+    let builder = Pool::builder(python("tasks:work")).on_log(|_| {}).max(1).load(11).kill_grace(ms(1_000));
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let worker = pool.workers().wait()[0];
+    let deaf = pool.job(["deaf"]).timeout(ms(100)).call();
+    // They end long after the deaf one's time and grace are up.
+    let others: Vec<Call> =
+        (0..10).map(|n| pool.call(["wait".to_owned(), "4000".into(), n.to_string()])).collect();
+    assert_eq!(deaf.wait(), Err(Error::Timeout { started: true }));
+    eventually("it gets no more jobs", || pool.stats().retiring == 1);
+    let next = pool.call(["sleep", "next"]);
+    for (n, call) in others.into_iter().enumerate() {
+        assert_eq!(call.wait().unwrap().text(), n.to_string());
+    }
+    assert_eq!(next.wait().unwrap().text(), "next");
+    assert!(!is_alive(worker.pid), "max is 1: the next one had to wait for its end");
+    assert_eq!((pool.stats().lost, pool.stats().killed), (0, 1));
+    assert_eq!(errors.count("stuck in a job"), 1, "{:?}", errors.all());
+    pool.shutdown().wait();
+}
+
+/// One job blocks the loop of an asynchronous worker: none of the others can end, so they are not waited for.
+#[test]
+fn a_job_that_blocks_the_loop_is_found_although_others_have_begun() {
+    let pool = quiet(python("tasks:work")).max(1).load(11).kill_grace(ms(300)).spawn().wait().unwrap();
+    let others: Vec<Call> = (0..3).map(|_| pool.call(["wait", "1000000", ""])).collect();
+    eventually("they have begun", || pool.stats().in_flight == 3);
+    pause(ms(200));
+    let blocking = pool.job(["block"]).timeout(ms(300)).call();
+    assert!(matches!(blocking.wait(), Err(Error::Timeout { .. })));
+    for call in others {
+        assert!(matches!(call.wait(), Err(Error::WorkerLost { .. })));
+    }
+    assert_eq!(pool.call(["sleep", "next"]).wait().unwrap().text(), "next");
+    pool.shutdown().wait();
+}
+
 /// Its reply to the job that was given up lies unread behind events that nobody takes, while it is in the next job.
 #[test]
 fn a_job_that_was_let_go_of_does_not_cost_the_next_one() {
