@@ -1,6 +1,7 @@
 """A Python worker on asyncio."""
 
 import asyncio
+import os
 
 from cattlegrid import worker
 
@@ -23,6 +24,10 @@ async def work(what, *args):
                 await asyncio.sleep(0.05)
             except asyncio.CancelledError:
                 pass
+    if what == b"raise-base":
+        raise {b"interrupt": KeyboardInterrupt, b"cancelled": asyncio.CancelledError, b"exit": GeneratorExit}[args[0]]
+    if what == b"pid":
+        return str(os.getpid())
     if what == b"block":
         while True:
             pass

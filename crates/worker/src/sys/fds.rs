@@ -42,6 +42,21 @@ pub fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// As [`claim_fd`], of a number that must be a socket. One that is not was inherited by a program that no pool has
+/// started; it is left alone.
+///
+/// # Errors
+/// [`ClaimError`] when the number is not an open socket, or was claimed before.
+pub(crate) fn claim_socket(number: RawFd) -> Result<OwnedFd, ClaimError> {
+    let (mut kind, mut len) = (0_i32, 4);
+    let (kind, len) = (&raw mut kind, &raw mut len);
+    // SAFETY: both pointers are to writable memory of the right size; any number is allowed.
+    if unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_TYPE, kind.cast(), len) } == -1 {
+        return Err(ClaimError::Closed(number));
+    }
+    claim_fd(number)
+}
+
 /// Closes every descriptor from 3 up that is not in `keep`.
 ///
 /// For the child of a template only: whoever in this process still owns one of the closed numbers

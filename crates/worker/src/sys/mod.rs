@@ -18,14 +18,16 @@
 
 #![expect(unsafe_code, reason = "fork, exec, prctl and shared memory have no safe interface")]
 
+mod env;
 mod fds;
 mod fork;
 mod page;
 mod signals;
 mod spawn;
 
+pub(crate) use env::scrub_env;
 pub use fds::{ClaimError, claim_fd, open_fds};
-pub(crate) use fds::{close_all_except, redirect};
+pub(crate) use fds::{claim_socket, close_all_except, redirect};
 pub use fork::{Exit, Forked, SingleThreaded, reap, thread_count};
 pub use page::Page;
 pub(crate) use signals::TermSignal;

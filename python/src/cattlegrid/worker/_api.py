@@ -176,12 +176,17 @@ def run(load, concurrency):
     mode = os.environ.get("CATTLEGRID_MODE")
     if mode not in ("template", "exec", "stdio"):
         raise SystemExit("this program is started by a Cattlegrid pool (CATTLEGRID_MODE is not set)")
+    number, allow_threads = os.environ.get("CATTLEGRID_FD"), os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
+    STATE.passed = _passed()
+    # They are meant for this process: programs that it starts are no workers.
+    for name in ("CATTLEGRID_MODE", "CATTLEGRID_FD", "CATTLEGRID_FDS", "CATTLEGRID_ALLOW_THREADS"):
+        os.environ.pop(name, None)
     link = Link()
     is_unix = True
     if mode == "template":
-        sock = _template(load)
+        sock = _template(load, int(number), allow_threads)
     else:
-        sock = _stdio() if mode == "stdio" else socket.socket(fileno=int(os.environ["CATTLEGRID_FD"]))
+        sock = _stdio() if mode == "stdio" else socket.socket(fileno=int(number))
         sock.set_inheritable(False)
         is_unix = sock.family == socket.AF_UNIX
     link.sock = sock
@@ -194,7 +199,9 @@ def run(load, concurrency):
             link.leave()
         for hook in STATE.after_fork:
             hook(config)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         message = f"{type(error).__name__}: {error}"
         link.send(frames.error(0, "init", message, traceback.format_exc()[-TRACEBACK_MAX:]))
         os._exit(1)
@@ -222,10 +229,10 @@ def _load(load):
     STATE.is_async = inspect.iscoroutinefunction(STATE.job) or inspect.isasyncgenfunction(STATE.job)
 
 
-def _template(load):
+def _template(load, number, allow_threads):
     from . import _serve, _template  # noqa: F401  (loaded here, so that workers share it)
 
-    control = socket.socket(fileno=int(os.environ["CATTLEGRID_FD"]))
+    control = socket.socket(fileno=number)
     control.set_inheritable(False)
     STATE.control = control
     try:
@@ -234,8 +241,7 @@ def _template(load):
         _template.fatal(control, traceback.format_exc())
     if STATE.is_async:
         from . import _async  # noqa: F401
-    allow = os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
-    sock = _template.run(control, [*_passed().values(), *STATE.keep], allow)
+    sock = _template.run(control, [*_passed().values(), *STATE.keep], allow_threads)
     STATE.control = None
     return sock
 
@@ -251,6 +257,8 @@ def _stdio():
 
 
 def _passed():
+    if STATE.passed is not None:
+        return STATE.passed
     pairs = (entry.rpartition("=") for entry in os.environ.get("CATTLEGRID_FDS", "").split(",") if entry)
     return {name: int(fd) for name, _, fd in pairs}
 

@@ -110,10 +110,13 @@ class AsyncWorker:
             elif inspect.isawaitable(result):
                 result = await result
             link.out.append(reply(link, running.id, result))
-        except asyncio.CancelledError:
-            link.out.append(frames.error(running.id, "cancelled", "cancelled"))
-        except Exception as error:
-            link.out.append(failure(running.id, error))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            if running.cancelled and isinstance(error, asyncio.CancelledError):
+                link.out.append(frames.error(running.id, "cancelled", "cancelled"))
+            else:
+                link.out.append(failure(running.id, error))
         running.over = True
         del self.running[running.id]
         if not self.running:

@@ -1,6 +1,7 @@
 """The loop of a synchronous worker: receive a batch, do its jobs, write their replies."""
 
 import _thread
+import atexit
 import os
 import struct
 import sys
@@ -65,7 +66,10 @@ def serve(link, function):
                     out.append(pack(size_one + 2, 18, 0, 0, id, 1, size_one) + result)
                 else:
                     out.append(reply(link, id, result))
-            except Exception as error:
+            except SystemExit:
+                raise
+            except BaseException as error:
+                # Only SystemExit asks for the end of the process.
                 out.append(failure(id, error))
             if threads() > link.own_threads:
                 adopt_threads(id)
@@ -101,11 +105,28 @@ def _control(link, kind, id):
 
 
 def leave(link):
-    """End the process as it was asked to: replies out, exit functions run."""
+    """End the process as it was asked to: replies out, exit functions run, output flushed."""
     link.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    run_exit_functions()
     os._exit(0)
+
+
+def run_exit_functions():
+    """What ``atexit`` has, as at the end of any forked process; then the output that is left.
+
+    Finalizers that the template had registered (``weakref.finalize``, temporary directories) are the template's.
+    """
+    try:
+        for finalizer in STATE.inherited:
+            finalizer.atexit = False
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass
 
 
 def reply(link, id, result):
