@@ -116,6 +116,7 @@ pub(crate) enum Source {
     Worker = 4,
     WorkerLog = 5,
     WorkerEnd = 6,
+    Guardian = 7,
 }
 
 impl Driver {
@@ -318,6 +319,7 @@ impl Driver {
             1 => self.on_control(key),
             2 => self.on_template_log(key),
             3 => self.on_template_end(key),
+            7 => self.on_guardian_end(key),
             _ => {
                 let Some(slot) = self.slot_of(key) else { return };
                 match source {

@@ -402,8 +402,11 @@ impl Driver {
         let Some(pid) = worker.pid else { return };
         // Grandchildren first, while the zombie still holds the group's number.
         rustix::process::kill_process_group(pid, Signal::KILL).ok();
-        if let Some(guardian) = &self.guardian {
-            guardian.forget(pid).ok();
+        if let Some(guardian) = &self.guardian
+            && guardian.forget(pid).is_err()
+        {
+            // It must not keep a number that can be used again.
+            self.renew_guardian(Some(pid));
         }
         match sys::reap(pid) {
             Ok(None) => {}
@@ -705,20 +708,44 @@ impl Driver {
         {
             return;
         }
+        self.renew_guardian(None);
+        if let Some(guardian) = &self.guardian {
+            guardian.watch(pid).ok();
+        }
+    }
+
+    /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
+    pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
         self.end_guardian();
         let Ok(guardian) = Guardian::start() else { return };
         let ours = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
-        for known in ours.filter_map(|worker| worker.pid).chain([pid]) {
+        for known in ours.filter_map(|worker| worker.pid).filter(|pid| Some(*pid) != gone) {
             guardian.watch(known).ok();
+        }
+        if let Some(pidfd) = &guardian.pidfd {
+            self.register(pidfd, Source::Guardian, guardian.pid.as_raw_pid().unsigned_abs().into()).ok();
         }
         self.guardian = Some(guardian);
     }
 
+    /// The guardian has ended: another one takes its place.
+    pub(crate) fn on_guardian_end(&mut self, pid: u64) {
+        if self
+            .guardian
+            .as_ref()
+            .is_some_and(|guardian| u64::from(guardian.pid.as_raw_pid().unsigned_abs()) == pid)
+        {
+            self.renew_guardian(None);
+        }
+    }
+
+    /// Kills the guardian before the end of its socket can tell it to kill the groups.
     pub(crate) fn end_guardian(&mut self) {
         if let Some(guardian) = self.guardian.take() {
+            rustix::process::kill_process_group(guardian.pid, Signal::KILL).ok();
             let pid = guardian.pid;
-            drop(guardian);
             self.collect(pid);
+            drop(guardian);
         }
     }
 
