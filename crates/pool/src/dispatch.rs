@@ -416,7 +416,7 @@ impl Driver {
             .any(|worker| worker.state == State::Retiring && !worker.in_flight.is_empty())
     }
 
-    fn start_error(&self) -> Error {
+    pub(crate) fn start_error(&self) -> Error {
         self.last_start_error.clone().unwrap_or_else(|| Error::StartFailed {
             reason: "no worker became ready in time".into(),
             errno: None,

@@ -281,6 +281,7 @@ impl Driver {
             }
             Message::Resize(idle, max) => {
                 self.sizing.resize(idle, max);
+                self.want_ready();
                 let config = self.sizing.config();
                 self.shared.slack.store(config.max.saturating_mul(config.load), Ordering::Relaxed);
             }
@@ -295,7 +296,10 @@ impl Driver {
                 }
                 self.launch(*launch, true, answer);
             }
-            Message::Ready(workers, answer) => self.waiting_ready.push((workers, answer)),
+            Message::Ready(workers, answer) => {
+                self.waiting_ready.push((workers, answer));
+                self.want_ready();
+            }
             Message::Workers(answer) => answer.resolve(self.infos()),
             Message::ResumeEvents => self.resume_events(),
             Message::Drain(limit, answer) => {
@@ -460,7 +464,20 @@ impl Driver {
                     self.waiting_ready.push((count, answer));
                 }
             }
+            self.want_ready();
         }
+    }
+
+    /// Tells the sizing how many workers somebody waits for, and those who wait for more than there can be.
+    fn want_ready(&mut self) {
+        let max = self.sizing.config().max;
+        let (possible, beyond): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting_ready).into_iter().partition(|(count, _)| *count <= max);
+        for (count, answer) in beyond {
+            answer.resolve(Err(Error::InvalidOption(format!("ready({count}): max is {max}"))));
+        }
+        self.sizing.want(possible.iter().map(|(count, _)| *count).max().unwrap_or(0));
+        self.waiting_ready = possible;
     }
 
     fn advance_ending(&mut self) {

@@ -18,6 +18,24 @@ pub(crate) struct Translated {
     pub(crate) body: Vec<u8>,
 }
 
+/// Finds the ends of lines in a buffer that grows: no byte is looked at twice, however often a long line is read on.
+#[derive(Debug, Default)]
+pub(crate) struct LineEnds {
+    /// Bytes at the start of the buffer that are known to have no line end.
+    known: usize,
+}
+
+impl LineEnds {
+    /// Where the line at the start of `buffer` ends. `None`: not yet; the next call is for the same buffer, longer. After
+    /// a find the next call is for what comes behind that line.
+    pub(crate) fn find(&mut self, buffer: &[u8]) -> Option<usize> {
+        let known = self.known.min(buffer.len());
+        let end = buffer[known..].iter().position(|byte| *byte == b'\n');
+        self.known = if end.is_some() { 0 } else { buffer.len() };
+        end.map(|end| known + end)
+    }
+}
+
 /// The line for INIT.
 pub(crate) fn init_line(out: &mut Vec<u8>, worker: u64, generation: u32, config: &[u8]) {
     put_line(
@@ -229,6 +247,22 @@ mod tests {
         assert_eq!(one(r#"{"id": "3", "result": "x"}"#, 9).id, 3);
         let error = one(r#"{"error": "no"}"#, 9);
         assert_eq!(List::parse(&error.body).unwrap().get(1), Some(&b"no"[..]));
+    }
+
+    #[test]
+    fn no_byte_of_a_long_line_is_looked_at_twice() {
+        let mut ends = LineEnds::default();
+        let mut buffer = vec![b'x'; 1000];
+        assert_eq!(ends.find(&buffer), None);
+        // It would be found if it were looked at again.
+        buffer[10] = b'\n';
+        buffer.extend_from_slice(b"yy\nzz\n");
+        assert_eq!(ends.find(&buffer), Some(1002));
+        assert_eq!(ends.find(b"zz\n"), Some(2), "from the start of the next line");
+        for cut in 0..4 {
+            assert_eq!(ends.find(&b"abc\n"[..cut]), None);
+        }
+        assert_eq!(ends.find(b"abc\n"), Some(3));
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl Driver {
             window: 1,
             max_frame: self.options.max_frame,
             input: Vec::new(),
+            lines: jsonl::LineEnds::default(),
             output: Output::default(),
             want_write: false,
             paused: false,
@@ -439,6 +440,10 @@ impl Driver {
         let Some(mut worker) = self.workers[slot].take() else { return };
         self.sizing.on_gone(slot);
         self.shared.counters.exited.add(1);
+        let terminated = worker.exit.is_some_and(|exit| exit.status == -Signal::TERM.as_raw());
+        if worker.state != State::Killed && terminated && worker.doomed.iter().any(|doomed| doomed.termed) {
+            self.shared.counters.killed.add(1);
+        }
         if let Some(log) = &worker.log {
             drain_log(log, &mut worker.tail);
         }
@@ -535,6 +540,10 @@ impl Driver {
         self.last_start_error = Some(error);
         if self.breaker.failure(self.now) {
             self.report(&PoolError::CrashLoop { failures: self.options.crash_loop.0, reason });
+            for (_, answer) in std::mem::take(&mut self.waiting_ready) {
+                answer.resolve(Err(self.start_error()));
+            }
+            self.sizing.want(0);
         }
         self.alarm_opt(self.breaker.poll_timeout());
         self.alarm(self.now);

@@ -131,10 +131,11 @@ impl Pool {
         promise
     }
 
-    /// Resolves when `workers` workers are ready.
+    /// Resolves when `workers` workers are ready, and starts those that are missing. They may idle out later.
     ///
     /// # Errors
-    /// Resolves to [`Error::Shutdown`] when the pool ends before.
+    /// Resolves to [`Error::InvalidOption`] when that is more than `max`, to [`Error::StartFailed`] when the breaker
+    /// opens, and to [`Error::Shutdown`] when the pool ends before.
     pub fn ready(&self, workers: usize) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
         self.send(Message::Ready(workers, resolver));

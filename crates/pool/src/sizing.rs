@@ -61,6 +61,8 @@ pub struct Sizing {
     leaving: usize,
     /// Workers that have left or are leaving and may be replaced without delay.
     owed: usize,
+    /// Ready workers that somebody waits for, however little work there is.
+    wanted: usize,
     /// The next growth, while one is wanted.
     grow_at: Option<Instant>,
     /// Workers the next growth may start for the queue.
@@ -90,6 +92,7 @@ impl Sizing {
             busy: 0,
             leaving: 0,
             owed: 0,
+            wanted: 0,
             grow_at: None,
             step: 1,
             shrink_at: None,
@@ -110,6 +113,16 @@ impl Sizing {
     /// Starts missing idle workers at the next [`Sizing::poll`] instead of after `start`.
     pub fn kick(&mut self, now: Instant) {
         self.grow_at = Some(now);
+    }
+
+    /// Somebody waits until this many workers are ready, at most `max`; 0 when nobody does any more. They are started
+    /// at once, and none is stopped for idleness before they are all there.
+    pub fn want(&mut self, workers: usize) {
+        if workers < self.wanted {
+            // What was kept for the one who waited may be due now.
+            self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
+        }
+        self.wanted = workers;
     }
 
     /// The numbers in force.
@@ -206,7 +219,7 @@ impl Sizing {
         if self.active() > self.config.max {
             self.trim(&mut decision);
         }
-        if queued > 0 || self.idle + self.starting < self.config.idle {
+        if queued > 0 || self.idle + self.starting < self.config.idle || self.active() < self.wanted {
             if may_start {
                 decision.start = self.grow(now, queued);
             }
@@ -227,7 +240,8 @@ impl Sizing {
 
     fn grow(&mut self, now: Instant, queued: usize) -> usize {
         let Self { config, idle, starting, .. } = *self;
-        let for_idle = config.idle.saturating_sub(idle + starting);
+        let for_wanted = self.wanted.saturating_sub(self.active());
+        let for_idle = config.idle.saturating_sub(idle + starting).max(for_wanted);
         // An idle worker takes from the queue before anything else happens.
         let for_queue = queued.div_ceil(config.load).saturating_sub(starting + idle);
         let room = config.max.saturating_sub(self.total());
@@ -237,6 +251,7 @@ impl Sizing {
         }
         let replacing = self.owed.min(for_idle.max(for_queue)).min(room);
         self.owed -= replacing;
+        let replacing = replacing.max(for_wanted.min(room));
         let first = self.total() == 0;
         if !first && !config.start.is_zero() {
             let due = *self.grow_at.get_or_insert(later(now, config.start));
@@ -260,6 +275,7 @@ impl Sizing {
             .collect();
         idle.sort_unstable();
         let mut spare = self.idle.saturating_sub(self.config.idle);
+        spare = spare.min(self.active().saturating_sub(self.wanted));
         self.shrink_at = None;
         for (since, slot) in idle {
             if spare == 0 {

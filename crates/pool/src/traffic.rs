@@ -158,7 +158,8 @@ impl Driver {
     }
 
     fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
+        let Some(end) = worker.lines.find(rest) else {
             let max = self.options.max_frame;
             let len = u32::try_from(rest.len()).unwrap_or(u32::MAX);
             return if len > max { Err(FrameError::TooLong { len, max }.to_string()) } else { Ok(None) };
@@ -169,6 +170,10 @@ impl Driver {
                 self.workers[slot].as_ref().and_then(|worker| worker.in_flight.front()).map(|sent| sent.id);
             for frame in jsonl::read_line(line, current)? {
                 if frame.kind == Kind::Event && !self.has_event_room(slot) {
+                    // The whole line comes again.
+                    if let Some(worker) = &mut self.workers[slot] {
+                        worker.lines = jsonl::LineEnds::default();
+                    }
                     return Ok(None);
                 }
                 let header = Header {

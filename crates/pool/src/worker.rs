@@ -7,6 +7,7 @@ use std::time::Instant;
 use cattlegrid_worker::sys::{Exit, Page};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::jsonl::LineEnds;
 use crate::logs::Tail;
 use crate::output::Output;
 
@@ -37,6 +38,8 @@ pub(crate) struct Worker {
     pub(crate) window: usize,
     pub(crate) max_frame: u32,
     pub(crate) input: Vec<u8>,
+    /// Where the next line of JSON ends.
+    pub(crate) lines: LineEnds,
     pub(crate) output: Output,
     /// Waiting for the socket to take more.
     pub(crate) want_write: bool,

@@ -304,6 +304,27 @@ fn the_pool_grows_resizes_and_shrinks() {
     pool.shutdown().wait();
 }
 
+/// `ready` starts what is missing, though there is no work for it.
+#[test]
+fn ready_resolves_up_to_max_and_refuses_more() {
+    let pool = quiet(template()).max(3).stop(ms(20)).spawn().wait().unwrap();
+    for _ in 0..3 {
+        pool.ready(3).wait().unwrap();
+    }
+    eventually("they idle out", || pool.stats().workers == 0);
+    assert!(matches!(pool.ready(4).wait(), Err(Error::InvalidOption(text)) if text.contains("max is 3")));
+    pool.shutdown().wait();
+
+    // The second worker cannot be started: who waits for it is told when the breaker opens.
+    let flag = scratch("ready");
+    let pool = quiet(template()).init(format!("exit-if={}", flag.display())).max(2).crash_loop(3, PATIENCE);
+    let pool = pool.spawn().wait().unwrap();
+    std::fs::write(&flag, "").unwrap();
+    assert!(matches!(pool.ready(2).wait(), Err(Error::StartFailed { .. })));
+    std::fs::remove_file(&flag).unwrap();
+    pool.shutdown().wait();
+}
+
 #[test]
 fn spares_are_used_and_refilled() {
     let pool = quiet(template()).max(2).load(1).start(ms(0)).spare(2).spawn().wait().unwrap();

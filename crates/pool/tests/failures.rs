@@ -202,6 +202,7 @@ fn a_hung_worker_is_replaced(launch: Launch, how: &str) {
     eventually("it is gone", || !is_alive(pid));
     let stats = pool.stats();
     assert_eq!((stats.timeouts, stats.lost, stats.completed), (1, 0, 2));
+    assert_eq!(stats.killed, 1, "by SIGTERM or by SIGKILL");
     pool.shutdown().wait();
 }
 
@@ -488,6 +489,21 @@ fn start_program_missing() {
             Err(Error::StartFailed { errno, reason, .. }) => {
                 assert_eq!(errno, Some(2));
                 assert!(reason.contains("/no/such/file"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn start_program_that_is_not_in_path() {
+    for launch in
+        [Launch::exec::<&str>("no-such-program", []), Launch::template::<&str>("no-such-program", [])]
+    {
+        match quiet(launch).spawn().wait() {
+            Err(Error::StartFailed { errno: Some(2), reason, .. }) => {
+                let expected = "no-such-program (no such program in PATH): No such file or directory";
+                assert!(reason.contains(expected), "{reason}");
             }
             other => panic!("{other:?}"),
         }

@@ -100,7 +100,7 @@ fn every_call_ends_when_the_thread_of_the_pool_does() {
         let sender = sender.clone();
         pool.submit(["echo"], move |outcome| sender.send(outcome).unwrap());
     }
-    let waiting = pool.ready(3);
+    let waiting = pool.reload(template().env("FIXTURE", "sleeps"));
     let queued = pool.call(["echo"]);
     // Its own reply may be delivered before its destructor runs.
     drop(last.wait());

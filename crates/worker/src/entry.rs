@@ -81,6 +81,15 @@ fn claim(mode: &str) -> Option<Worker> {
     Some(Worker { start, init: None })
 }
 
+/// The job socket of a worker in mode `exec` that speaks the protocol by itself, without [`Worker`]; `None` in any other
+/// process, and for every call after the first.
+pub fn job_socket() -> Option<OwnedFd> {
+    match maybe_worker()?.start {
+        Start::Exec(socket) => Some(socket),
+        Start::Template { .. } | Start::Stdio => None,
+    }
+}
+
 /// A descriptor the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was taken.
 pub fn inherited_fd(name: &str) -> Option<OwnedFd> {
     let number = passed_fds().into_iter().find(|(known, _)| known == name)?.1;

@@ -9,8 +9,7 @@ use std::sync::Mutex;
 
 /// Why an inherited descriptor could not be taken.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClaimError {
+pub(crate) enum ClaimError {
     /// The number was claimed before in this process.
     #[error("file descriptor {0} was already taken")]
     Twice(RawFd),
@@ -21,12 +20,15 @@ pub enum ClaimError {
 
 /// Takes ownership of a descriptor this process was started with, such as the one in `CATTLEGRID_FD`.
 ///
+/// Of this crate only: the caller has the number from what the launcher said about inherited descriptors. Any other
+/// number could be one that a value of this process owns.
+///
 /// Close-on-exec is set, so that programs started by the worker do not get it. Numbers below 3 are
 /// refused as closed: the standard streams belong to `std`.
 ///
 /// # Errors
 /// [`ClaimError`] when the number is not open or was claimed before.
-pub fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
+pub(crate) fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
     let mut claimed = CLAIMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if claimed.contains(&number) {
         return Err(ClaimError::Twice(number));

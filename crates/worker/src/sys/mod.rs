@@ -1,6 +1,7 @@
 //! The unsafe fence: fork, exec, inherited descriptors and the progress page.
 //!
-//! Everything outside this module is safe Rust; everything in here exposes safe types.
+//! Everything outside this module is safe Rust; everything in here exposes safe types. What is safe only as this crate
+//! uses it (taking over a descriptor by its number, forking) is not public.
 //!
 //! # What is allowed between fork and the child's first instruction
 //!
@@ -26,9 +27,10 @@ mod signals;
 mod spawn;
 
 pub(crate) use env::scrub_env;
-pub use fds::{ClaimError, claim_fd, open_fds};
-pub(crate) use fds::{claim_socket, close_all_except, redirect};
-pub use fork::{Exit, Forked, SingleThreaded, reap, thread_count};
+pub use fds::open_fds;
+pub(crate) use fds::{claim_fd, claim_socket, close_all_except, redirect};
+pub use fork::{Exit, reap, thread_count};
+pub(crate) use fork::{Forked, SingleThreaded};
 pub use page::Page;
 pub(crate) use signals::TermSignal;
 pub use signals::block_signals;

@@ -55,13 +55,28 @@ pub enum Step {
     Setup,
     /// Working directory.
     Directory,
+    /// A name without `/`: no directory in `PATH` has such a program.
+    Path,
     /// The exec itself: missing, not executable, wrong format.
     Exec,
 }
 
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Fork => "fork",
+            Self::Descriptors => "descriptors",
+            Self::Setup => "limits and privileges",
+            Self::Directory => "working directory",
+            Self::Path => "no such program in PATH",
+            Self::Exec => "exec",
+        })
+    }
+}
+
 /// A program that could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start {program} ({step:?})")]
+#[error("cannot start {program} ({step})")]
 pub struct SpawnError {
     /// The program as given.
     pub program: String,
@@ -92,7 +107,8 @@ impl Spawn<'_> {
         let prepare = |error: io::Error| (Step::Fork, error);
         assert!((3..=MAX_FDS).contains(&self.fds.len()), "3 to 64 descriptors");
         let top = RawFd::try_from(self.fds.len() - 1).unwrap_or(RawFd::MAX);
-        let path = self.resolve().map_err(|error| (Step::Exec, error))?;
+        let by_name = !self.program.as_bytes().contains(&b'/');
+        let path = self.resolve().map_err(|error| (if by_name { Step::Path } else { Step::Exec }, error))?;
         let argv = strings(std::iter::once(self.program.to_owned()).chain(self.args.iter().cloned()))
             .map_err(prepare)?;
         let envp = strings(self.env.iter().map(|(key, value)| {
@@ -156,7 +172,8 @@ impl Spawn<'_> {
             std::env::split_paths(&path)
                 .map(|dir| dir.join(program))
                 .find(is_executable)
-                .ok_or(io::ErrorKind::NotFound)?
+                // With a number, as exec would say it.
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?
         };
         Ok(CString::new(found.as_os_str().as_bytes())?)
     }
