@@ -367,8 +367,7 @@ impl Driver {
     pub(crate) fn on_closed(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         worker.socket = None;
-        let expected = worker.state == State::Retiring && worker.in_flight.is_empty();
-        self.expect_end(slot, if expected { self.options.kill_grace } else { CLOSED });
+        self.expect_end(slot, self.options.kill_grace);
     }
 
     /// The worker will end by itself. If it has not after `grace`, it is killed.
@@ -777,9 +776,6 @@ fn proc_dir(pid: Pid) -> PathBuf {
 
 /// After a kill: how long its end may stay unknown.
 const GIVE_UP: Duration = Duration::from_secs(1);
-
-/// How long a worker that has closed its socket may take to end by itself.
-const CLOSED: Duration = Duration::from_millis(100);
 
 /// First delay when the system is short of something.
 const STARVED: Duration = Duration::from_millis(100);

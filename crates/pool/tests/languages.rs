@@ -84,6 +84,7 @@ fn python_in_template_and_exec_mode() {
             .init("event=connected")
             .max(1)
             .load(4)
+            .kill_grace(ms(3_000))
             .on_event(move |event| events.lock().unwrap().push((event.worker == 0, event.parts.text())))
             .spawn()
             .wait()
