@@ -539,14 +539,6 @@ impl Driver {
         for pid in own.filter_map(|worker| worker.pid).collect::<Vec<_>>() {
             self.collect(pid);
         }
-        // Nobody will look for them later.
-        for pid in std::mem::take(&mut self.orphans) {
-            for _ in 0..50 {
-                if self.collect(pid).is_some() {
-                    break;
-                }
-            }
-        }
         self.report(&PoolError::PoolLost);
         if let Some(launching) = self.launching.take() {
             launching.answer.resolve(Err(Error::PoolLost));
@@ -558,10 +550,24 @@ impl Driver {
         self.finish();
     }
 
+    /// Reaps what was killed and had not ended in time: nobody will look for it later. At most a second for each, a
+    /// process in the kernel's hands may take longer.
+    fn reap_orphans(&mut self) {
+        for pid in std::mem::take(&mut self.orphans) {
+            for _ in 0..100 {
+                if self.collect(pid).is_some() {
+                    break;
+                }
+            }
+        }
+        self.orphans.clear();
+    }
+
     /// The last words, when no process is left.
     fn finish(&mut self) {
         self.wake_callers();
         self.end_guardian();
+        self.reap_orphans();
         for (_, answer) in self.waiting_ready.drain(..) {
             answer.resolve(Err(self.shared.inbox.refusal()));
         }
