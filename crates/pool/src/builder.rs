@@ -48,7 +48,7 @@ impl Retry {
     }
 }
 
-/// A line of a worker's output or log.
+/// Lines of a worker's output, or a line of its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogChunk<'a> {
@@ -56,7 +56,8 @@ pub struct LogChunk<'a> {
     pub worker: u64,
     /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
     pub level: u8,
-    /// The bytes; not cut at line ends.
+    /// Whole lines of output, each with its line end; a line of more than 4 KiB comes in pieces, one that is not finished
+    /// within 100 ms as it is. Of a LOG frame its text, without a line end.
     pub bytes: &'a [u8],
 }
 
@@ -416,7 +417,8 @@ impl Builder {
         self
     }
 
-    /// Called for output of workers, on the pool's thread. Default: it goes to stderr.
+    /// Called for output of workers, on the pool's thread. Default: it goes to stderr, each line with the number of
+    /// its worker in front.
     #[must_use]
     pub fn on_log(mut self, callback: impl FnMut(LogChunk<'_>) + Send + 'static) -> Self {
         self.callbacks.on_log = Some(Box::new(callback));

@@ -34,6 +34,7 @@
 
 mod breaker;
 mod builder;
+mod bulk;
 mod deadlines;
 mod dispatch;
 mod driver;
@@ -64,6 +65,7 @@ mod typed;
 mod worker;
 
 pub use builder::{Builder, LogChunk, QueuePolicy, Retry};
+pub use bulk::{AsCompleted, Map};
 pub use cattlegrid_worker::{Limits, List, Sandbox};
 pub use error::{Error, PoolError};
 pub use event::{Event, Events};

@@ -18,7 +18,7 @@ use crate::guardian::Guardian;
 use crate::job::Place;
 use crate::jsonl;
 use crate::launch::{Launch, Mode};
-use crate::logs::Tail;
+use crate::logs::{Lines, Tail};
 use crate::memory::{self, Memory};
 use crate::output::Output;
 use crate::pool::WorkerInfo;
@@ -204,6 +204,7 @@ impl Driver {
             reason: None,
             exit: None,
             tail: Tail::default(),
+            said: Lines::default(),
             rss_kib: 0,
             role,
             greeted: false,
@@ -443,9 +444,15 @@ impl Driver {
         if worker.state != State::Killed && terminated && worker.doomed.iter().any(|doomed| doomed.termed) {
             self.shared.counters.killed.add(1);
         }
+        let number = worker.number;
         if let Some(log) = &worker.log {
-            drain_log(log, &mut worker.tail);
+            for chunk in drain_log(log, &mut worker.tail) {
+                let whole = self.limit_log(&chunk, &mut worker.said);
+                self.pass_on_log(number, 0, &whole);
+            }
         }
+        let rest = worker.said.take();
+        self.pass_on_log(number, 0, &rest);
         self.settle_jobs(&mut worker);
         self.explain(&worker);
         self.close_templates();
@@ -597,6 +604,7 @@ impl Driver {
                 self.alarm(due);
             }
         }
+        self.scan_log(slot);
         self.scan_doomed(slot);
         self.scan_stalled(slot);
     }

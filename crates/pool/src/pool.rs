@@ -66,6 +66,10 @@ impl Pool {
         Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
     /// Submits a job. Await the result or call `wait` on it; dropping it cancels the job.
     pub fn call(&self, args: impl Into<Args>) -> Call {
         self.job(args).call()

@@ -1,5 +1,7 @@
 //! Bytes from and to workers: frames, JSON lines, output pipes.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, VERSION};
 use cattlegrid_worker::message::{ErrorBody, Hello};
@@ -11,10 +13,12 @@ use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
 use crate::jsonl;
+use crate::logs::{Lines, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
 use crate::program::CHUNK;
 use crate::stderr;
+use crate::time::later;
 use crate::worker::State;
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
@@ -245,7 +249,10 @@ impl Driver {
             Kind::Log => {
                 let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
                 let number = worker.number;
-                self.pass_on_log(number, level, text);
+                let granted = self.log_limit.take(text.len(), self.now);
+                self.shared.counters.log_bytes.add(text.len() as u64);
+                self.shared.counters.log_dropped.add((text.len() - granted) as u64);
+                self.pass_on_log(number, level, &text[..granted]);
             }
             Kind::Init | Kind::Job | Kind::Cancel | Kind::Retire | Kind::Ping => {
                 return Err(format!("{:?}, which only a parent sends", header.kind));
@@ -451,31 +458,65 @@ impl Driver {
             Ok(0) => worker.log = None,
             Ok(count) => {
                 worker.tail.push(&chunk[..count]);
-                let number = worker.number;
-                self.pass_on_log(number, 0, &chunk[..count]);
+                let (number, mut said) = (worker.number, std::mem::take(&mut worker.said));
+                let whole = self.limit_log(&chunk[..count], &mut said);
+                if let Some(since) = said.since {
+                    self.alarm(later(since, UNFINISHED));
+                }
+                if let Some(worker) = &mut self.workers[slot] {
+                    worker.said = said;
+                }
+                self.pass_on_log(number, 0, &whole);
             }
             Err(_) => {}
         }
     }
 
-    /// Hands output to `on_log` or stderr, as far as the rate allows.
-    pub(crate) fn pass_on_log(&mut self, worker: u64, level: u8, bytes: &[u8]) {
+    /// Passes on a line that a worker has begun and not finished for a while.
+    pub(crate) fn scan_log(&mut self, slot: usize) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(since) = worker.said.since else { return };
+        let due = later(since, UNFINISHED);
+        if due > self.now {
+            return self.alarm(due);
+        }
+        let (number, rest) = (worker.number, worker.said.take());
+        self.pass_on_log(number, 0, &rest);
+    }
+
+    /// Takes of some output what the rate allows, and returns the lines that are finished.
+    pub(crate) fn limit_log(&mut self, bytes: &[u8], said: &mut Lines) -> Vec<u8> {
         let granted = self.log_limit.take(bytes.len(), self.now);
         self.shared.counters.log_bytes.add(bytes.len() as u64);
         self.shared.counters.log_dropped.add((bytes.len() - granted) as u64);
-        if granted == 0 {
+        let mut whole = said.push(&bytes[..granted], self.now);
+        if granted < bytes.len() {
+            // What comes next does not belong to this line.
+            whole.extend(said.take());
+        }
+        whole
+    }
+
+    /// Hands lines to `on_log` or stderr.
+    pub(crate) fn pass_on_log(&mut self, worker: u64, level: u8, bytes: &[u8]) {
+        if bytes.is_empty() {
             return;
         }
-        let chunk = LogChunk { worker, level, bytes: &bytes[..granted] };
+        let chunk = LogChunk { worker, level, bytes };
         match self.callbacks.on_log.take() {
             Some(mut callback) => {
                 self.guard(|| callback(chunk));
                 self.callbacks.on_log = Some(callback);
             }
-            None => self.shared.counters.log_dropped.add(stderr::say(chunk.bytes) as u64),
+            None => {
+                self.shared.counters.log_dropped.add(stderr::say(&with_origin(worker, level, bytes)) as u64);
+            }
         }
     }
 }
+
+/// How long an unfinished line is waited for.
+pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
 
 /// Asked for in one read, bytes.
 const BUFFER: usize = 64 << 10;

@@ -8,7 +8,7 @@ use cattlegrid_worker::sys::{Exit, Page};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::jsonl::LineEnds;
-use crate::logs::Tail;
+use crate::logs::{Lines, Tail};
 use crate::output::Output;
 
 /// See the module.
@@ -67,6 +67,8 @@ pub(crate) struct Worker {
     pub(crate) reason: Option<String>,
     pub(crate) exit: Option<Exit>,
     pub(crate) tail: Tail,
+    /// Output on its way to the log.
+    pub(crate) said: Lines,
     pub(crate) rss_kib: u64,
     /// Not counted in the sizing: a spare, or the first of a new generation.
     pub(crate) role: Role,

@@ -150,6 +150,57 @@ fn a_full_event_stream_holds_its_worker_back_and_loses_nothing() {
     assert!(events.next_blocking().is_none());
 }
 
+/// Many jobs by iterator: in the order of the items, or as they end.
+#[test]
+fn map_keeps_the_order_and_as_completed_does_not_wait() {
+    let pool = quiet(template()).max(2).idle(2).load(1).queue_limit(3).spawn().wait().unwrap();
+    pool.ready(2).wait().unwrap();
+    // Endless, and far more than the queue takes.
+    let echoes = pool.map((0_u64..).map(|n| ["echo".to_owned(), n.to_string()])).take(500);
+    for (n, outcome) in echoes.enumerate() {
+        assert_eq!(outcome.unwrap().text(), n.to_string());
+    }
+    assert_eq!(pool.map(Vec::<[&str; 1]>::new()).count(), 0);
+    eventually("what was on its way is cancelled", || {
+        let stats = pool.stats();
+        stats.busy == 0 && stats.queued_normal == 0
+    });
+    let file = scratch("completed");
+    let path = file.to_str().unwrap().to_owned();
+    let jobs =
+        [vec!["until-cancelled".to_owned(), path], vec!["echo".into(), "b".into()], vec!["error".into()]];
+    let mut completed = pool.as_completed(jobs);
+    let (number, outcome) = completed.next().unwrap();
+    assert_eq!((number, outcome.unwrap().text().as_str()), (1, "b"));
+    assert!(matches!(completed.next(), Some((2, Err(Error::Worker { .. })))));
+    pool.shutdown_now().wait();
+    assert_eq!(completed.next(), Some((0, Err(Error::Shutdown))));
+    assert_eq!(completed.next(), None);
+    std::fs::remove_file(file).ok();
+}
+
+#[test]
+fn events_are_an_iterator_and_can_be_awaited() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let pool = quiet(template()).max(1).event_stream(2).spawn().wait().unwrap();
+    let mut events = pool.take_events().unwrap();
+    let talker = pool.call(["event", "10", "x"]);
+    let waited = runtime.block_on(async {
+        let mut texts = Vec::new();
+        for _ in 0..5 {
+            texts.push(events.recv().await.unwrap().parts.text());
+        }
+        texts
+    });
+    assert_eq!(waited, ["0", "1", "2", "3", "4"]);
+    let rest: Vec<String> = events.by_ref().take(5).map(|event| event.parts.text()).collect();
+    assert_eq!(rest, ["5", "6", "7", "8", "9"]);
+    talker.wait().unwrap();
+    let end = std::thread::spawn(move || runtime.block_on(async { events.recv().await }));
+    pool.shutdown().wait();
+    assert_eq!(end.join().unwrap(), None);
+}
+
 #[test]
 fn dropping_a_call_cancels_it_in_the_worker_and_in_the_queue() {
     for launch in [template(), template().env("FIXTURE", "async"), python("app")] {

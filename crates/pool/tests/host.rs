@@ -73,6 +73,34 @@ fn a_slow_reader_of_the_log_holds_nothing_up() {
     assert_eq!(said, ALL_WELL);
 }
 
+/// Two workers print at the same time, in pieces: the lines are whole, and say whose they are.
+#[test]
+fn lines_of_the_log_are_whole_and_have_their_origin() {
+    let (sender, receiver) = mpsc::channel();
+    let said = talk(Command::new(fixture()), Stdio::piped(), move |mut stderr| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).unwrap();
+            sender.send(text).unwrap();
+        });
+    });
+    assert_eq!(said, ALL_WELL);
+    let text = receiver.recv_timeout(PATIENCE).unwrap();
+    let (mut of_workers, mut last_words) = (0, 0);
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("worker ") {
+            let (number, words) = rest.split_once(": ").expect("a number");
+            assert!(number.parse::<u64>().is_ok(), "{line}");
+            assert!(words == "last words" || words.bytes().all(|byte| byte == b'x'), "{words:.100}");
+            of_workers += 1;
+            last_words += usize::from(words == "last words");
+        } else {
+            assert!(line.starts_with("cattlegrid-pool: "), "{line:.100}");
+        }
+    }
+    assert!(of_workers > 10 && last_words == 1, "{of_workers} lines, {last_words}");
+}
+
 struct PanicsWhenDropped;
 
 impl Drop for PanicsWhenDropped {

@@ -150,5 +150,5 @@ def failure(id, error):
     """The frame for an exception."""
     if isinstance(error, JobError):
         return frames.error(id, error.code, error.message, error.detail, error.retryable)
-    detail = "".join(traceback.format_exception(error))
+    detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return frames.error(id, "exception", f"{type(error).__name__}: {error}", detail[-64_000:])
