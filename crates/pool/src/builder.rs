@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::driver::Driver;
 use crate::error::{Error, PoolError};
 use crate::event::{Event, EventBuffer, Events};
 use crate::inbox::Inbox;
-use crate::launch::Launch;
+use crate::launch::{Launch, check_env};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
 use crate::sizing::SizingConfig;
@@ -47,7 +48,7 @@ impl Retry {
     }
 }
 
-/// A line of a worker's output or log.
+/// Lines of a worker's output, or a line of its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogChunk<'a> {
@@ -55,7 +56,8 @@ pub struct LogChunk<'a> {
     pub worker: u64,
     /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
     pub level: u8,
-    /// The bytes; not cut at line ends.
+    /// Whole lines of output, each with its line end; a line of more than 4 KiB comes in pieces, one that is not finished
+    /// within 100 ms as it is. Of a LOG frame its text, without a line end.
     pub bytes: &'a [u8],
 }
 
@@ -154,7 +156,8 @@ impl Builder {
         Self { launch, options, callbacks: Callbacks::default() }
     }
 
-    /// Most workers, from 1. Default 4. Retiring workers do not count.
+    /// Most worker processes, from 1. Default 4. A worker counts until its process is gone, so also while it is
+    /// retiring. Spares come on top, and during a reload the first worker of the new program.
     #[must_use]
     pub fn max(mut self, workers: usize) -> Self {
         self.options.sizing.max = workers.max(1);
@@ -233,7 +236,7 @@ impl Builder {
         self
     }
 
-    /// Passes a descriptor to every worker under a name (without `,` and `=`); at most 32.
+    /// Passes a descriptor to every worker under a name (without `,` and `=`, and only once); at most 32.
     #[must_use]
     pub fn pass_fd(mut self, name: impl Into<String>, fd: impl Into<OwnedFd>) -> Self {
         self.options.fds.push((name.into(), fd.into()));
@@ -290,7 +293,8 @@ impl Builder {
     }
 
     /// Time a worker has to let go of a job whose time is up: CANCEL at once, SIGTERM after half of it,
-    /// SIGKILL of its process group at the end. Default 500 ms.
+    /// SIGKILL of its process group at the end. Also the time a retired worker has to end after its last job.
+    /// Default 500 ms.
     #[must_use]
     pub fn kill_grace(mut self, grace: Duration) -> Self {
         self.options.kill_grace = grace;
@@ -305,7 +309,7 @@ impl Builder {
         self
     }
 
-    /// Time [`Pool::shutdown`] waits for jobs, and a retired worker has to end. Default 30 s.
+    /// Time [`Pool::shutdown`] waits for jobs. Default 30 s.
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.options.shutdown_grace = grace;
@@ -348,7 +352,8 @@ impl Builder {
         self
     }
 
-    /// Retires a worker whose resident set is larger, bytes; looked at once a second. Default never.
+    /// Retires a worker with more private memory, bytes; looked at once a second. What it shares with its template
+    /// does not count. A worker that has more before its first job is a failed start. Default never.
     #[must_use]
     pub fn max_rss(mut self, bytes: impl Into<Option<u64>>) -> Self {
         self.options.max_rss = bytes.into();
@@ -412,7 +417,8 @@ impl Builder {
         self
     }
 
-    /// Called for output of workers, on the pool's thread. Default: it goes to stderr.
+    /// Called for output of workers, on the pool's thread. Default: it goes to stderr, each line with the number of
+    /// its worker in front.
     #[must_use]
     pub fn on_log(mut self, callback: impl FnMut(LogChunk<'_>) + Send + 'static) -> Self {
         self.callbacks.on_log = Some(Box::new(callback));
@@ -430,9 +436,13 @@ impl Builder {
     ///
     /// # Errors
     /// Resolves to [`Error::StartFailed`] when the program cannot be exec'ed, dies or reports an error
-    /// before READY, or takes longer than `start_timeout`; nothing is left running then.
+    /// before READY, or takes longer than `start_timeout`; nothing is left running then. To
+    /// [`Error::InvalidOption`] when an option cannot be what it was set to.
     pub fn spawn(mut self) -> Spawning {
         let (resolver, started) = promise();
+        if let Err(reason) = self.check() {
+            return Spawning::new(started, Err(Error::InvalidOption(reason)));
+        }
         self.launch.args.append(&mut self.options.extra_args);
         let events = self.callbacks.stream.clone();
         match Driver::start(self.launch, self.options, self.callbacks, resolver) {
@@ -448,6 +458,37 @@ impl Builder {
         }
     }
 }
+
+impl Builder {
+    /// Whether every option can be what it was set to. Durations of any length can.
+    fn check(&self) -> Result<(), String> {
+        let fds = &self.options.fds;
+        if fds.len() > MAX_PASSED {
+            return Err(format!("pass_fd: {} descriptors, at most {MAX_PASSED} can be passed", fds.len()));
+        }
+        for (at, (name, _)) in fds.iter().enumerate() {
+            if name.is_empty() || name.contains([',', '=', '\0']) {
+                return Err(format!(
+                    "pass_fd {name:?}: a name is not empty and has no `,`, `=` or NUL in it"
+                ));
+            }
+            if fds[..at].iter().any(|(other, _)| other == name) {
+                return Err(format!("pass_fd {name:?}: the name is used twice"));
+            }
+        }
+        if self.options.jitter.is_nan() {
+            return Err("max_jobs_jitter: it is not a number".into());
+        }
+        self.launch.check()?;
+        if let Some(arg) = self.options.extra_args.iter().find(|arg| arg.as_bytes().contains(&0)) {
+            return Err(format!("argument {}: it has a NUL byte in it", arg.display()));
+        }
+        check_env(&self.options.env)
+    }
+}
+
+/// Most descriptors that can be passed.
+const MAX_PASSED: usize = 32;
 
 /// What the handles and the pool's thread share.
 #[derive(Debug)]

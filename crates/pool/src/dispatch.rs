@@ -20,12 +20,13 @@ use crate::job::{Job, NewJob, Outcome, Place, Sink};
 use crate::jsonl;
 use crate::promise::Waiter;
 use crate::queue::Priority;
+use crate::time::later;
 use crate::worker::{Doomed, Role, Sent, State};
 
 impl Driver {
     pub(crate) fn submit(&mut self, new: NewJob) {
         self.shared.counters.submitted.add(1);
-        let deadline = new.timeout.and_then(|timeout| self.now.checked_add(timeout));
+        let deadline = new.timeout.map(|timeout| later(self.now, timeout));
         let priority = new.priority;
         let id = self.jobs.insert(Job {
             args: new.args,
@@ -191,7 +192,7 @@ impl Driver {
         if worker.in_flight.len() == 1 {
             worker.stalled = (self.now, worker.sent - 1);
             self.sizing.on_busy(slot);
-            self.alarm(self.now + self.options.start_timeout);
+            self.alarm(later(self.now, self.options.start_timeout));
         }
         self.dirty.push(slot);
         if spent {
@@ -218,7 +219,7 @@ impl Driver {
             match worker.state {
                 State::Ready if worker.role == Role::Member => self.sizing.on_idle(slot, self.now),
                 State::Retiring => {
-                    let due = self.now + self.options.shutdown_grace;
+                    let due = later(self.now, self.options.kill_grace);
                     worker.kill_at = Some(due);
                     self.alarm(due);
                 }
@@ -248,7 +249,7 @@ impl Driver {
             Err(Error::Worker { .. }) => counters.worker_errors.add(1),
             Err(Error::TooLarge { .. }) => counters.too_large.add(1),
             Err(Error::StartFailed { .. }) => counters.start_failed.add(1),
-            Err(Error::Shutdown) => counters.shut_down.add(1),
+            Err(Error::Shutdown | Error::PoolLost) => counters.shut_down.add(1),
             // Timeouts are counted where they are found.
             Err(_) => {}
         }
@@ -321,17 +322,20 @@ impl Driver {
         }
         worker.doomed.push(Doomed { id, since: self.now, termed: false });
         self.dirty.push(slot);
-        self.alarm(self.now + self.options.kill_grace / 4);
+        self.alarm(later(self.now, self.options.kill_grace / 4));
         begun
     }
 
     /// Workers that were told to let go of a job: SIGTERM after half the grace, SIGKILL after all of it. The
     /// grace does not count while the worker is not in the job because it is in another one whose caller
     /// waits: it will skip it, or has let go of it. A worker that is in no job and does not take the next one is stuck, too.
+    ///
+    /// A worker that does several jobs at a time may be at work on others: neither signal is sent while it is. It gets
+    /// no more jobs, and has to answer a ping within each grace: if it does not, it is stuck in all of them.
     pub(crate) fn scan_doomed(&mut self, slot: usize) {
         let (now, grace) = (self.now, self.options.kill_grace);
         let Some(worker) = &mut self.workers[slot] else { return };
-        if worker.doomed.is_empty() || worker.state == State::Dying {
+        if worker.doomed.is_empty() || worker.state.is_over() {
             return;
         }
         let mut doomed = std::mem::take(&mut worker.doomed);
@@ -339,6 +343,7 @@ impl Driver {
         let within: Vec<u64> =
             worker.in_flight.iter().filter(|sent| worker.may_be_in(sent)).map(|sent| sent.id).collect();
         let at_work = within.iter().any(|id| !is_doomed(*id));
+        let others = at_work && !worker.one_at_a_time;
         let (mut term, mut kill) = (false, false);
         for one in &mut doomed {
             if at_work && !within.contains(&one.id) {
@@ -346,18 +351,38 @@ impl Driver {
             }
             let waited = now.saturating_duration_since(one.since);
             kill |= waited >= grace;
-            if waited >= grace / 2 && !std::mem::replace(&mut one.termed, true) {
+            if waited >= grace / 2 && !others && !std::mem::replace(&mut one.termed, true) {
                 term = true;
             }
         }
         worker.doomed = doomed;
-        if kill {
+        if kill && others {
+            if worker.paused {
+                // Its answer may be there: it is not read while the event stream is full.
+                worker.proof = None;
+            }
+            match worker.proof {
+                Some(asked) if now.saturating_duration_since(asked) >= grace => {
+                    self.kill(slot, "it was stuck in a job whose time was up, and answered no ping");
+                }
+                Some(_) => {}
+                None => {
+                    worker.proof = Some(now);
+                    put_frame(worker.output.tail(), Kind::Ping, 0, 0, |_| {});
+                    self.dirty.push(slot);
+                    if !std::mem::replace(&mut worker.condemned, true) {
+                        self.retire(slot);
+                    }
+                }
+            }
+            self.alarm(later(now, (grace / 8).max(std::time::Duration::from_millis(1))));
+        } else if kill {
             self.kill(slot, "it was stuck in a job whose time was up");
         } else {
             if term {
                 worker.signal_group(Signal::TERM);
             }
-            self.alarm(now + (grace / 8).max(std::time::Duration::from_millis(1)));
+            self.alarm(later(now, (grace / 8).max(std::time::Duration::from_millis(1))));
         }
     }
 
@@ -367,12 +392,12 @@ impl Driver {
         if ready || self.queue.is_empty() || self.launching.is_some() {
             self.deserted = None;
             if !self.queue.is_empty() {
-                self.alarm(self.now + self.options.start_timeout);
+                self.alarm(later(self.now, self.options.start_timeout));
             }
             return;
         }
         let since = *self.deserted.get_or_insert(self.now);
-        let due = since + self.options.start_timeout;
+        let due = later(since, self.options.start_timeout);
         if due > self.now && !self.breaker.is_open() {
             return self.alarm(due);
         }
@@ -391,7 +416,7 @@ impl Driver {
             .any(|worker| worker.state == State::Retiring && !worker.in_flight.is_empty())
     }
 
-    fn start_error(&self) -> Error {
+    pub(crate) fn start_error(&self) -> Error {
         self.last_start_error.clone().unwrap_or_else(|| Error::StartFailed {
             reason: "no worker became ready in time".into(),
             errno: None,

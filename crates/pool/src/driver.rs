@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::process::Signal;
 
 use crate::breaker::Breaker;
 use crate::builder::{Callbacks, Options, Shared};
@@ -37,6 +38,8 @@ use crate::program::{Launching, Program, Template};
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Queue;
 use crate::sizing::Sizing;
+use crate::stderr;
+use crate::time::{FAR, later};
 use crate::worker::{State, Worker};
 
 /// See the module.
@@ -72,7 +75,11 @@ pub(crate) struct Driver {
     pub(crate) orphans: Vec<rustix::process::Pid>,
     /// The earliest of all timers but deadlines, sizing and breaker.
     pub(crate) scan_at: Option<Instant>,
+    /// When the memory of the worker in `look_slot`, or the next one behind it, is measured.
     pub(crate) next_look: Option<Instant>,
+    pub(crate) look_slot: usize,
+    /// It was reported that private memory cannot be read.
+    pub(crate) told_estimate: bool,
     pub(crate) next_ping: Option<Instant>,
     /// Since when no worker has been ready.
     pub(crate) deserted: Option<Instant>,
@@ -109,6 +116,7 @@ pub(crate) enum Source {
     Worker = 4,
     WorkerLog = 5,
     WorkerEnd = 6,
+    Guardian = 7,
 }
 
 impl Driver {
@@ -157,6 +165,8 @@ impl Driver {
             orphans: Vec::new(),
             scan_at: None,
             next_look: None,
+            look_slot: 0,
+            told_estimate: false,
             next_ping: None,
             deserted: None,
             last_start_error: None,
@@ -172,8 +182,18 @@ impl Driver {
         };
         driver.register(&Arc::clone(&shared.inbox), Source::Inbox, 0)?;
         std::thread::Builder::new().name("pool".into()).spawn(move || {
-            driver.begin(launch, started);
-            driver.run();
+            let inbox = Arc::clone(&driver.shared.inbox);
+            let run = AssertUnwindSafe(|| {
+                driver.begin(launch, started);
+                driver.run();
+            });
+            if catch_unwind(run).is_err() {
+                inbox.lost.store(true, Ordering::SeqCst);
+                inbox.closed.store(true, Ordering::SeqCst);
+                // If even that panics, all that is left ends below, by being dropped.
+                catch_unwind(AssertUnwindSafe(|| driver.abandon())).ok();
+                inbox.end(&mut Vec::new());
+            }
         })?;
         Ok(shared)
     }
@@ -182,7 +202,7 @@ impl Driver {
         if self.options.max_rss.is_some() {
             self.next_look = Some(self.now);
         }
-        self.next_ping = self.options.ping.map(|every| self.now + every);
+        self.next_ping = self.options.ping.map(|every| later(self.now, every));
         self.alarm_opt(self.next_look);
         self.alarm_opt(self.next_ping);
         let probe = self.options.probe || self.options.sizing.idle > 0;
@@ -261,6 +281,7 @@ impl Driver {
             }
             Message::Resize(idle, max) => {
                 self.sizing.resize(idle, max);
+                self.want_ready();
                 let config = self.sizing.config();
                 self.shared.slack.store(config.max.saturating_mul(config.load), Ordering::Relaxed);
             }
@@ -275,11 +296,14 @@ impl Driver {
                 }
                 self.launch(*launch, true, answer);
             }
-            Message::Ready(workers, answer) => self.waiting_ready.push((workers, answer)),
+            Message::Ready(workers, answer) => {
+                self.waiting_ready.push((workers, answer));
+                self.want_ready();
+            }
             Message::Workers(answer) => answer.resolve(self.infos()),
             Message::ResumeEvents => self.resume_events(),
             Message::Drain(limit, answer) => {
-                let grace = limit.map(|_| self.now + self.options.shutdown_grace);
+                let grace = limit.map(|_| later(self.now, self.options.shutdown_grace));
                 if self.ending == Ending::No || (self.ending == Ending::Draining(None) && grace.is_some()) {
                     self.ending = Ending::Draining(grace);
                 }
@@ -299,6 +323,7 @@ impl Driver {
             1 => self.on_control(key),
             2 => self.on_template_log(key),
             3 => self.on_template_end(key),
+            7 => self.on_guardian_end(key),
             _ => {
                 let Some(slot) = self.slot_of(key) else { return };
                 match source {
@@ -373,7 +398,7 @@ impl Driver {
             Ending::Draining(at) => self.alarm_opt(at),
             Ending::Leaving(at) if at <= self.now => {
                 self.kill_all_workers("the pool ends");
-                self.ending = Ending::Leaving(self.now + FAR);
+                self.ending = Ending::Leaving(later(self.now, FAR));
             }
             Ending::Leaving(at) => self.alarm(at),
             Ending::No => {}
@@ -388,7 +413,7 @@ impl Driver {
         let may_start = self.may_start();
         let decision = self.sizing.poll(self.now, self.queue.len(), may_start);
         for slot in decision.stop {
-            self.retire(slot);
+            self.retire_as(slot, false);
         }
         if self.probe_wanted && may_start && self.sizing.total() == 0 && decision.start == 0 {
             self.probe_wanted = false;
@@ -439,12 +464,25 @@ impl Driver {
                     self.waiting_ready.push((count, answer));
                 }
             }
+            self.want_ready();
         }
+    }
+
+    /// Tells the sizing how many workers somebody waits for, and those who wait for more than there can be.
+    fn want_ready(&mut self) {
+        let max = self.sizing.config().max;
+        let (possible, beyond): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting_ready).into_iter().partition(|(count, _)| *count <= max);
+        for (count, answer) in beyond {
+            answer.resolve(Err(Error::InvalidOption(format!("ready({count}): max is {max}"))));
+        }
+        self.sizing.want(possible.iter().map(|(count, _)| *count).max().unwrap_or(0));
+        self.waiting_ready = possible;
     }
 
     fn advance_ending(&mut self) {
         if matches!(self.ending, Ending::Draining(_)) && self.jobs_open() == 0 && self.launching.is_none() {
-            let at = self.now + self.options.shutdown_grace;
+            let at = later(self.now, self.options.shutdown_grace);
             self.ending = Ending::Leaving(at);
             self.alarm(at);
             for slot in 0..self.workers.len() {
@@ -461,8 +499,8 @@ impl Driver {
         for id in self.jobs.ids() {
             self.end_job(id, Err(Error::Shutdown));
         }
-        self.ending = Ending::Leaving(self.now + self.options.shutdown_grace);
-        self.alarm(self.now + self.options.shutdown_grace);
+        self.ending = Ending::Leaving(later(self.now, self.options.shutdown_grace));
+        self.alarm(later(self.now, self.options.shutdown_grace));
     }
 
     fn kill_all_workers(&mut self, reason: &str) {
@@ -487,19 +525,59 @@ impl Driver {
         self.wakes = wakes;
     }
 
+    /// The thread has panicked somewhere: kills all processes and ends all jobs.
+    fn abandon(&mut self) {
+        for worker in self.workers.iter().flatten() {
+            worker.signal_group(Signal::KILL);
+        }
+        for at in 0..self.templates.len() {
+            let pid = self.templates[at].pid;
+            rustix::process::kill_process_group(pid, Signal::KILL).ok();
+            self.collect(pid);
+        }
+        let own = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
+        for pid in own.filter_map(|worker| worker.pid).collect::<Vec<_>>() {
+            self.collect(pid);
+        }
+        self.report(&PoolError::PoolLost);
+        if let Some(launching) = self.launching.take() {
+            launching.answer.resolve(Err(Error::PoolLost));
+        }
+        for id in self.jobs.ids() {
+            self.end_job(id, Err(Error::PoolLost));
+        }
+        self.workers.clear();
+        self.finish();
+    }
+
+    /// Reaps what was killed and had not ended in time: nobody will look for it later. At most a second for each, a
+    /// process in the kernel's hands may take longer.
+    fn reap_orphans(&mut self) {
+        for pid in std::mem::take(&mut self.orphans) {
+            for _ in 0..100 {
+                if self.collect(pid).is_some() {
+                    break;
+                }
+            }
+        }
+        self.orphans.clear();
+    }
+
     /// The last words, when no process is left.
     fn finish(&mut self) {
         self.wake_callers();
         self.end_guardian();
+        self.reap_orphans();
         for (_, answer) in self.waiting_ready.drain(..) {
-            answer.resolve(Err(Error::Shutdown));
+            answer.resolve(Err(self.shared.inbox.refusal()));
         }
         // Jobs that were submitted between the last look and now.
         self.shared.inbox.closed.store(true, Ordering::SeqCst);
         let mut messages = Vec::new();
         self.shared.inbox.end(&mut messages);
         for message in messages {
-            self.guard(|| message.refuse());
+            let error = self.shared.inbox.refusal();
+            self.guard(|| message.refuse(error));
         }
         if let Some(stream) = &self.callbacks.stream {
             stream.close();
@@ -508,6 +586,7 @@ impl Driver {
         if let Some(callback) = self.callbacks.on_destroy.take() {
             catch_unwind(AssertUnwindSafe(callback)).ok();
         }
+        stderr::settle(LAST_LINES);
         self.on_end.drain(..).for_each(|answer| answer.resolve(()));
     }
 
@@ -516,7 +595,7 @@ impl Driver {
         match &mut self.callbacks.on_error {
             // A panic in the error callback has nowhere to go.
             Some(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(error)))),
-            None => eprintln!("cattlegrid-pool: {error}"),
+            None => drop(stderr::say(format!("cattlegrid-pool: {error}\n").as_bytes())),
         }
     }
 
@@ -550,5 +629,5 @@ pub(crate) fn now() -> Instant {
 /// Events taken from one wait.
 const EVENTS: usize = 256;
 
-/// "Not in this life": a year.
-pub(crate) const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long the end of the pool waits for its last lines to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);

@@ -54,6 +54,9 @@ pub enum Error {
         /// The limit in bytes.
         max: usize,
     },
+    /// An option cannot be what it was set to; nothing was started.
+    #[error("{0}")]
+    InvalidOption(String),
     /// No worker could be started.
     #[error("no worker could be started: {reason}{}", tail(stderr_tail))]
     StartFailed {
@@ -64,6 +67,10 @@ pub enum Error {
         /// The end of what the program wrote to stderr and stdout, at most 4 KiB.
         stderr_tail: String,
     },
+    /// The pool's own thread has panicked, which is a fault of the pool, or of a destructor that a callback brought
+    /// along. All its processes were killed.
+    #[error("the pool's own thread has panicked")]
+    PoolLost,
     /// The pool is shutting down.
     #[error("the pool is shutting down")]
     Shutdown,
@@ -102,6 +109,12 @@ pub enum PoolError {
     /// and tries again.
     #[error("no resources for a new worker: {0}")]
     Resources(io::Error),
+    /// The private memory of a worker cannot be read. For `max_rss` its resident set less that of its template
+    /// counts from now on. Reported once.
+    #[error(
+        "private memory of workers cannot be read; for max_rss the resident set less the template's counts"
+    )]
+    MemoryEstimated,
     /// The crash-loop breaker has opened; callers fail fast until a start succeeds.
     #[error("{failures} failed starts in a row, backing off: {reason}")]
     CrashLoop {
@@ -110,6 +123,9 @@ pub enum PoolError {
         /// The last failure.
         reason: String,
     },
+    /// The pool's own thread has panicked: every job ends as [`Error::PoolLost`], every process is killed.
+    #[error("the pool's own thread has panicked")]
+    PoolLost,
     /// A callback of the program panicked; the pool went on.
     #[error("a callback panicked")]
     Callback,

@@ -1,7 +1,9 @@
 //! Events of workers: handed to a callback, or to a bounded stream that holds its workers back.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use crate::inbox::{Inbox, Message};
 use crate::payload::Reply;
@@ -22,6 +24,9 @@ pub struct Event {
 ///
 /// When it is full the pool stops reading from workers that have more; a synchronous worker then blocks
 /// in `event`, as in the ancestor of this pool.
+///
+/// It is an iterator that blocks; [`Events::recv`] is for async callers, and with the feature `stream` it is a
+/// `futures_core::Stream`.
 #[derive(Debug)]
 pub struct Events {
     pub(crate) buffer: Arc<EventBuffer>,
@@ -42,6 +47,17 @@ struct EventState {
     /// The pool waits for room.
     blocked: bool,
     closed: bool,
+    /// The task that waits.
+    waker: Option<Waker>,
+}
+
+impl EventState {
+    /// Tells the task that waits; its waker is the program's code.
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            catch_unwind(AssertUnwindSafe(|| waker.wake())).ok();
+        }
+    }
 }
 
 impl EventBuffer {
@@ -63,43 +79,74 @@ impl EventBuffer {
         if !state.closed {
             state.events.push_back(event);
             self.arrived.notify_one();
+            state.wake();
         }
     }
 
     pub(crate) fn close(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed = true;
+        state.wake();
+        drop(state);
         self.arrived.notify_all();
     }
 }
 
 impl Events {
-    /// Blocks for the next event; `None` after the pool has ended and all events were taken.
+    /// Blocks for the next event; `None` after the pool has ended and all events were taken. The same as `next` of the
+    /// iterator that this is.
     pub fn next_blocking(&mut self) -> Option<Event> {
         let mut state = self.buffer.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(event) = state.events.pop_front() {
-                let resume = state.blocked && state.events.len() * 2 <= self.buffer.capacity;
-                if resume {
-                    state.blocked = false;
-                }
-                drop(state);
-                if resume {
-                    self.inbox.send(Message::ResumeEvents);
-                }
-                return Some(event);
-            }
-            if state.closed {
-                return None;
-            }
+        while state.events.is_empty() && !state.closed {
             state = self.buffer.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        self.take_one(state)
+    }
+
+    /// The next event, for async callers; `None` after the pool has ended and all events were taken. Dropping the
+    /// future loses no event.
+    pub async fn recv(&mut self) -> Option<Event> {
+        std::future::poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`Events::recv`], for futures and streams made by hand.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut state = self.buffer.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.events.is_empty() && !state.closed {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(self.take_one(state))
+    }
+
+    /// Takes an event if there is one, and lets the pool go on when half of the buffer is free.
+    fn take_one(&self, mut state: MutexGuard<'_, EventState>) -> Option<Event> {
+        let event = state.events.pop_front()?;
+        let resume = state.blocked && state.events.len() * 2 <= self.buffer.capacity;
+        if resume {
+            state.blocked = false;
+        }
+        drop(state);
+        if resume {
+            self.inbox.send(Message::ResumeEvents);
+        }
+        Some(event)
     }
 }
 
-impl Drop for Events {
-    fn drop(&mut self) {
-        // Nobody reads any more: later events are dropped instead of holding workers back.
-        self.buffer.close();
-        self.inbox.send(Message::ResumeEvents);
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.next_blocking()
+    }
+}
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Events {
+    type Item = Event;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.poll_recv(context)
     }
 }

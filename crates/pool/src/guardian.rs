@@ -1,30 +1,43 @@
 //! Who kills the process groups of exec'ed workers when this process dies by SIGKILL.
 //!
 //! A template does that for the workers it has forked. Exec'ed workers die by `PR_SET_PDEATHSIG`, but the
-//! processes *they* have started do not. So a shell holds the reading end of a pipe and a list of groups;
-//! the end of the pipe is the end of this process, and of the groups.
+//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups; the end of
+//! the other one is the end of this process, and of the groups.
+//!
+//! What is guaranteed: when this process dies, its templates and workers die, and what the workers have started in
+//! their process groups, as long as the guardian (or for forked workers the template) lives a moment longer. It is
+//! watched, and replaced when it dies. Killed *in the same moment* as this process, it can kill nobody: templates
+//! and workers still die, but what workers have started lives on.
+//!
+//! # Invariants
+//! * Nothing here waits: a guardian that does not read (stopped, for instance) is replaced when its socket is full.
+//! * No signal: the host may have any disposition of SIGPIPE.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use cattlegrid_worker::Setup;
 use cattlegrid_worker::sys::Spawn;
+use cattlegrid_worker::{Limits, Setup};
+use rustix::net::SendFlags;
 use rustix::process::Pid;
 
 /// A running guardian.
 #[derive(Debug)]
 pub(crate) struct Guardian {
-    pipe: OwnedFd,
+    socket: OwnedFd,
     /// To be reaped when it has ended.
     pub(crate) pid: Pid,
+    /// Readable when it has ended.
+    pub(crate) pidfd: Option<OwnedFd>,
 }
 
 impl Guardian {
     /// Starts `/bin/sh`.
     pub(crate) fn start() -> io::Result<Self> {
-        use rustix::pipe::{PipeFlags, pipe_with};
-        let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (reader, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let null = std::fs::File::options().write(true).open("/dev/null")?;
         let spawn = Spawn {
             program: OsStr::new("/bin/sh"),
@@ -32,11 +45,12 @@ impl Guardian {
             env: &[],
             dir: None,
             fds: &[reader.as_fd(), null.as_fd(), null.as_fd()],
-            setup: &Setup::default(),
+            // The system's own score: it must not be the first to go when memory is short.
+            setup: &Setup { limits: Limits { oom_score_adj: None, ..Limits::default() }, ..Setup::default() },
             outlive: true,
         };
         let child = spawn.spawn().map_err(|error| error.source)?;
-        Ok(Self { pipe, pid: child.pid })
+        Ok(Self { socket, pid: child.pid, pidfd: child.pidfd })
     }
 
     /// Adds a group.
@@ -51,7 +65,12 @@ impl Guardian {
 
     fn say(&self, what: char, group: Pid) -> io::Result<()> {
         let line = format!("{what} {}\n", group.as_raw_pid());
-        rustix::io::write(&self.pipe, line.as_bytes())?;
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = rustix::net::send(&self.socket, line.as_bytes(), flags)?;
+        if sent < line.len() {
+            // It would take the rest of a line for another group.
+            return Err(io::ErrorKind::WriteZero.into());
+        }
         Ok(())
     }
 }

@@ -36,12 +36,12 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// The answer of a pool that has ended.
-    pub(crate) fn refuse(self) {
+    /// The answer of a pool that has ended; `error` says how.
+    pub(crate) fn refuse(self, error: Error) {
         match self {
-            Self::Submit(job) => job.sink.deliver(Err(Error::Shutdown)),
+            Self::Submit(job) => job.sink.deliver(Err(error)),
             Self::Retire(_, answer) => answer.resolve(false),
-            Self::Reload(_, answer) | Self::Ready(_, answer) => answer.resolve(Err(Error::Shutdown)),
+            Self::Reload(_, answer) | Self::Ready(_, answer) => answer.resolve(Err(error)),
             Self::Workers(answer) => answer.resolve(Vec::new()),
             Self::Drain(_, Some(answer)) | Self::Kill(Some(answer)) => answer.resolve(()),
             Self::Drain(..) | Self::Kill(_) | Self::Cancel(_) | Self::Resize(..) | Self::ResumeEvents => {}
@@ -63,6 +63,8 @@ pub(crate) struct Inbox {
     pub(crate) refused: AtomicU64,
     /// No more jobs are accepted.
     pub(crate) closed: AtomicBool,
+    /// The pool's thread has panicked.
+    pub(crate) lost: AtomicBool,
 }
 
 impl Inbox {
@@ -75,6 +77,7 @@ impl Inbox {
             backlog: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
         })
     }
 
@@ -83,7 +86,7 @@ impl Inbox {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         if !messages.1 {
             drop(messages);
-            return message.refuse();
+            return message.refuse(self.refusal());
         }
         messages.0.push(message);
         drop(messages);
@@ -91,6 +94,11 @@ impl Inbox {
         if self.sleeping.swap(false, Ordering::SeqCst) {
             rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).ok();
         }
+    }
+
+    /// Why nothing is accepted any more.
+    pub(crate) fn refusal(&self) -> Error {
+        if self.lost.load(Ordering::SeqCst) { Error::PoolLost } else { Error::Shutdown }
     }
 
     /// Moves all messages into `into`.

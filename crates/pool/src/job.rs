@@ -1,5 +1,6 @@
 //! Jobs: what a caller hands over, and the table of all that have not ended.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,7 +21,31 @@ pub(crate) enum Sink {
     /// A future, or a blocked thread.
     Call(Resolver<Outcome>),
     /// A callback on the pool's thread.
-    Callback(Box<dyn FnOnce(Outcome) + Send>),
+    Callback(Callback),
+}
+
+/// A callback that is called exactly once: with [`Error::PoolLost`] when it is dropped before.
+pub(crate) struct Callback(Option<Box<dyn FnOnce(Outcome) + Send>>);
+
+impl Callback {
+    pub(crate) fn new(done: impl FnOnce(Outcome) + Send + 'static) -> Self {
+        Self(Some(Box::new(done)))
+    }
+
+    fn call(mut self, outcome: Outcome) {
+        if let Some(done) = self.0.take() {
+            done(outcome);
+        }
+    }
+}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            // This may run while the thread unwinds already.
+            catch_unwind(AssertUnwindSafe(|| done(Err(Error::PoolLost)))).ok();
+        }
+    }
 }
 
 impl Sink {
@@ -32,7 +57,7 @@ impl Sink {
     pub(crate) fn fill(self, outcome: Outcome) -> Waiter {
         match self {
             Self::Call(resolver) => return resolver.fill(outcome),
-            Self::Callback(done) => done(outcome),
+            Self::Callback(done) => done.call(outcome),
         }
         Waiter::Nobody
     }

@@ -18,6 +18,42 @@ pub(crate) struct Translated {
     pub(crate) body: Vec<u8>,
 }
 
+/// Finds the ends of lines in a buffer that grows: no byte is looked at twice, however often a long line is read on.
+#[derive(Debug, Default)]
+pub(crate) struct LineEnds {
+    /// Bytes at the start of the buffer that are known to have no line end.
+    known: usize,
+}
+
+impl LineEnds {
+    /// Takes the first line off `buffer`: without its end, and how many bytes it has with it. `Ok(None)` while the end is
+    /// not there; as for [`LineEnds::find`].
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has come yet or not.
+    pub(crate) fn take<'b>(
+        &mut self,
+        buffer: &'b [u8],
+        max_frame: u32,
+    ) -> Result<Option<(&'b [u8], usize)>, FrameError> {
+        let end = self.find(buffer);
+        let len = u32::try_from(end.unwrap_or(buffer.len())).unwrap_or(u32::MAX);
+        if len > max_frame {
+            return Err(FrameError::TooLong { len, max: max_frame });
+        }
+        Ok(end.map(|end| (buffer[..end].trim_ascii(), end + 1)))
+    }
+
+    /// Where the line at the start of `buffer` ends. `None`: not yet; the next call is for the same buffer, longer. After
+    /// a find the next call is for what comes behind that line.
+    pub(crate) fn find(&mut self, buffer: &[u8]) -> Option<usize> {
+        let known = self.known.min(buffer.len());
+        let end = buffer[known..].iter().position(|byte| *byte == b'\n');
+        self.known = if end.is_some() { 0 } else { buffer.len() };
+        end.map(|end| known + end)
+    }
+}
+
 /// The line for INIT.
 pub(crate) fn init_line(out: &mut Vec<u8>, worker: u64, generation: u32, config: &[u8]) {
     put_line(
@@ -44,20 +80,6 @@ pub(crate) fn cancel_line(out: &mut Vec<u8>, id: u64) {
 /// The line for RETIRE or PING.
 pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
     put_line(out, &json!({"type": kind}));
-}
-
-/// Takes the first line off `bytes`: without its end, and how many bytes it has with it. `Ok(None)` while the end
-/// is not there.
-///
-/// # Errors
-/// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has come yet or not.
-pub(crate) fn take_line(bytes: &[u8], max_frame: u32) -> Result<Option<(&[u8], usize)>, FrameError> {
-    let end = bytes.iter().position(|byte| *byte == b'\n');
-    let len = u32::try_from(end.unwrap_or(bytes.len())).unwrap_or(u32::MAX);
-    if len > max_frame {
-        return Err(FrameError::TooLong { len, max: max_frame });
-    }
-    Ok(end.map(|end| (bytes[..end].trim_ascii(), end + 1)))
 }
 
 /// Reads a line of a worker; `current` is the job it has.
@@ -254,6 +276,22 @@ mod tests {
     }
 
     #[test]
+    fn no_byte_of_a_long_line_is_looked_at_twice() {
+        let mut ends = LineEnds::default();
+        let mut buffer = vec![b'x'; 1000];
+        assert_eq!(ends.find(&buffer), None);
+        // It would be found if it were looked at again.
+        buffer[10] = b'\n';
+        buffer.extend_from_slice(b"yy\nzz\n");
+        assert_eq!(ends.find(&buffer), Some(1002));
+        assert_eq!(ends.find(b"zz\n"), Some(2), "from the start of the next line");
+        for cut in 0..4 {
+            assert_eq!(ends.find(&b"abc\n"[..cut]), None);
+        }
+        assert_eq!(ends.find(b"abc\n"), Some(3));
+    }
+
+    #[test]
     fn what_is_not_the_protocol_is_refused() {
         for line in ["", "hello", "[1]", "{}", r#"{"id": 3, "result": 1}"#, r#"{"result": {"b64": "!"}}"#] {
             assert!(read_line(line.as_bytes(), None).is_err(), "{line}");
@@ -262,12 +300,12 @@ mod tests {
 
     #[test]
     fn a_line_is_taken_or_refused_however_it_arrives() {
-        assert_eq!(take_line(b" a \r\nb", 100), Ok(Some((&b"a"[..], 5))));
-        assert_eq!(take_line(b"\n", 0), Ok(Some((&b""[..], 1))));
-        assert_eq!(take_line(b"abc", 3), Ok(None));
-        assert_eq!(take_line(b"abc\n", 3), Ok(Some((&b"abc"[..], 4))));
+        assert_eq!(LineEnds::default().take(b" a \r\nb", 100), Ok(Some((&b"a"[..], 5))));
+        assert_eq!(LineEnds::default().take(b"\n", 0), Ok(Some((&b""[..], 1))));
+        assert_eq!(LineEnds::default().take(b"abc", 3), Ok(None));
+        assert_eq!(LineEnds::default().take(b"abc\n", 3), Ok(Some((&b"abc"[..], 4))));
         for bytes in [&b"abcd"[..], b"abcd\n"] {
-            assert_eq!(take_line(bytes, 3), Err(FrameError::TooLong { len: 4, max: 3 }));
+            assert_eq!(LineEnds::default().take(bytes, 3), Err(FrameError::TooLong { len: 4, max: 3 }));
         }
     }
 

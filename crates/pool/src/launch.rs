@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// A program and how it is made into workers.
@@ -109,6 +110,27 @@ impl Launch {
         all.into_iter().collect()
     }
 
+    /// Whether the system can be asked for this at all.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let has_nul = |text: &OsString| text.as_bytes().contains(&0);
+        if self.program.is_empty() || has_nul(&self.program) {
+            return Err(format!(
+                "program {}: a name is neither empty nor has a NUL byte in it",
+                self.program.display()
+            ));
+        }
+        if let Some(arg) = self.args.iter().find(|arg| has_nul(arg)) {
+            return Err(format!("argument {}: it has a NUL byte in it", arg.display()));
+        }
+        if let Some(dir) = self.dir.as_ref().filter(|dir| has_nul(&dir.as_os_str().to_owned())) {
+            return Err(format!("directory {}: it has a NUL byte in it", dir.display()));
+        }
+        check_env(&self.env)
+    }
+
     /// The program and its arguments, for messages.
     pub(crate) fn name(&self) -> String {
         let mut name = self.program.to_string_lossy().into_owned();
@@ -118,4 +140,21 @@ impl Launch {
         }
         name
     }
+}
+
+/// As [`Launch::check`], for variables.
+pub(crate) fn check_env(env: &BTreeMap<OsString, Option<OsString>>) -> Result<(), String> {
+    for (key, value) in env {
+        let bytes = key.as_bytes();
+        if bytes.is_empty() || bytes.contains(&b'=') || bytes.contains(&0) {
+            return Err(format!(
+                "env {}: a name is not empty and has no `=` and no NUL byte in it",
+                key.display()
+            ));
+        }
+        if value.as_ref().is_some_and(|value| value.as_bytes().contains(&0)) {
+            return Err(format!("env {}: its value has a NUL byte in it", key.display()));
+        }
+    }
+    Ok(())
 }

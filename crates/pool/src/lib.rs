@@ -29,10 +29,12 @@
 //! * Every submitted job ends in exactly one reply or error.
 //! * A job that no worker had begun is never lost with a worker: it is sent to another one.
 //! * When this process ends, however it ends, its workers, its templates and what the workers have
-//!   started in their process groups end within a second.
+//!   started in their process groups end within a second. What workers have started may live on only if the template
+//!   (for exec'ed workers: the guardian, a shell) is killed in the same moment.
 
 mod breaker;
 mod builder;
+mod bulk;
 mod deadlines;
 mod dispatch;
 mod driver;
@@ -45,6 +47,7 @@ mod jsonl;
 mod launch;
 mod lifecycle;
 mod logs;
+mod memory;
 mod ncpu;
 mod output;
 mod payload;
@@ -54,12 +57,15 @@ mod promise;
 mod queue;
 mod sizing;
 mod stats;
+mod stderr;
+mod time;
 mod traffic;
 #[cfg(feature = "serde")]
 mod typed;
 mod worker;
 
 pub use builder::{Builder, LogChunk, QueuePolicy, Retry};
+pub use bulk::{AsCompleted, Map};
 pub use cattlegrid_worker::{Limits, List, Sandbox};
 pub use error::{Error, PoolError};
 pub use event::{Event, Events};

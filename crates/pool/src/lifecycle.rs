@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cattlegrid_worker::control::{Control, send_with_fds};
@@ -17,10 +18,12 @@ use crate::guardian::Guardian;
 use crate::job::Place;
 use crate::jsonl;
 use crate::launch::{Launch, Mode};
-use crate::logs::Tail;
+use crate::logs::{Lines, Tail};
+use crate::memory::{self, Memory};
 use crate::output::Output;
 use crate::pool::WorkerInfo;
 use crate::program::{LOOK, drain_log, log_pipe, spawn_error};
+use crate::time::{FAR, later};
 use crate::worker::{Role, Sent, State, Worker};
 
 /// Why a start did not happen.
@@ -100,7 +103,7 @@ impl Driver {
                 if role != Role::Spare {
                     self.send_init(slot);
                 }
-                self.alarm(self.now + self.options.start_timeout);
+                self.alarm(later(self.now, self.options.start_timeout));
                 Some(slot)
             }
             Err(StartError::Resources(error)) => {
@@ -165,7 +168,7 @@ impl Driver {
         let spread = 1.0 - self.options.jitter * self.random();
         #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a count")]
         let job_limit = (self.options.max_jobs as f64 * spread).ceil() as u64;
-        let expires = self.options.max_age.map(|age| self.now + age.mul_f64(spread));
+        let expires = self.options.max_age.map(|age| later(self.now, age.min(FAR).mul_f64(spread)));
         let worker = Worker {
             number,
             generation,
@@ -183,6 +186,7 @@ impl Driver {
             window: 1,
             max_frame: self.options.max_frame,
             input: Vec::new(),
+            lines: jsonl::LineEnds::default(),
             output: Output::default(),
             want_write: false,
             paused: false,
@@ -200,6 +204,7 @@ impl Driver {
             reason: None,
             exit: None,
             tail: Tail::default(),
+            said: Lines::default(),
             rss_kib: 0,
             role,
             greeted: false,
@@ -208,6 +213,8 @@ impl Driver {
             told_to_leave: false,
             with_template: false,
             pinged: false,
+            condemned: false,
+            proof: None,
         };
         self.alarm_opt(expires);
         let slot = self.workers.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -245,7 +252,7 @@ impl Driver {
         match (found, pid) {
             (Some(worker), Some(_)) => {
                 (worker.pid, worker.pidfd) = (pid, pidfd);
-                if worker.state == State::Dying {
+                if worker.state == State::Killed {
                     worker.signal_group(Signal::KILL);
                 }
             }
@@ -287,6 +294,9 @@ impl Driver {
 
     /// The worker has said READY.
     pub(crate) fn on_worker_ready(&mut self, slot: usize) {
+        if let Some(own_kib) = self.measure(slot) {
+            return self.refuse_fresh(slot, own_kib);
+        }
         let Some(worker) = &mut self.workers[slot] else { return };
         worker.state = State::Ready;
         worker.was_ready = true;
@@ -304,8 +314,14 @@ impl Driver {
         }
     }
 
-    /// Asks a worker to finish and leave. Once: a worker that is leaving or dying is left alone.
+    /// Asks a worker to finish and leave; another may take its place. Once: a worker that is leaving or dying is
+    /// left alone.
     pub(crate) fn retire(&mut self, slot: usize) {
+        self.retire_as(slot, true);
+    }
+
+    /// As [`Driver::retire`]; `replace` says whether another worker may take its place without delay.
+    pub(crate) fn retire_as(&mut self, slot: usize, replace: bool) {
         let Some(worker) = &mut self.workers[slot] else { return };
         match worker.state {
             State::Ready => {}
@@ -313,7 +329,7 @@ impl Driver {
                 worker.told_to_leave = true;
                 return self.kill(slot, "retired before it was ready");
             }
-            State::Retiring | State::Dying => return,
+            State::Retiring | State::Ending | State::Killed => return,
         }
         worker.state = State::Retiring;
         worker.told_to_leave = true;
@@ -323,11 +339,11 @@ impl Driver {
             put_frame(worker.output.tail(), Kind::Retire, 0, 0, |_| {});
         }
         if worker.in_flight.is_empty() {
-            worker.kill_at = Some(self.now + self.options.shutdown_grace);
+            worker.kill_at = Some(later(self.now, self.options.kill_grace));
         }
         let kill_at = worker.kill_at;
         self.shared.counters.retired.add(1);
-        self.sizing.on_gone(slot);
+        self.sizing.on_leaving(slot, replace);
         self.dirty.push(slot);
         self.alarm_opt(kill_at);
     }
@@ -335,15 +351,15 @@ impl Driver {
     /// Kills a worker's process group. Its jobs are settled when its end is known.
     pub(crate) fn kill(&mut self, slot: usize, reason: &str) {
         let Some(worker) = &mut self.workers[slot] else { return };
-        if worker.state == State::Dying && worker.reason.is_some() {
+        if worker.state == State::Killed {
             return;
         }
         worker.reason.get_or_insert_with(|| reason.to_owned());
-        worker.state = State::Dying;
+        worker.state = State::Killed;
         worker.kill_at = Some(self.now + GIVE_UP);
         worker.signal_group(Signal::KILL);
         self.shared.counters.killed.add(1);
-        self.sizing.on_gone(slot);
+        self.sizing.on_leaving(slot, false);
         self.alarm(self.now + GIVE_UP);
     }
 
@@ -352,11 +368,19 @@ impl Driver {
     pub(crate) fn on_closed(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         worker.socket = None;
-        let expected = worker.state == State::Retiring && worker.in_flight.is_empty();
-        worker.state = State::Dying;
-        let due = self.now + if expected { self.options.shutdown_grace } else { CLOSED };
+        self.expect_end(slot, self.options.kill_grace);
+    }
+
+    /// The worker will end by itself. If it has not after `grace`, it is killed.
+    pub(crate) fn expect_end(&mut self, slot: usize, grace: Duration) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        if worker.state == State::Killed {
+            return;
+        }
+        worker.state = State::Ending;
+        let due = later(self.now, grace);
         worker.kill_at = Some(worker.kill_at.map_or(due, |before| before.min(due)));
-        self.sizing.on_gone(slot);
+        self.sizing.on_leaving(slot, false);
         self.alarm(due);
     }
 
@@ -379,8 +403,11 @@ impl Driver {
         let Some(pid) = worker.pid else { return };
         // Grandchildren first, while the zombie still holds the group's number.
         rustix::process::kill_process_group(pid, Signal::KILL).ok();
-        if let Some(guardian) = &self.guardian {
-            guardian.forget(pid).ok();
+        if let Some(guardian) = &self.guardian
+            && guardian.forget(pid).is_err()
+        {
+            // It must not keep a number that can be used again.
+            self.renew_guardian(Some(pid));
         }
         match sys::reap(pid) {
             Ok(None) => {}
@@ -413,9 +440,19 @@ impl Driver {
         let Some(mut worker) = self.workers[slot].take() else { return };
         self.sizing.on_gone(slot);
         self.shared.counters.exited.add(1);
-        if let Some(log) = &worker.log {
-            drain_log(log, &mut worker.tail);
+        let terminated = worker.exit.is_some_and(|exit| exit.status == -Signal::TERM.as_raw());
+        if worker.state != State::Killed && terminated && worker.doomed.iter().any(|doomed| doomed.termed) {
+            self.shared.counters.killed.add(1);
         }
+        let number = worker.number;
+        if let Some(log) = &worker.log {
+            for chunk in drain_log(log, &mut worker.tail) {
+                let whole = self.limit_log(&chunk, &mut worker.said);
+                self.pass_on_log(number, 0, &whole);
+            }
+        }
+        let rest = worker.said.take();
+        self.pass_on_log(number, 0, &rest);
         self.settle_jobs(&mut worker);
         self.explain(&worker);
         self.close_templates();
@@ -423,7 +460,8 @@ impl Driver {
 
     /// Tells the owner of the pool why a worker has ended, if that was not asked for.
     fn explain(&mut self, worker: &Worker) {
-        if worker.told_to_leave || worker.with_template || self.ending_without_jobs() {
+        let stuck = worker.condemned && worker.state == State::Killed;
+        if (worker.told_to_leave && !stuck) || worker.with_template || self.ending_without_jobs() {
             if worker.role == Role::Probe {
                 let reason = worker.ending();
                 self.launch_failed(Error::StartFailed {
@@ -508,6 +546,10 @@ impl Driver {
         self.last_start_error = Some(error);
         if self.breaker.failure(self.now) {
             self.report(&PoolError::CrashLoop { failures: self.options.crash_loop.0, reason });
+            for (_, answer) in std::mem::take(&mut self.waiting_ready) {
+                answer.resolve(Err(self.start_error()));
+            }
+            self.sizing.want(0);
         }
         self.alarm_opt(self.breaker.poll_timeout());
         self.alarm(self.now);
@@ -518,7 +560,7 @@ impl Driver {
         let Some(worker) = &self.workers[slot] else { return };
         let (state, now) = (worker.state, self.now);
         if state == State::Starting && worker.role != Role::Spare {
-            let due = worker.born + self.options.start_timeout;
+            let due = later(worker.born, self.options.start_timeout);
             if due <= now {
                 let stuck = worker.template.filter(|_| worker.pid.is_none());
                 self.kill(slot, "it was not ready in time");
@@ -533,7 +575,7 @@ impl Driver {
         if let Some(due) = worker.kill_at {
             if due > now {
                 self.alarm(due);
-            } else if worker.state == State::Dying && worker.reason.is_some() {
+            } else if worker.state == State::Killed {
                 // Killed, and its end is still not known: a process in the kernel's hands. Let go of it.
                 if worker.template.is_none()
                     && let Some(pid) = worker.pid
@@ -562,6 +604,7 @@ impl Driver {
                 self.alarm(due);
             }
         }
+        self.scan_log(slot);
         self.scan_doomed(slot);
         self.scan_stalled(slot);
     }
@@ -573,7 +616,7 @@ impl Driver {
         if !alive || worker.in_flight.is_empty() || !worker.is_stalled(self.now) {
             return;
         }
-        let due = worker.stalled.0 + self.options.start_timeout;
+        let due = later(worker.stalled.0, self.options.start_timeout);
         if due > self.now {
             self.alarm(due);
         } else {
@@ -581,26 +624,60 @@ impl Driver {
         }
     }
 
-    /// Measures the workers' memory once a second, if it is limited.
+    /// Measures the workers' memory, each about once a second, if it is limited.
     pub(crate) fn scan_memory(&mut self) {
-        let (Some(due), Some(limit)) = (self.next_look, self.options.max_rss) else { return };
+        let Some(due) = self.next_look else { return };
         if due > self.now {
             return self.alarm(due);
         }
-        let mut total = 0;
-        for slot in 0..self.workers.len() {
-            let Some(worker) = &mut self.workers[slot] else { continue };
-            let Some(pid) = worker.pid else { continue };
-            worker.rss_kib = rss_kib(pid);
-            total += worker.rss_kib;
-            if worker.rss_kib * 1024 > limit && worker.state == State::Ready {
-                self.retire(slot);
+        let known = |worker: &Option<Box<Worker>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
+        let count = self.workers.iter().filter(|worker| known(worker)).count().max(1);
+        // One at a time, so that many walks over page tables do not hold up the jobs together.
+        let (before, after) = self.workers.split_at(self.look_slot.min(self.workers.len()));
+        let next = after.iter().chain(before).position(known);
+        if let Some(step) = next {
+            let slot = (self.look_slot.min(self.workers.len()) + step) % self.workers.len();
+            self.look_slot = slot + 1;
+            if let Some(own_kib) = self.measure(slot)
+                && let Some(worker) = &mut self.workers[slot]
+                && worker.state == State::Ready
+            {
+                if worker.has_worked() || !worker.in_flight.is_empty() {
+                    self.retire(slot);
+                } else {
+                    worker.was_ready = false;
+                    self.refuse_fresh(slot, own_kib);
+                }
             }
         }
-        self.shared.counters.rss_kib.set(total);
-        let next = self.now + Duration::from_secs(1);
+        self.shared.counters.rss_kib.set(self.workers.iter().flatten().map(|worker| worker.rss_kib).sum());
+        let next = self.now + Duration::from_secs(1) / u32::try_from(count).unwrap_or(u32::MAX);
         self.next_look = Some(next);
         self.alarm(next);
+    }
+
+    /// Measures a worker; its own memory in KiB if that is over the limit.
+    fn measure(&mut self, slot: usize) -> Option<u64> {
+        let limit = self.options.max_rss?;
+        let worker = self.workers[slot].as_ref()?;
+        let (pid, serial) = (worker.pid?, worker.template);
+        let template = self.templates.iter().find(|template| Some(template.serial) == serial);
+        let template_kib = template.map_or(0, |template| memory::rss_kib(&proc_dir(template.pid)));
+        let memory = Memory::measure(&proc_dir(pid), limit, template_kib);
+        self.workers[slot].as_mut()?.rss_kib = memory.rss_kib;
+        if memory.is_estimate && !std::mem::replace(&mut self.told_estimate, true) {
+            self.report(&PoolError::MemoryEstimated);
+        }
+        (memory.own_kib.saturating_mul(1024) > limit).then_some(memory.own_kib)
+    }
+
+    /// A worker that is over the limit before it has done anything: another one would be, too.
+    fn refuse_fresh(&mut self, slot: usize, own_kib: u64) {
+        let limit = self.options.max_rss.unwrap_or(u64::MAX) >> 20;
+        self.kill(
+            slot,
+            &format!("it has {} MiB of its own before its first job, max_rss is {limit} MiB", own_kib >> 10),
+        );
     }
 
     /// Asks idle workers for a sign of life, and kills those that gave none.
@@ -624,8 +701,8 @@ impl Driver {
                 self.dirty.push(slot);
             }
         }
-        self.next_ping = Some(self.now + every);
-        self.alarm(self.now + every);
+        self.next_ping = Some(later(self.now, every));
+        self.alarm(later(self.now, every));
     }
 
     pub(crate) fn infos(&self) -> Vec<WorkerInfo> {
@@ -647,20 +724,44 @@ impl Driver {
         {
             return;
         }
+        self.renew_guardian(None);
+        if let Some(guardian) = &self.guardian {
+            guardian.watch(pid).ok();
+        }
+    }
+
+    /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
+    pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
         self.end_guardian();
         let Ok(guardian) = Guardian::start() else { return };
         let ours = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
-        for known in ours.filter_map(|worker| worker.pid).chain([pid]) {
+        for known in ours.filter_map(|worker| worker.pid).filter(|pid| Some(*pid) != gone) {
             guardian.watch(known).ok();
+        }
+        if let Some(pidfd) = &guardian.pidfd {
+            self.register(pidfd, Source::Guardian, guardian.pid.as_raw_pid().unsigned_abs().into()).ok();
         }
         self.guardian = Some(guardian);
     }
 
+    /// The guardian has ended: another one takes its place.
+    pub(crate) fn on_guardian_end(&mut self, pid: u64) {
+        if self
+            .guardian
+            .as_ref()
+            .is_some_and(|guardian| u64::from(guardian.pid.as_raw_pid().unsigned_abs()) == pid)
+        {
+            self.renew_guardian(None);
+        }
+    }
+
+    /// Kills the guardian before the end of its socket can tell it to kill the groups.
     pub(crate) fn end_guardian(&mut self) {
         if let Some(guardian) = self.guardian.take() {
+            rustix::process::kill_process_group(guardian.pid, Signal::KILL).ok();
             let pid = guardian.pid;
-            drop(guardian);
             self.collect(pid);
+            drop(guardian);
         }
     }
 
@@ -677,18 +778,12 @@ pub(crate) fn oom_kills() -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Resident set of a process, KiB; 0 when it is gone.
-fn rss_kib(pid: Pid) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
+fn proc_dir(pid: Pid) -> PathBuf {
+    format!("/proc/{}", pid.as_raw_pid()).into()
 }
 
 /// After a kill: how long its end may stay unknown.
 const GIVE_UP: Duration = Duration::from_secs(1);
-
-/// How long a worker that has closed its socket may take to end by itself.
-const CLOSED: Duration = Duration::from_millis(100);
 
 /// First delay when the system is short of something.
 const STARVED: Duration = Duration::from_millis(100);

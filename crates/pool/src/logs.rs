@@ -23,6 +23,63 @@ impl Tail {
     }
 }
 
+/// Puts together lines that come in pieces, so that those of several workers do not end up in each other.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    partial: Vec<u8>,
+    /// When the unfinished line began.
+    pub(crate) since: Option<Instant>,
+}
+
+impl Lines {
+    /// Adds bytes; returns what is finished: whole lines, or more than [`LINE`] bytes of one.
+    pub(crate) fn push(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
+        self.partial.extend_from_slice(bytes);
+        let end = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if self.partial.len() - end >= LINE {
+            return self.take();
+        }
+        let rest = self.partial.split_off(end);
+        let whole = std::mem::replace(&mut self.partial, rest);
+        self.since = match self.since {
+            _ if self.partial.is_empty() => None,
+            Some(since) if whole.is_empty() => Some(since),
+            _ => Some(now),
+        };
+        whole
+    }
+
+    /// Takes the unfinished line, finished by a line end; nothing if there is none.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.since = None;
+        if self.partial.last().is_some_and(|last| *last != b'\n') {
+            self.partial.push(b'\n');
+        }
+        std::mem::take(&mut self.partial)
+    }
+}
+
+/// The default log's form of a worker's lines: each with its origin in front.
+pub(crate) fn with_origin(worker: u64, level: u8, bytes: &[u8]) -> Vec<u8> {
+    let level = match level {
+        1 => " error",
+        2 => " warning",
+        3 => " info",
+        4 => " debug",
+        _ => "",
+    };
+    let origin = if worker == 0 { format!("template{level}: ") } else { format!("worker {worker}{level}: ") };
+    let mut out = Vec::with_capacity(bytes.len() + origin.len() + 1);
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        out.extend_from_slice(origin.as_bytes());
+        out.extend_from_slice(line);
+    }
+    if out.last().is_some_and(|last| *last != b'\n') {
+        out.push(b'\n');
+    }
+    out
+}
+
 /// Bytes that may be passed on: `rate` a second, with one second's worth in reserve.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
@@ -49,6 +106,9 @@ impl RateLimit {
     }
 }
 
+/// Longer lines are passed on in pieces, bytes.
+const LINE: usize = 4096;
+
 /// Bytes kept of each process.
 const TAIL: usize = 4096;
 
@@ -68,6 +128,23 @@ mod tests {
         let text = tail.text();
         assert_eq!(text.len(), TAIL);
         assert!(text.ends_with("xxend"));
+    }
+
+    #[test]
+    fn pieces_become_lines_with_their_origin() {
+        let now = Instant::now();
+        let mut lines = Lines::default();
+        assert_eq!(lines.push(b"one", now), b"");
+        assert_eq!(lines.since, Some(now));
+        assert_eq!(lines.push(b" line\ntwo\nthr", now), b"one line\ntwo\n");
+        assert_eq!(lines.push(b"ee\n", now), b"three\n");
+        assert_eq!(lines.since, None);
+        assert_eq!(lines.take(), b"");
+        assert_eq!(lines.push(b"no end", now), b"");
+        assert_eq!(lines.take(), b"no end\n");
+        assert_eq!(lines.push(&[b'x'; LINE + 10], now).len(), LINE + 11, "a line without end");
+        assert_eq!(with_origin(3, 0, b"a\nb\n"), b"worker 3: a\nworker 3: b\n");
+        assert_eq!(with_origin(0, 2, b"careful"), b"template warning: careful\n");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::builder::{Builder, QueuePolicy, Shared};
 use crate::error::Error;
 use crate::event::Events;
 use crate::inbox::Message;
-use crate::job::{NewJob, Outcome, ProgressFn, Sink};
+use crate::job::{Callback, NewJob, Outcome, ProgressFn, Sink};
 use crate::launch::Launch;
 use crate::payload::Args;
 use crate::promise::{Promise, promise};
@@ -64,6 +64,10 @@ impl Pool {
 
     pub(crate) fn new(shared: Arc<Shared>, events: Option<Events>) -> Self {
         Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.handle.shared
     }
 
     /// Submits a job. Await the result or call `wait` on it; dropping it cancels the job.
@@ -120,17 +124,22 @@ impl Pool {
     /// serve.
     ///
     /// # Errors
-    /// Resolves to [`Error::StartFailed`] when the new program does not become ready; the old one stays.
+    /// Resolves to [`Error::StartFailed`] when the new program does not become ready; the old one stays. To
+    /// [`Error::InvalidOption`] when the system cannot be asked for such a program.
     pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
-        self.send(Message::Reload(Box::new(launch), resolver));
+        match launch.check() {
+            Ok(()) => self.send(Message::Reload(Box::new(launch), resolver)),
+            Err(reason) => resolver.resolve(Err(Error::InvalidOption(reason))),
+        }
         promise
     }
 
-    /// Resolves when `workers` workers are ready.
+    /// Resolves when `workers` workers are ready, and starts those that are missing. They may idle out later.
     ///
     /// # Errors
-    /// Resolves to [`Error::Shutdown`] when the pool ends before.
+    /// Resolves to [`Error::InvalidOption`] when that is more than `max`, to [`Error::StartFailed`] when the breaker
+    /// opens, and to [`Error::Shutdown`] when the pool ends before.
     pub fn ready(&self, workers: usize) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
         self.send(Message::Ready(workers, resolver));
@@ -244,7 +253,7 @@ impl JobBuilder<'_> {
 
     /// Submits the job with a callback on the pool's thread; see [`Pool::submit`].
     pub fn submit(self, done: impl FnOnce(Outcome) + Send + 'static) {
-        self.send(Sink::Callback(Box::new(done)));
+        self.send(Sink::Callback(Callback::new(done)));
     }
 
     fn send(self, sink: Sink) {
@@ -252,7 +261,7 @@ impl JobBuilder<'_> {
         // 16 for the fields in front of the arguments, with room to spare.
         let max = shared.max_frame as usize - 16;
         let refused = if shared.inbox.closed.load(Ordering::SeqCst) {
-            Some(Error::Shutdown)
+            Some(shared.inbox.refusal())
         } else if self.args.len() > max {
             Some(Error::TooLarge { len: self.args.len(), max })
         } else if shared.queue_policy == QueuePolicy::Reject && self.pool.is_full() {
@@ -337,7 +346,7 @@ impl Spawning {
     /// Blocks this thread until the program is ready.
     ///
     /// # Errors
-    /// [`Error::StartFailed`].
+    /// [`Error::StartFailed`], [`Error::InvalidOption`].
     ///
     /// # Panics
     /// After it has been polled to its end.

@@ -14,8 +14,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::driver::{Driver, Ending, Source};
 use crate::error::{Error, PoolError};
 use crate::launch::{Launch, Mode};
-use crate::logs::Tail;
+use crate::logs::{Lines, Tail};
 use crate::promise::Resolver;
+use crate::time::later;
+use crate::traffic::UNFINISHED;
 use crate::worker::{Role, State};
 
 /// The program workers are made of.
@@ -54,6 +56,8 @@ pub(crate) struct Template {
     pub(crate) ready: bool,
     born: Instant,
     tail: Tail,
+    /// Output on its way to the log.
+    said: Lines,
     /// What it said before it gave up.
     fatal: Option<String>,
     /// SIGKILL is due then.
@@ -132,7 +136,7 @@ impl Driver {
             for id in self.jobs.ids() {
                 self.end_job(id, Err(error.clone()));
             }
-            self.ending = Ending::Leaving(self.now + self.options.shutdown_grace);
+            self.ending = Ending::Leaving(later(self.now, self.options.shutdown_grace));
         }
         launching.answer.resolve(Err(error));
     }
@@ -176,6 +180,7 @@ impl Driver {
             ready: false,
             born: self.now,
             tail: Tail::default(),
+            said: Lines::default(),
             fatal: None,
             kill_at: None,
         };
@@ -187,7 +192,7 @@ impl Driver {
             Some(pidfd) => drop(self.register(pidfd, Source::TemplateEnd, serial)),
             None => self.alarm(self.now + LOOK),
         }
-        self.alarm(self.now + self.options.start_timeout);
+        self.alarm(later(self.now, self.options.start_timeout));
         self.templates.push(template);
         Ok(())
     }
@@ -323,7 +328,12 @@ impl Driver {
             }
         }
         let mut tail = template.tail;
-        drain_log(&template.log, &mut tail);
+        let mut said = template.said;
+        for chunk in drain_log(&template.log, &mut tail) {
+            let whole = self.limit_log(&chunk, &mut said);
+            self.pass_on_log(0, 0, &whole);
+        }
+        self.pass_on_log(0, 0, &said.take());
         let how = match exit {
             Some(Exit { status, .. }) if status < 0 => format!("killed by signal {}", -status),
             Some(Exit { status, .. }) => format!("exited with status {status}"),
@@ -394,7 +404,15 @@ impl Driver {
             }
             Ok(count) => {
                 template.tail.push(&chunk[..count]);
-                self.pass_on_log(0, 0, &chunk[..count]);
+                let mut said = std::mem::take(&mut template.said);
+                let whole = self.limit_log(&chunk[..count], &mut said);
+                if let Some(since) = said.since {
+                    self.alarm(later(since, UNFINISHED));
+                }
+                if let Some(template) = self.templates.iter_mut().find(|template| template.serial == serial) {
+                    template.said = said;
+                }
+                self.pass_on_log(0, 0, &whole);
             }
             Err(_) => {}
         }
@@ -402,9 +420,14 @@ impl Driver {
 
     /// Starts a template again when the one in force has died, and watches the time of all.
     pub(crate) fn scan_templates(&mut self) {
-        let mut late = Vec::new();
+        let (mut late, mut unfinished) = (Vec::new(), Vec::new());
         for template in &mut self.templates {
-            let limit = template.born + self.options.start_timeout;
+            match template.said.since.map(|since| later(since, UNFINISHED)) {
+                Some(due) if due <= self.now => unfinished.push(template.said.take()),
+                Some(due) => self.scan_at = Some(self.scan_at.map_or(due, |before| before.min(due))),
+                None => {}
+            }
+            let limit = later(template.born, self.options.start_timeout);
             let due = if template.ready { template.kill_at } else { Some(template.kill_at.unwrap_or(limit)) };
             match due {
                 Some(due) if due <= self.now => late.push(template.serial),
@@ -418,6 +441,9 @@ impl Driver {
                 }
                 self.scan_at = Some(self.now + LOOK);
             }
+        }
+        for line in unfinished {
+            self.pass_on_log(0, 0, &line);
         }
         for serial in late {
             self.template_lost(serial, "it was not ready in time");
@@ -474,15 +500,20 @@ pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((reader, writer))
 }
 
-/// Reads what is left in a log pipe.
-pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) {
+/// Reads what is left in a log pipe, at most 1 MiB.
+pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
     let mut chunk = [0; CHUNK];
+    let mut all = Vec::new();
     for _ in 0..64 {
         match rustix::io::read(log, &mut chunk) {
-            Ok(count) if count > 0 => tail.push(&chunk[..count]),
-            _ => return,
+            Ok(count) if count > 0 => {
+                tail.push(&chunk[..count]);
+                all.push(chunk[..count].to_vec());
+            }
+            _ => break,
         }
     }
+    all
 }
 
 pub(crate) fn spawn_error(error: &SpawnError) -> Error {

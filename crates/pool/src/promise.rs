@@ -1,10 +1,13 @@
 //! A value that arrives later, for async and for blocking callers. No runtime is needed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
+
+use crate::error::Error;
 
 /// The receiving half. Awaiting it twice panics.
 #[derive(Debug)]
@@ -12,10 +15,39 @@ pub struct Promise<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The sending half.
+/// The sending half. Dropped without a value, it delivers [`Lost::lost`]: nobody waits for ever.
 #[derive(Debug)]
-pub(crate) struct Resolver<T> {
-    shared: Arc<Shared<T>>,
+pub(crate) struct Resolver<T: Lost> {
+    /// `None` when the value was delivered.
+    shared: Option<Arc<Shared<T>>>,
+}
+
+/// A value that says that the pool's thread has ended without an answer.
+pub(crate) trait Lost {
+    /// This value.
+    fn lost() -> Self;
+}
+
+impl<T> Lost for Result<T, Error> {
+    fn lost() -> Self {
+        Err(Error::PoolLost)
+    }
+}
+
+impl Lost for () {
+    fn lost() -> Self {}
+}
+
+impl Lost for bool {
+    fn lost() -> Self {
+        false
+    }
+}
+
+impl<T> Lost for Vec<T> {
+    fn lost() -> Self {
+        Self::new()
+    }
 }
 
 #[derive(Debug)]
@@ -51,21 +83,25 @@ impl Waiter {
 }
 
 /// A connected pair.
-pub(crate) fn promise<T>() -> (Resolver<T>, Promise<T>) {
+pub(crate) fn promise<T: Lost>() -> (Resolver<T>, Promise<T>) {
     let state = Mutex::new(State::Empty(Waiter::Nobody));
     let shared = Arc::new(Shared { state, note: AtomicU64::new(0) });
-    (Resolver { shared: Arc::clone(&shared) }, Promise { shared })
+    (Resolver { shared: Some(Arc::clone(&shared)) }, Promise { shared })
 }
 
-impl<T> Resolver<T> {
+impl<T: Lost> Resolver<T> {
     /// Delivers the value.
     pub(crate) fn resolve(self, value: T) {
         self.fill(value).wake();
     }
 
     /// Delivers the value, and leaves it to the caller to wake who waits for it.
-    pub(crate) fn fill(self, value: T) -> Waiter {
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn fill(mut self, value: T) -> Waiter {
+        self.shared.take().map_or(Waiter::Nobody, |shared| Self::put(&shared, value))
+    }
+
+    fn put(shared: &Shared<T>, value: T) -> Waiter {
+        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Full(value)) {
             State::Empty(waiter) => waiter,
             State::Full(_) | State::Taken => Waiter::Nobody,
@@ -75,7 +111,19 @@ impl<T> Resolver<T> {
     /// Leaves a number for [`Promise::note`].
     #[inline]
     pub(crate) fn set_note(&self, note: u64) {
-        self.shared.note.store(note, Ordering::Release);
+        if let Some(shared) = &self.shared {
+            shared.note.store(note, Ordering::Release);
+        }
+    }
+}
+
+impl<T: Lost> Drop for Resolver<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            let waiter = Self::put(&shared, T::lost());
+            // A waker of the program may panic; this may run while the thread unwinds already.
+            catch_unwind(AssertUnwindSafe(|| waiter.wake())).ok();
+        }
     }
 }
 
@@ -134,7 +182,15 @@ mod tests {
     fn a_blocked_thread_gets_the_value() {
         let (resolver, promise) = promise();
         let waiter = std::thread::spawn(move || promise.wait());
-        resolver.resolve(7);
-        assert_eq!(waiter.join().unwrap(), 7);
+        resolver.resolve(vec![7]);
+        assert_eq!(waiter.join().unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_resolver_that_is_dropped_leaves_nobody_waiting() {
+        let (resolver, promise) = promise::<Result<(), Error>>();
+        let waiter = std::thread::spawn(move || promise.wait());
+        drop(resolver);
+        assert_eq!(waiter.join().unwrap(), Err(Error::PoolLost));
     }
 }

@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::time::later;
+
 /// How urgent a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Priority {
@@ -92,7 +94,7 @@ impl Queue {
         for class in 0..3 {
             while let Some(head) = self.classes[class].front() {
                 if is_waiting(head.id) {
-                    let key = head.since + self.ageing * class as u32;
+                    let key = later(head.since, self.ageing.saturating_mul(class as u32));
                     if best.is_none_or(|(other, _)| key < other) {
                         best = Some((key, class));
                     }

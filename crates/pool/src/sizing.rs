@@ -7,14 +7,18 @@
 //!   the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... per `start` as
 //!   long as it persists. The first worker of an empty pool starts at once; `start` 0 starts at once all
 //!   that the queue can use.
+//! * *Replacement.* A worker that was retired for another reason than too little work (its age, its jobs,
+//!   its memory, its own wish) is replaced without that delay as soon as its process is gone.
 //! * *Shrink.* A worker idle for `stop` is stopped while more than `idle` are idle, the longest idle first.
 //!
 //! # Invariants
-//! * Starting, idle and busy workers together never exceed `max`. Retiring ones do not count, as in
-//!   `AnyEvent::Fork::Pool`.
+//! * No worker is started while `max` processes exist. A worker counts from its start until its process is
+//!   gone, so also while it is leaving: retired, killed, or with its socket closed.
 //! * Idle plus starting are never below `idle` for longer than `start` while there is room under `max`.
 
 use std::time::{Duration, Instant};
+
+use crate::time::later;
 
 /// The numbers a pool is sized by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +58,11 @@ pub struct Sizing {
     starting: usize,
     idle: usize,
     busy: usize,
+    leaving: usize,
+    /// Workers that have left or are leaving and may be replaced without delay.
+    owed: usize,
+    /// Ready workers that somebody waits for, however little work there is.
+    wanted: usize,
     /// The next growth, while one is wanted.
     grow_at: Option<Instant>,
     /// Workers the next growth may start for the queue.
@@ -68,6 +77,8 @@ enum Slot {
     Starting,
     Idle(Instant),
     Busy,
+    /// Takes no more jobs; its process is not gone yet.
+    Leaving,
 }
 
 impl Sizing {
@@ -79,6 +90,9 @@ impl Sizing {
             starting: 0,
             idle: 0,
             busy: 0,
+            leaving: 0,
+            owed: 0,
+            wanted: 0,
             grow_at: None,
             step: 1,
             shrink_at: None,
@@ -101,13 +115,33 @@ impl Sizing {
         self.grow_at = Some(now);
     }
 
+    /// Somebody waits until this many workers are ready, at most `max`; 0 when nobody does any more. They are started
+    /// at once, and none is stopped for idleness before they are all there.
+    pub fn want(&mut self, workers: usize) {
+        if workers < self.wanted {
+            // What was kept for the one who waited may be due now.
+            self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
+        }
+        self.wanted = workers;
+    }
+
     /// The numbers in force.
     pub fn config(&self) -> SizingConfig {
         self.config
     }
 
-    /// Workers that count: starting, idle and busy.
+    /// Processes that count against `max`: starting, idle, busy and leaving.
     pub fn total(&self) -> usize {
+        self.active() + self.leaving
+    }
+
+    /// Workers that are leaving.
+    pub fn leaving(&self) -> usize {
+        self.leaving
+    }
+
+    /// Workers that have jobs or may get some: starting, idle and busy.
+    fn active(&self) -> usize {
         self.starting + self.idle + self.busy
     }
 
@@ -140,7 +174,7 @@ impl Sizing {
         self.set(slot, Slot::Idle(now));
         if self.idle > self.config.idle && self.shrink_at.is_none() {
             let longest = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
-            self.shrink_at = longest.and_then(|since| since.checked_add(self.config.stop));
+            self.shrink_at = longest.map(|since| later(since, self.config.stop));
         }
     }
 
@@ -150,7 +184,18 @@ impl Sizing {
         self.set(slot, Slot::Busy);
     }
 
-    /// The worker in `slot` no longer counts: retiring, killed or dead. Reporting it twice changes nothing.
+    /// The worker in `slot` takes no more jobs: it was retired or killed, or has closed its socket. It counts until
+    /// [`Sizing::on_gone`]. `replace`: it was not stopped for too little work, so another may take its place
+    /// without delay. Reporting it twice, or for a worker that does not count, changes nothing.
+    pub fn on_leaving(&mut self, slot: usize, replace: bool) {
+        let counts = self.slots.get(slot).is_some_and(|slot| !matches!(slot, Slot::Free | Slot::Leaving));
+        if counts {
+            self.set(slot, Slot::Leaving);
+            self.owed = (self.owed + usize::from(replace)).min(self.config.max);
+        }
+    }
+
+    /// The process in `slot` is gone. Reporting it twice changes nothing.
     pub fn on_gone(&mut self, slot: usize) {
         if slot < self.slots.len() {
             self.set(slot, Slot::Free);
@@ -168,18 +213,18 @@ impl Sizing {
                 self.shrink(now, &mut decision);
             } else {
                 // An idle worker beside a queue is about to be given a job.
-                self.shrink_at = now.checked_add(self.config.stop);
+                self.shrink_at = Some(later(now, self.config.stop));
             }
         }
-        if self.total() > self.config.max {
+        if self.active() > self.config.max {
             self.trim(&mut decision);
         }
-        if queued > 0 || self.idle + self.starting < self.config.idle {
+        if queued > 0 || self.idle + self.starting < self.config.idle || self.active() < self.wanted {
             if may_start {
                 decision.start = self.grow(now, queued);
             }
         } else {
-            (self.grow_at, self.step) = (None, 1);
+            (self.grow_at, self.step, self.owed) = (None, 1, 0);
         }
         decision
     }
@@ -195,7 +240,8 @@ impl Sizing {
 
     fn grow(&mut self, now: Instant, queued: usize) -> usize {
         let Self { config, idle, starting, .. } = *self;
-        let for_idle = config.idle.saturating_sub(idle + starting);
+        let for_wanted = self.wanted.saturating_sub(self.active());
+        let for_idle = config.idle.saturating_sub(idle + starting).max(for_wanted);
         // An idle worker takes from the queue before anything else happens.
         let for_queue = queued.div_ceil(config.load).saturating_sub(starting + idle);
         let room = config.max.saturating_sub(self.total());
@@ -203,17 +249,20 @@ impl Sizing {
             self.grow_at = None;
             return 0;
         }
+        let replacing = self.owed.min(for_idle.max(for_queue)).min(room);
+        self.owed -= replacing;
+        let replacing = replacing.max(for_wanted.min(room));
         let first = self.total() == 0;
         if !first && !config.start.is_zero() {
-            let due = *self.grow_at.get_or_insert(now + config.start);
+            let due = *self.grow_at.get_or_insert(later(now, config.start));
             if now < due {
-                return 0;
+                return replacing;
             }
         }
         let step = if config.start.is_zero() { for_queue } else { self.step.min(for_queue) };
         self.step = if first { 1 } else { (self.step * 2).min(STEP_MAX) };
-        self.grow_at = (!config.start.is_zero()).then(|| now + config.start);
-        for_idle.max(step).min(room)
+        self.grow_at = (!config.start.is_zero()).then(|| later(now, config.start));
+        for_idle.max(step).max(replacing).min(room)
     }
 
     fn shrink(&mut self, now: Instant, decision: &mut Decision) {
@@ -226,34 +275,34 @@ impl Sizing {
             .collect();
         idle.sort_unstable();
         let mut spare = self.idle.saturating_sub(self.config.idle);
+        spare = spare.min(self.active().saturating_sub(self.wanted));
         self.shrink_at = None;
         for (since, slot) in idle {
             if spare == 0 {
                 return;
             }
-            match since.checked_add(stop) {
-                Some(due) if due <= now => decision.stop.push(slot),
-                due => {
-                    self.shrink_at = due;
-                    return;
-                }
+            let due = later(since, stop);
+            if due > now {
+                self.shrink_at = Some(due);
+                return;
             }
+            decision.stop.push(slot);
             spare -= 1;
         }
     }
 
     /// More than `max` after a resize: idle workers go first, then starting, then busy ones.
     fn trim(&mut self, decision: &mut Decision) {
-        let mut over = self.total() - self.config.max;
+        let mut over = self.active() - self.config.max;
         let rank = |slot: &Slot| match slot {
             Slot::Idle(_) => 0,
             Slot::Starting => 1,
             Slot::Busy => 2,
-            Slot::Free => 3,
+            Slot::Free | Slot::Leaving => 3,
         };
         over = over.saturating_sub(decision.stop.len());
         let mut order: Vec<usize> =
-            (0..self.slots.len()).filter(|slot| self.slots[*slot] != Slot::Free).collect();
+            (0..self.slots.len()).filter(|slot| rank(&self.slots[*slot]) < 3).collect();
         order.sort_by_key(|slot| rank(&self.slots[*slot]));
         order.retain(|slot| !decision.stop.contains(slot));
         decision.stop.extend(order.into_iter().take(over));
@@ -267,12 +316,14 @@ impl Sizing {
             Slot::Starting => self.starting -= 1,
             Slot::Idle(_) => self.idle -= 1,
             Slot::Busy => self.busy -= 1,
+            Slot::Leaving => self.leaving -= 1,
         }
         match to {
             Slot::Free => {}
             Slot::Starting => self.starting += 1,
             Slot::Idle(_) => self.idle += 1,
             Slot::Busy => self.busy += 1,
+            Slot::Leaving => self.leaving += 1,
         }
     }
 }

@@ -93,7 +93,7 @@ counters! {
     generation,
     /// 1 while the crash-loop breaker is open.
     breaker_open,
-    /// Resident set of all workers, KiB; measured once a second if `max_rss` is set, else 0.
+    /// Resident set of all workers, KiB, shared pages included; measured once a second if `max_rss` is set, else 0.
     rss_kib,
     /// Jobs accepted.
     submitted,
@@ -143,7 +143,7 @@ counters! {
     events,
     /// Bytes written by workers to stdout and stderr.
     log_bytes,
-    /// Of these, bytes not passed on because of the rate limit.
+    /// Of these, bytes not passed on: over the rate limit, or standard error is not read.
     log_dropped,
 }
 

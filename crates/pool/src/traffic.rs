@@ -1,5 +1,7 @@
 //! Bytes from and to workers: frames, JSON lines, output pipes.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, VERSION};
 use cattlegrid_worker::message::{ErrorBody, Hello};
@@ -11,9 +13,12 @@ use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
 use crate::jsonl;
+use crate::logs::{Lines, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
 use crate::program::CHUNK;
+use crate::stderr;
+use crate::time::later;
 use crate::worker::State;
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
@@ -157,13 +162,19 @@ impl Driver {
     }
 
     fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let taken = jsonl::take_line(rest, self.options.max_frame).map_err(|error| error.to_string())?;
+        let max = self.options.max_frame;
+        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
+        let taken = worker.lines.take(rest, max).map_err(|error| error.to_string())?;
         let Some((line, len)) = taken else { return Ok(None) };
         if !line.is_empty() {
             let current =
                 self.workers[slot].as_ref().and_then(|worker| worker.in_flight.front()).map(|sent| sent.id);
             for frame in jsonl::read_line(line, current)? {
                 if frame.kind == Kind::Event && !self.has_event_room(slot) {
+                    // The whole line comes again.
+                    if let Some(worker) = &mut self.workers[slot] {
+                        worker.lines = jsonl::LineEnds::default();
+                    }
                     return Ok(None);
                 }
                 let header = Header {
@@ -184,7 +195,7 @@ impl Driver {
         if !worker.greeted && !matches!(header.kind, Kind::Hello | Kind::Error) {
             return Err("a frame before HELLO".into());
         }
-        if worker.state == State::Dying && matches!(header.kind, Kind::Hello | Kind::Ready) {
+        if worker.state.is_over() && matches!(header.kind, Kind::Hello | Kind::Ready) {
             // It was killed while it started; what it still had to say about that is no offence.
             return Ok(());
         }
@@ -197,13 +208,14 @@ impl Driver {
                 let text = format!("{}: {}", error.code, error.message);
                 worker.reason = Some(if starting { format!("init failed: {text}") } else { text });
                 worker.tail.push(error.detail.as_bytes());
+                self.expect_end(slot, self.options.kill_grace);
             }
             Kind::Error => {
                 let error = ErrorBody::parse(header.flags, body.bytes).ok_or_else(malformed)?;
                 return self.on_job_error(slot, header.id, error);
             }
             Kind::Event => return self.on_event(slot, header.id, body),
-            Kind::Progress => return self.on_progress(slot, header.id, body.bytes),
+            Kind::Progress => self.on_progress(slot, header.id, body.bytes),
             Kind::Hello => {
                 let hello = Hello::parse(body.bytes).ok_or_else(malformed)?;
                 if hello.version != VERSION || !starting {
@@ -227,11 +239,17 @@ impl Driver {
                 State::Starting => worker.asked_to_leave = true,
                 _ => self.retire(slot),
             },
-            Kind::Pong => worker.pinged = false,
+            Kind::Pong => {
+                worker.pinged = false;
+                worker.proof = None;
+            }
             Kind::Log => {
                 let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
                 let number = worker.number;
-                self.pass_on_log(number, level, text);
+                let granted = self.log_limit.take(text.len(), self.now);
+                self.shared.counters.log_bytes.add(text.len() as u64);
+                self.shared.counters.log_dropped.add((text.len() - granted) as u64);
+                self.pass_on_log(number, level, &text[..granted]);
             }
             Kind::Init | Kind::Job | Kind::Cancel | Kind::Retire | Kind::Ping => {
                 return Err(format!("{:?}, which only a parent sends", header.kind));
@@ -320,27 +338,23 @@ impl Driver {
         Ok(())
     }
 
-    fn on_progress(&mut self, slot: usize, id: u64, how_far: &[u8]) -> Result<(), String> {
+    fn on_progress(&mut self, slot: usize, id: u64, how_far: &[u8]) {
         if !self.has_job(slot, id) {
-            return Err(format!("progress of unknown job {id:#x}"));
+            // From a thread or a task that has outlived its job: nobody waits for it any more.
+            return;
         }
-        let Some(mut callback) = self.jobs.get_mut(id).and_then(|job| job.progress.take()) else {
-            return Ok(());
-        };
+        let Some(mut callback) = self.jobs.get_mut(id).and_then(|job| job.progress.take()) else { return };
         self.guard(|| callback(how_far));
         if let Some(job) = self.jobs.get_mut(id) {
             job.progress = Some(callback);
         }
-        Ok(())
     }
 
     fn on_event(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
         let Some(worker) = &self.workers[slot] else { return Ok(()) };
         let number = worker.number;
-        if id != 0 && !self.has_job(slot, id) {
-            return Err(format!("an event of unknown job {id:#x}"));
-        }
-        let job = if id == 0 { None } else { self.jobs.get(id).map(|job| job.tag) };
+        // One of a job that has ended, from a thread or a task that has outlived it, is the worker's own.
+        let job = self.jobs.get(id).filter(|_| self.has_job(slot, id)).map(|job| job.tag);
         let parts = Reply::new(body.keep()).ok_or("an event that is no list")?;
         self.deliver_event(Event { worker: number, job, parts });
         Ok(())
@@ -441,31 +455,65 @@ impl Driver {
             Ok(0) => worker.log = None,
             Ok(count) => {
                 worker.tail.push(&chunk[..count]);
-                let number = worker.number;
-                self.pass_on_log(number, 0, &chunk[..count]);
+                let (number, mut said) = (worker.number, std::mem::take(&mut worker.said));
+                let whole = self.limit_log(&chunk[..count], &mut said);
+                if let Some(since) = said.since {
+                    self.alarm(later(since, UNFINISHED));
+                }
+                if let Some(worker) = &mut self.workers[slot] {
+                    worker.said = said;
+                }
+                self.pass_on_log(number, 0, &whole);
             }
             Err(_) => {}
         }
     }
 
-    /// Hands output to `on_log` or stderr, as far as the rate allows.
-    pub(crate) fn pass_on_log(&mut self, worker: u64, level: u8, bytes: &[u8]) {
+    /// Passes on a line that a worker has begun and not finished for a while.
+    pub(crate) fn scan_log(&mut self, slot: usize) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(since) = worker.said.since else { return };
+        let due = later(since, UNFINISHED);
+        if due > self.now {
+            return self.alarm(due);
+        }
+        let (number, rest) = (worker.number, worker.said.take());
+        self.pass_on_log(number, 0, &rest);
+    }
+
+    /// Takes of some output what the rate allows, and returns the lines that are finished.
+    pub(crate) fn limit_log(&mut self, bytes: &[u8], said: &mut Lines) -> Vec<u8> {
         let granted = self.log_limit.take(bytes.len(), self.now);
         self.shared.counters.log_bytes.add(bytes.len() as u64);
         self.shared.counters.log_dropped.add((bytes.len() - granted) as u64);
-        if granted == 0 {
+        let mut whole = said.push(&bytes[..granted], self.now);
+        if granted < bytes.len() {
+            // What comes next does not belong to this line.
+            whole.extend(said.take());
+        }
+        whole
+    }
+
+    /// Hands lines to `on_log` or stderr.
+    pub(crate) fn pass_on_log(&mut self, worker: u64, level: u8, bytes: &[u8]) {
+        if bytes.is_empty() {
             return;
         }
-        let chunk = LogChunk { worker, level, bytes: &bytes[..granted] };
+        let chunk = LogChunk { worker, level, bytes };
         match self.callbacks.on_log.take() {
             Some(mut callback) => {
                 self.guard(|| callback(chunk));
                 self.callbacks.on_log = Some(callback);
             }
-            None => eprint!("{}", String::from_utf8_lossy(chunk.bytes)),
+            None => {
+                self.shared.counters.log_dropped.add(stderr::say(&with_origin(worker, level, bytes)) as u64);
+            }
         }
     }
 }
+
+/// How long an unfinished line is waited for.
+pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
 
 /// Asked for in one read, bytes.
 const BUFFER: usize = 64 << 10;

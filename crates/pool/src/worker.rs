@@ -7,7 +7,8 @@ use std::time::Instant;
 use cattlegrid_worker::sys::{Exit, Page};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::logs::Tail;
+use crate::jsonl::LineEnds;
+use crate::logs::{Lines, Tail};
 use crate::output::Output;
 
 /// See the module.
@@ -37,6 +38,8 @@ pub(crate) struct Worker {
     pub(crate) window: usize,
     pub(crate) max_frame: u32,
     pub(crate) input: Vec<u8>,
+    /// Where the next line of JSON ends.
+    pub(crate) lines: LineEnds,
     pub(crate) output: Output,
     /// Waiting for the socket to take more.
     pub(crate) want_write: bool,
@@ -58,12 +61,14 @@ pub(crate) struct Worker {
     pub(crate) doomed: Vec<Doomed>,
     /// Since when it has begun no job, and how many it had begun by then; looked at only while it has jobs.
     pub(crate) stalled: (Instant, u64),
-    /// SIGKILL is due then: told to leave, or has closed its socket.
+    /// SIGKILL is due then: told to leave, or ending. Of a killed one: when to stop waiting for its end.
     pub(crate) kill_at: Option<Instant>,
     /// Why it was killed or failed, for errors.
     pub(crate) reason: Option<String>,
     pub(crate) exit: Option<Exit>,
     pub(crate) tail: Tail,
+    /// Output on its way to the log.
+    pub(crate) said: Lines,
     pub(crate) rss_kib: u64,
     /// Not counted in the sizing: a spare, or the first of a new generation.
     pub(crate) role: Role,
@@ -78,6 +83,11 @@ pub(crate) struct Worker {
     /// It was told to leave: its end is no failure.
     pub(crate) told_to_leave: bool,
     pub(crate) pinged: bool,
+    /// It holds a job whose time is up and that does not end, beside others that must not be lost: it gets no more
+    /// jobs, and is killed when the others have ended.
+    pub(crate) condemned: bool,
+    /// Of a condemned worker: the ping that it has to answer, as proof that it still works on the others, and when it was sent.
+    pub(crate) proof: Option<Instant>,
 }
 
 /// A job at a worker.
@@ -106,8 +116,17 @@ pub(crate) enum State {
     Ready,
     /// Finishes what it has.
     Retiring,
-    /// Killed, or has closed its socket; waiting for its end.
-    Dying,
+    /// It has closed its socket, or said that it cannot go on. Killed if it does not end soon.
+    Ending,
+    /// SIGKILL was sent; waiting for its end.
+    Killed,
+}
+
+impl State {
+    /// Whether it is past all jobs: only its end is waited for.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Ending | Self::Killed)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

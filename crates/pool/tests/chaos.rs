@@ -1,7 +1,10 @@
 //! Everything at once: kills of workers and template, hangs, SIGSTOP, retires, reloads, floods.
 //!
-//! Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n` for the same deeds again. One outcome for each job;
-//! descriptors, zombies and memory flat.
+//! Several pools at once in one process that has 512 MiB in use: forked and exec'ed workers, one pool with a fresh process
+//! for each job, one whose durations are the longest there are. Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n`
+//! for the same deeds again. One outcome for each job; never more processes than `max`; descriptors, zombies and memory flat.
+//!
+//! And for a quarter of that time, programs whose pool logs to a standard error that is closed, full or slow.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -13,84 +16,210 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use cattlegrid_pool::{Error, Pool, Stats};
+use cattlegrid_pool::{Builder, Error, Pool, Stats};
 use common::*;
 use rustix::process::Signal;
 
 #[test]
 fn one_outcome_for_each_job_whatever_happens() {
-    let seconds: u64 = std::env::var("CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seed: u64 =
         std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(std::process::id().into());
     eprintln!("SEED={seed}");
-    let mut random = Random(seed | 1);
-    let pool = quiet(template())
-        .max(4)
-        .idle(1)
-        .load(3)
-        .start(ms(5))
-        .stop(ms(200))
-        .kill_grace(ms(100))
-        .job_timeout(ms(2_000))
-        .start_timeout(ms(10_000))
-        .shutdown_grace(ms(2_000))
-        .max_jobs(50)
-        .crash_loop(50, ms(1_000))
-        .spawn()
-        .wait()
-        .unwrap();
-    let counts = Arc::new(Counts::default());
-    let start = now();
-    let mut measured = None;
-    let mut next_deed = ms(20);
-    let enough = |stats: &Stats| stats.completed > 100 && stats.lost > 0 && stats.redispatched > 0;
-    // On a loaded machine, or when all workers are stopped, it takes longer until everything has happened.
-    while start.elapsed() < ms(seconds * 1000)
-        || (!enough(&pool.stats()) && start.elapsed() < ms(seconds * 1000) + PATIENCE)
-    {
-        for _ in 0..random.below(8) {
-            submit(&pool, &counts, &mut random);
-        }
-        while counts.open() > 200 {
-            pause(ms(1));
-        }
-        if start.elapsed() > next_deed {
-            next_deed = start.elapsed() + ms(5 + random.below(60));
-            do_harm(&pool, &mut random);
-        }
-        pause(ms(1));
-        if measured.is_none() && start.elapsed() > ms(seconds * 250) {
-            settle(&pool, &counts);
-            measured = Some(Footprint::take());
+    // The size of the parent is none of its workers' affair.
+    let mut ballast = vec![0_u8; 512 << 20];
+    ballast.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let plain = |launch| {
+        quiet(launch)
+            .max(MAX)
+            .idle(1)
+            .load(3)
+            .start(ms(5))
+            .stop(ms(200))
+            .kill_grace(ms(100))
+            .job_timeout(ms(2_000))
+            .start_timeout(ms(10_000))
+            .shutdown_grace(ms(2_000))
+            .crash_loop(50, ms(1_000))
+    };
+    let pools = [
+        Scene::new("forked", seed, plain(template()).max_jobs(50)),
+        Scene::new(
+            "a process for each job",
+            seed,
+            plain(template()).load(1).max_jobs(1).max_jobs_jitter(0.0),
+        ),
+        Scene::new("exec'ed", seed, plain(exec()).max_jobs(20).max_rss(1 << 30)),
+        // Nothing but the jobs' own times and the grace ends anything here.
+        Scene::new(
+            "for ever",
+            seed,
+            quiet(template())
+                .max(MAX)
+                .load(2)
+                .start(ms(0))
+                .stop(Duration::MAX)
+                .ageing(Duration::MAX)
+                .kill_grace(ms(100))
+                .start_timeout(Duration::MAX)
+                .shutdown_grace(Duration::MAX)
+                .ping(Duration::MAX)
+                .max_age(Duration::MAX)
+                .crash_loop(50, Duration::MAX),
+        ),
+    ];
+    let mut before = None;
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = pools.iter().map(|scene| scope.spawn(|| scene.run(seconds() / 2))).collect();
+        runs.into_iter().for_each(|run| run.join().unwrap());
+    });
+    pools.iter().for_each(Scene::settle);
+    for round in 0..2 {
+        // The same once more, and shorter: what is left after it was there before.
+        std::thread::scope(|scope| {
+            let runs: Vec<_> = pools.iter().map(|scene| scope.spawn(|| scene.run(seconds() / 4))).collect();
+            runs.into_iter().for_each(|run| run.join().unwrap());
+        });
+        pools.iter().for_each(Scene::settle);
+        if round == 0 {
+            before = Some(Footprint::take());
         }
     }
-    settle(&pool, &counts);
-    let (before, after) = (measured.unwrap(), Footprint::take());
-    let stats = pool.stats();
-    eprintln!("{before:?} {after:?}\n{stats:?}");
-    assert_eq!(counts.twice.load(Ordering::SeqCst), 0, "an outcome came twice");
-    assert_eq!(counts.wrong.load(Ordering::SeqCst), 0, "a reply of another job");
-    let ended = [
-        stats.completed,
-        stats.worker_errors,
-        stats.rejected,
-        stats.timeouts,
-        stats.cancelled,
-        stats.lost,
-        stats.start_failed,
-        stats.too_large,
-        stats.shut_down,
-    ];
-    assert_eq!(ended.iter().sum::<u64>(), stats.submitted);
-    assert!(enough(&stats), "{stats:?}");
+    let (before, after) = (before.unwrap(), Footprint::take());
+    eprintln!("{before:?} {after:?}");
     assert!(after.fds <= before.fds + 12, "{before:?} {after:?}");
     assert_eq!(after.zombies, 0);
     assert!(after.rss_kib < before.rss_kib + 16 * 1024, "{before:?} {after:?}");
-    pool.shutdown().wait();
+    pools.into_iter().for_each(Scene::end);
     assert!(children(std::process::id()).is_empty());
+    assert!(ballast.iter().step_by(4096).all(|byte| *byte == 1));
+}
+
+/// Programs whose pool logs without callbacks, one for each kind of standard error, again and again.
+#[test]
+fn standard_errors_that_are_not_read_hold_nothing_up() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = now() + ms(seconds() * 250);
+    let run = |kind: usize| {
+        let mut child = Command::new(fixture())
+            .env("FIXTURE", "talker")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = child.stderr.take();
+        match kind {
+            0 => drop(stderr.take()),
+            1 => {}
+            _ => {
+                let mut slow = stderr.take().unwrap();
+                std::thread::spawn(move || {
+                    let mut chunk = [0; 700];
+                    while slow.read(&mut chunk).is_ok_and(|count| count > 0) {
+                        pause(ms(10));
+                    }
+                });
+            }
+        }
+        let start = now();
+        while child.try_wait().unwrap().is_none() {
+            if start.elapsed() > PATIENCE {
+                child.kill().unwrap();
+                panic!("a program with standard error of kind {kind} hangs");
+            }
+            pause(ms(5));
+        }
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "32 1 1\n", "kind {kind}");
+    };
+    while now() < end {
+        (0..3).for_each(run);
+    }
+}
+
+/// Both tests count or kill the children of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Most workers of each pool, until a deed changes it.
+const MAX: usize = 4;
+
+fn seconds() -> u64 {
+    std::env::var("CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60)
+}
+
+/// A pool and what has been asked of it.
+struct Scene {
+    name: &'static str,
+    pool: Pool,
+    counts: Arc<Counts>,
+    seed: u64,
+}
+
+impl Scene {
+    fn new(name: &'static str, seed: u64, builder: Builder) -> Self {
+        let seed = seed.wrapping_mul(31).wrapping_add(name.len() as u64) | 1;
+        Self { name, pool: builder.spawn().wait().unwrap(), counts: Arc::default(), seed }
+    }
+
+    /// Jobs and harm for some time; longer on a loaded machine, until everything has happened.
+    fn run(&self, seconds: u64) {
+        let (pool, counts) = (&self.pool, &self.counts);
+        let mut random = Random(self.seed);
+        let start = now();
+        let mut next_deed = ms(20);
+        let enough = |stats: &Stats| stats.completed > 100 && stats.lost > 0 && stats.killed > 0;
+        while start.elapsed() < ms(seconds * 1000)
+            || (!enough(&pool.stats()) && start.elapsed() < ms(seconds * 1000) + PATIENCE)
+        {
+            for _ in 0..random.below(8) {
+                submit(pool, counts, &mut random);
+            }
+            while counts.open() > 100 {
+                pause(ms(1));
+            }
+            if start.elapsed() > next_deed {
+                next_deed = start.elapsed() + ms(5 + random.below(60));
+                do_harm(pool, &mut random);
+            }
+            let stats = pool.stats();
+            // One more while a reload brings in its first worker, and the counters are read one by one.
+            let most = MAX as u64 + 3;
+            assert!(stats.workers + stats.starting <= most, "{}: {stats:?}", self.name);
+            pause(ms(1));
+        }
+        assert!(enough(&pool.stats()), "{}: {:?}", self.name, pool.stats());
+    }
+
+    fn settle(&self) {
+        settle(&self.pool, &self.counts);
+        let (stats, counts) = (self.pool.stats(), &self.counts);
+        assert_eq!(counts.twice.load(Ordering::SeqCst), 0, "{}: an outcome came twice", self.name);
+        assert_eq!(counts.wrong.load(Ordering::SeqCst), 0, "{}: a reply of another job", self.name);
+        let ended = [
+            stats.completed,
+            stats.worker_errors,
+            stats.rejected,
+            stats.timeouts,
+            stats.cancelled,
+            stats.lost,
+            stats.start_failed,
+            stats.too_large,
+            stats.shut_down,
+        ];
+        assert_eq!(ended.iter().sum::<u64>(), stats.submitted, "{}: {stats:?}", self.name);
+    }
+
+    fn end(self) {
+        eprintln!("{}: {:?}", self.name, self.pool.stats());
+        self.pool.shutdown().wait();
+    }
 }
 
 fn submit(pool: &Pool, counts: &Arc<Counts>, random: &mut Random) {
@@ -134,12 +263,14 @@ fn submit(pool: &Pool, counts: &Arc<Counts>, random: &mut Random) {
 fn do_harm(pool: &Pool, random: &mut Random) {
     let workers = pool.workers().wait();
     let victim = (!workers.is_empty()).then(|| workers[random.below(workers.len() as u64) as usize]);
-    let template = children(std::process::id()).into_iter().map(|(pid, _)| pid).next();
+    let own: Vec<u32> = children(std::process::id()).into_iter().map(|(pid, _)| pid).collect();
+    let template = (!own.is_empty()).then(|| own[random.below(own.len() as u64) as usize]);
     match (random.below(20), victim) {
         (0, _) => {
             // A reload may fail because the last one is under way or the template was just killed.
             pool.reload(template_with(random)).wait().ok();
         }
+        // A template or guardian of any pool, or an exec'ed worker.
         (1, _) => {
             if let Some(pid) = template {
                 signal(pid, Signal::KILL);
@@ -167,12 +298,17 @@ fn signal(pid: u32, signal: Signal) {
 /// All jobs have ended, and the pool is small again: workers that are stopped were found and killed.
 fn settle(pool: &Pool, counts: &Counts) {
     patiently("all jobs have ended", pool, counts, || counts.open() == 0);
-    pool.resize(0, 4);
+    // A pool that never stops idle workers has to be told, each of them.
+    pool.resize(0, MAX);
     patiently("all workers are gone", pool, counts, || {
+        for worker in pool.workers().wait() {
+            // One that is stopped and is given no job any more ends by the grace of its retirement.
+            pool.retire(worker.number).wait();
+        }
         let stats = pool.stats();
         stats.workers == 0 && stats.exited == stats.spawned
     });
-    pool.resize(1, 4);
+    pool.resize(1, MAX);
     pool.ready(1).wait().unwrap();
 }
 

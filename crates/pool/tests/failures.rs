@@ -202,6 +202,7 @@ fn a_hung_worker_is_replaced(launch: Launch, how: &str) {
     eventually("it is gone", || !is_alive(pid));
     let stats = pool.stats();
     assert_eq!((stats.timeouts, stats.lost, stats.completed), (1, 0, 2));
+    assert_eq!(stats.killed, 1, "by SIGTERM or by SIGKILL");
     pool.shutdown().wait();
 }
 
@@ -292,6 +293,46 @@ fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
     assert_ne!(number(&pool.call(["pid"]).wait().unwrap()), pid);
     eventually("it is gone", || !is_alive(pid));
     assert_eq!(pool.stats().lost, 0);
+    pool.shutdown().wait();
+}
+
+/// One job of many at an asynchronous worker does not let go: the others end, then the worker is killed.
+#[test]
+fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
+    let errors = Errors::default();
+    let builder = Pool::builder(python("tasks:work")).on_log(|_| {}).max(1).load(11).kill_grace(ms(1_000));
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let worker = pool.workers().wait()[0];
+    let deaf = pool.job(["deaf"]).timeout(ms(100)).call();
+    // They end long after the deaf one's time and grace are up.
+    let others: Vec<Call> =
+        (0..10).map(|n| pool.call(["wait".to_owned(), "4000".into(), n.to_string()])).collect();
+    assert_eq!(deaf.wait(), Err(Error::Timeout { started: true }));
+    eventually("it gets no more jobs", || pool.stats().retiring == 1);
+    let next = pool.call(["sleep", "next"]);
+    for (n, call) in others.into_iter().enumerate() {
+        assert_eq!(call.wait().unwrap().text(), n.to_string());
+    }
+    assert_eq!(next.wait().unwrap().text(), "next");
+    assert!(!is_alive(worker.pid), "max is 1: the next one had to wait for its end");
+    assert_eq!((pool.stats().lost, pool.stats().killed), (0, 1));
+    assert_eq!(errors.count("stuck in a job"), 1, "{:?}", errors.all());
+    pool.shutdown().wait();
+}
+
+/// One job blocks the loop of an asynchronous worker: none of the others can end, so they are not waited for.
+#[test]
+fn a_job_that_blocks_the_loop_is_found_although_others_have_begun() {
+    let pool = quiet(python("tasks:work")).max(1).load(11).kill_grace(ms(300)).spawn().wait().unwrap();
+    let others: Vec<Call> = (0..3).map(|_| pool.call(["wait", "1000000", ""])).collect();
+    eventually("they have begun", || pool.stats().in_flight == 3);
+    pause(ms(200));
+    let blocking = pool.job(["block"]).timeout(ms(300)).call();
+    assert!(matches!(blocking.wait(), Err(Error::Timeout { .. })));
+    for call in others {
+        assert!(matches!(call.wait(), Err(Error::WorkerLost { .. })));
+    }
+    assert_eq!(pool.call(["sleep", "next"]).wait().unwrap().text(), "next");
     pool.shutdown().wait();
 }
 
@@ -396,6 +437,45 @@ fn protocol_duplicate_reply_counts_once_and_kills() {
     pool.shutdown_now().wait();
 }
 
+/// A worker in shell that says so when it cannot go on, and stays: `closes` or not, before it is ready or in its first job.
+fn a_hopeless_worker_is_killed(in_a_job: bool, closes: bool) {
+    let close = if closes { "exec 0<&- 1>&-" } else { ":" };
+    let ready =
+        r#"echo '{"ready":true}'; while read -r line; do case $line in *'"job"'*) break ;; esac; done"#;
+    let script = format!(
+        "trap '' TERM\n{}\necho '{{\"id\":\"0\",\"error\":\"broken in '$$'\"}}'\n{close}\nwhile :; do sleep 1; done",
+        if in_a_job { ready } else { "" }
+    );
+    let errors = Errors::default();
+    let builder = Pool::builder(Launch::json_lines("sh", ["-c", &script])).on_log(|_| {}).max(1);
+    let builder = errors.watch(builder).kill_grace(ms(300)).start_timeout(PATIENCE * 10);
+    let said = match builder.spawn().wait() {
+        Err(error) => error.to_string(),
+        Ok(pool) => {
+            let lost = pool.call(["x"]).wait().unwrap_err();
+            assert!(matches!(lost, Error::WorkerLost { signal: Some(9), .. }), "{lost:?}");
+            assert_eq!((pool.stats().killed, pool.stats().lost), (1, 1));
+            pool.shutdown_now().wait();
+            lost.to_string()
+        }
+    };
+    let (_, pid) = said.split_once("broken in ").expect("its own words");
+    let pid = pid.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    eventually("it is gone", || !is_alive(pid));
+}
+
+#[test]
+fn hopeless_worker_that_closes_its_socket() {
+    a_hopeless_worker_is_killed(false, true);
+    a_hopeless_worker_is_killed(true, true);
+}
+
+#[test]
+fn hopeless_worker_that_keeps_its_socket() {
+    a_hopeless_worker_is_killed(false, false);
+    a_hopeless_worker_is_killed(true, false);
+}
+
 #[test]
 fn start_wrong_version() {
     let error = quiet(broken("version")).spawn().wait().unwrap_err();
@@ -409,6 +489,21 @@ fn start_program_missing() {
             Err(Error::StartFailed { errno, reason, .. }) => {
                 assert_eq!(errno, Some(2));
                 assert!(reason.contains("/no/such/file"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn start_program_that_is_not_in_path() {
+    for launch in
+        [Launch::exec::<&str>("no-such-program", []), Launch::template::<&str>("no-such-program", [])]
+    {
+        match quiet(launch).spawn().wait() {
+            Err(Error::StartFailed { errno: Some(2), reason, .. }) => {
+                let expected = "no-such-program (no such program in PATH): No such file or directory";
+                assert!(reason.contains(expected), "{reason}");
             }
             other => panic!("{other:?}"),
         }
@@ -510,9 +605,13 @@ fn stdio_flood_is_drained_and_never_blocks_the_worker() {
     assert_eq!(flood.wait().unwrap().text(), "flooded");
     let seconds = start.elapsed().as_secs() as usize + 2;
     eventually("all is counted", || pool.stats().log_bytes >= 2 * 33_554_432);
-    let stats = pool.stats();
-    assert!(passed.load(Ordering::SeqCst) <= 10_000 * (seconds + 1), "{}", passed.load(Ordering::SeqCst));
-    assert_eq!(stats.log_dropped, stats.log_bytes - passed.load(Ordering::SeqCst) as u64);
+    let passed = || passed.load(Ordering::SeqCst);
+    // A line end for each piece that was cut.
+    assert!(passed() <= 10_100 * (seconds + 1), "{}", passed());
+    eventually("each byte is passed on or dropped", || {
+        let stats = pool.stats();
+        passed() as u64 >= stats.log_bytes - stats.log_dropped
+    });
     pool.shutdown().wait();
 }
 

@@ -84,6 +84,7 @@ fn python_in_template_and_exec_mode() {
             .init("event=connected")
             .max(1)
             .load(4)
+            .kill_grace(ms(3_000))
             .on_event(move |event| events.lock().unwrap().push((event.worker == 0, event.parts.text())))
             .spawn()
             .wait()
@@ -157,4 +158,70 @@ fn python_asyncio_runs_jobs_together() {
     eventually("the task was cancelled", || pool.stats().in_flight == 0);
     assert_eq!((pool.stats().killed, pool.stats().lost), (0, 0));
     pool.shutdown().wait();
+}
+
+/// Every exception but `SystemExit` is an error of its job.
+#[test]
+fn python_exceptions_of_every_kind_are_errors_of_the_job() {
+    for launch in [python("app"), python("tasks:work")] {
+        let pool = quiet(launch).max(1).spawn().wait().unwrap();
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        for (kind, name) in
+            [("interrupt", "KeyboardInterrupt"), ("cancelled", "CancelledError"), ("exit", "GeneratorExit")]
+        {
+            match pool.call(["raise-base", kind]).wait() {
+                Err(Error::Worker { code, message, .. }) => {
+                    assert_eq!(code, "exception");
+                    assert!(message.starts_with(name), "{message}");
+                }
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+        assert_eq!(pool.call(["pid"]).wait().unwrap().text(), pid);
+        pool.shutdown().wait();
+    }
+}
+
+#[test]
+fn python_exit_functions_run_and_what_the_template_has_stays_its_own() {
+    for launch in [python("app"), python_exec("app")] {
+        let forked = format!("{launch:?}").contains("mode: Template");
+        let files = [scratch("at-exit"), scratch("at-exit-ran")];
+        std::fs::write(&files[0], "").unwrap();
+        let [from, to] = files.each_ref().map(|file| file.to_str().unwrap());
+        let pool = quiet(launch).max(1).kill_grace(PATIENCE).spawn().wait().unwrap();
+        pool.call(["at-exit", from, to]).wait().unwrap();
+        pool.call(["retire"]).wait().unwrap();
+        eventually("it has left", || pool.stats().exited == 1);
+        assert!(files[1].exists(), "the worker's exit function has run");
+        let temporary = pool.call(["temporary"]).wait().unwrap();
+        assert_eq!(temporary.part(1), b"True", "the template's directory is there");
+        pool.shutdown().wait();
+        assert!(!std::path::Path::new(&temporary.text()).exists(), "{forked}: it is gone with its owner");
+        std::fs::remove_file(&files[1]).unwrap();
+    }
+}
+
+/// What a pool tells its worker is not for the programs that the worker starts.
+#[test]
+fn a_worker_may_run_its_own_binary() {
+    for launch in [template(), exec()] {
+        let pool = quiet(launch).max(1).spawn().wait().unwrap();
+        // The fixture's own answer to being started by no pool.
+        assert_eq!(pool.call(["run-itself"]).wait().unwrap().text(), "2");
+        pool.shutdown().wait();
+    }
+    for launch in [python("app"), python_exec("app")] {
+        let pool = quiet(launch).max(1).spawn().wait().unwrap();
+        assert_eq!(pool.call(["run-itself"]).wait().unwrap().text().trim(), "[]");
+        pool.shutdown().wait();
+    }
+}
+
+/// Threads in a template are named, and the variable that keeps a library from starting them.
+#[test]
+fn threads_of_a_python_template_are_named_with_the_variable_that_helps() {
+    let error = quiet(python("app").env("APP", "threads")).spawn().wait().unwrap_err().to_string();
+    assert!(error.contains("2 threads (a-thread-of-mine)"), "{error}");
+    assert!(error.contains("set OPENBLAS_NUM_THREADS=1"), "{error}");
 }

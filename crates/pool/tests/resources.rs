@@ -123,6 +123,7 @@ fn ten_thousand_workers_leave_nothing_behind() {
         .start(ms(0))
         .max_jobs(1)
         .max_jobs_jitter(0.0)
+        .kill_grace(PATIENCE)
         .spawn()
         .wait()
         .unwrap();

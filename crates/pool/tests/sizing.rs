@@ -23,6 +23,8 @@ enum Step {
     Busy,
     Idle,
     Die(usize),
+    Retire(usize),
+    Gone,
     Resize(usize, usize),
 }
 
@@ -34,6 +36,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Busy),
         2 => Just(Step::Idle),
         1 => (0_usize..16).prop_map(Step::Die),
+        2 => (0_usize..16).prop_map(Step::Retire),
+        3 => Just(Step::Gone),
         1 => (0_usize..6, 1_usize..10).prop_map(|(idle, max)| Step::Resize(idle, max)),
     ];
     prop::collection::vec(step, 1..200)
@@ -44,6 +48,8 @@ enum State {
     Starting,
     Idle(Instant),
     Busy,
+    /// Retired; its process is there until [`Step::Gone`].
+    Leaving,
 }
 
 /// A pool that does what the sizing says, and remembers.
@@ -70,17 +76,18 @@ impl Model {
         let config = self.sizing.config();
         let decision = self.sizing.poll(self.now, self.queued, true);
         let idle_before = self.count(|state| matches!(state, State::Idle(_)));
-        let total_before = self.workers.iter().flatten().count();
+        let active_before = self.count(|state| state != State::Leaving);
         for slot in &decision.stop {
-            let state = self.workers[*slot].take().expect("only workers are stopped");
-            self.sizing.on_gone(*slot);
+            let state = self.workers[*slot].replace(State::Leaving).expect("only workers are stopped");
+            self.sizing.on_leaving(*slot, false);
             match state {
-                State::Idle(since) if total_before <= config.max => {
+                State::Leaving => panic!("stopped twice"),
+                State::Idle(since) if active_before <= config.max => {
                     assert!(self.now - since >= config.stop, "stopped before its time");
                     assert!(idle_before - decision.stop.len() >= config.idle, "stopped below idle");
                 }
                 _ => assert!(
-                    total_before > config.max,
+                    active_before > config.max,
                     "only idle workers are stopped, unless there are too many"
                 ),
             }
@@ -93,14 +100,17 @@ impl Model {
             self.workers[slot] = Some(State::Starting);
             self.sizing.on_starting(slot);
         }
+        let total = self.workers.iter().flatten().count();
+        assert!(decision.start == 0 || total <= config.max, "{total} processes, max {}", config.max);
         self.check(config);
     }
 
     fn check(&mut self, config: SizingConfig) {
         let total = self.workers.iter().flatten().count();
         assert_eq!(total, self.sizing.total());
-        assert!(total <= config.max, "{total} workers, max {}", config.max);
-        let available = self.count(|state| state != State::Busy);
+        let active = self.count(|state| state != State::Leaving);
+        assert!(active <= config.max, "{active} workers, max {}", config.max);
+        let available = self.count(|state| !matches!(state, State::Busy | State::Leaving));
         let short = available < config.idle && total < config.max;
         if short {
             let since = *self.short_since.get_or_insert(self.now);
@@ -109,7 +119,7 @@ impl Model {
             self.short_since = None;
         }
         if config.start.is_zero() {
-            let room = config.max - total;
+            let room = config.max.saturating_sub(total);
             let starting = self.count(|state| state == State::Starting);
             let idle = self.count(|state| matches!(state, State::Idle(_)));
             let served = (starting + idle) * config.load;
@@ -159,6 +169,19 @@ impl Model {
             }
             Step::Die(slot) => {
                 if self.workers.get(slot).is_some_and(Option::is_some) {
+                    self.workers[slot] = None;
+                    self.sizing.on_gone(slot);
+                }
+            }
+            Step::Retire(slot) => {
+                let worker = self.workers.get(slot).copied().flatten();
+                if worker.is_some_and(|state| state != State::Leaving) {
+                    self.workers[slot] = Some(State::Leaving);
+                    self.sizing.on_leaving(slot, true);
+                }
+            }
+            Step::Gone => {
+                if let Some(slot) = self.find(|state| state == State::Leaving) {
                     self.workers[slot] = None;
                     self.sizing.on_gone(slot);
                 }
@@ -235,10 +258,27 @@ fn idle_workers_are_stopped_one_by_one_as_their_own_time_comes() {
     }
     let mut left = Vec::new();
     for _ in 0..4 {
-        left.push(model.workers.iter().flatten().count());
+        left.push(model.count(|state| state != State::Leaving));
         model.wait(Duration::from_millis(if left.len() == 1 { 650 } else { 100 }));
     }
     assert_eq!(left, [4, 3, 2, 1]);
     model.wait(Duration::from_secs(3600));
-    assert_eq!(model.workers.iter().flatten().count(), 1);
+    assert_eq!(model.count(|state| state != State::Leaving), 1);
+}
+
+#[test]
+fn a_retired_worker_counts_until_it_is_gone_and_is_then_replaced_at_once() {
+    let mut model = model(config(0, 2, 1, 100, 10_000));
+    model.queued = 10;
+    model.settle();
+    model.wait(Duration::from_millis(100));
+    assert_eq!(model.sizing.total(), 2);
+    model.apply(&Step::Retire(0));
+    model.apply(&Step::Retire(1));
+    model.wait(Duration::from_secs(60));
+    assert_eq!((model.sizing.total(), model.sizing.leaving()), (2, 2), "no third process");
+    model.apply(&Step::Gone);
+    assert_eq!((model.sizing.starting(), model.sizing.leaving()), (1, 1), "replaced without the delay");
+    model.apply(&Step::Gone);
+    assert_eq!((model.sizing.starting(), model.sizing.leaving()), (2, 0));
 }

@@ -28,9 +28,17 @@ pub struct AsyncJob {
     attempt: u32,
     deadline: Option<Instant>,
     body: Vec<u8>,
-    cancelled: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     outbox: Arc<Outbox>,
     leaving: Arc<AtomicBool>,
+}
+
+/// What others have to say about a job.
+#[derive(Debug, Default)]
+struct Flags {
+    cancelled: AtomicBool,
+    /// Its outcome is in the outbox; written with the outbox locked.
+    ended: AtomicBool,
 }
 
 impl AsyncJob {
@@ -56,22 +64,36 @@ impl AsyncJob {
 
     /// Whether the caller has gone. Costs one atomic load; the future is also polled when it changes.
     pub fn cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.flags.cancelled.load(Ordering::Acquire)
     }
 
-    /// Sends an event that names this job.
+    /// Sends an event that names this job; after its end, one that names no job.
     pub fn event<P: AsRef<[u8]>>(&self, parts: &[P]) {
-        send_now(&self.outbox, Kind::Event, 0, self.id, |out| put_list(out, parts));
+        self.outbox.push(|out| {
+            let id = if self.flags.ended.load(Ordering::Relaxed) { 0 } else { self.id };
+            put_frame(out, Kind::Event, 0, id, |out| put_list(out, parts));
+        });
+        self.outbox.flush();
     }
 
-    /// Tells the caller how far the job is.
+    /// Tells the caller how far the job is. Nothing happens after its end.
     pub fn progress(&self, how_far: &[u8]) {
-        send_now(&self.outbox, Kind::Progress, 0, self.id, |out| out.extend_from_slice(how_far));
+        self.send(Kind::Progress, 0, |out| out.extend_from_slice(how_far));
     }
 
-    /// Sends a part of the reply; what the future returns is appended to it.
+    /// Sends a part of the reply; what the future returns is appended to it. Nothing happens after its end.
     pub fn chunk<P: AsRef<[u8]>>(&self, parts: &[P]) {
-        send_now(&self.outbox, Kind::Result, FLAG_MORE, self.id, |out| put_list(out, parts));
+        self.send(Kind::Result, FLAG_MORE, |out| put_list(out, parts));
+    }
+
+    /// Sends a frame of this job unless it has ended: a thread or a task may outlive its job.
+    fn send(&self, kind: Kind, flags: u8, body: impl FnOnce(&mut Vec<u8>)) {
+        self.outbox.push(|out| {
+            if !self.flags.ended.load(Ordering::Relaxed) {
+                put_frame(out, kind, flags, self.id, body);
+            }
+        });
+        self.outbox.flush();
     }
 
     /// Writes a line to the pool's log.
@@ -153,7 +175,7 @@ impl Wake for JobWaker {
 
 struct Running<R> {
     future: Pin<Box<dyn Future<Output = Result<R, JobError>>>>,
-    cancelled: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     waker: Waker,
 }
 
@@ -164,7 +186,7 @@ struct AsyncWorker<R, F> {
     leaving: Arc<AtomicBool>,
     mail: Arc<Mail>,
     /// Jobs beyond `concurrency`, in order of arrival.
-    waiting: VecDeque<(u64, Vec<u8>, Instant, Arc<AtomicBool>)>,
+    waiting: VecDeque<(u64, Vec<u8>, Instant, Arc<Flags>)>,
     running: HashMap<u64, Running<R>>,
     retiring: bool,
     concurrency: usize,
@@ -198,9 +220,9 @@ where
             self.poll(id);
         }
         while self.running.len() < self.concurrency
-            && let Some((id, body, received, cancelled)) = self.waiting.pop_front()
+            && let Some((id, body, received, flags)) = self.waiting.pop_front()
         {
-            self.begin(id, body, received, cancelled);
+            self.begin(id, body, received, flags);
         }
         self.outbox.flush();
     }
@@ -210,10 +232,10 @@ where
             Kind::Job => self.waiting.push_back((header.id, body, received, Arc::default())),
             Kind::Cancel => {
                 if let Some(job) = self.running.get(&header.id) {
-                    job.cancelled.store(true, Ordering::Release);
+                    job.flags.cancelled.store(true, Ordering::Release);
                     self.poll(header.id);
                 } else if let Some(job) = self.waiting.iter().find(|job| job.0 == header.id) {
-                    job.3.store(true, Ordering::Release);
+                    job.3.cancelled.store(true, Ordering::Release);
                 }
             }
             Kind::Retire => self.retiring = true,
@@ -222,24 +244,23 @@ where
         }
     }
 
-    fn begin(&mut self, id: u64, body: Vec<u8>, received: Instant, cancelled: Arc<AtomicBool>) {
+    fn begin(&mut self, id: u64, body: Vec<u8>, received: Instant, flags: Arc<Flags>) {
         if let Some(page) = &self.page {
             page.begin(id);
         }
         let Some(JobBody { deadline_ms, attempt, .. }) = JobBody::parse(&body) else {
             std::process::exit(70)
         };
-        if cancelled.load(Ordering::Acquire) {
+        if flags.cancelled.load(Ordering::Acquire) {
             let error = Err::<R, _>(JobError::new("cancelled", "cancelled before it began"));
-            return self.finish(id, &error);
+            return self.finish(id, &flags, &error);
         }
         let deadline = (deadline_ms > 0).then(|| received + Duration::from_millis(deadline_ms.into()));
         let (outbox, leaving) = (Arc::clone(&self.outbox), Arc::clone(&self.leaving));
-        let job =
-            AsyncJob { id, attempt, deadline, body, cancelled: Arc::clone(&cancelled), outbox, leaving };
+        let job = AsyncJob { id, attempt, deadline, body, flags: Arc::clone(&flags), outbox, leaving };
         let future = Box::pin((self.work)(job));
         let waker = Waker::from(Arc::new(JobWaker { id, mail: Arc::clone(&self.mail) }));
-        self.running.insert(id, Running { future, cancelled, waker });
+        self.running.insert(id, Running { future, flags, waker });
         self.poll(id);
     }
 
@@ -253,13 +274,17 @@ where
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panic) => Err(crate::serve::panic_error(&*panic)),
         };
-        self.running.remove(&id);
-        self.finish(id, &outcome);
+        if let Some(Running { flags, .. }) = self.running.remove(&id) {
+            self.finish(id, &flags, &outcome);
+        }
     }
 
-    fn finish(&self, id: u64, outcome: &Result<R, JobError>) {
+    fn finish(&self, id: u64, flags: &Flags, outcome: &Result<R, JobError>) {
         let max_frame = self.max_frame;
-        self.outbox.push(|out| put_outcome(out, id, max_frame, outcome));
+        self.outbox.push(|out| {
+            flags.ended.store(true, Ordering::Relaxed);
+            put_outcome(out, id, max_frame, outcome);
+        });
         if let (Some(page), true) = (&self.page, self.running.is_empty()) {
             page.end();
         }

@@ -1,7 +1,7 @@
 //! How a program becomes a worker: what it finds in its environment, and [`Worker`].
 
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use crate::asynchronous::{self, AsyncJob};
 use crate::job::{Context, Job, JobError, Reply};
@@ -47,11 +47,19 @@ enum Start {
 /// The worker this process was started to be; `None` in a process that no pool has started, and for
 /// every call after the first.
 ///
-/// # Panics
-/// When the environment names a descriptor that is not open: a broken launcher.
+/// Call it first in `main`, before any thread is started: it then removes the pool's variables from the environment,
+/// so that programs which the worker starts, its own binary among them, do not take themselves for workers. With
+/// threads the variables stay; a program that inherits them without the descriptors is no worker, either.
 pub fn maybe_worker() -> Option<Worker> {
     let mode = std::env::var(ENV_MODE).ok()?;
-    let start = match mode.as_str() {
+    let worker = claim(&mode);
+    sys::scrub_env(&[ENV_MODE, ENV_FD, ENV_FDS, ENV_THREADS]);
+    worker
+}
+
+fn claim(mode: &str) -> Option<Worker> {
+    PASSED.get_or_init(read_passed);
+    let start = match mode {
         "stdio" => {
             if std::mem::replace(&mut *STDIO_TAKEN.lock().ok()?, true) {
                 return None;
@@ -60,11 +68,7 @@ pub fn maybe_worker() -> Option<Worker> {
         }
         "template" | "exec" => {
             let number: RawFd = std::env::var(ENV_FD).ok()?.parse().ok()?;
-            let socket = match sys::claim_fd(number) {
-                Ok(socket) => socket,
-                Err(sys::ClaimError::Twice(_)) => return None,
-                Err(error) => panic!("{ENV_FD}={number}: {error}"),
-            };
+            let socket = sys::claim_socket(number).ok()?;
             if mode == "exec" {
                 Start::Exec(socket)
             } else {
@@ -75,6 +79,15 @@ pub fn maybe_worker() -> Option<Worker> {
         _ => return None,
     };
     Some(Worker { start, init: None })
+}
+
+/// The job socket of a worker in mode `exec` that speaks the protocol by itself, without [`Worker`]; `None` in any other
+/// process, and for every call after the first.
+pub fn job_socket() -> Option<OwnedFd> {
+    match maybe_worker()?.start {
+        Start::Exec(socket) => Some(socket),
+        Start::Template { .. } | Start::Stdio => None,
+    }
 }
 
 /// A descriptor the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was taken.
@@ -168,6 +181,10 @@ fn take_stdio() -> std::io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn passed_fds() -> Vec<(String, RawFd)> {
+    PASSED.get_or_init(read_passed).clone()
+}
+
+fn read_passed() -> Vec<(String, RawFd)> {
     let list = std::env::var(ENV_FDS).unwrap_or_default();
     list.split(',')
         .filter_map(|entry| entry.rsplit_once('='))
@@ -175,6 +192,8 @@ fn passed_fds() -> Vec<(String, RawFd)> {
         .collect()
 }
 
+/// What [`ENV_FDS`] said before it was removed.
+static PASSED: OnceLock<Vec<(String, RawFd)>> = OnceLock::new();
 /// Numbers given to [`keep_fd`].
 static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 /// The standard streams were taken.

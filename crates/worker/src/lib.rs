@@ -27,7 +27,9 @@ mod setup;
 mod template;
 
 pub use asynchronous::AsyncJob;
-pub use entry::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Worker, inherited_fd, keep_fd, maybe_worker};
+pub use entry::{
+    ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Worker, inherited_fd, job_socket, keep_fd, maybe_worker,
+};
 pub use job::{Context, Job, JobError, Level, Reply};
 #[cfg(fuzzing)]
 pub use link::cancels_in;

@@ -34,8 +34,10 @@ pub(crate) fn run(control: OwnedFd, keep: &[i32], allow_threads: bool) -> OwnedF
         Err(threads) => fatal(
             &control,
             &format!(
-                "the template has {threads} threads; a fork would copy locks nobody holds. \
-             Start threads in the worker (init), or allow them with Launch::allow_threads"
+                "the template has {threads} threads ({}); a fork would copy locks nobody holds. {}\
+             Start threads in the worker (init), or allow them with Launch::allow_threads",
+                other_threads().join(", "),
+                thread_hint(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default()),
             ),
         ),
     };
@@ -226,6 +228,48 @@ pub(crate) fn fatal(control: &OwnedFd, text: &str) -> ! {
     std::process::exit(1)
 }
 
+/// Names of the threads but the first one, as far as the system tells.
+fn other_threads() -> Vec<String> {
+    let own = std::process::id().to_string();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let others = tasks.filter(|task| task.file_name().to_string_lossy() != own);
+    let name = |dir: std::path::PathBuf| std::fs::read_to_string(dir.join("comm")).ok();
+    others.filter_map(|task| name(task.path())).map(|name| name.trim().to_owned()).collect()
+}
+
+/// How libraries that start threads when they are loaded are kept from it; `maps` is `/proc/self/maps`.
+fn thread_hint(maps: &str) -> String {
+    let loaded = |(library, _): &&(&str, &str)| {
+        let file = |line: &str| line.rsplit_once('/').is_some_and(|(_, file)| file.contains(library));
+        maps.lines().any(file)
+    };
+    let found: Vec<_> = THREADED.iter().filter(loaded).collect();
+    let libraries: Vec<_> = found.iter().map(|(library, _)| *library).collect();
+    let mut settings: Vec<_> = found.iter().map(|(_, variable)| format!("{variable}=1")).collect();
+    settings.dedup();
+    if found.is_empty() {
+        return String::new();
+    }
+    format!(
+        "{} may have started them when it was loaded: set {} (Builder::env). ",
+        libraries.join(", "),
+        settings.join(" ")
+    )
+}
+
+/// Libraries that start threads when they are loaded, by a part of their file's name, and the variable that says how
+/// many.
+const THREADED: [(&str, &str); 8] = [
+    ("openblas", "OPENBLAS_NUM_THREADS"),
+    ("libmkl", "MKL_NUM_THREADS"),
+    ("libblis", "BLIS_NUM_THREADS"),
+    ("numexpr", "NUMEXPR_MAX_THREADS"),
+    ("polars", "POLARS_MAX_THREADS"),
+    ("libgomp", "OMP_NUM_THREADS"),
+    ("libiomp", "OMP_NUM_THREADS"),
+    ("libomp", "OMP_NUM_THREADS"),
+];
+
 /// Resident set of this process, KiB; 0 where `/proc` is missing.
 fn rss_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -235,3 +279,18 @@ fn rss_kib() -> u64 {
 
 /// How often children without a pidfd are looked for.
 const LOOK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_starts_threads_is_named_with_its_variable() {
+        let maps = "7f0-7f1 r-xp 0 00:00 1 /x/numpy.libs/libscipy_openblas64_-fdde5778.so\n\
+                    7f1-7f2 r-xp 0 00:00 2 /x/libgomp-a34b3233.so.1\n7f2-7f3 rw-p 0 00:00 0\n";
+        let hint = thread_hint(maps);
+        assert!(hint.contains("openblas, libgomp"), "{hint}");
+        assert!(hint.contains("OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1"), "{hint}");
+        assert_eq!(thread_hint("7f0-7f1 r-xp 0 00:00 1 /openblas/libc.so.6"), "");
+    }
+}

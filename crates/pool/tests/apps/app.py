@@ -1,14 +1,23 @@
 """A Python worker for tests: the first argument of a job says what to do."""
 
+import atexit
 import mmap
 import os
 import resource
 import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
+
+from asyncio import CancelledError
 
 from cattlegrid import worker
 
 LOADED = []
+# Of the template: no worker may remove it.
+TEMPORARY = tempfile.TemporaryDirectory()
 
 
 @worker.init
@@ -19,6 +28,8 @@ def load():
         few_processes()
     if os.environ.get("APP") == "huge-memory":
         huge_memory()
+    if os.environ.get("APP") == "threads":
+        threads()
 
 
 @worker.after_fork
@@ -47,6 +58,14 @@ def huge_memory():
     signal.signal(signal.SIGUSR1, lambda *_: maps.pop().close())
 
 
+def threads():
+    """A thread, and what looks like the library that starts some in numpy."""
+    threading.Thread(target=time.sleep, args=(3600,), name="a-thread-of-mine", daemon=True).start()
+    with tempfile.NamedTemporaryFile(suffix="-libscipy_openblas64_.so") as file:
+        file.truncate(4096)
+        LOADED.append(mmap.mmap(file.fileno(), 4096))
+
+
 def few_processes():
     """From here on this user can have one more process: forks beyond fail with EAGAIN."""
     if os.getuid() == 0:
@@ -61,6 +80,18 @@ def owner(pid):
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
+
+
+SAID = []
+
+
+def outlive(say):
+    say.progress("in time")
+    SAID.append(say)
+    for _ in range(60):
+        time.sleep(0.005)
+        say.progress("late")
+        say.event("late")
 
 
 class Custom(Exception):
@@ -103,6 +134,23 @@ def work(what, *args):
         for percent in (0, 50, 100):
             worker.progress(str(percent))
         return "done"
+    if what == "temporary":
+        return [TEMPORARY.name, str(os.path.isdir(TEMPORARY.name))]
+    if what == "late":
+        # Two threads that outlive the job: one by the functions, one by the job's handle.
+        for say in (worker, worker.current()):
+            threading.Thread(target=outlive, args=(say,)).start()
+        while not SAID:
+            time.sleep(0.001)
+        return str(os.getpid())
+    if what == "run-itself":
+        code = "import os; print([name for name in os.environ if name.startswith('CATTLEGRID')])"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    if what == "raise-base":
+        raise {"interrupt": KeyboardInterrupt, "cancelled": CancelledError, "exit": GeneratorExit}[args[0].decode()]
+    if what == "at-exit":
+        atexit.register(os.rename, args[0], args[1])
+        return None
     if what == "event":
         worker.event("an event", *args)
         return "done"

@@ -45,7 +45,7 @@ impl Taken {
     fn take(&mut self, bytes: &[u8], max_frame: u32, current: Option<u64>) -> usize {
         let mut used = 0;
         while self.refused.is_none() {
-            match jsonl::take_line(&bytes[used..], max_frame) {
+            match jsonl::LineEnds::default().take(&bytes[used..], max_frame) {
                 Ok(Some((line, len))) => {
                     assert!(line.len() < len && len - 1 <= max_frame as usize);
                     used += len;

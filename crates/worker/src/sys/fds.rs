@@ -9,8 +9,7 @@ use std::sync::Mutex;
 
 /// Why an inherited descriptor could not be taken.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClaimError {
+pub(crate) enum ClaimError {
     /// The number was claimed before in this process.
     #[error("file descriptor {0} was already taken")]
     Twice(RawFd),
@@ -21,12 +20,15 @@ pub enum ClaimError {
 
 /// Takes ownership of a descriptor this process was started with, such as the one in `CATTLEGRID_FD`.
 ///
+/// Of this crate only: the caller has the number from what the launcher said about inherited descriptors. Any other
+/// number could be one that a value of this process owns.
+///
 /// Close-on-exec is set, so that programs started by the worker do not get it. Numbers below 3 are
 /// refused as closed: the standard streams belong to `std`.
 ///
 /// # Errors
 /// [`ClaimError`] when the number is not open or was claimed before.
-pub fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
+pub(crate) fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
     let mut claimed = CLAIMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if claimed.contains(&number) {
         return Err(ClaimError::Twice(number));
@@ -40,6 +42,21 @@ pub fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
     // SAFETY: the number is open (F_SETFD succeeded), was inherited over exec rather than opened by
     // code of this process, and `claimed` makes this the only owner made here.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// As [`claim_fd`], of a number that must be a socket. One that is not was inherited by a program that no pool has
+/// started; it is left alone.
+///
+/// # Errors
+/// [`ClaimError`] when the number is not an open socket, or was claimed before.
+pub(crate) fn claim_socket(number: RawFd) -> Result<OwnedFd, ClaimError> {
+    let (mut kind, mut len) = (0_i32, 4);
+    let (kind, len) = (&raw mut kind, &raw mut len);
+    // SAFETY: both pointers are to writable memory of the right size; any number is allowed.
+    if unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_TYPE, kind.cast(), len) } == -1 {
+        return Err(ClaimError::Closed(number));
+    }
+    claim_fd(number)
 }
 
 /// Closes every descriptor from 3 up that is not in `keep`.

@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 /// Which side of the fork this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forked {
+pub(crate) enum Forked {
     /// The template; the child has this process id and must be reaped.
     Parent(Pid),
     /// The new worker.
@@ -20,7 +20,7 @@ pub enum Forked {
 /// The value cannot be sent to another thread. It stays true as long as its holder runs only code
 /// that starts no threads; the template loop does, it runs no user code between check and fork.
 #[derive(Debug)]
-pub struct SingleThreaded {
+pub(crate) struct SingleThreaded {
     /// Makes the type `!Send` and `!Sync`.
     here: PhantomData<*const ()>,
 }
@@ -30,7 +30,7 @@ impl SingleThreaded {
     ///
     /// # Errors
     /// The number of threads when it is not 1.
-    pub fn check() -> Result<Self, usize> {
+    pub(crate) fn check() -> Result<Self, usize> {
         match thread_count() {
             1 => Ok(Self { here: PhantomData }),
             more => Err(more),
@@ -41,7 +41,7 @@ impl SingleThreaded {
     ///
     /// The child then has copies of locks whose owners are gone. It works for threads that hold no
     /// lock the child needs (idle pools of numeric libraries), and hangs otherwise.
-    pub fn assume() -> Self {
+    pub(crate) fn assume() -> Self {
         Self { here: PhantomData }
     }
 
@@ -49,7 +49,8 @@ impl SingleThreaded {
     ///
     /// # Errors
     /// `EAGAIN` and `ENOMEM` as `fork(2)` reports them; nothing has happened then.
-    pub fn fork(&self) -> io::Result<Forked> {
+    #[expect(clippy::unused_self, reason = "the value is the proof")]
+    pub(crate) fn fork(&self) -> io::Result<Forked> {
         // SAFETY: with one thread (the proof this value is) no lock can be held by a thread that is
         // missing in the child, so the child may run any code. After `assume` the user has taken
         // that risk; it is of deadlock, memory stays valid in the copied address space.

@@ -50,3 +50,13 @@ fn term_set() -> libc::sigset_t {
     // SAFETY: initialised above.
     unsafe { set.assume_init() }
 }
+
+/// Blocks all signals for the calling thread: they go to other threads, and a write to a closed pipe is an error
+/// and nothing else.
+pub fn block_signals() {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the whole set.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    // SAFETY: initialised by the line above; no old mask is asked for. The mask is this thread's alone.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+}

@@ -1,5 +1,6 @@
 """The functions a worker program uses."""
 
+import _thread
 import inspect
 import os
 import socket
@@ -33,19 +34,78 @@ def after_fork(function):
     return function
 
 
+class Current:
+    """The job it was made in: :func:`current`. For threads and tasks of that job; they may outlive it."""
+
+    __slots__ = ("_id", "_running", "attempt")
+
+    def __init__(self, id, attempt, running=None):
+        self._id, self.attempt, self._running = id, attempt, running
+
+    @property
+    def over(self):
+        """Whether the job has ended."""
+        return self._running.over if self._running is not None else STATE.id != self._id
+
+    def progress(self, how_far):
+        """Tell the job's caller how far it is. ``bytes`` or ``str``. Nothing happens after the job's end."""
+        (part,) = frames.parts_of([how_far])
+        if not self.over:
+            STATE.link.send(frames.frame(frames.PROGRESS, self._id, part))
+
+    def event(self, *parts):
+        """Send an event about the job; after its end, one about this worker."""
+        body = frames.encode_list(frames.parts_of(parts))
+        STATE.link.send(frames.frame(frames.EVENT, 0 if self.over else self._id, body))
+
+    def cancelled(self):
+        """Whether the job's caller has gone, or the job has ended. One system call in a synchronous worker."""
+        if self._running is not None:
+            return self._running.cancelled or self._running.over
+        # Not while the worker itself reads: that is after the job.
+        while not STATE.link.reading.acquire(timeout=0.01):
+            if self.over:
+                return True
+        try:
+            return self.over or STATE.link.is_cancelled(self._id)
+        finally:
+            STATE.link.reading.release()
+
+
+def current():
+    """The job that this thread or task works on, for other threads to refer to; ``None`` outside of jobs.
+
+    A thread belongs to the job during which it was started, an asyncio task to the one it was created in.
+    """
+    if STATE.current is not None:
+        running = STATE.current.get(None)
+        return None if running is None else Current(running.id, running.attempt, running)
+    id = STATE.id
+    if STATE.main is not None and _thread.get_ident() != STATE.main and STATE.owners is not None:
+        import threading
+
+        # Without an owner it is a thread of the job that runs now; 0 is one from before the first job.
+        id = STATE.owners.get(threading.current_thread(), id) or id
+    return Current(id, STATE.attempt) if id else None
+
+
 def event(*parts):
     """Send an event, about the current job or (outside of one) about this worker or template."""
+    job = current()
+    if job is not None:
+        return job.event(*parts)
     body = frames.encode_list(frames.parts_of(parts))
     if STATE.link is not None:
-        STATE.link.send(frames.frame(frames.EVENT, _current_id(), body))
+        STATE.link.send(frames.frame(frames.EVENT, 0, body))
     elif STATE.control is not None:
         STATE.control.send(b"\x07" + body)
 
 
 def progress(how_far):
-    """Tell the caller of the current job how far it is. ``bytes`` or ``str``."""
-    (part,) = frames.parts_of([how_far])
-    STATE.link.send(frames.frame(frames.PROGRESS, _current_id(), part))
+    """Tell the caller of the current job how far it is. ``bytes`` or ``str``. Nothing happens outside of jobs."""
+    job = current()
+    if job is not None:
+        job.progress(how_far)
 
 
 def log(text, level="info"):
@@ -63,10 +123,9 @@ def retire():
 
 
 def cancelled():
-    """Whether the current job's caller has gone. One system call in a synchronous worker."""
-    if STATE.current is not None:
-        return STATE.current.get().cancelled
-    return STATE.link.is_cancelled(STATE.id)
+    """Whether the current job's caller has gone. One system call in a synchronous worker. True outside of jobs."""
+    job = current()
+    return job is None or job.cancelled()
 
 
 def deadline():
@@ -117,12 +176,17 @@ def run(load, concurrency):
     mode = os.environ.get("CATTLEGRID_MODE")
     if mode not in ("template", "exec", "stdio"):
         raise SystemExit("this program is started by a Cattlegrid pool (CATTLEGRID_MODE is not set)")
+    number, allow_threads = os.environ.get("CATTLEGRID_FD"), os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
+    STATE.passed = _passed()
+    # They are meant for this process: programs that it starts are no workers.
+    for name in ("CATTLEGRID_MODE", "CATTLEGRID_FD", "CATTLEGRID_FDS", "CATTLEGRID_ALLOW_THREADS"):
+        os.environ.pop(name, None)
     link = Link()
     is_unix = True
     if mode == "template":
-        sock = _template(load)
+        sock = _template(load, int(number), allow_threads)
     else:
-        sock = _stdio() if mode == "stdio" else socket.socket(fileno=int(os.environ["CATTLEGRID_FD"]))
+        sock = _stdio() if mode == "stdio" else socket.socket(fileno=int(number))
         sock.set_inheritable(False)
         is_unix = sock.family == socket.AF_UNIX
     link.sock = sock
@@ -135,7 +199,9 @@ def run(load, concurrency):
             link.leave()
         for hook in STATE.after_fork:
             hook(config)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         message = f"{type(error).__name__}: {error}"
         link.send(frames.error(0, "init", message, traceback.format_exc()[-TRACEBACK_MAX:]))
         os._exit(1)
@@ -163,10 +229,10 @@ def _load(load):
     STATE.is_async = inspect.iscoroutinefunction(STATE.job) or inspect.isasyncgenfunction(STATE.job)
 
 
-def _template(load):
+def _template(load, number, allow_threads):
     from . import _serve, _template  # noqa: F401  (loaded here, so that workers share it)
 
-    control = socket.socket(fileno=int(os.environ["CATTLEGRID_FD"]))
+    control = socket.socket(fileno=number)
     control.set_inheritable(False)
     STATE.control = control
     try:
@@ -175,8 +241,7 @@ def _template(load):
         _template.fatal(control, traceback.format_exc())
     if STATE.is_async:
         from . import _async  # noqa: F401
-    allow = os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
-    sock = _template.run(control, [*_passed().values(), *STATE.keep], allow)
+    sock = _template.run(control, [*_passed().values(), *STATE.keep], allow_threads)
     STATE.control = None
     return sock
 
@@ -192,15 +257,10 @@ def _stdio():
 
 
 def _passed():
+    if STATE.passed is not None:
+        return STATE.passed
     pairs = (entry.rpartition("=") for entry in os.environ.get("CATTLEGRID_FDS", "").split(",") if entry)
     return {name: int(fd) for name, _, fd in pairs}
-
-
-def _current_id():
-    if STATE.current is not None:
-        running = STATE.current.get(None)
-        return running.id if running else 0
-    return STATE.id
 
 
 TRACEBACK_MAX = 64_000

@@ -17,11 +17,11 @@ _CURRENT = contextvars.ContextVar("cattlegrid_job")
 class Running:
     """A job that has begun."""
 
-    __slots__ = ("attempt", "cancelled", "deadline", "id", "received", "task")
+    __slots__ = ("attempt", "cancelled", "deadline", "id", "over", "received", "task")
 
     def __init__(self, id, deadline, attempt, received):
         self.id, self.deadline, self.attempt, self.received = id, deadline, attempt, received
-        self.cancelled = False
+        self.cancelled = self.over = False
         self.task = None
 
 
@@ -110,10 +110,14 @@ class AsyncWorker:
             elif inspect.isawaitable(result):
                 result = await result
             link.out.append(reply(link, running.id, result))
-        except asyncio.CancelledError:
-            link.out.append(frames.error(running.id, "cancelled", "cancelled"))
-        except Exception as error:
-            link.out.append(failure(running.id, error))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            if running.cancelled and isinstance(error, asyncio.CancelledError):
+                link.out.append(frames.error(running.id, "cancelled", "cancelled"))
+            else:
+                link.out.append(failure(running.id, error))
+        running.over = True
         del self.running[running.id]
         if not self.running:
             link.end()

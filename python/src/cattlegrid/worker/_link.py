@@ -37,6 +37,10 @@ class Link:
         self.wake = None
         self.asleep = False
         self.page = None
+        # 1 when there is a flusher: a thread that is not of a job.
+        self.own_threads = 0
+        # Held while the socket is read.
+        self.reading = _thread.allocate_lock()
         self.max_frame = frames.MAX_FRAME
         self.worker = 0
         self.generation = 0
@@ -125,6 +129,7 @@ class Link:
         elif self.since == 0:
             self.since = self.batch
             if self.flusher is None:
+                self.own_threads += 1
                 self.wake = _thread.allocate_lock()
                 self.wake.acquire()
                 self.flusher = _thread.start_new_thread(self._run_flusher, ())
@@ -150,6 +155,10 @@ class Link:
 
     def fill(self):
         """Receive more behind what is not handled yet. Blocks; ends the process if the parent has gone."""
+        with self.reading:
+            self._fill()
+
+    def _fill(self):
         rest = self.data[self.pos :]
         self.pos = 0
         if self.ahead:

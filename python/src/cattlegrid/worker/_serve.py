@@ -1,5 +1,7 @@
 """The loop of a synchronous worker: receive a batch, do its jobs, write their replies."""
 
+import _thread
+import atexit
 import os
 import struct
 import sys
@@ -17,8 +19,10 @@ _NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
 def serve(link, function):
     """Serve jobs until the parent retires this worker or goes away; then the process ends."""
     unpack, pack = _JOB_HEAD.unpack_from, _ONE_PART.pack
-    out, page, state = link.out, link.page, STATE
+    out, page, state, threads = link.out, link.page, STATE, _thread._count
     begun = 0
+    state.main = _thread.get_ident()
+    adopt_threads(0)
     while True:
         data, pos = link.data, link.pos
         size = len(data)
@@ -53,6 +57,7 @@ def serve(link, function):
             state.id, state.deadline, state.attempt = id, deadline, attempt
             if cancels and link.has_cancel(id):
                 out.append(frames.error(id, "cancelled", "cancelled before it began"))
+                state.id = 0
                 continue
             try:
                 result = function(*args)
@@ -61,15 +66,33 @@ def serve(link, function):
                     out.append(pack(size_one + 2, 18, 0, 0, id, 1, size_one) + result)
                 else:
                     out.append(reply(link, id, result))
-            except Exception as error:
+            except SystemExit:
+                raise
+            except BaseException as error:
+                # Only SystemExit asks for the end of the process.
                 out.append(failure(id, error))
+            if threads() > link.own_threads:
+                adopt_threads(id)
+            state.id = 0
             if page is not None:
                 page[0] = 0
         link.pos = pos
-        state.id = 0
         if out:
             link.flush()
         link.fill()
+
+
+def adopt_threads(id):
+    """Note that threads which no job owns yet were started in job ``id``, which ends; 0: before the first one."""
+    if _thread._count() == 0:
+        return
+    if STATE.owners is None:
+        import weakref
+
+        STATE.owners = weakref.WeakKeyDictionary()
+    threading = sys.modules.get("threading")
+    for thread in threading.enumerate() if threading else ():
+        STATE.owners.setdefault(thread, id)
 
 
 def _control(link, kind, id):
@@ -82,11 +105,28 @@ def _control(link, kind, id):
 
 
 def leave(link):
-    """End the process as it was asked to: replies out, exit functions run."""
+    """End the process as it was asked to: replies out, exit functions run, output flushed."""
     link.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    run_exit_functions()
     os._exit(0)
+
+
+def run_exit_functions():
+    """What ``atexit`` has, as at the end of any forked process; then the output that is left.
+
+    Finalizers that the template had registered (``weakref.finalize``, temporary directories) are the template's.
+    """
+    try:
+        for finalizer in STATE.inherited:
+            finalizer.atexit = False
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass
 
 
 def reply(link, id, result):
@@ -110,5 +150,5 @@ def failure(id, error):
     """The frame for an exception."""
     if isinstance(error, JobError):
         return frames.error(id, error.code, error.message, error.detail, error.retryable)
-    detail = "".join(traceback.format_exception(error))
+    detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return frames.error(id, "exception", f"{type(error).__name__}: {error}", detail[-64_000:])

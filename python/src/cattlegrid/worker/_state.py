@@ -23,12 +23,16 @@ class State:
         "current",
         "deadline",
         "id",
+        "inherited",
         "inits",
         "is_async",
         "job",
         "keep",
         "left_early",
         "link",
+        "main",
+        "owners",
+        "passed",
     )
 
     def __init__(self):
@@ -45,6 +49,13 @@ class State:
         self.after_fork = []
         self.keep = []
         self.left_early = False
+        # Finalizers that exist in the template, which runs them.
+        self.inherited = []
+        # Of a synchronous worker: the thread that does the jobs, and the jobs that other threads belong to.
+        self.main = None
+        self.owners = None
+        # Descriptors that the pool passed, by name.
+        self.passed = None
 
 
 STATE = State()

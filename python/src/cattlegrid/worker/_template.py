@@ -15,6 +15,8 @@ import struct
 import sys
 
 from . import _frames as frames
+from ._serve import run_exit_functions
+from ._state import STATE
 
 FORK, FORKED, FAILED, EXITED, READY, FATAL, EVENT = 1, 2, 3, 4, 5, 6, 7
 TEXT_MAX = 8_000
@@ -46,16 +48,58 @@ def thread_count():
     return len(os.listdir("/proc/self/task"))
 
 
+def other_threads():
+    """Names of the threads but the first one: Python's, else the system's."""
+    threading = sys.modules.get("threading")
+    known = {thread.native_id: thread.name for thread in threading.enumerate()} if threading else {}
+    names = []
+    for tid in os.listdir("/proc/self/task"):
+        if int(tid) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/self/task/{tid}/comm") as file:
+                names.append(known.get(int(tid)) or file.read().strip())
+        except OSError:
+            pass
+    return names
+
+
+# Libraries that start threads when they are loaded, by a part of their file's name, and what says how many.
+THREADED = {
+    "openblas": "OPENBLAS_NUM_THREADS",
+    "libmkl": "MKL_NUM_THREADS",
+    "libblis": "BLIS_NUM_THREADS",
+    "numexpr": "NUMEXPR_MAX_THREADS",
+    "polars": "POLARS_MAX_THREADS",
+    "libgomp": "OMP_NUM_THREADS",
+    "libiomp": "OMP_NUM_THREADS",
+    "libomp": "OMP_NUM_THREADS",
+}
+
+
+def thread_hint():
+    """How libraries that start threads when they are loaded are kept from it."""
+    with open("/proc/self/maps") as file:
+        files = {line.rstrip().rpartition("/")[2] for line in file if "/" in line}
+    found = [library for library in THREADED if any(library in file for file in files)]
+    if not found:
+        return ""
+    settings = " ".join(dict.fromkeys(f"{THREADED[library]}=1" for library in found))
+    return f"{', '.join(found)} may have started them when it was loaded: set {settings} (Builder::env). "
+
+
 def run(control, keep, allow_threads):
     """Serve FORK. Returns in a new worker only: its job socket."""
     threads = thread_count()
     if threads != 1 and not allow_threads:
         fatal(
             control,
-            f"the template has {threads} threads; a fork would copy locks nobody holds. "
-            "Start threads in @worker.after_fork, or allow them with Launch::allow_threads",
+            f"the template has {threads} threads ({', '.join(other_threads())}); a fork would copy locks nobody "
+            f"holds. {thread_hint()}Start threads in @worker.after_fork, or allow them with Launch::allow_threads",
         )
     # What was loaded stays in pages that no collection writes to: they remain shared with the workers.
+    weakref = sys.modules.get("weakref")
+    STATE.inherited = list(weakref.finalize._registry) if weakref else []
     gc.collect()
     gc.freeze()
     sys.stdout.flush()
@@ -159,6 +203,11 @@ class _Template:
     def end(self):
         for pid in self.children:
             _kill_group(pid)
+        # The template's own exit functions have a second: nobody else may be left to end it.
+        _set_signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(1)
+        STATE.inherited = []
+        run_exit_functions()
         os._exit(0)
 
     def become_worker(self, job, log, setup):

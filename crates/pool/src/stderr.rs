@@ -1,0 +1,106 @@
+//! The default log: standard error, written by a thread of its own.
+//!
+//! Standard error may be closed, or a pipe that nobody reads. A pool must not fail or wait for that: it hands
+//! its lines over and goes on. One thread, shared by all pools of the process, writes them; it may wait as long
+//! as it likes. What does not fit into [`ROOM`] meanwhile is dropped and counted.
+//!
+//! # Invariants
+//! * The lock is never held while something is written.
+//! * Errors of standard error are ignored: there is no place left to report them to.
+
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Hands bytes over; returns how many were dropped: all or none.
+pub(crate) fn say(text: &[u8]) -> usize {
+    let log = LOG.get_or_init(Log::start);
+    let mut state = log.lock();
+    if !log.runs || state.pending.len() + text.len() > ROOM {
+        state.dropped += text.len() as u64;
+        return text.len();
+    }
+    state.pending.extend_from_slice(text);
+    log.changed.notify_all();
+    0
+}
+
+/// Waits until everything is written, or `limit` has passed.
+pub(crate) fn settle(limit: Duration) {
+    if let Some(log) = LOG.get() {
+        let busy = |state: &mut State| state.writing || !state.pending.is_empty();
+        drop(log.changed.wait_timeout_while(log.lock(), limit, busy));
+    }
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+struct Log {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// There is a thread that writes.
+    runs: bool,
+}
+
+#[derive(Default)]
+struct State {
+    pending: Vec<u8>,
+    writing: bool,
+    /// Bytes since the last note of it.
+    dropped: u64,
+}
+
+impl Log {
+    fn start() -> Self {
+        let thread = std::thread::Builder::new().name("pool-log".into()).spawn(|| {
+            // A closed pipe is an error here and no signal, whatever the program does about SIGPIPE.
+            cattlegrid_worker::sys::block_signals();
+            LOG.wait().run();
+        });
+        Self { state: Mutex::default(), changed: Condvar::new(), runs: thread.is_ok() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        loop {
+            let mut state = self.lock();
+            while state.pending.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let mut bytes = std::mem::take(&mut state.pending);
+            if state.dropped > 0 {
+                let note = format!("cattlegrid-pool: {} bytes of log were dropped\n", state.dropped);
+                bytes.extend_from_slice(note.as_bytes());
+                state.dropped = 0;
+            }
+            state.writing = true;
+            drop(state);
+            write_all(&bytes);
+            self.lock().writing = false;
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// Not by `std::io::stderr`: its lock would then be held while this thread waits, and every `eprintln!` of the
+/// program would wait for it.
+fn write_all(mut bytes: &[u8]) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let stderr = rustix::stdio::stderr();
+    while !bytes.is_empty() {
+        match rustix::io::write(stderr, bytes) {
+            Ok(0) => return,
+            Ok(count) => bytes = &bytes[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None).ok();
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Most bytes that wait to be written.
+const ROOM: usize = 256 << 10;

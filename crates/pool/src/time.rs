@@ -1,0 +1,26 @@
+//! Instants that options are counted to. The one place where a duration of an option meets an instant: there is
+//! no duration too long for it.
+
+use std::time::{Duration, Instant};
+
+/// `wait` after `from`, or [`FAR`] after it if that is sooner.
+#[inline]
+pub(crate) fn later(from: Instant, wait: Duration) -> Instant {
+    from + wait.min(FAR)
+}
+
+/// "Never": a hundred years, which an `Instant` of any uptime can still count.
+pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_wait_is_an_instant_like_any_other() {
+        let now = crate::driver::now();
+        assert_eq!(later(now, Duration::from_secs(5)), now + Duration::from_secs(5));
+        assert_eq!(later(now, Duration::MAX), now + FAR);
+        assert!(later(later(now, Duration::MAX), Duration::MAX) > later(now, Duration::MAX));
+    }
+}
