@@ -198,15 +198,9 @@ impl Shard {
         ruled: &Ruled,
         cx: &Context<'_>,
     ) -> Standing {
-        let standing = self.standing(found, hash, Some(&ruled.state), cx);
-        let item = self.store.item(found);
-        let over = item.expiry() != NEVER && item.expiry() <= cx.now.second;
-        let marked = item.marks().has(Marks::STALE) && !over;
-        match standing {
-            Standing::Fresh if recache_due(meta, item.expiry(), cx) => Standing::Early,
-            // Who asks for leases by name is shown what was invalidated, as memcached does, also without `grace`.
-            Standing::Absent if marked && is_explicit(meta) => Standing::Stale,
-            _ => standing,
+        match self.standing(found, hash, Some(&ruled.state), cx) {
+            Standing::Fresh if recache_due(meta, self.store.item(found).expiry(), cx) => Standing::Early,
+            standing => standing,
         }
     }
 

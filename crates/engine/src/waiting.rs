@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk};
+use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk, Withheld};
 use cattlegrid_protocol::{Get, reply};
+use cattlegrid_store::Lookup;
 
 use crate::ask::{Answer, Held, done_part};
 use crate::engine::{Engine, Got};
@@ -175,6 +176,9 @@ impl Engine {
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.trial);
         let sent = answered.is_some() || skip > 0;
+        // What is there already is withheld meanwhile, and must be known if the connection ends.
+        let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
+        let too_many = too_many || many && !cx.session.can_withhold(keys);
         if pending.computes || pending.busy || sent || too_many || many_on_trial {
             Self::answer_leased(get, pending, lock, cx);
             if let Some(answered) = answered {
@@ -229,6 +233,9 @@ impl Engine {
         }
         push_done(&mut parts, cuts.pop());
         if waits > 0 && !computes && !busy {
+            if many {
+                self.withhold(get, pending, lock, cx);
+            }
             let mut deadline = cx.now.ms + u64::from(hold_ms);
             let full_ms = pending.leased.iter().any(|key| key.trial).then_some(deadline);
             if full_ms.is_some() {
@@ -252,6 +259,16 @@ impl Engine {
         }
         cx.out.bytes.extend_from_slice(reply::END);
         Got::Done
+    }
+
+    /// Remembers the keys of a request that are there, while it waits for the others.
+    fn withhold(&self, get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for key in get.keys.clone().flatten() {
+            let hash = self.hash_key(key);
+            if !pending.leased.iter().any(|leased| leased.hash == hash) {
+                lock.shard(hash).withhold(key, hash, cx);
+            }
+        }
     }
 
     /// Takes back all waits of a request that is answered after all. Returns how many there were.
@@ -338,6 +355,11 @@ impl Engine {
             return;
         }
         let mut lock = self.shard_lock();
+        for Withheld { hash, number, window_ms } in cx.session.take_withheld() {
+            if let Some(herd) = &mut lock.shard(hash).herd {
+                herd.ledger.record(hash, number, cx.now.ms, window_ms);
+            }
+        }
         for wait in waits {
             lock.shard(wait.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
                 herd.forget_waiter(wait.hash, wait.waiter, connection, &records, herd_cx);
@@ -430,6 +452,14 @@ impl crate::shard::Shard {
         let caller = Arc::clone(cx.session.caller());
         let outcome = Outcome::Miss { record: None, hint: None };
         cx.wakes.push(Wake { caller, request: wait.request, slot: wait.slot, outcome });
+    }
+
+    /// The value of a key under a rule is withheld while its request waits.
+    fn withhold(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
+        let Lookup::Found(_) = self.lookup(hash, key, cx) else { return };
+        let Some(ruled) = self.rule_of(key) else { return };
+        let (number, window_ms) = (self.shared.clock(), ruled.state.fill_window_ms());
+        cx.session.withhold(cx.ticket.request, Withheld { hash, number, window_ms });
     }
 
     /// A wait that was decided elsewhere in the same moment, and whose wake comes too late: the lease, if that was it, is

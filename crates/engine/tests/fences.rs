@@ -199,6 +199,46 @@ fn a_client_that_gives_up_waiting_may_compute() {
 }
 
 #[test]
+fn a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there() {
+    for orderly in [true, false] {
+        let mut w = World::new(&[("page:{id}", Policy { hold_many_ms: 2000, ..policy() })]);
+        let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+        w.expect(writer, "set page:1 0 0 3|old|set other 0 0 1|x|", "STORED|STORED|");
+        w.expect(a, "get page:2|", "END|");
+        // Held for one of them, it is told of none.
+        w.expect(b, "get page:2 page:1 other|", "");
+        w.close(b, orderly);
+        w.expect(writer, "delete page:1|", "DELETED|");
+        w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(writer, "get page:1|", "END|");
+    }
+}
+
+#[test]
+fn a_get_that_was_answered_withholds_nothing_any_more() {
+    let mut w = World::new(&[("page:{id}", Policy { hold_many_ms: 2000, ..policy() })]);
+    let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+    w.expect(writer, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(a, "get page:2|", "END|");
+    w.expect(b, "get page:2 page:1|", "");
+    w.expect(a, "set page:2 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:2 0 1|x|VALUE page:1 0 3|old|END|");
+    w.close(b, true);
+    w.expect(writer, "delete page:1|", "DELETED|");
+    w.expect(c, "set page:1 0 0 3|new|get page:1|", "STORED|VALUE page:1 0 3|new|END|");
+}
+
+#[test]
+fn a_get_of_more_keys_than_can_be_withheld_is_not_held() {
+    let mut w = World::new(&[("page:{id}", Policy { hold_many_ms: 2000, ..policy() })]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:x|", "END|");
+    let keys = |count: usize| (1..count).map(|n| format!(" k{n}")).collect::<String>();
+    w.expect(b, &format!("get page:x{}|", keys(RECORDS_MAX)), "");
+    w.expect(c, &format!("get page:x{}|", keys(RECORDS_MAX + 1)), "END|");
+}
+
+#[test]
 fn misses_of_closed_connections_are_over_after_two_windows() {
     let policy =
         Policy { fill_window: FillWindow::Fixed(1000), lease: LeaseTime::Fixed(500), hold_ms: 0, ..policy() };

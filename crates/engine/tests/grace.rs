@@ -152,8 +152,10 @@ fn without_grace_a_soft_invalidation_is_a_miss() {
     w.expect(writer, "set page:1 0 0 3|old|", "STORED|");
     w.expect(writer, "md page:1 I|", "HD|");
     assert_eq!(served_for(&mut w, reader), 0);
-    // Who asks for leases by name is shown it, as by memcached.
-    w.expect(reader, "mg page:1 v N30|", "VA 3 Z X|old|");
+    // Nor is it shown to those who ask for leases by name.
+    w.expect(reader, "mg page:1 v N30|", "VA 0 Z||");
+    w.pass(61_000);
+    w.expect(reader, "mg page:1 v N30|", "VA 0 W||");
 }
 
 #[test]

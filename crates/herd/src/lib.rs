@@ -38,6 +38,6 @@ pub use policy::{
     FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Policy,
 };
 pub use rule::{DropCause, RuleCounters, RuleState, WAIT_BUCKETS_MS};
-pub use session::{RECORDS_MAX, Record, Session, Wait};
+pub use session::{RECORDS_MAX, Record, Session, Wait, Withheld};
 pub use times::{Ran, Times};
 pub use waiters::{Waiter, WaiterId};

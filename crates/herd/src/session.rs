@@ -32,6 +32,18 @@ pub struct Wait {
     pub waiter: WaiterId,
 }
 
+/// A value that a client has not been sent yet, because its request waits for another key. If the connection ends before, its
+/// client does not know that the key was there and may compute it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Withheld {
+    /// The key's hash.
+    pub hash: u64,
+    /// What the clock showed when the key was read.
+    pub number: u64,
+    /// For how long its miss would be remembered, in milliseconds.
+    pub window_ms: u32,
+}
+
 /// A connection's part in the herd. Its worker owns it.
 #[derive(Debug)]
 pub struct Session {
@@ -42,6 +54,8 @@ pub struct Session {
     /// Until when a record may be open that did not fit, in milliseconds since the start.
     lost_until_ms: u64,
     pub(crate) waits: Vec<Wait>,
+    /// Keys that are there, of requests that wait for others, each with its request.
+    withheld: Vec<(u64, Withheld)>,
     /// One of the peer's free connections was taken away for this one.
     counted: bool,
     /// It is in the graph of connections that both hold and wait.
@@ -65,6 +79,7 @@ impl Session {
             most: most.max(1),
             lost_until_ms: 0,
             waits: Vec::new(),
+            withheld: Vec::new(),
             counted: false,
             in_graph: false,
         }
@@ -164,6 +179,26 @@ impl Session {
         Some(self.records.swap_remove(at))
     }
 
+    /// Whether so many values more may be withheld; what is withheld has the room of the records.
+    pub fn can_withhold(&self, values: usize) -> bool {
+        self.withheld.len() + values <= self.most
+    }
+
+    /// The value of a key is withheld while a request waits.
+    pub fn withhold(&mut self, request: u64, withheld: Withheld) {
+        self.withheld.push((request, withheld));
+    }
+
+    /// A request waits no more.
+    pub(crate) fn end_withholding(&mut self, request: u64) {
+        self.withheld.retain(|(of, _)| *of != request);
+    }
+
+    /// Takes all that is withheld away: the connection closes.
+    pub fn take_withheld(&mut self) -> Vec<Withheld> {
+        std::mem::take(&mut self.withheld).into_iter().map(|(_, withheld)| withheld).collect()
+    }
+
     /// Takes all records away: the connection closes.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
@@ -173,6 +208,9 @@ impl Session {
     pub fn end_wait(&mut self, request: u64, slot: u16) -> Option<Wait> {
         let at = self.waits.iter().position(|wait| wait.request == request && wait.slot == slot)?;
         let wait = self.waits.swap_remove(at);
+        if !self.waits.iter().any(|wait| wait.request == request) {
+            self.end_withholding(request);
+        }
         if self.waits.is_empty() && std::mem::take(&mut self.counted) {
             self.caller.peer().give_free();
         }

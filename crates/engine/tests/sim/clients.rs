@@ -193,7 +193,7 @@ impl Sim {
             _ => u64::MAX,
         };
         let number = self.stored.len();
-        let mut stored = Stored { version, until, until_by_name: until, grace_s };
+        let mut stored = Stored { version, until, grace_s };
         if let Some(second) = job.and_then(|job| self.softs[n].get(job.softs)) {
             stored.soften(*second);
         }

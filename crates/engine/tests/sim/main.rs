@@ -143,8 +143,6 @@ struct Stored {
     version: u64,
     /// The second from which on it must not be served.
     until: u64,
-    /// The same for those who ask by name, who are shown what was softly invalidated also without grace.
-    until_by_name: u64,
     grace_s: u64,
 }
 
@@ -152,9 +150,6 @@ impl Stored {
     /// Invalidated softly in this second.
     fn soften(&mut self, second: u64) {
         self.until = self.until.min(second + self.grace_s);
-        if self.grace_s > 0 {
-            self.until_by_name = self.until_by_name.min(second + self.grace_s);
-        }
     }
 }
 
@@ -481,7 +476,6 @@ impl Sim {
         let stored = &mut self.stored[number];
         let until = second + TOUCHED_S + stored.grace_s;
         stored.until = if perhaps { stored.until.max(until) } else { until };
-        stored.until_by_name = stored.until;
     }
 
     fn touchable(&self, n: usize) -> Touchable {
@@ -620,9 +614,12 @@ impl Sim {
 
     /// A client that does not wait any longer takes that for a miss.
     fn give_up_waiting(&mut self, closed: &Connection) {
-        if let Some(Want::Get(keys)) = closed.pending.front().map(|request| &request.want)
-            && let [key] = keys[..]
-        {
+        // It has been told of none of its keys, those that were there included.
+        let keys = closed.pending.front().map(|request| match &request.want {
+            Want::Get(keys) => keys.clone(),
+            _ => Vec::new(),
+        });
+        for key in keys.unwrap_or_default() {
             self.note("a client gives up waiting");
             let own = self.clients[closed.client].connections[0];
             let connection = self.connections[own].as_ref().unwrap().number;

@@ -87,11 +87,9 @@ impl Sim {
         let Some(number) = number_of(value) else {
             return assert!(value.iter().all(|byte| *byte == b'x'), "{text}");
         };
-        let Stored { version, until, until_by_name, .. } = self.stored[number];
+        let Stored { version, until, .. } = self.stored[number];
         assert!(version >= request.floors[n], "{text} of {} is from before {}", key(n), request.floors[n]);
         assert!(version <= self.version[n]);
-        let by_name = matches!(request.want, Want::Meta { explicit: true, .. });
-        let until = if by_name { until_by_name } else { until };
         // Without rules what was marked stale is a hit, as in memcached.
         if !request.held && request.sent_ms == self.w.ms && !self.unruled {
             assert!(
