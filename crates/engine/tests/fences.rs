@@ -233,7 +233,7 @@ fn a_get_of_more_keys_than_can_be_withheld_is_not_held() {
     let mut w = World::new(&[("page:{id}", Policy { hold_many_ms: 2000, ..policy() })]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:x|", "END|");
-    let keys = |count: usize| (1..count).map(|n| format!(" k{n}")).collect::<String>();
+    let keys = |count: usize| (1..count).map(|n| format!(" k{n}")).collect::<Vec<_>>().concat();
     w.expect(b, &format!("get page:x{}|", keys(RECORDS_MAX)), "");
     w.expect(c, &format!("get page:x{}|", keys(RECORDS_MAX + 1)), "END|");
 }

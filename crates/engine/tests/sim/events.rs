@@ -1,0 +1,142 @@
+//! What happens to all: evictions, reloads, soft invalidations, slow flushes, connections that end.
+
+use super::*;
+
+impl Sim {
+    pub(crate) fn evict(&mut self) {
+        (0..KEYS).for_each(|n| self.visit("eviction", n));
+        self.note("eviction");
+        self.trace(|| "evicts".into());
+        let number = self.connections[self.clients.last().unwrap().connections[0]].as_ref().unwrap().number;
+        let fat = "x".repeat(3000);
+        for n in 0..400 {
+            self.w.send(number, &format!("set junk:{n} 0 0 3000 noreply|{fat}|"));
+        }
+    }
+
+    pub(crate) fn reload(&mut self) {
+        self.note("reload");
+        let owner = self.policy.owner;
+        self.policy = draw_policy(&mut self.rng, owner);
+        self.hold_max_ms = self.longest_hold();
+        self.trace(|| format!("{:?}", self.policy));
+        let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];
+        if self.unruled {
+            self.unruled = false;
+            // What was missed without a rule is known to nobody.
+            if self.promise != Promise::Nothing {
+                self.jobs.retain(|job| !job.unruled);
+            }
+        } else if self.rng.one_in(3) {
+            self.note("reload without rules");
+            self.unruled = true;
+            return self.w.set_rules(&[]);
+        }
+        self.w.set_rules(&policies);
+    }
+
+    /// All of this key is expired from now on.
+    pub(crate) fn soften(&mut self, n: usize) {
+        let second = self.second();
+        self.softs[n].push(second);
+        for number in &self.of_key[n] {
+            self.stored[*number].soften(second);
+        }
+    }
+
+    pub(crate) fn invalidate_softly(&mut self) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        let at = self.clients.last().unwrap().connections[0];
+        if !self.is_idle(at) {
+            return;
+        }
+        self.visit("md I", n);
+        self.note("soft invalidation");
+        let line = match self.rng.below(3) {
+            0 if self.names_tags => format!("md named:{n} G I|"),
+            0 | 1 if !self.names_tags => format!("md {} G I|", key(n)),
+            _ => format!("md {} I|", key(n)),
+        };
+        // Without rules only what carries the tag is concerned, and it is a miss.
+        if !self.unruled {
+            self.soften(n);
+        }
+        self.send(at, &line, Want::Line { accepted: false });
+    }
+
+    pub(crate) fn flush_slowly(&mut self) {
+        let at = self.clients.last().unwrap().connections[0];
+        if !self.is_idle(at) || self.unruled {
+            return;
+        }
+        self.note("slow flush");
+        let seconds = 1 + self.rng.below(3);
+        (0..KEYS).for_each(|n| self.version[n] += 1);
+        self.flushes.push((self.w.ms + seconds * 1000, self.version));
+        self.send(at, &format!("get @flush:{seconds}|"), Want::Flush);
+    }
+
+    pub(crate) fn close(&mut self, client: usize) {
+        let connections = &self.clients[client].connections;
+        let at = self.rng.of(connections);
+        let elastic = self.clients[client].kind == Kind::Elastic;
+        let connection = self.connections[at].take().unwrap();
+        if !connection.pending.is_empty() && self.rng.one_in(4) {
+            self.w.release(connection.number);
+        }
+        let orderly = self.rng.one_in(2);
+        let waits = self.w.waiting(connection.number) == 1 && connection.pending.len() == 1;
+        if connection.pending.is_empty() {
+            for n in 0..KEYS {
+                let lease = self.jobs.iter().any(|job| job.connection == connection.number && job.key == n);
+                if lease {
+                    self.visit(if orderly { "holder leaves" } else { "holder is gone" }, n);
+                }
+            }
+        } else {
+            *self.visits.entry(("waiter closes", KeyState::LeasedAbsent)).or_default() += 1;
+        }
+        self.trace(|| format!("{} closes, orderly: {orderly}", connection.number));
+        self.w.close(connection.number, orderly);
+        let pools = matches!(self.promise, Promise::Pools | Promise::Nothing);
+        if !pools {
+            self.jobs.retain(|job| job.connection != connection.number || job.token.is_some());
+        }
+        let keeps = elastic && self.clients[client].connections.len() > 1 && self.rng.one_in(2);
+        if keeps {
+            self.note("a pool shrinks");
+            self.clients[client].connections.retain(|own| *own != at);
+        } else {
+            self.open(at, client);
+        }
+        if pools && waits && !self.unruled && self.rng.one_in(2) {
+            self.give_up_waiting(&connection);
+        }
+    }
+
+    /// A client that does not wait any longer takes that for a miss.
+    pub(crate) fn give_up_waiting(&mut self, closed: &Connection) {
+        // It has been told of none of its keys, those that were there included.
+        let keys = closed.pending.front().map(|request| match &request.want {
+            Want::Get(keys) => keys.clone(),
+            _ => Vec::new(),
+        });
+        for key in keys.unwrap_or_default() {
+            self.note("a client gives up waiting");
+            let own = self.clients[closed.client].connections[0];
+            let connection = self.connections[own].as_ref().unwrap().number;
+            let takes = self.rng.of(&[0, 5, 30, 300, 1500]);
+            self.jobs.push(Job {
+                due_ms: self.w.ms + takes,
+                missed_ms: self.w.ms,
+                client: closed.client,
+                connection,
+                key,
+                version: self.version[key],
+                token: None,
+                softs: self.softs[key].len(),
+                unruled: false,
+            });
+        }
+    }
+}
