@@ -104,9 +104,11 @@ impl Sim {
     fn note_touch(&mut self, n: usize, value: &[u8], request: &Request) {
         let at_once = !request.held && request.sent_ms == self.w.ms;
         match (request.touches.map(|touches| touches[n]), number_of(value)) {
-            (None | Some(Touchable::No), _) | (_, None) => {}
+            (None, _) | (_, None) => {}
+            // What a held one is answered with came later.
+            (Some(Touchable::No), _) if !request.held => {}
             (Some(touchable), Some(number)) => {
-                self.touched(number, touchable == Touchable::Perhaps || !at_once);
+                self.touched(number, touchable != Touchable::Yes || !at_once);
             }
         }
     }
