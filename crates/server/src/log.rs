@@ -6,7 +6,7 @@
 //!
 //! Until [`start`] a line is written at once by its caller, with a bounded wait: a mistake in the options must
 //! be on the terminal before the process ends. From then on callers only append to a queue of bounded size
-//! ([`queue`]), and the thread `log` formats and writes ([`writer`]). [`flush`] waits for it, for a bounded time.
+//! (`queue`), and the thread `log` formats and writes (`writer`). [`flush`] waits for it, for a bounded time.
 //!
 //! # Invariants
 //! * After [`start`] no caller waits for standard error, whoever reads it or does not.

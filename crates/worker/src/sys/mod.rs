@@ -13,9 +13,9 @@
 //!    hold the allocator's lock, or any other. So until `execve` the child makes raw system calls only, on memory
 //!    prepared before: no allocation, no locks, no `std::env`, no formatting, no panics. All signals are blocked until it
 //!    has reset their handlers. Errors travel back as five bytes on a pipe.
-//! 2. [`SingleThreaded::fork`] forks a *template*, which goes on running Rust or Python in the child.
+//! 2. `SingleThreaded::fork` forks a *template*, which goes on running Rust or Python in the child.
 //!    That is sound only when no other thread existed at the fork, for the reason above. Holding a
-//!    [`SingleThreaded`] is the proof: it counts the threads of the process and the type cannot leave
+//!    `SingleThreaded` is the proof: it counts the threads of the process and the type cannot leave
 //!    its thread. A template that has started threads while loading is refused with a clear message.
 
 #![expect(unsafe_code, reason = "fork, exec, prctl and shared memory have no safe interface")]
