@@ -197,8 +197,7 @@ impl RuleState {
         });
     }
 
-    /// Per cent of the fills of the last whole minute that were dropped for misses that nobody filled, if that is more than
-    /// [`ABANDONED_PERCENT`].
+    /// Per cent of the fills of the last whole minute that were dropped for misses that nobody filled, if that is more than 10.
     pub fn abandoned_percent(&self) -> Option<u32> {
         Some(self.minute().abandoned_percent).filter(|percent| *percent > ABANDONED_PERCENT)
     }
