@@ -53,7 +53,8 @@ pub(crate) struct Pending<'k> {
     pub(crate) from: (usize, usize),
     /// It is to compute one of its keys.
     computes: bool,
-    busy: bool,
+    /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of it was sent before.
+    busy: Vec<(&'k [u8], u64)>,
     leased: Vec<LeasedKey<'k>>,
     /// Control keys, and their places in the output.
     pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
@@ -74,7 +75,13 @@ struct LeasedKey<'k> {
 impl<'k> Pending<'k> {
     #[inline]
     pub(crate) fn new(cx: &Context<'_>) -> Self {
-        Self { from: cx.out.place(), computes: false, busy: false, leased: Vec::new(), control: Vec::new() }
+        Self {
+            from: cx.out.place(),
+            computes: false,
+            busy: Vec::new(),
+            leased: Vec::new(),
+            control: Vec::new(),
+        }
     }
 
     #[inline]
@@ -82,7 +89,7 @@ impl<'k> Pending<'k> {
         match answer {
             Answer::Hit | Answer::Miss => {}
             Answer::Compute => self.computes = true,
-            Answer::Busy => self.busy = true,
+            Answer::Busy => self.busy.push((key, hash)),
             Answer::Control => self.control.push((key, cx.out.place())),
             Answer::Leased { hold_ms, hold_many_ms, hold_behind_ms, trial } => self.leased.push(LeasedKey {
                 trial,
@@ -98,7 +105,7 @@ impl<'k> Pending<'k> {
 
     #[inline]
     pub(crate) fn is_special(&self) -> bool {
-        self.busy || !self.leased.is_empty() || !self.control.is_empty()
+        !self.busy.is_empty() || !self.leased.is_empty() || !self.control.is_empty()
     }
 }
 
@@ -162,7 +169,7 @@ impl Engine {
             lock.release();
             return self.answer_control(pending, get.cas, cx);
         }
-        if pending.busy && skip == 0 {
+        if !pending.busy.is_empty() && skip == 0 {
             let _dropped = cx.out.split_off(pending.from);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             for leased in &pending.leased {
@@ -179,7 +186,7 @@ impl Engine {
         // What is there already is withheld meanwhile, and must be known if the connection ends.
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
-        if pending.computes || pending.busy || sent || too_many || many_on_trial {
+        if pending.computes || !pending.busy.is_empty() || sent || too_many || many_on_trial {
             Self::answer_leased(get, pending, lock, cx);
             if let Some(answered) = answered {
                 return Got::More(answered);
@@ -190,8 +197,11 @@ impl Engine {
         self.park_get(get, pending, lock, cx)
     }
 
-    /// Answers what others compute as misses.
+    /// Answers what others compute as misses; so what is busy, when it is too late for an error.
     fn answer_leased(get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for (key, hash) in &pending.busy {
+            lock.shard(*hash).do_not_wait(key, *hash, get.touch.is_some(), cx);
+        }
         for leased in &pending.leased {
             let shard = lock.shard(leased.hash);
             shard.do_not_wait(leased.key, leased.hash, get.touch.is_some(), cx);

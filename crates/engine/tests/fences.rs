@@ -5,7 +5,7 @@
 mod world;
 
 use cattlegrid_engine::RulesConfig;
-use cattlegrid_herd::{FillWindow, LeaseTime, Owner, Policy, RECORDS_MAX};
+use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy, RECORDS_MAX};
 use world::World;
 
 fn policy() -> Policy {
@@ -226,6 +226,29 @@ fn a_get_that_was_answered_withholds_nothing_any_more() {
     w.close(b, true);
     w.expect(writer, "delete page:1|", "DELETED|");
     w.expect(c, "set page:1 0 0 3|new|get page:1|", "STORED|VALUE page:1 0 3|new|END|");
+}
+
+#[test]
+fn a_key_that_is_busy_behind_a_part_that_was_sent_is_a_miss() {
+    for owner in [Owner::Key, Owner::Connection] {
+        let policy = Policy { owner, hold_ms: 0, on_busy: OnBusy::Error, ..policy() };
+        let mut w = World::new(&[("page:{id}", policy)]);
+        let [a, b, writer] = [(); 3].map(|()| w.connect());
+        w.expect(writer, "set other 0 0 3|xxx|", "STORED|");
+        // After an error computations are a second apart: the second one fails in the same second.
+        for _ in 0..2 {
+            let won = w.ask(a, "mg page:1 c N30|");
+            let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+            w.expect(a, &format!("md page:1 C{token} Peno|"), "HD|");
+        }
+        w.expect(b, "get page:1|", "SERVER_ERROR busy|");
+        w.expect(b, "get other page:1|", "SERVER_ERROR busy|");
+        // With the first value sent already it is too late for an error.
+        w.most = 10;
+        w.expect(b, "get other page:1|", "VALUE other 0 3|xxx|END|");
+        w.expect(writer, "delete page:1|", "NOT_FOUND|");
+        w.expect(b, "set page:1 0 0 3|old|get page:1|", "STORED|SERVER_ERROR busy|");
+    }
 }
 
 #[test]

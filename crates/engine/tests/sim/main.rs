@@ -248,6 +248,8 @@ impl Sim {
         };
         let list = [("page:{id}", policy), ("count:{id}", Policy { grace_s: 20, ..policy })];
         let mut w = World::with(&list, &config, 1 << 20, 1);
+        // Replies of several keys are sent in parts.
+        w.most = rng.of(&[usize::MAX, usize::MAX, 1]);
         // What a connection forgets is protected as a pool's is.
         if promise != Promise::OneConnection {
             w.records = rng.of(&[1, 2, 8, RECORDS_MAX]);
@@ -446,6 +448,8 @@ impl Sim {
                 self.store(at, n, self.version[n], 0, Verb::Cas(1), None);
             }
             0 => self.store(at, n, self.version[n], 0, Verb::Replace, None),
+            // Without rules what is appended to is no old value any more, as in memcached.
+            1 if self.unruled && self.promise != Promise::Nothing => {}
             1 => self.send(at, &format!("append {k} 0 0 1|x|"), Want::Line { accepted: false }),
             2 => self.send(at, &format!("incr {k} 1|"), Want::Line { accepted: false }),
             3 => self.touch(at, n),

@@ -29,6 +29,8 @@ pub(crate) struct World {
     ticked: u64,
     /// Misses that a connection remembers.
     pub(crate) records: usize,
+    /// Bytes of a get's reply after which it is sent in parts.
+    pub(crate) most: usize,
     config: RulesConfig,
     counters: Counters,
     connections: BTreeMap<u64, Connection>,
@@ -160,6 +162,7 @@ impl World {
             ms: 10_000,
             ticked: 10,
             records: RECORDS_MAX,
+            most: usize::MAX,
             config: config.clone(),
             counters: Counters::default(),
             connections: BTreeMap::new(),
@@ -231,6 +234,7 @@ impl World {
         connection.requests += 1;
         self.touches += u64::from(matches!(request, Request::Touch(touch) if !touch.key.starts_with(b"@")));
         let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
+        let mut connection_sent = Vec::new();
         let mut cx = Context {
             now,
             ticket: Ticket { connection: number, request: connection.requests },
@@ -244,16 +248,24 @@ impl World {
         let hash = self.engine.hash(request).unwrap();
         let mut lock = self.engine.shard_lock();
         let parked = if let Request::Get(get) = request {
-            match self.engine.get(get, hash, 0, usize::MAX, &mut lock, &mut cx) {
-                Got::Done => None,
-                Got::Parked(parked) => Some(parked),
-                Got::More(_) => unreachable!("there is no limit"),
+            let mut skip = 0;
+            loop {
+                match self.engine.get(get, hash, skip, self.most, &mut lock, &mut cx) {
+                    Got::Done => break None,
+                    Got::Parked(parked) => break Some(parked),
+                    Got::More(answered) => {
+                        skip = answered;
+                        let sent = std::mem::take(cx.out);
+                        connection_sent.push(Reply::Ready(sent.bytes));
+                    }
+                }
             }
         } else {
             self.engine.execute(request, hash, &mut lock, &mut cx)
         };
         drop(lock);
         assert!(out.huge.is_empty(), "values are small here");
+        connection.queue.extend(connection_sent);
         match parked {
             Some(parked) => connection.queue.push_back(Reply::Waits(parked)),
             None => connection.queue.push_back(Reply::Ready(out.bytes)),
