@@ -219,20 +219,16 @@ impl Herd {
     /// The holder gives up, with a text or without. Returns what those are told who asked for the lease.
     /// False: the token is not the lease's.
     pub fn failed(&mut self, hash: u64, token: u64, text: &[u8], cx: &mut Cx<'_>) -> bool {
-        let Some(lease) = self.leases.get(&hash).filter(|lease| lease.token == token) else {
+        let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == token) else {
             return false;
         };
         let rule = Arc::clone(&lease.rule);
-        // Its miss will not be filled.
-        self.use_token(hash, token, cx.now_ms);
         count(&rule.counters().failures);
         let text: Arc<[u8]> = text.into();
         let mut told = Vec::new();
-        if let Some(lease) = self.leases.get_mut(&hash) {
-            let queue = &mut lease.queue;
-            while let Some(waiter) = self.waiters.pop_if(queue, usize::MAX, |waiter| waiter.explicit) {
-                told.push(waiter);
-            }
+        // Its miss stays recorded: its value may have been stored through another connection, and have been counted off.
+        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, |waiter| waiter.explicit) {
+            told.push(waiter);
         }
         for waiter in told {
             rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));

@@ -362,7 +362,8 @@ impl World {
         let soft = number.filter(|number| *number < events.soft.max(self.soft_floor)).map(|_| events.soft);
         if number.is_some() {
             self.count_off(connection, hash, token);
-            if sure.is_none() && token.is_none() {
+            // One that was answered in the moment in which it was given the lease may have been told of it twice.
+            if sure.is_none() {
                 self.doubt(hash);
             }
         }
