@@ -2,7 +2,8 @@
 //!
 //! An entry says what the clock showed at a time; numbers above it were given out then or later. One entry a second is
 //! noted at most. When the table is full, the entry goes that is missed least: the gap it leaves is the shortest for its age.
-//! So the time of an old number is known more coarsely, to a share of its age that hardly grows (0.4 % after four months).
+//! So the time of an old number is known more coarsely, to a share of its age that hardly grows: about the logarithm of the age
+//! in seconds by the number of entries, 0.4 % after four months by that formula.
 //!
 //! # Invariants
 //! * The time told is never later than the true one. What was given out before the first entry is as old as the server.
