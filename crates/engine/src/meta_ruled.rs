@@ -13,6 +13,7 @@ use crate::meta::{meta_get_miss, status_line};
 use crate::park::{Form, Parked, is_explicit, lease_reply, meta_line};
 use crate::rules::Change;
 use crate::shard::{Context, Flow, Shard};
+use crate::waiting::TRIAL_MS;
 
 /// What the `P` flag says: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, with commas between them. What is not understood
 /// is advice not taken.
@@ -149,10 +150,7 @@ impl Shard {
                 }
                 Flow::Replied
             }
-            miss @ (Role::Miss(_) | Role::Trial) => {
-                if let Role::Trial = miss {
-                    self.record_miss(hash, rule, cx);
-                }
+            Role::Miss(_) => {
                 count_miss(touches, cx);
                 if explicit {
                     lease_reply(meta, None, None, cx.out);
@@ -185,7 +183,10 @@ impl Shard {
                 lease_reply(meta, None, None, cx.out);
                 Flow::Replied
             }
-            Role::Leased => self.meta_wait(meta, &asked, policy.hold_behind_ms, cx),
+            waits @ (Role::Leased | Role::Trial) => {
+                let trial = matches!(waits, Role::Trial);
+                self.meta_wait(meta, &asked, policy.hold_behind_ms, trial, cx)
+            }
         }
     }
 
@@ -209,20 +210,17 @@ impl Shard {
         meta: &Meta<'_>,
         asked: &Asked<'_>,
         hold_behind_ms: u32,
+        trial: bool,
         cx: &mut Context<'_>,
     ) -> Flow {
         let touches = meta.set.has(b'T');
         match self.wait(asked, 0, touches.then_some(meta.set.exptime), cx) {
             Waited::Waits(_) => {
-                let deadline = cx.now.ms + u64::from(asked.hold_ms);
+                let full = cx.now.ms + u64::from(asked.hold_ms);
+                let deadline = if trial { full.min(cx.now.ms + u64::from(TRIAL_MS)) } else { full };
                 let form = Form::Meta { line: meta_line(meta), outcome: None };
-                Flow::Parked(Box::new(Parked::new(
-                    cx.ticket.request,
-                    deadline,
-                    hold_behind_ms,
-                    touches,
-                    form,
-                )))
+                let parked = Parked::new(cx.ticket.request, deadline, hold_behind_ms, touches, form);
+                Flow::Parked(Box::new(parked.on_trial(trial.then_some(full))))
             }
             Waited::Miss(_) => {
                 count_miss(touches, cx);

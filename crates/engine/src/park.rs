@@ -168,8 +168,8 @@ impl Parked {
     }
 
     /// Its time is up: goes on if it was on trial and its connection is shared.
-    pub(crate) fn go_on(&mut self, session: &Session) -> bool {
-        let full_ms = self.full_ms.take().filter(|_| session.caller().is_pipelined());
+    pub(crate) fn go_on(&mut self, session: &mut Session) -> bool {
+        let full_ms = self.full_ms.take().filter(|_| session.shares(self.request));
         if let Some(full_ms) = full_ms {
             self.deadline_ms = full_ms;
         }

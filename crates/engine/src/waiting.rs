@@ -115,7 +115,7 @@ const KEYS_HELD_MAX: usize = 1024;
 const UNTRUE_MAX: usize = 8;
 /// How long a connection that computes a key and asks for it again waits for something else to be sent on it, in
 /// milliseconds.
-const TRIAL_MS: u32 = 10;
+pub(crate) const TRIAL_MS: u32 = 10;
 /// Least time between two looks for leases that a flush or a bump revokes, in milliseconds.
 const REVOKE_EVERY_MS: u64 = 10;
 

@@ -103,8 +103,8 @@ pub struct Caller {
     worker: usize,
     token: u64,
     peer: Arc<Peer>,
-    /// It ever had two commands under way: its commands are read while one of its gets is held.
-    pipelined: AtomicBool,
+    /// Its client has sent something while one of its gets was held.
+    sends_while_held: AtomicBool,
     /// The request whose reply is the next to leave and waits; 0: none.
     front: AtomicU64,
     /// Leases it holds.
@@ -114,8 +114,8 @@ pub struct Caller {
 impl Caller {
     /// Connection `number` (never reused, above 0), served by `worker`, which knows it as `token`.
     pub fn new(number: u64, worker: usize, token: u64, peer: Arc<Peer>) -> Self {
-        let (pipelined, front, leases) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU32::new(0));
-        Self { number, worker, token, peer, pipelined, front, leases }
+        let (front, leases) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { number, worker, token, peer, sends_while_held: AtomicBool::new(false), front, leases }
     }
 
     /// Its number.
@@ -138,13 +138,14 @@ impl Caller {
         &self.peer
     }
 
-    /// Whether it ever had two commands under way.
-    pub fn is_pipelined(&self) -> bool {
-        self.pipelined.load(Ordering::Relaxed)
+    /// Whether its client has ever sent something while one of its gets was held: then it can send the value of a
+    /// computation while it is held, too.
+    pub fn sends_while_held(&self) -> bool {
+        self.sends_while_held.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_pipelined(&self) {
-        self.pipelined.store(true, Ordering::Relaxed);
+    pub(crate) fn set_sends_while_held(&self) {
+        self.sends_while_held.store(true, Ordering::Relaxed);
     }
 
     /// The request whose reply is the next to leave and waits; 0: none waits.

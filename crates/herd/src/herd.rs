@@ -149,9 +149,9 @@ impl Herd {
                     }
                     return match ask.found {
                         Kind::Stale | Kind::Early => Role::Old,
-                        Kind::Absent if session.caller().is_pipelined() => Role::Leased,
+                        Kind::Absent if session.caller().sends_while_held() => Role::Leased,
                         // Several may share the connection, each waiting for a reply of its own before it sends more.
-                        Kind::Absent if !lease.tried && ask.hold_ms > 0 => {
+                        Kind::Absent if ask.hold_ms > 0 && (!lease.tried || session.waits_for(ask.hash)) => {
                             lease.tried = true;
                             Role::Trial
                         }
@@ -274,7 +274,7 @@ impl Herd {
             return self.send_away(ask, cx);
         };
         let last = session.caller().peer().needs_free();
-        let trial = lease.holder.is(session.caller().number()) && !session.caller().is_pipelined();
+        let trial = lease.holder.is(session.caller().number()) && !session.caller().sends_while_held();
         let refused: Option<&AtomicU64> = if ask.hold_ms == 0 {
             Some(&counters.busy_no_hold)
         } else if !hold.room {

@@ -95,20 +95,34 @@ impl Session {
         self.caller.front() != 0
     }
 
-    /// Two commands were under way at once.
-    pub fn set_pipelined(&mut self) {
-        if self.caller.is_pipelined() {
+    /// A new command has arrived while a get of this connection was held. What arrived in the same receive as the held get,
+    /// or is the rest of what did, is no evidence: its client may have sent all of it before it began to wait.
+    pub fn set_sends_while_held(&mut self) {
+        if self.caller.sends_while_held() {
             return;
         }
-        self.caller.set_pipelined();
+        self.caller.set_sends_while_held();
         if std::mem::take(&mut self.counted) {
             self.caller.peer().give_free();
         }
     }
 
+    /// Whether a request that waits on trial may go on waiting: its connection is shared, and not the last free one of a peer
+    /// that computes.
+    pub fn shares(&mut self, request: u64) -> bool {
+        self.caller.sends_while_held()
+            || self.waits.iter().any(|wait| wait.request != request)
+                && self.take_free(self.caller.peer().needs_free())
+    }
+
     /// Keys it waits for.
     pub fn waits(&self) -> &[Wait] {
         &self.waits
+    }
+
+    /// Whether it waits for this key.
+    pub(crate) fn waits_for(&self, hash: u64) -> bool {
+        self.waits.iter().any(|wait| wait.hash == hash)
     }
 
     /// Its outstanding misses.
@@ -123,7 +137,7 @@ impl Session {
 
     /// Whether it can be held: takes one of its peer's free connections. `last`: its peer must keep one.
     pub(crate) fn take_free(&mut self, last: bool) -> bool {
-        if self.caller.is_pipelined() {
+        if self.caller.sends_while_held() {
             return true;
         }
         if self.counted {

@@ -246,6 +246,7 @@ impl Connection {
             self.look_for_hang_up();
             return Received::Nothing;
         }
+        let at_a_command = self.is_at_a_command();
         let received = if self.tls.is_some() {
             self.receive_tls(room, caps, counters)
         } else if self.input.is_empty() {
@@ -262,6 +263,10 @@ impl Connection {
             }
             Ok(n) => {
                 counters.bytes_read.add(n as u64);
+                // Over TLS a record may have arrived in part.
+                if self.is_held() && at_a_command && (self.tls.is_none() || !self.input.is_empty()) {
+                    self.session.set_sends_while_held();
+                }
                 if self.tls.is_some() || !self.input.is_empty() { Received::Own } else { Received::Shared(n) }
             }
             Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,

@@ -214,16 +214,16 @@ impl World {
     pub(crate) fn send_bytes(&mut self, number: u64, input: &[u8]) {
         let limits = Limits { max_item_bytes: 8 << 20, extensions: true, ..Limits::default() };
         let mut rest = input;
+        let connection = self.connections.get_mut(&number).unwrap();
+        if !connection.queue.is_empty() {
+            connection.session.set_sends_while_held();
+        }
         while !rest.is_empty() {
             let (request, used) = match parse(rest, &limits) {
                 Parsed::Complete { request, used } => (request, used),
                 other => panic!("{:?}: {other:?}", rest.escape_ascii().to_string()),
             };
             rest = &rest[used..];
-            let connection = self.connections.get_mut(&number).unwrap();
-            if !rest.is_empty() || !connection.queue.is_empty() {
-                connection.session.set_pipelined();
-            }
             self.execute(number, &request);
         }
     }

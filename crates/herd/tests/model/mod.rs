@@ -189,7 +189,7 @@ impl World {
             22 => self.withdraw_last(connection),
             _ => match draw.below(4) {
                 0 if self.conns[&connection].session.waits().len() > 1 => {
-                    self.conns.get_mut(&connection).expect("picked").session.set_pipelined();
+                    self.conns.get_mut(&connection).expect("picked").session.set_sends_while_held();
                 }
                 1 => {
                     let rule = &mut self.rules[draw.below(2)];
@@ -224,9 +224,9 @@ impl World {
         let conn = self.conns.get_mut(&connection).expect("picked");
         conn.requests += 1;
         let request = conn.requests;
-        if !conn.session.waits().is_empty() {
-            // It sends while it waits.
-            conn.session.set_pipelined();
+        if !conn.session.waits().is_empty() && !draw.once_in(3) {
+            // It sends while it waits, and not in the packet of the get that waits.
+            conn.session.set_sends_while_held();
         }
         let how = how(draw);
         let found = draw.choose(&[Kind::Absent, Kind::Absent, Kind::Absent, Kind::Stale, Kind::Early]);

@@ -103,9 +103,6 @@ impl Connection {
                     break;
                 }
                 Parsed::Complete { request, used: bytes } => {
-                    if held || commands == 1 && bytes < rest.len() {
-                        self.session.set_pipelined();
-                    }
                     if held && held::is_barrier(&request) {
                         self.replies.set_blocked(true);
                         break;

@@ -20,6 +20,11 @@ impl Connection {
         self.closing.is_some() || self.replies.is_full(self.requests, self.read_ahead, self.read_ahead_bytes)
     }
 
+    /// What arrives next begins a command: nothing of an earlier receive is left over or incomplete.
+    pub(super) fn is_at_a_command(&self) -> bool {
+        self.input.is_empty() && self.swallow == 0 && self.upload.is_none()
+    }
+
     /// When a request has waited long enough, in milliseconds.
     pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
         self.replies.next_deadline_ms()
