@@ -37,6 +37,10 @@ pub struct RulesConfig {
 pub struct HerdUsage {
     /// Leases.
     pub leases: usize,
+    /// Deadlines that are kept for them.
+    pub deadlines: usize,
+    /// Bytes of the tables of leases, and of what those that have ended leave: an upper estimate.
+    pub leases_bytes: usize,
     /// Keys with outstanding misses.
     pub outstanding: usize,
     /// Slots that stand for misses that found no room.
@@ -434,6 +438,8 @@ impl Engine {
         for number in 0..self.shard_count() {
             if let Some(herd) = &mut self.lock(number).herd {
                 usage.leases += herd.len();
+                usage.deadlines += herd.deadlines();
+                usage.leases_bytes += herd.leases_bytes();
                 usage.outstanding += herd.ledger.outstanding(now_ms);
                 usage.slots_in_loss += herd.ledger.slots_in_loss(now_ms);
                 usage.fence_slots += herd.fence.slots();

@@ -3,11 +3,10 @@
 //! # Invariants (walked by [`Herd::verify`])
 //! * A key has one lease at most; each waiter is in the queue of one lease.
 //! * A lease has a holder, or waits for a slot of its rule and has waiters.
-//! * Each lease's deadline is in the heap of deadlines.
+//! * The deadlines are those of the leases that have a holder, and no others.
 
-use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -28,10 +27,11 @@ mod end;
 /// A shard's herd. See the module's text.
 #[derive(Debug)]
 pub struct Herd {
-    leases: HashMap<u64, Lease, BuildIdentity>,
+    /// Boxed: the places that a table keeps free are small.
+    leases: HashMap<u64, Box<Lease>, BuildIdentity>,
     waiters: Waiters,
     /// (milliseconds, key's hash, token)
-    deadlines: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    deadlines: BTreeSet<(u64, u64, u64)>,
     passes: PassList,
     /// Tokens of leases that ended unfilled.
     ended: HashMap<u64, Ended, BuildIdentity>,
@@ -83,7 +83,7 @@ impl Herd {
         Self {
             leases: HashMap::with_hasher(BuildIdentity),
             waiters: Waiters::default(),
-            deadlines: BinaryHeap::new(),
+            deadlines: BTreeSet::new(),
             passes: PassList::new(leases),
             ended: HashMap::with_hasher(BuildIdentity),
             ended_order: VecDeque::new(),
@@ -248,9 +248,9 @@ impl Herd {
             tags: ask.tags.into(),
             hint: ask.hint.map(Into::into),
         };
-        self.leases.insert(ask.hash, lease);
+        self.leases.insert(ask.hash, Box::new(lease));
         if !queued {
-            self.deadlines.push(Reverse((deadline_ms, ask.hash, token)));
+            self.deadlines.insert((deadline_ms, ask.hash, token));
         }
     }
 
@@ -482,6 +482,24 @@ impl Herd {
         self.waiters.bytes()
     }
 
+    /// Deadlines that are kept: one for each lease that has a holder.
+    pub fn deadlines(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// Bytes of all that leases leave or need but for their keys, tags and hints: leases, deadlines, keys let pass, tokens of
+    /// leases that have ended. An upper estimate.
+    pub fn leases_bytes(&self) -> usize {
+        // A table has a byte of its own for each place; a node of a tree is half full at worst.
+        let table = |places: usize, bytes: usize| places * (bytes + 1) * 8 / 7;
+        table(self.leases.capacity(), size_of::<(u64, Box<Lease>)>())
+            + self.leases.len() * size_of::<Lease>()
+            + self.deadlines.len() * 2 * size_of::<(u64, u64, u64)>()
+            + self.passes.bytes()
+            + table(self.ended.capacity(), size_of::<(u64, Ended)>())
+            + self.ended_order.capacity() * size_of::<u64>()
+    }
+
     /// Calls `each` for all leases.
     pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
         for lease in self.leases.values() {
@@ -499,7 +517,7 @@ impl Herd {
     /// # Panics
     /// Where an invariant does not hold.
     pub fn verify(&self) {
-        let mut waiting = 0;
+        let (mut waiting, mut computing) = (0, 0);
         for (hash, lease) in &self.leases {
             let queued = self.waiters.iter(&lease.queue).count();
             assert_eq!(queued, lease.queue.len() as usize, "a queue's length is right");
@@ -509,11 +527,12 @@ impl Herd {
                 assert!(lease.begun.is_none(), "a lease without a holder does not compute");
             } else {
                 assert!(lease.begun.is_some(), "a holder computes");
-                let found =
-                    self.deadlines.iter().any(|Reverse(d)| *d == (lease.deadline_ms, *hash, lease.token));
-                assert!(found, "a lease has a deadline");
+                let deadline = (lease.deadline_ms, *hash, lease.token);
+                assert!(self.deadlines.contains(&deadline), "a lease has a deadline");
+                computing += 1;
             }
         }
+        assert_eq!(computing, self.deadlines.len(), "deadlines of leases that have ended");
         assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
         assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
     }

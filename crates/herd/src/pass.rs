@@ -80,6 +80,11 @@ impl PassList {
         self.keys.remove(&hash);
     }
 
+    /// Bytes of memory, an upper estimate.
+    pub(crate) fn bytes(&self) -> usize {
+        self.keys.capacity() * (size_of::<(u64, Troubled)>() + 1) * 8 / 7
+    }
+
     fn key(&mut self, hash: u64, now_ms: u64) -> Option<&mut Troubled> {
         if self.keys.len() >= self.most && !self.keys.contains_key(&hash) {
             self.keys.retain(|_, key| key.used_ms + 2 * PASS_MAX_MS > now_ms);

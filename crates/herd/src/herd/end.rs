@@ -1,7 +1,6 @@
 //! How a lease ends, or passes on to who has waited longest: its value comes, its holder gives up, goes or is late, its key
 //! is invalidated.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -18,7 +17,8 @@ impl Herd {
     /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
     pub fn admit(&mut self, admitted: &Admitted, cx: &mut Cx<'_>) {
         self.drop_if_deserted(admitted.hash);
-        let waits = |lease: &Lease| lease.token == admitted.token && matches!(lease.holder, Holder::Queued);
+        let waits =
+            |lease: &Box<Lease>| lease.token == admitted.token && matches!(lease.holder, Holder::Queued);
         if self.leases.get(&admitted.hash).is_some_and(waits) {
             self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, cx);
         } else {
@@ -58,12 +58,13 @@ impl Herd {
         lease.reentries = 0;
         lease.tried = false;
         lease.join(cx.now_ms);
+        self.deadlines.remove(&(lease.deadline_ms, hash, old_token));
         lease.deadline_ms = cx.now_ms + u64::from(lease_ms(how, &rule));
         // The old holder may be at it still: what this one takes is no measure.
         if let Some(begun) = lease.begun.replace(rule.begin(cx.now_ms)) {
             rule.end(&begun, false, None, cx.now_ms);
         }
-        self.deadlines.push(Reverse((lease.deadline_ms, hash, token)));
+        self.deadlines.insert((lease.deadline_ms, hash, token));
         let hint = lease.hint.clone();
         count(cause(rule.counters()));
         rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
@@ -75,6 +76,7 @@ impl Herd {
     /// Removes a lease. Who still waits is the caller's to take before.
     fn end(&mut self, hash: u64, filled: bool, cx: &mut Cx<'_>) {
         let Some(lease) = self.leases.remove(&hash) else { return };
+        self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
         debug_assert_eq!(lease.queue.len(), 0, "nobody is left behind");
         if let Some(begun) = &lease.begun {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
@@ -261,26 +263,19 @@ impl Herd {
         }
         let deadline = cx.now_ms + u64::from(lease.rule.policy().close_grace_ms);
         lease.closing = true;
+        self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
         lease.deadline_ms = lease.deadline_ms.min(deadline);
-        self.deadlines.push(Reverse((lease.deadline_ms, hash, lease.token)));
+        self.deadlines.insert((lease.deadline_ms, hash, lease.token));
     }
 
     /// When the next lease's time is up, in milliseconds since the start.
-    pub fn next_deadline_ms(&mut self) -> Option<u64> {
-        while let Some(Reverse((ms, hash, token))) = self.deadlines.peek().copied() {
-            if self.leases.get(&hash).is_some_and(|l| l.token == token && l.deadline_ms == ms) {
-                return Some(ms);
-            }
-            self.deadlines.pop();
-        }
-        None
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.deadlines.first().map(|(ms, ..)| *ms)
     }
 
     /// Ends leases whose time is up.
     pub fn handle_timeouts(&mut self, cx: &mut Cx<'_>) {
-        while let Some(ms) = self.next_deadline_ms().filter(|ms| *ms <= cx.now_ms) {
-            let Some(Reverse((_, hash, _))) = self.deadlines.pop() else { return };
-            debug_assert!(ms <= cx.now_ms);
+        while let Some((_, hash, _)) = self.deadlines.first().copied().filter(|(ms, ..)| *ms <= cx.now_ms) {
             self.time_is_up(hash, cx);
         }
     }
