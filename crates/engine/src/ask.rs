@@ -153,7 +153,8 @@ impl Shard {
         };
         let expired = Some(item.expiry()).filter(|expiry| *expiry != NEVER && *expiry <= now.second);
         let over = expired.into_iter().chain(softened).min();
-        let Some(rule) = rule else {
+        // Without leases nobody refreshes: what is marked stale is a value, as in memcached.
+        let Some(rule) = rule.filter(|rule| rule.policy().leases) else {
             return if over.is_some() { Standing::Absent } else { Standing::Fresh };
         };
         let edited = marks.has(Marks::EDITED);

@@ -11,6 +11,7 @@ use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, Value}
 use cattlegrid_tags::{TagList, Validity};
 
 use crate::ask::Standing;
+use crate::meta::is_stub;
 use crate::park::{Delivered, DeliveredValue, Outcome as WaitOutcome, Wake};
 use crate::shard::{Context, Shard};
 use crate::store_cmd::{Mode, Outcome, Write};
@@ -131,11 +132,17 @@ impl Shard {
         let Some(herd) = &mut self.herd else { return Fill::No };
         match write.mode {
             Mode::Cas if write.takes_token => {
-                let is_items = fresh.is_some_and(|fresh| self.store.item(fresh).cas() == write.compare);
-                if !is_items && herd.knows_token(write.hash, write.compare, cx.now.ms) {
-                    return Fill::ByToken(write.compare);
+                let own = fresh.filter(|fresh| self.store.item(*fresh).cas() == write.compare);
+                match own {
+                    // The stub was made at the miss.
+                    Some(own) if !ruled.state.policy().leases && is_stub(&self.store.item(own)) => {
+                        Fill::Of(self.store.item(own).stamp())
+                    }
+                    None if herd.knows_token(write.hash, write.compare, cx.now.ms) => {
+                        Fill::ByToken(write.compare)
+                    }
+                    _ => Fill::No,
                 }
-                Fill::No
             }
             Mode::Set | Mode::Add => {
                 let own = cx.session.oldest(write.hash, cx.now.ms);
@@ -180,6 +187,11 @@ impl Shard {
             ruled.state.count_dropped(self.cause_of_drop(write.hash, fill, hard, ruled, cx));
             self.consume(write.hash, fill, cx);
             self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.dropped(write.hash, by, herd_cx));
+            let unleased = found.filter(|_| !ruled.state.policy().leases);
+            if let Some(stub) = unleased.filter(|found| is_stub(&self.store.item(*found))) {
+                // Nobody else comes to fill it: the next one wins again.
+                self.store.remove(write.hash, stub);
+            }
             return match (write.mode, found) {
                 (Mode::Cas, Some(_)) => Outcome::Exists,
                 (Mode::Cas, None) => Outcome::NotFound,

@@ -16,16 +16,24 @@ impl Shard {
         let touches = flags.has(b'T');
         let mut created = false;
         let lookup = self.lookup(hash, key, cx);
-        if self.herd.is_some()
-            && self.may_be_ruled(meta, lookup, cx)
-            && let Some(ruled) = self.rule_of(key)
-        {
-            return self.meta_get_ruled(meta, hash, lookup, &ruled, cx);
+        // Under a rule without leases everything is as in memcached; but misses are recorded, and stubs have the rule's tags.
+        let mut unleased = None;
+        if self.herd.is_some() && self.may_be_ruled(meta, lookup, cx) {
+            match self.rule_of(key) {
+                Some(ruled) if ruled.state.policy().leases => {
+                    return self.meta_get_ruled(meta, hash, lookup, &ruled, cx);
+                }
+                ruled => unleased = ruled,
+            }
+        } else if self.herd.is_some() && self.is_won(lookup) {
+            unleased = self.rule_of(key).filter(|ruled| !ruled.state.policy().leases);
         }
+        let negative = unleased.is_some() && self.is_negative(lookup);
         let mut found = self.find(hash, key, cx);
-        if found.is_none() && flags.has(b'N') {
+        if found.is_none() && flags.has(b'N') && !negative {
             let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
-            let stub = Attributes { accessed: cx.now.second, cas, stamp, ..Attributes::default() };
+            let tags = unleased.as_ref().map_or(&[][..], |ruled| ruled.tags.hashes());
+            let stub = Attributes { accessed: cx.now.second, cas, stamp, tags, ..Attributes::default() };
             if self.store.put(hash, key, &stub, NewValue::Inline([&[], &[]])).is_err() {
                 return self.no_room(key.len() + 64, false, cx);
             }
@@ -38,6 +46,9 @@ impl Shard {
             cx.counters.cmd_touch.add(1);
         }
         let Some(found) = found else {
+            if let Some(ruled) = &unleased {
+                self.record_miss(hash, &ruled.state, cx);
+            }
             meta_get_miss(meta, lookup, touches, cx);
             return Flow::Replied;
         };
@@ -48,10 +59,24 @@ impl Shard {
         } else {
             cx.counters.get_hits.add(1);
         }
-        self.meta_get_hit(meta, hash, found, created, cx);
+        let computes = self.meta_get_hit(meta, hash, found, created, cx);
+        if let Some(ruled) = unleased.filter(|_| computes) {
+            self.record_miss(hash, &ruled.state, cx);
+        }
         Flow::Replied
     }
 
+    /// Somebody was told to recompute the item.
+    fn is_won(&self, lookup: Lookup) -> bool {
+        matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::WON))
+    }
+
+    fn is_negative(&self, lookup: Lookup) -> bool {
+        matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::NEGATIVE))
+    }
+
+    /// Answers a hit. True: it is none to who asked, who may compute the value, whether told to (`W`) or not (`Z` without
+    /// a value).
     fn meta_get_hit(
         &mut self,
         meta: &Meta<'_>,
@@ -59,7 +84,7 @@ impl Shard {
         found: Found,
         created: bool,
         cx: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let flags = &meta.set;
         let item = self.store.item(found);
         let (marks, size) = (item.marks(), item.value_len());
@@ -94,6 +119,7 @@ impl Shard {
             self.store.count_read(found);
         }
         cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "found", size });
+        won || marks.has(Marks::WON) && size == 0
     }
 
     /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that the
@@ -436,6 +462,11 @@ fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Fl
 
 /// A negative answer without a time to live would hide the key for ever.
 const NEGATIVE_NEEDS_TTL: &str = "CLIENT_ERROR negative answer needs a TTL";
+
+/// What `N` makes on a miss, while who won it has not filled it yet.
+pub(crate) fn is_stub(item: &Item<'_>) -> bool {
+    item.value_len() == 0 && item.marks().has(Marks::WON) && !item.marks().has(Marks::STALE)
+}
 
 /// ` exp= la= cas= fetch= cls= size=` of an item, as `me` shows it.
 fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: crate::time::Now) {

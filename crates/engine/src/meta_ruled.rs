@@ -80,7 +80,7 @@ impl Shard {
         self.rolling || !item.is_plain(cx.now.second) || recache_due(meta, item.expiry(), cx)
     }
 
-    /// `mg` of a key under a rule that is absent, old, due for a refresh or a negative answer.
+    /// `mg` of a key under a rule with leases that is absent, old, due for a refresh or a negative answer.
     #[cold]
     pub(crate) fn meta_get_ruled(
         &mut self,
@@ -115,16 +115,6 @@ impl Shard {
             (Standing::Absent | Standing::Fresh, _) => Kind::Absent,
         };
         let policy = *rule.policy();
-        if !policy.leases {
-            self.record_miss(hash, rule, cx);
-            if explicit && kind == Kind::Absent {
-                // Nobody keeps count of who computes: everybody may.
-                lease_reply(meta, None, None, cx.out);
-            } else {
-                meta_get_miss(meta, lookup, touches, cx);
-            }
-            return Flow::Replied;
-        }
         let advice = Advice::of(meta);
         let how = if explicit { advice.how(meta) } else { How::Plain };
         let asked = Asked {
