@@ -78,6 +78,27 @@ CASES = [
     ("30 days are relative", b"set K 0 2592000 1\r\nx\r\nget K\r\n", b"STORED\r\nVALUE K 0 1\r\nx\r\nEND\r\n", None),
     ("more is a time that has passed", b"set K 0 2592001 1\r\nx\r\nget K\r\n", b"STORED\r\nEND\r\n", None),
     ("a time to come", b"set K 0 2000000000 1\r\nx\r\nget K\r\n", b"STORED\r\nVALUE K 0 1\r\nx\r\nEND\r\n", None),
+    ("an exptime of a store has its lower 32 bits", b"set K 0 4294967295 1\r\nx\r\nget K\r\n", b"STORED\r\nEND\r\n", None),
+    ("2^31 is negative", b"set K 0 2147483648 1\r\nx\r\nget K\r\n", b"STORED\r\nEND\r\n", None),
+    ("2^32 is never", b"set K 0 4294967296 1\r\nx\r\nmg K t\r\n", b"STORED\r\nHD t-1\r\n", None),
+    ("2^63 is none", b"set K 0 9223372036854775808 1\r\nx\r\nget K\r\n", BAD + b"VALUE K 0 3\r\nold\r\nEND\r\n",
+     BAD + b"ERROR\r\nVALUE K 0 3\r\nold\r\nEND\r\n"),
+    ("touch and gat want 32 bits", b"touch K 2147483648\r\ngat 4294967295 K\r\nget K\r\n",
+     b"CLIENT_ERROR invalid exptime argument\r\n" * 2 + b"VALUE K 0 3\r\nold\r\nEND\r\n", b"TOUCHED\r\nEND\r\nEND\r\n"),
+    ("so do meta commands", b"mg K T2147483648\r\nmg K N4294967295\r\nms K 1 T4294967295\r\nx\r\nget K\r\n",
+     b"CLIENT_ERROR bad token in command line format\r\n" * 3 + b"VALUE K 0 3\r\nold\r\nEND\r\n",
+     b"HD\r\nHD W\r\nHD\r\nEND\r\n"),
+    ("a negated number of 64 bits", b"set K -18446744073709551615 0 1\r\n7\r\nincr K -9223372036854775809\r\nmg K f\r\n",
+     b"STORED\r\n9223372036854775814\r\nHD f1\r\n", None),
+    ("memory limits that cannot be", b"cache_memlimit 7\r\ncache_memlimit 1000000001\r\ncache_memlimit 4294967296\r\n",
+     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\nMEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\nERROR\r\n",
+     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\nMEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
+     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"),
+    ("pauses of the crawler", b"lru_crawler sleep 1000000\r\nlru_crawler sleep 1000001\r\nlru_crawler sleep -1\r\nlru_crawler tocrawl 4294967295\r\n",
+     b"OK\r\nCLIENT_ERROR sleep must be one second or less\r\n" + BAD + b"OK\r\n", None),
+    ("classes of slabs", b"slabs reassign 60 1\r\nslabs reassign 1 1\r\nslabs reassign 1 2147483648\r\n",
+     b"BADCLASS invalid src or dst class id\r\nSAME src and dst class are identical\r\n" + BAD,
+     b"BADCLASS invalid src or dst class id\r\nSAME src and dst class are identical\r\nBADCLASS invalid src or dst class id\r\n"),
 ]
 
 

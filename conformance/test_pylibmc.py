@@ -114,6 +114,15 @@ def test_cas(plain, key):
         plain.cas(key, "x", token)
 
 
+def test_negative_time(client, plain, key):
+    """libmemcached sends -1 as 4294967295, which memcached takes for -1: Django's `timeout=0`."""
+    assert client.set(key, "old")
+    assert client.set(key, "v", time=-1)
+    assert client.get(key) is None
+    assert client.add(key, "v", time=-1)
+    assert plain.get(key) is None
+
+
 def test_touch_and_expiry(plain, key):
     plain.set(key + "a", "v", time=1)
     plain.set(key + "b", "v", time=1)

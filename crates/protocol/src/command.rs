@@ -84,7 +84,8 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// Client flags.
     pub flags: u32,
-    /// As sent: 0 never, negative already expired, up to 30 days relative, above that a Unix time.
+    /// 0 never, negative already expired, up to 30 days relative, above that a Unix time. The lower 32 bits of
+    /// what was sent.
     pub exptime: i64,
     /// The data block without its CRLF.
     pub data: &'a [u8],
@@ -110,7 +111,7 @@ pub struct Arith<'a> {
 pub struct Touch<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
-    /// As in [`Store::exptime`].
+    /// As in [`Store::exptime`], but 32 bits as sent.
     pub exptime: i64,
     /// No reply wanted.
     pub noreply: bool,

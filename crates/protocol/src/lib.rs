@@ -21,4 +21,5 @@ mod text;
 mod words;
 
 pub use command::*;
+pub use number::{strict_i32, strict_u32};
 pub use parse::{BINARY_MAGIC, LINE_MAX, Limits, parse, parse_from};

@@ -3,22 +3,28 @@
 //! Two families. The lenient one follows C's `strtol`: an optional sign, digits, then the word's end
 //! or white space (a tab) and anything. The strict one takes digits only.
 
-/// An exptime or TTL: `strtol`, within 64 bits: Unix times after 2038 are times too.
+/// The exptime of a store: `strtol`, of whose 64 bits memcached keeps the lower 32. Clients count on it: some send
+/// 4294967295 for -1.
 #[inline]
-pub(crate) fn exptime(word: &[u8]) -> Option<i64> {
-    let (negative, digits) = match word {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        _ => (false, word),
-    };
-    let magnitude = i64::try_from(lenient(digits)?).ok()?;
-    Some(if negative { -magnitude } else { magnitude })
+pub(crate) fn exptime_of_store(word: &[u8]) -> Option<i64> {
+    signed(word).map(|n| i64::from(n as i32))
 }
 
-/// A CAS, delta or initial value: `strtoull`, without its acceptance of negative numbers.
+/// The exptime of `touch`, `T`, `N` and `R`: `strtol`, an error beyond 32 bits.
+#[inline]
+pub(crate) fn exptime(word: &[u8]) -> Option<i64> {
+    signed(word).filter(|n| i32::try_from(*n).is_ok())
+}
+
+/// A CAS, delta or initial value: `strtoull`, which negates after a minus sign. As in memcached the result is
+/// refused where it would be negative with a sign.
 #[inline]
 pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
-    lenient(word.strip_prefix(b"+").unwrap_or(word))
+    match word {
+        [b'-', rest @ ..] => lenient(rest).map(u64::wrapping_neg).filter(|n| n >> 63 == 0),
+        [b'+', rest @ ..] => lenient(rest),
+        _ => lenient(word),
+    }
 }
 
 /// Client flags: 64 bits are read and the lower 32 kept, as memcached does.
@@ -34,9 +40,10 @@ pub(crate) fn data_len(word: &[u8]) -> Option<usize> {
     if (0..=i32::MAX - 2).contains(&n) { usize::try_from(n).ok() } else { None }
 }
 
-/// Digits with an optional `-`, at most 11 characters.
+/// A number of 32 bits with a sign, as memcached's administrative commands read it: digits with an optional `-`, at most
+/// 11 characters.
 #[inline]
-pub(crate) fn strict_i32(word: &[u8]) -> Option<i32> {
+pub fn strict_i32(word: &[u8]) -> Option<i32> {
     let (negative, digits) = match word {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, word),
@@ -51,9 +58,10 @@ pub(crate) fn strict_i32(word: &[u8]) -> Option<i32> {
     i32::try_from(if negative { -n } else { n }).ok()
 }
 
-/// Digits only, at most 11 characters.
+/// A number of 32 bits without a sign, as memcached's administrative commands read it: digits only, at most 11
+/// characters.
 #[inline]
-pub(crate) fn strict_u32(word: &[u8]) -> Option<u32> {
+pub fn strict_u32(word: &[u8]) -> Option<u32> {
     if word.is_empty() || word.len() > 11 {
         return None;
     }
@@ -62,6 +70,16 @@ pub(crate) fn strict_u32(word: &[u8]) -> Option<u32> {
         n = n * 10 + u64::from(digit(b)?);
     }
     u32::try_from(n).ok()
+}
+
+/// `strtol`: 64 bits.
+#[inline]
+fn signed(word: &[u8]) -> Option<i64> {
+    match word {
+        [b'-', rest @ ..] => 0_i64.checked_sub_unsigned(lenient(rest)?),
+        [b'+', rest @ ..] => i64::try_from(lenient(rest)?).ok(),
+        _ => i64::try_from(lenient(word)?).ok(),
+    }
 }
 
 /// At least one digit, then the end or white space.
@@ -90,16 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exptimes_may_lie_beyond_2038() {
-        assert_eq!(exptime(b"0"), Some(0));
-        assert_eq!(exptime(b"-1"), Some(-1));
+    fn exptimes_have_32_bits() {
         assert_eq!(exptime(b"+7"), Some(7));
         assert_eq!(exptime(b"2147483647"), Some(2_147_483_647));
-        assert_eq!(exptime(b"4102444800"), Some(4_102_444_800));
-        assert_eq!(exptime(b"-2147483648"), Some(-2_147_483_648));
-        assert_eq!(exptime(b"18446744073709551615"), None);
+        assert_eq!(exptime(b"2147483648"), None);
+        assert_eq!(exptime_of_store(b"4294967295"), Some(-1));
         for bad in ["", "-", "x", "1x", "--1", "1.5", "99999999999999999999999"] {
             assert_eq!(exptime(bad.as_bytes()), None, "{bad}");
+            assert_eq!(exptime_of_store(bad.as_bytes()), None, "{bad}");
         }
     }
 

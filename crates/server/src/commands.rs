@@ -2,12 +2,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_protocol::{Admin, Words, reply};
+use cattlegrid_protocol::{Admin, Words, reply, strict_i32, strict_u32};
 
 use crate::connection::Turn;
 use crate::dump::{Dump, Form};
 use crate::watch::Topics;
 use crate::{log, stats};
+
+/// The highest level of the command `verbosity`, as in memcached; more is taken for it.
+const VERBOSITY_MAX: u32 = 2;
+/// The largest class of memcached under its default options; 0 is its pool of pages.
+const SLAB_CLASSES: i32 = 39;
 
 /// What is to happen to the connection.
 pub(crate) enum After {
@@ -26,7 +31,7 @@ pub(crate) fn admin(admin: &Admin<'_>, turn: &mut Turn<'_>) -> After {
         }
         Admin::Verbosity { level, noreply } => {
             if let Some(level) = level {
-                log::set_verbosity(u8::try_from(level).unwrap_or(u8::MAX));
+                log::set_verbosity(level.min(VERBOSITY_MAX) as u8);
             }
             say(turn, noreply, "OK");
         }
@@ -36,8 +41,8 @@ pub(crate) fn admin(admin: &Admin<'_>, turn: &mut Turn<'_>) -> After {
         Admin::Shutdown { graceful } => return shutdown(graceful, turn),
         Admin::Watch(words) => return watch(words, turn),
         Admin::LruCrawler(words) => return lru_crawler(words, turn),
-        Admin::Lru(words) => lru(words, turn),
-        Admin::Slabs(words) => slabs(words, turn),
+        Admin::Lru(words) => say(turn, words.noreply(), lru(words)),
+        Admin::Slabs(words) => say(turn, words.noreply(), slabs(words)),
         Admin::CacheMemlimit { mebibytes, noreply } => cache_memlimit(mebibytes, noreply, turn),
         Admin::RefreshCerts => refresh_certs(turn),
         Admin::Debugtime(words) => debugtime(words, turn),
@@ -120,13 +125,13 @@ fn lru_crawler(mut words: Words<'_>, turn: &mut Turn<'_>) -> After {
     // There is no crawler: segments expire as wholes. What steers memcached's answers as if it were steered.
     let text = match (verb, argument) {
         (b"enable" | b"disable", None) => "OK",
-        (b"sleep" | b"tocrawl", Some(number)) => {
-            if parse::<u32>(number).is_some() {
-                "OK"
-            } else {
-                reply::error::BAD_FORMAT
-            }
-        }
+        (b"sleep", Some(micros)) => match strict_u32(micros) {
+            Some(0..=1_000_000) => "OK",
+            Some(_) => "CLIENT_ERROR sleep must be one second or less",
+            None => reply::error::BAD_FORMAT,
+        },
+        (b"tocrawl", Some(number)) if strict_u32(number).is_some() => "OK",
+        (b"tocrawl", Some(_)) => reply::error::BAD_FORMAT,
         (b"crawl", Some(list)) => {
             if is_class_list(list) {
                 "OK"
@@ -147,70 +152,73 @@ fn is_class_list(word: &[u8]) -> bool {
         || word.split(|b| *b == b',').all(|class| parse::<u8>(class).is_some_and(|c| (1..64).contains(&c)))
 }
 
-/// `lru tune|mode|temp_ttl`: there is nothing to tune; valid arguments are accepted.
-fn lru(mut words: Words<'_>, turn: &mut Turn<'_>) {
-    let noreply = words.noreply();
-    let mut word = || words.next().unwrap_or_default();
-    let number = |w: &[u8]| parse::<f64>(w).is_some_and(f64::is_finite);
-    let text = match word() {
-        b"tune" => {
-            if number(word()) && number(word()) && number(word()) && number(word()) {
-                "OK"
+/// `lru tune|mode|temp_ttl`: there is nothing to tune; what memcached accepts is accepted.
+fn lru(words: Words<'_>) -> &'static str {
+    let words: Vec<&[u8]> = words.collect();
+    match words[..] {
+        [b"tune", hot, warm, hot_factor, warm_factor, ..] => {
+            let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) =
+                (strict_u32(hot), strict_u32(warm), parse::<f64>(hot_factor), parse::<f64>(warm_factor))
+            else {
+                return "ERROR";
+            };
+            if hot.wrapping_add(warm) > 80 {
+                "ERROR hot and warm pcts must not exceed 80"
+            } else if hot_factor <= 0.0 || warm_factor <= 0.0 {
+                "ERROR hot/warm age factors must be greater than 0"
             } else {
-                reply::error::BAD_FORMAT
+                "OK"
             }
         }
-        b"mode" => match word() {
-            b"flat" | b"segmented" => "OK",
-            _ => "ERROR",
-        },
-        b"temp_ttl" => {
-            if number(word()) {
-                "OK"
-            } else {
-                reply::error::BAD_FORMAT
-            }
-        }
+        [b"mode", b"flat" | b"segmented", ..] => "OK",
+        [b"temp_ttl", seconds, ..] if strict_i32(seconds).is_some() => "OK",
         _ => "ERROR",
-    };
-    say(turn, noreply, text);
+    }
 }
 
 /// `slabs reassign|automove`: there are no slabs to move.
-fn slabs(mut words: Words<'_>, turn: &mut Turn<'_>) {
-    let noreply = words.noreply();
-    let mut word = || words.next().unwrap_or_default();
-    let text = match word() {
-        b"reassign" => match (parse::<i32>(word()), parse::<i32>(word())) {
-            (Some(from), Some(to)) if from == to && from > 0 => "SAME src and dst class are identical",
-            (Some(_), Some(to)) if (1..64).contains(&to) => "NOSPARE source class has no spare pages",
+fn slabs(words: Words<'_>) -> &'static str {
+    let words: Vec<&[u8]> = words.collect();
+    match words[..] {
+        [b"reassign", from, to] => match (strict_i32(from), strict_i32(to)) {
+            (Some(from), Some(to)) if from == to => "SAME src and dst class are identical",
+            (Some(0..=SLAB_CLASSES), Some(0..=SLAB_CLASSES)) => "NOSPARE source class has no spare pages",
             (Some(_), Some(_)) => "BADCLASS invalid src or dst class id",
             _ => reply::error::BAD_FORMAT,
         },
-        b"automove" => match parse::<u8>(word()) {
+        [b"automove", b"ratio" | b"freeratio", ref rest @ ..] => match rest {
+            [ratio, ..] if parse::<f64>(ratio).is_some() => "OK",
+            _ => "ERROR",
+        },
+        [b"automove", b"window", ref rest @ ..] => match rest {
+            [window, ..] if strict_u32(window).is_some() => "OK",
+            _ => reply::error::BAD_FORMAT,
+        },
+        [b"automove", level, ..] => match strict_u32(level) {
             Some(0..=2) => "OK",
             Some(_) => "ERROR",
             None => reply::error::BAD_FORMAT,
         },
         _ => "ERROR",
-    };
-    say(turn, noreply, text);
+    }
 }
 
 fn cache_memlimit(mebibytes: u64, noreply: bool, turn: &mut Turn<'_>) {
-    let bytes = usize::try_from(mebibytes).ok().and_then(|m| m.checked_mul(1 << 20));
-    let text = match bytes {
-        Some(bytes) if mebibytes >= 8 => match turn.shared.engine.set_memory_limit(bytes) {
-            Ok(()) => {
-                log::notice(format_args!("memory limit is now {mebibytes} MiB"));
-                "OK".to_owned()
-            }
-            Err(error) => format!("SERVER_ERROR {error}"),
-        },
-        // As memcached, which refuses less than eight pages.
-        _ => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m".to_owned(),
+    let set = |mebibytes: u64| {
+        let bytes = usize::try_from(mebibytes).ok()?.checked_mul(1 << 20)?;
+        turn.shared.engine.set_memory_limit(bytes).ok()
     };
-    say(turn, noreply, &text);
+    let text = match mebibytes {
+        // As memcached, which refuses less than eight pages.
+        ..8 => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        1_000_000_001.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+        _ if set(mebibytes).is_some() => {
+            log::notice(format_args!("memory limit is now {mebibytes} MiB"));
+            "OK"
+        }
+        _ => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+    };
+    say(turn, noreply, text);
 }
 
 fn refresh_certs(turn: &mut Turn<'_>) {
@@ -241,4 +249,72 @@ fn debugtime(mut words: Words<'_>, turn: &mut Turn<'_>) {
 
 fn parse<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
     std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+
+    use super::*;
+
+    /// The reply to a line, as memcached 1.6.45 chooses it.
+    fn said(line: &str) -> &'static str {
+        let line = format!("{line}\r\n");
+        match parse(line.as_bytes(), &Limits::default()) {
+            Parsed::Complete { request: Request::Admin(Admin::Lru(words)), .. } => lru(words),
+            Parsed::Complete { request: Request::Admin(Admin::Slabs(words)), .. } => slabs(words),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn tuning_of_the_lru() {
+        for (line, reply) in [
+            ("lru", "ERROR"),
+            ("lru tune 20 40 0.2 2.0", "OK"),
+            ("lru tune 40 40 0.2 2.0", "OK"),
+            ("lru tune 41 40 0.2 2.0", "ERROR hot and warm pcts must not exceed 80"),
+            ("lru tune 4294967295 40 0.2 2.0", "OK"),
+            ("lru tune 4294967296 40 0.2 2.0", "ERROR"),
+            ("lru tune 20 40 0 2.0", "ERROR hot/warm age factors must be greater than 0"),
+            ("lru tune 20 40 0.2 -1", "ERROR hot/warm age factors must be greater than 0"),
+            ("lru tune 20 40 0.2", "ERROR"),
+            ("lru tune 20 x 0.2 2.0", "ERROR"),
+            ("lru mode flat", "OK"),
+            ("lru mode round", "ERROR"),
+            ("lru temp_ttl -2147483648", "OK"),
+            ("lru temp_ttl 2147483647", "OK"),
+            ("lru temp_ttl 2147483648", "ERROR"),
+            ("lru temp_ttl 1.5", "ERROR"),
+        ] {
+            assert_eq!(said(line), reply, "{line}");
+        }
+    }
+
+    #[test]
+    fn moving_of_slabs() {
+        for (line, reply) in [
+            ("slabs", "ERROR"),
+            ("slabs reassign 1 2", "NOSPARE source class has no spare pages"),
+            ("slabs reassign 0 39", "NOSPARE source class has no spare pages"),
+            ("slabs reassign 60 1", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign 1 40", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign -1 1", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign 2147483647 1", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign 2147483648 1", "CLIENT_ERROR bad command line format"),
+            ("slabs reassign 60 60", "SAME src and dst class are identical"),
+            ("slabs reassign 1", "ERROR"),
+            ("slabs automove 2", "OK"),
+            ("slabs automove 3", "ERROR"),
+            ("slabs automove 4294967295", "ERROR"),
+            ("slabs automove 4294967296", "CLIENT_ERROR bad command line format"),
+            ("slabs automove ratio 0.8", "OK"),
+            ("slabs automove ratio", "ERROR"),
+            ("slabs automove window 4294967295", "OK"),
+            ("slabs automove window 4294967296", "CLIENT_ERROR bad command line format"),
+            ("slabs automove", "ERROR"),
+        ] {
+            assert_eq!(said(line), reply, "{line}");
+        }
+    }
 }

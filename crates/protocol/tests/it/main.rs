@@ -2,6 +2,7 @@
 
 mod cases;
 mod common;
+mod numbers;
 mod prop;
 mod soak;
 mod transcript;
