@@ -504,7 +504,7 @@ def fill(c, count, size=1000, prefix=b"dump"):
 
 
 @pytest.mark.parametrize("argument", ["all", "hash"])
-def test_metadump(start, argument):
+def test_metadump(start, argument, is_1_6_18):
     server = start()
     with server.raw() as c:
         fill(c, 1000)
@@ -513,6 +513,7 @@ def test_metadump(start, argument):
             d.send(b"lru_crawler metadump %s\r\n" % argument.encode())
             lines = d.until(b"END\r\n").splitlines()
         assert lines.pop() == b"END"
+        assert is_1_6_18 or lines.pop(0) == b"OK"
         keys = set()
         for line in lines:
             found = re.match(rb"key=(\S+) exp=(-?\d+) la=\d+ cas=\d+ fetch=(?:yes|no) cls=\d+ size=\d+", line)
@@ -532,7 +533,7 @@ def test_mgdump(start, argument):
         with server.raw() as d:
             d.send(b"lru_crawler mgdump %s\r\n" % argument.encode())
             lines = d.until(b"EN\r\n").splitlines()
-        assert lines.pop() == b"EN"
+        assert lines.pop() == b"EN" and lines.pop(0) == b"OK"
         assert sorted(lines) == sorted(b"mg dump-%d" % i for i in range(1000))
 
 

@@ -22,8 +22,9 @@ pub(crate) enum After {
     Dump(Dump),
 }
 
-/// Executes a command that is not about a key; the reply, if there is one at once, goes to `turn.out`.
-pub(crate) fn admin(admin: &Admin<'_>, turn: &mut Turn<'_>) -> After {
+/// Executes a command of the connection `token` that is not about a key; the reply, if there is one at once, goes to
+/// `turn.out`.
+pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After {
     match *admin {
         Admin::Version => {
             turn.out.bytes.extend_from_slice(b"VERSION ");
@@ -40,7 +41,7 @@ pub(crate) fn admin(admin: &Admin<'_>, turn: &mut Turn<'_>) -> After {
         Admin::Quit => return After::Close,
         Admin::Shutdown { graceful } => return shutdown(graceful, turn),
         Admin::Watch(words) => return watch(words, turn),
-        Admin::LruCrawler(words) => return lru_crawler(words, turn),
+        Admin::LruCrawler(words) => return lru_crawler(words, token, turn),
         Admin::Lru(words) => say(turn, words.noreply(), lru(words)),
         Admin::Slabs(words) => say(turn, words.noreply(), slabs(words)),
         Admin::CacheMemlimit { mebibytes, noreply } => cache_memlimit(mebibytes, noreply, turn),
@@ -97,7 +98,7 @@ fn watch(words: Words<'_>, turn: &mut Turn<'_>) -> After {
     After::Watch(if any { topics } else { Topics::engine(cattlegrid_engine::Interest::FETCHERS) })
 }
 
-fn lru_crawler(mut words: Words<'_>, turn: &mut Turn<'_>) -> After {
+fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> After {
     let noreply = words.noreply();
     let (verb, argument) = (words.next().unwrap_or_default(), words.next());
     let form = match verb {
@@ -106,20 +107,15 @@ fn lru_crawler(mut words: Words<'_>, turn: &mut Turn<'_>) -> After {
         _ => None,
     };
     if let Some(form) = form {
-        if !turn.shared.settings.dump {
-            say(turn, false, "ERROR metadump not allowed");
-            return After::GoOn;
-        }
-        return match argument.map(is_class_list) {
-            None => {
-                say(turn, false, "ERROR");
+        return match start_dump(form, argument, token, turn) {
+            Ok(dump) => {
+                say(turn, false, "OK");
+                After::Dump(dump)
+            }
+            Err(refusal) => {
+                say(turn, false, refusal);
                 After::GoOn
             }
-            Some(false) => {
-                say(turn, false, "BADCLASS invalid class id");
-                After::GoOn
-            }
-            Some(true) => After::Dump(Dump::new(form, !turn.shared.settings.cas)),
         };
     }
     // There is no crawler: segments expire as wholes. What steers memcached's answers as if it were steered.
@@ -133,10 +129,12 @@ fn lru_crawler(mut words: Words<'_>, turn: &mut Turn<'_>) -> After {
         (b"tocrawl", Some(number)) if strict_u32(number).is_some() => "OK",
         (b"tocrawl", Some(_)) => reply::error::BAD_FORMAT,
         (b"crawl", Some(list)) => {
-            if is_class_list(list) {
-                "OK"
+            if has_first_class(list).is_none() {
+                BAD_CLASS
+            } else if turn.shared.dumps.is_running() {
+                DUMP_RUNS
             } else {
-                "BADCLASS invalid class id"
+                "OK"
             }
         }
         _ => "ERROR",
@@ -145,11 +143,36 @@ fn lru_crawler(mut words: Words<'_>, turn: &mut Turn<'_>) -> After {
     After::GoOn
 }
 
-/// `all`, `hash`, or class numbers with commas; all items are in class 1.
-fn is_class_list(word: &[u8]) -> bool {
-    word == b"all"
-        || word == b"hash"
-        || word.split(|b| *b == b',').all(|class| parse::<u8>(class).is_some_and(|c| (1..64).contains(&c)))
+const BAD_CLASS: &str = "BADCLASS invalid class id";
+const DUMP_RUNS: &str = "BUSY currently processing crawler request";
+
+/// The dump, if the connection `token` may have it now; else what to tell it.
+fn start_dump(form: Form, classes: Option<&[u8]>, token: u64, turn: &Turn<'_>) -> Result<Dump, &'static str> {
+    let (forbidden, pipelined) = match form {
+        Form::Meta => ("ERROR metadump not allowed", "ERROR cannot pipeline other commands before metadump"),
+        Form::MetaGet => ("ERROR key dump not allowed", "ERROR cannot pipeline other commands before mgdump"),
+    };
+    let classes = classes.ok_or("ERROR")?;
+    if !turn.shared.settings.dump {
+        return Err(forbidden);
+    }
+    if !turn.out.is_empty() {
+        return Err(pipelined);
+    }
+    let has_items = has_first_class(classes).ok_or(BAD_CLASS)?;
+    let hide_cas = !turn.shared.settings.cas;
+    turn.shared.dumps.begin(form, hide_cas, has_items, turn.worker, token).ok_or(DUMP_RUNS)
+}
+
+/// `all`, `hash`, or class numbers with commas: whether class 1 is among them, which has all items. `None`: it is neither.
+fn has_first_class(word: &[u8]) -> Option<bool> {
+    if word == b"all" || word == b"hash" {
+        return Some(true);
+    }
+    word.split(|b| *b == b',').try_fold(false, |found, class| {
+        let class = parse::<u8>(class).filter(|class| (1..64).contains(class))?;
+        Some(found || class == 1)
+    })
 }
 
 /// `lru tune|mode|temp_ttl`: there is nothing to tune; what memcached accepts is accepted.

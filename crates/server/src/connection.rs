@@ -326,7 +326,12 @@ impl Connection {
         let sent = self.try_send(out);
         out.clear();
         match sent {
-            Ok(sent) => counters.bytes_written.add(sent as u64),
+            Ok(sent) => {
+                counters.bytes_written.add(sent as u64);
+                if let Some(dump) = &self.dump {
+                    dump.note_sent(sent);
+                }
+            }
             Err(_) => self.fail(),
         }
     }

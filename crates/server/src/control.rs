@@ -407,6 +407,9 @@ impl<'a> Control<'a> {
             self.shared.engine.memory().purge();
         }
         if second_is_new {
+            if let Some((worker, token)) = self.shared.dumps.silent() {
+                self.shared.workers[worker].tell(Message::EndDump(token));
+            }
             self.advise(now.ms);
             if self.spare.is_none() {
                 self.spare = spare_descriptor();

@@ -1,10 +1,103 @@
 //! `lru_crawler metadump` and `mgdump`: every key, a piece at a time.
+//!
+//! The server has one dump at a time, as memcached has: others are told `BUSY`. A dump takes short turns between the
+//! turns of other connections, and none while its reader has something to take. Once a second the control thread asks
+//! [`Dumps::silent`]; a reader that has taken nothing for [`STALL_SECONDS`] loses its connection, so that it does not keep
+//! others out and cannot take a dump that was cut for a whole one.
+//!
+//! # Invariants
+//! * The place is free again when the [`Dump`] is dropped, whatever became of its connection.
+//! * A turn reads [`TURN_PIECES`] pieces at most, also where all items are dead.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
 
 use cattlegrid_engine::{Cursor, Engine, Now};
 use cattlegrid_protocol::reply;
 use cattlegrid_store::{Item, Marks, NEVER};
 
 use crate::watch::Escaped;
+
+/// A reader that takes nothing for this long, in seconds, loses its connection.
+pub(crate) const STALL_SECONDS: u32 = 5;
+
+/// The server's one place for a dump.
+#[derive(Debug, Default)]
+pub(crate) struct Dumps {
+    /// Guards who has the place.
+    place: Mutex<Place>,
+    started: AtomicU64,
+    /// Dumps that ended because their reader took nothing.
+    pub(crate) stalled: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Alive as long as the dump is.
+    reader: Weak<Reader>,
+    /// Its bytes at the last look.
+    sent: u64,
+    /// Looks since they changed.
+    silent: u32,
+}
+
+/// The connection that reads the dump.
+#[derive(Debug)]
+struct Reader {
+    worker: usize,
+    token: u64,
+    /// Bytes that its socket took.
+    sent: AtomicU64,
+}
+
+impl Dumps {
+    /// Begins the dump of the connection `token` of `worker`; `None` while there is another.
+    ///
+    /// `has_items`: the classes asked for are those that have items; otherwise the dump is empty.
+    pub(crate) fn begin(
+        &self,
+        form: Form,
+        hide_cas: bool,
+        has_items: bool,
+        worker: usize,
+        token: u64,
+    ) -> Option<Dump> {
+        let mut place = self.place.lock().expect("nobody panics with it held");
+        if place.reader.strong_count() > 0 {
+            return None;
+        }
+        let reader = Arc::new(Reader { worker, token, sent: AtomicU64::new(0) });
+        *place = Place { reader: Arc::downgrade(&reader), sent: 0, silent: 0 };
+        self.started.fetch_add(1, Relaxed);
+        Some(Dump { form, cursor: has_items.then(Cursor::default), hide_cas, reader })
+    }
+
+    /// Whether there is a dump.
+    pub(crate) fn is_running(&self) -> bool {
+        self.place.lock().expect("nobody panics with it held").reader.strong_count() > 0
+    }
+
+    /// Dumps begun since the start.
+    pub(crate) fn started(&self) -> u64 {
+        self.started.load(Relaxed)
+    }
+
+    /// The worker and token of the connection whose reader has taken nothing for [`STALL_SECONDS`]. Must be called once a
+    /// second.
+    pub(crate) fn silent(&self) -> Option<(usize, u64)> {
+        let mut place = self.place.lock().expect("nobody panics with it held");
+        let reader = place.reader.upgrade()?;
+        let sent = reader.sent.load(Relaxed);
+        place.silent = if sent == place.sent { place.silent + 1 } else { 0 };
+        place.sent = sent;
+        let silent = place.silent >= STALL_SECONDS;
+        let found = silent.then_some((reader.worker, reader.token));
+        // Before the lock: the place must not look taken to the next one because of this look.
+        drop(reader);
+        found
+    }
+}
 
 /// A dump under way. The items are read a few at a time, under one shard's lock at a time; what is stored
 /// meanwhile may or may not be in it.
@@ -13,32 +106,40 @@ pub(crate) struct Dump {
     form: Form,
     cursor: Option<Cursor>,
     hide_cas: bool,
+    reader: Arc<Reader>,
 }
 
 /// How a key is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `key=.. exp=.. la=.. cas=.. fetch=.. cls=.. size=.. flags=..`
+    /// `key=.. exp=.. la=.. cas=.. fetch=.. cls=.. size=.. flags=.. `
     Meta,
     /// `mg <key>`, to be sent to a server as it is.
     MetaGet,
 }
 
 /// Items read under one lock.
-const PIECE: usize = 64;
+const PIECE: usize = 32;
+/// Pieces read in a turn at most.
+const TURN_PIECES: usize = 8;
+/// Bytes of lines in a turn after which no more are made.
+const TURN_BYTES: usize = 4 << 10;
+
+/// Bytes asked for a dump's socket. The system's own buffers grow to megabytes, and it reports room only when a third
+/// of them is free: a slow reader would seem to take nothing for a long time.
+pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 impl Dump {
-    pub(crate) fn new(form: Form, hide_cas: bool) -> Self {
-        Self { form, cursor: Some(Cursor::default()), hide_cas }
-    }
-
-    /// Writes lines until `out` holds `most` bytes; true at the end, whose mark is written then.
-    pub(crate) fn go_on(&mut self, engine: &Engine, now: Now, most: usize, out: &mut Vec<u8>) -> bool {
+    /// Writes lines for one turn; true at the end, whose mark is written then.
+    pub(crate) fn go_on(&mut self, engine: &Engine, now: Now, out: &mut Vec<u8>) -> bool {
         let (form, hide_cas) = (self.form, self.hide_cas);
+        let most = out.len() + TURN_BYTES;
+        let mut pieces = 0;
         while let Some(cursor) = self.cursor {
-            if out.len() >= most {
+            if pieces == TURN_PIECES || out.len() >= most {
                 return false;
             }
+            pieces += 1;
             self.cursor = engine.scan(cursor, PIECE, |item| match form {
                 Form::Meta => meta_line(out, &item, now, hide_cas),
                 Form::MetaGet => get_line(out, item.key()),
@@ -47,12 +148,20 @@ impl Dump {
         out.extend_from_slice(if self.form == Form::Meta { b"END\r\n" } else { b"EN\r\n" });
         true
     }
+
+    /// Its reader's socket has taken this many bytes more.
+    pub(crate) fn note_sent(&self, bytes: usize) {
+        self.reader.sent.fetch_add(bytes as u64, Relaxed);
+    }
 }
 
+/// The blank before the end of the line is memcached's.
 fn meta_line(out: &mut Vec<u8>, item: &Item<'_>, now: Now, hide_cas: bool) {
     let expiry = if item.expiry() == NEVER { -1 } else { now.unix(item.expiry()) };
-    let line = format!(
-        "key={} exp={expiry} la={} cas={} fetch={} cls=1 size={} flags={}\n",
+    // Writing to a Vec cannot fail.
+    let _ok = writeln!(
+        out,
+        "key={} exp={expiry} la={} cas={} fetch={} cls=1 size={} flags={} ",
         Escaped(item.key()),
         now.unix(item.accessed()),
         if hide_cas { 0 } else { item.cas() },
@@ -60,7 +169,6 @@ fn meta_line(out: &mut Vec<u8>, item: &Item<'_>, now: Now, hide_cas: bool) {
         item.size(),
         item.flags(),
     );
-    out.extend_from_slice(line.as_bytes());
 }
 
 fn get_line(out: &mut Vec<u8>, key: &[u8]) {
@@ -72,4 +180,98 @@ fn get_line(out: &mut Vec<u8>, key: &[u8]) {
         out.extend_from_slice(key);
     }
     reply::end_line(out);
+}
+
+#[cfg(test)]
+mod tests {
+    use cattlegrid_engine::{Context, Interest, Output, Ticket};
+    use cattlegrid_herd::{Caller, Session};
+    use cattlegrid_protocol::{Limits, Parsed, parse};
+
+    use super::*;
+    use crate::options::{Command, parse_args};
+
+    /// Items are listed once each, in turns that are short in bytes and, where all are dead, in items.
+    #[test]
+    fn turns_are_short() {
+        let Ok(Command::Serve(settings)) = parse_args(["-m", "16", "-t", "1"]) else { panic!("options") };
+        let shared = crate::serve::share(*settings, None, None).unwrap();
+        let engine = &shared.engine;
+        let peer = engine.shared().peers().join(cattlegrid_herd::PeerKey::Process(1));
+        let mut session = Session::new(Arc::new(Caller::new(1, 0, 0, peer)));
+        let now = shared.now_at(shared.clock.now());
+        for number in 0..4000 {
+            let line = format!("set key-{number} 0 10 1\r\nv\r\n");
+            let Parsed::Complete { request, .. } = parse(line.as_bytes(), &Limits::default()) else {
+                panic!()
+            };
+            let (mut out, mut events, mut wakes) = (Output::default(), Vec::new(), Vec::new());
+            let mut cx = Context {
+                now,
+                ticket: Ticket { connection: 1, request: number },
+                out: &mut out,
+                counters: &shared.workers[0].counters,
+                interest: Interest::default(),
+                events: &mut events,
+                session: &mut session,
+                wakes: &mut wakes,
+            };
+            let hash = engine.hash(&request).unwrap();
+            assert!(engine.execute(&request, hash, &mut engine.shard_lock(), &mut cx).is_none());
+        }
+        let turns = |now: Now| {
+            let mut dump = shared.dumps.begin(Form::Meta, false, true, 0, 0).unwrap();
+            let (mut text, mut turns) = (Vec::new(), 0);
+            loop {
+                let mut out = Vec::new();
+                let done = dump.go_on(engine, now, &mut out);
+                // The last piece may go over by its lines, of up to 100 bytes here.
+                assert!(out.len() < TURN_BYTES + 2 * PIECE * 100, "{} bytes in a turn", out.len());
+                turns += 1;
+                text.append(&mut out);
+                if done {
+                    return (String::from_utf8(text).unwrap(), turns);
+                }
+            }
+        };
+        let (text, count) = turns(now);
+        assert!(count > 4000 / (TURN_PIECES * PIECE), "{count} turns");
+        let keys: std::collections::BTreeSet<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("key=")?.split(' ').next()).collect();
+        assert_eq!((keys.len(), text.lines().count()), (4000, 4001));
+
+        let later = Now { second: now.second + 100, ..now };
+        engine.tick(later);
+        let (_, count) = turns(later);
+        assert!(count > 1, "what is left of 4000 dead items is not walked at once");
+    }
+
+    #[test]
+    fn one_at_a_time_and_its_place_is_free_when_it_is_dropped() {
+        let dumps = Dumps::default();
+        let begin = || dumps.begin(Form::Meta, false, true, 0, 1);
+        let first = begin().unwrap();
+        assert!(dumps.is_running() && begin().is_none());
+        drop(first);
+        assert!(!dumps.is_running() && begin().is_some());
+        assert_eq!(dumps.started(), 2);
+    }
+
+    #[test]
+    fn a_reader_is_silent_after_seconds_without_a_byte() {
+        let dumps = Dumps::default();
+        assert_eq!(dumps.silent(), None);
+        let dump = dumps.begin(Form::MetaGet, false, true, 3, 7).unwrap();
+        for _ in 1..STALL_SECONDS {
+            assert_eq!(dumps.silent(), None);
+        }
+        dump.note_sent(1);
+        for _ in 0..STALL_SECONDS {
+            assert_eq!(dumps.silent(), None);
+        }
+        assert_eq!(dumps.silent(), Some((3, 7)));
+        assert!(dumps.is_running(), "it is its worker that ends it");
+        drop(dump);
+        assert_eq!(dumps.silent(), None);
+    }
 }

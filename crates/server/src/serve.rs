@@ -10,6 +10,7 @@ use cattlegrid_protocol::Limits;
 use crate::auth::{AuthError, AuthFile};
 use crate::config::ConfigError;
 use crate::detail::Detail;
+use crate::dump::Dumps;
 use crate::listen::{self, ListenError};
 use crate::options::Settings;
 use crate::poller::Waker;
@@ -187,6 +188,7 @@ pub(crate) fn share_under(
         },
         gauges: Gauges::default(),
         uploads: Uploads::new(caps.uploads_bytes),
+        dumps: Dumps::default(),
         caps,
         connections: Mutex::default(),
         listeners: Mutex::default(),

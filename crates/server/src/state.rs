@@ -11,6 +11,7 @@ use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
 use crate::detail::Detail;
+use crate::dump::Dumps;
 use crate::listen::Address;
 use crate::log;
 use crate::options::Settings;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     /// Commands that arrive in pieces.
     pub(crate) uploads: Uploads,
+    /// `lru_crawler metadump` and `mgdump`.
+    pub(crate) dumps: Dumps,
     /// Every open connection, by descriptor, for `stats conns`.
     pub(crate) connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
     /// Where the server listens.
@@ -72,6 +75,8 @@ pub(crate) enum Message {
         /// The upload, if the connection still has it.
         upload: u64,
     },
+    /// The reader of the dump of a connection of yours takes nothing.
+    EndDump(u64),
     /// Finish what was received, send what waits, leave.
     Drain,
     /// Leave.

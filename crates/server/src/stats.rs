@@ -134,8 +134,11 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.zeros(
         "hash_is_expanding slab_reassign_rescues slab_reassign_chunk_rescues slab_reassign_evictions_nomem \
          slab_reassign_inline_reclaim slab_reassign_busy_items slab_reassign_busy_deletes slab_reassign_running \
-         slabs_moved lru_crawler_running lru_crawler_starts lru_maintainer_juggles malloc_fails",
+         slabs_moved",
     );
+    lines.stat("lru_crawler_running", u8::from(shared.dumps.is_running()));
+    lines.stat("lru_crawler_starts", shared.dumps.started());
+    lines.zeros("lru_maintainer_juggles malloc_fails");
     counts.stats(lines, "log_worker_dropped log_worker_written");
     lines.stat("log_watcher_skipped", shared.watchers.dropped.load(Relaxed));
     lines.stat("log_watcher_sent", 0);
@@ -181,6 +184,7 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("partial_bytes", turn.shared.uploads.bytes());
     lines.stat("uploads_refused", turn.shared.uploads.refused());
     lines.stat("uploads_displaced", turn.shared.uploads.displaced());
+    lines.stat("dumps_stalled", turn.shared.dumps.stalled.load(Relaxed));
     lines.stat("accept_errors", turn.shared.gauges.accept_errors.load(Relaxed));
     let log = crate::log::counts();
     lines.stat("log_lines_written", log.written);

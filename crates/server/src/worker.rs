@@ -314,6 +314,7 @@ impl<'a> Worker<'a> {
                 Message::Lines(token) => self.send_lines(token),
                 Message::Wakes(wakes) => self.wakes.extend(wakes),
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
+                Message::EndDump(token) => self.end_dump(token),
                 Message::Drain => self.drain(),
                 Message::Stop => {
                     self.close_all();
@@ -333,6 +334,17 @@ impl<'a> Worker<'a> {
                 connection.answer_held(turn);
             }
         });
+    }
+
+    /// Closes a connection whose dump nobody reads, unless it was read meanwhile.
+    #[cold]
+    fn end_dump(&mut self, token: u64) {
+        let Some(connection) = at_token(&mut self.connections, token) else { return };
+        if connection.dump.is_some() && connection.is_stuck() {
+            self.shared.dumps.stalled.fetch_add(1, Relaxed);
+            log::info(format_args!("{}: closed, it does not read its dump", connection.info.peer));
+            self.close(token, Reason::Error);
+        }
     }
 
     fn open(&mut self, info: &Arc<ConnectionInfo>) {

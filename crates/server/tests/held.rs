@@ -328,7 +328,7 @@ fn what_takes_the_connection_over_waits_for_its_turn() {
     let (mut holder, mut waiter) = holder_and_waiter(&server);
     waiter.send("lru_crawler metadump all\r\nwatch fetchers\r\n");
     holder.ask("set page:1 0 0 1\r\nv\r\n", "STORED\r\n");
-    waiter.expect("VALUE page:1 0 1\r\nv\r\nEND\r\nkey=page%3A1 ");
+    waiter.expect("VALUE page:1 0 1\r\nv\r\nEND\r\nOK\r\nkey=page%3A1 ");
     let mut line = String::new();
     waiter.0.read_line(&mut line).unwrap();
     waiter.expect("END\r\nOK\r\n");

@@ -352,15 +352,15 @@ impl Store {
         self.config.evictions = on;
     }
 
-    /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen.
-    /// Returns the cursor to go on from; `None` at the end. Dead items are left out.
+    /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen, or that many
+    /// buckets. Returns the cursor to go on from; `None` at the end. Dead items are left out.
     ///
     /// The index may grow or shrink in between: an item that stays in the store all the time can then be
     /// reported twice, and in a shrinking index be left out.
     pub fn scan(&self, cursor: usize, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<usize> {
         let mut seen = 0;
         for bucket in cursor..self.index.buckets() {
-            if seen >= most {
+            if seen >= most || bucket - cursor >= most {
                 return Some(bucket);
             }
             self.index.chain(bucket, |location| {

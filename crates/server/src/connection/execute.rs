@@ -8,9 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Context, Got, PREFETCH_MAX, ShardLock, Ticket};
 use cattlegrid_protocol::{Cause, Parsed, Refused, Request, parse_from, reply};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::{Connection, Reason, Turn, held};
 use crate::commands::{self, After};
+use crate::dump::SEND_BUFFER_BYTES;
 use crate::state::Shared;
 use crate::watch::{self, Topics, Watcher};
 
@@ -251,11 +253,15 @@ impl Connection {
         let Request::Admin(admin) = request else {
             return turn.out.bytes.extend_from_slice(reply::MN);
         };
-        match commands::admin(admin, turn) {
+        match commands::admin(admin, self.token, turn) {
             After::GoOn => {}
             After::Close => self.close(Reason::Quit),
             After::Watch(topics) => self.watch(topics, turn),
-            After::Dump(dump) => self.dump = Some(Box::new(dump)),
+            After::Dump(dump) => {
+                // Without it a slow reader may be taken for a silent one.
+                let _as_it_was = set_socket_send_buffer_size(&self.info.fd, SEND_BUFFER_BYTES);
+                self.dump = Some(Box::new(dump));
+            }
         }
     }
 
@@ -328,8 +334,7 @@ impl Connection {
     /// True when the dump is finished.
     fn go_on_dumping(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(dump) = &mut self.dump else { return true };
-        let done =
-            dump.go_on(&turn.shared.engine, turn.now, turn.shared.caps.output_bytes, &mut turn.out.bytes);
+        let done = dump.go_on(&turn.shared.engine, turn.now, &mut turn.out.bytes);
         if done {
             self.dump = None;
         }
