@@ -91,7 +91,7 @@ pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, L
         let socket = bind_unix(path, settings.unix_mask, settings.backlog).map_err(failed)?;
         listeners.unix_file = Some(UnixFile { path: path.clone() });
         if let Some(owner) = owner {
-            owner.own(path).map_err(failed)?;
+            owner.own_socket(path).map_err(failed)?;
         }
         listeners.sockets.push(Listener {
             fd: socket.into(),

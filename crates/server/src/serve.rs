@@ -1,6 +1,5 @@
 //! The server from its settings to its end; the order of the steps is the point of this file.
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -92,9 +91,10 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     // 4. Sockets, while root may take low ports. The access bits of the unix socket go through the process's
     //    mask: still one thread.
     let listeners = listen::bind(&settings, account.as_ref())?;
-    if let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME").filter(|path| !path.is_empty()) {
-        listen::write_port_file(&PathBuf::from(path), &listeners)?;
-    }
+    // Its path may be relative, and -d moves.
+    let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").filter(|path| !path.is_empty());
+    let port_file =
+        port_file.map(std::path::absolute).transpose().map_err(io("the current directory is unknown"))?;
 
     // 5. Background: after everything that may fail by a user's mistake, before the pid is written down and
     //    before threads, which a fork would lose.
@@ -105,17 +105,21 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     //    at once: it waits for step 10 then.
     let signals = Signals::block().map_err(io("signals cannot be received"))?;
 
-    // 7. The pid file: the daemon's pid, and in a directory only root may be able to write.
-    let pid_file = settings.pid_file.as_deref().and_then(PidFile::write);
-
-    // 8. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
+    // 7. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
     if let Some(account) = &account {
-        account.become_it()?;
+        account.become_it(settings.core_dumps)?;
     }
     if settings.lock_memory {
         sys::lock_memory();
     }
     sys::give_up(settings.privileges)?;
+
+    // 8. Files, as the user that we are now, as in memcached: in a directory of somebody else root must not write, and
+    //    what this user cannot write it could not remove in the end. The daemon's pid.
+    if let Some(path) = &port_file {
+        listen::write_port_file(path, &listeners)?;
+    }
+    let pid_file = settings.pid_file.as_deref().and_then(PidFile::write);
 
     // 9. The sockets are open, so whoever connects now will be served: let the terminal go.
     if let Some(ready) = ready {

@@ -7,15 +7,18 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{self, ForkResult, Gid, Pid, Uid, User};
+use rustix::fs::{AtFlags, FileType, OFlags, chownat, fstat, open};
 use rustix::thread as caps;
 
 use crate::log;
@@ -210,19 +213,37 @@ pub fn account(user: Option<&str>) -> Result<Option<Account>, SysError> {
 
 impl Account {
     /// Becomes the user, for good: groups, group, user, in the order that leaves no way back.
-    pub fn become_it(&self) -> Result<(), SysError> {
+    ///
+    /// `dumpable`: the system forbids core files of a process that changes its user, and this allows them again.
+    pub fn become_it(&self, dumpable: bool) -> Result<(), SysError> {
         let name = self.name.to_string_lossy();
         let failed =
             |errno| SysError::new(format_args!("-u {name}: failed to assume identity of user {name}"), errno);
         unistd::initgroups(&self.name, self.gid).map_err(failed)?;
         unistd::setgid(self.gid).map_err(failed)?;
         unistd::setuid(self.uid).map_err(failed)?;
+        if dumpable {
+            nix::sys::prctl::set_dumpable(true)
+                .map_err(|errno| SysError::new("-r: core files cannot be allowed again after -u", errno))?;
+        }
         Ok(())
     }
 
-    /// Gives it a file that root has made for it.
-    pub fn own(&self, path: &Path) -> io::Result<()> {
-        std::os::unix::fs::lchown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
+    /// Gives it the unix socket that root has made for it at `path`.
+    ///
+    /// # Errors
+    /// The system's; and when something else is there: others may be able to write in the directory, and another file must
+    /// not change its owner.
+    pub fn own_socket(&self, path: &Path) -> io::Result<()> {
+        let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+        let found = fstat(&file)?;
+        let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket && found.st_nlink == 1;
+        if !is_ours {
+            return Err(io::Error::other("the socket was replaced by another file"));
+        }
+        let (uid, gid) =
+            (rustix::fs::Uid::from_raw(self.uid.as_raw()), rustix::fs::Gid::from_raw(self.gid.as_raw()));
+        Ok(chownat(&file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
     }
 }
 
@@ -270,7 +291,8 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// Writes the id of this process, whole or not at all.
+    /// Writes the id of this process, whole or not at all. Must be called as the user that the process keeps: what that
+    /// user can write it can remove in the end.
     ///
     /// As memcached does: a file that names a running process is worth a warning, one that cannot be written
     /// too, and the server runs.
@@ -310,17 +332,45 @@ impl Drop for PidFile {
     }
 }
 
+/// The process that a regular file names; nothing else is read, since opening a pipe waits and a link may lead anywhere.
 fn pid_in(path: &Path) -> Option<Pid> {
-    let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|pid| *pid > 0)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(path)
+        .ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(PID_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let pid = text.trim().parse().ok().filter(|pid| *pid > 0)?;
     Some(Pid::from_raw(pid))
 }
 
-/// Writes a file beside `path` and renames it, so that readers see all of it or none.
+/// Bytes of a pid file that are looked at.
+const PID_BYTES_MAX: u64 = 64;
+
+/// Writes `path` with `.tmp` behind it and renames it, so that readers see all of it or none.
+///
+/// Others may be able to write in the directory. What is there under the temporary name goes; what somebody puts there in
+/// between is neither followed nor used, and the write fails. A link under the final name is replaced, not followed.
 pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
+    beside.push(".tmp");
     let beside = PathBuf::from(beside);
-    std::fs::write(&beside, text)
+    match std::fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(&beside)?;
+    file.write_all(text.as_bytes())
         .and_then(|()| std::fs::rename(&beside, path))
         .inspect_err(|_| std::fs::remove_file(&beside).unwrap_or_default())
 }
@@ -340,6 +390,59 @@ mod tests {
         drop(file);
         assert!(!path.exists());
         assert!(PidFile::write(&dir.path().join("no/such/dir")).is_none());
+    }
+
+    /// A link that somebody planted under the final or the temporary name is not followed, and what it names is not touched.
+    #[test]
+    fn planted_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, beside, victim] = ["pid", "pid.tmp", "victim"].map(|name| dir.path().join(name));
+        std::fs::write(&victim, "precious").unwrap();
+        for planted in [&path, &beside] {
+            std::os::unix::fs::symlink(&victim, planted).unwrap();
+        }
+        let file = PidFile::write(&path).unwrap();
+        assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
+        drop(file);
+        std::fs::hard_link(&victim, &beside).unwrap();
+        replace_file(&path, "ports").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "ports");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        std::fs::create_dir(&beside).unwrap();
+        assert!(replace_file(&path, "more").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "ports", "what was there stays");
+    }
+
+    /// Opening a pipe for reading would wait for a writer.
+    #[test]
+    fn a_pid_is_read_from_regular_files_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        assert_eq!(pid_in(&path), None);
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(pid_in(&path), Some(unistd::getpid()));
+        drop(file);
+        std::fs::write(&path, "1".repeat(1000)).unwrap();
+        assert_eq!(pid_in(&path), None);
+    }
+
+    #[test]
+    fn only_a_socket_changes_its_owner() {
+        if !Uid::effective().is_root() {
+            return;
+        }
+        use std::os::unix::fs::MetadataExt as _;
+        let account = account(Some("nobody")).unwrap().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let [socket, file, link] = ["socket", "file", "link"].map(|name| dir.path().join(name));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        account.own_socket(&socket).unwrap();
+        assert_eq!(std::fs::metadata(&socket).unwrap().uid(), account.uid.as_raw());
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(account.own_socket(&file).is_err() && account.own_socket(&link).is_err());
+        assert_eq!(std::fs::metadata(&file).unwrap().uid(), 0);
     }
 
     #[test]

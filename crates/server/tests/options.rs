@@ -311,6 +311,46 @@ fn the_example_is_right() {
     assert!(status.success() && stdout.starts_with(b"[server]\n"));
 }
 
+/// Links that the user has planted in its own directory are not followed with root's rights: the files are written as that
+/// user, who can remove them in the end.
+#[test]
+fn files_are_written_as_the_user() {
+    if !nix::unistd::Uid::effective().is_root() {
+        return;
+    }
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let [victim, own, pid, ports] =
+        ["victim", "own", "own/pid", "own/ports"].map(|name| dir.path().join(name));
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&victim, "precious").unwrap();
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(nobody.uid.as_raw()), Some(nobody.gid.as_raw())).unwrap();
+    for planted in ["pid", "pid.tmp", "ports", "ports.tmp"] {
+        std::os::unix::fs::symlink(&victim, own.join(planted)).unwrap();
+    }
+    let mut server = command(&["-p", "-1", "-u", "nobody", "-P", text(&pid)]);
+    server.env("MEMCACHED_PORT_FILENAME", &ports);
+    let server = Server::start(server);
+    for file in [&pid, &ports] {
+        until("the file is written", || file.symlink_metadata().is_ok_and(|data| data.is_file()));
+        assert_eq!(fs::metadata(file).unwrap().uid(), nobody.uid.as_raw());
+    }
+    let (status, said) = server.stop(Signal::SIGTERM);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(!pid.exists(), "{said}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+
+    // Where it could not be removed it is not written.
+    let pid = dir.path().join("pid");
+    let socket = own.join("socket");
+    let server = Server::start(command(&["-s", text(&socket), "-u", "nobody", "-P", text(&pid)]));
+    until("it listens", || UnixStream::connect(&socket).is_ok());
+    let (status, said) = server.stop(Signal::SIGTERM);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("-P: could not write the pid file") && !pid.exists(), "{said}");
+}
+
 /// What only root can do: become somebody else, who then owns the socket, with nothing left to regain.
 #[test]
 fn root_becomes_the_user_and_gives_up_the_rest() {
@@ -345,6 +385,9 @@ fn root_becomes_the_user_and_gives_up_the_rest() {
         assert_eq!(u64::from_str_radix(&field(set), 16), Ok(0), "{set}");
     }
     assert_eq!(fs::metadata(&socket).unwrap().uid(), nobody.uid.as_raw());
+    // The system shows who may not dump core as root's.
+    let shown = || fs::metadata(&status_file).map(|data| data.uid());
+    until("-r: may dump core", || shown().is_ok_and(|uid| uid == nobody.uid.as_raw()));
     let limits = fs::read_to_string(format!("/proc/{}/limits", server.0.id())).unwrap();
     let limit = |name: &str| -> Vec<String> {
         let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
