@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::{Ended, Herd, holder, lease_ms};
 use crate::ask::{Admitted, Ask, Cx, Filler, Grant, How, Verdict, Woken};
-use crate::lease::{Holder, Kind, Lease};
+use crate::lease::{Holder, Kind};
 use crate::rule::{RuleState, count};
 use crate::waiters::Waiter;
 
@@ -17,9 +17,11 @@ impl Herd {
     /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
     pub fn admit(&mut self, admitted: &Admitted, cx: &mut Cx<'_>) {
         self.drop_if_deserted(admitted.hash);
-        let waits =
-            |lease: &Box<Lease>| lease.token == admitted.token && matches!(lease.holder, Holder::Queued);
-        if self.leases.get(&admitted.hash).is_some_and(waits) {
+        let waits = self
+            .leases
+            .get(&admitted.hash)
+            .is_some_and(|lease| lease.token == admitted.token && matches!(lease.holder, Holder::Queued));
+        if waits {
             self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, cx);
         } else {
             cx.admitted.extend(finish_slot(&admitted.rule));
