@@ -15,7 +15,7 @@ use cattlegrid_tags::{TagList, Validity};
 
 use crate::event::{EventKind, Interest};
 use crate::park::{Outcome, Part, Wake};
-use crate::rules::{Captures, Rule};
+use crate::rules::{Captures, Change, Rule};
 use crate::shard::{Context, Shard};
 use crate::shared::ActiveRules;
 use crate::time::Now;
@@ -482,6 +482,9 @@ impl Shard {
         reply::end_line(&mut cx.out.bytes);
         self.store.count_read(found);
         cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size });
+        if touch.is_some() {
+            self.cascade(key, hash, Change::Touch, cx.now);
+        }
         Answer::Hit
     }
 

@@ -13,6 +13,7 @@ use cattlegrid_tags::{TagList, Validity};
 use crate::ask::Standing;
 use crate::meta::is_stub;
 use crate::park::{Delivered, DeliveredValue, Outcome as WaitOutcome, Wake};
+use crate::rules::Change;
 use crate::shard::{Context, Shard};
 use crate::store_cmd::{Mode, Outcome, Write};
 
@@ -359,6 +360,7 @@ impl Shard {
                 && !self.store.item(found).marks().has(Marks::STALE)
             {
                 self.store.set_expiry(write.hash, found, cx.now.expiry(exptime));
+                self.cascade(write.key, write.hash, Change::Touch, cx.now);
             }
             let outcome = if let Some(delivered) = &delivered {
                 WaitOutcome::Value(Arc::clone(delivered))

@@ -42,7 +42,7 @@ impl Shard {
             cx.counters.touch_hits.add(1);
             let found = self.store.set_expiry(hash, found, cx.now.expiry(touch.exptime));
             self.store.count_read(found);
-            self.cascade(touch.key, Change::Touch, cx.now);
+            self.cascade(touch.key, hash, Change::Touch, cx.now);
             reply::TOUCHED
         } else {
             cx.counters.touch_misses.add(1);
@@ -64,7 +64,7 @@ impl Shard {
         } else {
             None
         };
-        self.cascade(delete.key, Change::Delete, cx.now);
+        self.cascade(delete.key, hash, Change::Delete, cx.now);
         let text = if let Some(size) = deleted {
             cx.counters.delete_hits.add(1);
             cx.note(Interest::DELETIONS, delete.key, || EventKind::Deleted { command: "delete", size });

@@ -2,7 +2,7 @@
 
 use cattlegrid_herd::Kind as LeaseKind;
 use cattlegrid_protocol::{Meta, Request, reply};
-use cattlegrid_store::{Lookup, Marks};
+use cattlegrid_store::{Attributes, Lookup, Marks, TAGS_MAX};
 use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
 use serde_json::{Value as Json, json};
 
@@ -62,13 +62,6 @@ impl Engine {
     /// Flushes everything at `second`, or at once when that is now; then what cascades from a flush.
     pub fn flush(&self, second: u32, now: Now) {
         self.shared().flush(second, now.second);
-        let active = self.shared().rules();
-        let Some(active) = active.as_ref() else { return };
-        for cascade in active.rules().flush_cascades() {
-            for tag in cascade.bump.iter().filter_map(|bump| bump.constant()) {
-                self.shared().bump(self.shared().tag_hasher().hash_made(tag), Kind::Hard, now);
-            }
-        }
     }
 
     /// Whether a request other than a classic `get` is about a tag or a control key.
@@ -367,24 +360,58 @@ fn lease_name(kind: LeaseKind) -> &'static str {
 }
 
 impl Shard {
-    /// What happens to a key invalidates what was derived from it.
+    /// What happened to a key invalidates what was derived from it. To be called when it has happened: what was refused
+    /// sets off nothing.
     #[inline]
-    pub(crate) fn cascade(&mut self, key: &[u8], change: Change, now: Now) {
+    pub(crate) fn cascade(&mut self, key: &[u8], hash: u64, change: Change, now: Now) {
+        self.cascade_as(Kind::Hard, key, hash, change, now);
+    }
+
+    /// The same, softly after a soft invalidation.
+    #[inline]
+    pub(crate) fn cascade_as(&mut self, kind: Kind, key: &[u8], hash: u64, change: Change, now: Now) {
         if self.herd.is_some() {
-            self.cascade_ruled(key, change, now);
+            self.cascade_ruled(kind, key, hash, change, now);
         }
     }
 
-    fn cascade_ruled(&mut self, key: &[u8], change: Change, now: Now) {
+    fn cascade_ruled(&mut self, kind: Kind, key: &[u8], hash: u64, change: Change, now: Now) {
         let active = self.shared.rules();
         let Some(active) = active.as_ref() else { return };
+        let mut bumped = Vec::new();
         for (cascade, captures) in active.rules().cascades(key, change) {
             for template in &cascade.bump {
                 self.scratch.clear();
                 template.render(&captures, &mut self.scratch);
-                self.shared.bump(self.shared.tag_hasher().hash_made(&self.scratch), Kind::Hard, now);
+                let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+                if !bumped.contains(&tag) {
+                    bumped.push(tag);
+                }
             }
         }
+        if bumped.is_empty() || change != Change::Delete && self.bump_carried(key, hash, &bumped) {
+            return;
+        }
+        for tag in bumped {
+            self.shared.bump(tag, kind, now);
+        }
+    }
+
+    /// Invalidates the tags if the item under the key carries one of them: it was changed, and does not go with the others. False:
+    /// it carries none, and nothing was done.
+    fn bump_carried(&mut self, key: &[u8], hash: u64, bumped: &[TagHash]) -> bool {
+        let Lookup::Found(found) = self.store.lookup(hash, key) else { return false };
+        let item = self.store.item(found);
+        if !item.tags().any(|tag| bumped.contains(&TagHash::from_stored(tag))) {
+            return false;
+        }
+        if let Some(stamp) = self.shared.bump_carried(bumped, item.stamp(), item.tags()) {
+            let mut room = [0; TAGS_MAX];
+            let attributes = Attributes { stamp: Some(stamp), ..item.attributes(&mut room) };
+            // Without room it goes after all.
+            let _kept = self.rewrite(key, hash, found, &attributes);
+        }
+        true
     }
 
     /// The tags that an `ms` names, if they fit together with those of the key's rule.

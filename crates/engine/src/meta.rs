@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use cattlegrid_protocol::{Meta, MetaKey, reply};
 use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
+use cattlegrid_tags::Kind;
 
 use crate::event::{EventKind, Interest};
+use crate::meta_ruled::Advice;
 use crate::rules::Change;
 use crate::shard::{Context, Flow, Shard};
 use crate::store_cmd::{Mode, Outcome, Sum, Write};
@@ -119,6 +121,9 @@ impl Shard {
             self.store.count_read(found);
         }
         cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "found", size });
+        if flags.has(b'T') && !created {
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.now);
+        }
         won || marks.has(Marks::WON) && size == 0
     }
 
@@ -243,8 +248,12 @@ impl Shard {
         if self.rule_of(key).is_some() {
             return self.meta_delete_ruled(meta, hash, cx);
         }
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let mut cascades = false;
         let status = match self.find(hash, key, cx) {
             None => {
+                // Under a condition there was nothing to delete.
+                cascades = !flags.has(b'C');
                 cx.counters.delete_misses.add(1);
                 Some(reply::NF)
             }
@@ -254,6 +263,7 @@ impl Shard {
             }
             Some(found) => {
                 let size = self.store.item(found).value_len();
+                cascades = !self.gives_up_stub(meta, found);
                 if !self.invalidate_item(meta, hash, found, cx) {
                     return self.no_room(key.len() + 64, false, cx);
                 }
@@ -262,12 +272,20 @@ impl Shard {
                 (!quiet).then_some(reply::HD)
             }
         };
-        self.cascade(key, Change::Delete, cx.now);
+        if cascades {
+            self.cascade_as(kind, key, hash, Change::Delete, cx.now);
+        }
         cx.counters.cmd_meta.add(1);
         if let Some(status) = status {
             status_line(&mut cx.out.bytes, status, meta);
         }
         Flow::Replied
+    }
+
+    /// Whether an `md` takes a stub away because its computation failed (`C` with `Pe`): nothing is invalidated then.
+    pub(crate) fn gives_up_stub(&self, meta: &Meta<'_>, found: Found) -> bool {
+        let failed = meta.set.has(b'C') && Advice::of(meta).error.is_some();
+        failed && is_stub(&self.store.item(found))
     }
 
     /// `md` on an item: `I` marks it stale, `x` takes its value, otherwise it goes. False: no room.
@@ -319,16 +337,27 @@ impl Shard {
         }
         let expiry = expiry.unwrap_or(old.expiry);
         let marked = Attributes { expiry, grace_s, cas, stamp: kept.or(stamp), marks, ..old };
-        match item.value() {
+        self.rewrite(meta.key.bytes(), hash, found, &marked)
+    }
+
+    /// Stores an item's value again with other attributes. False: no room.
+    pub(crate) fn rewrite(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        attributes: &Attributes<'_>,
+    ) -> bool {
+        match self.store.item(found).value() {
             Value::Huge(huge) => {
                 let huge = Arc::clone(huge);
-                self.store.put(hash, meta.key.bytes(), &marked, NewValue::Huge(huge)).is_ok()
+                self.store.put(hash, key, attributes, NewValue::Huge(huge)).is_ok()
             }
             Value::Inline(value) => {
                 let mut copy = std::mem::take(&mut self.scratch);
                 copy.clear();
                 copy.extend_from_slice(value);
-                let stored = self.store.put(hash, meta.key.bytes(), &marked, NewValue::Inline([&copy, &[]]));
+                let stored = self.store.put(hash, key, attributes, NewValue::Inline([&copy, &[]]));
                 self.keep_scratch(copy);
                 stored.is_ok()
             }
@@ -415,7 +444,7 @@ impl Shard {
         reply::number(&mut digits, initial);
         self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]])).ok()?;
         self.changed(key, hash, true, cx);
-        self.cascade(key, Change::Incr, cx.now);
+        self.cascade(key, hash, Change::Incr, cx.now);
         self.find(hash, key, cx)
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use cattlegrid_herd::{How, Kind, Role, Waited};
 use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
+use cattlegrid_tags::Kind as TagKind;
 
 use crate::ask::{Asked, Standing};
 use crate::event::{EventKind, Interest};
@@ -279,6 +280,9 @@ impl Shard {
             self.store.count_read(found);
         }
         cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "found", size });
+        if flags.has(b'T') && !old {
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.now);
+        }
         Flow::Replied
     }
 
@@ -296,6 +300,8 @@ impl Shard {
         let gives_up = compare.filter(|token| {
             !is_items && self.herd.as_ref().is_some_and(|herd| herd.is_current(hash, *token))
         });
+        let kind = if flags.has(b'I') { TagKind::Soft } else { TagKind::Hard };
+        let mut cascades = false;
         let status = if let Some(token) = gives_up {
             let text = Advice::of(meta).error.unwrap_or_default();
             let failed =
@@ -304,18 +310,23 @@ impl Shard {
             if failed == Some(true) { reply::HD } else { reply::NF }
         } else {
             match seen {
-                None if !flags.has(b'I') => {
+                // Under a condition there was nothing to delete.
+                None if compare.is_some() => reply::NF,
+                None => {
                     // Known to be absent, or not there: a delete all the same, for what is being computed.
-                    if compare.is_none() {
+                    if flags.has(b'I') {
+                        self.soften(key, hash, cx);
+                    } else {
                         self.delete_ruled(key, hash, cx);
                     }
-                    reply::NF
-                }
-                None => {
-                    self.soften(key, hash, cx);
+                    cascades = true;
                     reply::NF
                 }
                 Some(_) if !is_items => reply::EX,
+                Some(stub) if self.gives_up_stub(meta, stub) => {
+                    self.store.remove(hash, stub);
+                    reply::HD
+                }
                 Some(found) => {
                     let size = self.store.item(found).value_len();
                     if flags.has(b'I') || flags.has(b'x') {
@@ -332,11 +343,14 @@ impl Shard {
                         self.delete_ruled(key, hash, cx);
                     }
                     cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                    cascades = true;
                     reply::HD
                 }
             }
         };
-        self.cascade(key, Change::Delete, cx.now);
+        if cascades {
+            self.cascade_as(kind, key, hash, Change::Delete, cx.now);
+        }
         cx.counters.cmd_meta.add(1);
         if status == reply::HD {
             cx.counters.delete_hits.add(1);

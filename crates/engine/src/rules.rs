@@ -57,15 +57,15 @@ pub struct Cascade {
 /// What happens to a key, as cascades see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// A delete, also one that found nothing.
+    /// A delete, also one that found nothing, unless it asked for a certain CAS.
     Delete,
-    /// A value was stored.
+    /// A value was stored, or its client told so.
     Set,
-    /// A number went up or down.
+    /// A number went up or down, or was made.
     Incr,
     /// The time to live changed.
     Touch,
-    /// Everything was flushed.
+    /// Everything was flushed: a delayed flush was due, a slow one is over.
     Flush,
 }
 

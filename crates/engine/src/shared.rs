@@ -182,14 +182,32 @@ impl Shared {
         });
         if is_due {
             self.outside_event();
+            self.cascade_flush();
         }
         self.tags.floors().hard()
     }
 
-    /// Flushes at `second`, or at once when that is now. A later call replaces a pending flush.
+    /// Flushes at `second`, or at once when that is now; then what cascades from a flush. A later call replaces a pending
+    /// flush.
     pub fn flush(&self, second: u32, now: u32) {
         let ms = |second| u64::from(second) * 1000;
-        self.tags.floors().flush(ms(second), ms(now), || self.tick());
+        let at_once = self.tags.floors().flush(ms(second), ms(now), || self.tick()).is_some();
+        self.outside_event();
+        if at_once {
+            self.cascade_flush();
+        }
+    }
+
+    /// Everything was flushed: invalidates the tags that depend on it.
+    #[cold]
+    fn cascade_flush(&self) {
+        let active = self.rules();
+        let Some(active) = active.as_ref() else { return };
+        for cascade in active.rules().flush_cascades() {
+            for tag in cascade.bump.iter().filter_map(|bump| bump.constant()) {
+                self.tags.bumps().bump(self.tag_hasher.hash_made(tag), BumpKind::Hard, || self.tick());
+            }
+        }
         self.outside_event();
     }
 
@@ -236,11 +254,31 @@ impl Shared {
         number
     }
 
-    /// Flushes everything over a period. Returns the floor's number.
+    /// Invalidates tags on behalf of a change of an item that carries some of them: see [`Tags::bump_carried`].
+    pub(crate) fn bump_carried(
+        &self,
+        bumped: &[TagHash],
+        stamp: u64,
+        carried: impl IntoIterator<Item = u64>,
+    ) -> Option<u64> {
+        let stamp = self.tags.bump_carried(bumped, stamp, carried, || self.tick());
+        self.outside_event();
+        stamp
+    }
+
+    /// Flushes everything over a period; what cascades from a flush does when that is over. Returns the floor's number.
     pub fn flush_rolling(&self, now_ms: u64, period_ms: u64) -> u64 {
         let number = self.tags.floors().start_rolling(now_ms, period_ms, || self.tick());
         self.outside_event();
+        self.cascade_ended();
         number
+    }
+
+    /// What cascades from slow flushes that have ended.
+    fn cascade_ended(&self) {
+        if self.tags.floors().take_ended() {
+            self.cascade_flush();
+        }
     }
 
     /// The last hard and the last soft event that concern a key with these tags, but for those in its shard.
@@ -275,6 +313,7 @@ impl Shared {
     pub(crate) fn settle(&self, now_ms: u64) {
         self.note_time(now_ms);
         self.tags.settle(now_ms);
+        self.cascade_ended();
     }
 
     /// Seconds since a number was given out, or more.

@@ -152,7 +152,7 @@ impl Shard {
         }
         cx.counters.cmd_set.add(1);
         if let Outcome::Stored { .. } = outcome {
-            self.cascade(write.key, Change::Set, cx.now);
+            self.cascade(write.key, write.hash, Change::Set, cx.now);
         }
         if write.mode == Mode::Cas {
             match outcome {
@@ -386,7 +386,7 @@ impl Shard {
         self.keep_scratch(digits);
         if stored.is_ok() {
             self.changed(key, hash, false, cx);
-            self.cascade(key, Change::Incr, cx.now);
+            self.cascade(key, hash, Change::Incr, cx.now);
         }
         match (stored, self.store.lookup(hash, key)) {
             (Ok(()), Lookup::Found(found)) => Sum::Is(sum, found),

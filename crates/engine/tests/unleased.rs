@@ -5,6 +5,8 @@
 
 mod world;
 
+use std::fmt::Write as _;
+
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_herd::{FillWindow, Owner, Policy};
 use world::World;
@@ -238,7 +240,7 @@ fn replies_are_those_of_a_server_without_rules() {
                 ruled.ask(of_ruled, &with(seen.map(|pair| pair.0))),
                 plain.ask(of_plain, &with(seen.map(|pair| pair.1))),
             );
-            history += &format!("{:>6} {line}   {one}   {other}\n", plain.ms);
+            writeln!(history, "{:>6} {line}   {one}   {other}", plain.ms).unwrap();
             let ((one, of_one), (other, of_other)) = (mask(&one), mask(&other));
             assert_eq!(one, other, "seed {seed}\n{history}");
             for pair in of_one.into_iter().zip(of_other).filter(|(a, b)| *a != 0 && *b != 0) {

@@ -53,6 +53,8 @@ struct Writer {
     occupancy: [Occupancy; KINDS],
     /// Running mean of [`Bumps::estimate`] over sampled look-ups; none before the first.
     sampled: Option<f64>,
+    /// Calls of [`Bumps::bump_carried`].
+    self_bumped: u64,
 }
 
 /// Weight of a new sample in the running mean.
@@ -64,6 +66,7 @@ pub(crate) struct BumpStats {
     pub(crate) bumps: [u64; KINDS],
     pub(crate) used: [u64; KINDS],
     pub(crate) false_stale: f64,
+    pub(crate) self_bumped: u64,
 }
 
 impl Bumps {
@@ -82,6 +85,7 @@ impl Bumps {
                 last_bump: 0,
                 occupancy: [Occupancy::new(per_row), Occupancy::new(per_row)],
                 sampled: None,
+                self_bumped: 0,
             }),
         }
     }
@@ -111,8 +115,38 @@ impl Bumps {
         kind: Kind,
         take_number: impl FnOnce() -> u64,
     ) -> (u64, [(Place, u64); ROWS]) {
+        self.raise(&mut self.lock(), tag, kind, take_number())
+    }
+
+    /// Bumps several tags hard on behalf of a change of an item that carries some of them, with no other bump in between.
+    /// Returns the last number, as of which the changed item counts; `None` if a bump before these had invalidated it.
+    ///
+    /// `stamp` and `carried` are the item's; there is at least one tag in `bumped`.
+    pub(crate) fn bump_carried(
+        &self,
+        bumped: &[TagHash],
+        stamp: u64,
+        carried: impl IntoIterator<Item = u64>,
+        mut take_number: impl FnMut() -> u64,
+    ) -> Option<u64> {
         let mut writer = self.lock();
-        let number = take_number();
+        writer.self_bumped += 1;
+        let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
+        let invalid = carried.into_iter().any(is_above);
+        let mut last = 0;
+        for tag in bumped {
+            last = self.raise(&mut writer, *tag, Kind::Hard, take_number()).0;
+        }
+        (!invalid).then_some(last)
+    }
+
+    fn raise(
+        &self,
+        writer: &mut Writer,
+        tag: TagHash,
+        kind: Kind,
+        number: u64,
+    ) -> (u64, [(Place, u64); ROWS]) {
         debug_assert!(number > writer.last_bump, "numbers rise");
         let places = self.places(tag);
         let slots = places.map(|place| self.slot(place, kind));
@@ -199,6 +233,7 @@ impl Bumps {
             bumps: of(Occupancy::bumps),
             used: of(Occupancy::used),
             false_stale: writer.sampled.unwrap_or(0.0),
+            self_bumped: writer.self_bumped,
         }
     }
 

@@ -72,6 +72,24 @@ impl Tags {
         number
     }
 
+    /// Bumps tags hard on behalf of a change of an item that carries some of them, so that the change does not invalidate the
+    /// item itself: returns the stamp that the item is to have from now on; `None` if a bump or a floor before this concerns
+    /// it, and so no later stamp is right.
+    ///
+    /// `bumped`: at least one tag, each once. `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`], called once
+    /// for each tag.
+    pub fn bump_carried(
+        &self,
+        bumped: &[TagHash],
+        stamp: u64,
+        carried: impl IntoIterator<Item = u64>,
+        take_number: impl FnMut() -> u64,
+    ) -> Option<u64> {
+        let number = self.bumps.bump_carried(bumped, stamp, carried, take_number)?;
+        // A floor that took its number before is seen.
+        (stamp >= self.floors.highest_raised()).then_some(number)
+    }
+
     /// Ends what time ends: rolling floors whose period is over, and the grace of what soft bumps made stale.
     pub fn settle(&self, now_ms: u64) {
         self.floors.settle(now_ms);
@@ -165,11 +183,12 @@ impl Tags {
 
     /// For `stats tags`. Waits for a bump that is under way.
     pub fn stats(&self) -> TagStats {
-        let BumpStats { bumps, used, false_stale } = self.bumps.stats();
+        let BumpStats { bumps, used, false_stale, self_bumped } = self.bumps.stats();
         let Snapshot { hard, rolling } = self.floors.snapshot();
         TagStats {
             hard_bumps: bumps[0],
             soft_bumps: bumps[1],
+            self_bumped,
             last_bump: self.bumps.last_bump(),
             memory_bytes: self.bumps.memory_bytes(),
             slots_per_row: self.bumps.slots_per_row(),
@@ -190,6 +209,8 @@ pub struct TagStats {
     pub hard_bumps: u64,
     /// Soft bumps since the start.
     pub soft_bumps: u64,
+    /// Changes of an item that bumped a tag of the item itself.
+    pub self_bumped: u64,
     /// The highest number of any bump, 0 before the first.
     pub last_bump: u64,
     /// Bytes of the arrays.
@@ -266,6 +287,28 @@ mod tests {
         all.bump("b", Hard);
         assert_eq!((all.check(item, "a,b"), all.check(item, "a")), (Dead, Valid));
         assert_eq!(all.check(all.tick(), "a,b"), Valid);
+    }
+
+    #[test]
+    fn a_change_that_bumps_its_own_tag_leaves_its_item_valid() {
+        let all = Fixture::new();
+        let tag = |name: &str| all.hasher.hash(name.as_bytes()).unwrap();
+        let carried = || [tag("a").get(), tag("b").get()];
+        let bump = |stamp| all.tags.bump_carried(&[tag("a"), tag("c")], stamp, carried(), || all.tick());
+        let item = all.tick();
+        let stamp = bump(item).unwrap();
+        assert_eq!((all.check(item, "a,b"), all.check(stamp, "a,b")), (Dead, Valid));
+        assert_eq!((all.check(item, "c"), all.check(stamp, "c")), (Dead, Valid));
+        // What was invalidated before stays so: by a bump of either kind, by a floor.
+        all.bump("b", Soft);
+        assert_eq!(bump(stamp), None);
+        let item = all.tick();
+        all.bump("a", Hard);
+        assert_eq!(bump(item), None);
+        let item = all.tick();
+        all.tags.floors().start_rolling(0, 1_000, || all.tick());
+        assert_eq!((all.check(item, "a"), bump(item)), (Valid, None));
+        assert_eq!(all.tags.stats().self_bumped, 4);
     }
 
     #[test]

@@ -91,6 +91,8 @@ struct Writer {
     highest: u64,
     version: u64,
     flush_at_ms: u64,
+    /// See [`Floors::take_ended`].
+    ended: bool,
 }
 
 /// The floors at one moment.
@@ -174,8 +176,9 @@ impl Floors {
             self.raise_hard(&mut writer, number);
             return number;
         }
-        writer.floors.settle(now_ms);
-        writer.floors.push(RollingFloor { number, start_ms: now_ms, period_ms });
+        let settled = writer.floors.settle(now_ms);
+        let pushed = writer.floors.push(RollingFloor { number, start_ms: now_ms, period_ms });
+        writer.ended |= settled || pushed;
         self.publish(&mut writer, number);
         number
     }
@@ -184,7 +187,8 @@ impl Floors {
     /// anyway, but then have fewer to look at.
     pub fn settle(&self, now_ms: u64) {
         let mut writer = lock(&self.writer);
-        writer.floors.settle(now_ms);
+        let settled = writer.floors.settle(now_ms);
+        writer.ended |= settled;
         if writer.floors != writer.published {
             self.publish(&mut writer, 0);
         }
@@ -200,6 +204,17 @@ impl Floors {
     #[inline]
     pub fn highest(&self) -> u64 {
         self.highest.load(Ordering::Acquire)
+    }
+
+    /// The same, once a floor that is being raised now is raised.
+    pub(crate) fn highest_raised(&self) -> u64 {
+        lock(&self.writer).highest
+    }
+
+    /// Whether a rolling flush has ended since the last call, by its time or to make room for another: what it concerned is
+    /// flushed altogether. One that a flush at once has overtaken does not count.
+    pub fn take_ended(&self) -> bool {
+        std::mem::take(&mut lock(&self.writer).ended)
     }
 
     /// The rolling floors that run, oldest first.
@@ -295,19 +310,25 @@ impl Floors {
 }
 
 impl Snapshot {
-    fn settle(&mut self, now_ms: u64) {
+    /// Whether a rolling floor has become a hard one.
+    fn settle(&mut self, now_ms: u64) -> bool {
         let over = self.rolling.iter().flatten().filter(|floor| floor.is_over(now_ms));
-        if let Some(number) = over.map(|floor| floor.number).max() {
-            self.raise_hard(number);
-        }
+        let Some(number) = over.map(|floor| floor.number).max() else { return false };
+        self.raise_hard(number);
+        true
     }
 
-    fn push(&mut self, floor: RollingFloor) {
-        if let [Some(oldest), .., Some(_)] = self.rolling {
+    /// The same.
+    fn push(&mut self, floor: RollingFloor) -> bool {
+        let full = if let [Some(oldest), .., Some(_)] = self.rolling {
             self.raise_hard(oldest.number);
-        }
+            true
+        } else {
+            false
+        };
         let free = self.rolling.iter_mut().find(|place| place.is_none());
         *free.expect("one was freed if all were taken") = Some(floor);
+        full
     }
 
     /// Rolling floors that are not above the hard one say nothing more.

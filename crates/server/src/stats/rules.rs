@@ -95,6 +95,7 @@ pub(super) fn tags(lines: &mut Lines, turn: &Turn<'_>) {
     let stats = shared.tags().stats();
     lines.stat("hard_bumps", stats.hard_bumps);
     lines.stat("soft_bumps", stats.soft_bumps);
+    lines.stat("self_bumped", stats.self_bumped);
     lines.stat("last_bump", stats.last_bump);
     lines.stat("memory_bytes", stats.memory_bytes);
     lines.stat("slots", stats.slots_per_row);
