@@ -10,6 +10,7 @@
 //! * Finding a rule allocates nothing and reads a key once for each pattern tried.
 
 mod cover;
+mod example;
 mod index;
 mod lock;
 mod pattern;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use cattlegrid_herd::Policy;
 
+pub use example::SelfBump;
 use index::{Index, KeyTraits};
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError};
 pub use template::{TAG_BYTES_MAX, TagTemplate};

@@ -60,6 +60,13 @@ impl TagTemplate {
         }
     }
 
+    /// The tag's name for a key. `captures`: as for [`TagTemplate::render`].
+    pub fn name(&self, captures: &Captures<'_>) -> String {
+        let mut name = Vec::new();
+        self.render(captures, &mut name);
+        String::from_utf8_lossy(&name).into_owned()
+    }
+
     /// The tag's name if it uses no captures.
     pub fn constant(&self) -> Option<&[u8]> {
         match &self.parts[..] {

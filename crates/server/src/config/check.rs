@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule, TagTemplate};
+use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule};
 
 use super::keys::{self, Key};
 use super::{ConfigError, Protection, RuleFile};
@@ -63,7 +63,7 @@ fn of_key(file: &RuleFile, key: &str) -> String {
             write_to(&mut text, format_args!("rule {number}: {}\n", pattern.text()));
             write_captures(&mut text, pattern, &captures);
             for tag in tags {
-                write_to(&mut text, format_args!("  tag {}\n", render(tag, &captures)));
+                write_to(&mut text, format_args!("  tag {}\n", tag.name(&captures)));
             }
         }
     }
@@ -81,7 +81,7 @@ fn of_key(file: &RuleFile, key: &str) -> String {
             write_to(&mut text, format_args!("cascade on {}: {}\n", names.join(", "), pattern.text()));
             write_captures(&mut text, pattern, &captures);
             for tag in bump {
-                write_to(&mut text, format_args!("  bump {}\n", render(tag, &captures)));
+                write_to(&mut text, format_args!("  bump {}\n", tag.name(&captures)));
             }
         }
     }
@@ -92,12 +92,6 @@ fn write_captures(text: &mut String, pattern: &Pattern, captures: &Captures<'_>)
     for (name, held) in pattern.names().zip(captures.iter()) {
         write_to(text, format_args!("  {name} = {}\n", String::from_utf8_lossy(held)));
     }
-}
-
-fn render(tag: &TagTemplate, captures: &Captures<'_>) -> String {
-    let mut name = Vec::new();
-    tag.render(captures, &mut name);
-    String::from_utf8_lossy(&name).into_owned()
 }
 
 fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {

@@ -149,11 +149,15 @@ impl RuleFile {
         }
         let rules = rules::read_rules(&rules, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
-        problems.is_empty().then(|| Self {
-            path: path.to_owned(),
-            rules: Arc::new(Rules::new(rules, cascades)),
-            server,
-        })
+        if !problems.is_empty() {
+            return None;
+        }
+        let keyed = cascades.iter().filter(|(_, cascade)| cascade.pattern.is_some());
+        let places: Vec<usize> = keyed.map(|(place, _)| *place).collect();
+        let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
+        let rules = Arc::new(Rules::new(rules, cascades));
+        rules::check_self_bumps(&rules, &places, problems);
+        Some(Self { path: path.to_owned(), rules, server })
     }
 
     /// Reads the same file again.

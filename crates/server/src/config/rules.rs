@@ -1,6 +1,8 @@
 //! Rules and cascades from their tables.
 
-use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, TAGS_MAX, TagTemplate};
+use cattlegrid_engine::rules::{
+    Cascade, Change, Changes, Pattern, Rule, Rules, SelfBump, TAGS_MAX, TagTemplate,
+};
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, CascadeDraft, Key, PROTECTING, RuleDraft, UNLEASED};
@@ -78,8 +80,11 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
     }
 }
 
-/// The cascades of `[[cascade]]`, in order; those with problems are left out.
-pub(super) fn read_cascades(tables: &[(usize, &DeTable<'_>)], problems: &mut Problems) -> Vec<Cascade> {
+/// The cascades of `[[cascade]]`, in order, with where each says on what; those with problems are left out.
+pub(super) fn read_cascades(
+    tables: &[(usize, &DeTable<'_>)],
+    problems: &mut Problems,
+) -> Vec<(usize, Cascade)> {
     let mut cascades = Vec::new();
     for (number, (offset, table)) in (1..).zip(tables) {
         let label = label("cascade", number, table);
@@ -101,9 +106,26 @@ pub(super) fn read_cascades(tables: &[(usize, &DeTable<'_>)], problems: &mut Pro
         if draft.bump.is_empty() && is_list_or_absent(table, "bump") {
             problems.add(*offset, format!("{label}: lacks bump, the tags to invalidate"));
         }
-        cascades.push(Cascade { on, pattern, bump });
+        let set = draft.on.iter().find(|name| name.text == Change::Set.name());
+        cascades.push((set.map_or(*offset, |set| set.offset), Cascade { on, pattern, bump }));
     }
     cascades
+}
+
+/// A `set` that invalidates the item it stores is never meant. `places`: where each cascade with a pattern says on what.
+pub(super) fn check_self_bumps(rules: &Rules, places: &[usize], problems: &mut Problems) {
+    for SelfBump { cascade, rule, key, tag } in rules.self_bumps() {
+        let pattern = |pattern: Option<&Pattern>| pattern.map_or("", Pattern::text).to_owned();
+        let own = pattern(rules.all_cascades().nth(cascade).and_then(|cascade| cascade.pattern.as_ref()));
+        let rule = pattern(rules.rules().get(rule as usize - 1).map(|rule| &rule.pattern));
+        problems.add(
+            places[cascade],
+            format!(
+                "cascade {own}: on \"set\": a set of {key} would invalidate the item that it stores, which has the tag \
+                 {tag} by rule {rule}; leave set out, or give the items another tag"
+            ),
+        );
+    }
 }
 
 fn read_changes(

@@ -174,6 +174,31 @@ fn mistakes_of_cascades() {
 }
 
 #[test]
+fn a_set_that_would_invalidate_its_own_item() {
+    let rule = "[[rule]]\nmatch = \"user:{id}\"\ntags = [\"users\", \"user:{id}\"]\n";
+    let flush = "[[cascade]]\non = [\"flush\"]\nbump = [\"users\"]\n";
+    let cascade = |on: &str, bump: &str| {
+        format!(
+            "{rule}{flush}[[cascade]]\nmatch = \"{{kind}}:{{u}}\"\nbump = [\"{bump}\"]\non = [\n  {on}\n]\n"
+        )
+    };
+    check_mistakes(&[
+        (
+            &cascade("\"delete\",\n  \"set\"", "{kind}:{u}"),
+            "f.toml:12: cascade {kind}:{u}: on \"set\": a set of user:a1 would invalidate the item that it stores, which \
+             has the tag user:a1 by rule user:{id}; leave set out, or give the items another tag",
+        ),
+        (
+            &cascade("\"set\"", "users"),
+            "f.toml:11: cascade {kind}:{u}: on \"set\": a set of user:a1 would invalidate the item that it stores, which \
+             has the tag users by rule user:{id}; leave set out, or give the items another tag",
+        ),
+    ]);
+    assert!(parse(&cascade("\"delete\"", "{kind}:{u}")).is_ok());
+    assert!(parse(&cascade("\"set\"", "pages:{u}")).is_ok());
+}
+
+#[test]
 fn mistakes_of_the_server_section() {
     check_mistakes(&[
         ("[server]\nthread = 4", "f.toml:2: [server]: thread: is unknown; did you mean threads?"),

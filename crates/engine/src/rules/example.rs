@@ -1,0 +1,134 @@
+//! Keys that stand for all of a pattern, and what can be proved with them: a cascade on `set` that invalidates a tag of the
+//! very item that is set.
+//!
+//! What is found is certain, since there is a key for which it happens. What is not found may happen all the same: with patterns
+//! that have only some keys in common, with keys whose captures hold the same, and with tags that clients name.
+
+use super::pattern::{Class, Pattern};
+use super::{Change, Rules};
+
+/// A cascade on `set` and a rule that give the same tag to a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelfBump {
+    /// The cascade's place among those with a pattern, from 0.
+    pub cascade: usize,
+    /// The rule's place among the rules, from 1.
+    pub rule: u32,
+    /// A key for which it happens.
+    pub key: String,
+    /// The tag that its item carries and each `set` of it invalidates.
+    pub tag: String,
+}
+
+impl Rules {
+    /// For each cascade on `set` that is found to invalidate a tag of what was set: how.
+    pub fn self_bumps(&self) -> Vec<SelfBump> {
+        let mut all: Vec<SelfBump> = Vec::new();
+        let of_rules = self.list.iter().map(|rule| &rule.pattern);
+        let patterns = of_rules.chain(self.cascades.iter().filter_map(|cascade| cascade.pattern.as_ref()));
+        for key in patterns.filter_map(Pattern::example) {
+            let Some((rule, captures)) = self.find(key.as_bytes()) else { continue };
+            let tags: Vec<String> = rule.tags.iter().map(|tag| tag.name(&captures)).collect();
+            for (cascade, captures) in self.cascades(key.as_bytes(), Change::Set) {
+                let place = self.cascades.iter().position(|other| std::ptr::eq(other, cascade));
+                let place = place.expect("it is one of them");
+                let own = cascade.bump.iter().map(|bump| bump.name(&captures)).find(|tag| tags.contains(tag));
+                if let Some(tag) = own.filter(|_| !all.iter().any(|found| found.cascade == place)) {
+                    all.push(SelfBump { cascade: place, rule: rule.number, key: key.clone(), tag });
+                }
+            }
+        }
+        all.sort_by_key(|found| found.cascade);
+        all
+    }
+}
+
+/// Letters that captures of an example begin with; and digits, where it must be those. One pattern may have some of them as literals.
+const BEGINNINGS: [(&str, &str); 6] =
+    [("a", "71"), ("x", "82"), ("q", "93"), ("w", "64"), ("k", "55"), ("z", "46")];
+
+impl Pattern {
+    /// A key that it matches, in which each capture holds something else; `None`: none was found.
+    pub(super) fn example(&self) -> Option<String> {
+        BEGINNINGS.into_iter().find_map(|(letter, digits)| {
+            let mut key = self.prefix.to_vec();
+            let mut expected = Vec::new();
+            for (number, capture) in (1..).zip(&self.captures) {
+                let held = match capture.class {
+                    Class::Int => format!("{digits}{number}"),
+                    Class::Segment | Class::Rest => format!("{letter}{number}"),
+                };
+                key.extend_from_slice(held.as_bytes());
+                key.extend_from_slice(&capture.then);
+                expected.push(held);
+            }
+            let captures = self.match_key(&key)?;
+            let as_expected = captures.iter().eq(expected.iter().map(String::as_bytes));
+            String::from_utf8(key).ok().filter(|_| as_expected)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{Cascade, Changes, Rule, TagTemplate};
+    use cattlegrid_herd::Policy;
+
+    #[test]
+    fn an_example_is_a_key_of_its_pattern() {
+        for (pattern, example) in [
+            ("page", Some("page")),
+            ("page:{id}", Some("page:a1")),
+            ("page:{id:int}", Some("page:711")),
+            ("{a}a{b}", Some("a1aa2")),
+            ("{n:int}7{m:int}", Some("7117712")),
+            ("u:{u}:{rest*}", Some("u:a1:a2")),
+            ("{a}-{n:int}-a", Some("a1-712-a")),
+            ("{a}1{b}", None),
+        ] {
+            assert_eq!(Pattern::parse(pattern).unwrap().example().as_deref(), example, "{pattern}");
+        }
+    }
+
+    /// What is found for rules of a pattern and a tag, and one cascade.
+    fn found(list: &[(&str, &str)], on: Change, pattern: &str, bump: &str) -> Option<String> {
+        let rule = |(number, (pattern, tag)): (u32, &(&str, &str))| {
+            let pattern = Pattern::parse(pattern).unwrap();
+            let tags = if tag.is_empty() {
+                Vec::new()
+            } else {
+                vec![TagTemplate::parse(tag, Some(&pattern)).unwrap()]
+            };
+            Rule { number, pattern, policy: Policy::default(), tags, negative_ttl_s: 0 }
+        };
+        let pattern = Pattern::parse(pattern).unwrap();
+        let bump = vec![TagTemplate::parse(bump, Some(&pattern)).unwrap()];
+        let cascade = Cascade { on: Changes::default().with(on), pattern: Some(pattern), bump };
+        let rules = Rules::new((1..).zip(list).map(rule).collect(), vec![cascade]);
+        rules.self_bumps().first().map(|found| format!("{} {} {}", found.rule, found.key, found.tag))
+    }
+
+    #[test]
+    fn what_invalidates_itself_is_found() {
+        let set = |list: &[(&str, &str)], pattern, bump| found(list, Change::Set, pattern, bump);
+        let own = [("user:{id}", "user:{id}")];
+        assert_eq!(set(&own, "user:{u}", "user:{u}").as_deref(), Some("1 user:a1 user:a1"));
+        assert_eq!(found(&own, Change::Delete, "user:{u}", "user:{u}"), None);
+        assert_eq!(set(&own, "basket:{u}", "user:{u}"), None);
+        assert_eq!(set(&own, "user:{u}", "page:{u}"), None);
+        // One of the patterns has more keys.
+        assert_eq!(set(&[("{kind}:{id}", "{kind}")], "user:{u}", "user").as_deref(), Some("1 user:a1 user"));
+        assert_eq!(set(&own, "{kind}:{id}", "{kind}:{id}").as_deref(), Some("1 user:a1 user:a1"));
+        assert_eq!(set(&[("a:{x*}", "all")], "{x*}", "all").as_deref(), Some("1 a:a1 all"));
+        // An earlier rule has the key.
+        let list = [("user:{n}", ""), ("{kind}:{id}", "{kind}:{id}")];
+        assert_eq!(set(&list, "user:{u}", "user:{u}"), None);
+        // Captures that hold different things.
+        let pair = [("pair:{a}:{b}", "item:{a}")];
+        assert_eq!(set(&pair, "pair:{x}:{y}", "item:{y}"), None);
+        assert_eq!(set(&pair, "pair:{x}:{y}", "item:{x}").as_deref(), Some("1 pair:a1:a2 item:a1"));
+        // A lock has no rule and sets off nothing.
+        assert_eq!(set(&[("{x*}", "all")], "{id}_lock", "all"), None);
+    }
+}
