@@ -202,7 +202,8 @@ impl Shard {
             };
         }
         let stale = fill.stamp().filter(|stamp| *stamp < soft).map(|_| soft);
-        let expiry = write.vivify.filter(|_| write.mode != Mode::Set).unwrap_or(write.expiry);
+        let appends = matches!(write.mode, Mode::Append | Mode::Prepend);
+        let expiry = write.vivify.filter(|_| appends).unwrap_or(write.expiry);
         if expiry != NEVER && expiry <= cx.now.second {
             return self.store_nothing(write, found, fill, stale, ruled, cx);
         }
@@ -227,7 +228,7 @@ impl Shard {
         if write.negative {
             marks = marks.with(Marks::NEGATIVE);
         }
-        if matches!(write.mode, Mode::Append | Mode::Prepend) {
+        if appends {
             marks = marks.with(Marks::EDITED);
         }
         let attributes = Attributes {

@@ -163,7 +163,7 @@ fn command(rng: &mut Rng) -> String {
             format!("mg {key}{shown}{vivify}{recache}{ttl}{explicit}{compare}|")
         }
         6..9 => {
-            let mode = rng.of(&["", "", "", " ME", " MA", " MP", " MR", " MS", " MA N2"]);
+            let mode = rng.of(&["", "", "", " ME", " MA", " MP", " MR", " MS", " MA N2", " ME N2", " MR N2"]);
             let stale = rng.of(&["", "", " I"]);
             format!("ms {key} {len}{ttl}{mode}{cas}{explicit}{stale} c s|{data}|")
         }
