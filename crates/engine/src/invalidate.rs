@@ -90,10 +90,8 @@ impl Engine {
     pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
         let control = self.shared().control().len();
         let (key, noreply): (&[u8], bool) = match request {
-            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta)
-                if meta.set.has(b'G') =>
-            {
-                return self.execute_tag(request, meta, cx);
+            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
+                return self.execute_meta(request, meta, cx);
             }
             Request::Delete(delete) => (delete.key, delete.noreply),
             Request::Arith(arith) => (arith.key, arith.noreply),
@@ -121,42 +119,93 @@ impl Engine {
         }
     }
 
-    /// `mg md ma` with `G`: the key is a tag.
-    fn execute_tag(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
+    /// `mg md ma` with `G`, when the key is a tag, or with a control key.
+    fn execute_meta(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
         cx.counters.cmd_meta.add(1);
         let flags = &meta.set;
-        let name = meta.key.bytes();
-        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
-        let text = match request {
-            Request::MetaGet(_) => {
-                self.shared().tag_hasher().hash(name).map(|tag| Some(self.describe_tag(tag, cx.now)))
-            }
-            Request::MetaArith(_) => self.bump(name, kind, cx.now).map(|number| Some(number.to_string())),
-            _ => self.bump(name, kind, cx.now).map(|_| None),
+        let asked = if flags.has(b'G') {
+            let tag = Control::Tag(meta.key.bytes());
+            self.check_names(tag).map(|()| tag)
+        } else {
+            self.check(&meta.key.bytes()[self.shared().control().len()..])
         };
-        let text = match text {
+        let text = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
             Ok(text) => text,
-            Err(error) => return reply::line(&mut cx.out.bytes, &format!("CLIENT_ERROR {error}")),
+            Err(error) => return reply::line(&mut cx.out.bytes, &error),
         };
         if flags.has(b'q') && !matches!(request, Request::MetaGet(_)) {
             return;
         }
         let out = &mut cx.out.bytes;
+        let len = text.as_ref().map_or(0, String::len);
         let shown = text.filter(|_| flags.has(b'v'));
         match &shown {
             Some(text) => reply::va(out, text.len()),
             None => out.extend_from_slice(reply::HD),
         }
+        let reads = matches!(request, Request::MetaGet(_));
         for token in meta.flags {
             match token[0] {
                 b'O' => reply::token(out, token),
                 b'k' => reply::key(out, &meta.key),
+                // What is told here is no item: it has neither flags, CAS nor end, and was never read.
+                b'f' if reads => reply::client_flags(out, 0),
+                b's' if reads => reply::size(out, len),
+                b'c' if reads => reply::cas(out, 0),
+                b't' if reads => reply::ttl(out, None),
+                b'l' if reads => reply::last_access(out, 0),
+                b'h' if reads => reply::hit_before(out, false),
                 _ => {}
             }
         }
         reply::end_line(out);
         if let Some(text) = shown {
             reply::line(out, &text);
+        }
+    }
+
+    /// What a meta command with a control key does, as its classic form: the text of its answer, if it has one.
+    fn obey(
+        &self,
+        request: &Request<'_>,
+        meta: &Meta<'_>,
+        control: Control<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<String>, String> {
+        let flags = &meta.set;
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let one_up = !matches!(flags.mode, b'D' | b'-') && (!flags.has(b'D') || flags.delta == 1);
+        match (request, control) {
+            (Request::MetaGet(_), _) => {
+                cx.counters.cmd_get.add(1);
+                cx.counters.get_hits.add(1);
+                Ok(Some(self.tell(control, cx)))
+            }
+            (Request::MetaDelete(_), Control::Tag(tag)) => {
+                self.bump(tag, kind, cx.now).map(|_| None).map_err(|error| format!("CLIENT_ERROR {error}"))
+            }
+            (Request::MetaArith(_), Control::Tag(tag)) if one_up || flags.has(b'G') => {
+                let number = self.bump(tag, kind, cx.now).map_err(|error| format!("CLIENT_ERROR {error}"))?;
+                Ok(Some(number.to_string()))
+            }
+            _ => Err(UNKNOWN.to_owned()),
+        }
+    }
+
+    /// What a `get` of a control key tells; of a `bump` and a `flush` after it is done. The key was checked.
+    fn tell(&self, control: Control<'_>, cx: &mut Context<'_>) -> String {
+        match control {
+            Control::Tag(tag) => {
+                let tag = self.shared().tag_hasher().hash_made(tag);
+                self.describe_tag(tag, cx.now)
+            }
+            Control::Bump(tag) => {
+                self.use_tags();
+                let tag = self.shared().tag_hasher().hash_made(tag);
+                self.shared().bump(tag, Kind::Hard, cx.now).to_string()
+            }
+            Control::Flush(seconds) => self.shared().flush_rolling(cx.now.ms, seconds * 1000).to_string(),
+            Control::Why(key) => self.why(key, cx).to_string(),
         }
     }
 
@@ -205,19 +254,7 @@ impl Engine {
             if let Some(cut) = cuts.pop() {
                 cx.out.append(cut);
             }
-            let text = match control {
-                Control::Tag(tag) => {
-                    let tag = self.shared().tag_hasher().hash_made(tag);
-                    self.describe_tag(tag, cx.now)
-                }
-                Control::Bump(tag) => {
-                    self.use_tags();
-                    let tag = self.shared().tag_hasher().hash_made(tag);
-                    self.shared().bump(tag, Kind::Hard, cx.now).to_string()
-                }
-                Control::Flush(seconds) => self.shared().flush_rolling(cx.now.ms, seconds * 1000).to_string(),
-                Control::Why(key) => self.why(key, cx).to_string(),
-            };
+            let text = self.tell(control, cx);
             // What is told here has no CAS: clients read one after `gets` all the same.
             reply::value_header(&mut cx.out.bytes, key, 0, text.len(), cas.then_some(0));
             reply::line(&mut cx.out.bytes, &text);
@@ -231,16 +268,20 @@ impl Engine {
 
     fn check<'k>(&self, rest: &'k [u8]) -> Result<Control<'k>, String> {
         let control = Control::parse(rest)?;
-        match control {
-            Control::Tag(tag) | Control::Bump(tag) => {
-                self.shared().tag_hasher().hash(tag).map_err(|error| format!("CLIENT_ERROR {error}"))?;
-            }
-            Control::Flush(_) if !self.allows_flush() => {
-                return Err("CLIENT_ERROR flush_all not allowed".to_owned());
-            }
-            Control::Flush(_) | Control::Why(_) => {}
-        }
+        self.check_names(control)?;
         Ok(control)
+    }
+
+    /// Whether what the key names can be, and may be done.
+    fn check_names(&self, control: Control<'_>) -> Result<(), String> {
+        match control {
+            Control::Tag(tag) | Control::Bump(tag) => match self.shared().tag_hasher().hash(tag) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("CLIENT_ERROR {error}")),
+            },
+            Control::Flush(_) if !self.allows_flush() => Err("CLIENT_ERROR flush_all not allowed".to_owned()),
+            Control::Flush(_) | Control::Why(_) => Ok(()),
+        }
     }
 
     /// Everything that decides what a reader of this key gets.

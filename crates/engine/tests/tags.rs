@@ -198,14 +198,22 @@ fn bad_tags_and_control_keys_change_nothing() {
         "decr @tag:x 1|",
         "touch @tag:x 0|",
         "get page:1 @what:x|",
-        "mg @tag:x v|",
-        "md @tag:x|",
         "get @why:|",
+        "mg @nothing v|",
+        "mg @why: v|",
+        "md @bump:x|",
+        "md @nothing q|",
+        "ma @bump:x|",
+        "ma @tag:x MD|",
+        "ma @tag:x D2 v|",
+        "ms @tag:x 1|x|",
     ] {
         w.expect(c, command, unknown);
     }
     w.expect(c, "delete @tag:|", "CLIENT_ERROR invalid tag: it is empty|");
     w.expect(c, "get @bump:|", "CLIENT_ERROR invalid tag: it is empty|");
+    w.expect(c, "mg @bump: v|md @tag: q|", &"CLIENT_ERROR invalid tag: it is empty|".repeat(2));
+    w.expect(c, "mg @flush:0 v|", "CLIENT_ERROR flush: seconds must be 1 to 86400|");
     for seconds in ["", "0", "x", "86401", "-1"] {
         let error = "CLIENT_ERROR flush: seconds must be 1 to 86400|";
         w.expect(c, &format!("get @flush:{seconds}|"), error);
@@ -233,6 +241,61 @@ fn control_keys_in_a_get() {
     assert!(got.split('|').nth(1).unwrap().starts_with(&format!("{one} 0 0.")), "{got}");
     let number: u64 = w.ask(c, "incr @tag:user:1 1|").trim_end_matches('|').parse().unwrap();
     assert!(number > two);
+}
+
+#[test]
+fn control_keys_by_meta_commands() {
+    let mut w = shop();
+    let c = w.connect();
+    let fill = |w: &mut World| {
+        w.expect(c, "set shoppingbasket:1 0 0 1|x|", "STORED|");
+        w.expect(c, "mg shoppingbasket:1 v|", "VA 1|x|");
+    };
+    let gone = |w: &mut World| w.expect(c, "mg shoppingbasket:1|", "EN|");
+    let last = |w: &mut World| -> u64 {
+        let shown = w.ask(c, "mg @tag:user:1 v|");
+        shown.split(['|', ' ']).nth(2).unwrap().parse().unwrap()
+    };
+    for (line, reply) in [
+        ("md @tag:user:1|", "HD|"),
+        ("md @tag:user:1 q|", ""),
+        ("md @tag:user:1 k Oab|", "HD k@tag:user:1 Oab|"),
+        // `@tag:user:1` and `@bump:user:1`.
+        ("md QHRhZzp1c2VyOjE= b k|", "HD kQHRhZzp1c2VyOjE= b|"),
+        ("mg QGJ1bXA6dXNlcjox b|", "HD|"),
+        ("mg @bump:user:1|", "HD|"),
+        ("mg @bump:user:1 q Ox|", "HD Ox|"),
+        ("ma @tag:user:1|", "HD|"),
+        ("ma @tag:user:1 D1 MI Ox|", "HD Ox|"),
+        ("ma @tag:user:1 q|", ""),
+        ("md @tag:user:1 I|", "HD|"),
+    ] {
+        fill(&mut w);
+        let before = last(&mut w);
+        w.expect(c, line, reply);
+        assert!(last(&mut w) > before, "{line}");
+        gone(&mut w);
+    }
+    fill(&mut w);
+    // Each gives the number that it has made.
+    for line in ["ma @tag:user:1 v|", "mg @bump:user:1 v|", "ma user:1 G v|"] {
+        let shown = w.ask(c, line);
+        assert_eq!(shown.split('|').nth(1).unwrap().parse(), Ok(last(&mut w)), "{shown}");
+    }
+    let shown = w.ask(c, "mg @tag:user:1 s f c t l h k Oab v|");
+    let text = shown.split('|').nth(1).unwrap();
+    let len = text.len();
+    assert_eq!(shown, format!("VA {len} s{len} f0 c0 t-1 l0 h0 k@tag:user:1 Oab|{text}|"));
+    // The same as by `get`.
+    let (meta, classic) = (w.ask(c, "mg @why:page:1 v k|"), w.ask(c, "get @why:page:1|"));
+    let json = classic.split('|').nth(1).unwrap();
+    assert_eq!(meta, format!("VA {} k@why:page:1|{json}|", json.len()));
+    let number = w.ask(c, "mg @flush:60 v|");
+    let number: u64 = number.split('|').nth(1).unwrap().parse().unwrap();
+    assert_eq!(
+        w.engine.shared().tags().floors().rolling().map(|floor| floor.number).collect::<Vec<_>>(),
+        [number]
+    );
 }
 
 /// Beside a control key nothing is waited for; what another computes is a miss, and its fill counts as of that.
