@@ -6,17 +6,24 @@ import struct
 import pytest
 
 from cattlegrid.worker import _frames as f
+from cattlegrid.worker._link import Link
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "worker-protocol.md"
-BLOCK = PAGE.read_text().split("```vectors\n")[1].split("```")[0]
-VECTORS = {name: bytes.fromhex(text) for name, text in (line.split() for line in BLOCK.splitlines())}
+
+
+def block(name):
+    return PAGE.read_text().split(f"```{name}\n")[1].split("```")[0].splitlines()
+
+
+VECTORS = {name: bytes.fromhex(text) for name, text in (line.split() for line in block("vectors"))}
 
 
 def written():
     yield "list-empty", f.encode_list([])
     yield "list-two", f.encode_list([b"key", b""])
     yield "list-long", f.encode_list([b"x" * 200])
-    yield "hello", f.hello(4242, 8, True, "test/1")
+    yield "hello", f.hello(4242, 8, f.HAS_PAGE, "test/1")
+    yield "hello-claims", f.hello(4242, 8, f.HAS_PAGE | f.HAS_CLAIMS, "test/1")
     yield "init", f.frame(f.INIT, 0, struct.pack("<IIQ", 1 << 20, 3, 7) + f.encode_list([b"config"]))
     job = struct.pack("<II", 1500, 1) + f.encode_list([b"thumb", b"\xff\0"])
     yield "job", f.frame(f.JOB, 0x0102030405060708, job)
@@ -26,6 +33,7 @@ def written():
     yield "pong", f.frame(f.PONG, 5)
     yield "ready", f.frame(f.READY)
     yield "leave", f.frame(f.LEAVE)
+    yield "skipped", f.frame(f.SKIPPED, 9)
     yield "result", f.frame(f.RESULT, 9, f.encode_list([b"ok"]))
     yield "result-more", f.frame(f.RESULT, 9, f.encode_list([b"part"]), f.FLAG_MORE)
     yield "error", f.error(9, "code", "message", "detail", True)
@@ -60,3 +68,13 @@ def test_what_a_job_may_return():
     for wrong in (7, {"a": 1}, object()):
         with pytest.raises(TypeError):
             f.parts_of(wrong)
+
+
+@pytest.mark.parametrize("line", block("claims"))
+def test_claims_are_as_the_page_says(line):
+    taken, start, end, begun, skipped = map(int, line.split())
+    link = Link()
+    link.page = memoryview(bytearray(4096)).cast("Q")
+    link.page[2] = taken
+    assert link.claim(start, end) == skipped
+    assert (link.page[0], link.page[1], link.page[2]) == (0, begun, taken)

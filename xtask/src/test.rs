@@ -143,13 +143,20 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "loom",
-        shows: "interleavings of invalidations and look-ups, under a model checker",
+        shows: "interleavings of invalidations and look-ups, and of claims to jobs, under a model checker",
         minutes: 10,
-        steps: &[Step {
-            when: When::Always,
-            env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-            command: &["cargo", "test", "--locked", "-p", "cattlegrid-tags", "--test", "loom"],
-        }],
+        steps: &[
+            Step {
+                when: When::Always,
+                env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+                command: &["cargo", "test", "--locked", "-p", "cattlegrid-tags", "--test", "loom"],
+            },
+            Step {
+                when: When::Always,
+                env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+                command: &["cargo", "test", "--locked", "-p", "cattlegrid-worker", "--test", "loom"],
+            },
+        ],
     },
     Stage {
         name: "shuttle",

@@ -184,7 +184,7 @@ impl Driver {
         self.shared.counters.wait.note(self.now.saturating_duration_since(job.submitted));
         self.uses += 1;
         worker.last_used = self.uses;
-        worker.in_flight.push_back(Sent { id, order: worker.sent, bytes: job.args.len() });
+        worker.in_flight.push_back(Sent { id, order: worker.sent, bytes: job.args.len(), taken: false });
         worker.in_flight_bytes += job.args.len();
         worker.sent += 1;
         let spent = worker.job_limit > 0 && worker.sent >= worker.job_limit;
@@ -203,17 +203,26 @@ impl Driver {
     /// The worker has let go of a job: its credit is free again. Returns whether it was there.
     #[inline]
     pub(crate) fn release(&mut self, slot: usize, id: u64) -> bool {
-        let Some(worker) = &mut self.workers[slot] else { return false };
-        let Some(at) = worker.in_flight.iter().position(|sent| sent.id == id) else { return false };
-        if let Some(sent) = worker.in_flight.remove(at) {
-            worker.in_flight_bytes -= sent.bytes;
-        }
+        let Some(at) = self.workers[slot].as_ref().and_then(|worker| worker.place_of(id)) else {
+            return false;
+        };
+        self.let_go(slot, at);
+        true
+    }
+
+    /// The worker is done with what is at this place of those in flight.
+    #[inline]
+    pub(crate) fn let_go(&mut self, slot: usize, at: usize) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(sent) = worker.in_flight.remove(at) else { return };
+        worker.in_flight_bytes -= sent.bytes;
+        worker.taken -= usize::from(sent.taken);
         worker.answered += 1;
         worker.pinged = false;
         self.uses += 1;
         worker.last_used = self.uses;
-        if !worker.doomed.is_empty() {
-            worker.doomed.retain(|doomed| doomed.id != id);
+        if !worker.doomed.is_empty() && !sent.taken {
+            worker.doomed.retain(|doomed| doomed.id != sent.id);
         }
         if worker.in_flight.is_empty() {
             match worker.state {
@@ -226,7 +235,6 @@ impl Driver {
                 _ => {}
             }
         }
-        true
     }
 
     /// Delivers the outcome of a job. What is sent to a worker stays in the table until the worker lets go.
@@ -283,12 +291,12 @@ impl Driver {
 
     fn holds(&self, slot: usize, id: u64) -> bool {
         let worker = self.workers.get(slot).and_then(Option::as_ref);
-        worker.is_some_and(|worker| worker.in_flight.iter().any(|sent| sent.id == id))
+        worker.is_some_and(|worker| worker.has(id))
     }
 
     /// Jobs whose callers still wait.
     pub(crate) fn jobs_open(&self) -> usize {
-        let at_workers: usize = self.workers.iter().flatten().map(|worker| worker.in_flight.len()).sum();
+        let at_workers: usize = self.workers.iter().flatten().map(|worker| worker.own()).sum();
         self.queue.len() + self.held.len() + at_workers
     }
 
@@ -313,7 +321,9 @@ impl Driver {
         let Some(Job { place: Place::Sent(slot), .. }) = self.jobs.get(id) else { return false };
         let slot = *slot;
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return false };
-        let Some(sent) = worker.in_flight.iter().find(|sent| sent.id == id).copied() else { return false };
+        let Some(sent) = worker.place_of(id).and_then(|at| worker.in_flight.get(at)).copied() else {
+            return false;
+        };
         let begun = worker.has_begun(&sent);
         if worker.json {
             jsonl::cancel_line(worker.output.tail(), id);

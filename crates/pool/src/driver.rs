@@ -8,7 +8,7 @@
 //!                              └─▶ outcomes, events, errors (callbacks on this thread)
 //! ```
 //! One turn: messages, timers, sizing, dispatch, one write per worker, wait. This file has the loop, the
-//! table of workers and the timers; `dispatch.rs` has the jobs' life, `lifecycle.rs` the workers',
+//! table of workers and the timers; `dispatch.rs` has the jobs' life (`claims.rs` the jobs that are taken back), `lifecycle.rs` the workers',
 //! `program.rs` the templates', `traffic.rs` the frames.
 //!
 //! It is a thread of its own, and never ends before the processes, because `PR_SET_PDEATHSIG` fires when
@@ -259,6 +259,9 @@ impl Driver {
             self.scan();
         }
         self.dispatch();
+        if self.take_back() {
+            self.dispatch();
+        }
         self.resize_by_load();
         self.advance_ending();
         self.flush_all();
@@ -447,7 +450,7 @@ impl Driver {
         counters.queued_low.set(low as u64);
         let (mut in_flight, mut retiring) = (0, 0);
         for worker in self.workers.iter().flatten() {
-            in_flight += worker.in_flight.len();
+            in_flight += worker.own();
             retiring += u64::from(worker.state == State::Retiring);
         }
         counters.in_flight.set(in_flight as u64);

@@ -99,6 +99,7 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
         let hello = cattlegrid_worker::message::Hello {
             version: VERSION,
             page: false,
+            claims: false,
             pid: 0,
             concurrency: 1,
             max_frame: u32::MAX,

@@ -35,6 +35,7 @@
 mod breaker;
 mod builder;
 mod bulk;
+mod claims;
 mod deadlines;
 mod dispatch;
 mod driver;

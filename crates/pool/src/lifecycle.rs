@@ -181,6 +181,7 @@ impl Driver {
             page: None,
             said_pid: 0,
             uses_page: false,
+            uses_claims: false,
             one_at_a_time: false,
             json: launch.mode == Mode::JsonLines,
             window: 1,
@@ -192,6 +193,7 @@ impl Driver {
             paused: false,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
+            taken: 0,
             sent: 0,
             answered: 0,
             job_limit,
@@ -483,7 +485,7 @@ impl Driver {
     }
 
     fn settle_jobs(&mut self, worker: &mut Worker) {
-        let in_flight: Vec<Sent> = worker.in_flight.drain(..).collect();
+        let in_flight: Vec<Sent> = worker.in_flight.drain(..).filter(|sent| !sent.taken).collect();
         let oom = self.oom_happened(worker.exit);
         for sent in in_flight.into_iter().rev() {
             let begun = worker.has_begun(&sent);
@@ -712,7 +714,7 @@ impl Driver {
                 number: worker.number,
                 pid: worker.pid.map_or(worker.said_pid, |pid| pid.as_raw_pid().unsigned_abs()),
                 generation: worker.generation,
-                jobs: worker.in_flight.len(),
+                jobs: worker.own(),
             })
             .collect()
     }

@@ -117,6 +117,8 @@ counters! {
     shut_down,
     /// Jobs sent again because their worker was lost before beginning them.
     redispatched,
+    /// Jobs taken back from a worker that was in another job, because others were idle.
+    taken_back,
     /// Idempotent jobs begun again after a lost worker.
     retried,
     /// Worker processes started, or asked of the template.

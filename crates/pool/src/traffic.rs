@@ -221,7 +221,7 @@ impl Driver {
                 if hello.version != VERSION || !starting {
                     return Err(format!("HELLO of version {}, or a second one", hello.version));
                 }
-                worker.uses_page = hello.page && worker.page.is_some();
+                (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
                 worker.said_pid = hello.pid;
                 worker.one_at_a_time = hello.concurrency == 1;
                 worker.max_frame = worker.max_frame.min(hello.max_frame);
@@ -232,6 +232,7 @@ impl Driver {
                     return Err("READY out of turn".into());
                 }
                 worker.uses_page &= worker.page.is_some();
+                worker.uses_claims &= worker.uses_page;
                 worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
                 self.on_worker_ready(slot);
             }
@@ -239,6 +240,7 @@ impl Driver {
                 State::Starting => worker.asked_to_leave = true,
                 _ => self.retire(slot),
             },
+            Kind::Skipped => return self.on_skipped(slot, header.id),
             Kind::Pong => {
                 worker.pinged = false;
                 worker.proof = None;
@@ -403,7 +405,7 @@ impl Driver {
     }
 
     fn has_job(&self, slot: usize, id: u64) -> bool {
-        self.workers[slot].as_ref().is_some_and(|worker| worker.in_flight.iter().any(|sent| sent.id == id))
+        self.workers[slot].as_ref().is_some_and(|worker| worker.has(id))
     }
 
     /// The worker broke the protocol: its socket is closed, it is killed, its jobs are settled at its end.

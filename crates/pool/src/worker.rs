@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) page: Option<Page>,
     /// It writes the page.
     pub(crate) uses_page: bool,
+    /// It claims its jobs there before it begins them.
+    pub(crate) uses_claims: bool,
     /// It does one job at a time.
     pub(crate) one_at_a_time: bool,
     pub(crate) json: bool,
@@ -47,6 +49,8 @@ pub(crate) struct Worker {
     pub(crate) paused: bool,
     pub(crate) in_flight: VecDeque<Sent>,
     pub(crate) in_flight_bytes: usize,
+    /// Of the jobs in flight, those that were taken back.
+    pub(crate) taken: usize,
     /// Jobs sent so far.
     pub(crate) sent: u64,
     /// Jobs answered so far.
@@ -97,6 +101,8 @@ pub(crate) struct Sent {
     /// Its place in the order of jobs sent to this worker, from 0.
     pub(crate) order: u64,
     pub(crate) bytes: usize,
+    /// It was taken back: the job is somewhere else, what is here is its frame, which the worker will skip.
+    pub(crate) taken: bool,
 }
 
 /// A job whose caller has gone while a worker has it.
@@ -143,16 +149,32 @@ impl Worker {
     /// Whether the worker has begun this job of its own.
     pub(crate) fn has_begun(&self, sent: &Sent) -> bool {
         match &self.page {
-            Some(page) if self.uses_page => sent.order < page.begun(),
+            Some(page) if self.uses_page => !sent.taken && sent.order < page.claims().begun(),
             // Without a page there is one job at a time: begun as soon as it was written.
             _ => self.output.is_empty(),
         }
     }
 
+    /// Its jobs, without those that were taken back.
+    pub(crate) fn own(&self) -> usize {
+        self.in_flight.len() - self.taken
+    }
+
+    /// Whether it has this job.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.place_of(id).is_some()
+    }
+
+    /// Place of a job among those in flight.
+    #[inline]
+    pub(crate) fn place_of(&self, id: u64) -> Option<usize> {
+        self.in_flight.iter().position(|sent| sent.id == id && !sent.taken)
+    }
+
     /// Whether the worker has begun this job and may still be in it, as far as can be seen: the reply of one that it is
     /// done with may be on its way.
     pub(crate) fn may_be_in(&self, sent: &Sent) -> bool {
-        let last = |page: &Page| sent.order + 1 == page.begun();
+        let last = |page: &Page| sent.order + 1 == page.claims().begun();
         self.has_begun(sent)
             && !(self.uses_page && self.one_at_a_time && self.page.as_ref().is_some_and(|page| !last(page)))
     }
@@ -160,7 +182,8 @@ impl Worker {
     /// Whether it has jobs, is in none of them, and has not taken the next one either: a stopped process
     /// looks like that. Known only with a page.
     pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
-        let Some(begun) = self.page.as_ref().filter(|_| self.uses_page).map(Page::begun) else {
+        let Some(begun) = self.page.as_ref().filter(|_| self.uses_page).map(|page| page.claims().begun())
+        else {
             return false;
         };
         if self.paused || begun != self.stalled.1 || self.in_flight.iter().any(|sent| self.has_begun(sent)) {
@@ -198,7 +221,7 @@ impl Worker {
     /// Whether it has begun any job.
     pub(crate) fn has_worked(&self) -> bool {
         match &self.page {
-            Some(page) if self.uses_page => page.begun() > 0,
+            Some(page) if self.uses_page => page.claims().begun() > 0,
             _ => self.sent > 0,
         }
     }

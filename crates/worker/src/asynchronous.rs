@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
 use crate::job::{JobError, Level, Reply, log, put_outcome, send_now};
-use crate::link::{Link, now};
+use crate::link::{Claimed, Link, now};
 use crate::list::{List, put_list};
 use crate::message::JobBody;
 use crate::outbox::Outbox;
-use crate::sys::Page;
 
 /// A job in an asynchronous worker. Owns its arguments.
 #[derive(Debug)]
@@ -117,7 +116,7 @@ where
     Fut: Future<Output = Result<R, JobError>> + 'static,
 {
     let leaving = Arc::new(AtomicBool::new(link.leaving));
-    let (rx, ahead, outbox, page, max_frame) = link.into_parts();
+    let (rx, ahead, outbox, claimed, max_frame) = link.into_parts();
     let mail = Arc::new(Mail { state: Mutex::default(), main: std::thread::current() });
     let reader = Arc::clone(&mail);
     std::thread::Builder::new()
@@ -126,7 +125,7 @@ where
         .expect("one thread can be started");
     let mut worker = AsyncWorker {
         outbox,
-        page,
+        claimed,
         max_frame,
         leaving,
         mail,
@@ -181,7 +180,7 @@ struct Running<R> {
 
 struct AsyncWorker<R, F> {
     outbox: Arc<Outbox>,
-    page: Option<Page>,
+    claimed: Claimed,
     max_frame: u32,
     leaving: Arc<AtomicBool>,
     mail: Arc<Mail>,
@@ -245,8 +244,8 @@ where
     }
 
     fn begin(&mut self, id: u64, body: Vec<u8>, received: Instant, flags: Arc<Flags>) {
-        if let Some(page) = &self.page {
-            page.begin(id);
+        if !self.claimed.next() {
+            return send_now(&self.outbox, Kind::Skipped, 0, id, |_| {});
         }
         let Some(JobBody { deadline_ms, attempt, .. }) = JobBody::parse(&body) else {
             std::process::exit(70)
@@ -285,9 +284,6 @@ where
             flags.ended.store(true, Ordering::Relaxed);
             put_outcome(out, id, max_frame, outcome);
         });
-        if let (Some(page), true) = (&self.page, self.running.is_empty()) {
-            page.end();
-        }
     }
 }
 

@@ -172,8 +172,12 @@ pub struct Received {
 /// What `recvmsg` reports; `WouldBlock` when a non-blocking socket has none.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
     let mut bytes = [0; MAX_TEXT + 64];
-    let (count, fds, truncated) = receive_with_fds(socket, &mut bytes)?;
-    let message = if count == 0 || truncated { None } else { Control::decode(&bytes[..count]) };
+    let (count, fds, flags) = receive_with_fds(socket, &mut bytes)?;
+    let message = if count == 0 || flags.contains(ReturnFlags::TRUNC) {
+        None
+    } else {
+        Control::decode(&bytes[..count])
+    };
     Ok(Received { message, closed: count == 0, fds })
 }
 
@@ -198,11 +202,15 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
     }
 }
 
-/// `recvmsg` with descriptors: bytes received, the descriptors, and whether the datagram was cut off.
+/// `recvmsg` with descriptors: bytes received, the descriptors, and flags: `TRUNC` when the datagram was cut off, `CTRUNC`
+/// when there was no room for all descriptors.
 ///
 /// # Errors
 /// What the system reports; interrupted calls are repeated.
-pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, bool)> {
+pub fn receive_with_fds(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>, ReturnFlags)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
@@ -218,7 +226,7 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
             fds.extend(more);
         }
     }
-    Ok((got.bytes, fds, got.flags.contains(ReturnFlags::TRUNC)))
+    Ok((got.bytes, fds, got.flags))
 }
 
 /// Most descriptors with one message.

@@ -57,6 +57,8 @@ pub enum Kind {
     Pong = 23,
     /// Worker: asks to be retired.
     Leave = 24,
+    /// Worker: the job was taken back, so it was not begun here.
+    Skipped = 25,
 }
 
 impl Kind {
@@ -77,6 +79,7 @@ impl Kind {
             22 => Self::Log,
             23 => Self::Pong,
             24 => Self::Leave,
+            25 => Self::Skipped,
             _ => return None,
         })
     }

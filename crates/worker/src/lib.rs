@@ -6,11 +6,12 @@
 //! [`Worker::serve_async`]. The byte layout is described in `docs/worker-protocol.md`.
 //!
 //! # Invariants
-//! * Every JOB frame read is answered by exactly one final RESULT or ERROR, in whatever order jobs end.
+//! * Every JOB frame read is answered by exactly one final RESULT, ERROR or SKIPPED, in whatever order jobs end.
 //! * Events, progress and results leave in the order in which they were produced.
 //! * A worker ends when its parent closes the socket; a template ends with its parent and takes all
 //!   its workers along.
 
+pub mod claim;
 pub mod control;
 pub mod frame;
 pub mod list;
@@ -24,6 +25,7 @@ mod link;
 mod outbox;
 mod serve;
 mod setup;
+mod sync;
 mod template;
 
 pub use asynchronous::AsyncJob;

@@ -16,8 +16,8 @@ pub(crate) struct Link {
     rx: OwnedFd,
     /// Where replies go.
     pub(crate) outbox: Arc<Outbox>,
-    /// Which job this worker is in; absent over pipes.
-    pub(crate) page: Option<Page>,
+    /// Which jobs are this worker's.
+    pub(crate) claimed: Claimed,
     /// Longest body the parent accepts.
     pub(crate) max_frame: u32,
     /// Number of this worker.
@@ -43,6 +43,7 @@ impl Link {
         let hello = Hello {
             version: VERSION,
             page: is_socket,
+            claims: is_socket,
             pid: std::process::id(),
             concurrency,
             max_frame: MAX_FRAME_DEFAULT,
@@ -52,7 +53,7 @@ impl Link {
         let mut link = Self {
             rx,
             outbox,
-            page: None,
+            claimed: Claimed::default(),
             max_frame: MAX_FRAME_DEFAULT,
             worker: 0,
             generation: 0,
@@ -89,18 +90,19 @@ impl Link {
             }
             bytes.extend_from_slice(&chunk[..count]);
             if let Some(fd) = fds.first() {
-                self.page = Page::map(fd).ok();
+                match Page::map(fd) {
+                    Ok(page) => self.claimed.page = Some(page),
+                    Err(error) => self.refuse("setup", &format!("the progress page: {error}")),
+                }
             }
         }
-        die(
-            &self.outbox,
-            &ErrorBody {
-                code: "protocol".into(),
-                message: "expected INIT".into(),
-                detail: String::new(),
-                retryable: false,
-            },
-        )
+        self.refuse("protocol", "expected INIT")
+    }
+
+    /// Says why this worker cannot start, and ends the process.
+    fn refuse(&self, code: &str, message: &str) -> ! {
+        let (code, message) = (code.into(), message.into());
+        die(&self.outbox, &ErrorBody { code, message, detail: String::new(), retryable: false })
     }
 
     /// Waits for bytes. HELLO goes out first, unless there is no need to wait: then it goes with READY.
@@ -112,7 +114,12 @@ impl Link {
         }
         loop {
             let got = if is_socket {
-                receive_with_fds(self.rx.as_fd(), chunk).map(|(count, fds, _)| (count, fds))
+                receive_with_fds(self.rx.as_fd(), chunk).map(|(count, fds, flags)| {
+                    if flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+                        self.refuse("setup", "no descriptor is free for the progress page");
+                    }
+                    (count, fds)
+                })
             } else {
                 rustix::io::read(&self.rx, &mut *chunk).map(|count| (count, Vec::new())).map_err(Into::into)
             };
@@ -202,14 +209,33 @@ impl Link {
     }
 
     /// Takes the reading half away, for a reader thread.
-    pub(crate) fn into_parts(self) -> (OwnedFd, Vec<u8>, Arc<Outbox>, Option<Page>, u32) {
-        (self.rx, self.ahead, self.outbox, self.page, self.max_frame)
+    pub(crate) fn into_parts(self) -> (OwnedFd, Vec<u8>, Arc<Outbox>, Claimed, u32) {
+        (self.rx, self.ahead, self.outbox, self.claimed, self.max_frame)
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a worker's deadlines count from the arrival of a job")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The jobs of a worker by their numbers, in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    /// Absent over pipes.
+    page: Option<Page>,
+    /// Jobs claimed so far.
+    count: u64,
+}
+
+impl Claimed {
+    /// Claims the next job that came. False when it was taken back: it must not be begun.
+    #[inline]
+    pub(crate) fn next(&mut self) -> bool {
+        let numbers = self.count..self.count + 1;
+        self.count = numbers.end;
+        self.page.as_ref().is_none_or(|page| !page.claims().claim(numbers).is_empty())
+    }
 }
 
 /// The ids of the CANCEL frames in a stream that arrives in these parts, for the fuzz target `frames`.

@@ -10,6 +10,8 @@ pub struct Hello {
     pub version: u16,
     /// The worker will map the progress page if INIT brings one.
     pub page: bool,
+    /// It claims jobs in that page, so that those it has not begun can be taken back.
+    pub claims: bool,
     /// Process id of the worker.
     pub pid: u32,
     /// Jobs it works on at the same time: 1 for a synchronous worker.
@@ -21,12 +23,13 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Appends the frame: `u16` version, `u16` flags (bit 0: page), `u32` pid, `u32` concurrency,
+    /// Appends the frame: `u16` version, `u16` flags (bit 0: page, bit 1: claims), `u32` pid, `u32` concurrency,
     /// `u32` `max_frame`, list of one: SDK name.
     pub fn put(&self, out: &mut Vec<u8>) {
         put_frame(out, Kind::Hello, 0, 0, |out| {
             out.extend_from_slice(&self.version.to_le_bytes());
-            out.extend_from_slice(&u16::from(self.page).to_le_bytes());
+            let flags = u16::from(self.page) | u16::from(self.claims) << 1;
+            out.extend_from_slice(&flags.to_le_bytes());
             for field in [self.pid, self.concurrency, self.max_frame] {
                 out.extend_from_slice(&field.to_le_bytes());
             }
@@ -40,7 +43,8 @@ impl Hello {
         let (version, flags) = (fields.u16()?, fields.u16()?);
         let (pid, concurrency, max_frame) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let sdk = String::from_utf8_lossy(List::parse(fields.0)?.get(0)?).into_owned();
-        Some(Self { version, page: flags & 1 == 1, pid, concurrency, max_frame, sdk })
+        let (page, claims) = (flags & 1 != 0, flags & 2 != 0);
+        Some(Self { version, page, claims, pid, concurrency, max_frame, sdk })
     }
 }
 
@@ -168,7 +172,8 @@ mod tests {
     fn bodies_survive_the_wire_and_refuse_every_cut() {
         let hello = Hello {
             version: 1,
-            page: true,
+            page: false,
+            claims: true,
             pid: 42,
             concurrency: 8,
             max_frame: 1 << 20,

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::frame::{HEADER_LEN, Kind, put_frame, take_frame};
-use crate::job::{Context, Job, JobError, Reply, put_outcome};
+use crate::job::{Context, Job, JobError, Reply, put_outcome, send_now};
 use crate::link::Link;
 use crate::message::{ErrorBody, JobBody};
 use crate::outbox::die;
@@ -74,8 +74,9 @@ where
     R: Reply,
     F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
 {
-    if let Some(page) = &link.page {
-        page.begin(id);
+    if !link.claimed.next() {
+        // At once: the next job may take long, and the parent counts this one against us.
+        return send_now(&link.outbox, Kind::Skipped, 0, id, |_| {});
     }
     let outcome = if link.take_cancelled(id) {
         Err(JobError::new("cancelled", "cancelled before it began"))
@@ -91,9 +92,6 @@ where
     };
     let max_frame = link.max_frame;
     link.outbox.push(|out| put_outcome(out, id, max_frame, &outcome));
-    if let Some(page) = &link.page {
-        page.end();
-    }
 }
 
 /// A panic as the caller of the job sees it.

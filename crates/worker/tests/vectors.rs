@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 
 use cattlegrid_worker::List;
+use cattlegrid_worker::claim::Claims;
 use cattlegrid_worker::frame::{FLAG_MORE, FLAG_RETRYABLE, HEADER_LEN, Kind, put_frame, take_frame};
 use cattlegrid_worker::list::put_list;
 use cattlegrid_worker::message::{ErrorBody, Hello, Init, JobBody};
 
-fn vectors() -> BTreeMap<String, Vec<u8>> {
+/// A block of the page.
+fn block(name: &str) -> &'static str {
     let page = include_str!("../../../docs/worker-protocol.md");
-    let block = page.split("```vectors\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let rest = page.split_once(&format!("```{name}\n")).expect("a block").1;
+    rest.split_once("```").expect("its end").0
+}
+
+fn vectors() -> BTreeMap<String, Vec<u8>> {
+    let block = block("vectors");
     let bytes = |hex: &str| -> Result<Vec<u8>, std::num::ParseIntError> {
         (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16)).collect()
     };
@@ -40,9 +47,21 @@ fn what_is_written_is_what_the_page_says() {
     say("list-two", list(&[b"key", b""]));
     say("list-long", list(&[&[b'x'; 200]]));
     let mut out = Vec::new();
-    let sdk = "test/1".to_owned();
-    Hello { version: 1, page: true, pid: 4242, concurrency: 8, max_frame: 1 << 26, sdk }.put(&mut out);
+    let mut hello = Hello {
+        version: 1,
+        page: true,
+        claims: false,
+        pid: 4242,
+        concurrency: 8,
+        max_frame: 1 << 26,
+        sdk: "test/1".to_owned(),
+    };
+    hello.put(&mut out);
     say("hello", out);
+    let mut out = Vec::new();
+    hello.claims = true;
+    hello.put(&mut out);
+    say("hello-claims", out);
     let mut out = Vec::new();
     Init { max_frame: 1 << 20, generation: 3, worker: 7, config: b"config" }.put(&mut out);
     say("init", out);
@@ -60,6 +79,7 @@ fn what_is_written_is_what_the_page_says() {
         ("pong", Kind::Pong, 5),
         ("ready", Kind::Ready, 0),
         ("leave", Kind::Leave, 0),
+        ("skipped", Kind::Skipped, 9),
     ] {
         say(name, frame(kind, 0, id, |_| {}));
     }
@@ -88,4 +108,20 @@ fn what_the_page_says_is_read() {
     let error = ErrorBody::parse(FLAG_RETRYABLE, &vectors["error"][HEADER_LEN..]).expect("an error");
     assert!(error.retryable && error.detail == "detail");
     assert_eq!(List::parse(&vectors["list-long"]).expect("a list").get(0).map(<[u8]>::len), Some(200));
+}
+
+/// Each line: the word `taken`, the numbers that a worker claims, what `begun` is then, and how many it has to skip.
+#[test]
+fn claims_are_as_the_page_says() {
+    let mut lines = 0;
+    for line in block("claims").lines() {
+        let words: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+        let [taken, start, end, begun, skipped] = words[..] else { panic!("five numbers: {line}") };
+        let claims = Claims::new();
+        claims.take_back(taken);
+        let own = claims.claim(start..end);
+        assert_eq!((claims.begun(), own.start - start, own.end), (begun, skipped, end), "{line}");
+        lines += 1;
+    }
+    assert!(lines >= 8);
 }

@@ -120,6 +120,11 @@ def work(what, *args):
     if what == "sleep":
         time.sleep(int(args[0]) / 1000)
         return args[1]
+    if what == "mark":
+        time.sleep(int(args[2]) / 1000)
+        with open(args[0], "ab") as file:
+            file.write(args[1] + b"\n")
+        return None
     if what == "until-cancelled":
         with open(args[0], "w") as file:
             file.write("running")

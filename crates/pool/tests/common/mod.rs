@@ -38,6 +38,12 @@ pub fn python(app: &str) -> Launch {
     with_apps(Launch::template("python3", ["-m", "cattlegrid.worker", app]))
 }
 
+/// The same, of an asynchronous program that does as many jobs at a time.
+pub fn python_async(app: &str, concurrency: u32) -> Launch {
+    let concurrency = format!("--concurrency={concurrency}");
+    with_apps(Launch::template("python3", ["-m", "cattlegrid.worker", app, &concurrency]))
+}
+
 /// The same, exec'ed for each worker.
 pub fn python_exec(app: &str) -> Launch {
     with_apps(Launch::exec("python3", ["-m", "cattlegrid.worker", app]))

@@ -1,30 +1,31 @@
-//! The progress page: 64 bytes of memory shared by a worker and its parent.
+//! The progress page: memory shared by a worker and its parent, in which both note who has a job.
 //!
-//! The worker writes which job it is in and how many it has begun; the parent reads both after the
-//! worker's death to tell the jobs that were begun from those that never were. No system call and no
-//! frame per job.
+//! What the words mean and when they are written is in `claim.rs`. No system call and no frame per job; the parent reads
+//! them after the worker's death, too, to tell the jobs that were begun from those that never were.
 //!
 //! ```text
-//! offset 0   u64  id of the job the worker is in, 0 between jobs
-//! offset 8   u64  number of jobs begun since the worker started, in order of arrival
-//! offset 16  reserved, zero
+//! offset 0   u64  reserved
+//! offset 8   u64  number of jobs claimed by the worker since it started, in order of arrival
+//! offset 16  u64  number of jobs up to which the parent has taken back what was not begun
+//! offset 24  reserved, zero
 //! ```
 //!
 //! # Invariants
 //! * The memory is exactly one page of a sealed memfd: neither side can shrink it, so no access can
 //!   fault (`F_SEAL_SHRINK`).
-//! * Only the worker writes, only with atomics; the count never falls.
+//! * All access is atomic.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::claim::Claims;
 
 /// A mapped progress page.
 #[derive(Debug)]
 pub struct Page {
     /// Start of the mapping; valid for `SIZE` bytes until drop.
-    at: NonNull<AtomicU64>,
+    at: NonNull<Claims>,
 }
 
 impl Page {
@@ -59,38 +60,12 @@ impl Page {
         Ok(Self { at })
     }
 
-    /// Notes that the worker is now in job `id`, the next one that arrived.
+    /// Its words.
     #[inline]
-    pub fn begin(&self, id: u64) {
-        let begun = self.word(BEGUN).load(Ordering::Relaxed);
-        // Count before id: a reader that sees the id sees it counted.
-        self.word(BEGUN).store(begun + 1, Ordering::Release);
-        self.word(CURRENT).store(id, Ordering::Release);
-    }
-
-    /// Notes that the worker is between jobs.
-    #[inline]
-    pub fn end(&self) {
-        self.word(CURRENT).store(0, Ordering::Release);
-    }
-
-    /// Jobs begun since the worker started.
-    #[inline]
-    pub fn begun(&self) -> u64 {
-        self.word(BEGUN).load(Ordering::Acquire)
-    }
-
-    /// The job the worker is in, 0 for none.
-    #[inline]
-    pub fn current(&self) -> u64 {
-        self.word(CURRENT).load(Ordering::Acquire)
-    }
-
-    fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < WORDS, "the page has eight words");
-        // SAFETY: the mapping is page aligned, SIZE bytes long, sealed against shrinking and alive
-        // as long as `self`; any bit pattern is a valid AtomicU64 and all access is atomic.
-        unsafe { self.at.add(index).as_ref() }
+    pub fn claims(&self) -> &Claims {
+        // SAFETY: the mapping is page aligned, longer than Claims, sealed against shrinking and alive
+        // as long as `self`; any bit pattern is a valid Claims and all access is atomic.
+        unsafe { self.at.as_ref() }
     }
 }
 
@@ -106,24 +81,27 @@ impl Drop for Page {
 unsafe impl Send for Page {}
 
 const SIZE: u32 = 4096;
-const WORDS: usize = 8;
-const CURRENT: usize = 0;
-const BEGUN: usize = 1;
 
-#[cfg(all(test, not(miri)))]
+// Loom's atomics are larger; its tests map nothing.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Claims>() == 24 && align_of::<Claims>() == 8, "the layout of the protocol");
+
+#[cfg(all(test, not(any(miri, loom))))]
 mod tests {
     use super::*;
 
     #[test]
-    fn both_mappings_see_what_was_begun() {
+    fn both_mappings_see_what_the_other_notes() {
         let (parent, fd) = Page::create().unwrap();
         let worker = Page::map(&fd).unwrap();
-        assert_eq!((parent.begun(), parent.current()), (0, 0));
-        worker.begin(7);
-        worker.begin(9);
-        assert_eq!((parent.begun(), parent.current()), (2, 9));
-        worker.end();
-        assert_eq!((parent.begun(), parent.current()), (2, 0));
+        assert_eq!(worker.claims().claim(0..2), 0..2);
+        assert_eq!(parent.claims().take_back(5), 2);
+        assert_eq!(worker.claims().claim(2..3), 3..3);
+        assert_eq!((parent.claims().begun(), worker.claims().taken()), (3, 5));
+        let mut bytes = [0; 32];
+        rustix::io::pread(&fd, &mut bytes, 0).unwrap();
+        let words: Vec<u8> = bytes.chunks(8).map(|word| word[0]).collect();
+        assert_eq!(words, [0, 3, 5, 0]);
     }
 
     #[test]
@@ -134,6 +112,6 @@ mod tests {
         assert!(Page::map(&fd).is_err());
         let (page, fd) = Page::create().unwrap();
         assert!(rustix::fs::ftruncate(&fd, 0).is_err());
-        assert_eq!(page.begun(), 0);
+        assert_eq!(page.claims().begun(), 0);
     }
 }

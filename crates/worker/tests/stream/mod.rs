@@ -74,7 +74,7 @@ impl Stream {
 
 /// Appends a frame; `faults`: now and then with bytes changed.
 fn put_drawn(stream: &mut Vec<u8>, draw: &mut Draw<'_>, faults: bool) {
-    let byte = draw.choose(&[1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23, 24]);
+    let byte = draw.choose(&[1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25]);
     let kind = Kind::from_u8(byte).expect("the kinds of this version");
     let (flags, id) = (draw.choose(&[0, 1, 2, 3, 0xff]), draw.long());
     let mut body = Vec::new();

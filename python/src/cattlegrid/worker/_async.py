@@ -31,6 +31,7 @@ class AsyncWorker:
     def __init__(self, link, function, concurrency):
         self.link, self.function, self.concurrency = link, function, concurrency
         self.waiting = deque()
+        self.claimed = 0
         self.cancelled = set()
         self.running = {}
         self.retiring = False
@@ -86,7 +87,10 @@ class AsyncWorker:
     def begin_waiting(self):
         while self.waiting and len(self.running) < self.concurrency:
             running, args = self.waiting.popleft()
-            self.link.begin(running.id)
+            self.claimed += 1
+            if self.link.claim(self.claimed - 1, self.claimed):
+                self.link.send(frames.frame(frames.SKIPPED, running.id))
+                continue
             if running.id in self.cancelled:
                 self.cancelled.discard(running.id)
                 self.link.out.append(frames.error(running.id, "cancelled", "cancelled before it began"))
@@ -119,8 +123,6 @@ class AsyncWorker:
                 link.out.append(failure(running.id, error))
         running.over = True
         del self.running[running.id]
-        if not self.running:
-            link.end()
         self.flush_soon()
         self.begin_waiting()
 

@@ -9,9 +9,11 @@ VERSION = 1
 MAX_FRAME = 64 << 20
 FLAG_MORE = 1
 FLAG_RETRYABLE = 2
+HAS_PAGE = 1
+HAS_CLAIMS = 2
 
 INIT, JOB, CANCEL, RETIRE, PING = 1, 2, 3, 4, 5
-HELLO, READY, RESULT, ERROR, EVENT, PROGRESS, LOG, PONG, LEAVE = 16, 17, 18, 19, 20, 21, 22, 23, 24
+HELLO, READY, RESULT, ERROR, EVENT, PROGRESS, LOG, PONG, LEAVE, SKIPPED = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25
 
 HEADER = struct.Struct("<IBBHQ")
 HEADER_LEN = 16
@@ -90,9 +92,9 @@ def frame(kind, id=0, body=b"", flags=0):
     return HEADER.pack(len(body), kind, flags, 0, id) + body
 
 
-def hello(pid, concurrency, page, sdk):
-    """HELLO: u16 version, u16 flags (bit 0: page), u32 pid, u32 concurrency, u32 max frame, list [sdk]."""
-    body = struct.pack("<HHIII", VERSION, int(page), pid, concurrency, MAX_FRAME) + encode_list([sdk.encode()])
+def hello(pid, concurrency, flags, sdk):
+    """HELLO: u16 version, u16 flags (HAS_*), u32 pid, u32 concurrency, u32 max frame, list [sdk]."""
+    body = struct.pack("<HHIII", VERSION, flags, pid, concurrency, MAX_FRAME) + encode_list([sdk.encode()])
     return frame(HELLO, 0, body)
 
 

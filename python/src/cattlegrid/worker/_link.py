@@ -36,7 +36,12 @@ class Link:
         self.flusher = None
         self.wake = None
         self.asleep = False
+        # Words of the progress page: 1 counts the jobs claimed here, up to 2 the pool has taken back what was not.
         self.page = None
+        # A store of ours comes before a load of ours, to others, too, when this lock was released and acquired between
+        # them. Nobody else uses it.
+        self.fence = _thread.allocate_lock()
+        self.fence.acquire()
         # 1 when there is a flusher: a thread that is not of a job.
         self.own_threads = 0
         # Held while the socket is read.
@@ -55,17 +60,20 @@ class Link:
 
     def open(self, is_unix, concurrency):
         """Say HELLO and read INIT; returns the configuration. Ends the process if the parent has gone."""
-        self.out.append(frames.hello(os.getpid(), concurrency, is_unix, _SDK))
+        flags = frames.HAS_PAGE | frames.HAS_CLAIMS if is_unix else 0
+        self.out.append(frames.hello(os.getpid(), concurrency, flags, _SDK))
         data = b""
         while True:
             try:
                 # If there is no need to wait, HELLO goes with READY.
-                chunk, ancillary, _, _ = self.sock.recvmsg(4096, _FD_SPACE, socket.MSG_DONTWAIT)
+                chunk, ancillary, flags, _ = self.sock.recvmsg(4096, _FD_SPACE, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 self.flush()
-                chunk, ancillary, _, _ = self.sock.recvmsg(4096, _FD_SPACE)
+                chunk, ancillary, flags, _ = self.sock.recvmsg(4096, _FD_SPACE)
             if not chunk:
                 os._exit(0)
+            if flags & socket.MSG_CTRUNC:
+                raise OSError("no descriptor is free for the progress page")
             for _, _, fds in ancillary:
                 self._map(int.from_bytes(fds[:4], sys.byteorder))
             data += chunk
@@ -84,22 +92,19 @@ class Link:
     def _map(self, fd):
         try:
             self.page = memoryview(mmap.mmap(fd, 4096)).cast("Q")
-        except (OSError, ValueError):
-            self.page = None
         finally:
             os.close(fd)
 
-    def begin(self, id):
-        """Note in the progress page that job ``id``, the next one that came, has begun."""
+    def claim(self, start, end):
+        """Claim the jobs from number ``start`` up to ``end``, which follow those claimed before. Returns how many of them,
+        the first ones, the pool has taken back: they must not be begun. The loop of `_serve` has its own copy."""
         page = self.page
-        if page is not None:
-            page[1] += 1
-            page[0] = id
-
-    def end(self):
-        """Note that the worker is between jobs."""
-        if self.page is not None:
-            self.page[0] = 0
+        if page is None:
+            return 0
+        page[1] = end
+        self.fence.release()
+        self.fence.acquire()
+        return max(0, min(page[2], end) - start)
 
     def send(self, data):
         """Write a frame and everything before it."""

@@ -1,0 +1,110 @@
+//! Interleavings of a worker that claims its jobs and a parent that takes them back, with all values that the memory
+//! model allows a load to see.
+//!
+//! `cargo xtask test --stage loom`.
+#![cfg(loom)]
+
+use std::ops::Range;
+
+use cattlegrid_worker::claim::Claims;
+use loom::sync::Arc;
+use loom::thread;
+
+/// Jobs that were sent.
+const SENT: u64 = 3;
+
+/// A worker that claims all jobs in these ranges; what it has got.
+fn work(claims: &Claims, ranges: &[Range<u64>]) -> Vec<u64> {
+    ranges.iter().flat_map(|range| claims.claim(range.clone())).collect()
+}
+
+/// What the parent knows of what it has asked for.
+#[derive(Default)]
+struct Parent {
+    /// Sent to another worker already.
+    taken: Vec<u64>,
+    /// Begun, or to be skipped: the worker says which.
+    open: Vec<u64>,
+}
+
+impl Parent {
+    fn take_back(&mut self, claims: &Claims, end: u64) {
+        let before = claims.begun();
+        let begun = claims.take_back(end);
+        assert!(begun >= before, "it never falls");
+        // A worker that has claimed a job may not have seen yet that it is asked for: also one that was begun `before`.
+        self.open.extend(0..end.min(begun));
+        self.taken.extend(begun..end);
+    }
+
+    /// Every job has one place, when the worker has said what it skipped.
+    fn check(&self, begun: &[u64], sent: u64) {
+        for number in 0..sent {
+            let (ours, theirs) = (self.taken.contains(&number), begun.contains(&number));
+            assert!(!(ours && theirs), "{number} was begun and taken back");
+            assert!(ours || theirs || self.open.contains(&number), "{number} is nowhere");
+        }
+    }
+}
+
+#[test]
+fn a_job_is_begun_or_taken_back() {
+    loom::model(|| {
+        let claims = Arc::new(Claims::new());
+        let worker = Arc::clone(&claims);
+        let worker = thread::spawn(move || work(&worker, &[0..1, 1..2, 2..3]));
+        let mut parent = Parent::default();
+        parent.take_back(&claims, SENT);
+        parent.check(&worker.join().unwrap(), SENT);
+    });
+}
+
+#[test]
+fn it_may_be_asked_for_twice() {
+    loom::model(|| {
+        let claims = Arc::new(Claims::new());
+        let worker = Arc::clone(&claims);
+        let worker = thread::spawn(move || work(&worker, &[0..1, 1..2, 2..3]));
+        let mut parent = Parent::default();
+        parent.take_back(&claims, 2);
+        parent.take_back(&claims, SENT);
+        parent.check(&worker.join().unwrap(), SENT);
+    });
+}
+
+#[test]
+fn a_claim_of_several_jobs_is_cut_at_one_place() {
+    loom::model(|| {
+        let claims = Arc::new(Claims::new());
+        let worker = Arc::clone(&claims);
+        let worker = thread::spawn(move || work(&worker, &[0..1, 1..3]));
+        let mut parent = Parent::default();
+        parent.take_back(&claims, 2);
+        let begun = worker.join().unwrap();
+        parent.check(&begun, SENT);
+        assert!(begun.contains(&2), "nobody asked for the last one");
+    });
+}
+
+/// The worker ends somewhere in between: what it had begun lies below `begun`, and the parent's jobs do not.
+#[test]
+fn a_death_in_between_leaves_no_doubt() {
+    for jobs in 0..=SENT {
+        loom::model(move || {
+            let claims = Arc::new(Claims::new());
+            let worker = Arc::clone(&claims);
+            let worker = thread::spawn(move || (0..jobs).flat_map(|job| claims_one(&worker, job)).collect());
+            let mut parent = Parent::default();
+            parent.take_back(&claims, SENT);
+            let begun: Vec<u64> = worker.join().unwrap();
+            assert_eq!(claims.begun(), jobs);
+            assert!(begun.iter().all(|job| *job < jobs && !parent.taken.contains(job)));
+            // The others are the parent's already, or are found not to be begun.
+            assert!((jobs..SENT).all(|job| parent.taken.contains(&job)));
+        });
+    }
+}
+
+fn claims_one(claims: &Claims, job: u64) -> Range<u64> {
+    claims.claim(job..job + 1)
+}
