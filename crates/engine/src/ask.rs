@@ -13,7 +13,7 @@ use cattlegrid_protocol::reply;
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
 use cattlegrid_tags::{TagList, Validity};
 
-use crate::event::{EventKind, Interest};
+use crate::event::{EventKind, Interest, Looker};
 use crate::park::{Outcome, Part, Wake};
 use crate::rules::{Captures, Change, Rule};
 use crate::shard::{Context, Shard};
@@ -481,7 +481,7 @@ impl Shard {
         cx.out.value(value);
         reply::end_line(&mut cx.out.bytes);
         self.store.count_read(found);
-        cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size });
+        cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size, by: Looker::Get });
         if touch.is_some() {
             self.cascade(key, hash, Change::Touch, cx.now);
         }
@@ -553,7 +553,7 @@ pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context
     } else {
         cx.counters.get_misses.add(1);
     }
-    cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size: 0 });
+    cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size: 0, by: Looker::Get });
     Answer::Miss
 }
 

@@ -50,15 +50,28 @@ pub struct Event {
     pub kind: EventKind,
 }
 
+/// The command that a look-up is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Looker {
+    /// `get gets gat gats`.
+    Get,
+    /// `delete`.
+    Delete,
+    /// Any other.
+    Other,
+}
+
 /// What happened. Times are seconds; `ttl` is 0 for never.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// A read, by a get command or with a touch.
+    /// A look-up: of a get command, or the one with which any other command on a key begins.
     Get {
         /// `not_found found expired flushed`.
         status: &'static str,
         /// Bytes of the value; 0 without one.
         size: usize,
+        /// Which command looked.
+        by: Looker,
     },
     /// A storing command.
     Store {
@@ -68,8 +81,10 @@ pub enum EventKind {
         command: &'static str,
         /// Seconds to live.
         ttl: u64,
-        /// Bytes of the value.
+        /// Bytes of the value; of one that was joined to another, of both.
         size: usize,
+        /// By a classic command.
+        classic: bool,
     },
     /// A delete.
     Deleted {

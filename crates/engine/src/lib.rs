@@ -27,7 +27,7 @@ mod waiting;
 pub use ask::KeyState;
 pub use counters::{Counter, Counters};
 pub use engine::{Cursor, Engine, EngineConfig, Got};
-pub use event::{Event, EventKind, Interest};
+pub use event::{Event, EventKind, Interest, Looker};
 pub use invalidate::ROLLING_FLUSH_MAX_S;
 pub use output::Output;
 pub use park::{Delivered, DeliveredValue, Outcome, Parked, Wake};

@@ -6,7 +6,7 @@ use cattlegrid_protocol::{Meta, MetaKey, reply};
 use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
 use cattlegrid_tags::Kind;
 
-use crate::event::{EventKind, Interest};
+use crate::event::{EventKind, Interest, Looker};
 use crate::meta_ruled::Advice;
 use crate::rules::Change;
 use crate::shard::{Context, Flow, Shard};
@@ -120,7 +120,8 @@ impl Shard {
         if !flags.has(b'u') {
             self.store.count_read(found);
         }
-        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "found", size });
+        let (status, size) = if created { ("not_found", 0) } else { ("found", size) };
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size, by: Looker::Other });
         if flags.has(b'T') && !created {
             self.cascade(meta.key.bytes(), hash, Change::Touch, cx.now);
         }
@@ -268,7 +269,9 @@ impl Shard {
                     return self.no_room(key.len() + 64, false, cx);
                 }
                 cx.counters.delete_hits.add(1);
-                cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                if !flags.has(b'I') {
+                    cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                }
                 (!quiet).then_some(reply::HD)
             }
         };
@@ -443,6 +446,13 @@ impl Shard {
         let mut digits = Vec::new();
         reply::number(&mut digits, initial);
         self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]])).ok()?;
+        cx.note(Interest::MUTATIONS, key, || EventKind::Store {
+            status: "stored",
+            command: "add",
+            ttl: 0,
+            size: digits.len(),
+            classic: false,
+        });
         self.changed(key, hash, true, cx);
         self.cascade(key, hash, Change::Incr, cx.now);
         self.find(hash, key, cx)
@@ -477,7 +487,7 @@ pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: 
     } else {
         cx.counters.get_misses.add(1);
     }
-    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0 });
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::Other });
     if !meta.set.has(b'q') {
         status_line(&mut cx.out.bytes, reply::EN, meta);
     }

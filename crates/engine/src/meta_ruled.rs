@@ -8,7 +8,7 @@ use cattlegrid_store::{Found, Lookup, Marks, NEVER};
 use cattlegrid_tags::Kind as TagKind;
 
 use crate::ask::{Asked, Standing};
-use crate::event::{EventKind, Interest};
+use crate::event::{EventKind, Interest, Looker};
 use crate::fill::Ruled;
 use crate::meta::{meta_get_miss, status_line};
 use crate::park::{Form, Parked, is_explicit, lease_reply, meta_line};
@@ -279,7 +279,11 @@ impl Shard {
         if !flags.has(b'u') {
             self.store.count_read(found);
         }
-        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "found", size });
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+            status: "found",
+            size,
+            by: Looker::Other,
+        });
         if flags.has(b'T') && !old {
             self.cascade(meta.key.bytes(), hash, Change::Touch, cx.now);
         }
@@ -342,7 +346,9 @@ impl Shard {
                     } else {
                         self.delete_ruled(key, hash, cx);
                     }
-                    cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                    if !flags.has(b'I') {
+                        cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                    }
                     cascades = true;
                     reply::HD
                 }
@@ -404,7 +410,11 @@ pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
 
 /// `EN`, unless it is quiet.
 fn meta_get_miss_uncounted(meta: &Meta<'_>, cx: &mut Context<'_>) {
-    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status: "not_found", size: 0 });
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+        status: "not_found",
+        size: 0,
+        by: Looker::Other,
+    });
     if !meta.set.has(b'q') {
         status_line(&mut cx.out.bytes, reply::EN, meta);
     }

@@ -7,7 +7,7 @@ use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
 use crate::counters::Counters;
-use crate::event::{Event, EventKind, Interest};
+use crate::event::{Event, EventKind, Interest, Looker};
 use crate::output::Output;
 use crate::park::{Parked, Wake};
 use crate::shared::Shared;
@@ -110,6 +110,11 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Flow {
         self.advance(cx);
+        let watched = cx.interest != Interest::none();
+        let noted = cx.events.len();
+        if watched {
+            self.note_look(request, hash, cx);
+        }
         let flow = match request {
             Request::Store(store) => self.classic_store(store, hash, huge, cx),
             Request::MetaSet(meta, data) => self.meta_set(meta, data, hash, huge, cx),
@@ -127,8 +132,43 @@ impl Shard {
                 unreachable!("requests without one key stay outside the shard")
             }
         };
-        self.note_evictions(cx);
+        if watched {
+            if matches!(flow, Flow::NeedsRoom(_)) {
+                // It comes again, and looks again.
+                cx.events.truncate(noted);
+            }
+            self.note_evictions(cx);
+        }
         flow
+    }
+
+    /// Notes the look-up with which a command begins that is no get: those note theirs with its result.
+    #[cold]
+    fn note_look(&mut self, request: &Request<'_>, hash: u64, cx: &mut Context<'_>) {
+        let (key, by) = match request {
+            Request::Store(store) => (store.key, Looker::Other),
+            Request::Arith(arith) => (arith.key, Looker::Other),
+            Request::Touch(touch) => (touch.key, Looker::Other),
+            Request::Delete(delete) => (delete.key, Looker::Delete),
+            Request::MetaSet(meta, _) | Request::MetaArith(meta) | Request::MetaDelete(meta) => {
+                (meta.key.bytes(), Looker::Other)
+            }
+            Request::MetaDebug(key) => (key.bytes(), Looker::Other),
+            Request::Get(_) | Request::MetaGet(_) | Request::MetaNoop | Request::Admin(_) => return,
+        };
+        if !cx.interest.wants(Interest::FETCHERS) {
+            return;
+        }
+        let lookup = self.lookup(hash, key, cx);
+        let size = self.find(hash, key, cx).map(|found| self.store.item(found).value_len());
+        let status = match (size, lookup) {
+            (Some(_), _) => "found",
+            (None, Lookup::Expired) => "expired",
+            (None, Lookup::Flushed) => "flushed",
+            (None, _) => "not_found",
+        };
+        let size = size.unwrap_or(0);
+        cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
     }
 
     /// Removes a key whose new value was refused, so that the old one is not taken for it.

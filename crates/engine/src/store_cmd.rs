@@ -171,7 +171,8 @@ impl Shard {
             },
             command: write.mode.name(),
             ttl,
-            size: write.data.len(),
+            size: if let Outcome::Stored { size, .. } = outcome { size } else { write.data.len() },
+            classic: !write.takes_token,
         });
         outcome
     }
@@ -192,6 +193,7 @@ impl Shard {
                 command: write.mode.name(),
                 ttl: 0,
                 size: write.data.len(),
+                classic: !write.takes_token,
             });
         }
         flow

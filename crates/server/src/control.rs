@@ -42,6 +42,7 @@ use crate::{log, stats, worker};
 /// # Errors
 /// The system's, when a thread or poller cannot be made or fails.
 pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) -> Result<(), ServeError> {
+    let watch = start_watch(shared)?;
     let workers = start_workers(shared)?;
     let mut control =
         Control::new(shared, listeners, signals).map_err(|e| failed("waiting for connections", e))?;
@@ -59,6 +60,8 @@ pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) 
             tell_all(shared, || Message::Stop);
         }
     }
+    shared.watchers.stop();
+    watch.join().map_err(|_| failed("the watchers' thread", std::io::Error::other("it panicked")))?;
     for worker in workers {
         worker.join().map_err(|_| failed("a worker", std::io::Error::other("it panicked")))??;
     }
@@ -67,6 +70,15 @@ pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) 
 
 fn failed(what: &'static str, error: std::io::Error) -> ServeError {
     ServeError::Io { what, error }
+}
+
+/// The thread that makes lines for watchers.
+fn start_watch(shared: &Arc<Shared>) -> Result<JoinHandle<()>, ServeError> {
+    let shared = Arc::clone(shared);
+    Builder::new()
+        .name("watch".to_owned())
+        .spawn(move || shared.watchers.run(|watcher| shared.tell_of_lines(watcher)))
+        .map_err(|e| failed("starting the watchers' thread", e))
 }
 
 fn start_workers(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<Result<(), ServeError>>>, ServeError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use cattlegrid_engine::{Event, EventKind, Interest};
+use cattlegrid_engine::{Event, EventKind, Interest, Looker};
 
 use crate::watch::Escaped;
 
@@ -29,8 +29,7 @@ const PREFIXES_MAX: usize = 16_384;
 
 impl Detail {
     /// The events it counts.
-    pub(crate) const INTEREST: Interest =
-        Interest::FETCHERS.with(Interest::MUTATIONS).with(Interest::DELETIONS);
+    pub(crate) const INTEREST: Interest = Interest::FETCHERS.with(Interest::MUTATIONS);
 
     pub(crate) fn new(on: bool, delimiter: u8) -> Self {
         Self { on: AtomicBool::new(on), delimiter, prefixes: Mutex::default() }
@@ -48,7 +47,16 @@ impl Detail {
         self.prefixes.lock().expect("nobody panics with it held").clear();
     }
 
+    /// Counts what memcached counts: gets, stores and deletes of the classic commands.
     pub(crate) fn count(&self, event: &Event) {
+        let counts = match &event.kind {
+            EventKind::Get { by, .. } => *by != Looker::Other,
+            EventKind::Store { classic, .. } => *classic,
+            EventKind::Deleted { .. } | EventKind::Evicted { .. } => false,
+        };
+        if !counts {
+            return;
+        }
         let Some(end) = event.key.iter().position(|b| *b == self.delimiter) else { return };
         let prefix = &event.key[..end];
         let mut prefixes = self.prefixes.lock().expect("nobody panics with it held");
@@ -60,13 +68,13 @@ impl Detail {
         }
         let Some(counts) = prefixes.get_mut(prefix) else { return };
         match &event.kind {
-            EventKind::Get { status, .. } => {
+            EventKind::Get { status, by: Looker::Get, .. } => {
                 counts.get += 1;
                 counts.hit += u64::from(*status == "found");
             }
-            EventKind::Store { .. } => counts.set += 1,
-            EventKind::Deleted { .. } => counts.del += 1,
-            EventKind::Evicted { .. } => {}
+            // Whether it finds something or not.
+            EventKind::Get { by: Looker::Delete, .. } => counts.del += 1,
+            _ => counts.set += 1,
         }
     }
 

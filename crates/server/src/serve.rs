@@ -182,7 +182,7 @@ pub(crate) fn share_under(
         tls,
         engine,
         workers: workers.map_err(io("a worker cannot be made"))?,
-        watchers: Watchers::default(),
+        watchers: Watchers::new(settings.threads, settings.worker_log_buffer_bytes),
         detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
         limits: Limits {
             max_item_bytes: settings.item_bytes_max,

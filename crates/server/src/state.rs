@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use cattlegrid_engine::{Counters, Engine, Interest, Now, Wake};
 use cattlegrid_herd::PeerKey;
@@ -20,7 +19,7 @@ use crate::serve::ServeError;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::uploads::Uploads;
-use crate::watch::{Topics, Watchers};
+use crate::watch::{Record, Watcher, Watchers};
 
 /// The server, as every thread sees it.
 pub(crate) struct Shared {
@@ -230,11 +229,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives a line to the watchers of a topic.
-    pub(crate) fn publish(&self, topic: Topics, time: Duration, text: impl FnOnce(&mut String)) {
-        self.watchers.publish(topic, time, text, |watcher| {
-            self.workers[watcher.worker].tell(Message::Lines(watcher.token));
-        });
+    /// Leaves a record for watchers.
+    pub(crate) fn record(&self, worker: usize, record: Record) {
+        let counters = &self.workers[worker].counters;
+        let kept = self.watchers.record(worker, record);
+        if kept { counters.log_worker_written.add(1) } else { counters.log_worker_dropped.add(1) }
+    }
+
+    /// Tells a watcher's worker that there are lines.
+    pub(crate) fn tell_of_lines(&self, watcher: &Watcher) {
+        self.workers[watcher.worker].tell(Message::Lines(watcher.token));
     }
 
     /// A connection is gone.

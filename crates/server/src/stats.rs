@@ -43,6 +43,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
             turn.shared.gauges.total.store(0, Relaxed);
             turn.shared.gauges.rejected.store(0, Relaxed);
             turn.shared.uploads.reset_stats();
+            turn.shared.watchers.reset_stats();
             turn.shared.detail.reset();
             return turn.out.bytes.extend_from_slice(reply::RESET);
         }
@@ -140,8 +141,9 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("lru_crawler_starts", shared.dumps.started());
     lines.zeros("lru_maintainer_juggles malloc_fails");
     counts.stats(lines, "log_worker_dropped log_worker_written");
-    lines.stat("log_watcher_skipped", shared.watchers.dropped.load(Relaxed));
-    lines.stat("log_watcher_sent", 0);
+    let (sent, skipped) = shared.watchers.lines_sent_and_skipped();
+    lines.stat("log_watcher_skipped", skipped);
+    lines.stat("log_watcher_sent", sent);
     lines.stat("log_watchers", shared.watchers.count());
     lines.zeros("unexpected_napi_ids round_robin_fallback");
     lines.stat("bytes", usage.bytes);

@@ -1,25 +1,60 @@
 //! `watch`: connections that are sent a line for each thing that happens.
 //!
-//! A worker formats its events once and puts the lines into the buffer of each watcher that wants them; the
-//! watcher's own worker sends them. A watcher that reads too slowly loses lines and is told how many.
+//! ```text
+//!   request ──▶ record ──▶ the worker's queue ──▶ thread `watch`: one line ──▶ each watcher's buffer ──▶ its worker sends
+//! ```
+//! What happens costs the request a record in a queue of its worker; a thread of its own makes the lines, once for all
+//! watchers. Both the queue and a watcher's buffer have a limit. A record that finds no room is counted by its worker
+//! (`log_worker_dropped`), a line that finds none by its watcher (`log_watcher_skipped`), who is told how many in the place
+//! where they are missing.
+//!
+//! # Invariants
+//! * Records are numbered as they are made (`gid`); a watcher sees none from before its command.
+//! * A worker is told of lines once until it takes them. It takes them when its watcher's socket has room: at once, or when the
+//!   rest of the last ones is sent.
+//! * Without a watcher there are no records, and the thread sleeps.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cattlegrid_engine::{Event, EventKind, Interest};
 
-/// Everybody who watches.
-#[derive(Debug, Default)]
+/// Most watchers at once, as in memcached.
+pub(crate) const WATCHERS_MAX: usize = 20;
+/// How long records wait at most while somebody watches.
+const NAP: Duration = Duration::from_millis(10);
+/// The same while there are some in every round.
+const BUSY_NAP: Duration = Duration::from_millis(1);
+
+/// Everybody who watches, and what is on its way to them.
+#[derive(Debug)]
 pub(crate) struct Watchers {
     /// What any of them wants: engine events in the low bits, then [`Topics`]' own.
     wanted: AtomicU8,
     list: Mutex<Vec<Arc<Watcher>>>,
-    /// Lines made.
-    lines: AtomicU64,
-    /// Lines lost.
-    pub(crate) dropped: AtomicU64,
+    /// One for each worker.
+    queues: Vec<Mutex<Queue>>,
+    /// Most bytes of the records in one of them.
+    queue_bytes: usize,
+    /// Records made.
+    records: AtomicU64,
+    /// Lines put into buffers.
+    sent: AtomicU64,
+    /// Lines that found no room in a buffer.
+    skipped: AtomicU64,
+    thread: Mutex<Thread>,
+    work: Condvar,
+}
+
+/// What the thread is to know.
+#[derive(Debug, Default)]
+struct Thread {
+    /// There is no time for a nap.
+    hurry: bool,
+    /// The server leaves.
+    stop: bool,
 }
 
 /// A set of things to watch.
@@ -63,6 +98,34 @@ impl Topics {
     }
 }
 
+/// Something that happened, as the request leaves it.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// Since 1970.
+    pub(crate) time: Duration,
+    /// The connection's descriptor.
+    pub(crate) fd: i32,
+    pub(crate) what: What,
+}
+
+/// What a record is about.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// A key.
+    Event(Event),
+    /// A command as it was sent, without its line end.
+    Command(Box<[u8]>),
+    /// A connection that begins, or ends for a reason.
+    Connection { peer: Box<str>, unix: bool, closed: Option<&'static str> },
+}
+
+/// Records of one worker.
+#[derive(Debug, Default)]
+struct Queue {
+    records: Vec<(u64, Record)>,
+    bytes: usize,
+}
+
 /// One watching connection's buffer.
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -71,6 +134,8 @@ pub(crate) struct Watcher {
     pub(crate) worker: usize,
     pub(crate) token: u64,
     limit: usize,
+    /// The last record from before it.
+    after: AtomicU64,
     lines: Mutex<Lines>,
 }
 
@@ -78,37 +143,69 @@ pub(crate) struct Watcher {
 struct Lines {
     text: Vec<u8>,
     skipped: u64,
+    /// Its worker knows that there are some.
+    told: bool,
 }
 
 impl Watcher {
     pub(crate) fn new(topics: Topics, worker: usize, token: u64, limit: usize) -> Self {
-        Self { topics, worker, token, limit, lines: Mutex::default() }
+        Self { topics, worker, token, limit, after: AtomicU64::new(0), lines: Mutex::default() }
     }
 
-    /// Adds a line; true if its worker should be told.
-    fn add(&self, line: &str, dropped: &AtomicU64) -> bool {
-        let mut lines = self.lines.lock().expect("nobody panics with it held");
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().expect("nobody panics with it held")
+    }
+
+    /// Adds a line, if it finds room.
+    fn add(&self, line: &str) -> bool {
+        let mut lines = self.lines();
         if lines.text.len() + line.len() > self.limit {
             lines.skipped += 1;
-            dropped.fetch_add(1, Relaxed);
             return false;
         }
-        let first = lines.text.is_empty();
         if lines.skipped > 0 {
             let note = format!("skipped={}\n", std::mem::take(&mut lines.skipped));
             lines.text.extend_from_slice(note.as_bytes());
         }
         lines.text.extend_from_slice(line.as_bytes());
-        first
+        true
+    }
+
+    /// Whether its worker is to be told of lines: there are some, and it has not been yet.
+    fn must_tell(&self) -> bool {
+        let mut lines = self.lines();
+        !lines.text.is_empty() && !std::mem::replace(&mut lines.told, true)
+    }
+
+    /// Whether there are lines to take.
+    pub(crate) fn has_lines(&self) -> bool {
+        !self.lines().text.is_empty()
     }
 
     /// Takes what is to be sent.
     pub(crate) fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut self.lines.lock().expect("nobody panics with it held").text)
+        let mut lines = self.lines();
+        lines.told = false;
+        std::mem::take(&mut lines.text)
     }
 }
 
 impl Watchers {
+    /// For so many workers, with queues of so many bytes each.
+    pub(crate) fn new(workers: usize, queue_bytes: usize) -> Self {
+        Self {
+            wanted: AtomicU8::new(0),
+            list: Mutex::default(),
+            queues: (0..workers).map(|_| Mutex::default()).collect(),
+            queue_bytes,
+            records: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            thread: Mutex::default(),
+            work: Condvar::new(),
+        }
+    }
+
     /// What anybody wants.
     #[inline]
     pub(crate) fn wanted(&self) -> Topics {
@@ -116,17 +213,44 @@ impl Watchers {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.list.lock().expect("nobody panics with it held").len()
+        self.list().len()
     }
 
-    pub(crate) fn add(&self, watcher: Arc<Watcher>) {
-        let mut list = self.list.lock().expect("nobody panics with it held");
+    /// Lines that went into a buffer, and lines that found no room in one.
+    pub(crate) fn lines_sent_and_skipped(&self) -> (u64, u64) {
+        (self.sent.load(Relaxed), self.skipped.load(Relaxed))
+    }
+
+    /// Begins anew to count lines.
+    pub(crate) fn reset_stats(&self) {
+        self.sent.store(0, Relaxed);
+        self.skipped.store(0, Relaxed);
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<Watcher>>> {
+        self.list.lock().expect("nobody panics with it held")
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Thread> {
+        self.thread.lock().expect("nobody panics with it held")
+    }
+
+    /// False: there are [`WATCHERS_MAX`] already.
+    pub(crate) fn add(&self, watcher: Arc<Watcher>) -> bool {
+        let mut list = self.list();
+        if list.len() >= WATCHERS_MAX {
+            return false;
+        }
+        watcher.after.store(self.records.load(Relaxed), Relaxed);
         list.push(watcher);
         self.recount(&list);
+        drop(list);
+        self.wake(|_| {});
+        true
     }
 
     pub(crate) fn remove(&self, worker: usize, token: u64) {
-        let mut list = self.list.lock().expect("nobody panics with it held");
+        let mut list = self.list();
         list.retain(|w| (w.worker, w.token) != (worker, token));
         self.recount(&list);
     }
@@ -135,22 +259,127 @@ impl Watchers {
         self.wanted.store(list.iter().fold(0, |all, w| all | w.topics.0), Relaxed);
     }
 
-    /// Gives a line to those who want it; calls `wake` for each whose worker should send.
-    pub(crate) fn publish(
-        &self,
-        topic: Topics,
-        now: Duration,
-        text: impl FnOnce(&mut String),
-        mut wake: impl FnMut(&Watcher),
-    ) {
-        let gid = self.lines.fetch_add(1, Relaxed) + 1;
-        let mut line = format!("ts={}.{:06} gid={gid} ", now.as_secs(), now.subsec_micros());
-        text(&mut line);
-        line.push('\n');
-        for watcher in self.list.lock().expect("nobody panics with it held").iter() {
-            if watcher.topics.has(topic) && watcher.add(&line, &self.dropped) {
-                wake(watcher);
+    fn wake(&self, say: impl FnOnce(&mut Thread)) {
+        say(&mut self.thread());
+        self.work.notify_one();
+    }
+
+    /// Leaves a record of a worker's. False: its queue is full.
+    pub(crate) fn record(&self, worker: usize, record: Record) -> bool {
+        let bytes = record.bytes();
+        let mut queue = self.queues[worker].lock().expect("nobody panics with it held");
+        if queue.bytes + bytes > self.queue_bytes {
+            return false;
+        }
+        let was_short = queue.bytes <= self.queue_bytes / 2;
+        queue.bytes += bytes;
+        let gid = self.records.fetch_add(1, Relaxed) + 1;
+        queue.records.push((gid, record));
+        let is_long = queue.bytes > self.queue_bytes / 2;
+        drop(queue);
+        if was_short && is_long {
+            self.wake(|thread| thread.hurry = true);
+        }
+        true
+    }
+
+    /// Makes lines of all records and gives them to those who want them; calls `tell` for each whose worker has
+    /// some to send. False: there were none.
+    pub(crate) fn deliver(&self, mut tell: impl FnMut(&Watcher)) -> bool {
+        let mut records = Vec::new();
+        for queue in &self.queues {
+            let mut queue = queue.lock().expect("nobody panics with it held");
+            queue.bytes = 0;
+            records.append(&mut queue.records);
+        }
+        records.sort_unstable_by_key(|(gid, _)| *gid);
+        let watchers = self.list().clone();
+        let mut line = String::new();
+        let (mut sent, mut skipped) = (0, 0);
+        for (gid, record) in &records {
+            let topic = record.what.topic();
+            line.clear();
+            for watcher in watchers.iter().filter(|w| w.topics.has(topic) && *gid > w.after.load(Relaxed)) {
+                if line.is_empty() {
+                    record.describe(&mut line, *gid);
+                }
+                let counter = if watcher.add(&line) { &mut sent } else { &mut skipped };
+                *counter += 1;
             }
+        }
+        self.sent.fetch_add(sent, Relaxed);
+        self.skipped.fetch_add(skipped, Relaxed);
+        watchers.iter().filter(|w| w.must_tell()).for_each(|w| tell(w));
+        !records.is_empty()
+    }
+
+    /// The thread: delivers until [`Watchers::stop`].
+    pub(crate) fn run(&self, mut tell: impl FnMut(&Watcher)) {
+        let mut busy = false;
+        loop {
+            let mut thread = self.thread();
+            while !thread.stop && self.wanted() == Topics::default() {
+                thread = self.work.wait(thread).expect("nobody panics with it held");
+            }
+            if !thread.stop && !thread.hurry {
+                let nap = if busy { BUSY_NAP } else { NAP };
+                thread = self.work.wait_timeout(thread, nap).expect("nobody panics with it held").0;
+            }
+            if thread.stop {
+                return;
+            }
+            thread.hurry = false;
+            drop(thread);
+            busy = self.deliver(&mut tell);
+        }
+    }
+
+    /// Ends [`Watchers::run`].
+    pub(crate) fn stop(&self) {
+        self.wake(|thread| thread.stop = true);
+    }
+}
+
+impl Record {
+    /// What it takes, about.
+    fn bytes(&self) -> usize {
+        let heap = match &self.what {
+            What::Event(event) => event.key.len(),
+            What::Command(line) => line.len(),
+            What::Connection { peer, .. } => peer.len(),
+        };
+        size_of::<(u64, Self)>() + heap
+    }
+
+    /// As memcached writes it.
+    fn describe(&self, line: &mut String, gid: u64) {
+        let Self { time, fd, what } = self;
+        // Writing to a string cannot fail.
+        let _ok = write!(line, "ts={}.{:06} gid={gid} ", time.as_secs(), time.subsec_micros());
+        match what {
+            What::Event(event) => describe(line, event, *fd),
+            What::Command(command) => {
+                let _ok = write!(line, "type=rawcmd cfd={fd} cmd={}", Escaped(command));
+            }
+            What::Connection { peer, unix, closed } => {
+                let (ip, port) = peer.rsplit_once(':').unwrap_or((peer, "0"));
+                let kind = if closed.is_some() { "conn_close" } else { "conn_new" };
+                let transport = if *unix { "unix" } else { "tcp" };
+                let reason = closed.map_or_else(String::new, |reason| format!("reason={reason} "));
+                let _ok =
+                    write!(line, "type={kind} rip={ip} rport={port} transport={transport} {reason}cfd={fd}");
+            }
+        }
+        line.push('\n');
+    }
+}
+
+impl What {
+    fn topic(&self) -> Topics {
+        match self {
+            Self::Event(event) => topic(&event.kind),
+            Self::Command(_) => Topics::RAW_COMMANDS,
+            Self::Connection { .. } => Topics::CONNECTIONS,
         }
     }
 }
@@ -165,15 +394,16 @@ pub(crate) fn topic(kind: &EventKind) -> Topics {
     })
 }
 
-/// An event as memcached writes it; `cfd` is the connection's descriptor.
-pub(crate) fn describe(line: &mut String, event: &Event, cfd: i32) {
+/// An event as memcached writes it; `cfd` is the connection's descriptor. All items are in class 1.
+fn describe(line: &mut String, event: &Event, cfd: i32) {
     let key = Escaped(&event.key);
     // Writing to a string cannot fail.
     let _ok = match &event.kind {
-        EventKind::Get { status, size } => {
-            write!(line, "type=item_get key={key} status={status} clsid=1 cfd={cfd} size={size}")
+        EventKind::Get { status, size, by: _ } => {
+            let class = u8::from(*status == "found");
+            write!(line, "type=item_get key={key} status={status} clsid={class} cfd={cfd} size={size}")
         }
-        EventKind::Store { status, command, ttl, size } => write!(
+        EventKind::Store { status, command, ttl, size, classic: _ } => write!(
             line,
             "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid=1 cfd={cfd} size={size}"
         ),
@@ -208,27 +438,91 @@ impl std::fmt::Display for Escaped<'_> {
 mod tests {
     use super::*;
 
+    fn connection() -> Record {
+        let what = What::Connection { peer: "127.0.0.1:5".into(), unix: false, closed: None };
+        Record { time: Duration::ZERO, fd: 9, what }
+    }
+
+    fn watching(limit: usize) -> (Watchers, Arc<Watcher>) {
+        let watchers = Watchers::new(2, 4 << 10);
+        let watcher = Arc::new(Watcher::new(Topics::CONNECTIONS, 0, 7, limit));
+        assert!(watchers.add(Arc::clone(&watcher)));
+        (watchers, watcher)
+    }
+
+    fn text(watcher: &Watcher) -> String {
+        String::from_utf8(watcher.take()).unwrap()
+    }
+
     #[test]
-    fn a_slow_watcher_loses_lines_and_is_told() {
-        let watchers = Watchers::default();
-        let watcher = Arc::new(Watcher::new(Topics::CONNECTIONS, 0, 7, 100));
-        watchers.add(Arc::clone(&watcher));
-        let mut woken = 0;
-        let mut publish = || {
-            let text = |line: &mut String| line.push_str("type=conn_new");
-            watchers.publish(Topics::CONNECTIONS, Duration::ZERO, text, |_| woken += 1);
+    fn a_slow_watcher_loses_lines_is_told_and_goes_on() {
+        let (watchers, watcher) = watching(250);
+        let mut told = 0;
+        let mut happen = |times| {
+            (0..times).for_each(|_| assert!(watchers.record(1, connection())));
+            watchers.deliver(|_| told += 1);
         };
-        (0..10).for_each(|_| publish());
-        let first = String::from_utf8(watcher.take()).unwrap();
-        assert!(first.starts_with("ts=0.000000 gid=1 type=conn_new\n"), "{first}");
-        let kept = first.lines().count() as u64;
-        assert_eq!(watchers.dropped.load(Relaxed), 10 - kept);
-        publish();
-        let second = String::from_utf8(watcher.take()).unwrap();
-        assert!(second.starts_with(&format!("skipped={}\nts=", 10 - kept)), "{second}");
-        assert_eq!(woken, 2);
+        // More than once: the buffer is used again after it was full.
+        for round in 0..3 {
+            happen(10);
+            happen(1);
+            let (_, skipped) = watchers.lines_sent_and_skipped();
+            let lines = text(&watcher);
+            let kept = lines.lines().filter(|line| line.contains("type=conn_new")).count() as u64;
+            assert!((1..10).contains(&kept), "{lines}");
+            happen(1);
+            let next = text(&watcher);
+            let missing = 11 - kept;
+            assert!(next.starts_with(&format!("skipped={missing}\nts=0.000000 gid=")), "{round}: {next}");
+            assert_eq!(watchers.lines_sent_and_skipped().1, skipped);
+        }
+        assert_eq!(told, 6, "once for each time that lines were taken");
+        let (sent, skipped) = watchers.lines_sent_and_skipped();
+        assert_eq!(sent + skipped, 36);
         watchers.remove(0, 7);
         assert_eq!(watchers.wanted(), Topics::default());
+    }
+
+    #[test]
+    fn a_full_queue_drops_records_and_is_empty_after_a_delivery() {
+        let (watchers, watcher) = watching(1 << 20);
+        let queued = (0..1000).take_while(|_| watchers.record(0, connection())).count();
+        assert!((10..100).contains(&queued), "{queued}");
+        assert!(!watchers.record(0, connection()));
+        assert!(watchers.record(1, connection()), "each worker has its own");
+        assert!(watchers.deliver(|_| {}));
+        assert_eq!(text(&watcher).lines().count(), queued + 1);
+        assert!(!watchers.deliver(|_| {}));
+        assert!(watchers.record(0, connection()));
+    }
+
+    #[test]
+    fn lines_are_in_the_order_of_all_workers_and_none_is_from_before() {
+        let (watchers, watcher) = watching(1 << 20);
+        assert!(watchers.record(0, connection()));
+        let late = Arc::new(Watcher::new(Topics::CONNECTIONS, 0, 8, 1 << 20));
+        assert!(watchers.add(Arc::clone(&late)));
+        for worker in [1, 0, 1] {
+            assert!(watchers.record(worker, connection()));
+        }
+        watchers.deliver(|_| {});
+        let gids = |watcher: &Watcher| -> Vec<String> {
+            let number = |line: &str| line.split(' ').nth(1).unwrap().to_owned();
+            text(watcher).lines().map(number).collect()
+        };
+        assert_eq!(gids(&watcher), ["gid=1", "gid=2", "gid=3", "gid=4"]);
+        assert_eq!(gids(&late), ["gid=2", "gid=3", "gid=4"]);
+    }
+
+    #[test]
+    fn there_is_room_for_twenty() {
+        let watchers = Watchers::new(1, 1 << 10);
+        let add = |token| watchers.add(Arc::new(Watcher::new(Topics::CONNECTIONS, 0, token, 1)));
+        assert!((0..20).all(add));
+        assert!(!add(20));
+        watchers.remove(0, 3);
+        assert!(add(20) && !add(21));
+        assert_eq!(watchers.count(), 20);
     }
 
     #[test]

@@ -11,7 +11,6 @@
 //! message for each worker. A wake for a connection that has gone is dropped: closing it has passed on what was its.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +24,7 @@ use crate::connection::{Connection, Reason, Received, Turn};
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::state::{ConnectionInfo, Message, Shared};
-use crate::watch::Topics;
+use crate::watch::{Record, Topics, What};
 
 /// Runs a worker until it is told to leave.
 ///
@@ -233,6 +232,13 @@ impl<'a> Worker<'a> {
         if connection.is_held() || connection.info.held.load(Relaxed) {
             note_held(connection, &mut self.deadlines);
         }
+        if let Some(watcher) = &connection.watcher
+            && !connection.is_stuck()
+            && watcher.has_lines()
+        {
+            // They came while it was stuck, or as the last ones were taken.
+            self.shared.tell_of_lines(watcher);
+        }
         let wish = connection.wish();
         if wish != connection.polled {
             connection.polled = wish;
@@ -403,17 +409,11 @@ impl<'a> Worker<'a> {
         if !self.shared.watchers.wanted().has(Topics::CONNECTIONS) {
             return;
         }
-        let (fd, peer) = (info.fd.as_raw_fd(), &info.peer);
-        let (ip, port) = peer.rsplit_once(':').unwrap_or((peer, "0"));
-        let transport =
-            if matches!(info.listener.address, crate::listen::Address::Unix(_)) { "unix" } else { "tcp" };
-        self.shared.publish(Topics::CONNECTIONS, crate::time::unix_now(), |line| {
-            let kind = if closed.is_some() { "conn_close" } else { "conn_new" };
-            let reason = closed.map_or_else(String::new, |reason| format!("reason={} ", reason.name()));
-            // Writing to a string cannot fail.
-            let _ok =
-                write!(line, "type={kind} rip={ip} rport={port} transport={transport} {reason}cfd={fd}");
-        });
+        let unix = matches!(info.listener.address, crate::listen::Address::Unix(_));
+        let (peer, closed) = (info.peer.as_str().into(), closed.map(Reason::name));
+        let what = What::Connection { peer, unix, closed };
+        let record = Record { time: crate::time::unix_now(), fd: info.fd.as_raw_fd(), what };
+        self.shared.record(self.number, record);
     }
 
     fn send_lines(&mut self, token: u64) {

@@ -1,6 +1,5 @@
 //! What a connection does with the commands that have arrived.
 
-use std::fmt::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,7 +13,7 @@ use super::{Connection, Reason, Turn, held};
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::state::Shared;
-use crate::watch::{self, Topics, Watcher};
+use crate::watch::{self, Record, Topics, Watcher, What};
 
 /// A command about keys that waits for those parsed with it.
 struct Ready<'i> {
@@ -34,8 +33,6 @@ struct Run {
     paused: bool,
 }
 
-/// Bytes that a line for watchers takes beside its key.
-const LOG_LINE: usize = 100;
 /// Most bytes of a line and of a data block before authentication.
 const AUTH_MAX: usize = 4 << 10;
 
@@ -324,10 +321,12 @@ impl Connection {
     }
 
     fn watch(&mut self, topics: Topics, turn: &mut Turn<'_>) {
-        turn.out.bytes.extend_from_slice(reply::OK);
         let limit = turn.shared.settings.watcher_buffer_bytes;
         let watcher = Arc::new(Watcher::new(topics, turn.worker, self.token, limit));
-        turn.shared.watchers.add(Arc::clone(&watcher));
+        if !turn.shared.watchers.add(Arc::clone(&watcher)) {
+            return reply::line(&mut turn.out.bytes, "WATCHER_TOO_MANY log watcher limit reached");
+        }
+        turn.out.bytes.extend_from_slice(reply::OK);
         self.watcher = Some(watcher);
     }
 
@@ -362,30 +361,20 @@ impl Connection {
         }
         let fd = self.info.fd.as_raw_fd();
         let time = crate::time::unix_now();
-        let mut room = turn.shared.settings.worker_log_buffer_bytes;
         for (_, event) in turn.events.drain(..) {
             if turn.shared.detail.is_on() {
                 turn.shared.detail.count(&event);
             }
-            let topic = watch::topic(&event.kind);
-            if turn.shared.watchers.wanted().has(topic) {
-                let Some(rest) = room.checked_sub(event.key.len() + LOG_LINE) else {
-                    turn.counters.log_worker_dropped.add(1);
-                    continue;
-                };
-                room = rest;
-                turn.counters.log_worker_written.add(1);
-                turn.shared.publish(topic, time, |line| watch::describe(line, &event, fd));
+            if turn.shared.watchers.wanted().has(watch::topic(&event.kind)) {
+                turn.shared.record(turn.worker, Record { time, fd, what: What::Event(event) });
             }
         }
     }
 
     fn publish_raw(&self, line: &[u8], turn: &Turn<'_>) {
         let end = line.iter().position(|b| *b == b'\n').unwrap_or(line.len());
-        let text = watch::Escaped(line[..end].trim_ascii_end());
-        let fd = self.info.fd.as_raw_fd();
-        turn.shared.publish(Topics::RAW_COMMANDS, crate::time::unix_now(), |out| {
-            let _ok = write!(out, "type=rawcmd cfd={fd} cmd={text}");
-        });
+        let what = What::Command(line[..end].trim_ascii_end().into());
+        let record = Record { time: crate::time::unix_now(), fd: self.info.fd.as_raw_fd(), what };
+        turn.shared.record(turn.worker, record);
     }
 }
