@@ -1,20 +1,27 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use cattlegrid::log;
-use cattlegrid::options::{self, Command};
+use cattlegrid::options::{self, AS_MEMCACHED, Command};
 
 fn main() -> ExitCode {
-    match options::parse_args(std::env::args_os().skip(1)) {
-        Ok(command) => act(command),
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    let as_memcached = Path::new(&name).file_name().is_some_and(|name| name == "memcached");
+    // memcached has no subcommands.
+    let words = as_memcached.then(|| "serve".into()).into_iter().chain(args);
+    match options::parse_args(words) {
+        Ok(command) => act(command, if as_memcached { AS_MEMCACHED } else { "" }),
         Err(error) => usage_error(&error),
     }
 }
 
-fn act(command: Command) -> ExitCode {
+/// `first`: what the version and the help begin with.
+fn act(command: Command, first: &str) -> ExitCode {
     match command {
         Command::Serve(settings) => match cattlegrid::serve(*settings) {
             Ok(()) => flushed(ExitCode::SUCCESS),
@@ -36,8 +43,8 @@ fn act(command: Command) -> ExitCode {
             Err(error) => usage_error(&error),
         },
         Command::SubcommandHelp(text) => print(&text),
-        Command::Help => print(&options::help()),
-        Command::Version => print(&format!("{}\n", options::version())),
+        Command::Help => print(&format!("{first}{}", options::help())),
+        Command::Version => print(&format!("{first}{}\n", options::version())),
         Command::License => print(&options::license()),
     }
 }

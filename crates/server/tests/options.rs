@@ -128,6 +128,28 @@ fn what_the_machine_refuses_is_status_1() {
     }
 }
 
+/// Scripts read the version of what is called `memcached`.
+#[test]
+fn called_as_memcached_it_says_which() {
+    use std::os::unix::process::CommandExt as _;
+    let said = |name: &str, words: &[&str]| {
+        let output = command(words).arg0(name).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{name} {words:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let own = said("cattlegrid", &["-V"]);
+    assert!(own.starts_with("cattlegrid "), "{own}");
+    for name in ["memcached", "/usr/bin/memcached"] {
+        for word in ["-V", "--version"] {
+            assert_eq!(said(name, &[word]), format!("memcached 1.6.45\n{own}"));
+        }
+        let help = said(name, &["-h"]);
+        assert!(help.starts_with("memcached 1.6.45\ncattlegrid "), "{help}");
+        assert_eq!(said(name, &["demo", "-V"]), said(name, &["-V"]), "it has no subcommands");
+    }
+    assert_eq!(said("memcached.old", &["-V"]), own);
+}
+
 #[test]
 fn help_version_and_license_leave_with_0() {
     for (word, start) in [

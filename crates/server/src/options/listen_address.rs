@@ -43,6 +43,9 @@ pub struct ListenAddress {
     pub port: Option<u16>,
     /// Under `-Z`: whether connections to it speak TLS (no `notls:` prefix).
     pub tls: bool,
+    /// Under `-Z`: whether its clients must have a certificate (`mtls:`), or need none (`btls:`); None: as
+    /// `ssl_verify_mode` says.
+    pub peer: Option<bool>,
 }
 
 impl ListenAddress {
@@ -50,7 +53,7 @@ impl ListenAddress {
     ///
     /// Loopback, where memcached has every address: an open cache on a public address is an attack amplifier.
     pub fn loopback() -> Self {
-        Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true }
+        Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true, peer: None }
     }
 
     /// The host as given, `*` for all.
@@ -64,16 +67,20 @@ impl ListenAddress {
     /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address, after `notls:` if so wanted.
     pub(super) fn parse(entry: &str) -> Result<Self, String> {
         let mut text = entry;
-        let mut tls = true;
+        let (mut tls, mut peer) = (true, None);
         loop {
-            if let Some(rest) = text.strip_prefix("notls:") {
-                (text, tls) = (rest, false);
-            } else if let Some(rest) =
-                text.strip_prefix("proto[ascii]:").or_else(|| text.strip_prefix("proto[negotiating]:"))
-            {
+            if let Some(rest) = text.strip_prefix("mtls:") {
+                (text, tls, peer) = (rest, true, Some(true));
+            } else if let Some(rest) = text.strip_prefix("btls:") {
+                (text, tls, peer) = (rest, true, Some(false));
+            } else if let Some(rest) = text.strip_prefix("notls:") {
+                (text, tls, peer) = (rest, false, None);
+            } else if let Some(rest) = PROTOCOLS.iter().find_map(|name| text.strip_prefix(name)) {
                 text = rest;
             } else if text.starts_with("proto[") {
-                return Err(format!("{entry}: only proto[ascii] and proto[negotiating] are spoken"));
+                return Err(format!(
+                    "{entry}: only proto[ascii], proto[auto] and proto[negotiating] are spoken"
+                ));
             } else if text.starts_with("tag[") || text.starts_with("tag_") {
                 return Err(format!("{entry}: tags of listeners belong to the proxy, which is not built in"));
             } else {
@@ -82,14 +89,17 @@ impl ListenAddress {
         }
         let (host, port) = split_port(text).map_err(|problem| format!("{entry}: {problem}"))?;
         let host = if host == "*" { Host::Any } else { Host::Named(host.to_owned()) };
-        Ok(Self { host, port, tls })
+        Ok(Self { host, port, tls, peer })
     }
 }
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.tls {
-            write!(f, "notls:")?;
+        match (self.tls, self.peer) {
+            (false, _) => write!(f, "notls:")?,
+            (true, Some(true)) => write!(f, "mtls:")?,
+            (true, Some(false)) => write!(f, "btls:")?,
+            (true, None) => {}
         }
         match (&self.host, self.port) {
             (Host::Any, None) => write!(f, "*"),
@@ -100,6 +110,9 @@ impl fmt::Display for ListenAddress {
         }
     }
 }
+
+/// What may stand before an address; all mean what is spoken anyway.
+const PROTOCOLS: [&str; 3] = ["proto[ascii]:", "proto[auto]:", "proto[negotiating]:"];
 
 fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
@@ -142,7 +155,13 @@ mod tests {
 
     #[test]
     fn addresses_of_every_form() {
-        let named = |host: &str, port, tls| ListenAddress { host: Host::Named(host.to_owned()), port, tls };
+        let named = |host: &str, port, tls| ListenAddress {
+            host: Host::Named(host.to_owned()),
+            port,
+            tls,
+            peer: None,
+        };
+        let peer = |peer| ListenAddress { peer: Some(peer), ..named("a", Some(1), true) };
         for (text, address) in [
             ("127.0.0.1", named("127.0.0.1", None, true)),
             ("localhost:11212", named("localhost", Some(11212), true)),
@@ -151,8 +170,11 @@ mod tests {
             ("::1", named("::1", None, true)),
             ("notls:127.0.0.1:1", named("127.0.0.1", Some(1), false)),
             ("proto[ascii]:notls:a", named("a", None, false)),
-            ("*", ListenAddress { host: Host::Any, port: None, tls: true }),
-            ("*:5", ListenAddress { host: Host::Any, port: Some(5), tls: true }),
+            ("proto[auto]:a", named("a", None, true)),
+            ("mtls:a:1", peer(true)),
+            ("btls:proto[auto]:a:1", peer(false)),
+            ("*", ListenAddress { host: Host::Any, ..named("", None, true) }),
+            ("*:5", ListenAddress { host: Host::Any, ..named("", Some(5), true) }),
         ] {
             assert_eq!(ListenAddress::parse(text).as_ref(), Ok(&address), "{text}");
         }
@@ -179,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_address_prints_as_it_is_written() {
-        for text in ["127.0.0.1", "notls:a:1", "[::1]:5", "::1", "*", "*:5"] {
+        for text in ["127.0.0.1", "notls:a:1", "mtls:a:1", "btls:a", "[::1]:5", "::1", "*", "*:5"] {
             assert_eq!(ListenAddress::parse(text).unwrap().to_string(), text);
         }
     }

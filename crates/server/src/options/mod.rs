@@ -26,7 +26,7 @@ use clap::Parser as _;
 
 pub(crate) use file::FileOption;
 pub use listen_address::{Host, ListenAddress, TcpPort};
-pub use reference::{help, license, reference_markdown, version};
+pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 
 use crate::bench::BenchOptions;
@@ -193,16 +193,15 @@ fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Com
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let stop = if word == "--" {
-            match words.next() {
-                Some(extra) => return Err(unexpected(extra)),
-                None => None,
-            }
+            words.by_ref().for_each(|word| stray(word, settings));
+            None
         } else if let Some(long) = word.strip_prefix("--") {
             parse_long(long, &mut words, settings)?
         } else if let Some(cluster) = word.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
             parse_cluster(cluster, &mut words, settings)?
         } else {
-            return Err(unexpected(word));
+            stray(word, settings);
+            None
         };
         if stop.is_some() {
             return Ok(stop);
@@ -211,8 +210,9 @@ fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Com
     Ok(None)
 }
 
-fn unexpected(word: &str) -> UsageError {
-    UsageError::new(format!("{word}: unexpected argument; every option starts with - (see --help)"))
+/// A word that is no option nor the value of one: memcached takes no notice of it.
+fn stray(word: &str, settings: &mut Settings) {
+    settings.notices.push(format!("{word}: ignored: every option starts with - (see --help)"));
 }
 
 /// `port=11211` or `port` with its value in the next word, without the two dashes.
@@ -301,7 +301,7 @@ fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError>
             })
             .ok_or_else(|| UsageError::new(format!("-o {name}: unknown option; --help lists all")))?;
         let shown = format!("-o {name}");
-        if row.value.is_wanted() && value.is_none() {
+        if !row.value.is_optional() && value.is_none() {
             return Err(missing(row, &shown));
         }
         // Like memcached, `maxconns_fast=x` is taken as `maxconns_fast`: only values that are wanted are read.

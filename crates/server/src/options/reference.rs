@@ -9,6 +9,10 @@ pub fn version() -> String {
     format!("cattlegrid {}", env!("CARGO_PKG_VERSION"))
 }
 
+/// What [`version`] and [`help`] begin with when the program is called as `memcached`, a line: scripts read the
+/// version from there.
+pub const AS_MEMCACHED: &str = "memcached 1.6.45\n";
+
 /// What `-i` prints.
 pub fn license() -> String {
     format!(

@@ -316,7 +316,21 @@ impl Settings {
                 "-l notls: means something only with -Z; leave the prefix out or add -Z".to_owned(),
             );
         }
+        if !self.tls_wanted && self.listen.iter().any(|address| address.peer.is_some()) {
+            self.notices.push(
+                "-l mtls: and btls: mean nothing without -Z: those addresses speak plain text, as in memcached"
+                    .to_owned(),
+            );
+        }
         if self.tls_wanted {
+            let verifies = matches!(self.tls_given.verify_mode, VerifyMode::Require | VerifyMode::Once);
+            let other = |peer: bool| peer != verifies || self.tls_given.verify_mode == VerifyMode::Request;
+            if let Some(address) = self.listen.iter().find(|address| address.peer.is_some_and(other)) {
+                return error(format!(
+                    "-l {address}: all addresses ask clients for certificates alike; mtls: needs -o \
+                     ssl_verify_mode=2, btls: ssl_verify_mode=0"
+                ));
+            }
             let tls = &self.tls_given;
             if tls.chain_cert.as_os_str().is_empty() {
                 return error("-Z: needs a certificate: -o ssl_chain_cert=<file>".to_owned());
@@ -379,13 +393,12 @@ const TUNING: &[(&str, &str)] = &[
     ("warm_max_factor", "2.00"),
     ("temp_lru", "no"),
     ("temporary_ttl", "61"),
-    ("resp_obj_mem_limit", "0"),
     ("read_buf_mem_limit", "0"),
     ("track_sizes", "no"),
     ("inline_ascii_response", "no"),
     ("ssl_wbuf_size", "16384"),
     ("ssl_kernel_tls", "no"),
-    ("num_napi_ids", "(null)"),
+    ("num_napi_ids", "0"),
 ];
 
 #[cfg(test)]

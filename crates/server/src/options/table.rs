@@ -123,7 +123,7 @@ const ROWS: &[Row] = &[
         doc: "TCP port to listen on. -1 takes a free one, 0 none.",
         class: Class::Honoured(set_port) },
     Row { name: both('l', "listen"), value: Value::Text { what: "addr" }, default: "127.0.0.1",
-        doc: "Addresses to listen on, separated by commas or in several -l: a name or address, with a port or without (host:port, [v6]:port); * is every address. Under -Z the prefix notls: keeps one free of TLS.",
+        doc: "Addresses to listen on, separated by commas or in several -l: a name or address, with a port or without (host:port, [v6]:port); * is every address. Under -Z the prefix notls: keeps one free of TLS; btls: and mtls: say what ssl_verify_mode says for all, that clients are not asked for certificates or must have one.",
         class: Class::Honoured(set_listen) },
     Row { name: both('s', "unix-socket"), value: Value::Text { what: "file" }, default: "",
         doc: "Unix socket to listen on. Without -p or -l beside it there is no TCP.",
@@ -138,7 +138,7 @@ const ROWS: &[Row] = &[
         doc: "User to become once the sockets are open; only root can. Started as root without it, the server warns and stays root.",
         class: set!(user, given => Some(given.text().to_owned())) },
     Row { name: both('m', "memory-limit"), value: number("MiB", 1, 1 << 30), default: "64",
-        doc: "Memory for items, in MiB.",
+        doc: "Memory for items, in MiB; a suffix m changes nothing.",
         class: set!(memory_bytes, given => given.number::<usize>() << 20) },
     Row { name: both('M', "disable-evictions"), value: Value::None, default: "",
         doc: "When memory is full answer an error instead of evicting items.",
@@ -192,7 +192,7 @@ const ROWS: &[Row] = &[
         doc: "Ask the kernel for large pages for items.",
         class: set!(large_pages = true) },
     Row { name: both('D', "stat-delimiter"), value: Value::Text { what: "char" }, default: ":",
-        doc: "What ends a key's prefix in stats detail, one character. Given, it switches stats detail on.",
+        doc: "What ends a key's prefix in stats detail: the first character of this. Given, it switches stats detail on.",
         class: Class::Honoured(set_delimiter) },
     Row { name: both('v', "verbose"), value: Value::None, default: "",
         doc: "Log what happens; -vv also requests and replies, -vvv also internal steps.",
@@ -266,8 +266,8 @@ fn set_listen(settings: &mut Settings, given: &Given) -> Result<(), String> {
 }
 
 fn set_delimiter(settings: &mut Settings, given: &Given) -> Result<(), String> {
-    let &[delimiter] = given.text().as_bytes() else {
-        return Err(format!("{}: must be a single character", given.text()));
+    let &[delimiter, ..] = given.text().as_bytes() else {
+        return Err("\"\": must be a char".to_owned());
     };
     settings.stat_delimiter = delimiter;
     settings.stat_detail = true;

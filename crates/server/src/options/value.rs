@@ -7,6 +7,8 @@ pub(crate) enum Value {
     None,
     /// A whole number in `min..=max`.
     Number { unit: &'static str, min: i64, max: i64 },
+    /// A whole number in `min..=max`, or nothing, which stands for `absent`.
+    Optional { min: i64, max: i64, absent: i64 },
     /// A decimal number strictly between `above` and `below`.
     Decimal { above: f64, below: f64 },
     /// Bytes, with an optional suffix k, m or g, in `min..=max`.
@@ -69,11 +71,16 @@ impl Value {
         !matches!(self, Self::None)
     }
 
+    /// Whether the option may come without it.
+    pub(crate) fn is_optional(&self) -> bool {
+        matches!(self, Self::None | Self::Optional { .. })
+    }
+
     /// The value's stand-in in the help, such as `<num>`.
     pub(crate) fn placeholder(&self) -> String {
         match self {
             Self::None => String::new(),
-            Self::Number { .. } | Self::Decimal { .. } => "<num>".to_owned(),
+            Self::Number { .. } | Self::Optional { .. } | Self::Decimal { .. } => "<num>".to_owned(),
             Self::Size { .. } => "<size>".to_owned(),
             Self::Duration => "<time>".to_owned(),
             Self::Octal => "<mask>".to_owned(),
@@ -96,6 +103,9 @@ impl Value {
                     format!("a whole number{unit}, {min} to {max}")
                 }
             }
+            Self::Optional { min, max, absent } => {
+                format!("a whole number, {min} to {max}, or none for {absent}")
+            }
             Self::Decimal { above, below } if below == f64::INFINITY => format!("a number above {above}"),
             Self::Decimal { above, below } => format!("a number above {above} and below {below}"),
             Self::Size { min, max } => {
@@ -110,11 +120,21 @@ impl Value {
 
     /// Reads `text`; the error continues a sentence that began with the option's name.
     pub(crate) fn read(&self, text: Option<&str>) -> Result<Given, String> {
+        if let (Self::Optional { absent, .. }, None) = (self, text) {
+            return Ok(Given::Number(*absent));
+        }
         let text = text.unwrap_or_default();
         let wrong = || format!("{text}: must be {}", self.describe());
         match *self {
             Self::None => Ok(Given::None),
-            Self::Number { min, max, .. } => match text.parse::<i64>() {
+            // memcached reads the digits and leaves the rest.
+            Self::Number { unit: "MiB", min, max } => {
+                match text.strip_suffix(['m', 'M']).unwrap_or(text).parse::<i64>() {
+                    Ok(number) if (min..=max).contains(&number) => Ok(Given::Number(number)),
+                    _ => Err(wrong()),
+                }
+            }
+            Self::Number { min, max, .. } | Self::Optional { min, max, .. } => match text.parse::<i64>() {
                 Ok(number) if (min..=max).contains(&number) => Ok(Given::Number(number)),
                 _ => Err(wrong()),
             },
