@@ -1,4 +1,4 @@
-"""The system refuses: no descriptor is left, or nobody takes the log."""
+"""The system refuses: no descriptor is left, nobody takes the log, or there is no memory."""
 
 import contextlib
 import fcntl
@@ -6,13 +6,14 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 
 from crowd import rule, write_rules
-from harness import Closed, Server, free_port, wait_until
+from harness import MIB, Closed, Raw, Server, allow_files, free_port, wait_until
 from test_operations import make_certificate, tls
 
 FULL = b"ERROR Too many open connections\r\n"
@@ -343,3 +344,147 @@ def test_the_log_keeps_its_order(start, open_dir):
     places = [int(n) for n in re.findall(r"nothing reloaded: .*\{broken(\d+)", server.log())]
     assert places == list(range(30))
     assert listening < server.log().index("nothing reloaded")
+
+
+# --- Memory ----------------------------------------------------------------------------------------------------------
+
+
+def run_limited(binary, mib, *args):
+    """A server under `ulimit -v`."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (mib * MIB, mib * MIB))
+
+    user = ("-u", "root") if os.geteuid() == 0 else ()
+    return subprocess.Popen([binary, *user, *args], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, preexec_fn=limit)
+
+
+def serves(port, process):
+    """Whether it answers; fails if it has left."""
+
+    def answers():
+        assert process.poll() is None, process.stderr.read()
+        try:
+            with Raw(socket.create_connection(("127.0.0.1", port), 5)) as c:
+                assert c.set(b"k", b"v") == b"STORED"
+                return c.get(b"k") == b"v"
+        except ConnectionRefusedError:
+            return False
+
+    return wait_until("it serves", answers, 20)
+
+
+@pytest.mark.only_cattlegrid
+def test_a_start_with_little_address_space(binary):
+    """`-m 64` serves under `ulimit -v 262144`; with too little it says how much is needed, and that is enough."""
+    port = free_port()
+    arguments = ("-p", str(port), "-m", "64", "-t", "4")
+    process = run_limited(binary, 256, *arguments)
+    assert serves(port, process)
+    process.terminate()
+    assert process.wait(10) == 0
+
+    process = run_limited(binary, 96, *arguments)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode == 1
+    needed = re.search(r"-m 64 with -t 4 needs (\d+) KiB of address space, 98304 are allowed; raise `ulimit -v`", said)
+    assert needed, said
+    process = run_limited(binary, int(needed[1]) // 1024 + 2, *arguments)
+    assert serves(port, process)
+    process.terminate()
+    assert process.wait(10) == 0
+
+
+def leave_address_space(server, mib):
+    """Limits it to what it has mapped and so much more."""
+    with open(f"/proc/{server.pid}/statm") as f:
+        mapped = int(f.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_AS)
+    resource.prlimit(server.pid, resource.RLIMIT_AS, (mapped + mib * MIB, hard))
+    time.sleep(2.5)  # noticed within a second
+
+
+def crowd_until_refused(server, watch, open_one, most):
+    """Opens connections until the server refuses memory; they are closed. The cache answers all the time."""
+    crowd = []
+    try:
+        for number in range(most):
+            try:
+                crowd.append(open_one())
+            except (ConnectionError, Closed):
+                pass
+            if number % 10 == 0:
+                assert watch.get(b"kept") == b"v" * 1000
+                if gauge(watch, "memory_refused") > 20:
+                    return
+        raise AssertionError("never short of memory")
+    finally:
+        for connection in crowd:
+            connection.close()
+        assert server.running(), server.log()
+
+
+@pytest.mark.only_cattlegrid
+@pytest.mark.parametrize("peer, threads", [("partial", 1), ("partial", 4), ("stuck", 1), ("stuck", 4), ("idle", 1)])
+def test_memory_refused_costs_connections(binary, kind, open_dir, peer, threads):
+    """Clients that take memory lose their connections; the cache stays, others are served, and it ends with the crowd."""
+    limited = os.path.join(open_dir, "limited")
+    with open(limited, "w") as f:
+        f.write(f'#!/bin/sh\nulimit -v 262144\nexec {binary} "$@"\n')
+    os.chmod(limited, 0o755)
+    server = Server(limited, kind, ("-m", "64", "-t", threads, "-c", 15000))
+    try:
+        shortage(server, peer, threads)
+    finally:
+        server.clean()
+
+
+def shortage(server, peer, threads):
+    with server.raw() as watch:
+        assert watch.set(b"kept", b"v" * 1000) == b"STORED"
+        for i in range(100):
+            assert watch.set(b"large%d" % i, b"x" * 1000) == b"STORED"
+        leave_address_space(server, (18 if peer == "idle" else 24) + 4 * threads)
+        gets = b"get " + b" ".join(b"large%d" % i for i in range(100)) + b"\r\n"
+
+        def open_one():
+            c = server.raw()
+            if peer == "partial":
+                c.send(b"set p 0 0 100000\r\n" + b"x" * 60_000)
+            elif peer == "stuck":
+                c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                c.send(gets * 80)
+            else:
+                c.send(b"set p 0 0 10\r\n")
+            return c
+
+        allow_files(15500)
+        crowd_until_refused(server, watch, open_one, 14500)
+
+        def over():
+            with server.raw() as c:
+                try:
+                    return c.set(b"again", b"y" * 500_000) == b"STORED" and c.get(b"again") == b"y" * 500_000
+                except (Closed, ConnectionError):
+                    return False
+
+        wait_until("it is over", over, 20)
+        assert watch.get(b"kept") == b"v" * 1000
+    assert "the system refuses memory" in server.log()
+
+
+@pytest.mark.only_cattlegrid
+def test_a_value_larger_than_the_address_space(start):
+    """Refused as its form says; the connection goes on, and what is stored stays."""
+    server = start("-m", "1024", "-I", "400m")
+    with server.raw(30) as c:
+        assert c.set(b"kept", b"v") == b"STORED"
+        leave_address_space(server, 64)
+        block = b"x" * (200 * MIB)
+        c.send(b"set big 0 0 %d\r\n" % len(block))
+        c.send(block + b"\r\n")
+        assert c.line() == b"SERVER_ERROR out of memory storing object"
+        c.send(b"add big 0 0 %d noreply\r\n" % len(block))
+        c.send(block + b"\r\n")
+        assert c.get(b"kept") == b"v" and c.get(b"big") is None
+        assert int(c.stats("cattlegrid")["uploads_refused"]) == 2

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use cattlegrid_engine::{Counters, Event, Interest, Now, Output, Ticket, Wake};
 use cattlegrid_herd::{Caller, Session};
+use cattlegrid_protocol::reply;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
@@ -143,6 +144,8 @@ pub(crate) enum Received {
     Shared(usize),
     /// The connection's own buffer is to be worked on.
     Own,
+    /// There is no memory for the command at the front of the connection's own buffer.
+    NoMemory,
     /// Nothing to do.
     Nothing,
 }
@@ -206,6 +209,20 @@ impl Connection {
         !self.outbox.is_empty()
     }
 
+    /// Bytes of the buffers that it keeps between turns.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.input.capacity() + self.outbox.kept_bytes()
+    }
+
+    /// Says why it is about to be closed, unless that would land amid a reply.
+    pub(crate) fn tell_no_memory(&self) {
+        if self.tls.is_none() && !self.is_stuck() && !self.is_held() {
+            let text = format!("{}\r\n", reply::error::OUT_OF_MEMORY_READING);
+            // Who does not take it sees the end.
+            let _sent = send_now(self.info.fd.as_fd(), text.as_bytes());
+        }
+    }
+
     /// A request waits.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
@@ -253,7 +270,9 @@ impl Connection {
             recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| n)
         } else {
             let missing = self.need.saturating_sub(self.input.len());
-            self.make_room(missing.clamp(1, GROWTH_MIN), caps);
+            if !self.make_room(missing.clamp(1, GROWTH_MIN), caps) {
+                return Received::NoMemory;
+            }
             recv(self.info.fd.as_fd(), spare_capacity(&mut self.input), RecvFlags::empty()).map(|(_, n)| n)
         };
         match received {
@@ -278,7 +297,8 @@ impl Connection {
     }
 
     /// Grows `input` when it has room for fewer than `least` bytes: to what its command needs, at most to twice its size.
-    fn make_room(&mut self, least: usize, caps: &Caps) {
+    /// False: the system refuses the memory.
+    fn make_room(&mut self, least: usize, caps: &Caps) -> bool {
         let len = self.input.len();
         if self.input.capacity() - len < least {
             let more = match self.need.saturating_sub(len) {
@@ -286,8 +306,9 @@ impl Connection {
                 0 | 1 => len.max(GROWTH_MIN),
                 missing => missing.min(len.max(caps.upload_bytes)),
             };
-            self.input.reserve_exact(more.max(least));
+            return self.input.try_reserve_exact(more.max(least)).is_ok();
         }
+        true
     }
 
     /// Receives, decrypts into `input`; the bytes that came over the wire.
@@ -309,7 +330,11 @@ impl Connection {
             }
             let mut plain = [0; 16 << 10];
             while let Ok(n @ 1..) = tls.reader().read(&mut plain) {
-                self.make_room(n, caps);
+                if !self.make_room(n, caps) {
+                    // What is decrypted is nowhere else.
+                    self.closing = Some(Reason::Error);
+                    break;
+                }
                 self.input.extend_from_slice(&plain[..n]);
             }
         }

@@ -171,6 +171,7 @@ impl<'a> Control<'a> {
         shared.listeners.lock().expect("nobody panics with it held").clone_from(&infos);
         shared.gauges.accepting.store(true, Relaxed);
         let last_tick = shared.clock.seconds();
+        shared.shortage.look_at_limits();
         Ok(Self {
             shared,
             listeners,
@@ -330,6 +331,10 @@ impl<'a> Control<'a> {
         if self.is_full() {
             return self.refuse(&fd);
         }
+        if self.shared.shortage.is_short() {
+            self.shared.shortage.refused.fetch_add(1, Relaxed);
+            return self.refuse(&fd);
+        }
         let gauges = &self.shared.gauges;
         let listener = Arc::clone(&self.infos[number]);
         let raw = fd.as_raw_fd();
@@ -419,6 +424,7 @@ impl<'a> Control<'a> {
             self.shared.engine.memory().purge();
         }
         if second_is_new {
+            self.look_at_memory(now.ms);
             if let Some((worker, token)) = self.shared.dumps.silent() {
                 self.shared.workers[worker].tell(Message::EndDump(token));
             }
@@ -429,6 +435,16 @@ impl<'a> Control<'a> {
         }
         self.last_tick = now.second;
         self.shared.engine.tick(now)
+    }
+
+    /// Workers that wait give up memory too, in the round they are woken for.
+    fn look_at_memory(&self, now_ms: u64) {
+        let shortage = &self.shared.shortage;
+        shortage.look_at_limits();
+        shortage.look(now_ms);
+        if shortage.is_short() {
+            self.shared.workers.iter().for_each(|worker| worker.waker.wake());
+        }
     }
 
     /// Says once what would help: of each rule whose `hold` is shorter than its computations, and of crowded tags. And once a

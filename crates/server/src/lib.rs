@@ -18,6 +18,7 @@ mod outbox;
 mod poller;
 mod reply_queue;
 pub mod serve;
+mod shortage;
 pub mod signals;
 mod state;
 mod stats;

@@ -32,6 +32,12 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
+    /// Bytes of memory that it keeps; values in pages of their own are the store's.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let bytes = |piece: &Piece| if let Piece::Bytes(bytes) = piece { bytes.capacity() } else { 0 };
+        self.pieces.iter().map(bytes).sum()
+    }
+
     /// Adds bytes behind what waits.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if let Some(Piece::Bytes(last)) = self.pieces.back_mut() {

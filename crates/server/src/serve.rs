@@ -13,6 +13,7 @@ use crate::dump::Dumps;
 use crate::listen::{self, ListenError};
 use crate::options::Settings;
 use crate::poller::Waker;
+use crate::shortage::Shortage;
 use crate::signals::Signals;
 use crate::state::{Caps, Gauges, Shared, WorkerPart};
 use crate::sys::{self, PidFile, SysError};
@@ -83,6 +84,8 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     if settings.lock_memory {
         sys::raise_locked_memory();
     }
+    sys::fit_address_space(settings.memory_bytes, settings.threads)?;
+    warn_of_cgroup(&settings);
 
     // 3. Files that root alone may be able to read, and whose errors belong on the terminal.
     let auth = settings.auth_file.as_deref().map(AuthFile::load).transpose()?;
@@ -139,6 +142,19 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     ended
 }
 
+/// In a control group that has less memory than the server may take, the system ends it.
+fn warn_of_cgroup(settings: &Settings) {
+    let taken = (settings.memory_bytes + Caps::new(settings.item_bytes_max).uploads_bytes) as u64;
+    if let Some(most) = sys::cgroup_memory_max().filter(|most| *most < taken) {
+        log::warning(format_args!(
+            "the control group has {} MiB of memory (memory.max), and -m with what connections may take beside it is {} MiB: \
+             the system may kill the server; lower -m or raise memory.max",
+            most >> 20,
+            taken >> 20,
+        ));
+    }
+}
+
 /// What all threads share.
 pub(crate) fn share(
     settings: Settings,
@@ -192,6 +208,7 @@ pub(crate) fn share_under(
         },
         gauges: Gauges::default(),
         uploads: Uploads::new(caps.uploads_bytes),
+        shortage: Shortage::default(),
         dumps: Dumps::default(),
         caps,
         connections: Mutex::default(),

@@ -16,6 +16,7 @@ use crate::log;
 use crate::options::Settings;
 use crate::poller::Waker;
 use crate::serve::ServeError;
+use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::uploads::Uploads;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     /// Commands that arrive in pieces.
     pub(crate) uploads: Uploads,
+    /// Memory that the system refuses.
+    pub(crate) shortage: Shortage,
     /// `lru_crawler metadump` and `mgdump`.
     pub(crate) dumps: Dumps,
     /// Every open connection, by descriptor, for `stats conns`.

@@ -1,18 +1,23 @@
 //! What the server asks of the operating system once, at its start: background, limits, identity, files.
 //!
-//! The only module of the crate with unsafe code: fork and signal handlers have no safe interface.
+//! The only module of the crate with unsafe code: fork, signal handlers, mappings and the allocator's settings have no safe
+//! interface.
 
-#![expect(unsafe_code, reason = "fork and sigaction are safe only in a process with one thread")]
+#![expect(
+    unsafe_code,
+    reason = "fork, sigaction and mallopt are safe only in a process with one thread; a mapping is tried"
+)]
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::mman::{MapFlags, MlockAllFlags, ProtFlags, mlockall, mmap_anonymous, munmap};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::stat::{Mode, umask};
@@ -23,6 +28,7 @@ use rustix::thread as caps;
 
 use crate::log;
 use crate::options::Privileges;
+use crate::shortage::HEADROOM_BYTES;
 
 /// What could not be had from the system; the message says what would help.
 #[derive(Debug, thiserror::Error)]
@@ -181,6 +187,114 @@ pub fn lock_memory() {
     if let Err(errno) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
         log::warning(format_args!("-k invalid, mlockall() failed: {}; raise `ulimit -l`", errno.desc()));
     }
+}
+
+// ---- memory -----------------------------------------------------------------------------------------------
+
+/// Address space of a thread: its stack, and the buffers of a worker.
+const THREAD_BYTES: usize = 3 << 20;
+/// Address space beside items and threads: tables, connections, and twice the room that is kept free.
+const OWN_BYTES: usize = 16 << 20;
+
+/// Whether the system may refuse memory although the machine has some: a limit on address space, or strict accounting.
+pub(crate) fn memory_may_be_refused() -> bool {
+    let limited = getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft != RLIM_INFINITY);
+    limited || std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"2"))
+}
+
+/// Whether the system would give this much memory now. Nothing is kept and nothing is touched.
+pub(crate) fn could_map(bytes: usize) -> bool {
+    let Some(length) = NonZeroUsize::new(bytes) else { return true };
+    let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let Ok(base) = (unsafe { mmap_anonymous(None, length, access, flags) }) else { return false };
+    // SAFETY: the mapping made above, whole; nothing refers to it.
+    unsafe { munmap(base, bytes) }.is_ok()
+}
+
+/// Bytes that the allocator has and nobody uses: it can seldom give them back, but it can give them out.
+#[cfg(target_env = "gnu")]
+pub(crate) fn free_heap_bytes() -> usize {
+    // SAFETY: reads the allocator's accounts, under its locks.
+    unsafe { nix::libc::mallinfo2() }.fordblks
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn free_heap_bytes() -> usize {
+    0
+}
+
+/// Under a limit on address space: checks that items, threads and what is kept free fit into it, and keeps the allocator
+/// from reserving 64 MiB for each thread. Must be called before threads start.
+///
+/// # Errors
+/// They do not fit; the message has the limit that is needed.
+pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysError> {
+    let Ok((limit, _)) = getrlimit(Resource::RLIMIT_AS) else { return Ok(()) };
+    if limit == RLIM_INFINITY {
+        return Ok(());
+    }
+    one_arena();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mapped = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let mapped = mapped.unwrap_or(0_usize) << 10;
+    // Beside the workers the thread of the log.
+    let needed = mapped
+        .saturating_add(memory_bytes)
+        .saturating_add((threads + 1).saturating_mul(THREAD_BYTES))
+        .saturating_add(OWN_BYTES + 2 * HEADROOM_BYTES);
+    if needed as u64 <= limit {
+        return Ok(());
+    }
+    Err(SysError(format!(
+        "-m {} with -t {threads} needs {} KiB of address space, {} are allowed; raise `ulimit -v`, or lower -m or -t",
+        memory_bytes >> 20,
+        needed.div_ceil(1024),
+        limit / 1024,
+    )))
+}
+
+#[cfg(target_env = "gnu")]
+fn one_arena() {
+    // SAFETY: sets a number of the allocator, before other threads use it; a refusal changes nothing.
+    let _set = unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn one_arena() {}
+
+/// Most memory, in bytes, that the control groups of this process allow: the least of its own and its ancestors'.
+pub fn cgroup_memory_max() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    memory_max_under(Path::new("/sys/fs/cgroup"), &groups)
+}
+
+/// As [`cgroup_memory_max`], of the groups `groups` (as in `/proc/self/cgroup`) mounted at `root`.
+fn memory_max_under(root: &Path, groups: &str) -> Option<u64> {
+    let mut least = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (top, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let own = top.join(path.trim_start_matches('/'));
+        for group in own.ancestors().take_while(|group| group.starts_with(&top)) {
+            let bytes = std::fs::read_to_string(group.join(file)).ok();
+            // `max` is no limit.
+            let bytes = bytes.and_then(|text| text.trim().parse::<u64>().ok());
+            least = least.into_iter().chain(bytes).min();
+        }
+    }
+    least
 }
 
 // ---- identity ---------------------------------------------------------------------------------------------
@@ -377,6 +491,8 @@ pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]
@@ -432,7 +548,6 @@ mod tests {
         if !Uid::effective().is_root() {
             return;
         }
-        use std::os::unix::fs::MetadataExt as _;
         let account = account(Some("nobody")).unwrap().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let [socket, file, link] = ["socket", "file", "link"].map(|name| dir.path().join(name));
@@ -460,6 +575,30 @@ mod tests {
         raise_open_files(1, 1).unwrap();
         let error = raise_open_files(i32::MAX as usize, 4).unwrap_err().to_string();
         assert!(error.contains("failed to set rlimit for open files"), "{error}");
+    }
+
+    #[test]
+    fn the_least_limit_of_a_control_group_and_its_ancestors() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, group) = (dir.path(), "0::/a/b\n");
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::create_dir_all(root.join("memory/c")).unwrap();
+        assert_eq!(memory_max_under(root, group), None);
+        std::fs::write(root.join("a/b/memory.max"), "max\n").unwrap();
+        assert_eq!(memory_max_under(root, group), None);
+        std::fs::write(root.join("a/memory.max"), "1000\n").unwrap();
+        assert_eq!(memory_max_under(root, group), Some(1000));
+        std::fs::write(root.join("a/b/memory.max"), "500\n").unwrap();
+        assert_eq!(memory_max_under(root, group), Some(500));
+        std::fs::write(root.join("memory/c/memory.limit_in_bytes"), "400\n").unwrap();
+        assert_eq!(memory_max_under(root, "5:cpu,memory:/c\n4:cpuset:/\n0::/a/b\n"), Some(400));
+        assert_eq!(memory_max_under(root, "nonsense"), None);
+    }
+
+    #[test]
+    fn memory_that_could_be_had_and_that_could_not() {
+        assert!(could_map(0) && could_map(1 << 20));
+        assert!(!could_map(1 << 55));
     }
 
     #[test]

@@ -126,6 +126,7 @@ impl<'a> Worker<'a> {
         }
         self.handle_deadlines();
         self.check_idle();
+        self.give_up_memory();
         if !self.wakes.is_empty() {
             self.deliver();
         }
@@ -170,6 +171,7 @@ impl<'a> Worker<'a> {
         let Self { shared, connections, input, outputs, events, wakes, number, .. } = self;
         let counters = &shared.workers[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
+        shared.shortage.look(now.ms);
         let mut received = [(Received::Nothing, 0); BATCH];
         let mut at = 0;
         let mut count = tokens.len();
@@ -200,6 +202,7 @@ impl<'a> Worker<'a> {
             match received[i] {
                 (Received::Shared(n), at) => connection.execute(Some(&input[at..at + n]), &mut turn),
                 (Received::Own, _) => connection.execute(None, &mut turn),
+                (Received::NoMemory, _) => connection.refuse_upload(false, &mut turn),
                 (Received::Nothing, _) => {}
             }
             if connection.is_held() {
@@ -228,6 +231,9 @@ impl<'a> Worker<'a> {
         let Some(connection) = at_token(&mut self.connections, token) else { return };
         if let Some(reason) = connection.closed() {
             return self.close(token, reason);
+        }
+        if self.shared.shortage.is_short() && connection.kept_bytes() > 0 {
+            return self.close_for_memory(token);
         }
         if connection.is_held() || connection.info.held.load(Relaxed) {
             note_held(connection, &mut self.deadlines);
@@ -340,6 +346,27 @@ impl<'a> Worker<'a> {
                 connection.answer_held(turn);
             }
         });
+    }
+
+    /// While memory is short: closes the connection that keeps most.
+    fn give_up_memory(&mut self) {
+        if !self.shared.shortage.is_short() {
+            return;
+        }
+        self.shared.shortage.look(self.now().ms);
+        let largest = self.connections.iter().flatten().max_by_key(|connection| connection.kept_bytes());
+        if let Some(token) = largest.filter(|connection| connection.kept_bytes() > 0).map(|c| c.token) {
+            self.close_for_memory(token);
+        }
+    }
+
+    #[cold]
+    fn close_for_memory(&mut self, token: u64) {
+        let Some(connection) = at_token(&mut self.connections, token) else { return };
+        self.shared.shortage.refused.fetch_add(1, Relaxed);
+        log::info(format_args!("{}: closed, the system has no memory for it", connection.info.peer));
+        connection.tell_no_memory();
+        self.close(token, Reason::Error);
     }
 
     /// Closes a connection whose dump nobody reads, unless it was read meanwhile.

@@ -46,15 +46,39 @@ struct Pages {
     cursors: [usize; 64],
 }
 
+/// Address space left to the rest of the process, where there is a limit on it.
+const SPARE_BYTES: usize = 96 << 20;
+
+/// The most of four, two and one times `limit` pages that leaves [`SPARE_BYTES`]; one time it need not.
+fn reserve(limit: usize) -> std::io::Result<(NonNull<u8>, usize)> {
+    let times = if cfg!(miri) { &[1][..] } else { &[4, 2, 1] };
+    let mut error = std::io::ErrorKind::OutOfMemory.into();
+    for times in times {
+        let pages = limit.saturating_mul(*times).next_multiple_of(64);
+        match os::reserve(pages.saturating_mul(PAGE_BYTES)) {
+            Ok(base) if *times == 1 => return Ok((base, pages)),
+            Ok(base) => match os::reserve(SPARE_BYTES) {
+                Ok(spare) => {
+                    os::release(spare, SPARE_BYTES);
+                    return Ok((base, pages));
+                }
+                Err(_) => os::release(base, pages * PAGE_BYTES),
+            },
+            Err(refused) => error = refused,
+        }
+    }
+    Err(error)
+}
+
 impl Memory {
-    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later.
+    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later; for less where the
+    /// process may not have so much and [`SPARE_BYTES`] beside it.
     ///
     /// # Errors
     /// The system's, when it has not so much address space.
     pub fn new(limit_bytes: usize) -> std::io::Result<Arc<Self>> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
-        let reserved_pages = limit.saturating_mul(if cfg!(miri) { 1 } else { 4 }).next_multiple_of(64);
-        let base = os::reserve(reserved_pages * PAGE_BYTES)?;
+        let (base, reserved_pages) = reserve(limit)?;
         let words = reserved_pages / 64;
         let memory = Self {
             base,
@@ -85,13 +109,13 @@ impl Memory {
     /// Raises or lowers the limit. Lowering frees nothing by itself: who owns pages must give them back.
     ///
     /// # Errors
-    /// `InvalidInput` above four times the first limit; the system's when it refuses the memory.
+    /// `InvalidInput` above what is reserved, four times the first limit as a rule; the system's when it refuses the memory.
     pub fn set_limit(&self, limit_bytes: usize) -> std::io::Result<()> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         if limit > self.reserved_pages {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
-                "the limit can be raised to four times what the server was started with",
+                format!("the limit can be raised to {} MiB", (self.reserved_pages * PAGE_BYTES) >> 20),
             ));
         }
         let mut pages = self.lock();

@@ -81,7 +81,7 @@ impl Connection {
     /// rest is swallowed; of a line nothing is known, so that only the connection's end makes sure that its rest is not
     /// taken for another command.
     #[cold]
-    fn refuse_upload(&mut self, displaced: bool, turn: &mut Turn<'_>) {
+    pub(crate) fn refuse_upload(&mut self, displaced: bool, turn: &mut Turn<'_>) {
         self.end_upload(turn.shared);
         let input = std::mem::take(&mut self.input);
         let scanned = std::mem::take(&mut self.scanned);

@@ -1,0 +1,114 @@
+//! Memory that the system refuses: `ulimit -v`, or `vm.overcommit_memory = 2`.
+//!
+//! A refused allocation ends the process, and the cache with it, unless whoever allocates can do without. That is so for
+//! what an input makes large at once: it is asked for with `try_reserve`. The rest (replies, tables, a node of a map) is
+//! small and everywhere, so room is kept for it: where the system may refuse memory at all, the workers look once a
+//! millisecond whether [`HEADROOM_BYTES`] could be had, from the system or, but for [`LARGEST_BYTES`] of them, from what the
+//! allocator has left. If not, memory is short: until there is room again no connection is
+//! accepted, each that keeps a buffer beyond its turn is closed, and each round of a worker closes the connection that
+//! keeps most. Connections without buffers go on being served.
+//!
+//! # Invariants
+//! * Nothing is tried, and nothing is short, where memory is not limited.
+//! * One thread tries at a time, so that two do not take the room from each other and find none.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::{log, sys};
+
+/// Bytes that must be free. More than all workers can take in a millisecond: a turn takes about 100 KiB at most, and a
+/// worker has about 30 such turns in a millisecond.
+pub(crate) const HEADROOM_BYTES: usize = 16 << 20;
+
+/// Bytes that the system itself must still give: for buffers that find no gap in what the allocator has left.
+const LARGEST_BYTES: usize = 4 << 20;
+
+/// Whether memory is short. See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    /// The system may refuse memory.
+    limited: AtomicBool,
+    short: AtomicBool,
+    /// When it was tried last, in milliseconds.
+    tried_ms: AtomicU64,
+    trying: AtomicBool,
+    /// Connections closed or not accepted for it.
+    pub(crate) refused: AtomicU64,
+}
+
+impl Shortage {
+    /// Looks at the limits of the system; once a second.
+    pub(crate) fn look_at_limits(&self) {
+        self.limited.store(sys::memory_may_be_refused(), Relaxed);
+    }
+
+    /// Tries whether there is room, once a millisecond at most.
+    #[inline]
+    pub(crate) fn look(&self, now_ms: u64) {
+        if self.limited.load(Relaxed) || self.is_short() {
+            self.look_with(now_ms, |bytes| {
+                let from_system = || bytes.saturating_sub(sys::free_heap_bytes()).max(LARGEST_BYTES);
+                sys::could_map(bytes) || sys::could_map(from_system())
+            });
+        }
+    }
+
+    fn look_with(&self, now_ms: u64, is_there: impl Fn(usize) -> bool) {
+        if self.tried_ms.load(Relaxed) == now_ms || self.trying.swap(true, Relaxed) {
+            return;
+        }
+        self.tried_ms.store(now_ms, Relaxed);
+        // A little more, or it would be short again at once.
+        let wanted = if self.is_short() { HEADROOM_BYTES / 16 * 17 } else { HEADROOM_BYTES };
+        let short = self.limited.load(Relaxed) && !is_there(wanted);
+        if short && !self.short.swap(short, Relaxed) {
+            log::warning(
+                "the system refuses memory: connections that need some are closed, new ones are refused",
+            );
+        }
+        self.short.store(short, Relaxed);
+        self.trying.store(false, Relaxed);
+    }
+
+    /// Whether connections must give up their buffers.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn short_and_over() {
+        let shortage = Shortage::default();
+        let (room, tried) = (Cell::new(HEADROOM_BYTES), Cell::new(0));
+        let look = |now_ms| {
+            shortage.look_with(now_ms, |bytes| {
+                tried.set(tried.get() + 1);
+                bytes <= room.get()
+            });
+            shortage.is_short()
+        };
+        shortage.limited.store(true, Relaxed);
+        assert!(!look(1));
+        room.set(HEADROOM_BYTES - 1);
+        assert!(!look(1), "once a millisecond");
+        assert!(look(2));
+        room.set(HEADROOM_BYTES);
+        assert!(look(3), "too little to be over");
+        room.set(HEADROOM_BYTES * 2);
+        assert!(!look(4));
+        assert_eq!(tried.get(), 4);
+        room.set(0);
+        assert!(look(5));
+        shortage.limited.store(false, Relaxed);
+        shortage.look(6);
+        assert!(!shortage.is_short(), "no limit any more");
+        shortage.look(7);
+    }
+}
