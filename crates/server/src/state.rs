@@ -219,6 +219,9 @@ impl Shared {
             .transpose()?;
         if let Some((file, newer)) = rule_file {
             log::lines(log::Level::Warning, file.needs_restart(&newer).join("\n"));
+            if let Some(text) = newer.warns_of_no_rules() {
+                log::warning(text);
+            }
             self.engine
                 .set_rules(Some(newer.rules), &self.settings.protection.rules_config())
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;

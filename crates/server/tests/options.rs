@@ -302,6 +302,16 @@ fn sighup_reads_the_rule_file_again() {
     for line in expected {
         assert_eq!(next_line(&mut stderr), format!("cattlegrid: nothing reloaded: {path}:{line}\n"));
     }
+
+    for (empty, line) in [("[server]\nthreads = 1\nport = -1\n", 1), ("# later\n", 3)] {
+        fs::write(&rules, empty).unwrap();
+        server.signal(Signal::SIGHUP);
+        // What the start had and this has not needs a restart.
+        (1..line).for_each(|_| assert!(next_line(&mut stderr).ends_with("needs a restart\n")));
+        let warning = format!("warning: {path}: has no [[rule]] and no [[cascade]]: no key has a rule now");
+        assert_eq!(next_line(&mut stderr), format!("cattlegrid: {warning}\n"));
+        assert_eq!(next_line(&mut stderr), "cattlegrid: reloaded\n");
+    }
     server.signal(Signal::SIGTERM);
     assert_eq!(server.0.wait().unwrap().code(), Some(0));
 }

@@ -179,6 +179,15 @@ impl RuleFile {
         Ok(settings)
     }
 
+    /// What is said when it is read again and has no rule: it may have been emptied by mistake. A `[server]` alone is enough at
+    /// the start.
+    pub(crate) fn warns_of_no_rules(&self) -> Option<String> {
+        let is_empty = self.rules.rules().is_empty() && !self.rules.has_cascades();
+        is_empty.then(|| {
+            format!("{}: has no [[rule]] and no [[cascade]]: no key has a rule now", self.path.display())
+        })
+    }
+
     /// A line for each thing that `newer` says otherwise and that only a restart can change.
     pub(crate) fn needs_restart(&self, newer: &Self) -> Vec<String> {
         self.server.needs_restart(&newer.server, &newer.path)

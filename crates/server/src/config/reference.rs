@@ -17,7 +17,9 @@ pub(crate) fn reference_markdown() -> String {
          one may be dropped, as if it had been evicted at once.\n\n\
          A file with a mistake is not taken: the server does not start, with status 2 and a line for each \
          mistake. SIGHUP reads the file again; if it has a mistake the old rules stay, and the log says what is \
-         wrong. A new `[server]` needs a restart, and the log says so.\n\n\
+         wrong. A new `[server]` needs a restart, and the log says so. A file that has neither rules nor cascades by then is \
+         taken, with a warning in the log: no key has a rule any more. A file has at most 1,000 rules, 1,000 cascades \
+         and 1 MiB.\n\n\
          ## Patterns\n\n\
          A pattern is text and captures, and matches whole keys. There are no other wildcards.\n\n\
          | | matches |\n|---|---|\n\
@@ -44,7 +46,8 @@ pub(crate) fn reference_markdown() -> String {
     text.push_str(
         "\n## `[[cascade]]`\n\n\
          Invalidates tags when something happens to a key. Every cascade that matches applies; none sets off \
-         another.\n\n",
+         another. [Tags](tags.md#invalidating) says which replies set one off. On `set`, one that invalidates a tag of \
+         the item that was set is an error, where the patterns prove it.\n\n",
     );
     section(&mut text, keys::CASCADE);
     text.push_str(

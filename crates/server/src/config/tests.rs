@@ -174,6 +174,21 @@ fn mistakes_of_cascades() {
 }
 
 #[test]
+fn a_file_has_a_thousand_rules_and_cascades() {
+    let file = |rules: usize, cascades: usize| {
+        let rule = |n| format!("[[rule]]\nmatch = \"r{n}:{{id}}\"\n");
+        let cascade = |n| format!("[[cascade]]\non = [\"set\"]\nmatch = \"c{n}:{{id}}\"\nbump = [\"x\"]\n");
+        (0..rules).map(rule).chain((0..cascades).map(cascade)).collect::<String>()
+    };
+    let read = parse(&file(1000, 1000)).unwrap();
+    assert_eq!((read.rules.rules().len(), read.rules.all_cascades().count()), (1000, 1000));
+    check_mistakes(&[
+        (&file(1001, 0), "f.toml:1: rule: 1001 of them; at most 1000"),
+        (&file(0, 1001), "f.toml:1: cascade: 1001 of them; at most 1000"),
+    ]);
+}
+
+#[test]
 fn a_set_that_would_invalidate_its_own_item() {
     let rule = "[[rule]]\nmatch = \"user:{id}\"\ntags = [\"users\", \"user:{id}\"]\n";
     let flush = "[[cascade]]\non = [\"flush\"]\nbump = [\"users\"]\n";
