@@ -51,21 +51,22 @@ pub struct Bumps {
 struct Writer {
     last_bump: u64,
     occupancy: [Occupancy; KINDS],
-    /// Running mean of [`Bumps::estimate`] over sampled look-ups; none before the first.
-    sampled: Option<f64>,
+    /// Running mean of [`Bumps::estimate`] over sampled look-ups, and how many there were.
+    sampled: f64,
+    samples: u64,
     /// Calls of [`Bumps::bump_carried`].
     self_bumped: u64,
 }
 
-/// Weight of a new sample in the running mean.
-const SAMPLE_WEIGHT: f64 = 1.0 / 64.0;
+/// Samples that the running mean is over; with fewer it says little, and is not shown.
+pub(crate) const SAMPLES_MIN: u64 = 64;
 
 /// What the arrays say about themselves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BumpStats {
     pub(crate) bumps: [u64; KINDS],
     pub(crate) used: [u64; KINDS],
-    pub(crate) false_stale: f64,
+    pub(crate) false_stale: Option<f64>,
     pub(crate) self_bumped: u64,
 }
 
@@ -84,7 +85,8 @@ impl Bumps {
             writer: Mutex::new(Writer {
                 last_bump: 0,
                 occupancy: [Occupancy::new(per_row), Occupancy::new(per_row)],
-                sampled: None,
+                sampled: 0.0,
+                samples: 0,
                 self_bumped: 0,
             }),
         }
@@ -221,8 +223,9 @@ impl Bumps {
     pub(crate) fn sample(&self, stamp: u64) {
         if let Ok(mut writer) = self.writer.try_lock() {
             let estimate = writer.estimate(stamp);
-            let mean = writer.sampled.map_or(estimate, |mean| mean + (estimate - mean) * SAMPLE_WEIGHT);
-            writer.sampled = Some(mean);
+            writer.samples += 1;
+            let weight = 1.0 / writer.samples.min(SAMPLES_MIN) as f64;
+            writer.sampled += (estimate - writer.sampled) * weight;
         }
     }
 
@@ -232,7 +235,7 @@ impl Bumps {
         BumpStats {
             bumps: of(Occupancy::bumps),
             used: of(Occupancy::used),
-            false_stale: writer.sampled.unwrap_or(0.0),
+            false_stale: (writer.samples >= SAMPLES_MIN).then_some(writer.sampled),
             self_bumped: writer.self_bumped,
         }
     }
@@ -348,14 +351,20 @@ mod tests {
     #[test]
     fn the_running_mean_follows_what_is_sampled() {
         let bumps = Bumps::new(32 << 10);
-        assert!(bumps.stats().false_stale == 0.0);
+        let shown = || bumps.stats().false_stale;
         for number in 1..=2_000 {
             bumps.bump(tag(number), Kind::Soft, || number);
         }
-        (0..1_000).for_each(|_| bumps.sample(0));
-        assert!((bumps.stats().false_stale - bumps.estimate(0)).abs() < 1e-9);
+        // The plain mean of the first.
+        (1..SAMPLES_MIN / 2).for_each(|_| bumps.sample(2_000));
+        (SAMPLES_MIN / 2..SAMPLES_MIN).for_each(|_| bumps.sample(0));
+        assert_eq!(shown(), None, "too few");
+        bumps.sample(2_000);
+        assert!((shown().unwrap() - bumps.estimate(0) / 2.0).abs() < 1e-9);
+        (0..2_000).for_each(|_| bumps.sample(0));
+        assert!((shown().unwrap() - bumps.estimate(0)).abs() < 1e-9);
         (0..1_000).for_each(|_| bumps.sample(2_000));
-        assert!(bumps.stats().false_stale < 1e-6);
+        assert!(shown().unwrap() < 1e-6);
         assert_eq!(bumps.stats().bumps, [0, 2_000]);
     }
 }

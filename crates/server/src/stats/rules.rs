@@ -101,7 +101,10 @@ pub(super) fn tags(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("slots", stats.slots_per_row);
     lines.stat("hard_slots_used", stats.hard_slots_used);
     lines.stat("soft_slots_used", stats.soft_slots_used);
-    lines.stat("false_stale", format_args!("{:.6}", stats.false_stale));
+    // Nothing until enough was looked at.
+    if let Some(share) = stats.false_stale {
+        lines.stat("false_stale", format_args!("{share:.6}"));
+    }
     lines.stat("hard_floor", stats.hard_floor);
     for (place, floor) in stats.rolling.iter().flatten().enumerate() {
         let place = place + 1;
