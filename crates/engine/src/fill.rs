@@ -95,6 +95,9 @@ impl Shard {
             (Mode::Cas, Some(fresh)) if self.store.item(fresh).cas() == write.compare => {
                 return self.store_value(write, found, fill, ruled, cx);
             }
+            (Mode::Cas, Some(fresh)) if ruled.state.policy().leases && self.is_older(write, fresh) => {
+                self.mark_for_older(write, fresh, cx)
+            }
             (Mode::Cas | Mode::Append | Mode::Prepend, Some(fresh)) => {
                 // What replaces a value, as stale or at its end, carries the rule's tags as well.
                 let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
@@ -109,6 +112,23 @@ impl Shard {
             self.consume(write.hash, fill, cx);
         }
         outcome
+    }
+
+    /// Whether it is an `ms` with `I` that shows an older CAS than the item's.
+    fn is_older(&self, write: &Write<'_>, fresh: Found) -> bool {
+        write.or_stale && write.compare != 0 && write.compare < self.store.item(fresh).cas()
+    }
+
+    /// Such an `ms` asks for a value to be computed again. What it brings itself may be from before a delete, and would be
+    /// served for the rule's grace: the newer value that is there takes its place as the old one.
+    fn mark_for_older(&mut self, write: &Write<'_>, fresh: Found, cx: &mut Context<'_>) -> Outcome {
+        let numbers = self.numbers(write.explicit_cas);
+        if !self.mark_stale(write.key, write.hash, fresh, numbers, None, cx) {
+            return Outcome::NoRoom(write.data.len());
+        }
+        let number = numbers.1.unwrap_or(numbers.0);
+        self.invalidate_softly(write.key, write.hash, number, cx);
+        Outcome::Stored { cas: self.shown_cas(numbers.0), size: write.data.len() }
     }
 
     /// It was invalidated softly, by name or by its own key.

@@ -305,10 +305,7 @@ impl Shard {
             return true;
         }
         let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
-        let mut room = [0; TAGS_MAX];
-        let item = self.store.item(found);
-        let old = item.attributes(&mut room);
-        let mut expiry = flags.has(b'T').then(|| cx.now.expiry(flags.exptime));
+        let expiry = flags.has(b'T').then(|| cx.now.expiry(flags.exptime));
         let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
         if flags.has(b'x') {
             let bare = Attributes {
@@ -321,6 +318,23 @@ impl Shard {
             };
             return self.store.put(hash, meta.key.bytes(), &bare, NewValue::Inline([&[], &[]])).is_ok();
         }
+        self.mark_stale(meta.key.bytes(), hash, found, (cas, stamp), expiry, cx)
+    }
+
+    /// Marks an item stale: it has expired in this moment, if it has a grace. `numbers`: its new CAS, and its stamp if that is
+    /// another number. False: no room.
+    pub(crate) fn mark_stale(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        (cas, stamp): (u64, Option<u64>),
+        mut expiry: Option<u32>,
+        cx: &Context<'_>,
+    ) -> bool {
+        let mut room = [0; TAGS_MAX];
+        let item = self.store.item(found);
+        let old = item.attributes(&mut room);
         let marks = old.marks.without(Marks::WON).with(Marks::STALE);
         let mut grace_s = old.grace_s;
         if grace_s > 0 {
@@ -340,7 +354,7 @@ impl Shard {
         }
         let expiry = expiry.unwrap_or(old.expiry);
         let marked = Attributes { expiry, grace_s, cas, stamp: kept.or(stamp), marks, ..old };
-        self.rewrite(meta.key.bytes(), hash, found, &marked)
+        self.rewrite(key, hash, found, &marked)
     }
 
     /// Stores an item's value again with other attributes. False: no room.

@@ -244,3 +244,25 @@ fn what_is_stale_is_not_touched() {
     w.pass(5000);
     w.expect(reader, "get page:1|", "END|");
 }
+
+/// `ms` with `I` and an older CAS: the newer value is the old one from then on, and what came with the command, which may be
+/// from before a delete, is served to nobody.
+#[test]
+fn a_value_for_an_older_cas_marks_the_newer_one() {
+    for explicit in ["", " E900000000"] {
+        let (mut w, writer, reader) = world();
+        let stored = w.ask(writer, "ms page:1 3 c|odd|");
+        let older = stored.trim_end_matches('|').rsplit('c').next().map(str::to_owned).unwrap_or_default();
+        w.expect(writer, "delete page:1|set page:1 0 60 3|old|", "DELETED|STORED|");
+        w.expect(writer, &format!("ms page:1 3 C{older} I s k{explicit}|odd|"), "HD s3 kpage:1|");
+        assert_eq!(served_for(&mut w, reader), 5, "for its grace from then on");
+        w.expect(reader, "get page:1|", "END|");
+        w.expect(reader, "mg page:1 v N30|", "VA 0 Z||");
+    }
+    // Without a grace it is a miss.
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 0, ..graced() })]);
+    let [writer, reader] = [(); 2].map(|()| w.connect());
+    w.expect(writer, "set other 0 0 1|x|set page:1 0 60 3|old|", "STORED|STORED|");
+    w.expect(writer, "ms page:1 3 C1 I|odd|get page:1|", "HD|END|");
+    w.expect(reader, "mg page:1 v N30|", "VA 0 Z||");
+}
