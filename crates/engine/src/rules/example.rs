@@ -31,7 +31,7 @@ impl Rules {
             let tags: Vec<String> = rule.tags.iter().map(|tag| tag.name(&captures)).collect();
             for (cascade, captures) in self.cascades(key.as_bytes(), Change::Set) {
                 let place = self.cascades.iter().position(|other| std::ptr::eq(other, cascade));
-                let place = place.expect("it is one of them");
+                let Some(place) = place else { continue };
                 let own = cascade.bump.iter().map(|bump| bump.name(&captures)).find(|tag| tags.contains(tag));
                 if let Some(tag) = own.filter(|_| !all.iter().any(|found| found.cascade == place)) {
                     all.push(SelfBump { cascade: place, rule: rule.number, key: key.clone(), tag });
