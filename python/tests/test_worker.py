@@ -1,11 +1,13 @@
 """A worker process, spoken to by hand as a pool would."""
 
+import mmap
 import os
 import pathlib
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -121,6 +123,35 @@ def test_a_cancel_is_seen_in_the_job_and_before_it(parent):
     assert f.decode_list(parent.receive()[3]) == [b"seen"]
     kind, _, id, body = parent.receive()
     assert (kind, id, f.decode_list(body)[0]) == (f.ERROR, 2, b"cancelled")
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_progress_page_that_cannot_be_mapped_is_a_failed_start(parent, size):
+    assert parent.receive()[0] == f.HELLO
+    init = f.frame(f.INIT, 0, struct.pack("<IIQ", 1 << 20, 1, 1) + f.encode_list([b"config"]))
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(size))
+        file.flush()
+        socket.send_fds(parent.sock, [init], [file.fileno()])
+    kind, _, id, body = parent.receive()
+    assert (kind, id, f.decode_list(body)[0]) == (f.ERROR, 0, b"init")
+    assert parent.process.wait(60) == 1
+
+
+def test_jobs_that_were_taken_back_are_skipped(parent, tmp_path):
+    file = open(tmp_path / "page", "wb+")
+    file.write(bytes(4096))
+    file.flush()
+    page = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
+    assert parent.receive()[0] == f.HELLO
+    init = f.frame(f.INIT, 0, struct.pack("<IIQ", 1 << 20, 1, 1) + f.encode_list([b"config"]))
+    socket.send_fds(parent.sock, [init], [file.fileno()])
+    file.close()
+    assert [parent.receive()[0], parent.receive()[0]] == [f.EVENT, f.READY]
+    page[2] = 2
+    parent.send(*(parent.job(n, b"echo", b"x") for n in (7, 8, 7)))
+    assert [parent.receive()[:3] for _ in range(3)] == [(f.SKIPPED, 0, 7), (f.SKIPPED, 0, 8), (f.RESULT, 0, 7)]
+    assert page[1] == 3
 
 
 def test_the_end_of_the_parent_is_the_end_of_the_worker(parent):

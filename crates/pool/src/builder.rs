@@ -243,7 +243,8 @@ impl Builder {
         self
     }
 
-    /// Most waiting jobs, and what happens beyond. Default 10 000, [`QueuePolicy::Reject`].
+    /// Most waiting jobs; what happens beyond says [`Builder::queue_policy`]. Default 10 000. Jobs at workers do not count.
+    /// A worker holds `load` of them from when it is ready: before, its jobs wait.
     #[must_use]
     pub fn queue_limit(mut self, jobs: usize) -> Self {
         self.options.queue_limit = jobs;

@@ -61,7 +61,7 @@ impl Driver {
         if self.queue.len() >= self.options.queue_limit {
             self.dispatch();
         }
-        if self.queue.len() >= self.options.queue_limit && !self.has_any_credit() {
+        if self.queue.len() >= self.options.queue_limit && !self.has_room_at_once(id) {
             match self.options.queue_policy {
                 QueuePolicy::Reject => {
                     self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
@@ -125,8 +125,11 @@ impl Driver {
         }
     }
 
-    fn has_any_credit(&self) -> bool {
-        self.workers.iter().flatten().any(|worker| worker.has_credit())
+    /// With the queue full, after [`Driver::dispatch`]: whether a worker takes this job at once. A job that waits goes
+    /// first, so there is none.
+    fn has_room_at_once(&self, id: u64) -> bool {
+        let bytes = self.jobs.get(id).map_or(0, |job| job.args.len());
+        self.queue.is_empty() && self.best_worker().is_some_and(|slot| self.with_room(slot, bytes).is_some())
     }
 
     /// The worker with fewest jobs; among equals the most recently used one, so that the others can idle out.
