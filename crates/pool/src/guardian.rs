@@ -86,3 +86,35 @@ while read -r op group; do
 done
 for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signals that wait for this thread. A blocked one waits also if the process ignores it, as the test's does SIGPIPE.
+    fn pending() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn to_speak_to_one_that_has_gone_is_an_error_and_no_signal() {
+        const SIGPIPE: u64 = 1 << 12;
+        let guardian = Guardian::start().unwrap();
+        rustix::process::kill_process(guardian.pid, rustix::process::Signal::KILL).unwrap();
+        while matches!(cattlegrid_worker::sys::reap(guardian.pid), Ok(None)) {
+            std::thread::yield_now();
+        }
+        // A thread of its own, whose mask is nobody else's.
+        let check = move || {
+            cattlegrid_worker::sys::block_signals();
+            assert!(guardian.watch(guardian.pid).is_err());
+            assert!(guardian.forget(guardian.pid).is_err());
+            assert_eq!(pending() & SIGPIPE, 0);
+            assert!(rustix::io::write(&guardian.socket, b"x").is_err());
+            assert_eq!(pending() & SIGPIPE, SIGPIPE, "a plain write does send it");
+        };
+        std::thread::spawn(check).join().unwrap();
+    }
+}
