@@ -8,8 +8,9 @@
 //!                              └─▶ outcomes, events, errors (callbacks on this thread)
 //! ```
 //! One turn: messages, timers, sizing, dispatch, one write per worker, wait. This file has the loop, the
-//! table of workers and the timers; `dispatch.rs` has the jobs' life (`claims.rs` the jobs that are taken back), `lifecycle.rs` the workers',
-//! `program.rs` the templates', `traffic.rs` the frames.
+//! table of workers and the timers; `dispatch.rs` has the jobs' life (`claims.rs` the jobs that are taken
+//! back), `start.rs` and `lifecycle.rs` the workers', `program.rs` the templates', `traffic.rs` the frames,
+//! `ending.rs` the end.
 //!
 //! It is a thread of its own, and never ends before the processes, because `PR_SET_PDEATHSIG` fires when
 //! the *thread* that started a process ends.
@@ -23,11 +24,11 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::process::Signal;
 
 use crate::breaker::Breaker;
 use crate::builder::{Callbacks, Options, Shared};
 use crate::deadlines::Deadlines;
+use crate::ending::Ending;
 use crate::error::{Error, PoolError};
 use crate::guardian::Guardian;
 use crate::inbox::{Inbox, Message};
@@ -92,17 +93,6 @@ pub(crate) struct Driver {
     pub(crate) waiting_ready: Vec<(usize, Resolver<Result<(), Error>>)>,
     pub(crate) ending: Ending,
     pub(crate) on_end: Vec<Resolver<()>>,
-}
-
-/// How far the end of the pool is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It is not.
-    No,
-    /// No new jobs; at the instant, if there is one, all is killed.
-    Draining(Option<Instant>),
-    /// All jobs are answered; waiting for processes, killed at the instant.
-    Leaving(Instant),
 }
 
 /// What an epoll event is about.
@@ -438,7 +428,7 @@ impl Driver {
             && self.has_launcher()
     }
 
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let counters = &self.shared.counters;
         counters.workers.set((self.sizing.idle() + self.sizing.busy()) as u64);
         counters.starting.set(self.sizing.starting() as u64);
@@ -483,114 +473,12 @@ impl Driver {
         self.waiting_ready = possible;
     }
 
-    fn advance_ending(&mut self) {
-        if matches!(self.ending, Ending::Draining(_)) && self.jobs_open() == 0 && self.launching.is_none() {
-            let at = later(self.now, self.options.shutdown_grace);
-            self.ending = Ending::Leaving(at);
-            self.alarm(at);
-            for slot in 0..self.workers.len() {
-                self.retire(slot);
-            }
-        }
-    }
-
-    fn kill_everything(&mut self) {
-        if let Some(launching) = self.launching.take() {
-            launching.answer.resolve(Err(Error::Shutdown));
-        }
-        self.kill_all_workers("the pool was shut down");
-        for id in self.jobs.ids() {
-            self.end_job(id, Err(Error::Shutdown));
-        }
-        self.ending = Ending::Leaving(later(self.now, self.options.shutdown_grace));
-        self.alarm(later(self.now, self.options.shutdown_grace));
-    }
-
-    fn kill_all_workers(&mut self, reason: &str) {
-        for slot in 0..self.workers.len() {
-            self.kill(slot, reason);
-        }
-    }
-
-    fn has_ended(&mut self) -> bool {
-        if !matches!(self.ending, Ending::Leaving(_)) || self.workers.iter().any(Option::is_some) {
-            return false;
-        }
-        self.close_templates();
-        self.templates.is_empty()
-    }
-
-    fn wake_callers(&mut self) {
+    pub(crate) fn wake_callers(&mut self) {
         let mut wakes = std::mem::take(&mut self.wakes);
         for waiter in wakes.drain(..) {
             self.guard(|| waiter.wake());
         }
         self.wakes = wakes;
-    }
-
-    /// The thread has panicked somewhere: kills all processes and ends all jobs.
-    fn abandon(&mut self) {
-        for worker in self.workers.iter().flatten() {
-            worker.signal_group(Signal::KILL);
-        }
-        for at in 0..self.templates.len() {
-            let pid = self.templates[at].pid;
-            rustix::process::kill_process_group(pid, Signal::KILL).ok();
-            self.collect(pid);
-        }
-        let own = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
-        for pid in own.filter_map(|worker| worker.pid).collect::<Vec<_>>() {
-            self.collect(pid);
-        }
-        self.report(&PoolError::PoolLost);
-        if let Some(launching) = self.launching.take() {
-            launching.answer.resolve(Err(Error::PoolLost));
-        }
-        for id in self.jobs.ids() {
-            self.end_job(id, Err(Error::PoolLost));
-        }
-        self.workers.clear();
-        self.finish();
-    }
-
-    /// Reaps what was killed and had not ended in time: nobody will look for it later. At most a second for each, a
-    /// process in the kernel's hands may take longer.
-    fn reap_orphans(&mut self) {
-        for pid in std::mem::take(&mut self.orphans) {
-            for _ in 0..100 {
-                if self.collect(pid).is_some() {
-                    break;
-                }
-            }
-        }
-        self.orphans.clear();
-    }
-
-    /// The last words, when no process is left.
-    fn finish(&mut self) {
-        self.wake_callers();
-        self.end_guardian();
-        self.reap_orphans();
-        for (_, answer) in self.waiting_ready.drain(..) {
-            answer.resolve(Err(self.shared.inbox.refusal()));
-        }
-        // Jobs that were submitted between the last look and now.
-        self.shared.inbox.closed.store(true, Ordering::SeqCst);
-        let mut messages = Vec::new();
-        self.shared.inbox.end(&mut messages);
-        for message in messages {
-            let error = self.shared.inbox.refusal();
-            self.guard(|| message.refuse(error));
-        }
-        if let Some(stream) = &self.callbacks.stream {
-            stream.close();
-        }
-        self.publish();
-        if let Some(callback) = self.callbacks.on_destroy.take() {
-            catch_unwind(AssertUnwindSafe(callback)).ok();
-        }
-        stderr::settle(LAST_LINES);
-        self.on_end.drain(..).for_each(|answer| answer.resolve(()));
     }
 
     /// Hands an error to `on_error`, or to stderr.
@@ -631,6 +519,3 @@ pub(crate) fn now() -> Instant {
 
 /// Events taken from one wait.
 const EVENTS: usize = 256;
-
-/// How long the end of the pool waits for its last lines to be written.
-const LAST_LINES: Duration = Duration::from_millis(200);

@@ -20,7 +20,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use cattlegrid_worker::sys::Spawn;
 use cattlegrid_worker::{Limits, Setup};
 use rustix::net::SendFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
+
+use crate::driver::{Driver, Source};
 
 /// A running guardian.
 #[derive(Debug)]
@@ -75,6 +77,56 @@ impl Guardian {
     }
 }
 
+impl Driver {
+    /// Puts an exec'ed worker's group under the guardian's watch, starting or replacing the guardian.
+    pub(crate) fn watch_group(&mut self, pid: Pid) {
+        if let Some(guardian) = &self.guardian
+            && guardian.watch(pid).is_ok()
+        {
+            return;
+        }
+        self.renew_guardian(None);
+        if let Some(guardian) = &self.guardian {
+            guardian.watch(pid).ok();
+        }
+    }
+
+    /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
+    pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
+        self.end_guardian();
+        let Ok(guardian) = Guardian::start() else { return };
+        let ours = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
+        for known in ours.filter_map(|worker| worker.pid).filter(|pid| Some(*pid) != gone) {
+            guardian.watch(known).ok();
+        }
+        if let Some(pidfd) = &guardian.pidfd {
+            self.register(pidfd, Source::Guardian, guardian.pid.as_raw_pid().unsigned_abs().into()).ok();
+        }
+        self.guardian = Some(guardian);
+    }
+
+    /// The guardian has ended: another one takes its place.
+    pub(crate) fn on_guardian_end(&mut self, pid: u64) {
+        if self
+            .guardian
+            .as_ref()
+            .is_some_and(|guardian| u64::from(guardian.pid.as_raw_pid().unsigned_abs()) == pid)
+        {
+            self.renew_guardian(None);
+        }
+    }
+
+    /// Kills the guardian before the end of its socket can tell it to kill the groups.
+    pub(crate) fn end_guardian(&mut self) {
+        if let Some(guardian) = self.guardian.take() {
+            rustix::process::kill_process_group(guardian.pid, Signal::KILL).ok();
+            let pid = guardian.pid;
+            self.collect(pid);
+            drop(guardian);
+        }
+    }
+}
+
 const SCRIPT: &str = r#"
 trap '' TERM INT HUP
 groups=' '
@@ -102,7 +154,7 @@ mod tests {
     fn to_speak_to_one_that_has_gone_is_an_error_and_no_signal() {
         const SIGPIPE: u64 = 1 << 12;
         let guardian = Guardian::start().unwrap();
-        rustix::process::kill_process(guardian.pid, rustix::process::Signal::KILL).unwrap();
+        rustix::process::kill_process(guardian.pid, Signal::KILL).unwrap();
         while matches!(cattlegrid_worker::sys::reap(guardian.pid), Ok(None)) {
             std::thread::yield_now();
         }

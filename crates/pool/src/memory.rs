@@ -6,7 +6,14 @@
 //! limit. Where `smaps_rollup` cannot be read (a worker of another user), the resident set less the template's
 //! is what counts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use crate::driver::Driver;
+use crate::error::PoolError;
+use crate::worker::{State, Worker};
 
 /// What is known of a process's memory, KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +49,64 @@ impl Memory {
     }
 }
 
+impl Driver {
+    /// Measures the workers' memory, each about once a second, if it is limited.
+    pub(crate) fn scan_memory(&mut self) {
+        let Some(due) = self.next_look else { return };
+        if due > self.now {
+            return self.alarm(due);
+        }
+        let known = |worker: &Option<Box<Worker>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
+        let count = self.workers.iter().filter(|worker| known(worker)).count().max(1);
+        // One at a time, so that many walks over page tables do not hold up the jobs together.
+        let (before, after) = self.workers.split_at(self.look_slot.min(self.workers.len()));
+        let next = after.iter().chain(before).position(known);
+        if let Some(step) = next {
+            let slot = (self.look_slot.min(self.workers.len()) + step) % self.workers.len();
+            self.look_slot = slot + 1;
+            if let Some(own_kib) = self.measure(slot)
+                && let Some(worker) = &mut self.workers[slot]
+                && worker.state == State::Ready
+            {
+                if worker.has_worked() || !worker.in_flight.is_empty() {
+                    self.retire(slot);
+                } else {
+                    worker.was_ready = false;
+                    self.refuse_fresh(slot, own_kib);
+                }
+            }
+        }
+        self.shared.counters.rss_kib.set(self.workers.iter().flatten().map(|worker| worker.rss_kib).sum());
+        let next = self.now + Duration::from_secs(1) / u32::try_from(count).unwrap_or(u32::MAX);
+        self.next_look = Some(next);
+        self.alarm(next);
+    }
+
+    /// Measures a worker; its own memory in KiB if that is over the limit.
+    pub(crate) fn measure(&mut self, slot: usize) -> Option<u64> {
+        let limit = self.options.max_rss?;
+        let worker = self.workers[slot].as_ref()?;
+        let (pid, serial) = (worker.pid?, worker.template);
+        let template = self.templates.iter().find(|template| Some(template.serial) == serial);
+        let template_kib = template.map_or(0, |template| rss_kib(&proc_dir(template.pid)));
+        let memory = Memory::measure(&proc_dir(pid), limit, template_kib);
+        self.workers[slot].as_mut()?.rss_kib = memory.rss_kib;
+        if memory.is_estimate && !std::mem::replace(&mut self.told_estimate, true) {
+            self.report(&PoolError::MemoryEstimated);
+        }
+        (memory.own_kib.saturating_mul(1024) > limit).then_some(memory.own_kib)
+    }
+
+    /// A worker that is over the limit before it has done anything: another one would be, too.
+    pub(crate) fn refuse_fresh(&mut self, slot: usize, own_kib: u64) {
+        let limit = self.options.max_rss.unwrap_or(u64::MAX) >> 20;
+        self.kill(
+            slot,
+            &format!("it has {} MiB of its own before its first job, max_rss is {limit} MiB", own_kib >> 10),
+        );
+    }
+}
+
 /// Resident set of a process, KiB; 0 when it is gone.
 pub(crate) fn rss_kib(dir: &Path) -> u64 {
     field(&read(dir, "status"), "VmRSS:").unwrap_or(0)
@@ -57,11 +122,15 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
+fn proc_dir(pid: Pid) -> PathBuf {
+    format!("/proc/{}", pid.as_raw_pid()).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn process(name: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
+    fn process(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("cattlegrid-memory-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for (file, text) in files {

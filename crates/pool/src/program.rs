@@ -11,7 +11,8 @@ use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Limits, Sandbox,
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::driver::{Driver, Ending, Source};
+use crate::driver::{Driver, Source};
+use crate::ending::Ending;
 use crate::error::{Error, PoolError};
 use crate::launch::{Launch, Mode};
 use crate::logs::{Lines, Tail};

@@ -10,35 +10,11 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::sync::mpsc;
 
 use cattlegrid_pool::{Builder, Call, Error, Launch, Pool};
 use common::*;
 use rustix::process::Signal;
-
-/// A long job that ends when its gate is opened.
-struct Gate(PathBuf);
-
-impl Gate {
-    fn new(name: &str) -> Self {
-        Self(scratch(name))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-
-    fn open(&self) {
-        std::fs::write(&self.0, "open").unwrap();
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.0).ok();
-    }
-}
 
 /// A pool of one worker which is in a long job and has others behind it.
 struct Scene {

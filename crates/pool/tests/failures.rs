@@ -10,8 +10,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -167,15 +166,7 @@ fn template_stopped_is_replaced() {
 
 #[test]
 fn parent_killed_nobody_is_left_even_if_busy() {
-    let mut parent = Command::new(fixture())
-        .env("FIXTURE", "parent")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let mut pids: Vec<u32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    let (mut parent, mut pids) = parent();
     // Two grandchildren, four workers; and the template and the guardian.
     pids.extend(children(parent.id()).iter().map(|(pid, _)| *pid));
     pids.sort_unstable();

@@ -103,16 +103,7 @@ fn guardian_and_program_killed_together_leave_no_worker() {
 /// The same for templates and the workers that they have forked.
 #[test]
 fn templates_and_program_killed_together_leave_no_worker() {
-    let mut program = Command::new(fixture())
-        .env("FIXTURE", "parent")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let pids: Vec<u32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
-    // A grandchild and two workers for each of two pools.
+    let (mut program, pids) = parent();
     let (grandchildren, workers): (Vec<_>, Vec<_>) = pids.iter().enumerate().partition(|(at, _)| at % 3 == 0);
     let own: Vec<u32> = children(program.id()).iter().map(|(pid, _)| *pid).collect();
     for pid in &own {

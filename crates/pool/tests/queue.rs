@@ -18,8 +18,8 @@ use common::*;
 #[test]
 fn a_worker_holds_jobs_from_when_it_is_ready() {
     let pool = quiet(template()).max(2).load(1).queue_limit(2).start(PATIENCE * 10).spawn().wait().unwrap();
-    let gate = scratch("queue-ready");
-    let job = || pool.call(["gate", gate.to_str().unwrap()]);
+    let gate = Gate::new("queue-ready");
+    let job = || pool.call(["gate", gate.path()]);
     let first = job();
     eventually("it has its worker", || pool.stats().in_flight == 1);
     let mut calls = vec![first, job(), job()];
@@ -30,9 +30,8 @@ fn a_worker_holds_jobs_from_when_it_is_ready() {
     calls.push(job());
     eventually("two wait again", || pool.stats().queued_normal == 2);
     assert_eq!(job().wait().unwrap_err(), Error::Rejected);
-    std::fs::write(&gate, "open").unwrap();
+    gate.open();
     calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap().text(), "open"));
-    std::fs::remove_file(&gate).unwrap();
     pool.shutdown().wait();
 }
 
@@ -41,15 +40,14 @@ fn a_worker_holds_jobs_from_when_it_is_ready() {
 fn the_queue_is_bounded_when_workers_have_their_fill_of_bytes() {
     let pool =
         quiet(template()).max(1).load(100).inflight_bytes(1_000).queue_limit(2).spawn().wait().unwrap();
-    let gate = scratch("queue-bytes");
-    let job = || pool.call([&b"gate"[..], gate.to_str().unwrap().as_bytes(), &[7; 800]]);
+    let gate = Gate::new("queue-bytes");
+    let job = || pool.call([&b"gate"[..], gate.path().as_bytes(), &[7; 800]]);
     let mut calls: Vec<Call> = (0..6).map(|_| job()).collect();
     let refused = calls.split_off(3);
     eventually("one is there, two wait", || (pool.stats().in_flight, pool.stats().queued_normal) == (1, 2));
-    std::fs::write(&gate, "open").unwrap();
+    gate.open();
     refused.into_iter().for_each(|call| assert_eq!(call.wait().unwrap_err(), Error::Rejected));
     calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap().text(), "open"));
-    std::fs::remove_file(&gate).unwrap();
     pool.shutdown().wait();
 }
 
@@ -57,12 +55,11 @@ fn the_queue_is_bounded_when_workers_have_their_fill_of_bytes() {
 #[test]
 fn without_a_queue_workers_have_their_jobs() {
     let pool = quiet(template()).max(1).load(2).queue_limit(0).spawn().wait().unwrap();
-    let gate = scratch("queue-none");
-    let calls: Vec<Call> = (0..2).map(|_| pool.call(["gate", gate.to_str().unwrap()])).collect();
+    let gate = Gate::new("queue-none");
+    let calls: Vec<Call> = (0..2).map(|_| pool.call(["gate", gate.path()])).collect();
     eventually("both are there", || pool.stats().in_flight == 2);
     assert_eq!(pool.call(["echo", "x"]).wait().unwrap_err(), Error::Rejected);
-    std::fs::write(&gate, "open").unwrap();
+    gate.open();
     calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap().text(), "open"));
-    std::fs::remove_file(&gate).unwrap();
     pool.shutdown().wait();
 }

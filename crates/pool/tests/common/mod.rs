@@ -8,7 +8,9 @@
     reason = "a module of several test binaries, each of which uses a part"
 )]
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -141,4 +143,42 @@ pub fn children(pid: u32) -> Vec<(u32, char)> {
         }
     }
     found
+}
+
+/// Jobs that end when a gate is opened: `["gate", gate.path()]`.
+pub struct Gate(PathBuf);
+
+impl Gate {
+    pub fn new(name: &str) -> Self {
+        Self(scratch(name))
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    pub fn open(&self) {
+        std::fs::write(&self.0, "open").unwrap();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+/// A program with two pools of two workers, each with a grandchild: the program, and the numbers of grandchild, worker, worker
+/// for each pool.
+pub fn parent() -> (Child, Vec<u32>) {
+    let mut program = Command::new(fixture())
+        .env("FIXTURE", "parent")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pids = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    (program, pids)
 }

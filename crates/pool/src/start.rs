@@ -1,0 +1,304 @@
+//! The start of a worker: its descriptors, its process, INIT; and what happens when the system is short of something.
+//!
+//! # Invariants
+//! * A worker has a slot from when its process was started or asked for, and counts in the sizing from then on.
+//! * Without descriptors, memory or processes nothing fails but the start: it is put off, and what workers there are serve.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use cattlegrid_worker::control::{Control, send_with_fds};
+use cattlegrid_worker::message::Init;
+use cattlegrid_worker::sys::{self, Page};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use rustix::process::{Pid, Signal};
+
+use crate::driver::{Driver, Source};
+use crate::ending::Ending;
+use crate::error::{Error, PoolError};
+use crate::jsonl;
+use crate::launch::{Launch, Mode};
+use crate::logs::{Lines, Tail};
+use crate::output::Output;
+use crate::program::{LOOK, log_pipe, spawn_error};
+use crate::time::{FAR, later};
+use crate::worker::{Role, State, Worker};
+
+/// Why a start did not happen.
+enum StartError {
+    /// The system is short of something; later it may work.
+    Resources(std::io::Error),
+    /// The program is at fault.
+    Program(Error),
+}
+
+impl From<std::io::Error> for StartError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Resources(error)
+    }
+}
+
+impl From<rustix::io::Errno> for StartError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Resources(errno.into())
+    }
+}
+
+impl Driver {
+    /// Starts a worker that counts; a spare if there is one. False when none could be started.
+    pub(crate) fn start_member(&mut self) -> bool {
+        let generation = self.program.generation;
+        let spare = self.workers.iter().position(|worker| {
+            worker.as_ref().is_some_and(|worker| {
+                worker.role == Role::Spare
+                    && worker.generation == generation
+                    && worker.state == State::Starting
+            })
+        });
+        let Some(slot) = spare else { return self.start_worker(generation, Role::Member).is_some() };
+        if let Some(worker) = &mut self.workers[slot] {
+            worker.role = Role::Member;
+            worker.born = self.now;
+        }
+        self.sizing.on_starting(slot);
+        self.send_init(slot);
+        true
+    }
+
+    /// Starts spares up to their number.
+    pub(crate) fn refill_spares(&mut self) {
+        if self.options.spare == 0 || !self.may_start() || self.ending != Ending::No {
+            return;
+        }
+        let spares = self.workers.iter().flatten().filter(|worker| worker.role == Role::Spare).count();
+        for _ in spares..self.options.spare {
+            if self.start_worker(self.program.generation, Role::Spare).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Starts the first worker of a generation that is being launched.
+    pub(crate) fn start_probe(&mut self, generation: u32) {
+        if self.start_worker(generation, Role::Probe).is_none() {
+            let error = self.last_start_error.clone().unwrap_or(Error::Shutdown);
+            self.launch_failed(error);
+        }
+    }
+
+    fn start_worker(&mut self, generation: u32, role: Role) -> Option<usize> {
+        let launch = match &self.launching {
+            Some(launching) if launching.program.generation == generation => launching.program.launch.clone(),
+            _ => self.program.launch.clone(),
+        };
+        match self.try_start(&launch, generation, role) {
+            Ok(slot) => {
+                self.starved = None;
+                self.shared.counters.spawned.add(1);
+                if role == Role::Member {
+                    self.sizing.on_starting(slot);
+                }
+                if role != Role::Spare {
+                    self.send_init(slot);
+                }
+                self.alarm(later(self.now, self.options.start_timeout));
+                Some(slot)
+            }
+            Err(StartError::Resources(error)) => {
+                let text = format!("no resources for a worker: {error}");
+                let errno = error.raw_os_error();
+                self.last_start_error =
+                    Some(Error::StartFailed { reason: text, errno, stderr_tail: String::new() });
+                self.starve(error);
+                None
+            }
+            Err(StartError::Program(error)) => {
+                self.shared.counters.start_failures.add(1);
+                self.report(&PoolError::StartFailed {
+                    reason: error.to_string(),
+                    stderr_tail: String::new(),
+                });
+                self.note_start_failure(error);
+                None
+            }
+        }
+    }
+
+    fn try_start(&mut self, launch: &Launch, generation: u32, role: Role) -> Result<usize, StartError> {
+        let number = self.last_number + 1;
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        for end in [&socket, &theirs] {
+            // The kernel caps this at its limit; it saves switches for large frames.
+            sockopt::set_socket_send_buffer_size(end, SOCKET_BUFFER).ok();
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let (log, writer) = log_pipe()?;
+        self.register(&socket, Source::Worker, number)?;
+        self.register(&log, Source::WorkerLog, number)?;
+        let (mut template, mut pid, mut pidfd) = (None, None, None);
+        if launch.mode == Mode::Template {
+            let Some(zygote) = self.template_of(generation) else {
+                return Err(StartError::Resources(std::io::ErrorKind::NotConnected.into()));
+            };
+            let Some(control) = &zygote.control else {
+                return Err(StartError::Resources(std::io::ErrorKind::NotConnected.into()));
+            };
+            let fork = Control::Fork { slot: number as u32, setup: self.options.setup.clone() };
+            fork.send(control.as_fd(), &[theirs.as_fd(), writer.as_fd()])?;
+            template = Some(zygote.serial);
+        } else {
+            let setup = self.options.setup.clone();
+            let child = self.exec(launch, Some(&theirs), &writer, &setup).map_err(|error| {
+                match (error.step, error.source.raw_os_error()) {
+                    (sys::Step::Fork, _) => StartError::Resources(error.source),
+                    _ => StartError::Program(spawn_error(&error)),
+                }
+            })?;
+            self.watch_group(child.pid);
+            match &child.pidfd {
+                Some(pidfd) => self.register(pidfd, Source::WorkerEnd, number)?,
+                None => self.alarm(self.now + LOOK),
+            }
+            (pid, pidfd) = (Some(child.pid), child.pidfd);
+        }
+        self.last_number = number;
+        let spread = 1.0 - self.options.jitter * self.random();
+        #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a count")]
+        let job_limit = (self.options.max_jobs as f64 * spread).ceil() as u64;
+        let expires = self.options.max_age.map(|age| later(self.now, age.min(FAR).mul_f64(spread)));
+        let worker = Worker {
+            number,
+            generation,
+            template,
+            state: State::Starting,
+            pid,
+            pidfd,
+            socket: Some(socket),
+            log: Some(log),
+            page: None,
+            said_pid: 0,
+            uses_page: false,
+            uses_claims: false,
+            one_at_a_time: false,
+            json: launch.mode == Mode::JsonLines,
+            window: 1,
+            max_frame: self.options.max_frame,
+            input: Vec::new(),
+            lines: jsonl::LineEnds::default(),
+            output: Output::default(),
+            want_write: false,
+            paused: false,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            taken: 0,
+            sent: 0,
+            answered: 0,
+            job_limit,
+            expires,
+            born: self.now,
+            last_used: 0,
+            doomed: Vec::new(),
+            stalled: (self.now, 0),
+            kill_at: None,
+            reason: None,
+            exit: None,
+            tail: Tail::default(),
+            said: Lines::default(),
+            rss_kib: 0,
+            role,
+            greeted: false,
+            was_ready: false,
+            asked_to_leave: false,
+            told_to_leave: false,
+            with_template: false,
+            pinged: false,
+            condemned: false,
+            proof: None,
+        };
+        self.alarm_opt(expires);
+        let slot = self.workers.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.workers.push(None);
+            self.workers.len() - 1
+        });
+        self.workers[slot] = Some(Box::new(worker));
+        Ok(slot)
+    }
+
+    /// Sends INIT, with the progress page beside it where that is possible.
+    fn send_init(&mut self, slot: usize) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(socket) = &worker.socket else { return };
+        let (number, generation, config) = (worker.number, worker.generation, &self.options.config);
+        if worker.json {
+            jsonl::init_line(worker.output.tail(), number, generation, config);
+        } else {
+            let init = Init { max_frame: self.options.max_frame, generation, worker: number, config };
+            let mut bytes = Vec::new();
+            init.put(&mut bytes);
+            let page = Page::create().ok();
+            let fds: Vec<_> = page.iter().map(|(_, fd)| fd.as_fd()).collect();
+            let sent = send_with_fds(socket.as_fd(), &bytes, &fds).unwrap_or(0);
+            // Nothing sent means nothing passed: the page goes with the first byte.
+            worker.page = page.filter(|_| sent > 0).map(|(page, _)| page);
+            worker.output.tail().extend_from_slice(&bytes[sent..]);
+        }
+        self.dirty.push(slot);
+    }
+
+    pub(crate) fn on_forked(&mut self, slot: u32, pid: u32, pidfd: Option<OwnedFd>) {
+        let pid = Pid::from_raw(pid.cast_signed());
+        let found = self.workers.iter_mut().flatten().find(|worker| worker.number as u32 == slot);
+        match (found, pid) {
+            (Some(worker), Some(_)) => {
+                (worker.pid, worker.pidfd) = (pid, pidfd);
+                if worker.state == State::Killed {
+                    worker.signal_group(Signal::KILL);
+                }
+            }
+            (None, Some(pid)) => drop(rustix::process::kill_process_group(pid, Signal::KILL)),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_fork_failed(&mut self, slot: u32, errno: i32) {
+        let error = std::io::Error::from_raw_os_error(errno);
+        let Some(at) =
+            self.workers.iter().position(|worker| worker.as_ref().is_some_and(|w| w.number as u32 == slot))
+        else {
+            return;
+        };
+        let probe = self.workers[at].as_ref().is_some_and(|worker| worker.role == Role::Probe);
+        self.sizing.on_gone(at);
+        self.workers[at] = None;
+        self.shared.counters.exited.add(1);
+        let failed = Error::StartFailed {
+            reason: format!("fork: {error}"),
+            errno: Some(errno),
+            stderr_tail: String::new(),
+        };
+        self.last_start_error = Some(failed.clone());
+        self.starve(error);
+        if probe {
+            self.launch_failed(failed);
+        }
+    }
+
+    /// Puts starts off: 100 ms, doubling to 5 s.
+    fn starve(&mut self, error: std::io::Error) {
+        let delay = self.starved.map_or(STARVED, |(_, delay)| (delay * 2).min(STARVED_MAX));
+        self.starved = Some((self.now + delay, delay));
+        self.shared.counters.resource_failures.add(1);
+        self.report(&PoolError::Resources(error));
+    }
+}
+
+/// First delay when the system is short of something.
+const STARVED: Duration = Duration::from_millis(100);
+
+/// Longest such delay.
+const STARVED_MAX: Duration = Duration::from_secs(5);
+
+/// Asked for as the sockets' send buffers, bytes.
+const SOCKET_BUFFER: usize = 1 << 20;
