@@ -4,6 +4,9 @@
 //! password at the end of the line. A client logs in with `set <any key> <any> <any> <length>` and the data
 //! `user password`, where the user ends at the first blank.
 //!
+//! A wrong password is answered after [`DELAY_MS`], and nothing that its connection sends is looked at meanwhile; after
+//! [`FAILURES_MAX`] the connection is closed. No thread waits: the connection has a deadline, as one whose request is held.
+//!
 //! memcached silently leaves out what is beyond its limits; here such a file is an error, since a user who
 //! cannot log in is found sooner that way.
 
@@ -18,6 +21,39 @@ pub const USERS_MAX: usize = 8;
 
 /// Bytes a line may have without its end, as in memcached.
 pub const LINE_BYTES_MAX: usize = 255;
+
+/// A wrong login is answered after this time, in milliseconds.
+pub(crate) const DELAY_MS: u64 = 1000;
+
+/// A connection is closed after this many wrong logins.
+pub(crate) const FAILURES_MAX: u8 = 5;
+
+/// The wrong logins of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    count: u8,
+    /// When the last one is to be answered.
+    answer_ms: Option<u64>,
+}
+
+impl Failures {
+    /// A wrong login at `now_ms`.
+    pub(crate) fn note(&mut self, now_ms: u64) {
+        self.count = self.count.saturating_add(1);
+        self.answer_ms = Some(now_ms + DELAY_MS);
+    }
+
+    /// When the last one is to be answered, if it is not yet.
+    #[inline]
+    pub(crate) fn answer_ms(&self) -> Option<u64> {
+        self.answer_ms
+    }
+
+    /// Whether it is time to answer, once; `Some(true)`: and to close.
+    pub(crate) fn answer(&mut self, now_ms: u64) -> Option<bool> {
+        self.answer_ms.take_if(|at| *at <= now_ms).map(|_| self.count >= FAILURES_MAX)
+    }
+}
 
 /// Why the file of `-Y` cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -194,6 +230,19 @@ mod tests {
         AuthFile::load(file(&b"a:b\n".repeat(8)).path()).unwrap();
         let longest: Vec<u8> = [b'a', b':'].into_iter().chain([b'x'; 253]).collect();
         AuthFile::load(file(&longest).path()).unwrap();
+    }
+
+    #[test]
+    fn failures_are_answered_late_and_end_the_connection() {
+        let mut failures = Failures::default();
+        for failure in 1..=u64::from(FAILURES_MAX) {
+            let now = failure * 10_000;
+            failures.note(now);
+            assert_eq!(failures.answer_ms(), Some(now + DELAY_MS));
+            assert_eq!(failures.answer(now + DELAY_MS - 1), None);
+            assert_eq!(failures.answer(now + DELAY_MS), Some(failure == u64::from(FAILURES_MAX)));
+            assert_eq!(failures.answer(now + DELAY_MS), None, "once");
+        }
     }
 
     #[test]

@@ -250,8 +250,9 @@ fn refresh_certs(turn: &mut Turn<'_>) {
         Some(tls) => match tls.reload() {
             Ok(()) => "OK".to_owned(),
             Err(error) => {
+                // The paths are for who runs the server.
                 log::error(format_args!("certificates kept as they were: {error}"));
-                format!("SERVER_ERROR {error}")
+                "SERVER_ERROR the certificates stay as they were; the server's log says why".to_owned()
             }
         },
     };

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use rustls::ServerConnection;
 
+use crate::auth::Failures;
 use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     /// The command at the front of `input`, if it is large and arrives in pieces.
     upload: Option<Upload>,
     authenticated: bool,
+    /// Wrong logins; while one waits for its answer nothing is received or executed.
+    failures: Failures,
     /// Commands that are executed behind one that waits.
     read_ahead: u64,
     /// Bytes of their replies.
@@ -180,6 +183,7 @@ impl Connection {
             outbox: Outbox::default(),
             upload: None,
             authenticated: shared.auth.is_none(),
+            failures: Failures::default(),
             has_more: false,
             read_ahead: shared.settings.protection.read_ahead as u64,
             read_ahead_bytes: shared.caps.read_ahead_bytes,
@@ -201,12 +205,18 @@ impl Connection {
 
     /// There is work left that needs no receiving, and room for its replies.
     pub(crate) fn has_more(&self) -> bool {
-        self.outbox.is_empty() && (self.has_more || self.dump.is_some())
+        self.outbox.is_empty() && (self.has_more || self.dump.is_some()) && !self.is_delayed()
     }
 
     /// Replies wait for the client to read.
     pub(crate) fn is_stuck(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    /// A wrong login waits for its answer.
+    #[inline]
+    pub(crate) fn is_delayed(&self) -> bool {
+        self.failures.answer_ms().is_some()
     }
 
     /// Bytes of the buffers that it keeps between turns.
@@ -233,7 +243,7 @@ impl Connection {
     pub(crate) fn wish(&self) -> Wish {
         if self.is_stuck() {
             Wish::Write
-        } else if self.is_held() && self.is_paused() && !self.has_more {
+        } else if self.is_delayed() || self.is_held() && self.is_paused() && !self.has_more {
             // Only now: a turn that has work does not look at what the poller said, and this is said once.
             Wish::HangUp
         } else {
@@ -243,7 +253,8 @@ impl Connection {
 
     /// Why it is to be closed now, if it is.
     pub(crate) fn closed(&self) -> Option<Reason> {
-        if self.outbox.is_empty() && !self.has_more() && !self.is_held() { self.closing } else { None }
+        let has_work = !self.outbox.is_empty() || self.has_more() || self.is_held() || self.is_delayed();
+        if has_work { None } else { self.closing }
     }
 
     /// Closes as soon as everything is sent.
@@ -253,7 +264,7 @@ impl Connection {
 
     /// Receives once. `room` is the shared buffer's free part.
     pub(crate) fn receive(&mut self, room: &mut [u8], caps: &Caps, counters: &Counters) -> Received {
-        if !self.outbox.is_empty() {
+        if !self.outbox.is_empty() || self.is_delayed() {
             return Received::Nothing;
         }
         if self.has_more() {
@@ -395,6 +406,7 @@ impl Connection {
         self.has_more = false;
         self.dump = None;
         self.replies = ReplyQueue::default();
+        self.failures = Failures::default();
         self.closing = Some(Reason::Error);
     }
 

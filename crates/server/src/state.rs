@@ -96,6 +96,8 @@ pub(crate) struct Gauges {
     pub(crate) listen_disabled_micros: AtomicU64,
     pub(crate) accepting: AtomicBool,
     pub(crate) idle_kicks: AtomicU64,
+    /// Connections closed after too many wrong logins.
+    pub(crate) auth_closed: AtomicU64,
     /// Times that no connection could be accepted for lack of descriptors or memory.
     pub(crate) accept_errors: AtomicU64,
 }

@@ -186,6 +186,7 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("partial_bytes", turn.shared.uploads.bytes());
     lines.stat("uploads_refused", turn.shared.uploads.refused());
     lines.stat("uploads_displaced", turn.shared.uploads.displaced());
+    lines.stat("auth_closed", turn.shared.gauges.auth_closed.load(Relaxed));
     lines.stat("memory_refused", turn.shared.shortage.refused.load(Relaxed));
     lines.stat("dumps_stalled", turn.shared.dumps.stalled.load(Relaxed));
     lines.stat("accept_errors", turn.shared.gauges.accept_errors.load(Relaxed));

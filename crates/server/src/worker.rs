@@ -235,7 +235,7 @@ impl<'a> Worker<'a> {
         if self.shared.shortage.is_short() && connection.kept_bytes() > 0 {
             return self.close_for_memory(token);
         }
-        if connection.is_held() || connection.info.held.load(Relaxed) {
+        if connection.is_held() || connection.info.held.load(Relaxed) || connection.is_delayed() {
             note_held(connection, &mut self.deadlines);
         }
         if let Some(watcher) = &connection.watcher
@@ -312,6 +312,7 @@ impl<'a> Worker<'a> {
             self.deadlines.pop_first();
             self.act(token, now, |connection, turn| {
                 connection.deadline_ms = None;
+                connection.answer_failure(turn);
                 connection.expire(turn);
                 connection.answer_held(turn);
             });

@@ -10,6 +10,7 @@ use cattlegrid_protocol::{Cause, Parsed, Refused, Request, parse_from, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::{Connection, Reason, Turn, held};
+use crate::auth::FAILURES_MAX;
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::state::Shared;
@@ -93,6 +94,14 @@ impl Connection {
                 match self.authenticate(rest, turn) {
                     0 => break,
                     bytes => used += bytes,
+                }
+                if self.is_delayed() {
+                    // It is not for us to keep what a guesser sends.
+                    if input.len() - used > AUTH_MAX {
+                        self.close(Reason::Error);
+                        used = input.len();
+                    }
+                    break;
                 }
                 continue;
             }
@@ -312,12 +321,26 @@ impl Connection {
                 turn.out.bytes.extend_from_slice(reply::STORED);
             } else {
                 turn.counters.auth_errors.add(1);
-                reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE);
+                self.failures.note(turn.now.ms);
             }
         } else {
             reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad command line termination");
         }
         end + 1 + len + 2
+    }
+
+    /// Answers a wrong login whose time has come.
+    #[cold]
+    pub(crate) fn answer_failure(&mut self, turn: &mut Turn<'_>) {
+        let Some(is_last) = self.failures.answer(turn.now.ms) else { return };
+        reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE);
+        self.has_more = !self.input.is_empty();
+        if is_last {
+            turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);
+            crate::log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer));
+            (self.input, self.has_more) = (Vec::new(), false);
+            self.close(Reason::Error);
+        }
     }
 
     fn watch(&mut self, topics: Topics, turn: &mut Turn<'_>) {

@@ -27,7 +27,7 @@ impl Connection {
 
     /// When a request has waited long enough, in milliseconds.
     pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
-        self.replies.next_deadline_ms()
+        self.failures.answer_ms().or_else(|| self.replies.next_deadline_ms())
     }
 
     /// Keeps a request that waits, behind all that was answered before it.

@@ -1,0 +1,75 @@
+"""Wrong logins under `-Y`: they are slow, end their connection, and cost nobody else anything."""
+
+import time
+
+import pytest
+
+from harness import wait_until
+from test_operations import login, users  # noqa: F401
+
+pytestmark = pytest.mark.only_cattlegrid
+WRONG = b"CLIENT_ERROR authentication failure"
+
+
+def attempt(password):
+    token = b"alice " + password
+    return b"set auth 0 0 %d\r\n%s\r\n" % (len(token), token)
+
+
+@pytest.fixture
+def server(start, users):  # noqa: F811
+    return start("-Y", users, "-t", 1)
+
+
+@pytest.fixture
+def member(server):
+    with server.raw() as c:
+        assert login(c, "alice", "secret") == b"STORED"
+        yield c
+
+
+def test_a_wrong_login_waits_and_nobody_else_does(server, member):
+    with server.raw() as c:
+        began = time.monotonic()
+        c.send(attempt(b"wrong"))
+        wait_until("it is counted", lambda: member.stats()["auth_errors"] == "1")
+        for _ in range(200):
+            assert member.get(b"k") is None
+        cpu = server.cpu_seconds()
+        assert c.line() == WRONG
+        assert time.monotonic() - began > 0.9
+        assert server.cpu_seconds() - cpu < 0.5, "it does not spin"
+        assert login(c, "alice", "secret") == b"STORED"
+        assert c.get(b"k") is None
+
+
+def test_guesses_in_one_packet(server, member):
+    """One a second, and the fifth closes; what is behind it is never looked at."""
+    with server.raw(20) as c:
+        began = time.monotonic()
+        c.send(b"".join(attempt(b"guess%d" % i) for i in range(50)) + attempt(b"secret"))
+        assert c.closed(20) == (WRONG + b"\r\n") * 5
+        assert time.monotonic() - began > 4.5
+    assert member.stats()["auth_errors"] == "5"
+    assert member.stats("cattlegrid")["auth_closed"] == "1"
+
+
+def test_the_right_password_behind_a_wrong_one(server):
+    with server.raw() as c:
+        c.send(attempt(b"wrong") + attempt(b"secret") + b"get k\r\n")
+        assert [c.line() for _ in range(3)] == [WRONG, b"STORED", b"END"]
+
+
+def test_a_flood_of_guesses_is_not_kept(server, member):
+    with server.raw() as c:
+        c.send(attempt(b"wrong") * 1000)
+        assert c.closed() in (WRONG + b"\r\n", b"")
+    assert member.stats()["auth_errors"] == "1"
+
+
+def test_clients_that_go_while_they_wait(server, member):
+    for _ in range(50):
+        with server.raw() as c:
+            c.send(attempt(b"wrong"))
+    wait_until("they are gone", lambda: member.stats()["curr_connections"] == "1", 10)
+    assert member.stats()["auth_errors"] == "50"
