@@ -593,6 +593,25 @@ mod tests {
         assert_eq!(index.location(slot), 1);
     }
 
+    /// Chains without an attack, at any fill: nobody who does not know the seed does better than these keys do.
+    #[test]
+    fn chains_are_short() {
+        for seed in 1..=4 {
+            let hasher = crate::KeyHasher::new(seed);
+            let hash = |n: u64| hasher.hash(format!("user:{n}:profile").as_bytes());
+            let mut index = index(400);
+            let mut longest = 0;
+            for n in 1..=300_000 {
+                index.insert(hash(n), n, hash).unwrap();
+                if n % 20_000 == 0 {
+                    longest =
+                        (0..index.buckets()).map(|home| index.chain_len(home)).max().unwrap().max(longest);
+                }
+            }
+            assert!(longest <= 7 * LANES, "seed {seed}: a chain of {longest} entries");
+        }
+    }
+
     #[test]
     fn without_pages_the_chains_grow_until_they_cannot() {
         let mut index = index(2);
