@@ -105,7 +105,9 @@ counters! {
     bytes_written,
     /// Times a connection had to wait for the others.
     conn_yields,
-    /// Connections that broke the rules of TLS.
+    /// Connections whose TLS handshake failed or was broken off.
+    ssl_handshake_errors,
+    /// Connections that broke the rules of TLS after their handshake.
     ssl_proto_errors,
     /// Lines made for watchers.
     log_worker_written,

@@ -248,7 +248,10 @@ fn refresh_certs(turn: &mut Turn<'_>) {
     let text = match &turn.shared.tls {
         None => "ERROR".to_owned(),
         Some(tls) => match tls.reload() {
-            Ok(()) => "OK".to_owned(),
+            Ok(()) => {
+                turn.shared.gauges.certificates_read.store(turn.now.second, Relaxed);
+                "OK".to_owned()
+            }
             Err(error) => {
                 // The paths are for who runs the server.
                 log::error(format_args!("certificates kept as they were: {error}"));

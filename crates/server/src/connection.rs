@@ -288,6 +288,11 @@ impl Connection {
         };
         match received {
             Ok(0) => {
+                if let Some(tls) =
+                    self.tls.as_ref().filter(|tls| tls.is_handshaking() && self.closing.is_none())
+                {
+                    count_tls_error(tls, counters);
+                }
                 self.close(Reason::End);
                 Received::Nothing
             }
@@ -335,7 +340,7 @@ impl Connection {
         while !raw.is_empty() {
             // A full buffer of plain text is emptied below, so this always takes something.
             if !matches!(tls.read_tls(&mut raw), Ok(1..)) || tls.process_new_packets().is_err() {
-                counters.ssl_proto_errors.add(1);
+                count_tls_error(&tls, counters);
                 self.closing.get_or_insert(Reason::Error);
                 break;
             }
@@ -451,4 +456,11 @@ impl Connection {
             shared.watchers.remove(watcher.worker, watcher.token);
         }
     }
+}
+
+#[cold]
+fn count_tls_error(tls: &ServerConnection, counters: &Counters) {
+    let count =
+        if tls.is_handshaking() { &counters.ssl_handshake_errors } else { &counters.ssl_proto_errors };
+    count.add(1);
 }

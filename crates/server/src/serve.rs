@@ -1,6 +1,6 @@
 //! The server from its settings to its end; the order of the steps is the point of this file.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_engine::{Engine, EngineConfig};
@@ -191,6 +191,8 @@ pub(crate) fn share_under(
             .set_rules(Some(Arc::clone(&file.rules)), &settings.protection.rules_config())
             .map_err(io("there is no memory for the rules"))?;
     }
+    let gauges = Gauges::default();
+    gauges.certificates_read.store(clock.seconds(), Relaxed);
     let workers = (0..settings.threads).map(|_| WorkerPart::new()).collect::<Result<_, _>>();
     Ok(Arc::new(Shared {
         clock,
@@ -206,7 +208,7 @@ pub(crate) fn share_under(
             extensions: settings.rule_file.is_some(),
             max_get_line_bytes: caps.get_line_bytes,
         },
-        gauges: Gauges::default(),
+        gauges,
         uploads: Uploads::new(caps.uploads_bytes),
         shortage: Shortage::default(),
         dumps: Dumps::default(),

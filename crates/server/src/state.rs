@@ -96,6 +96,8 @@ pub(crate) struct Gauges {
     pub(crate) listen_disabled_micros: AtomicU64,
     pub(crate) accepting: AtomicBool,
     pub(crate) idle_kicks: AtomicU64,
+    /// Second in which the certificates were read.
+    pub(crate) certificates_read: AtomicU32,
     /// Connections closed after too many wrong logins.
     pub(crate) auth_closed: AtomicU64,
     /// Times that no connection could be accepted for lack of descriptors or memory.
@@ -233,6 +235,7 @@ impl Shared {
         }
         if let Some((tls, config)) = config {
             tls.replace(config);
+            self.gauges.certificates_read.store(self.clock.seconds(), Relaxed);
         }
         Ok(())
     }

@@ -162,6 +162,11 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     if shared.settings.idle_timeout.is_some() {
         lines.stat("idle_kicks", gauges.idle_kicks.load(Relaxed));
     }
+    if shared.tls.is_some() {
+        counts.stats(lines, "ssl_handshake_errors ssl_proto_errors");
+        let age = turn.now.second.saturating_sub(gauges.certificates_read.load(Relaxed));
+        lines.stat("time_since_server_cert_refresh", age);
+    }
 }
 
 /// What only this server has.

@@ -82,6 +82,16 @@ fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
     };
     let chain = certificates("ssl_chain_cert", &settings.chain_cert)?;
     let key = private_key(settings)?;
+    if let Some(kind) = unusable_kind(key.secret_der()) {
+        let (option, path) = key_file(settings);
+        return Err(unreadable(
+            option,
+            path,
+            format_args!(
+                "is a {kind} key, which cannot be used; use RSA, ECDSA with P-256 or P-384, or Ed25519"
+            ),
+        ));
+    }
     let mut config = builder.with_single_cert(chain, key).map_err(|error| {
         TlsError(format!(
             "-o ssl_chain_cert {}: certificate and key cannot be used together: {error}",
@@ -120,10 +130,7 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
 }
 
 fn private_key(settings: &TlsSettings) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let (option, path) = match &settings.key {
-        Some(path) => ("ssl_key", path),
-        None => ("ssl_chain_cert", &settings.chain_cert),
-    };
+    let (option, path) = key_file(settings);
     let bytes = contents(option, path)?;
     match settings.key_format {
         // The chain file is PEM whatever the format of a key of its own.
@@ -131,9 +138,48 @@ fn private_key(settings: &TlsSettings) -> Result<PrivateKeyDer<'static>, TlsErro
             PrivateKeyDer::try_from(bytes).map_err(|why| unreadable(option, path, why))
         }
         _ => PrivateKeyDer::from_pem_slice(&bytes)
+            // As OpenSSL: the label may say RSA or EC where the contents are PKCS#8.
+            .map(|key| PrivateKeyDer::try_from(key.secret_der().to_vec()).unwrap_or(key))
             .map_err(|why| unreadable(option, path, format_args!("has no private key in PEM: {why}"))),
     }
 }
+
+fn key_file(settings: &TlsSettings) -> (&'static str, &Path) {
+    match &settings.key {
+        Some(path) => ("ssl_key", path),
+        None => ("ssl_chain_cert", &settings.chain_cert),
+    }
+}
+
+/// The kind of a key that OpenSSL knows and this server does not; by the identifier of its kind, which is near the beginning.
+fn unusable_kind(der: &[u8]) -> Option<&'static str> {
+    let beginning = &der[..der.len().min(KIND_WITHIN)];
+    let is_in =
+        |part: &[u8], identifier: &[u8]| part.windows(identifier.len()).any(|bytes| bytes == identifier);
+    // A key without the frame of PKCS#8 has its curve at the end, behind the number.
+    UNUSABLE
+        .iter()
+        .find(|(_, identifier)| is_in(beginning, identifier) || is_sec1(der) && is_in(der, identifier))
+        .map(|(kind, _)| *kind)
+}
+
+/// `ECPrivateKey`: a sequence of version 1 and a number, not of version 0 as the others.
+fn is_sec1(der: &[u8]) -> bool {
+    der.windows(4).take(4).any(|bytes| bytes == [0x02, 0x01, 0x01, 0x04])
+}
+
+/// Bytes of a PKCS#8 key in which its kind is said.
+const KIND_WITHIN: usize = 32;
+
+/// Kinds of keys by their object identifiers in DER.
+const UNUSABLE: &[(&str, &[u8])] = &[
+    ("P-521", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23]),
+    ("P-224", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x21]),
+    ("secp256k1", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x0a]),
+    ("Ed448", &[0x06, 0x03, 0x2b, 0x65, 0x71]),
+    ("DSA", &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x01]),
+    ("RSA-PSS", &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a]),
+];
 
 fn client_roots(settings: &TlsSettings) -> Result<Option<(&Path, RootCertStore)>, TlsError> {
     let (Some(path), false) = (&settings.ca_cert, settings.verify_mode == VerifyMode::None) else {
