@@ -147,6 +147,20 @@ def test_key_too_long_in_get(raw, key, verb):
 
 
 @pytest.mark.only_cattlegrid
+def test_a_binary_request_has_one_binary_error(server, raw):
+    """Its client knows at once, instead of waiting for a reply until its timeout."""
+    header = b"\x80\x00\0\x01\0\0\0\0\0\0\0\x01wxyz" + b"\0" * 8
+    error = b"\x81\x00\0\0\0\0\0\x81\0\0\0\x0fwxyz" + b"\0" * 8 + b"Unknown command"
+    raw.send(header[:7])
+    time.sleep(0.05)
+    raw.send(header[7:] + b"k" + header + b"k")
+    assert raw.closed() == error
+    with server.raw() as c:
+        c.send(b"mn\r\n" + header + b"k")
+        assert c.closed() == b"MN\r\n" + error
+
+
+@pytest.mark.only_cattlegrid
 def test_binary_magic_closes(server, raw):
     raw.send(b"\x80\x07" + b"\0" * 22)
     got = raw.closed()

@@ -616,6 +616,87 @@ def test_what_watchers_see_of_each_command(start):
                 assert " ".join(got) == want, (command, line)
 
 
+def test_states_of_connections(start, kind):
+    server = start()
+    with server.raw() as idle, server.raw() as w, server.raw() as block, server.raw() as swallow, server.raw() as c:
+        idle.set(b"k", b"v")
+        w.send(b"watch fetchers\r\n")
+        assert w.line() == b"OK"
+        block.send(b"set k 0 0 100\r\nab")
+        swallow.send(b"set k 0 0 3000000\r\nab")
+        if kind == "cattlegrid":
+            # memcached says so when all of it has arrived.
+            assert swallow.line().startswith(b"SERVER_ERROR object too large")
+
+        def states():
+            stats = c.stats("conns")
+            found = sorted(value for name, value in stats.items() if name.endswith(":state"))
+            found = [state for state in found if state != "conn_listening"]
+            return found == ["conn_nread", "conn_parse_cmd", "conn_read", "conn_swallow", "conn_watch"]
+
+        wait_until("each is seen in its state", states, 10)
+        block.send(b"x" * 98 + b"\r\n")
+        assert block.line() == b"STORED"
+        assert "conn_nread" not in c.stats("conns").values()
+
+
+@pytest.mark.only_cattlegrid
+def test_age_of_items_and_of_the_last_flush(start):
+    server = start("-o", "debugtime")
+    with server.raw() as c:
+        assert c.stats("settings")["oldest"] == "0"
+        c.set(b"old", b"v")
+        c.ask(b"debugtime 100\r\n")
+        c.set(b"new", b"v")
+        assert 100 <= int(c.stats("items")["items:1:age"]) < 110
+        c.get(b"old")
+        assert int(c.stats("items")["items:1:age"]) < 10
+        c.ask(b"flush_all\r\n")
+        assert 100 <= int(c.stats("settings")["oldest"]) < 130
+
+
+def test_detail_counts_what_memcached_counts(start):
+    server = start()
+    with server.raw() as c:
+        assert c.ask(b"stats detail on\r\n") == b"OK\r\n"
+        c.ask(b"set a:1 0 0 1\r\n1\r\nadd a:1 0 0 1\r\n1\r\nget a:1 a:2\r\nincr a:1 1\r\ntouch a:1 0\r\ndelete a:1\r\ndelete a:1\r\n")
+        c.ask(b"ms b:1 1\r\n1\r\nmg b:1 v\r\nmd b:1\r\nma b:1\r\n")
+        assert c.ask(b"stats detail dump\r\n") == b"PREFIX a get 2 hit 1 set 2 del 2\r\nEND\r\n"
+
+
+@pytest.mark.only_cattlegrid
+def test_requests_and_replies_in_the_log(start, tmp_path):
+    users = tmp_path / "users"
+    users.write_text("name:secret\n")
+    server = start("-vv", "-Y", str(users))
+    big = 600_000
+    with server.raw() as c:
+        # A length that is wrong: the password could be taken for a line.
+        c.send(b"set x 0 0 2\r\nname secret\r\nname secret\r\n")
+        assert c.line().startswith(b"CLIENT_ERROR")
+    with server.raw() as c:
+        c.send(b"set x 0 0 11\r\nname secret\r\n")
+        assert c.line() == b"STORED"
+        assert c.set(b"k", b"hush\r\nEND") == b"STORED"
+        assert c.set(b"big", b"y" * big) == b"STORED"
+        c.ask(b"get k big gone\r\nmg k v\r\nmg big v\r\nbogus line\r\ndelete k\r\n")
+        c.ask(b"verbosity 0\r\n")
+        c.ask(b"get unseen\r\n")
+    log = server.log()
+    lines = re.findall(r"^cattlegrid: ([<>])\d+ (.*)$", log, re.M)
+    said = [mark + line for mark, line in lines]
+    assert "<(before login)" in said
+    said = said[said.index("<set k 0 0 9") :]
+    # How many replies are sent at once depends on their size.
+    assert [line for line in said if line.startswith("<")] == [
+        "<set k 0 0 9", f"<set big 0 0 {big}", "<get k big gone", "<mg k v", "<mg big v", "<bogus line", "<delete k", "<mn", "<verbosity 0",
+    ]
+    assert [line for line in said if line.startswith(">")] == [
+        ">STORED", ">STORED", ">sending key k", ">sending key big", ">END", ">VA 9", f">VA {big}", ">ERROR", ">DELETED", ">MN",
+    ]
+    assert "secret" not in log and "hush" not in log and "yyyy" not in log and "unseen" not in log
+
+
 def test_watch_needs_a_known_name(raw):
     raw.send(b"watch nonsense\r\n")
     assert raw.line() == b"ERROR"
@@ -725,12 +806,12 @@ read_buf_bytes_free read_buf_oom reserved_fds cmd_get cmd_set cmd_flush cmd_touc
 delete_misses delete_hits incr_misses incr_hits decr_misses decr_hits cas_misses cas_hits cas_badval touch_hits touch_misses
 store_too_large store_no_memory auth_cmds auth_errors bytes_read bytes_written limit_maxbytes accepting_conns listen_disabled_num
 time_in_listen_disabled_us threads conn_yields hash_power_level hash_bytes hash_is_expanding slab_reassign_rescues
-slab_reassign_evictions_nomem slab_reassign_busy_items slab_reassign_running slabs_moved lru_crawler_running lru_crawler_starts
+slab_reassign_busy_items slab_reassign_running slabs_moved lru_crawler_running lru_crawler_starts
 malloc_fails log_worker_dropped log_worker_written log_watcher_skipped log_watcher_sent log_watchers unexpected_napi_ids
 round_robin_fallback bytes curr_items total_items slab_global_page_pool expired_unfetched evicted_unfetched evicted_active evictions
 reclaimed crawler_reclaimed crawler_items_checked lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims
 """.split()
-NEW_STATS = ["get_too_large"]
+NEW_STATS = ["slab_reassign_busy_nomem", "slab_reassign_last_busy_status"]
 SETTINGS = """
 maxbytes maxconns tcpport udpport inter verbosity evictions domain_socket umask shutdown_command growth_factor chunk_size num_threads
 stat_key_prefix detail_enabled reqs_per_event cas_enabled tcp_backlog binding_protocol auth_enabled_sasl auth_enabled_ascii

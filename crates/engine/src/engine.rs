@@ -449,6 +449,12 @@ impl Engine {
         (usage, stats)
     }
 
+    /// The second of the last use of the item that has been unused longest, as far as the oldest segments of the shards
+    /// tell; `None` without items.
+    pub fn oldest_use(&self) -> Option<u32> {
+        (0..self.shards.len()).filter_map(|number| self.lock(number).store().oldest_use()).min()
+    }
+
     /// Sets the stores' counters to zero.
     pub fn reset_stats(&self) {
         (0..self.shards.len()).for_each(|n| self.lock(n).store_mut().reset_stats());

@@ -327,12 +327,19 @@ pub enum Cause {
     TooLarge,
     /// There is no memory to wait for its data block.
     NoMemory,
+    /// It is a request of the binary protocol: [`crate::reply::binary_unknown`] answers it.
+    Binary {
+        /// Which command.
+        opcode: u8,
+        /// What the client tells its replies apart by.
+        opaque: [u8; 4],
+    },
 }
 
 impl Cause {
     pub(crate) fn reply(self) -> &'static str {
         match self {
-            Self::Grammar => error::BAD_FORMAT,
+            Self::Grammar | Self::Binary { .. } => error::BAD_FORMAT,
             Self::TooLarge => error::TOO_LARGE,
             Self::NoMemory => error::OUT_OF_MEMORY,
         }

@@ -16,8 +16,10 @@ use crate::{admin, meta, text};
 /// Longest line in bytes, its LF not counted, of any command but `get gets gat gats`.
 pub const LINE_MAX: usize = 2048;
 
-/// First byte of a request in memcached's binary protocol, which is refused: the connection closes.
+/// First byte of a request in memcached's binary protocol, which is refused: one error, then the connection closes.
 pub const BINARY_MAGIC: u8 = 0x80;
+/// Bytes of such a request's header.
+const BINARY_HEADER: usize = 24;
 
 /// What the parser refuses on grounds of size or configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +176,7 @@ fn dispatch<'a>(input: &'a [u8], lf: usize, limits: &Limits) -> Parsed<'a> {
 /// Every command, by its first word.
 fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
     if text.first() == Some(&BINARY_MAGIC) {
-        return close(line.input);
+        return binary(line.input);
     }
     let end = text.iter().position(|&b| b == b' ').unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
@@ -207,7 +209,7 @@ fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
 #[cold]
 fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
     if input.first() == Some(&BINARY_MAGIC) {
-        return close(input);
+        return binary(input);
     }
     if input.len() <= LINE_MAX {
         return Parsed::Incomplete { need: input.len() + 1, block: None };
@@ -222,6 +224,21 @@ fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<
         Some(at) => dispatch(input, start + at, limits),
         None if input.len() > longest => close(input),
         None => Parsed::Incomplete { need: input.len() + 1, block: None },
+    }
+}
+
+/// The binary protocol: once the header is there, an error that its client understands, and the end.
+#[cold]
+fn binary(input: &[u8]) -> Parsed<'_> {
+    match (input, close(input)) {
+        (
+            &[_, opcode, _, _, _, _, _, _, _, _, _, _, o0, o1, o2, o3, _, _, _, _, _, _, _, _, ..],
+            Parsed::Refused(refused),
+        ) => {
+            let cause = Cause::Binary { opcode, opaque: [o0, o1, o2, o3] };
+            Parsed::Refused(Refused { cause, ..refused })
+        }
+        _ => Parsed::Incomplete { need: BINARY_HEADER, block: None },
     }
 }
 

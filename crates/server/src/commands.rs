@@ -32,7 +32,9 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After
         }
         Admin::Verbosity { level, noreply } => {
             if let Some(level) = level {
-                log::set_verbosity(level.min(VERBOSITY_MAX) as u8);
+                let level = level.min(VERBOSITY_MAX) as u8;
+                log::set_verbosity(level);
+                turn.shared.watchers.log_requests(level >= log::REQUESTS);
             }
             say(turn, noreply, "OK");
         }
@@ -65,6 +67,8 @@ fn flush_all(delay: i64, noreply: bool, turn: &mut Turn<'_>) {
     // A delay is an exptime: relative up to 30 days, a Unix time above; 0 and what has passed is now.
     let second = if delay <= 0 { turn.now.second } else { turn.now.expiry(delay) };
     turn.shared.engine.flush(second, turn.now);
+    // What memcached calls oldest_live: items from before it are gone.
+    turn.shared.gauges.oldest.store(second.saturating_sub(1), Relaxed);
     say(turn, noreply, "OK");
 }
 

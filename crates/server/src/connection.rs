@@ -14,7 +14,7 @@
 //! * `input` is empty unless a command has arrived in part, or commands are left over for the next turn.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use cattlegrid_engine::{Counters, Event, Interest, Now, Output, Ticket, Wake};
@@ -364,6 +364,14 @@ impl Connection {
 
     /// Sends the turn's replies, and what waited before them. What the socket does not take waits.
     pub(crate) fn send(&mut self, out: &mut Output, counters: &Counters) {
+        if crate::log::enabled(crate::log::Level::Debug) && !out.is_empty() {
+            crate::wire_log::replies(self.info.fd.as_raw_fd(), out);
+        }
+        self.send_unlogged(out, counters);
+    }
+
+    /// As [`Connection::send`], for lines that are no replies.
+    pub(crate) fn send_unlogged(&mut self, out: &mut Output, counters: &Counters) {
         let sent = self.try_send(out);
         out.clear();
         match sent {

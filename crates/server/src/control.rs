@@ -349,6 +349,7 @@ impl<'a> Control<'a> {
             last_command: AtomicU32::new(self.shared.clock.seconds()),
             writing: false.into(),
             held: false.into(),
+            doing: 0.into(),
             fd,
         });
         gauges.total.fetch_add(1, Relaxed);

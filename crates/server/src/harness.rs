@@ -247,6 +247,7 @@ impl World<'_> {
             last_command: AtomicU32::new(0),
             writing: false.into(),
             held: false.into(),
+            doing: 0.into(),
             fd: theirs.into(),
         });
         gauges.current.fetch_add(1, Relaxed);

@@ -27,6 +27,7 @@ pub mod time;
 pub mod tls;
 mod uploads;
 mod watch;
+mod wire_log;
 mod worker;
 
 pub use serve::serve;

@@ -66,6 +66,9 @@ impl Level {
     }
 }
 
+/// The verbosity from which on requests are logged.
+pub const REQUESTS: u8 = 2;
+
 static VERBOSITY: AtomicU8 = AtomicU8::new(0);
 static JSON: AtomicU8 = AtomicU8::new(0);
 

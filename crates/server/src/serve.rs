@@ -194,13 +194,15 @@ pub(crate) fn share_under(
     let gauges = Gauges::default();
     gauges.certificates_read.store(clock.seconds(), Relaxed);
     let workers = (0..settings.threads).map(|_| WorkerPart::new()).collect::<Result<_, _>>();
+    let watchers = Watchers::new(settings.threads, settings.worker_log_buffer_bytes);
+    watchers.log_requests(settings.verbosity >= log::REQUESTS);
     Ok(Arc::new(Shared {
         clock,
         auth,
         tls,
         engine,
         workers: workers.map_err(io("a worker cannot be made"))?,
-        watchers: Watchers::new(settings.threads, settings.worker_log_buffer_bytes),
+        watchers,
         detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
         limits: Limits {
             max_item_bytes: settings.item_bytes_max,

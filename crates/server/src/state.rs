@@ -1,7 +1,7 @@
 //! What all threads of the server share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_engine::{Counters, Engine, Interest, Now, Wake};
@@ -100,6 +100,8 @@ pub(crate) struct Gauges {
     pub(crate) certificates_read: AtomicU32,
     /// Connections closed after too many wrong logins.
     pub(crate) auth_closed: AtomicU64,
+    /// The second up to which the last `flush_all` has removed items, or will.
+    pub(crate) oldest: AtomicU32,
     /// Times that no connection could be accepted for lack of descriptors or memory.
     pub(crate) accept_errors: AtomicU64,
 }
@@ -156,6 +158,61 @@ pub(crate) struct ConnectionInfo {
     pub(crate) writing: AtomicBool,
     /// One of its requests waits for a value.
     pub(crate) held: AtomicBool,
+    /// What it does otherwise: a [`Doing`].
+    pub(crate) doing: AtomicU8,
+}
+
+/// What a connection does, for `stats conns`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Doing {
+    /// It waits for a command.
+    Read,
+    /// It executes one.
+    Execute,
+    /// It waits for the rest of a data block.
+    Block,
+    /// It drops the rest of a refused command's data block.
+    Swallow,
+    /// It watches.
+    Watch,
+}
+
+impl Doing {
+    const ALL: [Self; 5] = [Self::Read, Self::Execute, Self::Block, Self::Swallow, Self::Watch];
+
+    /// As memcached calls the state.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "conn_read",
+            Self::Execute => "conn_parse_cmd",
+            Self::Block => "conn_nread",
+            Self::Swallow => "conn_swallow",
+            Self::Watch => "conn_watch",
+        }
+    }
+}
+
+impl ConnectionInfo {
+    /// Says what it does now.
+    #[inline]
+    pub(crate) fn set_doing(&self, doing: Doing) {
+        if self.doing.load(Relaxed) != doing as u8 {
+            self.doing.store(doing as u8, Relaxed);
+        }
+    }
+
+    /// Its state, as memcached calls it.
+    pub(crate) fn state(&self) -> &'static str {
+        if self.writing.load(Relaxed) {
+            return "conn_mwrite";
+        }
+        if self.held.load(Relaxed) {
+            return "conn_waiting";
+        }
+        let doing = self.doing.load(Relaxed);
+        Doing::ALL.get(usize::from(doing)).map_or("conn_read", |doing| doing.name())
+    }
 }
 
 /// Where a connection came in.

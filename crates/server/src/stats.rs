@@ -117,8 +117,6 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
         lines,
         "cmd_get cmd_set cmd_flush cmd_touch cmd_meta get_hits get_misses get_expired get_flushed",
     );
-    // An item that is there is never too large to be read.
-    lines.zeros("get_too_large");
     counts.stats(
         lines,
         "delete_misses delete_hits incr_misses incr_hits decr_misses decr_hits cas_misses cas_hits cas_badval touch_hits \
@@ -133,10 +131,11 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("hash_power_level", usage.hash_power);
     lines.stat("hash_bytes", usage.index_bytes);
     lines.zeros(
-        "hash_is_expanding slab_reassign_rescues slab_reassign_chunk_rescues slab_reassign_evictions_nomem \
-         slab_reassign_inline_reclaim slab_reassign_busy_items slab_reassign_busy_deletes slab_reassign_running \
-         slabs_moved",
+        "hash_is_expanding slab_reassign_rescues slab_reassign_chunk_rescues slab_reassign_inline_reclaim \
+         slab_reassign_busy_items slab_reassign_busy_deletes slab_reassign_busy_nomem",
     );
+    lines.stat("slab_reassign_last_busy_status", "none");
+    lines.zeros("slab_reassign_running slabs_moved");
     lines.stat("lru_crawler_running", u8::from(shared.dumps.is_running()));
     lines.stat("lru_crawler_starts", shared.dumps.started());
     lines.zeros("lru_maintainer_juggles malloc_fails");
@@ -227,7 +226,7 @@ fn settings(lines: &mut Lines, shared: &Shared) {
     lines.stat("udpport", 0);
     lines.stat("inter", settings.inter());
     lines.stat("verbosity", crate::log::verbosity());
-    lines.stat("oldest", 0);
+    lines.stat("oldest", shared.gauges.oldest.load(Relaxed));
     lines.stat("evictions", if settings.evictions { "on" } else { "off" });
     match &settings.unix_socket {
         Some(path) => lines.stat("domain_socket", path.display()),
@@ -267,13 +266,13 @@ fn settings(lines: &mut Lines, shared: &Shared) {
     lines.stat("idle_timeout", settings.idle_timeout.map_or(0, |t| t.as_secs()));
     lines.stat("watcher_logbuf_size", settings.watcher_buffer_bytes);
     lines.stat("worker_logbuf_size", settings.worker_log_buffer_bytes);
-    tuned(lines, "resp_obj_mem_limit read_buf_mem_limit");
+    tuned(lines, "read_buf_mem_limit");
     lines.stat("track_sizes", "no");
     lines.stat("inline_ascii_response", "no");
-    lines.stat("client_flags_size", 4);
     tls_settings(lines, shared);
-    lines.stat("num_napi_ids", "(null)");
+    tuned(lines, "num_napi_ids");
     lines.stat("memory_file", "(null)");
+    lines.stat("client_flags_size", 4);
 }
 
 fn tls_settings(lines: &mut Lines, shared: &Shared) {
@@ -314,6 +313,7 @@ fn items(lines: &mut Lines, turn: &Turn<'_>) {
         return;
     }
     let counts = Counts(turn.shared.counts());
+    let oldest = turn.shared.engine.oldest_use().unwrap_or(turn.now.second);
     let mut stat = |name: &str, value: u64| lines.stat(format_args!("items:1:{name}"), value);
     stat("number", usage.items);
     stat("number_hot", 0);
@@ -321,7 +321,7 @@ fn items(lines: &mut Lines, turn: &Turn<'_>) {
     stat("number_cold", usage.queue_items[0]);
     stat("age_hot", 0);
     stat("age_warm", 0);
-    stat("age", 0);
+    stat("age", turn.now.second.saturating_sub(oldest).into());
     stat("mem_requested", usage.bytes);
     stat("evicted", store.evictions);
     stat("evicted_nonzero", 0);
@@ -389,14 +389,7 @@ fn conns(lines: &mut Lines, turn: &Turn<'_>) {
             |peer: &str| if peer.starts_with("unix:") { peer.to_owned() } else { format!("tcp:{peer}") };
         lines.stat(format_args!("{fd}:addr"), transport(&info.peer));
         lines.stat(format_args!("{fd}:listen_addr"), info.listener.name());
-        let state = if info.writing.load(Relaxed) {
-            "conn_mwrite"
-        } else if info.held.load(Relaxed) {
-            "conn_waiting"
-        } else {
-            "conn_read"
-        };
-        lines.stat(format_args!("{fd}:state"), state);
+        lines.stat(format_args!("{fd}:state"), info.state());
         let idle = turn.now.second.saturating_sub(info.last_command.load(Relaxed));
         lines.stat(format_args!("{fd}:secs_since_last_cmd"), idle);
     }

@@ -15,7 +15,7 @@
 //! * Without a watcher there are no records, and the thread sleeps.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(crate) struct Watchers {
     /// What any of them wants: engine events in the low bits, then [`Topics`]' own.
     wanted: AtomicU8,
     list: Mutex<Vec<Arc<Watcher>>>,
+    /// The log wants requests.
+    logs: AtomicBool,
     /// One for each worker.
     queues: Vec<Mutex<Queue>>,
     /// Most bytes of the records in one of them.
@@ -64,6 +66,10 @@ pub(crate) struct Topics(u8);
 impl Topics {
     pub(crate) const CONNECTIONS: Self = Self(16);
     pub(crate) const RAW_COMMANDS: Self = Self(32);
+    /// Not a topic of watchers: the log wants requests and replies (`-vv`).
+    pub(crate) const LOG: Self = Self(64);
+    /// Somebody wants each request.
+    pub(crate) const REQUESTS: Self = Self(Self::RAW_COMMANDS.0 | Self::LOG.0);
 
     pub(crate) fn engine(interest: Interest) -> Self {
         Self(interest.bits())
@@ -196,6 +202,7 @@ impl Watchers {
         Self {
             wanted: AtomicU8::new(0),
             list: Mutex::default(),
+            logs: AtomicBool::new(false),
             queues: (0..workers).map(|_| Mutex::default()).collect(),
             queue_bytes,
             records: AtomicU64::new(0),
@@ -255,8 +262,17 @@ impl Watchers {
         self.recount(&list);
     }
 
+    /// Whether the log wants requests.
+    pub(crate) fn log_requests(&self, on: bool) {
+        let list = self.list();
+        self.logs.store(on, Relaxed);
+        self.recount(&list);
+    }
+
+    /// With the list locked.
     fn recount(&self, list: &[Arc<Watcher>]) {
-        self.wanted.store(list.iter().fold(0, |all, w| all | w.topics.0), Relaxed);
+        let log = if self.logs.load(Relaxed) { Topics::LOG.0 } else { 0 };
+        self.wanted.store(list.iter().fold(log, |all, w| all | w.topics.0), Relaxed);
     }
 
     fn wake(&self, say: impl FnOnce(&mut Thread)) {
@@ -318,7 +334,7 @@ impl Watchers {
         let mut busy = false;
         loop {
             let mut thread = self.thread();
-            while !thread.stop && self.wanted() == Topics::default() {
+            while !thread.stop && self.list().is_empty() {
                 thread = self.work.wait(thread).expect("nobody panics with it held");
             }
             if !thread.stop && !thread.hurry {

@@ -452,7 +452,7 @@ impl<'a> Worker<'a> {
         if !connection.is_stuck() {
             let out = &mut self.outputs[0];
             out.bytes.extend_from_slice(&watcher.take());
-            connection.send(out, counters);
+            connection.send_unlogged(out, counters);
         }
         self.settle(token);
     }

@@ -1,5 +1,6 @@
 //! What a store counts.
 
+use crate::item::{self, Item};
 use crate::segment::Queue;
 use crate::store::Store;
 
@@ -112,6 +113,27 @@ impl Store {
         }
         usage.segment_bytes -= usage.huge_bytes;
         usage
+    }
+
+    /// The second of the last use of the item in the oldest segment that has been unused longest; `None` without items.
+    /// Walks that segment; while there are open ones only, these.
+    pub fn oldest_use(&self) -> Option<u32> {
+        let alive = || self.log.iter().filter(|(_, segment)| segment.live_items > 0);
+        let first = alive().map(|(_, segment)| segment.sequence).min()?;
+        let mut oldest = u32::MAX;
+        for (index, segment) in alive().filter(|(_, segment)| segment.sequence == first) {
+            let mut at = 0;
+            while at < segment.filled
+                && let Some(location) = self.log.location(index, at)
+            {
+                let bytes = self.log.bytes(location);
+                if !item::is_dead(bytes) {
+                    oldest = oldest.min(Item::new(bytes, None).accessed());
+                }
+                at += item::allotted(bytes);
+            }
+        }
+        Some(oldest)
     }
 
     /// Bytes of the budget it holds: what counts when shards are compared.

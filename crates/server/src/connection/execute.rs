@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Context, Got, PREFETCH_MAX, ShardLock, Ticket};
-use cattlegrid_protocol::{Cause, Parsed, Refused, Request, parse_from, reply};
+use cattlegrid_protocol::{BINARY_MAGIC, Cause, Parsed, Refused, Request, parse_from, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::{Connection, Reason, Turn, held};
 use crate::auth::FAILURES_MAX;
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
-use crate::state::Shared;
+use crate::state::{Doing, Shared};
 use crate::watch::{self, Record, Topics, Watcher, What};
 
 /// A command about keys that waits for those parsed with it.
@@ -52,7 +52,21 @@ impl Connection {
             self.input = if shared.is_some() || used > 0 { input[used..].to_vec() } else { own };
         }
         self.note_upload(used == 0, turn);
+        self.info.set_doing(self.doing());
         self.publish(turn);
+    }
+
+    /// What it does between turns.
+    fn doing(&self) -> Doing {
+        if self.watcher.is_some() {
+            Doing::Watch
+        } else if self.swallow > 0 {
+            Doing::Swallow
+        } else if self.need > self.input.len() + 1 {
+            Doing::Block
+        } else {
+            Doing::Read
+        }
     }
 
     fn execute_all(&mut self, input: &[u8], turn: &mut Turn<'_>) -> usize {
@@ -90,7 +104,7 @@ impl Connection {
             }
             commands += 1;
             let rest = &input[used..];
-            if !self.authenticated {
+            if !self.authenticated && rest[0] != BINARY_MAGIC {
                 match self.authenticate(rest, turn) {
                     0 => break,
                     bytes => used += bytes,
@@ -135,6 +149,9 @@ impl Connection {
                     }
                 }
                 Parsed::Refused(refused) => {
+                    if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
+                        self.announce(&rest[..refused.used], turn);
+                    }
                     used += refused.used;
                     self.refused(&refused, turn);
                 }
@@ -154,9 +171,9 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Run {
         let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::RAW_COMMANDS) && self.answered == 0 {
+        if shared.watchers.wanted().has(Topics::REQUESTS) && self.answered == 0 {
             // They are told of each command before it is executed, and not under a shard's lock.
-            self.publish_raw(&input[..used], turn);
+            self.announce(&input[..used], turn);
         }
         let done = self.command(request, hash, used, &mut shared.engine.shard_lock(), turn);
         Run { used: if done { used } else { 0 }, commands: 1, paused: !done }
@@ -172,10 +189,10 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Run {
         let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::RAW_COMMANDS) {
+        if shared.watchers.wanted().has(Topics::REQUESTS) {
             // They are told of each command before it is executed, and not under a shard's lock.
             if self.answered == 0 {
-                self.publish_raw(&input[..first.used], turn);
+                self.announce(&input[..first.used], turn);
             }
             most = 1;
         }
@@ -253,9 +270,10 @@ impl Connection {
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {
         self.requests += 1;
         self.info.last_command.store(turn.now.second, Relaxed);
-        if turn.shared.watchers.wanted().has(Topics::RAW_COMMANDS) {
-            self.publish_raw(line, turn);
+        if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
+            self.announce(line, turn);
         }
+        self.info.set_doing(Doing::Execute);
         let Request::Admin(admin) = request else {
             return turn.out.bytes.extend_from_slice(reply::MN);
         };
@@ -278,6 +296,9 @@ impl Connection {
             Cause::Grammar => {}
             Cause::TooLarge => turn.counters.store_too_large.add(1),
             Cause::NoMemory => turn.counters.store_no_memory.add(1),
+            Cause::Binary { opcode, opaque } => {
+                reply::binary_unknown(&mut turn.out.bytes, opcode, opaque);
+            }
         }
         if let Some(key) = refused.invalidated() {
             let (shared, mut cx) = self.context(turn);
@@ -304,6 +325,10 @@ impl Connection {
             }
             return 0;
         };
+        if turn.shared.watchers.wanted().has(Topics::LOG) {
+            // What looks like a line may be a password that its client has cut wrongly.
+            crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");
+        }
         let mut words = rest[..end].trim_ascii_end().split(|b| *b == b' ').filter(|w| !w.is_empty());
         let is_set = words.next() == Some(b"set");
         let len = words.nth(3).and_then(|w| std::str::from_utf8(w).ok()?.parse::<usize>().ok());
@@ -394,9 +419,18 @@ impl Connection {
         }
     }
 
-    fn publish_raw(&self, line: &[u8], turn: &Turn<'_>) {
-        let end = line.iter().position(|b| *b == b'\n').unwrap_or(line.len());
-        let what = What::Command(line[..end].trim_ascii_end().into());
+    /// Tells watchers and the log of a request, of which nothing but the line is shown.
+    #[cold]
+    fn announce(&self, request: &[u8], turn: &Turn<'_>) {
+        let wanted = turn.shared.watchers.wanted();
+        let line = crate::wire_log::first_line(request);
+        if wanted.has(Topics::LOG) {
+            crate::wire_log::request(self.info.fd.as_raw_fd(), line);
+        }
+        if !wanted.has(Topics::RAW_COMMANDS) {
+            return;
+        }
+        let what = What::Command(line.into());
         let record = Record { time: crate::time::unix_now(), fd: self.info.fd.as_raw_fd(), what };
         turn.shared.record(turn.worker, record);
     }

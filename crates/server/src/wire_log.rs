@@ -1,0 +1,90 @@
+//! Requests and replies in the log, as `-vv` asks for: `<24 get k` and `>24 END`, by descriptor, as memcached has them.
+//!
+//! Of a request its line is shown, never its data block; of a value that its key is sent. So no line of the log holds data,
+//! nor a password: what comes before a login is not shown at all. The lines go through the log's queue, which never
+//! waits; what finds no room there is counted.
+
+use std::fmt::Write as _;
+
+use cattlegrid_engine::Output;
+
+use crate::log;
+
+/// Longest part of a line that is shown, in bytes.
+const SHOWN_MAX: usize = 512;
+
+/// The line at the beginning of a request, without its end.
+pub(crate) fn first_line(request: &[u8]) -> &[u8] {
+    let end = memchr::memchr(b'\n', request).unwrap_or(request.len());
+    request[..end].trim_ascii_end()
+}
+
+/// Logs a request's line.
+pub(crate) fn request(fd: i32, line: &[u8]) {
+    log::debug(format_args!("<{fd} {}", Shown(line)));
+}
+
+/// Logs what a connection is about to be sent.
+#[cold]
+pub(crate) fn replies(fd: i32, out: &Output) {
+    let mut huge = out.huge.iter().map(|(place, _)| *place).peekable();
+    let mut at = 0;
+    while at < out.bytes.len() {
+        let line = first_line(&out.bytes[at..]);
+        let len = memchr::memchr(b'\n', &out.bytes[at..]).map_or(out.bytes.len() - at, |end| end + 1);
+        at += len;
+        let mut words = line.split(|b| *b == b' ');
+        let value = match words.next() {
+            Some(b"VALUE") => {
+                log::debug(format_args!(">{fd} sending key {}", Shown(words.next().unwrap_or_default())));
+                words.nth(1)
+            }
+            Some(b"VA") => {
+                log::debug(format_args!(">{fd} {}", Shown(line)));
+                words.next()
+            }
+            _ => {
+                log::debug(format_args!(">{fd} {}", Shown(line)));
+                None
+            }
+        };
+        let Some(value) = value else { continue };
+        // A huge value is not among the bytes, only its line end.
+        let is_huge = huge.next_if_eq(&at).is_some();
+        let len = if is_huge { 0 } else { number(value) };
+        at = at.saturating_add(len).saturating_add(2);
+    }
+}
+
+fn number(word: &[u8]) -> usize {
+    std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// Bytes as text; what is not plain ASCII comes as `\xNN`.
+struct Shown<'a>(&'a [u8]);
+
+impl std::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for &byte in &self.0[..self.0.len().min(SHOWN_MAX)] {
+            match byte {
+                b' '..=b'~' => f.write_char(char::from(byte))?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        if self.0.len() > SHOWN_MAX { f.write_str("...") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_shown_plain_and_short() {
+        assert_eq!(first_line(b"set k 0 0 6\r\nsecret\r\n"), b"set k 0 0 6");
+        assert_eq!(first_line(b"\x80\x01"), b"\x80\x01");
+        assert_eq!(Shown(b"get a\tb\x80").to_string(), "get a\\x09b\\x80");
+        let long = Shown(&[b'k'; SHOWN_MAX + 1]).to_string();
+        assert_eq!(long.len(), SHOWN_MAX + 3);
+    }
+}
