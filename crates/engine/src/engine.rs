@@ -419,6 +419,11 @@ impl Engine {
         self.held() == 0 && self.leases() == 0 && self.shared.graph.is_empty()
     }
 
+    /// Bytes of values that were copied for requests that wait, and are not in their replies yet.
+    pub fn delivered_bytes(&self) -> usize {
+        self.shared.delivered.get()
+    }
+
     /// Leases there are, for tests and statistics.
     pub fn leases(&self) -> usize {
         (0..self.shards.len()).filter_map(|n| self.lock(n).herd.as_ref().map(|herd| herd.len())).sum()

@@ -364,14 +364,16 @@ impl Shard {
             return;
         }
         let delivered = (!write.negative).then(|| {
+            let (value, copied) = match &write.huge {
+                Some(huge) => (DeliveredValue::Huge(Arc::clone(huge)), 0),
+                None => (DeliveredValue::Inline(write.data.into()), write.data.len()),
+            };
             Arc::new(Delivered {
                 flags: write.flags,
                 cas: self.shown_cas(cas),
                 ttl: cx.now.left(expiry),
-                value: match &write.huge {
-                    Some(huge) => DeliveredValue::Huge(Arc::clone(huge)),
-                    None => DeliveredValue::Inline(write.data.into()),
-                },
+                value,
+                counted: self.shared.delivered.count(copied),
             })
         });
         for waiter in waiters {

@@ -4,6 +4,7 @@
 //! among the connection's replies, gives it the [`Wake`]s that come, and writes its reply when it is done.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cattlegrid_herd::{Caller, Record, Session};
 use cattlegrid_protocol::{Limits, Meta, Parsed, Request, parse, reply};
@@ -23,6 +24,36 @@ pub struct Delivered {
     pub ttl: Option<u64>,
     /// The value.
     pub value: DeliveredValue,
+    /// Its bytes among those of all values on their way.
+    pub(crate) counted: Counted,
+}
+
+/// Bytes of all values on their way.
+#[derive(Debug, Default)]
+pub(crate) struct DeliveredBytes(Arc<AtomicUsize>);
+
+/// Bytes of one of them, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    sum: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl DeliveredBytes {
+    pub(crate) fn count(&self, bytes: usize) -> Counted {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Counted { sum: Arc::clone(&self.0), bytes }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Its bytes.
@@ -179,6 +210,21 @@ impl Parked {
     /// Its time was up, and what is open comes as a wake.
     pub(crate) fn never_again(&mut self) {
         self.deadline_ms = u64::MAX;
+    }
+
+    /// Bytes kept for the reply: its own, and those of values that it shares with other requests.
+    pub fn kept_bytes(&self) -> (usize, usize) {
+        let value = |outcome: &Option<Outcome>| match outcome {
+            Some(Outcome::Value(value)) => value.counted.bytes,
+            _ => 0,
+        };
+        match &self.form {
+            Form::Get { parts, .. } => parts.iter().fold((0, 0), |(own, shared), part| match part {
+                Part::Done(done) => (own + done.bytes.capacity(), shared),
+                Part::Key { key, outcome, .. } => (own + key.len(), shared + value(outcome)),
+            }),
+            Form::Meta { line, outcome } => (line.len(), value(outcome)),
+        }
     }
 
     /// Nothing is waited for any more: write it.

@@ -9,6 +9,7 @@ use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
+use crate::park::DeliveredBytes;
 use crate::rules::{Captures, Rule, Rules};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, PoisonError};
 use crate::time::Now;
@@ -41,6 +42,8 @@ pub struct Shared {
     shards: OnceLock<usize>,
     /// Gets that are held.
     pub(crate) waiting: AtomicUsize,
+    /// Bytes of values copied for them that are not written yet.
+    pub(crate) delivered: DeliveredBytes,
     /// How many may be.
     pub(crate) waiting_max: AtomicUsize,
     /// When the next lease's time is up, in milliseconds; `u64::MAX`: no lease.
@@ -132,6 +135,7 @@ impl Shared {
             uncovered: AtomicU64::new(0),
             shards: OnceLock::new(),
             waiting: AtomicUsize::new(0),
+            delivered: DeliveredBytes::default(),
             waiting_max: AtomicUsize::new(0),
             timeout_ms: AtomicU64::new(u64::MAX),
             revoke: AtomicBool::new(false),

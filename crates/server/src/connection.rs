@@ -3,7 +3,8 @@
 //!
 //! A turn is receive, execute, send; the worker does each for a batch of connections at a time. Input is
 //! received into a buffer that all connections of a worker share; a connection owns a buffer only while a
-//! command has arrived in part. While replies wait for the client to read, nothing is received or executed.
+//! command has arrived in part. While replies wait for the client to read, nothing is received or executed; what they take is
+//! counted under a cap of all connections ([`crate::unsent`]).
 //!
 //! A request that is held keeps its place in `replies`. Later ones are executed meanwhile, up to a limit, and their
 //! replies wait behind it; a command that takes the connection over waits until nothing is held. Once the client
@@ -13,7 +14,7 @@
 //! * Replies leave in the order of their requests.
 //! * `input` is empty unless a command has arrived in part, or commands are left over for the next turn.
 
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
@@ -23,7 +24,6 @@ use cattlegrid_protocol::reply;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
-use rustls::ServerConnection;
 
 use crate::auth::Failures;
 use crate::dump::Dump;
@@ -31,11 +31,13 @@ use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
 use crate::reply_queue::ReplyQueue;
 use crate::state::{Caps, ConnectionInfo, Shared};
+use crate::tls::TlsSession;
 use crate::uploads::Upload;
 use crate::watch::Watcher;
 
 mod execute;
 mod held;
+mod unsent;
 mod upload;
 
 /// A connection. See the module's text.
@@ -54,6 +56,12 @@ pub(crate) struct Connection {
     answered: usize,
     requests: u64,
     outbox: Outbox,
+    /// What [`crate::unsent`] was told that it keeps.
+    unsent_bytes: usize,
+    /// When its client last took something of `outbox`, or `outbox` was last empty, in milliseconds.
+    taken_ms: u64,
+    /// Unsent output is scarce, and its client has not taken what was sent: it is not read.
+    waits_for_room: bool,
     /// The command at the front of `input`, if it is large and arrives in pieces.
     upload: Option<Upload>,
     authenticated: bool,
@@ -75,7 +83,7 @@ pub(crate) struct Connection {
     hung_up: bool,
     /// Its entry in the worker's deadlines.
     pub(crate) deadline_ms: Option<u64>,
-    tls: Option<Box<ServerConnection>>,
+    tls: Option<Box<TlsSession>>,
     pub(crate) watcher: Option<Arc<Watcher>>,
     pub(crate) dump: Option<Box<Dump>>,
     session: Session,
@@ -92,6 +100,8 @@ pub(crate) enum Reason {
     Error,
     /// It was silent for too long.
     Idle,
+    /// It did not take its replies, and there was no memory to wait.
+    Unread,
     /// The server leaves.
     Shutdown,
 }
@@ -101,7 +111,7 @@ impl Reason {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::End | Self::Quit => "normal",
-            Self::Error => "error",
+            Self::Error | Self::Unread => "error",
             Self::Idle => "idle_timeout",
             Self::Shutdown => "shutdown",
         }
@@ -121,6 +131,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) counters: &'a Counters,
     pub(crate) now: Now,
     pub(crate) interest: Interest,
+    /// Replies that the connection may have in this turn, in bytes.
+    pub(crate) output_bytes: usize,
     pub(crate) out: &'a mut Output,
     pub(crate) events: &'a mut Vec<(Ticket, Event)>,
     pub(crate) wakes: &'a mut Vec<Wake>,
@@ -136,8 +148,14 @@ impl<'a> Turn<'a> {
         wakes: &'a mut Vec<Wake>,
     ) -> Self {
         let counters = &shared.workers[worker].counters;
-        Self { shared, worker, counters, now, interest: shared.interest(), out, events, wakes }
+        let (interest, output_bytes) = (shared.interest(), output_bytes(shared));
+        Self { shared, worker, counters, now, interest, output_bytes, out, events, wakes }
     }
+}
+
+/// Replies that a connection may have in one turn, in bytes.
+pub(crate) fn output_bytes(shared: &Shared) -> usize {
+    if shared.is_output_scarce() { shared.caps.scarce_output_bytes } else { shared.caps.output_bytes }
 }
 
 /// What a receive came to.
@@ -166,7 +184,7 @@ impl Connection {
         shared: &Shared,
     ) -> Result<Self, rustls::Error> {
         let tls = match &shared.tls {
-            Some(tls) if info.listener.tls => Some(Box::new(tls.new_connection()?)),
+            Some(tls) if info.listener.tls => Some(Box::new(TlsSession::new(tls.new_connection()?))),
             _ => None,
         };
         let peer = shared.engine.shared().peers().join(info.peer_key);
@@ -181,6 +199,9 @@ impl Connection {
             answered: 0,
             requests: 0,
             outbox: Outbox::default(),
+            unsent_bytes: 0,
+            taken_ms: 0,
+            waits_for_room: false,
             upload: None,
             authenticated: shared.auth.is_none(),
             failures: Failures::default(),
@@ -205,12 +226,22 @@ impl Connection {
 
     /// There is work left that needs no receiving, and room for its replies.
     pub(crate) fn has_more(&self) -> bool {
-        self.outbox.is_empty() && (self.has_more || self.dump.is_some()) && !self.is_delayed()
+        !self.is_stuck()
+            && !self.waits_for_room
+            && (self.has_more || self.dump.is_some())
+            && !self.is_delayed()
     }
 
     /// Replies wait for the client to read.
+    #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| !tls.is_empty())
+    }
+
+    /// It is not read until its client has taken what was sent.
+    #[inline]
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.waits_for_room
     }
 
     /// A wrong login waits for its answer.
@@ -220,8 +251,8 @@ impl Connection {
     }
 
     /// Bytes of the buffers that it keeps between turns.
-    pub(crate) fn kept_bytes(&self) -> usize {
-        self.input.capacity() + self.outbox.kept_bytes()
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.input.capacity() + self.kept_bytes().0
     }
 
     /// Says why it is about to be closed, unless that would land amid a reply.
@@ -241,7 +272,7 @@ impl Connection {
 
     /// What to wait for.
     pub(crate) fn wish(&self) -> Wish {
-        if self.is_stuck() {
+        if self.is_stuck() || self.waits_for_room {
             Wish::Write
         } else if self.is_delayed() || self.is_held() && self.is_paused() && !self.has_more {
             // Only now: a turn that has work does not look at what the poller said, and this is said once.
@@ -253,7 +284,8 @@ impl Connection {
 
     /// Why it is to be closed now, if it is.
     pub(crate) fn closed(&self) -> Option<Reason> {
-        let has_work = !self.outbox.is_empty() || self.has_more() || self.is_held() || self.is_delayed();
+        let has_work =
+            self.is_stuck() || self.waits_for_room || self.has_more() || self.is_held() || self.is_delayed();
         if has_work { None } else { self.closing }
     }
 
@@ -264,7 +296,7 @@ impl Connection {
 
     /// Receives once. `room` is the shared buffer's free part.
     pub(crate) fn receive(&mut self, room: &mut [u8], caps: &Caps, counters: &Counters) -> Received {
-        if !self.outbox.is_empty() || self.is_delayed() {
+        if self.is_stuck() || self.is_delayed() {
             return Received::Nothing;
         }
         if self.has_more() {
@@ -336,43 +368,35 @@ impl Connection {
     ) -> rustix::io::Result<usize> {
         let (_, received) = recv(self.info.fd.as_fd(), &mut *room, RecvFlags::empty())?;
         let Some(mut tls) = self.tls.take() else { return Ok(received) };
-        let mut raw = &room[..received];
-        while !raw.is_empty() {
-            // A full buffer of plain text is emptied below, so this always takes something.
-            if !matches!(tls.read_tls(&mut raw), Ok(1..)) || tls.process_new_packets().is_err() {
-                count_tls_error(&tls, counters);
-                self.closing.get_or_insert(Reason::Error);
-                break;
+        let mut no_memory = false;
+        let decrypted = tls.receive(&room[..received], |plain| {
+            no_memory |= !self.make_room(plain.len(), caps);
+            if !no_memory {
+                self.input.extend_from_slice(plain);
             }
-            let mut plain = [0; 16 << 10];
-            while let Ok(n @ 1..) = tls.reader().read(&mut plain) {
-                if !self.make_room(n, caps) {
-                    // What is decrypted is nowhere else.
-                    self.closing = Some(Reason::Error);
-                    break;
-                }
-                self.input.extend_from_slice(&plain[..n]);
-            }
+        });
+        if no_memory {
+            // What is decrypted is nowhere else.
+            self.closing = Some(Reason::Error);
+        } else if decrypted.is_err() {
+            count_tls_error(&tls, counters);
+            self.closing.get_or_insert(Reason::Error);
         }
-        // Answers to a handshake, or an alert.
-        let mut wire = Vec::new();
-        while tls.wants_write() && matches!(tls.write_tls(&mut wire), Ok(1..)) {}
-        self.outbox.push(&wire);
         self.tls = Some(tls);
         Ok(received)
     }
 
     /// Sends the turn's replies, and what waited before them. What the socket does not take waits.
-    pub(crate) fn send(&mut self, out: &mut Output, counters: &Counters) {
+    pub(crate) fn send(&mut self, out: &mut Output, caps: &Caps, now_ms: u64, counters: &Counters) {
         if crate::log::enabled(crate::log::Level::Debug) && !out.is_empty() {
             crate::wire_log::replies(self.info.fd.as_raw_fd(), out);
         }
-        self.send_unlogged(out, counters);
+        self.send_unlogged(out, caps, now_ms, counters);
     }
 
     /// As [`Connection::send`], for lines that are no replies.
-    pub(crate) fn send_unlogged(&mut self, out: &mut Output, counters: &Counters) {
-        let sent = self.try_send(out);
+    pub(crate) fn send_unlogged(&mut self, out: &mut Output, caps: &Caps, now_ms: u64, counters: &Counters) {
+        let sent = self.try_send(out, caps);
         out.clear();
         match sent {
             Ok(sent) => {
@@ -380,32 +404,27 @@ impl Connection {
                 if let Some(dump) = &self.dump {
                     dump.note_sent(sent);
                 }
+                if sent > 0 || self.unsent_bytes == 0 {
+                    self.taken_ms = now_ms;
+                }
             }
             Err(_) => self.fail(),
         }
     }
 
-    fn try_send(&mut self, out: &mut Output) -> io::Result<usize> {
+    fn try_send(&mut self, out: &mut Output, caps: &Caps) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
-            if !out.is_empty() {
-                let mut plain = Outbox::default();
-                plain.push_output(out);
-                tls.set_buffer_limit(None);
-                plain.each(|bytes| tls.writer().write_all(bytes))?;
-                let mut wire = Vec::new();
-                while tls.wants_write() {
-                    tls.write_tls(&mut wire)?;
-                }
-                self.outbox.push(&wire);
-            }
-            return self.outbox.flush(self.info.fd.as_fd());
+            self.outbox.push_output(out);
+            return tls.send(self.info.fd.as_fd(), &mut self.outbox, caps.encrypted_bytes);
         }
         if self.outbox.is_empty() && out.huge.is_empty() {
             if out.bytes.is_empty() {
                 return Ok(0);
             }
             let sent = send_now(self.info.fd.as_fd(), &out.bytes)?;
-            self.outbox.push(&out.bytes[sent..]);
+            if sent < out.bytes.len() {
+                self.outbox.push_all(std::mem::take(&mut out.bytes), sent);
+            }
             return Ok(sent);
         }
         self.outbox.push_output(out);
@@ -415,6 +434,10 @@ impl Connection {
     /// The peer is gone: forget what it asked for and what it should get.
     fn fail(&mut self) {
         self.outbox = Outbox::default();
+        if let Some(tls) = &mut self.tls {
+            tls.forget();
+        }
+        self.waits_for_room = false;
         self.input = Vec::new();
         self.has_more = false;
         self.dump = None;
@@ -428,12 +451,7 @@ impl Connection {
     pub(crate) fn hang_up(&mut self, sink: &mut [u8]) {
         let fd = self.info.fd.as_fd();
         if let Some(tls) = &mut self.tls {
-            // Without this a client cannot tell the end from a connection that somebody cut.
-            tls.send_close_notify();
-            let mut wire = Vec::new();
-            while tls.wants_write() && matches!(tls.write_tls(&mut wire), Ok(1..)) {}
-            // One that does not take it is gone or does not read.
-            let _sent = send_now(fd, &wire);
+            tls.close(fd);
         }
         if shutdown(fd, Shutdown::Write).is_err() {
             return;
@@ -460,6 +478,7 @@ impl Connection {
         let shared = turn.shared;
         self.discard(shared);
         self.end_upload(shared);
+        shared.unsent.change(std::mem::take(&mut self.unsent_bytes), 0);
         if let Some(watcher) = self.watcher.take() {
             shared.watchers.remove(watcher.worker, watcher.token);
         }
@@ -467,7 +486,7 @@ impl Connection {
 }
 
 #[cold]
-fn count_tls_error(tls: &ServerConnection, counters: &Counters) {
+fn count_tls_error(tls: &TlsSession, counters: &Counters) {
     let count =
         if tls.is_handshaking() { &counters.ssl_handshake_errors } else { &counters.ssl_proto_errors };
     count.add(1);

@@ -9,7 +9,8 @@
 //!   reader could know of ([`book`]).
 //! * What stands in a line or a data block is never a command of its own: nothing is flushed, no more is deleted than was
 //!   asked for.
-//! * Uploads stay under their cap, are counted as they are, and are all gone at the end, as are held requests.
+//! * Uploads and unsent output stay under their caps, are counted as they are, and are all gone at the end, as are held
+//!   requests. No connection is closed for its unsent output without being counted.
 
 mod book;
 mod client;
@@ -53,12 +54,20 @@ pub struct Report {
     pub yields: u64,
     /// Gets that were held.
     pub held: u64,
+    /// Times that a client was not served because it had not taken its replies.
+    pub paused: u64,
+    /// Connections closed because their clients took nothing for long.
+    pub stalled: u64,
+    /// Connections closed because there was no room for their replies.
+    pub unread: u64,
 }
 
 /// Largest item, in bytes.
 const ITEM_MAX: usize = 64 << 10;
 /// Clients at once.
 const CLIENTS_MAX: usize = 10;
+/// Bytes of replies that clients have not taken, in all.
+const UNSENT_MAX: usize = 3 << 10;
 /// Client addresses.
 const PEERS: u64 = 3;
 /// Rounds in which everything must have been answered at the end.
@@ -70,6 +79,9 @@ fn caps() -> Caps {
         upload_bytes: 16 << 10,
         uploads_bytes: 100 << 10,
         output_bytes: 4 << 10,
+        scarce_output_bytes: 1 << 10,
+        encrypted_bytes: 4 << 10,
+        unsent_bytes: UNSENT_MAX,
         read_ahead_bytes: 8 << 10,
         receive_bytes: 24 << 10,
         receive_room_bytes: 1 << 10,
@@ -173,7 +185,7 @@ impl World<'_> {
     fn step(&mut self, choices: &mut Choices<'_>) {
         let what = choices.below(20);
         if self.clients.is_empty() || what == 0 && self.clients.len() < CLIENTS_MAX {
-            return self.connect(choices.below(PEERS));
+            return self.connect(choices.below(PEERS), choices.below(2) != 0);
         }
         let at = choices.below(self.clients.len() as u64) as usize;
         match what {
@@ -200,7 +212,8 @@ impl World<'_> {
             },
             _ => {
                 self.round();
-                self.clients.iter_mut().for_each(|client| client.read(&mut self.book));
+                let eager = self.clients.iter_mut().filter(|client| client.is_eager());
+                eager.for_each(|client| client.read(&mut self.book));
             }
         }
         self.clients.retain(|client| !client.is_over());
@@ -231,7 +244,7 @@ impl World<'_> {
         self.clients[at].flush(most, &mut self.book);
     }
 
-    fn connect(&mut self, peer: u64) {
+    fn connect(&mut self, peer: u64, eager: bool) {
         let (ours, theirs) = UnixStream::pair().expect("descriptors for a test");
         for end in [&ours, &theirs] {
             end.set_nonblocking(true).expect("a socket can be told");
@@ -252,7 +265,7 @@ impl World<'_> {
         });
         gauges.current.fetch_add(1, Relaxed);
         self.shared.workers[0].tell(Message::Serve(info));
-        self.clients.push(Client::new(ours));
+        self.clients.push(Client::new(ours, eager));
     }
 
     fn round(&mut self) {
@@ -262,6 +275,9 @@ impl World<'_> {
         );
         self.worker.verify();
         self.shared.uploads.verify();
+        let unsent = &self.shared.unsent;
+        assert!(unsent.bytes() <= UNSENT_MAX, "{} bytes unsent", unsent.bytes());
+        self.book.closed = unsent.stalled() + unsent.displaced();
     }
 
     /// Everything is sent and read; then all go.
@@ -300,7 +316,9 @@ impl World<'_> {
         assert_eq!(counters.cmd_flush.get(), 0, "nobody flushes");
         let deleted = counters.delete_hits.get() + counters.delete_misses.get();
         assert!(deleted <= self.book.deletes, "{deleted} of {} deletes", self.book.deletes);
-        let uploads = &shared.uploads;
+        let (uploads, unsent) = (&shared.uploads, &shared.unsent);
+        assert_eq!(unsent.bytes(), 0, "output of connections that are gone");
+        assert_eq!(shared.engine.delivered_bytes(), 0, "values for requests that are answered");
         let rules = shared.engine.shared().rules();
         let held = rules
             .as_ref()
@@ -313,6 +331,9 @@ impl World<'_> {
             no_memory: counters.store_no_memory.get(),
             yields: counters.conn_yields.get(),
             held,
+            paused: unsent.paused(),
+            stalled: unsent.stalled(),
+            unread: unsent.displaced(),
             ..self.report
         }
     }
@@ -366,12 +387,16 @@ mod tests {
             sum.no_memory += report.no_memory;
             sum.yields += report.yields;
             sum.held += report.held;
+            sum.paused += report.paused;
+            sum.stalled += report.stalled;
+            sum.unread += report.unread;
         }
         crate::log::notice(format_args!("{sum:?}"));
         if many {
             // Every cap was reached.
             assert!(sum.refused > 20 && sum.displaced > 20 && sum.lines_refused > 10, "{sum:?}");
             assert!(sum.no_memory > sum.refused && sum.yields > 100 && sum.held > 20, "{sum:?}");
+            assert!(sum.paused > 5 && sum.stalled > 1 && sum.unread > 5, "{sum:?}");
         }
     }
 }

@@ -25,6 +25,7 @@ mod stats;
 pub mod sys;
 pub mod time;
 pub mod tls;
+mod unsent;
 mod uploads;
 mod watch;
 mod wire_log;

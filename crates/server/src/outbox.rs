@@ -24,6 +24,8 @@ enum Piece {
     Huge(Arc<HugeValue>),
 }
 
+/// A buffer of this many bytes is kept as it is, a smaller one is copied.
+const TAKEN_OVER: usize = 128 << 10;
 /// Slices handed to the system in one call.
 const SLICES: usize = 64;
 
@@ -47,6 +49,18 @@ impl Outbox {
         }
     }
 
+    /// Adds bytes behind what waits, without the first `sent` of them if nothing waits. The memory of many is taken over.
+    pub(crate) fn push_all(&mut self, mut bytes: Vec<u8>, sent: usize) {
+        debug_assert!(sent == 0 || self.is_empty(), "only of the first piece some may be gone");
+        if bytes.len() < TAKEN_OVER {
+            self.push(&bytes[sent..]);
+        } else if sent < bytes.len() {
+            bytes.shrink_to_fit();
+            self.sent += sent;
+            self.pieces.push_back(Piece::Bytes(bytes));
+        }
+    }
+
     /// Adds replies behind what waits.
     pub(crate) fn push_output(&mut self, output: &mut Output) {
         let mut at = 0;
@@ -55,17 +69,30 @@ impl Outbox {
             self.pieces.push_back(Piece::Huge(huge));
             at = place;
         }
+        if at == 0 && output.bytes.len() >= TAKEN_OVER {
+            return self.push_all(std::mem::take(&mut output.bytes), 0);
+        }
         self.push(&output.bytes[at..]);
         output.bytes.clear();
     }
 
-    /// Hands every byte to `take`, in order.
-    pub(crate) fn each(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        for piece in &self.pieces {
-            match piece {
-                Piece::Bytes(bytes) => take(bytes)?,
-                Piece::Huge(huge) => huge.slices().try_for_each(&mut take)?,
-            }
+    /// Takes the first bytes off, `most` at most, and hands them to `to` in order.
+    pub(crate) fn take(
+        &mut self,
+        most: usize,
+        mut to: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut left = most;
+        while left > 0 && !self.pieces.is_empty() {
+            let len = {
+                let slices = self.slices();
+                let first: &[u8] = slices.first().map_or(&[], |slice| slice);
+                let part = &first[..first.len().min(left)];
+                to(part)?;
+                part.len()
+            };
+            left -= len;
+            self.advance(len);
         }
         Ok(())
     }

@@ -22,6 +22,8 @@ pub(crate) trait Waiting {
     fn hurry(&mut self, now_ms: u64);
     /// Its reply can be written.
     fn is_done(&self) -> bool;
+    /// Bytes kept for its reply: its own, and those of values that it shares with other requests.
+    fn kept_bytes(&self) -> (usize, usize);
     /// Writes its reply.
     fn write(self, out: &mut Output);
 }
@@ -43,9 +45,23 @@ impl Waiting for Parked {
         self.is_done()
     }
 
+    fn kept_bytes(&self) -> (usize, usize) {
+        self.kept_bytes()
+    }
+
     fn write(self, out: &mut Output) {
         self.write(out);
     }
+}
+
+/// Takes the replies out of a worker's buffer, which is large and stays with the worker unless they fill half of it.
+fn take_output(out: &mut Output) -> Output {
+    if out.bytes.len() >= out.bytes.capacity() / 2 {
+        return std::mem::take(out);
+    }
+    let taken = Output { bytes: out.bytes.as_slice().into(), huge: std::mem::take(&mut out.huge) };
+    out.bytes.clear();
+    taken
 }
 
 /// Replies that cannot leave yet. See the module's text.
@@ -123,12 +139,23 @@ impl<W: Waiting> ReplyQueue<W> {
         self.held().filter(|held| held.is_open()).map(|held| held.waiting.deadline_ms()).min()
     }
 
+    /// Bytes of memory that are kept, and those of values that requests here share with others.
+    pub(crate) fn kept_bytes(&self) -> (usize, usize) {
+        self.entries.iter().fold((0, 0), |(own, shared), entry| match entry {
+            Entry::Ready(ready) => (own + ready.bytes.capacity(), shared),
+            Entry::Held(held) => {
+                let (more, values) = held.waiting.kept_bytes();
+                (own + more, shared + values)
+            }
+        })
+    }
+
     /// Takes finished replies, which leave behind all that is here.
     pub(crate) fn push(&mut self, out: &mut Output, now_ms: u64) {
         if out.is_empty() {
             return;
         }
-        let out = std::mem::take(out);
+        let out = take_output(out);
         self.bytes += out.len();
         self.hurry_before(self.entries.len(), now_ms);
         match self.entries.back_mut() {

@@ -19,6 +19,7 @@ use crate::state::{Caps, Gauges, Shared, WorkerPart};
 use crate::sys::{self, PidFile, SysError};
 use crate::time::Clock;
 use crate::tls::{TlsAcceptor, TlsError};
+use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
 use crate::{control, log};
@@ -144,7 +145,8 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
 /// In a control group that has less memory than the server may take, the system ends it.
 fn warn_of_cgroup(settings: &Settings) {
-    let taken = (settings.memory_bytes + Caps::new(settings.item_bytes_max).uploads_bytes) as u64;
+    let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
+    let taken = (settings.memory_bytes + caps.uploads_bytes + caps.unsent_bytes) as u64;
     if let Some(most) = sys::cgroup_memory_max().filter(|most| *most < taken) {
         log::warning(format_args!(
             "the control group has {} MiB of memory (memory.max), and -m with what connections may take beside it is {} MiB: \
@@ -161,7 +163,7 @@ pub(crate) fn share(
     auth: Option<AuthFile>,
     tls: Option<TlsAcceptor>,
 ) -> Result<Arc<Shared>, ServeError> {
-    let caps = Caps::new(settings.item_bytes_max);
+    let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
     share_under(settings, auth, tls, Clock::new(), caps)
 }
 
@@ -214,6 +216,7 @@ pub(crate) fn share_under(
         uploads: Uploads::new(caps.uploads_bytes),
         shortage: Shortage::default(),
         dumps: Dumps::default(),
+        unsent: Unsent::new(caps.unsent_bytes),
         caps,
         connections: Mutex::default(),
         listeners: Mutex::default(),

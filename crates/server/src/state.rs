@@ -19,6 +19,7 @@ use crate::serve::ServeError;
 use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
+use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch::{Record, Watcher, Watchers};
 
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) shortage: Shortage,
     /// `lru_crawler metadump` and `mgdump`.
     pub(crate) dumps: Dumps,
+    /// Output that clients have not taken yet.
+    pub(crate) unsent: Unsent,
     /// Every open connection, by descriptor, for `stats conns`.
     pub(crate) connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
     /// Where the server listens.
@@ -79,6 +82,8 @@ pub(crate) enum Message {
     },
     /// The reader of the dump of a connection of yours takes nothing.
     EndDump(u64),
+    /// There is more unsent output than may be, and most of it may be yours.
+    MakeRoom,
     /// Finish what was received, send what waits, leave.
     Drain,
     /// Leave.
@@ -117,6 +122,12 @@ pub(crate) struct Caps {
     pub(crate) uploads_bytes: usize,
     /// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
     pub(crate) output_bytes: usize,
+    /// The same while unsent output is scarce; also what is kept then of what was executed behind a request that waits.
+    pub(crate) scarce_output_bytes: usize,
+    /// Most bytes of replies that are encrypted before the socket has taken what was encrypted before.
+    pub(crate) encrypted_bytes: usize,
+    /// Most bytes of all unsent output together.
+    pub(crate) unsent_bytes: usize,
     /// Bytes kept of what was executed behind a request that waits; no more is executed then.
     pub(crate) read_ahead_bytes: usize,
     /// Bytes of the buffer that a worker's connections share to receive into.
@@ -128,12 +139,15 @@ pub(crate) struct Caps {
 }
 
 impl Caps {
-    /// Those of a server whose items have `item_bytes_max` at most.
-    pub(crate) fn new(item_bytes_max: usize) -> Self {
+    /// Those of a server whose items have `item_bytes_max` at most, and its unsent output `unsent_bytes`.
+    pub(crate) fn new(item_bytes_max: usize, unsent_bytes: usize) -> Self {
         Self {
             upload_bytes: 64 << 10,
             uploads_bytes: (64 << 20).max(2 * item_bytes_max),
             output_bytes: 64 << 10,
+            scarce_output_bytes: 4 << 10,
+            encrypted_bytes: 64 << 10,
+            unsent_bytes,
             read_ahead_bytes: 256 << 10,
             receive_bytes: 256 << 10,
             receive_room_bytes: 16 << 10,
@@ -259,6 +273,12 @@ impl Shared {
             ms,
             unix_of_zero: i64::try_from(self.clock.unix_seconds_of_start()).unwrap_or(i64::MAX),
         }
+    }
+
+    /// Whether unsent output is near its cap.
+    #[inline]
+    pub(crate) fn is_output_scarce(&self) -> bool {
+        self.unsent.is_scarce(self.engine.delivered_bytes())
     }
 
     /// Which engine events somebody wants.

@@ -44,6 +44,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
             turn.shared.gauges.rejected.store(0, Relaxed);
             turn.shared.uploads.reset_stats();
             turn.shared.watchers.reset_stats();
+            turn.shared.unsent.reset_stats();
             turn.shared.detail.reset();
             return turn.out.bytes.extend_from_slice(reply::RESET);
         }
@@ -193,6 +194,10 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("auth_closed", turn.shared.gauges.auth_closed.load(Relaxed));
     lines.stat("memory_refused", turn.shared.shortage.refused.load(Relaxed));
     lines.stat("dumps_stalled", turn.shared.dumps.stalled.load(Relaxed));
+    lines.stat("unsent_bytes", turn.shared.unsent.bytes() + turn.shared.engine.delivered_bytes());
+    lines.stat("unsent_paused", turn.shared.unsent.paused());
+    lines.stat("unsent_stalled", turn.shared.unsent.stalled());
+    lines.stat("unsent_displaced", turn.shared.unsent.displaced());
     lines.stat("accept_errors", turn.shared.gauges.accept_errors.load(Relaxed));
     let log = crate::log::counts();
     lines.stat("log_lines_written", log.written);

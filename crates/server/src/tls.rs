@@ -18,6 +18,10 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite
 use crate::options::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
 use crate::sys::reason;
 
+mod session;
+
+pub(crate) use session::TlsSession;
+
 /// Sessions kept for resumption under `ssl_session_cache`.
 const SESSIONS_MAX: usize = 20 * 1024;
 

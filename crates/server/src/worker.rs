@@ -20,10 +20,11 @@ use arrayvec::ArrayVec;
 use cattlegrid_engine::{Event, Now, Output, Ticket, Wake};
 use cattlegrid_protocol::{Parsed, parse};
 
-use crate::connection::{Connection, Reason, Received, Turn};
+use crate::connection::{Connection, Reason, Received, Turn, output_bytes};
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::state::{ConnectionInfo, Message, Shared};
+use crate::unsent::stalled;
 use crate::watch::{Record, Topics, What};
 
 /// Runs a worker until it is told to leave.
@@ -56,6 +57,10 @@ pub(crate) struct Worker<'a> {
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
     deadlines: BTreeSet<(u64, u64)>,
     last_idle_check: u32,
+    /// Second of the last look for connections that do not take their replies.
+    last_unsent_check: u32,
+    /// A connection here keeps output that its client has not taken, or did when that was last looked at.
+    has_unsent: bool,
     /// When to leave at the latest.
     leaving: Option<Instant>,
 }
@@ -89,6 +94,8 @@ impl<'a> Worker<'a> {
             ready: Vec::new(),
             deadlines: BTreeSet::new(),
             last_idle_check: 0,
+            last_unsent_check: 0,
+            has_unsent: false,
             leaving: None,
         })
     }
@@ -127,6 +134,7 @@ impl<'a> Worker<'a> {
         self.handle_deadlines();
         self.check_idle();
         self.give_up_memory();
+        self.check_unsent();
         if !self.wakes.is_empty() {
             self.deliver();
         }
@@ -139,7 +147,9 @@ impl<'a> Worker<'a> {
     /// When a buffer is larger than its connection may have, or is not counted.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn verify(&self) {
-        self.connections.iter().flatten().for_each(|connection| connection.verify(self.shared));
+        let unsent: usize =
+            self.connections.iter().flatten().map(|connection| connection.verify(self.shared)).sum();
+        assert_eq!(self.shared.unsent.bytes(), unsent, "the only worker's");
     }
 
     /// For how long to wait at most.
@@ -147,7 +157,7 @@ impl<'a> Worker<'a> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
-        let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some();
+        let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some() || self.has_unsent;
         let tick = tick
             .then(|| if self.leaving.is_some() { Duration::from_millis(20) } else { Duration::from_secs(1) });
         let timeout = self.shared.engine.next_timeout_ms();
@@ -172,6 +182,7 @@ impl<'a> Worker<'a> {
         let counters = &shared.workers[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
         shared.shortage.look(now.ms);
+        let (scarce, output_bytes) = (shared.is_output_scarce(), output_bytes(shared));
         let mut received = [(Received::Nothing, 0); BATCH];
         let mut at = 0;
         let mut count = tokens.len();
@@ -181,6 +192,9 @@ impl<'a> Worker<'a> {
                 break;
             }
             let Some(connection) = at_token(connections, *token) else { continue };
+            if (scarce || connection.waits_for_room()) && !connection.may_be_read(shared) {
+                continue;
+            }
             received[i] = (connection.receive(&mut input[at..], &shared.caps, counters), at);
             if let (Received::Shared(n), _) = received[i] {
                 at = (at + n).next_multiple_of(64).min(input.len());
@@ -195,6 +209,7 @@ impl<'a> Worker<'a> {
                 counters,
                 now,
                 interest: shared.interest(),
+                output_bytes,
                 out: &mut outputs[i],
                 events,
                 wakes,
@@ -215,7 +230,7 @@ impl<'a> Worker<'a> {
         }
         for i in 0..count {
             if let Some(connection) = at_token(connections, tokens[i]) {
-                connection.send(&mut outputs[i], counters);
+                connection.send(&mut outputs[i], &shared.caps, now.ms, counters);
                 outputs[i].bytes.shrink_to(OUTPUT_KEPT);
             }
         }
@@ -232,7 +247,7 @@ impl<'a> Worker<'a> {
         if let Some(reason) = connection.closed() {
             return self.close(token, reason);
         }
-        if self.shared.shortage.is_short() && connection.kept_bytes() > 0 {
+        if self.shared.shortage.is_short() && connection.buffer_bytes() > 0 {
             return self.close_for_memory(token);
         }
         if connection.is_held() || connection.info.held.load(Relaxed) || connection.is_delayed() {
@@ -256,6 +271,12 @@ impl<'a> Worker<'a> {
         if connection.has_more() {
             self.again.push(token);
         }
+        if connection.has_unsent() {
+            self.has_unsent = true;
+            if connection.count_unsent(self.shared) {
+                self.make_room();
+            }
+        }
     }
 
     /// Lets a connection act outside of the turns that its socket brings about, and sends what comes of it.
@@ -264,7 +285,7 @@ impl<'a> Worker<'a> {
         let Some(connection) = at_token(connections, token) else { return };
         let mut turn = Turn::new(shared, *number, now, &mut outputs[0], events, wakes);
         act(connection, &mut turn);
-        connection.send(turn.out, turn.counters);
+        connection.send(turn.out, &turn.shared.caps, now.ms, turn.counters);
         turn.out.bytes.shrink_to(OUTPUT_KEPT);
         self.settle(token);
     }
@@ -328,6 +349,10 @@ impl<'a> Worker<'a> {
                 Message::Wakes(wakes) => self.wakes.extend(wakes),
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::EndDump(token) => self.end_dump(token),
+                Message::MakeRoom => {
+                    self.shared.unsent.others_asked();
+                    self.make_room();
+                }
                 Message::Drain => self.drain(),
                 Message::Stop => {
                     self.close_all();
@@ -355,8 +380,8 @@ impl<'a> Worker<'a> {
             return;
         }
         self.shared.shortage.look(self.now().ms);
-        let largest = self.connections.iter().flatten().max_by_key(|connection| connection.kept_bytes());
-        if let Some(token) = largest.filter(|connection| connection.kept_bytes() > 0).map(|c| c.token) {
+        let largest = self.connections.iter().flatten().max_by_key(|connection| connection.buffer_bytes());
+        if let Some(token) = largest.filter(|connection| connection.buffer_bytes() > 0).map(|c| c.token) {
             self.close_for_memory(token);
         }
     }
@@ -445,6 +470,7 @@ impl<'a> Worker<'a> {
     }
 
     fn send_lines(&mut self, token: u64) {
+        let now_ms = self.now().ms;
         let counters = &self.shared.workers[self.number].counters;
         let Some(connection) = at_token(&mut self.connections, token) else { return };
         let Some(watcher) = connection.watcher.clone() else { return };
@@ -452,7 +478,7 @@ impl<'a> Worker<'a> {
         if !connection.is_stuck() {
             let out = &mut self.outputs[0];
             out.bytes.extend_from_slice(&watcher.take());
-            connection.send_unlogged(out, counters);
+            connection.send_unlogged(out, &self.shared.caps, now_ms, counters);
         }
         self.settle(token);
     }
@@ -525,6 +551,50 @@ impl<'a> Worker<'a> {
         for token in idle {
             self.shared.gauges.idle_kicks.fetch_add(1, Relaxed);
             self.close(token, Reason::Idle);
+        }
+    }
+}
+
+impl Worker<'_> {
+    /// While there is more unsent output than may be: closes connections of this worker, as long as they have its share.
+    /// Then another worker's have more, and it is told.
+    #[cold]
+    fn make_room(&mut self) {
+        let (shared, workers) = (self.shared, &self.shared.workers);
+        while shared.unsent.is_over(shared.engine.delivered_bytes()) {
+            let keepers = self.connections.iter().flatten().filter_map(|connection| connection.keeper());
+            let Some(token) = shared.unsent.choose(keepers, workers.len()) else {
+                if shared.unsent.may_ask_others() {
+                    let others = workers.iter().enumerate().filter(|(number, _)| *number != self.number);
+                    others.for_each(|(_, worker)| worker.tell(Message::MakeRoom));
+                }
+                return;
+            };
+            shared.unsent.count_closed(false);
+            self.close(token, Reason::Unread);
+        }
+    }
+
+    /// Once a second while unsent output is scarce: closes connections whose clients take nothing, until it is not.
+    fn check_unsent(&mut self) {
+        if !self.has_unsent {
+            return;
+        }
+        let now = self.now();
+        if now.second == self.last_unsent_check {
+            return;
+        }
+        self.last_unsent_check = now.second;
+        self.has_unsent = self.connections.iter().flatten().any(|connection| connection.has_unsent());
+        if !self.shared.is_output_scarce() {
+            return;
+        }
+        for token in stalled(self.connections.iter().flatten().filter_map(|c| c.keeper()), now.ms) {
+            if !self.shared.is_output_scarce() {
+                break;
+            }
+            self.shared.unsent.count_closed(true);
+            self.close(token, Reason::Unread);
         }
     }
 }

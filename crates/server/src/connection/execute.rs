@@ -95,9 +95,7 @@ impl Connection {
                 self.replies.set_blocked(true);
                 break;
             }
-            if commands >= turn.shared.settings.requests_per_event
-                || turn.out.len() >= turn.shared.caps.output_bytes
-            {
+            if commands >= turn.shared.settings.requests_per_event || turn.out.len() >= turn.output_bytes {
                 turn.counters.conn_yields.add(1);
                 self.has_more = true;
                 break;
@@ -214,7 +212,7 @@ impl Connection {
         lock.prefetch(&hashes);
         let mut run = Run { used: 0, commands: 0, paused: false };
         for Ready { request, hash, used } in &ready {
-            if run.commands > 0 && turn.out.len() >= turn.shared.caps.output_bytes {
+            if run.commands > 0 && turn.out.len() >= turn.output_bytes {
                 break;
             }
             run.commands += 1;
@@ -243,7 +241,7 @@ impl Connection {
             self.requests += 1;
             self.info.last_command.store(turn.now.second, Relaxed);
         }
-        let (skip, most) = (self.answered, turn.shared.caps.output_bytes);
+        let (skip, most) = (self.answered, turn.output_bytes);
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
             match shared.engine.get(get, hash, skip, most, lock, &mut cx) {

@@ -47,9 +47,9 @@ impl Connection {
         }
     }
 
-    /// Checks the buffer, for tests.
+    /// Checks the buffer, for tests; the bytes that it keeps unsent.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn verify(&self, shared: &Shared) {
+    pub(crate) fn verify(&self, shared: &Shared) -> usize {
         let (bytes, caps) = (self.input.capacity(), &shared.caps);
         match &self.upload {
             Some(upload) => assert!(self.need > self.input.len() && upload.bytes() == bytes),
@@ -57,6 +57,7 @@ impl Connection {
             // A line that is being answered, or one receive.
             None => assert!(bytes <= 2 * caps.get_line_bytes.max(caps.receive_bytes), "{bytes}"),
         }
+        self.verify_unsent()
     }
 
     #[cold]

@@ -35,6 +35,10 @@ pub(super) struct Book {
     pub(super) commands: u64,
     /// Deletes sent.
     pub(super) deletes: u64,
+    /// Connections that the server says it has closed because their clients did not read.
+    pub(super) closed: u64,
+    /// Those that were seen to end so.
+    cut: u64,
     now: u64,
     pieces: BTreeMap<u64, Piece>,
 }
@@ -50,7 +54,13 @@ struct Piece {
 
 impl Book {
     pub(super) fn new(evictions: bool) -> Self {
-        Self { evictions, commands: 0, deletes: 0, now: 0, pieces: BTreeMap::new() }
+        Self { evictions, commands: 0, deletes: 0, closed: 0, cut: 0, now: 0, pieces: BTreeMap::new() }
+    }
+
+    /// A connection has ended in the middle: whether the server has said so.
+    pub(super) fn may_be_cut(&mut self) -> bool {
+        self.cut += 1;
+        self.cut <= self.closed
     }
 
     /// The next moment.

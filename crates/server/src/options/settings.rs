@@ -105,6 +105,9 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// `--drain`: how long SIGTERM waits at most for requests that are held. Default 5 s.
     pub drain: Duration,
+    /// `--unsent-memory`: bytes of replies that clients have not taken yet, all connections together. At least 1 MiB,
+    /// default 64 MiB.
+    pub unsent_bytes: usize,
 
     /// Settings of memcached that exist here in `stats settings` only: its name for them, and the value given
     /// or memcached's default.
@@ -237,6 +240,7 @@ impl Default for Settings {
             own: ServerDraft::default(),
             log_format: LogFormat::Text,
             drain: Duration::from_secs(5),
+            unsent_bytes: 64 << 20,
             tuning: TUNING.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
             notices: Vec::new(),
             port_given: false,

@@ -51,6 +51,7 @@ const EFFECTS: &[Effect] = &[
     ("--config", &["--config", EXAMPLE], |s| s.rule_file.is_some() && s.memory_bytes == 256 << 20),
     ("--log-format", &["--log-format", "json"], |s| s.log_format == LogFormat::Json),
     ("--drain", &["--drain", "250ms"], |s| s.drain == Duration::from_millis(250)),
+    ("--unsent-memory", &["--unsent-memory", "2m"], |s| s.unsent_bytes == 2 << 20),
     ("-o idle_timeout", &["-o", "idle_timeout=9"], |s| s.idle_timeout == Some(Duration::from_secs(9))),
     ("-o maxconns_fast", &["-o", "no_maxconns_fast,maxconns_fast"], |s| s.connections_max_fast),
     ("-o no_maxconns_fast", &["-o", "no_maxconns_fast"], |s| !s.connections_max_fast),

@@ -33,6 +33,10 @@ impl Waiting for Fake {
         self.open == 0
     }
 
+    fn kept_bytes(&self) -> (usize, usize) {
+        (0, 0)
+    }
+
     fn write(self, out: &mut Output) {
         out.bytes.extend_from_slice(format!("[{}]", self.request).as_bytes());
     }

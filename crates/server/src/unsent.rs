@@ -1,0 +1,216 @@
+//! Output that clients have not taken yet, and the memory that it may have.
+//!
+//! What a socket does not take at once is kept by its connection: replies, encrypted pieces of them, and replies that stand
+//! behind a request that waits. All connections of the server share one cap, `--unsent-memory`. Values for requests that
+//! wait are part of it; values in pages of their own are not, they are the store's. A connection with output that its socket
+//! did not take is not read in any case; when the sum reaches the high mark, three quarters of the cap, output is scarce:
+//!
+//! 1. A connection is read only while its socket has room, has shorter turns, and executes less behind a request that waits.
+//! 2. Connections whose clients have taken nothing for [`STALLED_MS`] are closed, those with most unsent bytes first, until
+//!    the sum is below the high mark.
+//!
+//! When the sum passes the cap all the same, the worker that notices it closes connections of its own until the sum is below:
+//! of the client address that has most unsent bytes among the worker's connections, the one with most. A worker whose
+//! connections have less than its share of the cap closes none and tells the others, one of which has more.
+//!
+//! Sans-io: time and identities are arguments. The sum is an atomic, changed when what a connection keeps has changed.
+//!
+//! # Invariants
+//! * The sum is what the connections have said last, and zero without connections.
+//! * A connection that has nothing unsent is never chosen.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use cattlegrid_herd::PeerKey;
+
+/// A client that has taken nothing for this long, in milliseconds, is stalled.
+pub(crate) const STALLED_MS: u64 = 10_000;
+
+/// Unsent output of the server. See the module's text.
+#[derive(Debug)]
+pub(crate) struct Unsent {
+    cap_bytes: usize,
+    bytes: AtomicUsize,
+    /// Workers were told that the cap is passed, and none has looked yet.
+    asked: AtomicBool,
+    paused: AtomicU64,
+    stalled: AtomicU64,
+    displaced: AtomicU64,
+}
+
+/// A connection that keeps output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keeper {
+    /// What its worker calls it.
+    pub(crate) token: u64,
+    /// The client.
+    pub(crate) peer: PeerKey,
+    /// What it keeps, values that it shares with others included.
+    pub(crate) bytes: usize,
+    /// Since when its client has taken nothing, in milliseconds; None: it is not the client that is waited for.
+    pub(crate) idle_since_ms: Option<u64>,
+}
+
+impl Unsent {
+    /// Nothing yet; `cap_bytes` for all connections together.
+    pub(crate) fn new(cap_bytes: usize) -> Self {
+        Self {
+            cap_bytes,
+            bytes: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
+            paused: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
+        }
+    }
+
+    /// A connection keeps `after` bytes, and has kept `before`.
+    pub(crate) fn change(&self, before: usize, after: usize) {
+        self.bytes.fetch_add(after.wrapping_sub(before), Relaxed);
+    }
+
+    /// Bytes that connections keep.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Whether connections are read only while their sockets have room. `values`: bytes of values for requests that wait.
+    #[inline]
+    pub(crate) fn is_scarce(&self, values: usize) -> bool {
+        self.bytes() + values >= self.cap_bytes - self.cap_bytes / 4
+    }
+
+    /// Whether the sum is above the cap.
+    #[inline]
+    pub(crate) fn is_over(&self, values: usize) -> bool {
+        self.bytes() + values > self.cap_bytes
+    }
+
+    /// The connection to close when the cap is passed, of the keepers of one of `workers` worker threads: of the address
+    /// with most bytes the one with most. None: together they have less than the worker's share.
+    pub(crate) fn choose(&self, keepers: impl Iterator<Item = Keeper>, workers: usize) -> Option<u64> {
+        let mut shares = BTreeMap::<PeerKey, (usize, Keeper)>::new();
+        let mut all = 0;
+        for keeper in keepers.filter(|keeper| keeper.bytes > 0) {
+            all += keeper.bytes;
+            let (sum, largest) = shares.entry(keeper.peer).or_insert((0, keeper));
+            *sum += keeper.bytes;
+            if keeper.bytes > largest.bytes {
+                *largest = keeper;
+            }
+        }
+        let most =
+            shares.into_values().max_by_key(|(sum, _)| *sum).filter(|_| all >= self.cap_bytes / workers);
+        most.map(|(_, largest)| largest.token)
+    }
+
+    /// Whether the other workers are to be told that the cap is passed.
+    pub(crate) fn may_ask_others(&self) -> bool {
+        !self.asked.swap(true, Relaxed)
+    }
+
+    /// A worker that was told looks now.
+    pub(crate) fn others_asked(&self) {
+        self.asked.store(false, Relaxed);
+    }
+
+    /// A connection was not read because its client had not taken what was sent.
+    pub(crate) fn count_paused(&self) {
+        self.paused.fetch_add(1, Relaxed);
+    }
+
+    /// A connection was closed: because its client took nothing (`stalled`), or because there was no room at all.
+    pub(crate) fn count_closed(&self, stalled: bool) {
+        let counter = if stalled { &self.stalled } else { &self.displaced };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Times that a connection was not read because its client had not taken what was sent.
+    pub(crate) fn paused(&self) -> u64 {
+        self.paused.load(Relaxed)
+    }
+
+    /// Connections closed because their clients had taken nothing for [`STALLED_MS`].
+    pub(crate) fn stalled(&self) -> u64 {
+        self.stalled.load(Relaxed)
+    }
+
+    /// Connections closed because the cap was passed.
+    pub(crate) fn displaced(&self) -> u64 {
+        self.displaced.load(Relaxed)
+    }
+
+    /// Sets the counters to zero.
+    pub(crate) fn reset_stats(&self) {
+        for counter in [&self.paused, &self.stalled, &self.displaced] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// The connections whose clients have taken nothing for [`STALLED_MS`], those with most bytes first.
+pub(crate) fn stalled(keepers: impl Iterator<Item = Keeper>, now_ms: u64) -> Vec<u64> {
+    let is_stalled = |since: u64| now_ms.saturating_sub(since) >= STALLED_MS;
+    let mut stalled: Vec<Keeper> =
+        keepers.filter(|keeper| keeper.bytes > 0 && keeper.idle_since_ms.is_some_and(is_stalled)).collect();
+    stalled.sort_by_key(|keeper| std::cmp::Reverse(keeper.bytes));
+    stalled.into_iter().map(|keeper| keeper.token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper(token: u64, peer: i32, bytes: usize, idle_since_ms: impl Into<Option<u64>>) -> Keeper {
+        Keeper { token, peer: PeerKey::Process(peer), bytes, idle_since_ms: idle_since_ms.into() }
+    }
+
+    #[test]
+    fn scarce_from_three_quarters_and_over_above_all() {
+        let unsent = Unsent::new(1000);
+        let edges = |unsent: &Unsent, values| (unsent.is_scarce(values), unsent.is_over(values));
+        unsent.change(0, 749);
+        assert_eq!(edges(&unsent, 0), (false, false));
+        assert_eq!(edges(&unsent, 1), (true, false), "values for requests that wait count");
+        unsent.change(749, 1000);
+        assert_eq!(edges(&unsent, 0), (true, false));
+        assert_eq!(edges(&unsent, 1), (true, true));
+        unsent.change(1000, 0);
+        assert_eq!((unsent.bytes(), edges(&unsent, 0)), (0, (false, false)));
+    }
+
+    #[test]
+    fn the_address_with_most_gives_its_largest() {
+        let all = [keeper(1, 1, 50, 0), keeper(2, 2, 30, 0), keeper(3, 2, 40, 0), keeper(4, 3, 0, 0)];
+        let choose =
+            |cap, count: usize, workers| Unsent::new(cap).choose(all.into_iter().take(count), workers);
+        assert_eq!(choose(100, 4, 1), Some(3), "50 of one address, 70 of the other");
+        assert_eq!(choose(60, 2, 1), Some(1));
+        assert_eq!(choose(121, 4, 1), None, "others have the rest");
+        assert_eq!(choose(240, 4, 2), Some(3));
+        assert_eq!(choose(242, 4, 2), None, "less than the share of one of two workers");
+    }
+
+    #[test]
+    fn others_are_told_once_until_one_looks() {
+        let unsent = Unsent::new(1);
+        assert!(unsent.may_ask_others() && !unsent.may_ask_others());
+        unsent.others_asked();
+        assert!(unsent.may_ask_others());
+    }
+
+    #[test]
+    fn stalled_for_ten_seconds_largest_first() {
+        let all = [
+            keeper(1, 1, 10, 5_000),
+            keeper(2, 1, 20, 5_000),
+            keeper(3, 1, 90, 5_001),
+            keeper(4, 1, 90, None),
+            keeper(5, 1, 0, 0),
+        ];
+        assert!(stalled(all.into_iter(), 14_999).is_empty());
+        assert_eq!(stalled(all.into_iter(), 15_000), [2, 1]);
+        assert_eq!(stalled(all.into_iter(), 15_001), [3, 2, 1]);
+    }
+}
