@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Ticket, Wake,
+    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -143,7 +143,7 @@ impl Load {
                     wakes: &mut self.wakes,
                 };
                 if let Request::Get(get) = request {
-                    let got = self.engine.get(get, *hash, 0, usize::MAX, &mut lock, &mut cx);
+                    let got = self.engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx);
                     debug_assert!(matches!(got, Got::Done), "nothing waits without rules");
                 } else {
                     let parked = self.engine.execute(request, *hash, &mut lock, &mut cx);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Get, Request};
+use cattlegrid_protocol::{Get, Keys, Request};
 use cattlegrid_store::{
     HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
 };
@@ -61,14 +61,30 @@ pub struct Engine {
     allows_flush: bool,
 }
 
+/// How much of a `get` is executed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Keys before these are answered already, and what was written of it may be sent.
+    pub begun: bool,
+    /// Until the output has this many bytes or more.
+    pub bytes: usize,
+    /// At most so many keys, above 0.
+    pub keys: usize,
+}
+
+impl Piece {
+    /// All of it.
+    pub const ALL: Self = Self { begun: false, bytes: usize::MAX, keys: usize::MAX };
+}
+
 /// What became of a `get`.
 #[derive(Debug)]
 #[must_use]
-pub enum Got {
+pub enum Got<'k> {
     /// Answered; `END` is written.
     Done,
-    /// So many keys are answered, and there are more to come.
-    More(usize),
+    /// These keys, one at least, are still to be answered.
+    More(Keys<'k>),
     /// It waits; nothing is written.
     Parked(Box<Parked>),
 }
@@ -203,37 +219,36 @@ impl Engine {
         }
     }
 
-    /// Executes a `get` whose first key has the hash `first`, passing over the first `skip` keys, until `cx.out`
-    /// holds `most` bytes or more.
+    /// Executes a piece of a `get` whose first key has the hash `first`. To go on: the same with the keys that are left.
     ///
-    /// The pause keeps a request for many large values from filling memory while its client reads slowly.
-    pub fn get(
+    /// The pause keeps a request for many large values from filling memory while its client reads slowly, and one for many
+    /// keys from keeping other clients waiting.
+    pub fn get<'k>(
         &self,
-        get: &Get<'_>,
+        get: &Get<'k>,
         first: u64,
-        skip: usize,
-        most: usize,
+        piece: Piece,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Got {
+    ) -> Got<'k> {
         let mut keys = get.keys.clone().flatten();
         let one = keys.next().filter(|_| keys.clone().next().is_none());
         let mut pending = Pending::new(cx);
-        let answered = match one {
-            Some(key) if skip == 0 && cx.out.len() < most => {
+        let left = match one {
+            Some(key) if cx.out.len() < piece.bytes => {
                 let answer = lock.shard(first).get(key, first, get.cas, get.touch, cx);
                 if answer != Answer::Hit {
                     pending.note(key, first, answer, cx);
                 }
                 None
             }
-            _ => self.get_many(get, skip, most, lock, &mut pending, cx),
+            _ => self.get_many(get, piece, lock, &mut pending, cx),
         };
         if pending.is_special() {
-            return self.finish_get(get, &pending, skip, answered, lock, cx);
+            return self.finish_get(get, &pending, piece.begun, left, lock, cx);
         }
-        if let Some(answered) = answered {
-            return Got::More(answered);
+        if let Some(left) = left {
+            return Got::More(left);
         }
         cx.out.bytes.extend_from_slice(cattlegrid_protocol::reply::END);
         Got::Done
@@ -242,17 +257,13 @@ impl Engine {
     fn get_many<'k>(
         &self,
         get: &Get<'k>,
-        skip: usize,
-        most: usize,
+        piece: Piece,
         lock: &mut ShardLock<'_>,
         pending: &mut Pending<'k>,
         cx: &mut Context<'_>,
-    ) -> Option<usize> {
+    ) -> Option<Keys<'k>> {
         let mut keys = get.keys.clone().flatten();
-        let mut answered = 0;
-        while answered < skip && keys.next().is_some() {
-            answered += 1;
-        }
+        let mut room = piece.keys;
         let mut batch: [&[u8]; PREFETCH_MAX] = [&[]; PREFETCH_MAX];
         let mut hashes = [0; PREFETCH_MAX];
         loop {
@@ -264,14 +275,15 @@ impl Engine {
             }
             lock.prefetch(&hashes[..count]);
             for (key, hash) in batch.iter().copied().zip(hashes).take(count) {
-                if cx.out.len() >= most {
-                    return Some(answered);
+                if cx.out.len() >= piece.bytes || room == 0 {
+                    let all = get.keys.rest();
+                    return Some(Keys::of_rest(&all[key.as_ptr().addr() - all.as_ptr().addr()..]));
                 }
+                room -= 1;
                 let answer = lock.shard(hash).get(key, hash, get.cas, get.touch, cx);
                 if answer != Answer::Hit {
                     pending.note(key, hash, answer, cx);
                 }
-                answered += 1;
             }
             if count < PREFETCH_MAX {
                 return None;

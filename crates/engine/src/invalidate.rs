@@ -1,7 +1,7 @@
 //! Invalidation by name: tags, cascades, flushes, and the control keys that any client can type.
 
 use cattlegrid_herd::Kind as LeaseKind;
-use cattlegrid_protocol::{Meta, Request, reply};
+use cattlegrid_protocol::{Keys, Meta, Request, reply};
 use cattlegrid_store::{Attributes, Lookup, Marks, TAGS_MAX};
 use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
 use serde_json::{Value as Json, json};
@@ -232,7 +232,13 @@ impl Engine {
 
     /// A `get` with control keys among its keys: answers them at their places; other keys as they were found.
     #[cold]
-    pub(crate) fn answer_control(&self, pending: &Pending<'_>, cas: bool, cx: &mut Context<'_>) -> Got {
+    pub(crate) fn answer_control<'k>(
+        &self,
+        pending: &Pending<'_>,
+        left: Option<Keys<'k>>,
+        cas: bool,
+        cx: &mut Context<'_>,
+    ) -> Got<'k> {
         cx.counters.get_hits.add(pending.control.len() as u64);
         let mut cuts = Vec::with_capacity(pending.control.len() + 1);
         for (_, at) in pending.control.iter().rev() {
@@ -261,6 +267,9 @@ impl Engine {
         }
         if let Some(cut) = cuts.pop() {
             cx.out.append(cut);
+        }
+        if let Some(left) = left {
+            return Got::More(left);
         }
         cx.out.bytes.extend_from_slice(reply::END);
         Got::Done

@@ -26,7 +26,7 @@ mod waiting;
 
 pub use ask::KeyState;
 pub use counters::{Counter, Counters};
-pub use engine::{Cursor, Engine, EngineConfig, Got};
+pub use engine::{Cursor, Engine, EngineConfig, Got, Piece};
 pub use event::{Event, EventKind, Interest, Looker};
 pub use invalidate::ROLLING_FLUSH_MAX_S;
 pub use output::Output;

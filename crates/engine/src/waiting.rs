@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk, Withheld};
-use cattlegrid_protocol::{Get, reply};
+use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
 use crate::ask::{Answer, Held, done_part};
@@ -158,22 +158,22 @@ impl Engine {
 
     /// The rest of a `get` with keys that others compute: waits for them if this one has nothing to compute itself.
     #[cold]
-    pub(crate) fn finish_get(
+    pub(crate) fn finish_get<'k>(
         &self,
-        get: &Get<'_>,
+        get: &Get<'k>,
         pending: &Pending<'_>,
-        skip: usize,
-        answered: Option<usize>,
+        begun: bool,
+        left: Option<Keys<'k>>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Got {
+    ) -> Got<'k> {
         if !pending.control.is_empty() {
             // Whoever gives orders does not wait.
             Self::answer_leased(get, pending, lock, cx);
             lock.release();
-            return self.answer_control(pending, get.cas, cx);
+            return self.answer_control(pending, left, get.cas, cx);
         }
-        if !pending.busy.is_empty() && skip == 0 {
+        if !pending.busy.is_empty() && !begun {
             let _dropped = cx.out.split_off(pending.from);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             for leased in &pending.leased {
@@ -186,14 +186,14 @@ impl Engine {
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.trial);
-        let sent = answered.is_some() || skip > 0;
+        let sent = left.is_some() || begun;
         // What is there already is withheld meanwhile, and must be known if the connection ends.
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
         if pending.computes || !pending.busy.is_empty() || sent || too_many || many_on_trial {
             Self::answer_leased(get, pending, lock, cx);
-            if let Some(answered) = answered {
-                return Got::More(answered);
+            if let Some(left) = left {
+                return Got::More(left);
             }
             cx.out.bytes.extend_from_slice(reply::END);
             return Got::Done;
@@ -213,13 +213,13 @@ impl Engine {
         }
     }
 
-    fn park_get(
+    fn park_get<'k>(
         &self,
-        get: &Get<'_>,
+        get: &Get<'k>,
         pending: &Pending<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Got {
+    ) -> Got<'k> {
         let many = get.keys.clone().flatten().nth(1).is_some();
         let hold_of = |key: &LeasedKey<'_>| if many { key.hold_many_ms } else { key.hold_ms };
         let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);

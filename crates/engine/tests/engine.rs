@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Event, Got, Interest, Now, Output, PREFETCH_MAX, Ticket, Wake,
+    Context, Counters, Engine, EngineConfig, Event, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Ticket,
+    Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -19,6 +20,7 @@ struct Client {
     interest: Interest,
     /// Most bytes of replies before a `get` pauses.
     most: usize,
+    most_keys: usize,
     pauses: usize,
     session: Session,
     wakes: Vec<Wake>,
@@ -56,6 +58,7 @@ impl Client {
             events: Vec::new(),
             interest: Interest::none(),
             most: usize::MAX,
+            most_keys: usize::MAX,
             pauses: 0,
         }
     }
@@ -77,8 +80,13 @@ impl Client {
         for part in batch.chunks(PREFETCH_MAX) {
             lock.prefetch(&part.iter().map(|(hash, _)| *hash).collect::<Vec<_>>());
             for (hash, request) in part {
-                let mut skip = Some(0);
-                while let Some(answered) = skip.take() {
+                let mut rest = match request {
+                    Request::Get(get) => Some(get.clone()),
+                    _ => None,
+                };
+                let (mut begun, mut more) = (false, true);
+                while more {
+                    more = false;
                     let mut out = Output::default();
                     let mut cx = Context {
                         now: self.now,
@@ -90,16 +98,21 @@ impl Client {
                         session: &mut self.session,
                         wakes: &mut self.wakes,
                     };
-                    if let Request::Get(get) = request {
-                        match self.engine.get(get, *hash, answered, self.most, &mut lock, &mut cx) {
+                    if let Some(get) = &mut rest {
+                        let piece = Piece { begun, bytes: self.most, keys: self.most_keys };
+                        let hash = self.engine.hash(&Request::Get(get.clone())).unwrap_or(*hash);
+                        match self.engine.get(get, hash, piece, &mut lock, &mut cx) {
                             Got::Done => {}
-                            Got::More(answered) => skip = Some(answered),
+                            Got::More(left) => {
+                                *get = get.with_keys(left);
+                                (begun, more) = (true, true);
+                            }
                             Got::Parked(_) => panic!("nothing is held without rules"),
                         }
                     } else {
                         assert!(self.engine.execute(request, *hash, &mut lock, &mut cx).is_none());
                     }
-                    self.pauses += usize::from(skip.is_some());
+                    self.pauses += usize::from(more);
                     append(&out, &mut replies);
                 }
             }
@@ -432,8 +445,22 @@ fn a_long_multi_get_pauses_and_goes_on_where_it_was() {
     expected.extend_from_slice(b"END\r\n");
     line += "\r\n";
     c.most = 64 << 10;
-    assert!(c.ask(line) == expected);
+    assert!(c.ask(line.clone()) == expected);
     assert!(c.pauses > 100, "{}", c.pauses);
+    for keys in [7, 33, 2_000] {
+        (c.most, c.most_keys, c.pauses) = (usize::MAX, keys, 0);
+        assert!(c.ask(line.clone()) == expected);
+        assert_eq!(c.pauses, 1_999 / keys, "pieces of {keys} keys");
+    }
+}
+
+#[test]
+fn a_multi_get_that_finds_nothing_pauses_too() {
+    let mut c = Client::new(8 * MIB, true);
+    c.most_keys = 100;
+    let line = format!("gets{}{}\r\n", " absent".repeat(1_000), " ".repeat(500));
+    assert!(c.ask(line) == b"END\r\n");
+    assert_eq!((c.pauses, c.counters.get_misses.get()), (9, 1_000));
 }
 
 #[test]

@@ -207,6 +207,14 @@ pub struct MetaFlags {
     pub mode: u8,
 }
 
+impl Get<'_> {
+    /// The same command, of which these keys are left.
+    #[must_use]
+    pub fn with_keys<'k>(&self, keys: Keys<'k>) -> Get<'k> {
+        Get { keys, cas: self.cas, touch: self.touch }
+    }
+}
+
 impl MetaFlags {
     /// Whether the letter was sent.
     #[inline]

@@ -124,9 +124,10 @@ pub(crate) fn delete<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
 
 #[inline]
 fn keys_of<'a>(line: Line<'a>, rest: &'a [u8], cas: bool, touch: Option<i64>) -> Parsed<'a> {
-    let first = rest.iter().position(|&b| b != b' ');
-    let Some(first) = first else { return line.refuse(error::BAD_FORMAT) };
-    let keys = Keys { rest: &rest[first..] };
+    let keys = Keys { rest: words::trim(rest) };
+    if keys.rest.is_empty() {
+        return line.refuse(error::BAD_FORMAT);
+    }
     // A short line has no long key. memcached answers the error alone, none of the keys before it.
     if keys.rest.len() > KEY_MAX && keys.clone().any(|key| key.is_err()) {
         return line.refuse(error::BAD_FORMAT);

@@ -4,6 +4,30 @@
 
 use crate::command::{FlagTokens, KEY_MAX, KeyTooLong, Keys, Words};
 
+/// `line` without the blanks at its front.
+#[inline]
+pub(crate) fn trim(line: &[u8]) -> &[u8] {
+    match line {
+        [b' ', b' ', ..] => trim_many(line),
+        [b' ', tail @ ..] => tail,
+        _ => line,
+    }
+}
+
+/// The same for many blanks: a line may have a million.
+#[cold]
+fn trim_many(mut line: &[u8]) -> &[u8] {
+    while let Some((blanks, tail)) = line.split_first_chunk::<32>()
+        && *blanks == [b' '; 32]
+    {
+        line = tail;
+    }
+    while let [b' ', tail @ ..] = line {
+        line = tail;
+    }
+    line
+}
+
 /// Takes the next word off `rest`; empty when there is none.
 #[inline]
 pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
@@ -20,10 +44,7 @@ pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
 /// As [`take`], for a word that is probably long.
 #[inline]
 pub(crate) fn take_key<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
-    let mut line = *rest;
-    while let [b' ', tail @ ..] = line {
-        line = tail;
-    }
+    let line = trim(rest);
     let end = memchr::memchr(b' ', line).unwrap_or(line.len());
     let (word, tail) = line.split_at(end);
     *rest = tail;
@@ -41,6 +62,18 @@ pub(crate) fn last(line: &[u8]) -> &[u8] {
 #[inline]
 pub(crate) fn noreply(line: &[u8]) -> bool {
     !line.is_empty() && last(line) == b"noreply"
+}
+
+impl<'a> Keys<'a> {
+    /// The keys of a part of a line that was parsed before: what [`Keys::rest`] was. A key that is too long ends them.
+    pub fn of_rest(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    /// The part of the line from which the next keys come, up to its end.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
 }
 
 impl<'a> Iterator for Keys<'a> {
@@ -105,6 +138,18 @@ mod tests {
         let keys: Vec<_> = Keys { rest: &line }.collect();
         assert_eq!(keys, [Ok(&b"a"[..]), Err(KeyTooLong)]);
         assert_eq!(Keys { rest: &[b'k'; 250] }.next(), Some(Ok(&[b'k'; 250][..])));
+    }
+
+    #[test]
+    fn blanks_of_any_number() {
+        for blanks in (0..100).chain([1 << 20]) {
+            let line =
+                [&vec![b' '; blanks][..], b"a", &vec![b' '; blanks + 1], b"b", &vec![b' '; blanks]].concat();
+            let mut keys = Keys { rest: &line };
+            assert_eq!(keys.next(), Some(Ok(&b"a"[..])), "{blanks}");
+            let rest = Keys::of_rest(keys.rest());
+            assert_eq!(rest.collect::<Vec<_>>(), [Ok(&b"b"[..])], "{blanks}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;
 use crate::uploads::Upload;
 use crate::watch::Watcher;
+use execute::Unfinished;
 
 mod execute;
 mod held;
@@ -41,19 +42,22 @@ mod unsent;
 mod upload;
 
 /// A connection. See the module's text.
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(crate) struct Connection {
     pub(crate) info: Arc<ConnectionInfo>,
     /// What the poller calls it.
     pub(crate) token: u64,
     input: Vec<u8>,
+    /// Bytes at the front of `input` that are done with.
+    used: usize,
     /// Bytes of `input` in which no end of line was found.
     scanned: usize,
     /// Bytes that `input` must have before a whole command can be in it.
     need: usize,
     /// Bytes to come that belong to a refused command.
     swallow: u64,
-    /// Keys of the command at the front of `input` that are answered already.
-    answered: usize,
+    /// The command at the front of `input`, if a part of it is answered.
+    unfinished: Option<Unfinished>,
     requests: u64,
     outbox: Outbox,
     /// What [`crate::unsent`] was told that it keeps.
@@ -73,6 +77,8 @@ pub(crate) struct Connection {
     read_ahead_bytes: usize,
     /// There is more to do without receiving.
     has_more: bool,
+    /// It waits for its turn, and what the poller says of it is known.
+    pub(crate) queued: bool,
     /// Close when everything is sent.
     closing: Option<Reason>,
     /// What the poller waits for.
@@ -133,6 +139,10 @@ pub(crate) struct Turn<'a> {
     pub(crate) interest: Interest,
     /// Replies that the connection may have in this turn, in bytes.
     pub(crate) output_bytes: usize,
+    /// The worker's count of gets when the turn began.
+    pub(crate) gets: u64,
+    /// Commands of the turn.
+    pub(crate) commands: usize,
     pub(crate) out: &'a mut Output,
     pub(crate) events: &'a mut Vec<(Ticket, Event)>,
     pub(crate) wakes: &'a mut Vec<Wake>,
@@ -149,7 +159,23 @@ impl<'a> Turn<'a> {
     ) -> Self {
         let counters = &shared.workers[worker].counters;
         let (interest, output_bytes) = (shared.interest(), output_bytes(shared));
-        Self { shared, worker, counters, now, interest, output_bytes, out, events, wakes }
+        let gets = counters.cmd_get.get();
+        Self { shared, worker, counters, now, interest, output_bytes, gets, commands: 0, out, events, wakes }
+    }
+
+    /// The connection has had its share of output, or of keys.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.out.len() >= self.output_bytes || self.keys() >= self.shared.caps.turn_keys
+    }
+
+    /// Commands of the turn, or keys of gets if those are more.
+    pub(crate) fn work(&self) -> usize {
+        self.commands.max(self.keys())
+    }
+
+    fn keys(&self) -> usize {
+        self.counters.cmd_get.get().wrapping_sub(self.gets) as usize
     }
 }
 
@@ -193,10 +219,11 @@ impl Connection {
             info,
             token,
             input: Vec::new(),
+            used: 0,
             scanned: 0,
             need: 0,
             swallow: 0,
-            answered: 0,
+            unfinished: None,
             requests: 0,
             outbox: Outbox::default(),
             unsent_bytes: 0,
@@ -206,6 +233,7 @@ impl Connection {
             authenticated: shared.auth.is_none(),
             failures: Failures::default(),
             has_more: false,
+            queued: false,
             read_ahead: shared.settings.protection.read_ahead as u64,
             read_ahead_bytes: shared.caps.read_ahead_bytes,
             closing: None,
@@ -277,6 +305,9 @@ impl Connection {
         } else if self.is_delayed() || self.is_held() && self.is_paused() && !self.has_more {
             // Only now: a turn that has work does not look at what the poller said, and this is said once.
             Wish::HangUp
+        } else if self.polled == Wish::Nothing && self.has_more() {
+            // Until it has no work left.
+            Wish::Nothing
         } else {
             Wish::Read
         }
@@ -312,6 +343,7 @@ impl Connection {
         } else if self.input.is_empty() {
             recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| n)
         } else {
+            self.drop_used();
             let missing = self.need.saturating_sub(self.input.len());
             if !self.make_room(missing.clamp(1, GROWTH_MIN), caps) {
                 return Received::NoMemory;
@@ -344,6 +376,13 @@ impl Connection {
         }
     }
 
+    /// What is done with is kept only until more is received.
+    fn drop_used(&mut self) {
+        if self.used > 0 {
+            self.input.drain(..std::mem::take(&mut self.used));
+        }
+    }
+
     /// Grows `input` when it has room for fewer than `least` bytes: to what its command needs, at most to twice its size.
     /// False: the system refuses the memory.
     fn make_room(&mut self, least: usize, caps: &Caps) -> bool {
@@ -369,6 +408,7 @@ impl Connection {
         let (_, received) = recv(self.info.fd.as_fd(), &mut *room, RecvFlags::empty())?;
         let Some(mut tls) = self.tls.take() else { return Ok(received) };
         let mut no_memory = false;
+        self.drop_used();
         let decrypted = tls.receive(&room[..received], |plain| {
             no_memory |= !self.make_room(plain.len(), caps);
             if !no_memory {
@@ -438,7 +478,7 @@ impl Connection {
             tls.forget();
         }
         self.waits_for_room = false;
-        self.input = Vec::new();
+        (self.input, self.used, self.unfinished) = (Vec::new(), 0, None);
         self.has_more = false;
         self.dump = None;
         self.replies = ReplyQueue::default();

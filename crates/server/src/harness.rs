@@ -79,6 +79,7 @@ fn caps() -> Caps {
         upload_bytes: 16 << 10,
         uploads_bytes: 100 << 10,
         output_bytes: 4 << 10,
+        turn_keys: 100,
         scarce_output_bytes: 1 << 10,
         encrypted_bytes: 4 << 10,
         unsent_bytes: UNSENT_MAX,

@@ -25,6 +25,7 @@ mod stats;
 pub mod sys;
 pub mod time;
 pub mod tls;
+mod turns;
 mod unsent;
 mod uploads;
 mod watch;

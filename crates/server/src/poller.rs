@@ -23,6 +23,8 @@ pub(crate) enum Wish {
     Both,
     /// The peer's end, said once: it stays true, and nobody may be able to act on it at once.
     HangUp,
+    /// Nothing: there is work left.
+    Nothing,
 }
 
 /// Descriptors reported by one wait.
@@ -71,6 +73,7 @@ impl Wish {
             Self::Write => EventFlags::OUT,
             Self::Both => EventFlags::IN | EventFlags::OUT,
             Self::HangUp => EventFlags::RDHUP | EventFlags::ET,
+            Self::Nothing => EventFlags::empty(),
         }
     }
 }

@@ -113,7 +113,6 @@ pub(crate) struct Gauges {
 
 /// Limits of connections that are no options. Tests lower them, so that they are reached.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::struct_field_names, reason = "the unit comes last")]
 pub(crate) struct Caps {
     /// A command of which this many bytes have arrived in part is an upload. Above
     /// [`cattlegrid_protocol::LINE_MAX`], so that an upload that has not ended its line is a `get`.
@@ -122,7 +121,9 @@ pub(crate) struct Caps {
     pub(crate) uploads_bytes: usize,
     /// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
     pub(crate) output_bytes: usize,
-    /// The same while unsent output is scarce; also what is kept then of what was executed behind a request that waits.
+    /// Keys of `get`s of one connection in one turn: the `get` that reaches so many may go on for as many.
+    pub(crate) turn_keys: usize,
+    /// Replies of one connection in one turn while unsent output is scarce, in bytes; also what is kept then of what was executed behind a request that waits.
     pub(crate) scarce_output_bytes: usize,
     /// Most bytes of replies that are encrypted before the socket has taken what was encrypted before.
     pub(crate) encrypted_bytes: usize,
@@ -145,6 +146,7 @@ impl Caps {
             upload_bytes: 64 << 10,
             uploads_bytes: (64 << 20).max(2 * item_bytes_max),
             output_bytes: 64 << 10,
+            turn_keys: 1024,
             scarce_output_bytes: 4 << 10,
             encrypted_bytes: 64 << 10,
             unsent_bytes,

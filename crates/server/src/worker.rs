@@ -3,6 +3,9 @@
 //! ```text
 //!   wait ──▶ ready ──▶ batch: receive all ──▶ execute all ──▶ send all ──▶ settle ──▶ next batch
 //! ```
+//! [`Turns`] has the order of service. A connection that waits for its turn and is reported by the poller all the same is
+//! not waited for any more until it has no work left.
+//!
 //! With many connections ready their turns are taken in step, which keeps the kernel's code and then ours in
 //! the processor's caches; with few each is finished at once, which answers it sooner.
 //!
@@ -24,6 +27,7 @@ use crate::connection::{Connection, Reason, Received, Turn, output_bytes};
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::state::{ConnectionInfo, Message, Shared};
+use crate::turns::{BATCH, Turns};
 use crate::unsent::stalled;
 use crate::watch::{Record, Topics, What};
 
@@ -50,9 +54,9 @@ pub(crate) struct Worker<'a> {
     outputs: Vec<Output>,
     events: Vec<(Ticket, Event)>,
     wakes: Vec<Wake>,
-    /// Connections with work left from their last turn.
-    again: Vec<u64>,
-    /// Those that have a turn in this round.
+    /// Connections that have something to do.
+    turns: Turns,
+    /// What the poller has reported.
     ready: Vec<u64>,
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
     deadlines: BTreeSet<(u64, u64)>,
@@ -67,10 +71,6 @@ pub(crate) struct Worker<'a> {
 
 /// The waker's token; connections' have other low halves.
 const WAKER: u64 = u64::MAX;
-/// Connections whose turns are taken in step.
-const BATCH: usize = 16;
-/// Up to so many ready connections are served one by one.
-const FEW: usize = 4;
 
 impl<'a> Worker<'a> {
     /// A worker without connections.
@@ -90,7 +90,7 @@ impl<'a> Worker<'a> {
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
             events: Vec::new(),
             wakes: Vec::new(),
-            again: Vec::new(),
+            turns: Turns::default(),
             ready: Vec::new(),
             deadlines: BTreeSet::new(),
             last_idle_check: 0,
@@ -106,28 +106,34 @@ impl<'a> Worker<'a> {
     /// The system's, when the poller fails.
     pub(crate) fn round(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
         let mut ready = std::mem::take(&mut self.ready);
-        ready.clear();
-        ready.append(&mut self.again);
-        let left_over = ready.len();
+        let some_wait = !self.turns.is_empty();
         self.poller.wait(timeout, |token| ready.push(token))?;
         let mut woken = false;
-        ready.retain(|token| {
-            woken |= *token == WAKER;
-            *token != WAKER
-        });
-        if left_over > 0 {
-            // One turn a round for each.
-            ready.sort_unstable();
-            ready.dedup();
+        for token in ready.drain(..) {
+            if token == WAKER {
+                woken = true;
+            } else if !(some_wait && self.is_known(token)) {
+                self.turns.ready(token);
+            }
         }
-        let batch = if ready.len() <= FEW { 1 } else { BATCH };
-        for tokens in ready.chunks(batch) {
-            self.serve(tokens);
+        self.ready = ready;
+        self.turns.begin();
+        loop {
+            let batch = self.turns.next();
+            if batch.is_empty() {
+                break;
+            }
+            let work = self.serve(&batch);
+            self.turns.done(work);
             if !self.wakes.is_empty() {
                 self.deliver();
             }
         }
-        self.ready = ready;
+        for token in self.turns.end() {
+            if let Some(connection) = at_token(&mut self.connections, token) {
+                connection.queued = true;
+            }
+        }
         if woken && self.read_inbox() {
             return Ok(false);
         }
@@ -152,9 +158,20 @@ impl<'a> Worker<'a> {
         assert_eq!(self.shared.unsent.bytes(), unsent, "the only worker's");
     }
 
+    /// Whether a connection that the poller reports waits for its turn already. Then it is not reported again for now.
+    fn is_known(&mut self, token: u64) -> bool {
+        let Some(connection) = at_token(&mut self.connections, token) else { return true };
+        if connection.queued && connection.polled == Wish::Read {
+            // A failure is found when it is read.
+            let modified = self.poller.modify(connection.fd(), token, Wish::Nothing);
+            connection.polled = if modified.is_ok() { Wish::Nothing } else { Wish::Read };
+        }
+        connection.queued
+    }
+
     /// For how long to wait at most.
     fn timeout(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+        if !self.turns.is_empty() {
             return Some(Duration::ZERO);
         }
         let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some() || self.has_unsent;
@@ -176,8 +193,10 @@ impl<'a> Worker<'a> {
         self.shared.now_at(self.shared.clock.now())
     }
 
-    /// One turn for each of a batch of connections.
-    fn serve(&mut self, tokens: &[u64]) {
+    /// One turn for each of a batch of connections. Returns how many commands, or keys of gets, that was.
+    fn serve(&mut self, tokens: &[u64]) -> usize {
+        // Many that have work left must not keep much unread.
+        let most = if self.turns.is_crowded() { self.shared.caps.receive_room_bytes } else { usize::MAX };
         let Self { shared, connections, input, outputs, events, wakes, number, .. } = self;
         let counters = &shared.workers[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
@@ -192,15 +211,18 @@ impl<'a> Worker<'a> {
                 break;
             }
             let Some(connection) = at_token(connections, *token) else { continue };
+            connection.queued = false;
             if (scarce || connection.waits_for_room()) && !connection.may_be_read(shared) {
                 continue;
             }
-            received[i] = (connection.receive(&mut input[at..], &shared.caps, counters), at);
+            let end = input.len().min(at.saturating_add(most));
+            received[i] = (connection.receive(&mut input[at..end], &shared.caps, counters), at);
             if let (Received::Shared(n), _) = received[i] {
                 at = (at + n).next_multiple_of(64).min(input.len());
             }
         }
         prefetch(shared, input, &received[..count]);
+        let mut work = 0;
         for i in 0..count {
             let Some(connection) = at_token(connections, tokens[i]) else { continue };
             let mut turn = Turn {
@@ -210,6 +232,8 @@ impl<'a> Worker<'a> {
                 now,
                 interest: shared.interest(),
                 output_bytes,
+                gets: counters.cmd_get.get(),
+                commands: 0,
                 out: &mut outputs[i],
                 events,
                 wakes,
@@ -226,6 +250,7 @@ impl<'a> Worker<'a> {
                     connection.acknowledge();
                 }
             }
+            work += turn.work();
             now = turn.now;
         }
         for i in 0..count {
@@ -237,8 +262,9 @@ impl<'a> Worker<'a> {
         tokens[..count].iter().for_each(|token| self.settle(*token));
         if count < tokens.len() {
             // The buffer was full: the others were not received from yet, and have their own batch.
-            self.serve(&tokens[count..]);
+            work += self.serve(&tokens[count..]);
         }
+        work
     }
 
     /// After a turn: what to wait for next, or the end.
@@ -268,8 +294,9 @@ impl<'a> Worker<'a> {
                 return self.close(token, Reason::Error);
             }
         }
-        if connection.has_more() {
-            self.again.push(token);
+        if connection.has_more() && !connection.queued {
+            connection.queued = true;
+            self.turns.again(token);
         }
         if connection.has_unsent() {
             self.has_unsent = true;

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Engine, EngineConfig, Got, Interest, Now, Output, Parked,
+    Context, Counter, Counters, Cursor, Engine, EngineConfig, Got, Interest, Now, Output, Parked, Piece,
     RulesConfig, Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
@@ -248,13 +248,16 @@ impl World {
         let hash = self.engine.hash(request).unwrap();
         let mut lock = self.engine.shard_lock();
         let parked = if let Request::Get(get) = request {
-            let mut skip = 0;
+            let (mut get, mut hash) = (get.clone(), hash);
+            let mut piece = Piece { bytes: self.most, ..Piece::ALL };
             loop {
-                match self.engine.get(get, hash, skip, self.most, &mut lock, &mut cx) {
+                match self.engine.get(&get, hash, piece, &mut lock, &mut cx) {
                     Got::Done => break None,
                     Got::Parked(parked) => break Some(parked),
-                    Got::More(answered) => {
-                        skip = answered;
+                    Got::More(left) => {
+                        get = get.with_keys(left);
+                        hash = self.engine.hash(&Request::Get(get.clone())).unwrap();
+                        piece.begun = true;
                         let sent = std::mem::take(cx.out);
                         connection_sent.push(Reply::Ready(sent.bytes));
                     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Context, Got, PREFETCH_MAX, ShardLock, Ticket};
-use cattlegrid_protocol::{BINARY_MAGIC, Cause, Parsed, Refused, Request, parse_from, reply};
+use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Ticket};
+use cattlegrid_protocol::{BINARY_MAGIC, Cause, Get, Keys, Parsed, Refused, Request, parse_from, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::{Connection, Reason, Turn, held};
@@ -34,22 +34,50 @@ struct Run {
     paused: bool,
 }
 
+/// A `get` that goes on in the next turn: what is left of it is at the front of the input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unfinished {
+    cas: bool,
+    touch: Option<i64>,
+    /// Bytes of the keys that are left.
+    keys: usize,
+    /// The same with the line's end.
+    line: usize,
+}
+
+impl Unfinished {
+    /// The request, and the bytes of it.
+    fn request<'i>(&self, input: &'i [u8]) -> Parsed<'i> {
+        let keys = Keys::of_rest(&input[..self.keys]);
+        Parsed::Complete {
+            request: Request::Get(Get { keys, cas: self.cas, touch: self.touch }),
+            used: self.line,
+        }
+    }
+}
+
 /// Most bytes of a line and of a data block before authentication.
 const AUTH_MAX: usize = 4 << 10;
 
 impl Connection {
     /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
     pub(crate) fn execute(&mut self, shared: Option<&[u8]>, turn: &mut Turn<'_>) {
-        if shared.is_none() && self.input.len() < self.need {
+        if shared.is_none() && self.input.len() - self.used < self.need {
             return self.note_upload(true, turn);
         }
         let own = std::mem::take(&mut self.input);
-        let input = shared.unwrap_or(&own);
+        let before = std::mem::take(&mut self.used);
+        let input = shared.unwrap_or(&own[before..]);
         self.has_more = false;
         self.replies.set_blocked(false);
         let used = self.execute_all(input, turn);
         if used < input.len() {
-            self.input = if shared.is_some() || used > 0 { input[used..].to_vec() } else { own };
+            if shared.is_none() && (self.has_more || before + used == 0) {
+                // Nothing is received before it is used up, or it is the command that was there before.
+                (self.input, self.used) = (own, before + used);
+            } else {
+                self.input = input[used..].to_vec();
+            }
         }
         self.note_upload(used == 0, turn);
         self.info.set_doing(self.doing());
@@ -95,7 +123,7 @@ impl Connection {
                 self.replies.set_blocked(true);
                 break;
             }
-            if commands >= turn.shared.settings.requests_per_event || turn.out.len() >= turn.output_bytes {
+            if commands >= turn.shared.settings.requests_per_event || turn.is_full() {
                 turn.counters.conn_yields.add(1);
                 self.has_more = true;
                 break;
@@ -117,7 +145,11 @@ impl Connection {
                 }
                 continue;
             }
-            match parse_from(rest, scanned, &turn.shared.limits) {
+            let parsed = match &self.unfinished {
+                Some(unfinished) => unfinished.request(rest),
+                None => parse_from(rest, scanned, &turn.shared.limits),
+            };
+            match parsed {
                 Parsed::Incomplete { need, .. } => {
                     (self.scanned, self.need) = (rest.len(), need);
                     break;
@@ -156,6 +188,7 @@ impl Connection {
             }
             scanned = 0;
         }
+        turn.commands += commands;
         used
     }
 
@@ -169,12 +202,12 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Run {
         let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::REQUESTS) && self.answered == 0 {
+        if shared.watchers.wanted().has(Topics::REQUESTS) && self.unfinished.is_none() {
             // They are told of each command before it is executed, and not under a shard's lock.
             self.announce(&input[..used], turn);
         }
-        let done = self.command(request, hash, used, &mut shared.engine.shard_lock(), turn);
-        Run { used: if done { used } else { 0 }, commands: 1, paused: !done }
+        let done = self.command(request, hash, &input[..used], &mut shared.engine.shard_lock(), turn);
+        Run { used: done, commands: 1, paused: done < used }
     }
 
     /// Executes the command at the front of `input` and those about keys that follow it, `most` at most. All
@@ -189,7 +222,7 @@ impl Connection {
         let shared = turn.shared;
         if shared.watchers.wanted().has(Topics::REQUESTS) {
             // They are told of each command before it is executed, and not under a shard's lock.
-            if self.answered == 0 {
+            if self.unfinished.is_none() {
                 self.announce(&input[..first.used], turn);
             }
             most = 1;
@@ -212,15 +245,16 @@ impl Connection {
         lock.prefetch(&hashes);
         let mut run = Run { used: 0, commands: 0, paused: false };
         for Ready { request, hash, used } in &ready {
-            if run.commands > 0 && turn.out.len() >= turn.output_bytes {
+            if run.commands > 0 && turn.is_full() {
                 break;
             }
             run.commands += 1;
-            if !self.command(request, *hash, *used, &mut lock, turn) {
+            let done = self.command(request, *hash, &input[run.used..run.used + used], &mut lock, turn);
+            run.used += done;
+            if done < *used {
                 run.paused = true;
                 break;
             }
-            run.used += used;
             if self.is_held() {
                 break;
             }
@@ -228,41 +262,44 @@ impl Connection {
         run
     }
 
-    /// Executes one command about keys, of `len` bytes. False: it is not finished and goes on next turn.
+    /// Executes one command about keys, whose bytes are `text`. Returns how many of them are done with; those of a `get`
+    /// that goes on in the next turn stay.
     fn command(
         &mut self,
         request: &Request<'_>,
         hash: u64,
-        len: usize,
+        text: &[u8],
         lock: &mut ShardLock<'_>,
         turn: &mut Turn<'_>,
-    ) -> bool {
-        if self.answered == 0 {
+    ) -> usize {
+        let begun = self.unfinished.take().is_some();
+        if !begun {
             self.requests += 1;
             self.info.last_command.store(turn.now.second, Relaxed);
         }
-        let (skip, most) = (self.answered, turn.output_bytes);
+        let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
-            match shared.engine.get(get, hash, skip, most, lock, &mut cx) {
+            match shared.engine.get(get, hash, piece, lock, &mut cx) {
                 Got::Done => None,
                 Got::Parked(parked) => Some(parked),
-                Got::More(answered) => {
-                    self.answered = answered;
+                Got::More(left) => {
+                    let keys = left.rest().len();
+                    let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
+                    self.unfinished = Some(Unfinished { cas: get.cas, touch: get.touch, keys, line });
                     // Behind a request that waits its output would only pile up.
                     self.has_more = !self.is_held();
                     self.replies.set_blocked(!self.has_more);
-                    return false;
+                    return text.len() - line;
                 }
             }
         } else {
             shared.engine.execute(request, hash, lock, &mut cx)
         };
-        self.answered = 0;
         if let Some(parked) = parked {
-            self.park(parked, len, turn);
+            self.park(parked, text.len(), turn);
         }
-        true
+        text.len()
     }
 
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {

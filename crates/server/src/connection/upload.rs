@@ -52,7 +52,10 @@ impl Connection {
     pub(crate) fn verify(&self, shared: &Shared) -> usize {
         let (bytes, caps) = (self.input.capacity(), &shared.caps);
         match &self.upload {
-            Some(upload) => assert!(self.need > self.input.len() && upload.bytes() == bytes),
+            Some(upload) => {
+                assert!(self.need > self.input.len() && self.used == 0);
+                assert_eq!(upload.bytes(), bytes);
+            }
             None if self.need > 0 => assert!(bytes < caps.upload_bytes, "{bytes} bytes are not counted"),
             // A line that is being answered, or one receive.
             None => assert!(bytes <= 2 * caps.get_line_bytes.max(caps.receive_bytes), "{bytes}"),
@@ -84,6 +87,7 @@ impl Connection {
     #[cold]
     pub(crate) fn refuse_upload(&mut self, displaced: bool, turn: &mut Turn<'_>) {
         self.end_upload(turn.shared);
+        self.drop_used();
         let input = std::mem::take(&mut self.input);
         let scanned = std::mem::take(&mut self.scanned);
         self.need = 0;

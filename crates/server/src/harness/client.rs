@@ -13,6 +13,7 @@ use super::{Choices, ITEM_MAX, caps};
 
 /// See the module's text.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(super) struct Client {
     stream: UnixStream,
     /// It reads with all others; otherwise only when it is its turn.

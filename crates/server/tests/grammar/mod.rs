@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cattlegrid::config::{RuleFile, explain};
 use cattlegrid_engine::rules::Change;
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, RulesConfig, Ticket,
+    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, Piece, RulesConfig, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -163,7 +163,7 @@ fn run(engine: &Engine, line: &[u8]) {
     let Some(hash) = engine.hash(&request) else { return };
     let mut lock = engine.shard_lock();
     let parked = match &request {
-        Request::Get(get) => match engine.get(get, hash, 0, usize::MAX, &mut lock, &mut cx) {
+        Request::Get(get) => match engine.get(get, hash, Piece::ALL, &mut lock, &mut cx) {
             Got::Parked(parked) => Some(parked),
             Got::Done | Got::More(_) => None,
         },

@@ -1,0 +1,210 @@
+//! Whose turn it is: the order in which a worker serves its connections.
+//!
+//! A round serves connections that have something new first, in the order in which they became ready, then those with work
+//! left from earlier turns, each once. It ends after [`ROUND_WORK`] commands, so that the worker looks soon for what is new:
+//! many connections with much to do keep one with little to do waiting for about a round, not for all of their turns. What
+//! is not served keeps its place. Some of those with work left are served in each round, however much is new.
+//!
+//! Sans-io: connections are tokens, the poller and the connections are the worker's.
+//!
+//! # Invariants
+//! * Who calls gives a token only while it is in none of the queues.
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+
+/// Connections whose turns are taken in step.
+pub(crate) const BATCH: usize = 16;
+/// Up to this many ready connections are served one by one; so many with work left are taken in step.
+const FEW: usize = 4;
+/// Commands, or keys of gets, after which a round ends; the batch that reaches this is finished.
+const ROUND_WORK: usize = 1024;
+/// With this many connections that have work left each receives little at once.
+const CROWD: usize = 64;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// Something new was received for them, or can be sent.
+    fresh: VecDeque<u64>,
+    /// They have work left.
+    left_over: VecDeque<u64>,
+    /// Of `fresh`, the last ones that came in this round.
+    came: usize,
+    /// Of `left_over`, the first ones that may have their turn in this round.
+    due: usize,
+    /// Commands that this round may still have.
+    work: usize,
+    batch: usize,
+    some_left_over: bool,
+}
+
+impl Turns {
+    /// Nobody has anything to do.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.left_over.is_empty()
+    }
+
+    /// Whether so many connections have work left that what they receive must be little.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.left_over.len() >= CROWD
+    }
+
+    /// Something is new for a connection.
+    #[inline]
+    pub(crate) fn ready(&mut self, token: u64) {
+        self.fresh.push_back(token);
+        self.came += 1;
+    }
+
+    /// A connection has work left from its turn.
+    pub(crate) fn again(&mut self, token: u64) {
+        self.left_over.push_back(token);
+    }
+
+    /// A round begins: all that is new was given.
+    pub(crate) fn begin(&mut self) {
+        self.due = self.left_over.len();
+        self.work = ROUND_WORK;
+        self.batch = if self.fresh.len() + self.due <= FEW { 1 } else { BATCH };
+        self.some_left_over = false;
+    }
+
+    /// The connections whose turns are next; none: the round is over.
+    pub(crate) fn next(&mut self) -> ArrayVec<u64, BATCH> {
+        if self.work > 0 && !self.fresh.is_empty() {
+            let count = self.batch.min(self.fresh.len());
+            return self.fresh.drain(..count).collect();
+        }
+        if self.due == 0 || self.work == 0 && self.some_left_over {
+            return ArrayVec::new();
+        }
+        self.some_left_over = true;
+        let count = self.batch.min(FEW).min(self.due);
+        self.due -= count;
+        self.left_over.drain(..count).collect()
+    }
+
+    /// They had their turns, with so many commands or keys.
+    #[inline]
+    pub(crate) fn done(&mut self, work: usize) {
+        self.work = self.work.saturating_sub(work);
+    }
+
+    /// The round is over: those that came in it and were not served.
+    pub(crate) fn end(&mut self) -> impl Iterator<Item = u64> {
+        let came = std::mem::take(&mut self.came).min(self.fresh.len());
+        self.fresh.range(self.fresh.len() - came..).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A round in which each turn has so many commands; the order of service.
+    fn round(turns: &mut Turns, new: impl IntoIterator<Item = u64>, work: impl Fn(u64) -> usize) -> Vec<u64> {
+        new.into_iter().for_each(|token| turns.ready(token));
+        turns.begin();
+        let mut served = Vec::new();
+        loop {
+            let batch = turns.next();
+            if batch.is_empty() {
+                break;
+            }
+            turns.done(batch.iter().map(|token| work(*token)).sum());
+            for token in batch {
+                served.push(token);
+                if work(token) == 256 {
+                    turns.again(token);
+                }
+            }
+        }
+        turns.end().for_each(drop);
+        served
+    }
+
+    /// Above 1,000 they have no end of work, below they have one command.
+    fn work(token: u64) -> usize {
+        if token > 1000 { 256 } else { 1 }
+    }
+
+    #[test]
+    fn what_is_new_comes_before_what_is_left() {
+        let mut turns = Turns::default();
+        let flood = 1001..1009;
+        assert_eq!(round(&mut turns, flood.clone(), work), flood.collect::<Vec<_>>());
+        assert_eq!(round(&mut turns, [1, 2], work), [1, 2, 1001, 1002, 1003, 1004]);
+        assert_eq!(round(&mut turns, [3], work), [3, 1005, 1006, 1007, 1008], "they keep their order");
+        assert_eq!(round(&mut turns, [], work), [1001, 1002, 1003, 1004]);
+    }
+
+    #[test]
+    fn a_newcomer_waits_for_a_round_at_most() {
+        for connections in [1, 5, 200, 3000] {
+            let mut turns = Turns::default();
+            round(&mut turns, 1001..1001 + connections, work);
+            // Until all have had their first turn.
+            while !turns.fresh.is_empty() {
+                round(&mut turns, [], work);
+            }
+            for token in 1..100 {
+                let served = round(&mut turns, [token], work);
+                assert_eq!(served[0], token);
+                let commands: usize = served.iter().map(|token| work(*token)).sum();
+                assert!(commands <= ROUND_WORK + FEW * 256, "{commands} in a round of {connections}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_with_work_left_have_as_many_turns() {
+        let mut turns = Turns::default();
+        let mut counts = vec![0_usize; 101];
+        // Without an end something is new, and fills rounds.
+        round(&mut turns, 1001..1101, work);
+        for _ in 0..1000 {
+            for token in round(&mut turns, 0..600, |token| work(token).max(2)) {
+                if token > 1000 {
+                    counts[token as usize - 1001] += 1;
+                }
+            }
+        }
+        let (least, most) = (counts[..100].iter().min().unwrap(), counts[..100].iter().max().unwrap());
+        assert!(*least > 10 && most - least <= 1, "{least} to {most} turns");
+    }
+
+    #[test]
+    fn what_is_new_and_not_served_is_told_once() {
+        let mut turns = Turns::default();
+        (1001..1100).for_each(|token| turns.ready(token));
+        turns.begin();
+        let first = turns.next();
+        assert_eq!(first.len(), BATCH);
+        turns.done(BATCH * 256);
+        assert!(turns.next().is_empty());
+        assert!(turns.end().eq(1001 + BATCH as u64..1100));
+        turns.begin();
+        assert_eq!(turns.end().count(), 0);
+        turns.ready(1);
+        turns.begin();
+        assert_eq!(turns.end().collect::<Vec<_>>(), [1], "behind those that wait");
+    }
+
+    #[test]
+    fn few_are_served_one_by_one() {
+        let mut turns = Turns::default();
+        (1..=4).for_each(|token| turns.ready(token));
+        turns.begin();
+        assert_eq!(turns.next().as_slice(), [1]);
+        turns.ready(5);
+        turns.begin();
+        assert_eq!(turns.next().as_slice(), [2], "still four");
+        turns.ready(6);
+        turns.ready(7);
+        turns.begin();
+        assert_eq!(turns.next().as_slice(), [3, 4, 5, 6, 7]);
+    }
+}
