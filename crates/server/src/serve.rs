@@ -22,7 +22,7 @@ use crate::tls::{TlsAcceptor, TlsError};
 use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
-use crate::{control, log};
+use crate::{control, log, shortage};
 
 /// Why the server did not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -147,7 +147,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 fn warn_of_cgroup(settings: &Settings) {
     let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
     let taken = (settings.memory_bytes + caps.uploads_bytes + caps.unsent_bytes) as u64;
-    if let Some(most) = sys::cgroup_memory_max().filter(|most| *most < taken) {
+    if let Some(most) = shortage::cgroup_memory_max().filter(|most| *most < taken) {
         log::warning(format_args!(
             "the control group has {} MiB of memory (memory.max), and -m with what connections may take beside it is {} MiB: \
              the system may kill the server; lower -m or raise memory.max",

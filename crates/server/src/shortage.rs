@@ -1,4 +1,5 @@
-//! Memory that the system refuses: `ulimit -v`, or `vm.overcommit_memory = 2`.
+//! Memory that the system refuses: `ulimit -v`, or `vm.overcommit_memory = 2`. And the limits of control groups, which do
+//! not refuse but kill.
 //!
 //! A refused allocation ends the process, and the cache with it, unless whoever allocates can do without. That is so for
 //! what an input makes large at once: it is asked for with `try_reserve`. The rest (replies, tables, a node of a map) is
@@ -12,6 +13,7 @@
 //! * Nothing is tried, and nothing is short, where memory is not limited.
 //! * One thread tries at a time, so that two do not take the room from each other and find none.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::{log, sys};
@@ -77,6 +79,38 @@ impl Shortage {
     }
 }
 
+/// Most memory, in bytes, that the control groups of this process allow: the least of its own and its ancestors'.
+pub(crate) fn cgroup_memory_max() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    memory_max_under(Path::new("/sys/fs/cgroup"), &groups)
+}
+
+/// As [`cgroup_memory_max`], of the groups `groups` (as in `/proc/self/cgroup`) mounted at `root`.
+fn memory_max_under(root: &Path, groups: &str) -> Option<u64> {
+    let mut least = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (top, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let own = top.join(path.trim_start_matches('/'));
+        for group in own.ancestors().take_while(|group| group.starts_with(&top)) {
+            let bytes = std::fs::read_to_string(group.join(file)).ok();
+            // `max` is no limit.
+            let bytes = bytes.and_then(|text| text.trim().parse::<u64>().ok());
+            least = least.into_iter().chain(bytes).min();
+        }
+    }
+    least
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -110,5 +144,23 @@ mod tests {
         shortage.look(6);
         assert!(!shortage.is_short(), "no limit any more");
         shortage.look(7);
+    }
+
+    #[test]
+    fn the_least_limit_of_a_control_group_and_its_ancestors() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, group) = (dir.path(), "0::/a/b\n");
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::create_dir_all(root.join("memory/c")).unwrap();
+        assert_eq!(memory_max_under(root, group), None);
+        std::fs::write(root.join("a/b/memory.max"), "max\n").unwrap();
+        assert_eq!(memory_max_under(root, group), None);
+        std::fs::write(root.join("a/memory.max"), "1000\n").unwrap();
+        assert_eq!(memory_max_under(root, group), Some(1000));
+        std::fs::write(root.join("a/b/memory.max"), "500\n").unwrap();
+        assert_eq!(memory_max_under(root, group), Some(500));
+        std::fs::write(root.join("memory/c/memory.limit_in_bytes"), "400\n").unwrap();
+        assert_eq!(memory_max_under(root, "5:cpu,memory:/c\n4:cpuset:/\n0::/a/b\n"), Some(400));
+        assert_eq!(memory_max_under(root, "nonsense"), None);
     }
 }
