@@ -4,8 +4,8 @@
 //! password at the end of the line. A client logs in with `set <any key> <any> <any> <length>` and the data
 //! `user password`, where the user ends at the first blank.
 //!
-//! A wrong password is answered after [`DELAY_MS`], and nothing that its connection sends is looked at meanwhile; after
-//! [`FAILURES_MAX`] the connection is closed. No thread waits: the connection has a deadline, as one whose request is held.
+//! A wrong password is answered after a second, and nothing that its connection sends is looked at meanwhile; after
+//! five the connection is closed. No thread waits: the connection has a deadline, as one whose request is held.
 //!
 //! memcached silently leaves out what is beyond its limits; here such a file is an error, since a user who
 //! cannot log in is found sooner that way.

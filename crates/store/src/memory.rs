@@ -72,7 +72,7 @@ fn reserve(limit: usize) -> std::io::Result<(NonNull<u8>, usize)> {
 
 impl Memory {
     /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later; for less where the
-    /// process may not have so much and [`SPARE_BYTES`] beside it.
+    /// process may not have so much and 96 MiB beside it.
     ///
     /// # Errors
     /// The system's, when it has not so much address space.
