@@ -665,6 +665,19 @@ def test_detail_counts_what_memcached_counts(start):
 
 
 @pytest.mark.only_cattlegrid
+def test_steps_in_the_log(start):
+    server = start("-vvv")
+    with server.raw() as c:
+        c.send(b"set k 0 0 5\r\nab")
+        time.sleep(0.1)
+        c.send(b"cde\r\n")
+        assert c.line() == b"STORED"
+        wait_until("both steps are logged", lambda: len(re.findall(r"executed \d+ of \d+ bytes", server.log())) >= 2, 10)
+    steps = re.findall(r"^cattlegrid: \d+: executed (.*)$", server.log(), re.M)
+    assert "0 of 15 bytes, now conn_nread" in steps and "20 of 20 bytes, now conn_read" in steps, steps
+
+
+@pytest.mark.only_cattlegrid
 def test_requests_and_replies_in_the_log(start, tmp_path):
     users = tmp_path / "users"
     users.write_text("name:secret\n")

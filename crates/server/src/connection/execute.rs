@@ -13,6 +13,7 @@ use super::{Connection, Reason, Turn, held};
 use crate::auth::FAILURES_MAX;
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
+use crate::log;
 use crate::state::{Doing, Shared};
 use crate::watch::{self, Record, Topics, Watcher, What};
 
@@ -70,7 +71,7 @@ impl Connection {
         let input = shared.unwrap_or(&own[before..]);
         self.has_more = false;
         self.replies.set_blocked(false);
-        let used = self.execute_all(input, turn);
+        let (received, used) = (input.len(), self.execute_all(input, turn));
         if used < input.len() {
             if shared.is_none() && (self.has_more || before + used == 0) {
                 // Nothing is received before it is used up, or it is the command that was there before.
@@ -81,6 +82,10 @@ impl Connection {
         }
         self.note_upload(used == 0, turn);
         self.info.set_doing(self.doing());
+        if log::enabled(log::Level::Trace) {
+            let (fd, state) = (self.info.fd.as_raw_fd(), self.info.state());
+            log::trace(format_args!("{fd}: executed {used} of {received} bytes, now {state}"));
+        }
         self.publish(turn);
     }
 
@@ -343,10 +348,7 @@ impl Connection {
             reply::line(&mut turn.out.bytes, refused.reply);
         }
         if refused.close {
-            crate::log::info(format_args!(
-                "{}: closed, not a memcached text protocol client",
-                self.info.peer
-            ));
+            log::info(format_args!("{}: closed, not a memcached text protocol client", self.info.peer));
             self.close(Reason::Error);
         }
     }
