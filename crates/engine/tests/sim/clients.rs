@@ -131,6 +131,7 @@ impl Sim {
                 self.send(at, "incr @tag:page 1|", Want::Line { accepted: false });
                 self.floor = self.version;
             }
+            6 if !self.unruled => self.set_off(at, n),
             4 if self.promise == Promise::Owners && !self.unruled => {
                 self.version[n] += 1;
                 self.write_any(at, n, self.version[n], Verb::Set);
@@ -138,6 +139,66 @@ impl Sim {
             }
             _ => {}
         }
+    }
+
+    /// Something happens to another key, and invalidates this one by a cascade; or is refused, and does not.
+    fn set_off(&mut self, at: usize, n: usize) {
+        const HARD: [&[&str]; 8] = [
+            &["delete gone:N|"],
+            &["md gone:N|"],
+            &["set gone:N 0 0 1|x|", "md gone:N x|"],
+            &["set kept:N 0 0 1|x|"],
+            &["ms kept:N 1 T5|x|"],
+            &["set counted:N 0 0 1|1|", "incr counted:N 1|"],
+            &["set touched:N 0 0 1|x|", "touch touched:N 9|"],
+            &["set touched:N 0 0 1|x|", "mg touched:N T9|"],
+        ];
+        const SOFT: [&[&str]; 2] = [&["md gone:N I|"], &["set gone:N 0 0 1|x|", "md gone:N I T9|"]];
+        const REFUSED: [&[&str]; 6] = [
+            &["set gone:N 0 0 1|x|", "md gone:N C900000000|"],
+            &["set gone:N 0 0 1|x|", "md gone:N I C900000000 Peno|"],
+            &["replace kept:none 0 0 1|x|"],
+            &["cas kept:none 0 0 1 900000000|x|"],
+            &["set counted:N 0 0 1|x|", "incr counted:N 1|"],
+            &["touch touched:none 9|"],
+        ];
+        let (what, kind, lines) = match self.rng.below(4) {
+            0 => ("refused, no cascade", None, self.rng.of(&REFUSED)),
+            1 => ("soft cascade", Some(BumpKind::Soft), self.rng.of(&SOFT)),
+            _ => ("cascade", Some(BumpKind::Hard), self.rng.of(&HARD)),
+        };
+        self.note(what);
+        match kind {
+            Some(BumpKind::Hard) => {
+                self.visit("delete or flush", n);
+                self.version[n] += 1;
+                self.floor[n] = self.version[n];
+            }
+            Some(BumpKind::Soft) => {
+                self.visit("md I", n);
+                self.soften(n);
+            }
+            None => {}
+        }
+        let before = self.bumps_of(n);
+        for line in lines {
+            self.send(at, &line.replace('N', &n.to_string()), Want::Line { accepted: false });
+        }
+        let after = self.bumps_of(n);
+        let as_expected = match kind {
+            Some(BumpKind::Hard) => after[0] > before[0] && after[1] == before[1],
+            // It can end the grace of an earlier one.
+            Some(BumpKind::Soft) => after[1] > before[1],
+            None => after == before,
+        };
+        assert!(as_expected, "{lines:?}: {before:?} {after:?}");
+    }
+
+    /// The last hard and soft bump of a key's tag, and of any.
+    fn bumps_of(&self, n: usize) -> [u64; 3] {
+        let shared = self.w.engine.shared();
+        let (bumps, tag) = (shared.tags().bumps(), shared.tag_hasher().hash(key(n).as_bytes()).unwrap());
+        [bumps.last(tag, BumpKind::Hard), bumps.last(tag, BumpKind::Soft), bumps.last_bump()]
     }
 
     fn lie(&mut self, at: usize) {

@@ -20,6 +20,7 @@ use std::fmt::Write as _;
 
 use cattlegrid_engine::{KeyState, RulesConfig};
 use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX};
+use cattlegrid_tags::Kind as BumpKind;
 use world::World;
 
 const STEPS: u64 = 2_600_000;
@@ -593,7 +594,7 @@ const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// What clients and operators do.
-const STEPS_OF: [&str; 21] = [
+const STEPS_OF: [&str; 24] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -608,6 +609,9 @@ const STEPS_OF: [&str; 21] = [
     "fill with a named tag",
     "soft invalidation",
     "bump of a named tag",
+    "cascade",
+    "soft cascade",
+    "refused, no cascade",
     "touch",
     "gat",
     "eviction",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[cfg(not(shuttle))]
 use std::sync::Mutex;
 
-use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
     Context, Counter, Counters, Cursor, Engine, EngineConfig, Got, Interest, Now, Output, Parked, Piece,
     RulesConfig, Ticket, Wake,
@@ -86,7 +86,23 @@ pub(crate) fn rules(list: &[(&str, Policy)]) -> Arc<Rules> {
         let tags = tags.map(|tag| TagTemplate::parse(&tag, Some(&pattern)).unwrap()).collect();
         Rule { number: n as u32 + 1, pattern, policy: *policy, tags, negative_ttl_s: 0 }
     };
-    Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), Vec::new()))
+    Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), cascades()))
+}
+
+/// What happens to `source:7` by a certain change invalidates `page:7`: `gone:7` by a delete, `kept:7` by a set, and so on.
+fn cascades() -> Vec<Cascade> {
+    let cascade = |(on, pattern)| {
+        let pattern = Pattern::parse(pattern).unwrap();
+        let bump = vec![TagTemplate::parse("page:{id}", Some(&pattern)).unwrap()];
+        Cascade { on: Changes::default().with(on), pattern: Some(pattern), bump }
+    };
+    let keyed = [
+        (Change::Delete, "gone:{id}"),
+        (Change::Set, "kept:{id}"),
+        (Change::Incr, "counted:{id}"),
+        (Change::Touch, "touched:{id}"),
+    ];
+    keyed.map(cascade).into()
 }
 
 pub(crate) fn config() -> RulesConfig {
