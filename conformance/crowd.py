@@ -20,6 +20,13 @@ WIDE_FENCE = '[server]\nfence_memory = "256MiB"\n'
 more; but with the fence of `-m 1024` two of 45 runs with 300 keys on a busy machine saw it."""
 
 
+HELD_ENDS = (
+    "held_filled promoted_close promoted_deadline promoted_invalidated promoted_gave_up promoted_slot hold_expired released "
+    "cycles_avoided held_own_write held_withdrawn held_gone held_passed held_failed held_unruled"
+).split()
+"""The counters of `stats rules` of which each held get ends in one."""
+
+
 def write_rules(directory, text):
     """A rule file; its path."""
     handle, path = tempfile.mkstemp(suffix=".toml", dir=directory)

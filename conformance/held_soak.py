@@ -19,7 +19,7 @@ import sys
 import time
 
 import harness
-from crowd import WIDE_FENCE, Crowd, percentiles, rule, write_rules
+from crowd import HELD_ENDS, WIDE_FENCE, Crowd, percentiles, rule, write_rules
 
 RULES = WIDE_FENCE + rule(terms='hold = "60s"\nlease = "60s"')
 
@@ -161,6 +161,8 @@ def kill(binary, directory, seconds=60.0, processes=8, lanes=20, keys=10, seed=1
         assert not any(state == "conn_waiting" for state in conns.values()), "parked"
         assert server.running(), server.log()
         counts = {name.split(":")[-1]: value for name, value in server.stats("rules").items()}
+        ended = {name: int(counts[name]) for name in HELD_ENDS}
+        assert int(counts["held"]) == sum(ended.values()), f"{counts['held']} held, not the sum of {ended}"
         return killed, answers, longest, counts
     finally:
         for child in running:

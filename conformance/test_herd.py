@@ -7,6 +7,7 @@ time is measured and printed, and bounded generously.
 
 import multiprocessing
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -17,7 +18,7 @@ from meta_memcache.configuration import LeasePolicy
 from pymemcache.client.base import Client, PooledClient
 
 import harness
-from crowd import HOLDS, WIDE_FENCE, Crowd, held, percentiles, reset, rule, show, until_held, write_rules
+from crowd import HELD_ENDS, HOLDS, WIDE_FENCE, Crowd, held, percentiles, reset, rule, show, until_held, write_rules
 from harness import wait_until
 from test_meta_memcache import connect as connect_meta
 from test_node import NODE
@@ -326,6 +327,39 @@ def test_one_shared_connection(herd, name, before, capsys):
     assert done.returncode == 0, done.stdout + done.stderr
     show(capsys, f"npm {name}: 50 gets on one {before} connection, {done.stdout.strip()} computed")
     assert 1 <= int(done.stdout) <= 2
+
+
+def test_a_pool_does_not_compute_more_than_its_rule_allows(herd, capsys):
+    """Forty threads on sixteen connections, each with a key of its own; who is told that the server is busy asks again."""
+    for limit in (1, 2):
+        server = herd(rule(terms=f'hold = "300ms"\nlease = "30s"\non_busy = "error"\nrule_computers = {limit}\n'))
+        backend, free = Backend(0.05), queue.SimpleQueue()
+        for raw in raws(server, 16):
+            free.put(raw)
+
+        def act(n, free=free, backend=backend):
+            while True:
+                raw = free.get(timeout=60)
+                raw.send(b"get page:%d\r\n" % n)
+                reply = raw.line()
+                free.put(raw)
+                if reply == b"END":
+                    break
+                assert reply == b"SERVER_ERROR busy", reply
+                time.sleep(0.01)
+            backend.compute()
+            raw = free.get(timeout=60)
+            assert raw.set(b"page:%d" % n, b"v") == b"STORED"
+            free.put(raw)
+
+        together(40, act)
+        counts = server.stats("rules")
+        nested = int(counts["1:nested"])
+        show(capsys, f"40 threads on 16 connections, limit {limit}: {backend.most} computed at once, {nested} nested in all")
+        assert backend.count == 40
+        # A lease ends with its value, and the thread that has sent it has been counted off before.
+        assert backend.most <= limit * 3
+        assert int(counts["1:held"]) == sum(int(counts[f"1:{name}"]) for name in HELD_ENDS)
 
 
 # Waiting that cannot help
@@ -849,6 +883,52 @@ def test_a_key_that_is_never_set_is_let_pass(herd, capsys):
     miss(a)
     wait_for(b)
     until_held(server, 1)
+
+
+def test_who_waits_under_a_rule_that_is_removed(herd):
+    """SIGHUP: nobody waits for the end of a hold that no `set` will end."""
+    server = herd()
+    path = server.command[server.command.index("--config") + 1]
+    holder, other, changed = raws(server, 3)
+    miss(holder)
+    wait_for(other)
+    until_held(server, 1)
+    with open(path, "w") as f:
+        f.write(rule("unrelated:{id}"))
+    began = time.monotonic()
+    server.signal(signal.SIGHUP)
+    assert value(other) is None
+    assert time.monotonic() - began < 5, "hold is 30 s"
+    assert held(server) == 0
+    # One whose rule is changed waits on and gets the value.
+    miss(holder, b"unrelated:1")
+    wait_for(changed, b"unrelated:1")
+    until_held(server, 1)
+    with open(path, "w") as f:
+        f.write(rule("unrelated:{id}", 'grace = "5s"\n'))
+    server.signal(signal.SIGHUP)
+    wait_until("the rule is changed", lambda: server.stats("rules")["1:lease"] == "auto")
+    assert holder.set(b"unrelated:1", b"new") == b"STORED"
+    assert value(changed) == b"new"
+
+
+def test_a_value_that_is_always_too_large(herd):
+    """Nobody waits for a key that cannot be stored."""
+    server = herd(None, "-I", "16k")
+    a, b, c, _spare = raws(server, 4)
+    big = b"x" * 20_000
+    miss(a)
+    wait_for(b)
+    until_held(server, 1)
+    assert a.set(b"page:1", big) == b"SERVER_ERROR object too large for cache"
+    assert value(b) is None, "first lease unfilled"
+    wait_for(c)
+    until_held(server, 1)
+    assert b.set(b"page:1", big) == b"SERVER_ERROR object too large for cache"
+    assert value(c) is None, "second lease unfilled"
+    for n in range(30):
+        miss((a, b, c)[n % 3])
+    assert server.stats("rules")["1:pass_entered"] == "1" and held(server) == 0
 
 
 def test_a_value_for_those_who_wait_only(herd):

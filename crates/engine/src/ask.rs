@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Ask, Cx, Expired, Filler, Herd, Hold, How, Kind, Role, RuleState, Verdict, Wait, Waited, Woken,
+    Ask, Cx, Expired, Filler, Herd, Hold, How, Kind, Role, RuleState, Verdict, Wait, Waited, Withdrawn, Woken,
 };
 use cattlegrid_protocol::reply;
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
@@ -506,10 +506,9 @@ impl Shard {
     }
 
     /// Ends a wait early, as a miss that this connection knows of. False: it was decided already.
-    /// `circle`: because connections would wait for each other.
-    pub(crate) fn withdraw(&mut self, wait: &Wait, circle: bool, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn withdraw(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) -> bool {
         let record = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-            herd.withdraw(wait.hash, wait.waiter, circle, herd_cx)
+            herd.withdraw(wait.hash, wait.waiter, why, herd_cx)
         });
         let Some(record) = record.flatten() else { return false };
         cx.session.record(record, cx.now.ms);
@@ -529,7 +528,7 @@ impl Shard {
     pub(crate) fn answer_all_own_waits(&mut self, hash: u64, cx: &mut Context<'_>) {
         let own: Vec<Wait> = cx.session.waits().iter().filter(|wait| wait.hash == hash).copied().collect();
         for wait in own {
-            self.give_up(&wait, false, cx);
+            self.give_up(&wait, Withdrawn::OwnWrite, cx);
         }
     }
 }

@@ -244,8 +244,12 @@ impl Engine {
             }
             _ => self.get_many(get, piece, lock, &mut pending, cx),
         };
+        // A lease that was revoked may have had a slot of its rule.
+        self.admit_all(lock, cx.now.ms, cx.wakes);
         if pending.is_special() {
-            return self.finish_get(get, &pending, piece.begun, left, lock, cx);
+            let got = self.finish_get(get, &pending, piece.begun, left, lock, cx);
+            self.admit_all(lock, cx.now.ms, cx.wakes);
+            return got;
         }
         if let Some(left) = left {
             return Got::More(left);

@@ -291,6 +291,9 @@ impl Shard {
         ruled: &Ruled,
         cx: &Context<'_>,
     ) -> DropCause {
+        if fill.token().is_none() && cx.session.repeats(hash, hard, cx.now.ms) {
+            return DropCause::Repeated;
+        }
         let own = fill.token().or_else(|| cx.session.oldest(hash, cx.now.ms));
         if own.is_some_and(|own| own < hard) {
             return DropCause::Late;
@@ -427,10 +430,19 @@ impl Shard {
             by = (fill != Fill::No).then(|| filler(write.hash, fill, cx));
             self.consume(write.hash, fill, cx);
         }
-        if write.mode == Mode::Set || write.takes_token {
+        let deletes = write.mode == Mode::Set || write.takes_token;
+        if let Some(by) = by {
+            // A delete passes the lease on, but is no sign that the key cannot be filled.
+            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+                if deletes {
+                    herd.refused(write.hash, by, herd_cx);
+                } else {
+                    herd.dropped(write.hash, by, herd_cx);
+                }
+            });
+        }
+        if deletes {
             self.invalidate(write.key, write.hash, cx);
-        } else if let Some(by) = by {
-            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.dropped(write.hash, by, herd_cx));
         }
     }
 

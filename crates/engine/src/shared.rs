@@ -52,6 +52,8 @@ pub struct Shared {
     uncovered: AtomicU64,
     /// Something outside the shards happened that may revoke leases.
     revoke: AtomicBool,
+    /// Other rules came into force, and leases of keys that have no rule now have not been looked for.
+    reruled: AtomicBool,
     /// When leases were last looked through for that, in milliseconds.
     revoked_ms: AtomicU64,
     /// Leases that have a slot of their rule now; and whether there are any.
@@ -139,6 +141,7 @@ impl Shared {
             waiting_max: AtomicUsize::new(0),
             timeout_ms: AtomicU64::new(u64::MAX),
             revoke: AtomicBool::new(false),
+            reruled: AtomicBool::new(false),
             revoked_ms: AtomicU64::new(0),
             admitted: Mutex::default(),
             some_admitted: AtomicBool::new(false),
@@ -360,6 +363,11 @@ impl Shared {
         let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
         self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
         self.rules.store(new);
+        if let Some(active) = self.rules().as_ref() {
+            active.each().for_each(|(_, state)| self.admit(state.admit_queued()));
+        }
+        self.reruled.store(true, Ordering::Release);
+        self.timeout_ms.store(0, Ordering::Release);
         if uncovers {
             self.uncovered.fetch_max(self.tick(), Ordering::AcqRel);
         }
@@ -406,6 +414,11 @@ impl Shared {
         self.revoked_ms.store(now_ms, Ordering::Relaxed);
         // Before the look: an event during it asks for another.
         self.revoke.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether leases of keys that have no rule now are to be looked for: other rules have come into force since the last look.
+    pub(crate) fn take_reruled(&self) -> bool {
+        self.reruled.swap(false, Ordering::AcqRel)
     }
 
     /// Something outside the shards happened that may revoke leases. To be called when whoever looks can see it: a look

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk, Withheld};
+use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
@@ -290,7 +290,7 @@ impl Engine {
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in &own {
             let shard = lock.shard(wait.hash);
-            if !shard.withdraw(wait, false, cx) {
+            if !shard.withdraw(wait, Withdrawn::Answered, cx) {
                 // Decided in this moment; nobody will take its wake, but the client is answered a miss all the same.
                 shard.note_decided(wait, cx);
             }
@@ -330,7 +330,7 @@ impl Engine {
             return;
         };
         // Either way its wake is on the way; with it comes another look, if it waits for more.
-        lock.shard(hash).give_up(&wait, true, cx);
+        lock.shard(hash).give_up(&wait, Withdrawn::Circle, cx);
     }
 
     /// The time of a parked request is up: answers what is still open. What was decided elsewhere in the same
@@ -404,9 +404,13 @@ impl Engine {
         }
         shared.timeout_ms.store(u64::MAX, Ordering::Release);
         let revoke = shared.revoke_due(now.ms, REVOKE_EVERY_MS);
+        let reruled = shared.take_reruled();
         let mut lock = self.shard_lock();
         for number in 0..self.shard_count() {
             let one = lock.numbered(number);
+            if reruled {
+                one.end_unruled(now, wakes);
+            }
             if revoke {
                 one.revoke(now, wakes);
             }
@@ -461,8 +465,8 @@ fn push_done(parts: &mut Vec<Part>, done: Option<crate::Output>) {
 
 impl crate::shard::Shard {
     /// Ends a wait of this connection as a miss, and tells it so.
-    pub(crate) fn give_up(&mut self, wait: &Wait, circle: bool, cx: &mut Context<'_>) {
-        if !self.withdraw(wait, circle, cx) {
+    pub(crate) fn give_up(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) {
+        if !self.withdraw(wait, why, cx) {
             return;
         }
         let caller = Arc::clone(cx.session.caller());
@@ -487,6 +491,17 @@ impl crate::shard::Shard {
         if let Some(record) = record {
             cx.session.record(record, cx.now.ms);
         }
+    }
+
+    /// Ends the leases of keys that no rule leases any more: a `set` of such a key wakes nobody.
+    fn end_unruled(&mut self, now: Now, wakes: &mut Vec<Wake>) {
+        // Loaded under the shard's lock: what is asked for later is asked for under these rules or newer ones.
+        let active = Option::clone(&self.shared.rules());
+        let leases = |key: &[u8]| {
+            let found = active.as_ref().and_then(|active| active.find(key));
+            found.is_some_and(|(_, state, _)| state.policy().leases)
+        };
+        self.with_herd(now.ms, wakes, |herd, cx| herd.end_unruled(leases, cx));
     }
 
     fn revoke(&mut self, now: Now, wakes: &mut Vec<Wake>) {

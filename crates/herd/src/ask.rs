@@ -149,6 +149,17 @@ pub struct Hold {
     pub room: bool,
 }
 
+/// Why a wait is ended before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// Connections would wait for each other.
+    Circle,
+    /// Its own connection writes the key.
+    OwnWrite,
+    /// Its get is answered at once, because of another of its keys.
+    Answered,
+}
+
 /// How a wait ended whose time is up.
 #[derive(Debug)]
 pub enum Expired {

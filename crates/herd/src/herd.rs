@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, Cx, Expired, Filler, Grant, Hold, How, Role, Waited};
+use crate::ask::{Ask, Cx, Expired, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
 use crate::caller::{Caller, Holding};
 use crate::fence::Fence;
 use crate::hash::BuildIdentity;
@@ -20,6 +20,7 @@ use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_MAX_MS, OnBusy};
 use crate::rule::{Prediction, RuleState, count};
 use crate::session::{Record, Session, Wait};
+use crate::slots::Start;
 use crate::waiters::{Queue, Waiter, WaiterId, Waiters};
 
 mod end;
@@ -200,18 +201,17 @@ impl Herd {
             count(&counters.busy_leases);
             return if absent { Role::Miss(self.miss(ask.hash, rule, cx)) } else { Role::Old };
         }
-        // One that computes for the rule already must not wait for its own slot.
-        let bypass = session.caller().leases() > 0;
         let token = cx.clock.tick();
         let may_queue = absent && ask.hold_ms > 0;
-        if !rule.try_start(bypass, may_queue.then_some((ask.hash, token))) {
-            if !absent {
-                return Role::Old;
-            }
-            if may_queue {
+        match rule.try_start(session.caller().number(), may_queue.then_some((ask.hash, token))) {
+            Start::Granted | Start::Nested => {}
+            _ if !absent => return Role::Old,
+            Start::Queued => {
                 self.insert(ask, Holder::Queued, token, cx);
+                return Role::Leased;
             }
-            return Role::Leased;
+            Start::Refused => return Role::Leased,
+            Start::QueueFull => return self.busy(ask, cx),
         }
         let holder = holder(session.caller(), ask.how);
         self.insert(ask, holder, token, cx);
@@ -297,7 +297,8 @@ impl Herd {
             self.drop_if_deserted(ask.hash);
             return self.send_away(ask, cx);
         }
-        count(&counters.held);
+        // Where its end is counted, too: the lease may have begun under another rule.
+        count(&lease.rule.counters().held);
         let (explicit, detached, asked_ms) = match hold.how {
             How::Plain => (false, false, None),
             How::Explicit { detached, lease_ms } => (true, detached, lease_ms),
@@ -331,16 +332,19 @@ impl Herd {
         }
     }
 
-    /// Ends a wait before its time: because of a circle, or because the connection writes the key itself.
-    pub fn withdraw(&mut self, hash: u64, id: WaiterId, circle: bool, cx: &mut Cx<'_>) -> Option<Record> {
+    /// Ends a wait before its time.
+    pub fn withdraw(&mut self, hash: u64, id: WaiterId, why: Withdrawn, cx: &mut Cx<'_>) -> Option<Record> {
         let lease = self.leases.get_mut(&hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
         lease.join(cx.now_ms);
         let rule = Arc::clone(&lease.rule);
-        rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
-        if circle {
-            count(&rule.counters().cycles_avoided);
-        }
+        let counters = rule.counters();
+        counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        count(match why {
+            Withdrawn::Circle => &counters.cycles_avoided,
+            Withdrawn::OwnWrite => &counters.held_own_write,
+            Withdrawn::Answered => &counters.held_withdrawn,
+        });
         self.drop_if_deserted(hash);
         Some(self.miss(hash, &rule, cx))
     }
@@ -353,7 +357,8 @@ impl Herd {
         let counters = rule.counters();
         counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
         count(if released { &counters.released } else { &counters.hold_expired });
-        let full = lease.computers >= rule.policy().max_computers;
+        let queued = matches!(lease.holder, Holder::Queued);
+        let full = queued || lease.computers >= rule.policy().max_computers;
         let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;
         if !busy && !waiter.explicit {
             lease.join(cx.now_ms);
@@ -363,7 +368,7 @@ impl Herd {
             return Expired::Lost(self.miss(hash, &rule, cx));
         }
         if full && !released {
-            count(&counters.busy_computers);
+            count(if queued { &counters.busy_slots } else { &counters.busy_computers });
         }
         if busy { Expired::Busy } else { Expired::Miss(self.miss(hash, &rule, cx)) }
     }
@@ -391,8 +396,8 @@ impl Herd {
             && matches!(lease.get().holder, Holder::Queued)
             && lease.get().queue.len() == 0
         {
-            // Its place in the rule's queue is found empty when its turn comes.
-            lease.remove();
+            let lease = lease.remove();
+            lease.rule.leave_queue(lease.token);
         }
     }
 
@@ -409,6 +414,8 @@ impl Herd {
         if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
             // A client that gives up waiting computes, and its fill comes on another connection.
             let rule = Arc::clone(&lease.rule);
+            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            count(&rule.counters().held_gone);
             self.record(hash, waiter.since, false, &rule, cx);
             return self.drop_if_deserted(hash);
         }
@@ -450,7 +457,7 @@ impl Herd {
     /// Whether this connection, or this token, holds the key's lease.
     pub fn holds(&self, hash: u64, by: Filler) -> bool {
         self.leases.get(&hash).is_some_and(|lease| match by.token {
-            Some(token) => lease.token == token,
+            Some(token) => lease.token == token && !matches!(lease.holder, Holder::Queued),
             None => {
                 matches!(&lease.holder, Holder::Plain(by_miss) if by_miss.caller().number() == by.connection)
             }
@@ -535,6 +542,7 @@ impl Herd {
         assert_eq!(computing, self.deadlines.len(), "deadlines of leases that have ended");
         assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
         assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
+        assert!(self.ended_order.len() <= self.leases_max, "ended tokens are bounded");
     }
 }
 

@@ -22,11 +22,14 @@ mod pass;
 mod policy;
 mod rule;
 mod session;
+mod slots;
 mod sync;
 mod times;
 mod waiters;
 
-pub use ask::{Admitted, Ask, Clock, Cx, Expired, Filler, Grant, Hold, How, Role, Verdict, Waited, Woken};
+pub use ask::{
+    Admitted, Ask, Clock, Cx, Expired, Filler, Grant, Hold, How, Role, Verdict, Waited, Withdrawn, Woken,
+};
 pub use caller::{Caller, Peer, PeerKey, Peers};
 pub use cycle::{STEPS_MAX, Step, WaitGraph, Walk};
 pub use fence::{Events, Fence};
@@ -39,5 +42,6 @@ pub use policy::{
 };
 pub use rule::{DropCause, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 pub use session::{RECORDS_MAX, Record, Session, Wait, Withheld};
+pub use slots::{NESTED_MAX, QUEUED_MAX};
 pub use times::{Ran, Times};
 pub use waiters::{Waiter, WaiterId};

@@ -1,12 +1,13 @@
 //! What all keys of a rule share: terms, learned times, counts, and who computes at once.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::ask::Admitted;
 use crate::policy::{
     FILL_WINDOW_MAX_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
 };
+use crate::slots::{Slots, Start};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::times::{Ran, Times};
 
@@ -57,14 +58,9 @@ pub enum DropCause {
     Abandoned,
     /// A miss was for which the ledger had no room.
     Overflow,
-}
-
-/// Who may compute at once, of a rule with `rule_computers`.
-#[derive(Debug, Default)]
-struct Slots {
-    taken: u32,
-    /// Leases that wait for a slot, as (key's hash, token).
-    queue: VecDeque<(u64, u64)>,
+    /// Another was, and the filling connection has missed the key more than once: it asked twice before it stored, or two
+    /// threads share it.
+    Repeated,
 }
 
 /// What a lease notes when it begins to compute.
@@ -92,12 +88,15 @@ const PROBE_EVERY: u64 = 16;
 impl RuleState {
     /// A rule that has not seen a key yet.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, running: Arc::default() }
+        let state = Self { policy, running: Arc::default() };
+        state.slots().set_limit(policy.rule_computers);
+        state
     }
 
     /// The same rule under other terms: it keeps what it has learned and counted.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
+        self.slots().set_limit(policy.rule_computers);
         Self { policy, running: Arc::clone(&self.running) }
     }
 
@@ -116,9 +115,30 @@ impl RuleState {
         self.running.computing.load(Relaxed)
     }
 
-    /// Leases that have one of the rule's slots now; 0 without `rule_computers`.
+    /// Leases that have one of the rule's slots now, nested ones included; those admitted that have not begun as well.
     pub fn slots_taken(&self) -> u32 {
-        self.slots().taken
+        self.slots().taken()
+    }
+
+    /// Connections that have one.
+    pub fn connections_computing(&self) -> usize {
+        self.slots().connections()
+    }
+
+    /// Leases that wait for a slot; at most [`crate::QUEUED_MAX`], and those of the rule that had a slot and lost their holder.
+    pub fn queued(&self) -> usize {
+        self.slots().queued()
+    }
+
+    /// Gives free slots to leases that wait for one: after a change of `rule_computers`.
+    pub fn admit_queued(self: &Arc<Self>) -> Vec<Admitted> {
+        let admitted = self.slots().admit();
+        self.admitted(admitted)
+    }
+
+    fn admitted(self: &Arc<Self>, admitted: Vec<(u64, u64)>) -> Vec<Admitted> {
+        let each = admitted.into_iter();
+        each.map(|(hash, token)| Admitted { rule: Arc::clone(self), hash, token }).collect()
     }
 
     /// Learned p50, p90 and p99 in milliseconds, once something is learned.
@@ -161,28 +181,47 @@ impl RuleState {
         self.running.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lease wants to compute. `bypass`: its connection computes for the rule already. False: it is to wait
-    /// for a slot; `queue` names it then.
-    pub(crate) fn try_start(&self, bypass: bool, queue: Option<(u64, u64)>) -> bool {
-        let Some(most) = self.policy.rule_computers else { return true };
-        let mut slots = self.slots();
-        if slots.taken < most || bypass {
-            slots.taken += 1;
-            return true;
+    /// A lease of this connection wants to compute. `queue`: names it, as (key's hash, token), if it can wait for a slot.
+    pub(crate) fn try_start(&self, connection: u64, queue: Option<(u64, u64)>) -> Start {
+        let start = self.slots().start(connection, queue);
+        match start {
+            Start::Nested => count(&self.counters().nested),
+            Start::QueueFull => count(&self.counters().busy_queue),
+            Start::Granted | Start::Queued | Start::Refused => {}
         }
-        slots.queue.extend(queue);
-        false
+        start
     }
 
-    /// A lease computes no more. Returns the lease that has its slot now.
-    pub(crate) fn finish_slot(&self) -> Option<(u64, u64)> {
-        self.policy.rule_computers?;
-        let mut slots = self.slots();
-        let next = slots.queue.pop_front();
-        if next.is_none() {
-            slots.taken = slots.taken.saturating_sub(1);
+    /// A lease of this connection computes no more. Returns the leases that have a slot now.
+    pub(crate) fn finish_slot(self: &Arc<Self>, connection: u64) -> Vec<Admitted> {
+        let admitted = self.slots().finish(connection);
+        self.admitted(admitted)
+    }
+
+    /// A lease that was admitted begins to compute, on this connection.
+    pub(crate) fn take_admitted(&self, connection: u64) {
+        self.slots().take_admitted(connection);
+    }
+
+    /// A lease that was admitted is gone. Returns the leases that have a slot now.
+    pub(crate) fn give_back_admitted(self: &Arc<Self>) -> Vec<Admitted> {
+        let admitted = self.slots().give_back_admitted();
+        self.admitted(admitted)
+    }
+
+    /// A lease passes from one connection to another. False: that one must wait for a slot, and the lease, as (key's hash,
+    /// token), is in the queue.
+    pub(crate) fn pass_slot(&self, from: u64, to: u64, queue: (u64, u64)) -> bool {
+        let start = self.slots().pass(from, to, queue);
+        if start == Start::Nested {
+            count(&self.counters().nested);
         }
-        next
+        start != Start::Queued
+    }
+
+    /// A lease does not wait for a slot any more.
+    pub(crate) fn leave_queue(&self, token: u64) {
+        self.slots().leave(token);
     }
 
     /// A fill was dropped.
@@ -194,6 +233,7 @@ impl RuleState {
             DropCause::Other => &counters.fills_dropped_other,
             DropCause::Abandoned => &counters.fills_dropped_abandoned,
             DropCause::Overflow => &counters.fills_dropped_overflow,
+            DropCause::Repeated => &counters.fills_dropped_repeated,
         });
     }
 
@@ -346,6 +386,20 @@ rule_counters! {
     promoted_slot,
     /// Holds that ended without a value.
     hold_expired,
+    /// Held gets answered by a fill: with the value, or that there is none.
+    held_filled,
+    /// Held gets answered as misses because their own connection wrote the key.
+    held_own_write,
+    /// Held gets answered at once after all, because of another key of the same get.
+    held_withdrawn,
+    /// Held gets whose connection was closed or reset.
+    held_gone,
+    /// Held gets answered as misses because their key is let pass from now on.
+    held_passed,
+    /// Held gets that asked for the lease and were told that the computation failed.
+    held_failed,
+    /// Held gets answered as misses because their key has no rule with leases any more.
+    held_unruled,
     /// Not held: the key has `max_waiters`.
     busy_waiters,
     /// Not held: the server has its `waiters`.
@@ -354,17 +408,23 @@ rule_counters! {
     busy_prediction,
     /// Not held: the rule's `hold` is 0.
     busy_no_hold,
+    /// Not held: 8,192 keys wait for a slot of `rule_computers` already.
+    busy_queue,
     /// Not held: the computation failed not long ago.
     busy_failed,
     /// No lease: there are too many.
     busy_leases,
     /// Answered `on_busy` at the end of a hold: `max_computers` compute already.
     busy_computers,
-    /// Answered when its client sent no more, or the server left.
+    /// Answered `on_busy` at the end of a hold: no slot of `rule_computers` became free.
+    busy_slots,
+    /// Computations begun beyond `rule_computers` by a connection that computes under the rule already.
+    nested,
+    /// Held gets answered when their client sent no more, or the server left.
     released,
     /// Misses of a holder on its own lease.
     reentries,
-    /// Not held because connections would wait for each other.
+    /// Held gets answered as misses because connections would have waited for each other.
     cycles_avoided,
     /// Not held because it is the last free connection of whoever computes.
     last_free_kept,
@@ -390,6 +450,9 @@ rule_counters! {
     fills_dropped_abandoned,
     /// Of these, after a miss for which `ledger_memory` had no room.
     fills_dropped_overflow,
+    /// Of these, by a connection that has several open misses of the key, the last of them after the event: a client that asked
+    /// twice before it stored, or two threads of a pool.
+    fills_dropped_repeated,
     /// Fills stored as stale: the key was invalidated softly after their miss.
     fills_stale,
     /// Negative answers stored.
@@ -397,6 +460,28 @@ rule_counters! {
 }
 
 impl RuleCounters {
+    /// Held gets that have ended, in whatever way: each counts in one of these. What `held` is more still waits.
+    pub fn held_ended(&self) -> u64 {
+        let ends = [
+            &self.held_filled,
+            &self.promoted_close,
+            &self.promoted_deadline,
+            &self.promoted_invalidated,
+            &self.promoted_gave_up,
+            &self.promoted_slot,
+            &self.hold_expired,
+            &self.released,
+            &self.cycles_avoided,
+            &self.held_own_write,
+            &self.held_withdrawn,
+            &self.held_gone,
+            &self.held_passed,
+            &self.held_failed,
+            &self.held_unruled,
+        ];
+        ends.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
     /// A wait ended after so many milliseconds.
     pub fn waited(&self, ms: u64) {
         let bucket = WAIT_BUCKETS_MS.iter().position(|most| ms <= u64::from(*most));
@@ -445,19 +530,6 @@ mod tests {
         assert_eq!(rule.end_minute(180_000), None, "few");
         rule.counters().reset();
         assert_eq!(rule.end_minute(240_000), None);
-    }
-
-    #[test]
-    fn slots_pass_to_those_who_wait_for_them() {
-        let rule = RuleState::new(Policy { rule_computers: Some(1), ..Policy::default() });
-        assert!(rule.try_start(false, None));
-        assert!(!rule.try_start(false, Some((7, 70))));
-        assert!(!rule.try_start(false, None), "one that cannot wait");
-        assert!(rule.try_start(true, None), "it computes for the rule already");
-        assert_eq!(rule.finish_slot(), Some((7, 70)));
-        assert_eq!(rule.finish_slot(), None);
-        assert_eq!(rule.finish_slot(), None);
-        assert!(rule.try_start(false, None));
     }
 
     #[test]

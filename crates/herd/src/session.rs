@@ -176,6 +176,13 @@ impl Session {
         of_key.map(|record| record.number).min()
     }
 
+    /// Whether it has several open misses of a key, the last of them not before `number`.
+    pub fn repeats(&self, hash: u64, number: u64, now_ms: u64) -> bool {
+        let of_key = self.records.iter().filter(|record| record.hash == hash && record.until_ms > now_ms);
+        let (count, last) = of_key.fold((0, 0), |(count, last), record| (count + 1, record.number.max(last)));
+        count > 1 && last >= number
+    }
+
     /// Takes the oldest record of a key away: it was filled.
     pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<Record> {
         let (at, _) = self

@@ -97,7 +97,8 @@ impl Waiters {
         Some(self.take(queue, id.index))
     }
 
-    fn take(&mut self, queue: &mut Queue, index: u32) -> Waiter {
+    /// Takes the waiter at a place that was found.
+    pub(crate) fn take(&mut self, queue: &mut Queue, index: u32) -> Waiter {
         let place = &mut self.places[index as usize];
         let (prev, next) = (place.prev, place.next);
         let waiter = place.waiter.take().expect("a linked place has a waiter");
@@ -124,11 +125,22 @@ impl Waiters {
         most: usize,
         fits: impl Fn(&Waiter) -> bool,
     ) -> Option<Waiter> {
+        let at = self.find(queue, most, fits)?.0;
+        Some(self.take(queue, at))
+    }
+
+    /// The place of the first waiter that `fits`, looking at `most` of them, and the waiter.
+    pub(crate) fn find(
+        &self,
+        queue: &Queue,
+        most: usize,
+        fits: impl Fn(&Waiter) -> bool,
+    ) -> Option<(u32, &Waiter)> {
         let mut at = queue.head;
         for _ in 0..most {
             let place = self.places.get(at as usize).filter(|_| at != 0)?;
-            if place.waiter.as_ref().is_some_and(&fits) {
-                return Some(self.take(queue, at));
+            if let Some(waiter) = place.waiter.as_ref().filter(|waiter| fits(waiter)) {
+                return Some((at, waiter));
             }
             at = place.next;
         }

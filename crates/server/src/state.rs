@@ -308,6 +308,8 @@ impl Shared {
             self.engine
                 .set_rules(Some(newer.rules), &self.settings.protection.rules_config())
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
+            // Who waits for a key that has no rule now is to be answered, and all workers may sleep.
+            self.workers[0].tell(Message::Wakes(Vec::new()));
         }
         if let Some((auth, users)) = users {
             auth.replace(users);

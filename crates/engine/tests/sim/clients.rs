@@ -26,6 +26,11 @@ impl Sim {
             Kind::Writer => self.write(at),
             Kind::Liar => self.lie(at),
             Kind::Explicit => self.ask_by_name(at),
+            Kind::Multiplexed if self.rng.one_in(4) => {
+                let keys: Vec<usize> =
+                    (0..2 + self.rng.below(4)).map(|_| self.rng.below(KEYS as u64) as usize).collect();
+                self.send_gets(at, &keys);
+            }
             Kind::Multiplexed => {
                 for _ in 0..=self.rng.below(4) {
                     self.read(at);
@@ -345,6 +350,11 @@ impl Sim {
         let state = self.w.engine.key_state(k.as_bytes(), self.w.now());
         let mut event = "";
         match (job.token, self.rng.below(12)) {
+            (token, 3) if self.rng.one_in(4) => {
+                self.note("a value is refused");
+                let number = self.connections[at].as_ref().unwrap().number;
+                return self.w.refuse(number, &k, token);
+            }
             (Some(token), 0) => {
                 event = "holder gives up";
                 self.send(at, &format!("md {k} C{token} Peno|"), Want::Line { accepted: false });

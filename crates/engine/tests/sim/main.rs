@@ -17,9 +17,12 @@ mod world;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 
 use cattlegrid_engine::{KeyState, RulesConfig};
-use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX};
+use cattlegrid_herd::{
+    FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters,
+};
 use cattlegrid_tags::Kind as BumpKind;
 use world::World;
 
@@ -220,6 +223,8 @@ struct Sim {
     /// Steps by what they did.
     steps: BTreeMap<&'static str, u64>,
     traced: bool,
+    /// Connections and leases that computed under each rule after the last step.
+    computing: [(usize, usize); 2],
     misses: u64,
     asked: u64,
     visits: Visits,
@@ -274,6 +279,7 @@ impl Sim {
             flushes: Vec::new(),
             steps: BTreeMap::new(),
             traced: std::env::var_os("SIM_TRACE").is_some(),
+            computing: [(0, 0); 2],
             misses: 0,
             asked: 0,
             visits: BTreeMap::new(),
@@ -367,6 +373,33 @@ impl Sim {
         }
     }
 
+    /// Gets of one key each, in one packet.
+    fn send_gets(&mut self, at: usize, keys: &[usize]) {
+        self.note("several gets in a packet");
+        let (floors, second, sent_ms) = (self.floor, self.second(), self.w.ms);
+        let connection = self.connections[at].as_mut().unwrap();
+        let number = connection.number;
+        let before = connection.pending.len();
+        for n in keys {
+            let want = Want::Get(vec![*n]);
+            connection.pending.push_back(Request {
+                sent_ms,
+                second,
+                want,
+                floors,
+                touches: None,
+                held: false,
+            });
+        }
+        let lines = keys.iter().fold(String::new(), |lines, n| lines + "get " + &key(*n) + "|");
+        self.trace(|| format!("{number} > {lines}"));
+        self.w.send(number, &lines);
+        if self.w.waiting(number) > 0 {
+            let connection = self.connections[at].as_mut().unwrap();
+            connection.pending.iter_mut().skip(before).for_each(|request| request.held = true);
+        }
+    }
+
     fn trace(&self, text: impl Fn() -> String) {
         if self.traced {
             eprintln!("{:>6} {}", self.w.ms, text());
@@ -394,6 +427,7 @@ impl Sim {
         self.fill_due();
         self.receive();
         self.w.check();
+        self.check_computing();
         while let Some(at) = self.flushes.iter().position(|(due_ms, _)| *due_ms <= self.w.ms) {
             let (_, versions) = self.flushes.swap_remove(at);
             (0..KEYS).for_each(|n| self.floor[n] = self.floor[n].max(versions[n]));
@@ -403,6 +437,36 @@ impl Sim {
                 assert!(request.sent_ms + self.hold_max_ms + 10 >= self.w.ms, "a reply is late");
             }
         }
+    }
+
+    /// No more connections compute under a rule than it allows, but those that did when a lower limit came into force.
+    fn check_computing(&mut self) {
+        let active = self.w.engine.shared().rules();
+        let Some(active) = active.as_ref() else { return self.computing = [(0, 0); 2] };
+        for (n, (_, state)) in active.each().enumerate() {
+            let (connections, leases) = (state.connections_computing(), state.computing() as usize);
+            assert_eq!(state.slots_taken() as usize, leases, "a slot is nobody's");
+            let limit = state.policy().rule_computers.map_or(1 << 20, |limit| limit as usize);
+            let before = self.computing[n];
+            assert!(connections <= limit.max(before.0), "{connections} connections compute, {limit} may");
+            let most = limit + connections * NESTED_MAX as usize;
+            assert!(
+                leases <= most.max(before.1),
+                "{leases} leases of {connections} connections, limit {limit}"
+            );
+            assert!(
+                state.queued() == 0 || leases >= limit,
+                "{} wait, {leases} of {limit} compute",
+                state.queued()
+            );
+            self.computing[n] = (connections, leases);
+        }
+        let of = |count: &dyn Fn(&RuleCounters) -> u64| {
+            active.each().map(|(_, state)| count(state.counters())).sum::<u64>()
+        };
+        let held = of(&|counters| counters.held.load(Ordering::Relaxed));
+        let ended = of(&|counters| counters.held_ended());
+        assert_eq!(held - ended, self.w.engine.held() as u64, "each held get ends in one counter");
     }
 
     fn let_time_pass(&mut self) {
@@ -594,7 +658,7 @@ const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// What clients and operators do.
-const STEPS_OF: [&str; 24] = [
+const STEPS_OF: [&str; 26] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -619,6 +683,8 @@ const STEPS_OF: [&str; 24] = [
     "reload",
     "reload without rules",
     "a connection remembers no more",
+    "a value is refused",
+    "several gets in a packet",
 ];
 
 /// Events that only leases have.

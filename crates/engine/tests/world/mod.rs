@@ -462,6 +462,8 @@ impl World {
     pub(crate) fn set_rules(&mut self, list: &[(&str, Policy)]) {
         let rules = (!list.is_empty()).then(|| rules(list));
         self.engine.set_rules(rules, &self.config).unwrap();
+        // The server wakes a worker.
+        self.time();
     }
 
     /// What the server does with a value that is too large.

@@ -17,14 +17,11 @@ impl Herd {
     /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
     pub fn admit(&mut self, admitted: &Admitted, cx: &mut Cx<'_>) {
         self.drop_if_deserted(admitted.hash);
-        let waits = self
-            .leases
-            .get(&admitted.hash)
-            .is_some_and(|lease| lease.token == admitted.token && matches!(lease.holder, Holder::Queued));
-        if waits {
+        let lease = self.leases.get(&admitted.hash);
+        if lease.is_some_and(|l| l.token == admitted.token && matches!(l.holder, Holder::Queued)) {
             self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, cx);
         } else {
-            cx.admitted.extend(finish_slot(&admitted.rule));
+            cx.admitted.extend(admitted.rule.give_back_admitted());
         }
     }
 
@@ -36,19 +33,31 @@ impl Herd {
         cx: &mut Cx<'_>,
     ) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
+        let computes = !matches!(lease.holder, Holder::Queued);
+        if computes && lease.kind == Kind::Absent && self.passes.passes(hash, cx.now_ms) {
+            return self.send_all(hash, &|counters| &counters.held_passed, cx);
+        }
         let (old_token, old_until) = (lease.token, lease.missed_until_ms);
         let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
         // One whose reply is the next of its connection hears of it at once; any other within `hold_behind`.
-        let waiter = match self.waiters.pop_if(&mut lease.queue, FRONT_SEARCH, front) {
-            Some(waiter) => Some(waiter),
-            None => self.waiters.pop(&mut lease.queue),
-        };
+        let first = self
+            .waiters
+            .find(&lease.queue, FRONT_SEARCH, front)
+            .or_else(|| self.waiters.find(&lease.queue, 1, |_| true))
+            .map(|(at, waiter)| (at, waiter.caller.number()));
         let rule = Arc::clone(&lease.rule);
-        let Some(waiter) = waiter else {
+        let Some((at, connection)) = first else {
             self.end(hash, false, cx);
             return;
         };
         let token = cx.clock.tick();
+        match lease.holder.caller().map(|caller| caller.number()) {
+            // It was admitted.
+            None => rule.take_admitted(connection),
+            Some(old) if rule.pass_slot(old, connection, (hash, token)) => {}
+            Some(_) => return self.queue_again(hash, token, cx),
+        }
+        let waiter = self.waiters.take(&mut lease.queue, at);
         let how = if waiter.explicit {
             How::Explicit { detached: waiter.detached, lease_ms: waiter.lease_ms }
         } else {
@@ -75,6 +84,20 @@ impl Herd {
         cx.woken.push(Woken { waiter, verdict: Verdict::Holder(Grant { record, hint }) });
     }
 
+    /// A lease whose holder is gone waits for a slot, with all who wait for it: it was nested in another computation of the
+    /// holder's, or the limit is lower now.
+    fn queue_again(&mut self, hash: u64, token: u64, cx: &mut Cx<'_>) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        let (old_token, old_until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
+        self.deadlines.remove(&(lease.deadline_ms, hash, old_token));
+        (lease.token, lease.holder, lease.deadline_ms) = (token, Holder::Queued, u64::MAX);
+        (lease.closing, lease.tried, lease.reentries, lease.missed_until_ms) = (false, false, 0, 0);
+        if let Some(begun) = lease.begun.take() {
+            rule.end(&begun, false, None, cx.now_ms);
+        }
+        self.end_token(hash, old_token, old_until, &rule, cx.now_ms);
+    }
+
     /// Removes a lease. Who still waits is the caller's to take before.
     fn end(&mut self, hash: u64, filled: bool, cx: &mut Cx<'_>) {
         let Some(lease) = self.leases.remove(&hash) else { return };
@@ -83,7 +106,10 @@ impl Herd {
         if let Some(begun) = &lease.begun {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
             lease.rule.end(begun, filled, joined_ms, cx.now_ms);
-            cx.admitted.extend(finish_slot(&lease.rule));
+        }
+        match lease.holder.caller() {
+            Some(caller) => cx.admitted.extend(lease.rule.finish_slot(caller.number())),
+            None => lease.rule.leave_queue(lease.token),
         }
         if !filled {
             self.end_token(hash, lease.token, lease.missed_until_ms, &lease.rule, cx.now_ms);
@@ -134,15 +160,9 @@ impl Herd {
         for waiter in &got {
             counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
             count(&counters.computes_saved);
+            count(&counters.held_filled);
         }
-        let by_holder = match by.token {
-            Some(token) => lease.token == token,
-            // In a pool the one who computes sends on whichever connection is free.
-            None => {
-                lease.holder.is(by.connection)
-                    || by.pooled && lease.computers == 1 && matches!(lease.holder, Holder::Plain(_))
-            }
-        };
+        let by_holder = is_by_holder(lease, by);
         if soft.is_none() {
             self.passes.filled(hash);
             self.end_filled(hash, by_holder, cx);
@@ -179,10 +199,61 @@ impl Herd {
         }
     }
 
-    /// A fill was dropped. If it was the holder's, the next in the queue computes.
+    /// A fill was dropped. If it was the holder's, its lease ends unfilled, and the next in the queue computes.
     pub fn dropped(&mut self, hash: u64, by: Filler, cx: &mut Cx<'_>) {
+        // One that came on another connection of a pool may be that of an older miss: its lease goes on.
         if self.holds(hash, by) {
+            self.count_unset(hash, cx);
             self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        }
+    }
+
+    /// A value was refused, and its key is deleted next. If it was the holder's, its lease counts as one that ended unfilled.
+    pub fn refused(&mut self, hash: u64, by: Filler, cx: &Cx<'_>) {
+        if self.leases.get(&hash).is_some_and(|lease| is_by_holder(lease, by)) {
+            self.count_unset(hash, cx);
+        }
+    }
+
+    fn count_unset(&mut self, hash: u64, cx: &Cx<'_>) {
+        let Some(lease) = self.leases.get(&hash) else { return };
+        let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
+        count(&counters.unset);
+        // An old value is there: others were not made to wait.
+        if lease.kind == Kind::Absent
+            && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, cx.now_ms)
+        {
+            count(&counters.pass_entered);
+        }
+    }
+
+    /// Ends a lease and answers all who wait for it with misses.
+    fn send_all(
+        &mut self,
+        hash: u64,
+        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(lease) = self.leases.get_mut(&hash) else { return };
+        let rule = Arc::clone(&lease.rule);
+        let mut waiting = Vec::new();
+        while let Some(waiter) = self.waiters.pop(&mut lease.queue) {
+            waiting.push(waiter);
+        }
+        self.end(hash, false, cx);
+        for waiter in waiting {
+            count(cause(rule.counters()));
+            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            let record = self.miss(hash, &rule, cx);
+            cx.woken.push(Woken { waiter, verdict: Verdict::Miss(record) });
+        }
+    }
+
+    /// Other rules are in force: ends the leases of keys that none of them `leases`, and answers who waits with misses.
+    pub fn end_unruled(&mut self, leases: impl Fn(&[u8]) -> bool, cx: &mut Cx<'_>) {
+        let unruled = self.leases.iter().filter(|(_, lease)| !leases(&lease.key));
+        for hash in unruled.map(|(hash, _)| *hash).collect::<Vec<_>>() {
+            self.send_all(hash, &|counters| &counters.held_unruled, cx);
         }
     }
 
@@ -236,6 +307,7 @@ impl Herd {
         }
         for waiter in told {
             rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            count(&rule.counters().held_failed);
             let record = self.miss(hash, &rule, cx);
             cx.woken.push(Woken { waiter, verdict: Verdict::Failed(Arc::clone(&text), record) });
         }
@@ -283,34 +355,22 @@ impl Herd {
     }
 
     fn time_is_up(&mut self, hash: u64, cx: &mut Cx<'_>) {
-        let Some(lease) = self.leases.get_mut(&hash) else { return };
-        if lease.closing {
+        if self.leases.get(&hash).is_some_and(|lease| lease.closing) {
             return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
         }
-        let rule = Arc::clone(&lease.rule);
-        let (policy, counters) = (rule.policy(), rule.counters());
-        count(&counters.unset);
-        // An old value is there: others were not made to wait.
-        let passes = lease.kind == Kind::Absent
-            && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, cx.now_ms);
-        if !passes {
-            return self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
-        }
-        count(&counters.pass_entered);
-        let mut waiting = Vec::new();
-        while let Some(waiter) = self.waiters.pop(&mut lease.queue) {
-            waiting.push(waiter);
-        }
-        self.end(hash, false, cx);
-        for waiter in waiting {
-            counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
-            let record = self.miss(hash, &rule, cx);
-            cx.woken.push(Woken { waiter, verdict: Verdict::Miss(record) });
-        }
+        self.count_unset(hash, cx);
+        self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
     }
 }
 
-/// A lease of this rule computes no more; returns the one that has its slot now.
-fn finish_slot(rule: &Arc<RuleState>) -> Option<Admitted> {
-    rule.finish_slot().map(|(hash, token)| Admitted { rule: Arc::clone(rule), hash, token })
+/// Whether a fill is the holder's. In a pool it is sent on whichever connection is free.
+fn is_by_holder(lease: &Lease, by: Filler) -> bool {
+    match (by.token, &lease.holder) {
+        (_, Holder::Queued) => false,
+        (Some(token), _) => lease.token == token,
+        (None, holder) => {
+            holder.is(by.connection)
+                || by.pooled && lease.computers == 1 && matches!(holder, Holder::Plain(_))
+        }
+    }
 }

@@ -15,11 +15,12 @@ mod terms;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_herd::{
-    Admitted, Ask, Caller, Clock, Cx, Expired, Fence, Filler, Grant, Herd, Hold, How, Kind, Ledger, OnBusy,
-    Owner, PeerKey, Peers, Record, Role, RuleState, Session, Verdict, Wait, WaitGraph, Waited, Waiter, Walk,
-    Woken,
+    Admitted, Ask, Caller, Clock, Cx, Expired, Fence, Filler, Grant, Herd, Hold, How, Kind, Ledger,
+    NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session, Verdict, Wait, WaitGraph,
+    Waited, Waiter, Walk, Withdrawn, Woken,
 };
 
 use crate::draw::Draw;
@@ -85,6 +86,8 @@ struct World {
     hard: [u64; KEYS.len()],
     floor: u64,
     soft_floor: u64,
+    /// Connections and leases that computed under each rule after the last step.
+    computing: [(usize, usize); 2],
 }
 
 impl World {
@@ -107,6 +110,7 @@ impl World {
             hard: [0; KEYS.len()],
             floor: 0,
             soft_floor: 0,
+            computing: [(0, 0); 2],
         };
         for _ in 0..2 + draw.below(4) {
             world.connect(draw);
@@ -191,9 +195,15 @@ impl World {
                 0 if self.conns[&connection].session.waits().len() > 1 => {
                     self.conns.get_mut(&connection).expect("picked").session.set_sends_while_held();
                 }
+                1 if draw.once_in(4) => {
+                    // Other rules, under which some keys have none.
+                    let keep = draw.below(KEYS.len());
+                    self.herd(|herd, cx| herd.end_unruled(|key| *key == *KEYS[keep], cx));
+                }
                 1 => {
                     let rule = &mut self.rules[draw.below(2)];
                     *rule = Arc::new(rule.with_policy(policy(draw)));
+                    self.admitted.extend(rule.admit_queued());
                 }
                 _ => self.admit(),
             },
@@ -418,14 +428,14 @@ impl World {
         let waits = self.conns[&connection].session.waits();
         let own: Vec<Wait> = waits.iter().filter(|wait| wait.hash == hash).copied().collect();
         for wait in own {
-            self.give_up(connection, &wait, false);
+            self.give_up(connection, &wait, Withdrawn::OwnWrite);
         }
     }
 
     /// A wait ends as a miss; its answer is on the way.
-    fn give_up(&mut self, connection: u64, wait: &Wait, circle: bool) {
+    fn give_up(&mut self, connection: u64, wait: &Wait, why: Withdrawn) {
         let place = (connection, wait.request, wait.slot);
-        let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, circle, cx));
+        let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, why, cx));
         let Some(record) = record else {
             assert!(!self.open.contains_key(&place), "it was not decided");
             return;
@@ -509,7 +519,7 @@ impl World {
         let own: Vec<Wait> = waits.iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
             let place = (connection, wait.request, wait.slot);
-            let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, false, cx));
+            let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, Withdrawn::Answered, cx));
             let (key, sure) = match (&record, self.open.remove(&place)) {
                 (Some(_), Some(key)) => (key, true),
                 (None, None) => {
@@ -584,14 +594,14 @@ impl World {
             None => waits.last(),
         };
         if let Some(wait) = wait.copied() {
-            self.give_up(connection, &wait, true);
+            self.give_up(connection, &wait, Withdrawn::Circle);
         }
     }
 
     fn verify(&mut self, ledger: bool) {
         self.herd.verify();
         assert_eq!(self.herd.waiting(), self.open.len(), "waiters, and those who were not answered");
-        let (mut computing, mut hashes) = ([0; 2], BTreeSet::new());
+        let (mut computing, mut hashes) = ([0_u32; 2], BTreeSet::new());
         self.herd.each_lease(self.now_ms, |lease| {
             let key = KEYS.iter().position(|key| **key == *lease.key).expect("one of the keys");
             assert!(hashes.insert(hash_of(key)), "a second lease of a key");
@@ -600,6 +610,26 @@ impl World {
         for (rule, computing) in self.rules.iter().zip(computing) {
             assert_eq!(rule.computing(), computing, "leases that compute");
         }
+        for (n, rule) in self.rules.iter().enumerate() {
+            // After a lower limit has come into force there may be more, but none begins.
+            let (connections, before) = (rule.connections_computing(), self.computing[n]);
+            let limit = rule.policy().rule_computers.map_or(1 << 20, |limit| limit as usize);
+            assert!(connections <= limit.max(before.0), "{connections} connections compute, {limit} may");
+            let admitted = self.admitted.iter().filter(|admitted| is_of(admitted, rule)).count();
+            let leases = computing[n] as usize;
+            assert_eq!(rule.slots_taken() as usize, leases + admitted, "slots of leases that do not compute");
+            let most = limit + connections * NESTED_MAX as usize;
+            assert!(
+                leases <= most.max(before.1),
+                "{leases} leases of {connections} connections, limit {limit}"
+            );
+            self.computing[n] = (connections, leases);
+        }
+        // Rules are chosen by key, but keys of the same hash share a queue: in sum.
+        let sum = |of: &dyn Fn(&RuleState) -> u64| self.rules.iter().map(|rule| of(rule)).sum::<u64>();
+        let held = sum(&|rule| rule.counters().held.load(Relaxed));
+        let ended = sum(&|rule| rule.counters().held_ended());
+        assert_eq!(held - ended, self.open.len() as u64, "each held get ends in one counter");
         if ledger {
             let now_ms = self.now_ms;
             let sure = |miss: &&Miss| miss.sure && miss.until_ms > now_ms;
@@ -639,4 +669,9 @@ impl World {
         }
         assert!(self.herd.ledger.is_empty() && self.herd.ledger.slots_in_loss(self.now_ms) == 0);
     }
+}
+
+/// Whether an admitted lease is of this rule, whatever its terms were then.
+fn is_of(admitted: &Admitted, rule: &RuleState) -> bool {
+    std::ptr::eq(admitted.rule.counters(), rule.counters())
 }

@@ -399,7 +399,7 @@ impl Connection {
         self.has_more = !self.input.is_empty();
         if is_last {
             turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);
-            crate::log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer));
+            log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer));
             (self.input, self.has_more) = (Vec::new(), false);
             self.close(Reason::Error);
         }

@@ -1,0 +1,152 @@
+//! Rules that let only so many keys be computed at once: who waits for that, and who need not.
+
+mod world;
+
+use std::collections::VecDeque;
+
+use cattlegrid_engine::RulesConfig;
+use cattlegrid_herd::{LeaseTime, OnBusy, PeerKey, Policy, QUEUED_MAX};
+use world::{World, config};
+
+fn policy() -> Policy {
+    Policy { lease: LeaseTime::Fixed(3000), ..Policy::default() }
+}
+
+#[test]
+fn a_lease_of_another_rule_is_no_way_past_a_full_one() {
+    let one = Policy { rule_computers: Some(1), ..policy() };
+    let mut w = World::new(&[("page:{id}", one), ("part:{id}", policy())]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get part:1|", "END|");
+    w.expect(b, "get page:2|", "");
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "END|");
+}
+
+#[test]
+fn what_a_full_rule_does_not_compute_within_the_hold_is_busy() {
+    let policy = Policy { rule_computers: Some(1), on_busy: OnBusy::Error, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get page:2|", "");
+    w.pass(400);
+    assert_eq!((w.replies(b), w.count("busy_slots")), ("SERVER_ERROR busy|".into(), 1));
+}
+
+/// A computation that was nested in another of its holder's needs a slot once it is somebody else's.
+#[test]
+fn a_nested_lease_that_passes_on_waits_for_a_slot() {
+    let mut w = World::new(&[("page:{id}", Policy { rule_computers: Some(1), hold_ms: 9000, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(a, "get page:2|", "END|");
+    w.expect(b, "get page:2|", "");
+    w.expect(a, "delete page:2|", "NOT_FOUND|");
+    assert_eq!(w.replies(b), "", "its holder computes another still");
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "END|");
+    w.expect(b, "get page:3|", "END|");
+    w.engine.verify();
+}
+
+/// Threads of a pool and what they compute at once under a rule with a limit; a thread that is told that the server is busy
+/// asks again a little later.
+fn most_at_once(threads: usize, connections: usize, limit: u32) -> (usize, u64) {
+    let policy = Policy { rule_computers: Some(limit), on_busy: OnBusy::Error, hold_ms: 200, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let mut free: VecDeque<u64> = (0..connections).map(|_| w.connect_from(PeerKey::Process(1))).collect();
+    // Threads that want to read, from then on; those that wait, and for what; those that compute until then.
+    let mut idle: Vec<(u64, usize)> = (0..threads).map(|n| (0, n)).collect();
+    let (mut waiting, mut busy, mut most, mut done) = (Vec::new(), Vec::<(u64, usize)>::new(), 0, 0);
+    while done < threads {
+        busy.sort_unstable();
+        while busy.first().is_some_and(|(due, _)| *due <= w.ms)
+            && let Some(one) = free.pop_front()
+        {
+            let (_, n) = busy.remove(0);
+            w.expect(one, &format!("set page:{n} 0 0 1|x|"), "STORED|");
+            free.push_back(one);
+            done += 1;
+        }
+        while let Some(at) = idle.iter().position(|(from, _)| *from <= w.ms)
+            && let Some(one) = free.pop_front()
+        {
+            let (_, n) = idle.swap_remove(at);
+            w.send(one, &format!("get page:{n}|"));
+            waiting.push((one, n));
+        }
+        let mut changed = false;
+        waiting.retain(|(one, n)| {
+            match w.replies(*one).as_str() {
+                "" => return true,
+                "END|" => busy.push((w.ms + 100, *n)),
+                "SERVER_ERROR busy|" => idle.push((w.ms + 10, *n)),
+                other => panic!("{other}"),
+            }
+            free.push_back(*one);
+            changed = true;
+            false
+        });
+        most = most.max(busy.len());
+        if !changed {
+            w.pass(1);
+        }
+        assert!(w.ms < 100_000, "the queue does not drain");
+    }
+    (most, w.count("nested"))
+}
+
+#[test]
+fn threads_of_a_pool_do_not_compute_more_than_their_rule_allows() {
+    for (limit, most_allowed) in [(1, 3), (2, 6)] {
+        let (most, nested) = most_at_once(40, 16, limit);
+        eprintln!("40 threads on 16 connections, limit {limit}: {most} at once; {nested} nested in all");
+        assert!(most <= most_allowed, "{most} at once");
+        // A connection for each thread: nothing is nested.
+        assert_eq!(most_at_once(40, 40, limit), (limit as usize, 0));
+    }
+}
+
+#[test]
+fn the_queue_of_a_rule_has_an_end() {
+    let policy = Policy { rule_computers: Some(1), hold_ms: 30_000, ..policy() };
+    let config = RulesConfig { ledger_bytes: 64 << 20, ..config() };
+    let mut w = World::with(&[("page:{id}", policy)], &config, 256 << 20, 1);
+    let a = w.connect();
+    w.expect(a, "get page:a|", "END|");
+    let all: Vec<u64> = (0..QUEUED_MAX).map(|_| w.connect()).collect();
+    for (n, one) in all.iter().enumerate() {
+        w.send(*one, &format!("get page:{n}|"));
+    }
+    assert_eq!(w.engine.held(), all.len());
+    let last = w.connect();
+    w.expect(last, "get page:last|", "END|");
+    assert_eq!(w.count("busy_queue"), 1);
+    // One that gives up leaves its place.
+    w.close(all[7], true);
+    w.expect(last, "get page:last|", "");
+    w.expect(a, "set page:a 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(all[0]), "END|");
+    w.engine.verify();
+}
+
+/// A limit that is raised or taken away lets those begin who wait, one that is lowered counts at once.
+#[test]
+fn a_changed_limit_counts_for_those_who_wait() {
+    let limited = |limit| Policy { rule_computers: limit, hold_ms: 20_000, ..policy() };
+    let mut w = World::new(&[("page:{id}", limited(Some(1)))]);
+    let all: Vec<u64> = (0..5).map(|_| w.connect()).collect();
+    for (n, one) in all.iter().enumerate() {
+        w.expect(*one, &format!("get page:{n}|"), if n == 0 { "END|" } else { "" });
+    }
+    w.set_rules(&[("page:{id}", limited(Some(3)))]);
+    assert_eq!([1, 2, 3].map(|n| w.replies(all[n])), ["END|", "END|", ""]);
+    w.set_rules(&[("page:{id}", limited(Some(2)))]);
+    w.expect(all[0], "set page:0 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(all[3]), "", "two compute");
+    w.set_rules(&[("page:{id}", limited(None))]);
+    assert_eq!([3, 4].map(|n| w.replies(all[n])), ["END|", "END|"]);
+    w.engine.verify();
+}

@@ -1,0 +1,224 @@
+//! Who may compute at once, of a rule with `rule_computers`, and who waits for that.
+//!
+//! A connection that computes a key of the rule may need another one for it: if that had to wait for a slot, it could wait
+//! for the connection's own. Such a nested computation begins although no slot is free, [`NESTED_MAX`] for a connection at
+//! most. It takes a slot all the same: the others wait until as many have finished.
+//!
+//! A lease that gets a slot while it waits is in another shard, as a rule. Until it is told, nobody computes, and the slot
+//! is taken.
+//!
+//! # Invariants
+//! * No computation begins while the limit is reached, but nested ones. So no more connections than the limit compute.
+//! * While a slot is free nobody waits, once [`Slots::admit`] was called after a change of the limit.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// Leases of a rule that wait for a slot at most. Others are answered as the rule's `on_busy` says.
+pub const QUEUED_MAX: usize = 8192;
+/// Computations that a connection may begin beyond the limit, while it computes under the rule.
+pub const NESTED_MAX: u32 = 2;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// None: none.
+    limit: Option<u32>,
+    taken: u32,
+    /// Leases that compute, by connection.
+    computing: HashMap<u64, u32>,
+    /// Leases that wait, by token, which is their order; with the hash of their key.
+    queue: BTreeMap<u64, u64>,
+}
+
+/// What a lease gets that wants to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// A slot.
+    Granted,
+    /// One beyond the limit.
+    Nested,
+    /// A place in the queue.
+    Queued,
+    /// Nothing: it cannot wait.
+    Refused,
+    /// Nothing: too many wait.
+    QueueFull,
+}
+
+impl Slots {
+    pub(crate) fn set_limit(&mut self, limit: Option<u32>) {
+        self.limit = limit;
+    }
+
+    /// Slots that are taken.
+    pub(crate) fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// Connections that compute.
+    pub(crate) fn connections(&self) -> usize {
+        self.computing.len()
+    }
+
+    /// Leases that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A lease of this connection wants to compute; `queue`: see [`Slots::queue`], reversed.
+    pub(crate) fn start(&mut self, connection: u64, queue: Option<(u64, u64)>) -> Start {
+        let start = self.grant(connection);
+        match (start, queue) {
+            (Some(start), _) => start,
+            (None, None) => Start::Refused,
+            (None, Some(_)) if self.queue.len() >= QUEUED_MAX => Start::QueueFull,
+            (None, Some((hash, token))) => {
+                self.queue.insert(token, hash);
+                Start::Queued
+            }
+        }
+    }
+
+    /// A lease of this connection computes no more. Returns the leases that have a slot now.
+    pub(crate) fn finish(&mut self, connection: u64) -> Vec<(u64, u64)> {
+        self.release(connection);
+        self.admit()
+    }
+
+    /// The lease of one connection is another's now. It keeps its slot if that leaves no more computing than may.
+    pub(crate) fn pass(&mut self, from: u64, to: u64, (hash, token): (u64, u64)) -> Start {
+        self.release(from);
+        self.grant(to).unwrap_or_else(|| {
+            self.queue.insert(token, hash);
+            Start::Queued
+        })
+    }
+
+    /// A lease that was admitted computes, on this connection.
+    pub(crate) fn take_admitted(&mut self, connection: u64) {
+        *self.computing.entry(connection).or_default() += 1;
+    }
+
+    /// A lease that was admitted is gone. Returns the leases that have a slot now.
+    pub(crate) fn give_back_admitted(&mut self) -> Vec<(u64, u64)> {
+        self.taken -= 1;
+        self.admit()
+    }
+
+    /// A lease does not wait any more.
+    pub(crate) fn leave(&mut self, token: u64) {
+        self.queue.remove(&token);
+    }
+
+    /// Gives free slots to those that wait, as (key's hash, token).
+    pub(crate) fn admit(&mut self) -> Vec<(u64, u64)> {
+        let mut admitted = Vec::new();
+        while self.has_room()
+            && let Some((token, hash)) = self.queue.pop_first()
+        {
+            self.taken += 1;
+            admitted.push((hash, token));
+        }
+        admitted
+    }
+
+    fn has_room(&self) -> bool {
+        self.limit.is_none_or(|limit| self.taken < limit)
+    }
+
+    fn grant(&mut self, connection: u64) -> Option<Start> {
+        let own = self.computing.get(&connection).copied().unwrap_or(0);
+        let start = if self.has_room() {
+            Start::Granted
+        } else if (1..=NESTED_MAX).contains(&own) {
+            Start::Nested
+        } else {
+            return None;
+        };
+        self.taken += 1;
+        self.computing.insert(connection, own + 1);
+        Some(start)
+    }
+
+    fn release(&mut self, connection: u64) {
+        let Some(own) = self.computing.get_mut(&connection) else { return };
+        *own -= 1;
+        if *own == 0 {
+            self.computing.remove(&connection);
+        }
+        self.taken -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(limit: u32) -> Slots {
+        Slots { limit: Some(limit), ..Slots::default() }
+    }
+
+    #[test]
+    fn slots_pass_to_those_who_wait_for_them() {
+        let mut slots = slots(1);
+        assert_eq!(slots.start(1, None), Start::Granted);
+        assert_eq!(slots.start(2, Some((7, 70))), Start::Queued);
+        assert_eq!(slots.start(3, None), Start::Refused);
+        assert_eq!(slots.finish(1), [(7, 70)]);
+        assert_eq!(slots.start(1, None), Start::Refused, "it is taken before its lease is told");
+        slots.take_admitted(2);
+        assert_eq!(slots.finish(2), []);
+        assert_eq!((slots.taken(), slots.connections()), (0, 0));
+    }
+
+    #[test]
+    fn a_nested_computation_counts_and_the_queue_drains_once_it_is_over() {
+        let mut slots = slots(1);
+        assert_eq!(slots.start(1, None), Start::Granted);
+        for _ in 0..NESTED_MAX {
+            assert_eq!(slots.start(1, None), Start::Nested);
+        }
+        assert_eq!(slots.start(1, None), Start::Refused, "deep enough");
+        assert_eq!(slots.start(2, Some((7, 70))), Start::Queued);
+        for _ in 0..NESTED_MAX {
+            assert_eq!(slots.finish(1), [], "the limit is reached still");
+        }
+        assert_eq!(slots.finish(1), [(7, 70)]);
+    }
+
+    #[test]
+    fn a_lease_that_passes_on_keeps_its_slot_unless_it_was_nested() {
+        let mut slots = slots(1);
+        assert_eq!(slots.start(1, None), Start::Granted);
+        assert_eq!(slots.pass(1, 2, (7, 70)), Start::Granted);
+        assert_eq!(slots.start(2, None), Start::Nested);
+        assert_eq!(slots.pass(2, 3, (8, 80)), Start::Queued);
+        assert_eq!(slots.finish(2), [(8, 80)]);
+    }
+
+    #[test]
+    fn the_queue_has_an_end() {
+        let mut slots = slots(1);
+        assert_eq!(slots.start(1, None), Start::Granted);
+        for n in 0..QUEUED_MAX as u64 {
+            assert_eq!(slots.start(2, Some((n, n))), Start::Queued);
+        }
+        assert_eq!(slots.start(2, Some((1, 99_999))), Start::QueueFull);
+        slots.leave(5);
+        assert_eq!(slots.start(2, Some((1, 99_999))), Start::Queued);
+        assert_eq!(slots.finish(1), [(0, 0)]);
+    }
+
+    #[test]
+    fn a_new_limit_counts_at_once() {
+        let mut slots = slots(2);
+        assert_eq!([1, 2].map(|n| slots.start(n, None)), [Start::Granted; 2]);
+        assert_eq!([3, 4, 5].map(|n| slots.start(n, Some((n, n)))), [Start::Queued; 3]);
+        slots.set_limit(Some(1));
+        assert_eq!(slots.finish(1), []);
+        slots.set_limit(Some(3));
+        assert_eq!(slots.admit(), [(3, 3), (4, 4)]);
+        slots.set_limit(None);
+        assert_eq!(slots.admit(), [(5, 5)]);
+    }
+}
