@@ -181,7 +181,7 @@ impl RuleState {
         self.running.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lease of this connection wants to compute. `queue`: names it, as (key's hash, token), if it can wait for a slot.
+    /// A lease of this connection asks to compute. `queue`: the hash of its key and its token, if it can wait for a slot.
     pub(crate) fn try_start(&self, connection: u64, queue: Option<(u64, u64)>) -> Start {
         let start = self.slots().start(connection, queue);
         match start {

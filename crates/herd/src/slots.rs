@@ -21,8 +21,9 @@ pub const NESTED_MAX: u32 = 2;
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// None: none.
+    /// Slots; None: no limit.
     limit: Option<u32>,
+    /// Leases that compute, and those that are admitted and have not been told.
     taken: u32,
     /// Leases that compute, by connection.
     computing: HashMap<u64, u32>,
@@ -30,7 +31,7 @@ pub(crate) struct Slots {
     queue: BTreeMap<u64, u64>,
 }
 
-/// What a lease gets that wants to compute.
+/// What a lease gets when it asks to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// A slot.
@@ -65,7 +66,7 @@ impl Slots {
         self.queue.len()
     }
 
-    /// A lease of this connection wants to compute; `queue`: see [`Slots::queue`], reversed.
+    /// A lease of this connection wants to compute. `queue`: the hash of its key and its token, if it can wait for a slot.
     pub(crate) fn start(&mut self, connection: u64, queue: Option<(u64, u64)>) -> Start {
         let start = self.grant(connection);
         match (start, queue) {
