@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::{Ended, Herd, holder, lease_ms};
 use crate::ask::{Admitted, Ask, Cx, Filler, Grant, How, Verdict, Woken};
-use crate::lease::{Holder, Kind};
+use crate::lease::{Holder, Kind, Lease};
 use crate::rule::{RuleState, count};
 use crate::waiters::Waiter;
 
