@@ -222,7 +222,8 @@ def test_a_stuck_log_stops_nobody(spawn):
     slowest = 0.0
     with server.raw() as c:
         began = time.monotonic()
-        while gauge(c, "log_lines_dropped") < 1000:
+        # What a second has too many of is told of when it is over.
+        while gauge(c, "log_lines_dropped") < 1000 or time.monotonic() - began < 2:
             assert time.monotonic() - began < 40, "not dropped"
             for _ in range(200):
                 since = time.monotonic()

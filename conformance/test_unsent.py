@@ -130,7 +130,9 @@ def test_who_takes_nothing_at_the_high_mark_is_closed_after_ten_seconds(start, w
         assert c.set(b"v", b"v" * 30_000) == b"STORED"
         stuck = []
         while int(c.stats("cattlegrid")["unsent_bytes"]) < 800_000:
+            before = int(c.stats("cattlegrid")["unsent_bytes"])
             stuck.append(way.silent(server, b"get v\r\n" * 300))
+            wait_until("it is stuck", lambda: int(c.stats("cattlegrid")["unsent_bytes"]) > before)
             assert len(stuck) < 100
         since = time.monotonic()
         wait_until("the first is closed", lambda: int(c.stats("cattlegrid")["unsent_stalled"]) > 0, 60)
