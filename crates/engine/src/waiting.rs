@@ -187,7 +187,7 @@ impl Engine {
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.trial);
         let sent = left.is_some() || begun;
-        // What is there already is withheld meanwhile, and must be known if the connection ends.
+        // What is there already, or comes, is withheld meanwhile, and must be known if the client gives up.
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
         if pending.computes || !pending.busy.is_empty() || sent || too_many || many_on_trial {
@@ -350,12 +350,18 @@ impl Engine {
         }
         let mut lock = self.shard_lock();
         let request = parked.request();
+        // Its client may have given up: then it computes what it has not seen.
+        let mut withheld = if released { cx.session.take_withheld(Some(request)) } else { Vec::new() };
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
             if let Some(outcome) = lock.shard(wait.hash).expire(&wait, released, cx) {
+                if matches!(outcome, Outcome::Miss { record: Some(_), .. } | Outcome::Lost) {
+                    forget_one(&mut withheld, wait.hash);
+                }
                 parked.resolve(wait.slot, outcome, cx.session, cx.now.ms, cx.counters);
             }
         }
+        Self::record_withheld(withheld, &mut lock, cx);
         parked.never_again();
     }
 
@@ -369,17 +375,17 @@ impl Engine {
             return;
         }
         let mut lock = self.shard_lock();
-        for Withheld { hash, number, window_ms } in cx.session.take_withheld() {
-            if let Some(herd) = &mut lock.shard(hash).herd {
-                herd.ledger.record(hash, number, cx.now.ms, window_ms);
-            }
-        }
+        let mut withheld = cx.session.take_withheld(None);
         for wait in waits {
-            lock.shard(wait.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-                herd.forget_waiter(wait.hash, wait.waiter, connection, &records, herd_cx);
+            let recorded = lock.shard(wait.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+                herd.forget_waiter(wait.hash, wait.waiter, connection, &records, herd_cx)
             });
+            if recorded == Some(true) {
+                forget_one(&mut withheld, wait.hash);
+            }
             cx.session.end_wait(wait.request, wait.slot);
         }
+        Self::record_withheld(withheld, &mut lock, cx);
         // What it missed stays in the ledger: in a pool the fill comes on another connection.
         for record in records.iter().filter(|record| record.leased) {
             lock.shard(record.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
@@ -388,6 +394,15 @@ impl Engine {
         }
         self.admit_all(&mut lock, cx.now.ms, cx.wakes);
         debug_assert!(cx.session.waits().is_empty());
+    }
+
+    /// What was withheld from a client that gave up is a miss to it.
+    fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for Withheld { hash, number, window_ms } in withheld {
+            if let Some(herd) = &mut lock.shard(hash).herd {
+                herd.ledger.record(hash, number, cx.now.ms, window_ms);
+            }
+        }
     }
 
     /// When [`Engine::handle_timeouts`] has something to do, in milliseconds since the start.
@@ -456,6 +471,13 @@ impl Engine {
     /// Keys that held requests wait for.
     pub fn held(&self) -> usize {
         self.shared().waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// The miss of this key is recorded already.
+fn forget_one(withheld: &mut Vec<Withheld>, hash: u64) {
+    if let Some(at) = withheld.iter().position(|one| one.hash == hash) {
+        withheld.swap_remove(at);
     }
 }
 

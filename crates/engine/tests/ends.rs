@@ -112,7 +112,7 @@ fn each_held_get_ends_in_one_counter() {
         ("held_own_write", &|w, [_, b, _]| w.send(b, "set page:1 0 0 1|x|")),
         ("held_own_write", &|w, [_, b, _]| w.send(b, "delete page:1|")),
         ("held_gone", &|w, [_, b, _]| w.close(b, false)),
-        ("held_gone", &|w, [_, b, _]| w.close(b, true)),
+        ("released", &|w, [_, b, _]| w.close(b, true)),
         ("released", &|w, [_, b, _]| w.release(b)),
         ("hold_expired", &|w, _| w.pass(400)),
         ("promoted_close", &|w, [a, ..]| w.close(a, false)),

@@ -184,8 +184,10 @@ fn a_pool_that_closes_connections_while_it_computes_stores_nothing_old() {
 
 #[test]
 fn a_client_that_gives_up_waiting_may_compute() {
-    for orderly in [true, false] {
-        let mut w = World::new(&[("page:{id}", policy())]);
+    for (orderly, on_busy) in
+        [(true, OnBusy::Miss), (true, OnBusy::Error), (false, OnBusy::Miss), (false, OnBusy::Error)]
+    {
+        let mut w = World::new(&[("page:{id}", Policy { on_busy, ..policy() })]);
         let [a, b, c, writer] = [(); 4].map(|()| w.connect());
         w.expect(a, "get page:1|", "END|");
         w.expect(b, "get page:1|", "");
@@ -207,6 +209,21 @@ fn a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there() {
         w.expect(a, "get page:2|", "END|");
         // Held for one of them, it is told of none.
         w.expect(b, "get page:2 page:1 other|", "");
+        w.close(b, orderly);
+        w.expect(writer, "delete page:1|", "DELETED|");
+        w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(writer, "get page:1|", "END|");
+    }
+}
+
+#[test]
+fn a_client_that_gives_up_waiting_may_compute_the_keys_that_came_meanwhile() {
+    for orderly in [true, false] {
+        let mut w = World::new(&[("page:{id}", Policy { hold_many_ms: 2000, ..policy() })]);
+        let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+        w.expect(a, "get page:1|get page:2|", "END|END|");
+        w.expect(b, "get page:1 page:2|", "");
+        w.expect(a, "set page:1 0 0 3|old|", "STORED|");
         w.close(b, orderly);
         w.expect(writer, "delete page:1|", "DELETED|");
         w.expect(c, "set page:1 0 0 3|old|", "STORED|");

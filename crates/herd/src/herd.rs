@@ -19,7 +19,7 @@ use crate::ledger::Ledger;
 use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_MAX_MS, OnBusy};
 use crate::rule::{Prediction, RuleState, count};
-use crate::session::{Record, Session, Wait};
+use crate::session::{Record, Session, Wait, Withheld};
 use crate::slots::Start;
 use crate::waiters::{Queue, Waiter, WaiterId, Waiters};
 
@@ -316,6 +316,8 @@ impl Herd {
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
         session.begin_wait(Wait { hash: ask.hash, request: hold.request, slot: hold.slot, waiter: id });
+        let (number, window_ms) = (cx.clock.last(), ask.rule.fill_window_ms());
+        session.withhold(hold.request, Withheld { hash: ask.hash, number, window_ms });
         Waited::Waits(id)
     }
 
@@ -401,7 +403,8 @@ impl Herd {
         }
     }
 
-    /// A waiter's connection is gone; `heard`: the records of the leases that it was told of.
+    /// A waiter's connection is gone; `heard`: the records of the leases that it was told of. False: its wait was decided
+    /// already, and its miss is not recorded by this.
     pub fn forget_waiter(
         &mut self,
         hash: u64,
@@ -409,21 +412,23 @@ impl Herd {
         connection: u64,
         heard: &[Record],
         cx: &mut Cx<'_>,
-    ) {
-        let Some(lease) = self.leases.get_mut(&hash) else { return };
+    ) -> bool {
+        let Some(lease) = self.leases.get_mut(&hash) else { return false };
         if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
             // A client that gives up waiting computes, and its fill comes on another connection.
             let rule = Arc::clone(&lease.rule);
             rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
             count(&rule.counters().held_gone);
             self.record(hash, waiter.since, false, &rule, cx);
-            return self.drop_if_deserted(hash);
+            self.drop_if_deserted(hash);
+            return true;
         }
         // Promoted in the same moment: it has not heard of it and never will. Its miss stays recorded.
         let token = lease.token;
         if lease.holder.is(connection) && !heard.iter().any(|record| record.number == token) {
             self.pass_on(hash, &|counters| &counters.promoted_close, cx);
         }
+        false
     }
 
     /// A get of several keys does not wait for this one after all.

@@ -32,13 +32,13 @@ pub struct Wait {
     pub waiter: WaiterId,
 }
 
-/// A value that a client has not been sent yet, because its request waits for another key. If the connection ends before, its
-/// client does not know that the key was there and may compute it.
+/// A key whose reply a client has not been sent yet, because its request waits, for it or for another. If the client gives up
+/// before, it does not know what became of the key and may compute it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withheld {
     /// The key's hash.
     pub hash: u64,
-    /// What the clock showed when the key was read.
+    /// What the clock showed when the key was asked for.
     pub number: u64,
     /// For how long its miss would be remembered, in milliseconds.
     pub window_ms: u32,
@@ -205,7 +205,7 @@ impl Session {
         self.withheld.len() + values <= self.most
     }
 
-    /// The value of a key is withheld while a request waits.
+    /// What became of a key is withheld while a request waits.
     pub fn withhold(&mut self, request: u64, withheld: Withheld) {
         self.withheld.push((request, withheld));
     }
@@ -215,9 +215,10 @@ impl Session {
         self.withheld.retain(|(of, _)| *of != request);
     }
 
-    /// Takes all that is withheld away: the connection closes.
-    pub fn take_withheld(&mut self) -> Vec<Withheld> {
-        std::mem::take(&mut self.withheld).into_iter().map(|(_, withheld)| withheld).collect()
+    /// Takes away what is withheld from a request, or from all: the connection closes, or its client sends no more.
+    pub fn take_withheld(&mut self, request: Option<u64>) -> Vec<Withheld> {
+        let of_request = |of: u64| request.is_none_or(|request| of == request);
+        self.withheld.extract_if(.., |(of, _)| of_request(*of)).map(|(_, withheld)| withheld).collect()
     }
 
     /// Takes all records away: the connection closes.

@@ -451,6 +451,10 @@ impl World {
 
     /// The connection is closed, in an orderly way or by a reset.
     pub(crate) fn close(&mut self, number: u64, orderly: bool) {
+        if orderly {
+            // Its client sends no more, and may still read.
+            self.release(number);
+        }
         self.left += self.connections[&number].session.waits().len() as u64;
         let ((), wakes) = self.with_context(number, |engine, cx| engine.leave(orderly, cx));
         let connection = self.connections.remove(&number).unwrap();
