@@ -150,3 +150,44 @@ fn a_changed_limit_counts_for_those_who_wait() {
     assert_eq!([3, 4].map(|n| w.replies(all[n])), ["END|", "END|"]);
     w.engine.verify();
 }
+
+/// One client asks for all leases, for an hour each; others are protected all the same.
+#[test]
+fn leases_that_were_asked_for_too_long_make_room() {
+    let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };
+    let mut w = World::with(&[("page:{id}", policy())], &rules, 64 << 20, 1);
+    let greedy = w.connect();
+    let mut tokens = Vec::new();
+    for n in 0..2000 {
+        let won = w.ask(greedy, &format!("mg page:{n} c N3600 Pd|"));
+        tokens.extend(won.split([' ', '|']).find_map(|word| word.strip_prefix('c')).map(str::to_owned));
+    }
+    assert_eq!((tokens.len(), w.count("busy_leases")), (2000, 0));
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:cold|", "END|");
+    w.expect(b, "get page:cold|", "");
+    w.expect(a, "set page:cold 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:cold 0 1|x|END|");
+    assert!(w.count("leases_displaced") > 900);
+    // What was displaced can still be filled.
+    for n in [0, 1000, 1999] {
+        w.expect(greedy, &format!("ms page:{n} 1 C{}|x|", tokens[n]), "HD|");
+    }
+    w.engine.verify();
+}
+
+#[test]
+fn without_a_lease_on_busy_decides() {
+    let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };
+    for (on_busy, answer) in [(OnBusy::Miss, "END|"), (OnBusy::Error, "SERVER_ERROR busy|")] {
+        let mut w = World::with(&[("page:{id}", Policy { on_busy, ..policy() })], &rules, 64 << 20, 1);
+        let mut leases = 0;
+        while w.count("busy_leases") == 0 {
+            let one = w.connect();
+            let reply = w.ask(one, &format!("get page:{leases}|"));
+            assert_eq!(reply, if w.count("busy_leases") == 0 { "END|" } else { answer });
+            leases += 1;
+        }
+        assert!((1000..1100).contains(&leases), "{leases}");
+    }
+}

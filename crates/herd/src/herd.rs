@@ -197,9 +197,9 @@ impl Herd {
             count(&counters.misses_behind);
             return if absent { Role::Miss(self.miss(ask.hash, rule, cx)) } else { Role::Old };
         }
-        if self.leases.len() >= self.leases_max {
+        if self.leases.len() >= self.leases_max && !self.displace(cx) {
             count(&counters.busy_leases);
-            return if absent { Role::Miss(self.miss(ask.hash, rule, cx)) } else { Role::Old };
+            return self.busy(ask, cx);
         }
         let token = cx.clock.tick();
         let may_queue = absent && ask.hold_ms > 0;

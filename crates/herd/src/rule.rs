@@ -412,8 +412,10 @@ rule_counters! {
     busy_queue,
     /// Not held: the computation failed not long ago.
     busy_failed,
-    /// No lease: there are too many.
+    /// No lease, and not held: there are too many leases.
     busy_leases,
+    /// Leases asked for by name for longer than their rule's, ended to make room for another.
+    leases_displaced,
     /// Answered `on_busy` at the end of a hold: `max_computers` compute already.
     busy_computers,
     /// Answered `on_busy` at the end of a hold: no slot of `rule_computers` became free.

@@ -12,6 +12,8 @@ use crate::waiters::Waiter;
 
 /// Waiters looked at for one whose reply is the next of its connection.
 const FRONT_SEARCH: usize = 64;
+/// Leases that are looked at to make room for another, from the one that ends last.
+const DISPLACED_LOOKS: usize = 16;
 
 impl Herd {
     /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
@@ -352,6 +354,21 @@ impl Herd {
         while let Some((_, hash, _)) = self.deadlines.first().copied().filter(|(ms, ..)| *ms <= cx.now_ms) {
             self.time_is_up(hash, cx);
         }
+    }
+
+    /// Makes room for a lease: ends one that was asked for by name for longer than its rule's time, which is not over in that
+    /// time, and for which nobody waits. Whoever computes it can still store the value.
+    pub(super) fn displace(&mut self, cx: &mut Cx<'_>) -> bool {
+        let is_long = |hash: &u64| {
+            let lease = &self.leases[hash];
+            let rule_ms = u64::from(lease.rule.lease_ms());
+            lease.queue.len() == 0 && lease.deadline_ms > cx.now_ms.saturating_add(rule_ms)
+        };
+        let latest = self.deadlines.iter().rev().map(|(_, hash, _)| *hash);
+        let Some(hash) = latest.take(DISPLACED_LOOKS).find(is_long) else { return false };
+        count(&self.leases[&hash].rule.counters().leases_displaced);
+        self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
+        true
     }
 
     fn time_is_up(&mut self, hash: u64, cx: &mut Cx<'_>) {
