@@ -21,7 +21,7 @@ more; but with the fence of `-m 1024` two of 45 runs with 300 keys on a busy mac
 
 
 HELD_ENDS = (
-    "held_filled promoted_close promoted_deadline promoted_invalidated promoted_gave_up promoted_slot hold_expired released "
+    "held_filled promoted_close promoted_deadline promoted_invalidated promoted_gave_up promoted_slot hold_expired released held_reentered "
     "cycles_avoided held_own_write held_withdrawn held_gone held_passed held_failed held_unruled"
 ).split()
 """The counters of `stats rules` of which each held get ends in one."""

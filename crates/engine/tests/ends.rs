@@ -139,6 +139,13 @@ fn each_held_get_ends_in_one_counter() {
         assert_eq!(held - state.counters().held_ended(), w.engine.held() as u64, "{counter}");
         drop(active);
     }
+    // The holder asks again, and alone.
+    let mut w = World::new(&[("page:{id}", policy())]);
+    let a = w.connect();
+    w.expect(a, "get page:1|get page:1|", "END|END|");
+    w.expect(a, "get page:1|", "");
+    w.pass(10);
+    assert_eq!((w.replies(a), w.count("held_reentered"), w.count("hold_expired")), ("END|".into(), 1, 0));
     // A circle.
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b] = [(); 2].map(|()| w.connect());

@@ -358,7 +358,13 @@ impl Herd {
         let rule = Arc::clone(&lease.rule);
         let counters = rule.counters();
         counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
-        count(if released { &counters.released } else { &counters.hold_expired });
+        // It waited to see whether its connection is shared.
+        let on_trial = lease.holder.is(waiter.caller.number()) && !waiter.caller.sends_while_held();
+        count(match (released, on_trial) {
+            (true, _) => &counters.released,
+            (false, true) => &counters.held_reentered,
+            (false, false) => &counters.hold_expired,
+        });
         let queued = matches!(lease.holder, Holder::Queued);
         let full = queued || lease.computers >= rule.policy().max_computers;
         let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;

@@ -386,6 +386,8 @@ rule_counters! {
     promoted_slot,
     /// Holds that ended without a value.
     hold_expired,
+    /// Held gets of the holder itself, answered as misses after a moment in which nothing else came on their connection.
+    held_reentered,
     /// Held gets answered by a fill: with the value, or that there is none.
     held_filled,
     /// Held gets answered as misses because their own connection wrote the key.
@@ -472,6 +474,7 @@ impl RuleCounters {
             &self.promoted_gave_up,
             &self.promoted_slot,
             &self.hold_expired,
+            &self.held_reentered,
             &self.released,
             &self.cycles_avoided,
             &self.held_own_write,
