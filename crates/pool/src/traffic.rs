@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, VERSION};
+use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, START_MAX, VERSION};
 use cattlegrid_worker::message::{ErrorBody, Hello};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -148,7 +148,9 @@ impl Driver {
 
     /// Handles the frame at the start of `rest`; its length, or `None` if it is not complete.
     fn next_frame(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let max = self.options.max_frame;
+        let starting = self.workers[slot].as_ref().is_some_and(|worker| worker.state == State::Starting);
+        // One that has not read INIT does not know the limit.
+        let max = if starting { self.options.max_frame.max(START_MAX) } else { self.options.max_frame };
         let Some(header) = Header::decode(rest, max).map_err(|error| error.to_string())? else {
             return Ok(None);
         };

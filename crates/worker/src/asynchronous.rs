@@ -8,15 +8,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
-use crate::job::{JobError, Level, Reply, log, put_outcome, send_now};
+use crate::job::{JobError, Level, Reply, check_len, log, put_outcome, send_now};
 use crate::link::{Claimed, Link, now};
-use crate::list::{List, put_list};
+use crate::list::{List, list_len, put_list};
 use crate::message::JobBody;
 use crate::outbox::Outbox;
 
@@ -29,6 +29,7 @@ pub struct AsyncJob {
     body: Vec<u8>,
     flags: Arc<Flags>,
     outbox: Arc<Outbox>,
+    max_frame: u32,
     leaving: Arc<AtomicBool>,
 }
 
@@ -38,6 +39,8 @@ struct Flags {
     cancelled: AtomicBool,
     /// Its outcome is in the outbox; written with the outbox locked.
     ended: AtomicBool,
+    /// What it was to send and could not: its outcome, whatever its future returns.
+    fault: OnceLock<JobError>,
 }
 
 impl AsyncJob {
@@ -67,7 +70,12 @@ impl AsyncJob {
     }
 
     /// Sends an event that names this job; after its end, one that names no job.
+    ///
+    /// One that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
     pub fn event<P: AsRef<[u8]>>(&self, parts: &[P]) {
+        if !self.fits("error", "the event", list_len(parts)) {
+            return;
+        }
         self.outbox.push(|out| {
             let id = if self.flags.ended.load(Ordering::Relaxed) { 0 } else { self.id };
             put_frame(out, Kind::Event, 0, id, |out| put_list(out, parts));
@@ -75,14 +83,29 @@ impl AsyncJob {
         self.outbox.flush();
     }
 
-    /// Tells the caller how far the job is. Nothing happens after its end.
+    /// Tells the caller how far the job is; the limit is that of [`AsyncJob::event`]. Nothing happens after its end.
     pub fn progress(&self, how_far: &[u8]) {
+        if !self.fits("error", "the progress", how_far.len()) {
+            return;
+        }
         self.send(Kind::Progress, 0, |out| out.extend_from_slice(how_far));
     }
 
-    /// Sends a part of the reply; what the future returns is appended to it. Nothing happens after its end.
+    /// Sends a part of the reply; what the future returns is appended to it. Nothing happens after its end. After a part
+    /// that is longer than the pool's `max_frame` nothing is sent, and the job ends as too large.
     pub fn chunk<P: AsRef<[u8]>>(&self, parts: &[P]) {
+        if !self.fits("too_large", "a part of the reply", list_len(parts)) || self.flags.fault.get().is_some()
+        {
+            return;
+        }
         self.send(Kind::Result, FLAG_MORE, |out| put_list(out, parts));
+    }
+
+    /// Whether `what`, `len` bytes, fits into a frame; if not, that is how the job ends.
+    fn fits(&self, code: &str, what: &str, len: usize) -> bool {
+        let fault = check_len(code, what, len, self.max_frame).err();
+        // The first one counts.
+        fault.map(|fault| self.flags.fault.set(fault).ok()).is_none()
     }
 
     /// Sends a frame of this job unless it has ended: a thread or a task may outlive its job.
@@ -95,9 +118,9 @@ impl AsyncJob {
         self.outbox.flush();
     }
 
-    /// Writes a line to the pool's log.
+    /// Writes a line to the pool's log. What is over 16 KiB, or does not fit into the pool's `max_frame`, is cut.
     pub fn log(&self, level: Level, text: &str) {
-        log(&self.outbox, level, text);
+        log(&self.outbox, self.max_frame, level, text);
     }
 
     /// Asks to be retired after the jobs that are already here. Calling it again changes nothing.
@@ -256,7 +279,8 @@ where
         }
         let deadline = (deadline_ms > 0).then(|| received + Duration::from_millis(deadline_ms.into()));
         let (outbox, leaving) = (Arc::clone(&self.outbox), Arc::clone(&self.leaving));
-        let job = AsyncJob { id, attempt, deadline, body, flags: Arc::clone(&flags), outbox, leaving };
+        let (max_frame, own) = (self.max_frame, Arc::clone(&flags));
+        let job = AsyncJob { id, attempt, deadline, body, flags: own, outbox, max_frame, leaving };
         let future = Box::pin((self.work)(job));
         let waker = Waker::from(Arc::new(JobWaker { id, mail: Arc::clone(&self.mail) }));
         self.running.insert(id, Running { future, flags, waker });
@@ -282,7 +306,10 @@ where
         let max_frame = self.max_frame;
         self.outbox.push(|out| {
             flags.ended.store(true, Ordering::Relaxed);
-            put_outcome(out, id, max_frame, outcome);
+            match flags.fault.get() {
+                Some(fault) => put_outcome(out, id, max_frame, &Err::<R, _>(fault.clone())),
+                None => put_outcome(out, id, max_frame, outcome),
+            }
         });
     }
 }

@@ -18,6 +18,9 @@ pub const HEADER_LEN: usize = 16;
 /// Default of the largest body either side accepts, 64 MiB.
 pub const MAX_FRAME_DEFAULT: u32 = 64 << 20;
 
+/// Longest body a worker sends before INIT has told it the limit, 64 KiB.
+pub const START_MAX: u32 = 64 << 10;
+
 /// Flag of RESULT: more of this reply follows in another RESULT of the same id.
 pub const FLAG_MORE: u8 = 1;
 

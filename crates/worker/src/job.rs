@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Kind, put_frame};
 use crate::link::Link;
-use crate::list::{List, put_list, put_part, put_varint};
-use crate::message::ErrorBody;
+use crate::list::{List, list_len, put_list, put_part, put_varint};
+use crate::message::{ErrorBody, head};
 use crate::outbox::Outbox;
 
 /// A job in a synchronous worker. Borrowed for the duration of the call.
@@ -15,6 +15,8 @@ pub struct Job<'a> {
     pub(crate) attempt: u32,
     pub(crate) deadline_ms: u32,
     pub(crate) args: List<'a>,
+    /// What it was to send and could not: its outcome, whatever the function returns.
+    pub(crate) fault: Option<JobError>,
     pub(crate) link: &'a mut Link,
 }
 
@@ -48,28 +50,47 @@ impl<'a> Job<'a> {
     }
 
     /// Sends an event that names this job. Events and results of a worker arrive in order.
+    ///
+    /// One that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
+        if let Err(fault) = check_len("error", "the event", list_len(parts), self.link.max_frame) {
+            self.fault.get_or_insert(fault);
+            return;
+        }
         let id = self.id;
         send_now(&self.link.outbox, Kind::Event, 0, id, |out| put_list(out, parts));
     }
 
-    /// Tells the caller how far the job is.
+    /// Tells the caller how far the job is; the limit is that of [`Job::event`].
     pub fn progress(&mut self, how_far: &[u8]) {
+        if let Err(fault) = check_len("error", "the progress", how_far.len(), self.link.max_frame) {
+            self.fault.get_or_insert(fault);
+            return;
+        }
         let id = self.id;
         send_now(&self.link.outbox, Kind::Progress, 0, id, |out| out.extend_from_slice(how_far));
     }
 
     /// Sends a part of the reply; what the function returns is appended to it.
     ///
-    /// For replies longer than a frame. The parent collects up to its `max_reply`.
+    /// For replies longer than a frame. The parent collects up to its `max_reply`. After a part that is longer than the
+    /// pool's `max_frame` nothing is sent, and the job ends as too large.
     pub fn chunk<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
+        if let Err(fault) =
+            check_len("too_large", "a part of the reply", list_len(parts), self.link.max_frame)
+        {
+            self.fault.get_or_insert(fault);
+        }
+        if self.fault.is_some() {
+            return;
+        }
         let id = self.id;
         send_now(&self.link.outbox, Kind::Result, FLAG_MORE, id, |out| put_list(out, parts));
     }
 
-    /// Writes a line to the pool's log.
+    /// Writes a line to the pool's log. What is over 16 KiB, or does not fit into the pool's `max_frame`, is cut.
     pub fn log(&mut self, level: Level, text: &str) {
-        log(&self.link.outbox, level, text);
+        log(&self.link.outbox, self.link.max_frame, level, text);
     }
 
     /// Asks to be retired after the jobs that are already here. Calling it again changes nothing.
@@ -82,6 +103,8 @@ impl<'a> Job<'a> {
 #[derive(Debug)]
 pub struct Context<'a> {
     pub(crate) config: &'a [u8],
+    /// What it was to send and could not: the start fails.
+    pub(crate) fault: Option<JobError>,
     pub(crate) link: &'a mut Link,
 }
 
@@ -101,8 +124,12 @@ impl<'a> Context<'a> {
         self.link.generation
     }
 
-    /// Sends an event about this worker.
+    /// Sends an event about this worker. One that is longer than the pool's `max_frame` makes the start fail.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
+        if let Err(fault) = check_len("error", "the event", list_len(parts), self.link.max_frame) {
+            self.fault.get_or_insert(fault);
+            return;
+        }
         send_now(&self.link.outbox, Kind::Event, 0, 0, |out| put_list(out, parts));
     }
 
@@ -215,14 +242,23 @@ pub(crate) fn put_outcome<R: Reply>(
     let start = out.len();
     match outcome {
         Ok(reply) => put_frame(out, Kind::Result, 0, id, |out| reply.put(out)),
-        Err(error) => error.body.put(out, id),
+        Err(error) => error.body.put_within(out, id, max_frame),
     }
     let len = out.len() - start - HEADER_LEN;
     if len > max_frame as usize {
         out.truncate(start);
         let message = format!("the reply has {len} bytes, the limit is {max_frame}; send it in chunks");
-        JobError::new("too_large", message).body.put(out, id);
+        JobError::new("too_large", message).body.put_within(out, id, max_frame);
     }
+}
+
+/// # Errors
+/// When `what` has more than `max_frame` bytes: sent, it would cost the worker.
+pub(crate) fn check_len(code: &str, what: &str, len: usize, max_frame: u32) -> Result<(), JobError> {
+    if len <= max_frame as usize {
+        return Ok(());
+    }
+    Err(JobError::new(code, format!("{what} has {len} bytes, the limit is {max_frame}")))
 }
 
 /// Appends a frame and sends it with everything before it.
@@ -231,11 +267,12 @@ pub(crate) fn send_now(outbox: &Outbox, kind: Kind, flags: u8, id: u64, body: im
     outbox.flush();
 }
 
-/// Sends a LOG frame; texts over 16 KiB are cut.
-pub(crate) fn log(outbox: &Outbox, level: Level, text: &str) {
+/// Sends a LOG frame; texts over 16 KiB, or over `max_frame`, are cut.
+pub(crate) fn log(outbox: &Outbox, max_frame: u32, level: Level, text: &str) {
+    let text = head(text, (max_frame as usize).saturating_sub(1).min(16 << 10));
     send_now(outbox, Kind::Log, 0, 0, |out| {
         out.push(level as u8);
-        out.extend_from_slice(&text.as_bytes()[..text.len().min(16 << 10)]);
+        out.extend_from_slice(text.as_bytes());
     });
 }
 

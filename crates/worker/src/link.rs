@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::receive_with_fds;
-use crate::frame::{HEADER_LEN, Header, Kind, MAX_FRAME_DEFAULT, VERSION, take_frame};
+use crate::frame::{HEADER_LEN, Header, Kind, MAX_FRAME_DEFAULT, START_MAX, VERSION, take_frame};
 use crate::message::{ErrorBody, Hello, Init};
 use crate::outbox::{Outbox, Shrink, die, is_retry};
 use crate::sys::Page;
@@ -18,7 +18,7 @@ pub(crate) struct Link {
     pub(crate) outbox: Arc<Outbox>,
     /// Which jobs are this worker's.
     pub(crate) claimed: Claimed,
-    /// Longest body the parent accepts.
+    /// Longest body the parent accepts; before INIT, what every parent does.
     pub(crate) max_frame: u32,
     /// Number of this worker.
     pub(crate) worker: u64,
@@ -54,7 +54,7 @@ impl Link {
             rx,
             outbox,
             claimed: Claimed::default(),
-            max_frame: MAX_FRAME_DEFAULT,
+            max_frame: START_MAX,
             worker: 0,
             generation: 0,
             ahead: Vec::new(),
@@ -102,7 +102,11 @@ impl Link {
     /// Says why this worker cannot start, and ends the process.
     fn refuse(&self, code: &str, message: &str) -> ! {
         let (code, message) = (code.into(), message.into());
-        die(&self.outbox, &ErrorBody { code, message, detail: String::new(), retryable: false })
+        die(
+            &self.outbox,
+            self.max_frame,
+            &ErrorBody { code, message, detail: String::new(), retryable: false },
+        )
     }
 
     /// Waits for bytes. HELLO goes out first, unless there is no need to wait: then it goes with READY.

@@ -26,6 +26,16 @@ pub fn put_list<P: AsRef<[u8]>>(out: &mut Vec<u8>, parts: &[P]) {
     }
 }
 
+/// Bytes that [`put_list`] appends.
+pub(crate) fn list_len<P: AsRef<[u8]>>(parts: &[P]) -> usize {
+    parts.iter().map(|part| varint_len(part.as_ref().len()) + part.as_ref().len()).sum::<usize>()
+        + varint_len(parts.len())
+}
+
+fn varint_len(value: usize) -> usize {
+    (value.max(1).ilog2() as usize + 7) / 7
+}
+
 /// Appends one part of a list whose count was written before.
 #[inline]
 pub(crate) fn put_part(out: &mut Vec<u8>, part: &[u8]) {
@@ -159,6 +169,20 @@ mod tests {
         }
         assert_eq!(take_varint(&[0xff, 0xff, 0xff, 0xff, 0x10]), None);
         assert_eq!(take_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0]), None);
+    }
+
+    #[test]
+    fn the_length_of_a_list_is_known_before_it_is_written() {
+        for len in [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152] {
+            let parts = [vec![1; len], vec![2; 3]];
+            let mut out = Vec::new();
+            put_list(&mut out, &parts);
+            assert_eq!(list_len(&parts), out.len());
+        }
+        let many = vec![[0_u8; 0]; 200];
+        let mut out = Vec::new();
+        put_list(&mut out, &many);
+        assert_eq!(list_len(&many), out.len());
     }
 
     #[test]

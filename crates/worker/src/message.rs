@@ -123,6 +123,20 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
+    /// As [`ErrorBody::put`], with texts cut that do not fit into a body of `max_frame` bytes: of the detail the end is
+    /// kept; if that is not enough, of message and code the beginning.
+    pub fn put_within(&self, out: &mut Vec<u8>, id: u64, max_frame: u32) {
+        let room = (max_frame as usize).saturating_sub(LENGTHS);
+        if self.code.len() + self.message.len() + self.detail.len() <= room {
+            return self.put(out, id);
+        }
+        let code = head(&self.code, room);
+        let message = head(&self.message, room - code.len());
+        let detail = tail(&self.detail, room - code.len() - message.len());
+        let (code, message, detail) = (code.to_owned(), message.to_owned(), detail.to_owned());
+        Self { code, message, detail, retryable: self.retryable }.put(out, id);
+    }
+
     /// Appends the frame: list of three: code, message, detail.
     pub fn put(&self, out: &mut Vec<u8>, id: u64) {
         let flags = if self.retryable { FLAG_RETRYABLE } else { 0 };
@@ -139,6 +153,21 @@ impl ErrorBody {
         Some(Self { code: text(0)?, message: text(1)?, detail: text(2)?, retryable })
     }
 }
+
+/// The first bytes of `text`, at most `size`, no character cut.
+pub(crate) fn head(text: &str, size: usize) -> &str {
+    let end = (0..=size.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// The last bytes of `text`, at most `size`, no character cut.
+fn tail(text: &str, size: usize) -> &str {
+    let start = (text.len().saturating_sub(size)..=text.len()).find(|at| text.is_char_boundary(*at));
+    &text[start.unwrap_or(text.len())..]
+}
+
+/// Most bytes that the count and the lengths of an ERROR take.
+const LENGTHS: usize = 16;
 
 /// Reads fixed fields off the front of a body.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);

@@ -168,8 +168,8 @@ fn now() -> Instant {
 }
 
 /// Sends an error and ends; for failures before the first job.
-pub(crate) fn die(outbox: &Outbox, error: &crate::message::ErrorBody) -> ! {
-    outbox.push(|out| error.put(out, 0));
+pub(crate) fn die(outbox: &Outbox, max_frame: u32, error: &crate::message::ErrorBody) -> ! {
+    outbox.push(|out| error.put_within(out, 0, max_frame));
     outbox.flush();
     std::process::exit(1)
 }

@@ -14,12 +14,15 @@ pub(crate) type InitFn = Box<dyn FnOnce(&mut Context<'_>) -> Result<(), JobError
 /// Runs `init` and says READY, or reports the error and ends the process.
 pub(crate) fn initialise(link: &mut Link, config: &[u8], init: Option<InitFn>) {
     let result = init.map_or(Ok(Ok(())), |init| {
-        catch_unwind(AssertUnwindSafe(|| init(&mut Context { config, link: &mut *link })))
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut context = Context { config, fault: None, link: &mut *link };
+            init(&mut context).and(context.fault.map_or(Ok(()), Err))
+        }))
     });
     match result {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => die(&link.outbox, &error.body),
-        Err(panic) => die(&link.outbox, &panic_error(&*panic).body),
+        Ok(Err(error)) => die(&link.outbox, link.max_frame, &error.body),
+        Err(panic) => die(&link.outbox, link.max_frame, &panic_error(&*panic).body),
     }
     link.outbox.push(|out| put_frame(out, Kind::Ready, 0, 0, |_| {}));
     link.outbox.flush();
@@ -86,9 +89,12 @@ where
             attempt: body.attempt,
             deadline_ms: body.deadline_ms,
             args: body.args,
+            fault: None,
             link: &mut *link,
         };
-        catch_unwind(AssertUnwindSafe(|| work(&mut job))).unwrap_or_else(|panic| Err(panic_error(&*panic)))
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut job)));
+        let outcome = outcome.unwrap_or_else(|panic| Err(panic_error(&*panic)));
+        job.fault.map_or(outcome, Err)
     };
     let max_frame = link.max_frame;
     link.outbox.push(|out| put_outcome(out, id, max_frame, &outcome));
@@ -108,6 +114,7 @@ pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> JobError {
 pub(crate) fn protocol_error(link: &Link, message: &str) -> ! {
     die(
         &link.outbox,
+        link.max_frame,
         &ErrorBody {
             code: "protocol".into(),
             message: message.into(),

@@ -98,6 +98,24 @@ class Custom(Exception):
     pass
 
 
+def long(what, size):
+    """What has ``size`` bytes, of a kind that may be longer than a frame."""
+    if what == "error":
+        raise Custom("ü" * (size // 2))
+    if what == "detail":
+        raise worker.JobError("code", "message", detail="x" * size + "end")
+    if what == "event":
+        worker.event("short")
+        worker.event("e" * size)
+    if what == "progress":
+        worker.progress("p" * size)
+    if what == "log":
+        worker.log("ü" * (size // 2))
+    if what == "part":
+        return (b"p" * length for length in (10, size, 10))
+    return None
+
+
 @worker.job
 def work(what, *args):
     what = what.decode()
@@ -167,6 +185,8 @@ def work(what, *args):
         raise SystemExit(3)
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "long":
+        return long(args[0].decode(), int(args[1]))
     if what == "generator":
         return (bytes([65 + n]) * 3 for n in range(int(args[0])))
     if what == "big":

@@ -31,6 +31,10 @@ async def work(what, *args):
     if what == b"block":
         while True:
             pass
+    if what == b"long" and args[0] == b"exception":
+        raise ValueError("ü" * (int(args[1]) // 2))
+    if what == b"long" and args[0] == b"event":
+        worker.event("e" * int(args[1]))
     if what == b"wait":
         await asyncio.sleep(int(args[0]) / 1000)
         return args[1]
@@ -42,3 +46,12 @@ async def outlive(say):
         say.progress("late or not")
         say.event("late or not")
         await asyncio.sleep(0.005)
+
+
+async def parts(*sizes):
+    """Parts of these sizes; a first one of 0 tells the process instead."""
+    if sizes == (b"0",):
+        yield str(os.getpid())
+        return
+    for size in sizes:
+        yield b"p" * int(size)

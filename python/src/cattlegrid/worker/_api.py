@@ -48,15 +48,21 @@ class Current:
         return self._running.over if self._running is not None else STATE.id != self._id
 
     def progress(self, how_far):
-        """Tell the job's caller how far it is. ``bytes`` or ``str``. Nothing happens after the job's end."""
+        """Tell the job's caller how far it is. ``bytes`` or ``str``. Nothing happens after the job's end.
+
+        ``ValueError`` if it is longer than the pool's ``max_frame``.
+        """
         (part,) = frames.parts_of([how_far])
         if not self.over:
-            STATE.link.send(frames.frame(frames.PROGRESS, self._id, part))
+            STATE.link.send(STATE.link.fitting(frames.frame(frames.PROGRESS, self._id, part), "the progress"))
 
     def event(self, *parts):
-        """Send an event about the job; after its end, one about this worker."""
-        body = frames.encode_list(frames.parts_of(parts))
-        STATE.link.send(frames.frame(frames.EVENT, 0 if self.over else self._id, body))
+        """Send an event about the job; after its end, one about this worker.
+
+        ``ValueError`` if it is longer than the pool's ``max_frame``.
+        """
+        whole = frames.list_frame(frames.EVENT, 0 if self.over else self._id, frames.parts_of(parts))
+        STATE.link.send(STATE.link.fitting(whole, "the event"))
 
     def cancelled(self):
         """Whether the job's caller has gone, or the job has ended. One system call in a synchronous worker."""
@@ -90,13 +96,16 @@ def current():
 
 
 def event(*parts):
-    """Send an event, about the current job or (outside of one) about this worker or template."""
+    """Send an event, about the current job or (outside of one) about this worker or template.
+
+    ``ValueError`` if it is longer than the pool's ``max_frame``.
+    """
     job = current()
     if job is not None:
         return job.event(*parts)
     body = frames.encode_list(frames.parts_of(parts))
     if STATE.link is not None:
-        STATE.link.send(frames.frame(frames.EVENT, 0, body))
+        STATE.link.send(STATE.link.fitting(frames.frame(frames.EVENT, 0, body), "the event"))
     elif STATE.control is not None:
         STATE.control.send(b"\x07" + body)
 
@@ -109,9 +118,13 @@ def progress(how_far):
 
 
 def log(text, level="info"):
-    """Write a line to the pool's log; ``level`` is error, warn, info or debug."""
+    """Write a line to the pool's log; ``level`` is error, warn, info or debug.
+
+    What is over 16 KiB, or does not fit into the pool's ``max_frame``, is cut.
+    """
     number = {"error": 1, "warn": 2, "info": 3, "debug": 4}[level]
-    STATE.link.send(frames.frame(frames.LOG, 0, bytes([number]) + text.encode("utf-8", "replace")[:16384]))
+    line = frames.head(text.encode("utf-8", "replace"), min(LOG_MAX, STATE.link.max_frame - 1))
+    STATE.link.send(frames.frame(frames.LOG, 0, bytes([number]) + line))
 
 
 def retire():
@@ -203,7 +216,7 @@ def run(load, concurrency):
         raise
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
-        link.send(frames.error(0, "init", message, traceback.format_exc()[-TRACEBACK_MAX:]))
+        link.send(link.error(0, "init", message, traceback.format_exc()[-TRACEBACK_MAX:]))
         os._exit(1)
     link.send(frames.frame(frames.READY))
     try:
@@ -263,6 +276,8 @@ def _passed():
     return {name: int(fd) for name, _, fd in pairs}
 
 
+LOG_MAX = 16 << 10
+"""Bytes of a log line that are sent."""
 TRACEBACK_MAX = 64_000
 """Characters of a traceback that are sent; the end is kept."""
 

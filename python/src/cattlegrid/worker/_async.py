@@ -8,7 +8,7 @@ import time
 from collections import deque
 
 from . import _frames as frames
-from ._serve import failure, leave, reply
+from ._serve import failure, leave, part_of_reply, reply
 from ._state import STATE
 
 _CURRENT = contextvars.ContextVar("cattlegrid_job")
@@ -93,7 +93,7 @@ class AsyncWorker:
                 continue
             if running.id in self.cancelled:
                 self.cancelled.discard(running.id)
-                self.link.out.append(frames.error(running.id, "cancelled", "cancelled before it began"))
+                self.link.out.append(self.link.error(running.id, "cancelled", "cancelled before it began"))
                 self.flush_soon()
                 continue
             self.running[running.id] = running
@@ -107,9 +107,11 @@ class AsyncWorker:
         try:
             result = self.function(*args)
             if inspect.isasyncgen(result):
-                async for part in result:
-                    body = frames.encode_list(frames.parts_of(part))
-                    link.send(frames.frame(frames.RESULT, running.id, body, frames.FLAG_MORE))
+                try:
+                    async for part in result:
+                        link.send(part_of_reply(link, running.id, part))
+                finally:
+                    await result.aclose()
                 result = None
             elif inspect.isawaitable(result):
                 result = await result
@@ -118,9 +120,9 @@ class AsyncWorker:
             raise
         except BaseException as error:
             if running.cancelled and isinstance(error, asyncio.CancelledError):
-                link.out.append(frames.error(running.id, "cancelled", "cancelled"))
+                link.out.append(link.error(running.id, "cancelled", "cancelled"))
             else:
-                link.out.append(failure(running.id, error))
+                link.out.append(failure(link, running.id, error))
         running.over = True
         del self.running[running.id]
         self.flush_soon()

@@ -7,6 +7,8 @@ import struct
 
 VERSION = 1
 MAX_FRAME = 64 << 20
+START_MAX = 64 << 10
+"""Longest body that may be sent before INIT has told the limit."""
 FLAG_MORE = 1
 FLAG_RETRYABLE = 2
 HAS_PAGE = 1
@@ -17,6 +19,8 @@ HELLO, READY, RESULT, ERROR, EVENT, PROGRESS, LOG, PONG, LEAVE, SKIPPED = 16, 17
 
 HEADER = struct.Struct("<IBBHQ")
 HEADER_LEN = 16
+ERROR_LENGTHS = 16
+"""Most bytes that the count and the three lengths of an ERROR take."""
 
 
 def varint(value):
@@ -105,10 +109,28 @@ def parse_init(body):
     return max_frame, generation, worker, config
 
 
-def error(id, code, message, detail="", retryable=False):
-    """ERROR: list [code, message, detail]; retryable is a flag."""
-    parts = [text.encode("utf-8", "replace") for text in (code, message, detail)]
-    return frame(ERROR, id, encode_list(parts), FLAG_RETRYABLE if retryable else 0)
+def error(id, code, message, detail="", retryable=False, max_frame=START_MAX):
+    """ERROR: list [code, message, detail]; retryable is a flag.
+
+    Texts that do not fit into ``max_frame`` are cut: of the detail the end is kept, where a traceback says most; if that
+    is not enough, of message and code the beginning.
+    """
+    code, message, detail = (str(text).encode("utf-8", "replace") for text in (code, message, detail))
+    room = max_frame - ERROR_LENGTHS
+    code = head(code, room)
+    message = head(message, room - len(code))
+    detail = tail(detail, room - len(code) - len(message))
+    return frame(ERROR, id, encode_list([code, message, detail]), FLAG_RETRYABLE if retryable else 0)
+
+
+def head(text, size):
+    """The first ``size`` bytes of UTF-8, no character cut."""
+    return text if len(text) <= size else text[: max(size, 0)].decode("utf-8", "ignore").encode()
+
+
+def tail(text, size):
+    """The last ``size`` bytes of UTF-8, no character cut."""
+    return text if len(text) <= size else text[len(text) - max(size, 0) :].decode("utf-8", "ignore").encode()
 
 
 def parts_of(result):

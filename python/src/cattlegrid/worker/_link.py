@@ -46,7 +46,8 @@ class Link:
         self.own_threads = 0
         # Held while the socket is read.
         self.reading = _thread.allocate_lock()
-        self.max_frame = frames.MAX_FRAME
+        # Until INIT says what the pool accepts.
+        self.max_frame = frames.START_MAX
         self.worker = 0
         self.generation = 0
         self.left = False
@@ -110,6 +111,17 @@ class Link:
         """Write a frame and everything before it."""
         self.out.append(data)
         self.flush()
+
+    def error(self, id, code, message, detail="", retryable=False):
+        """The bytes of an ERROR, its texts cut to what the pool accepts."""
+        return frames.error(id, code, message, detail, retryable, self.max_frame)
+
+    def fitting(self, data, what):
+        """``data``, a frame. ``ValueError`` if it is longer than the pool accepts: that would cost the worker."""
+        length = len(data) - frames.HEADER_LEN
+        if length > self.max_frame:
+            raise ValueError(f"{what} has {length} bytes, the limit is {self.max_frame}")
+        return data
 
     def flush(self):
         """Write all pending frames; blocks while the parent does not read."""

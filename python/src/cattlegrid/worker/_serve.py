@@ -64,7 +64,7 @@ def serve(link, function):
             link.pos = pos
             state.id, state.deadline, state.attempt = id, deadline, attempt
             if cancels and link.has_cancel(id):
-                out.append(frames.error(id, "cancelled", "cancelled before it began"))
+                out.append(link.error(id, "cancelled", "cancelled before it began"))
                 state.id = 0
                 continue
             try:
@@ -78,7 +78,7 @@ def serve(link, function):
                 raise
             except BaseException as error:
                 # Only SystemExit asks for the end of the process.
-                out.append(failure(id, error))
+                out.append(failure(link, id, error))
             if threads() > link.own_threads:
                 adopt_threads(id)
             state.id = 0
@@ -139,22 +139,29 @@ def reply(link, id, result):
     """The frame (or, of a generator, the last frame) of a reply."""
     if isinstance(result, types.GeneratorType):
         for part in result:
-            link.send(frames.frame(frames.RESULT, id, frames.encode_list(frames.parts_of(part)), frames.FLAG_MORE))
+            link.send(part_of_reply(link, id, part))
         result = None
     whole = frames.list_frame(frames.RESULT, id, frames.parts_of(result))
+    return checked(link, whole, "the reply", "; yield it in parts")
+
+
+def part_of_reply(link, id, part):
+    """The frame of a part of a long reply. ``JobError`` if it is longer than the pool accepts."""
+    whole = frames.list_frame(frames.RESULT, id, frames.parts_of(part), frames.FLAG_MORE)
+    return checked(link, whole, "a part of the reply")
+
+
+def checked(link, whole, what, advice=""):
+    """``whole``, a frame. ``JobError`` if it is longer than the pool accepts."""
     length = len(whole) - frames.HEADER_LEN
     if length > link.max_frame:
-        return frames.error(
-            id,
-            "too_large",
-            f"the reply has {length} bytes, the limit is {link.max_frame}; yield it in parts",
-        )
+        raise JobError("too_large", f"{what} has {length} bytes, the limit is {link.max_frame}{advice}")
     return whole
 
 
-def failure(id, error):
+def failure(link, id, error):
     """The frame for an exception."""
     if isinstance(error, JobError):
-        return frames.error(id, error.code, error.message, error.detail, error.retryable)
+        return link.error(id, error.code, error.message, error.detail, error.retryable)
     detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return frames.error(id, "exception", f"{type(error).__name__}: {error}", detail[-64_000:])
+    return link.error(id, "exception", f"{type(error).__name__}: {error}", detail[-64_000:])

@@ -1,0 +1,134 @@
+//! What a worker has to say may be longer than `max_frame`: that is a matter of the one job, whatever the language.
+#![allow(clippy::unwrap_used, clippy::semicolon_if_nothing_returned, reason = "tests read better so")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use cattlegrid_pool::{Builder, Error, Pool};
+use common::*;
+
+/// The least `max_frame`, and one that a long text or part does not fit into.
+const LIMITS: [u32; 2] = [1024, 1 << 20];
+
+fn small(builder: Builder, limit: u32) -> Pool {
+    builder.max(1).load(4).max_frame(limit).spawn().wait().unwrap()
+}
+
+/// The worker is the same process as before, and in no error of the protocol.
+fn check_unharmed(pool: &Pool, pid: &str, ask: &[&str]) {
+    assert_eq!(pool.call(ask).wait().unwrap().text(), pid);
+    let stats = pool.stats();
+    assert_eq!((stats.protocol_errors, stats.lost, stats.killed), (0, 0, 0));
+}
+
+/// The outcome of `["long", what, size]` with other jobs around it at the same worker.
+fn long(pool: &Pool, what: &str, size: &str) -> Result<cattlegrid_pool::Reply, Error> {
+    let before = pool.call(["pid"]);
+    let outcome = pool.call(["long", what, size]);
+    let behind = pool.call(["pid"]);
+    assert_eq!(before.wait().unwrap().text(), behind.wait().unwrap().text());
+    outcome.wait()
+}
+
+fn check_cut(error: Error, limit: u32) {
+    let Error::Worker { code, message, detail, .. } = error else { panic!("{error}") };
+    assert!(code.len() + message.len() + detail.len() <= limit as usize - 16);
+    assert!(message.len() >= limit as usize - 100, "{} bytes of it are there", message.len());
+    assert!(message.ends_with('ü'), "no character is cut");
+}
+
+/// Code and message are kept, and of the detail its end.
+fn check_detail(error: Error, limit: u32) {
+    let Error::Worker { code, message, detail, .. } = error else { panic!("{error}") };
+    assert_eq!((code.as_str(), message.as_str()), ("code", "message"));
+    assert!(detail.ends_with("xend") && detail.len() == limit as usize - 16 - 11, "{}", detail.len());
+}
+
+fn check_all(builder: impl Fn() -> Builder, has_detail: bool) {
+    for limit in LIMITS {
+        let logged = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&logged);
+        let pool = small(
+            builder().on_log(move |chunk| lines.lock().unwrap().push((chunk.level, chunk.bytes.to_vec()))),
+            limit,
+        );
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        let size = (2 * limit).to_string();
+        check_cut(long(&pool, "error", &size).unwrap_err(), limit);
+        if has_detail {
+            check_detail(long(&pool, "detail", &size).unwrap_err(), limit);
+        }
+        for what in ["event", "progress"] {
+            let error = long(&pool, what, &size).unwrap_err();
+            let Error::Worker { message, .. } = &error else { panic!("{error}") };
+            assert!(
+                message.contains(what) && message.contains(&format!("the limit is {limit}")),
+                "{message}"
+            );
+        }
+        match long(&pool, "part", &size) {
+            Err(Error::TooLarge { len, max }) => {
+                assert!(len > 2 * limit as usize && max == limit as usize, "{len} {max}");
+            }
+            other => panic!("{other:?}"),
+        }
+        long(&pool, "log", &size).unwrap();
+        eventually("the line is there", || logged.lock().unwrap().iter().any(|(level, _)| *level > 0));
+        let line = logged.lock().unwrap().iter().find(|(level, _)| *level > 0).unwrap().1.clone();
+        assert_eq!(line.len(), (limit as usize - 2).min(16 << 10), "a line is cut, at a character");
+        check_unharmed(&pool, &pid, &["pid"]);
+        pool.shutdown().wait();
+    }
+}
+
+#[test]
+fn of_a_rust_worker() {
+    check_all(|| quiet(template()), true);
+}
+
+#[test]
+fn of_an_asynchronous_rust_worker() {
+    check_all(|| quiet(template()).env("FIXTURE", "async"), false);
+}
+
+#[test]
+fn of_a_python_worker() {
+    check_all(|| quiet(python("app")), true);
+}
+
+/// A traceback is longer than the least frame.
+#[test]
+fn of_an_asyncio_worker() {
+    for limit in LIMITS {
+        let pool = small(quiet(python("tasks:work")), limit);
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        let size = (2 * limit).to_string();
+        check_cut(long(&pool, "exception", &size).unwrap_err(), limit);
+        let error = long(&pool, "event", &size).unwrap_err();
+        assert!(matches!(&error, Error::Worker { message, .. } if message.contains("event")), "{error}");
+        check_unharmed(&pool, &pid, &["pid"]);
+        pool.shutdown().wait();
+        let pool = small(quiet(python("tasks:parts")), limit);
+        let pid = pool.call(["0"]).wait().unwrap().text();
+        let long = pool.call(["10", &size, "10"]).wait();
+        assert!(matches!(long, Err(Error::TooLarge { len, .. }) if len > 2 * limit as usize), "{long:?}");
+        check_unharmed(&pool, &pid, &["0"]);
+        pool.shutdown().wait();
+    }
+}
+
+/// The limit comes with INIT; what goes wrong before is told all the same.
+#[test]
+fn of_a_start_that_fails() {
+    for (launch, text) in [
+        (python_exec("no_such_module"), "No module named 'no_such_module'"),
+        (python("app"), "no-database"),
+        (python_exec("app"), "no-database"),
+        (template(), "no-database"),
+    ] {
+        let config = format!("fail=no-database{}", "x".repeat(500));
+        let error = quiet(launch).init(config).max_frame(1024).spawn().wait().unwrap_err().to_string();
+        assert!(error.contains(text) && !error.contains("protocol"), "{error}");
+    }
+}
