@@ -480,11 +480,28 @@ impl Builder {
         if self.options.jitter.is_nan() {
             return Err("max_jobs_jitter: it is not a number".into());
         }
+        check_setup(&self.options.setup)?;
         self.launch.check()?;
         if let Some(arg) = self.options.extra_args.iter().find(|arg| arg.as_bytes().contains(&0)) {
             return Err(format!("argument {}: it has a NUL byte in it", arg.display()));
         }
         check_env(&self.options.env)
+    }
+}
+
+/// Whether a worker can be given these limits and privileges.
+fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
+    if setup.sandbox.uid_gid.is_some_and(|(uid, gid)| uid == u32::MAX || gid == u32::MAX) {
+        return Err(format!("sandbox uid_gid: {} is no user or group, it means \"unchanged\"", u32::MAX));
+    }
+    if !(-20..=19).contains(&setup.limits.nice) {
+        return Err(format!("limits nice: {}, the range is -20 to 19", setup.limits.nice));
+    }
+    match setup.limits.oom_score_adj {
+        Some(adj) if !(-1000..=1000).contains(&adj) => {
+            Err(format!("limits oom_score_adj: {adj}, the range is -1000 to 1000"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cattlegrid_pool::{Error, Launch, Pool, Priority};
+use cattlegrid_pool::{Error, Launch, Limits, Pool, Priority, Sandbox};
 use common::*;
 
 /// Runs a program whose pool logs to its standard error, and returns what it says about its jobs.
@@ -207,10 +207,23 @@ fn what_an_option_cannot_be_is_refused_by_spawn() {
         (quiet(template()).args(["a\0b"]), "NUL"),
         (quiet(Launch::exec::<&str>("", [])), "program"),
         (quiet(template().env("", "c")), "env"),
+        (quiet(template()).sandbox(become_user(u32::MAX, 60_001)), "uid_gid"),
+        (quiet(template()).sandbox(become_user(60_001, u32::MAX)), "uid_gid"),
+        (quiet(template()).sandbox(become_user(u32::MAX, u32::MAX)), "uid_gid"),
+        (quiet(template()).limits(Limits { nice: 20, ..Limits::default() }), "nice"),
+        (quiet(template()).limits(Limits { nice: -21, ..Limits::default() }), "nice"),
+        (
+            quiet(template()).limits(Limits { oom_score_adj: Some(1001), ..Limits::default() }),
+            "oom_score_adj",
+        ),
     ] {
         match builder.spawn().wait() {
             Err(Error::InvalidOption(text)) => assert!(text.contains(word), "{word}: {text}"),
             other => panic!("{word}: {other:?}"),
         }
     }
+}
+
+fn become_user(uid: u32, gid: u32) -> Sandbox {
+    Sandbox { uid_gid: Some((uid, gid)), ..Sandbox::default() }
 }
