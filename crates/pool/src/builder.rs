@@ -201,7 +201,7 @@ impl Builder {
         self
     }
 
-    /// Bytes handed to every worker's `init`. Default none.
+    /// Bytes handed to every worker's `init`, at most 64 MiB less 21 bytes. Default none.
     #[must_use]
     pub fn init(mut self, config: impl Into<Vec<u8>>) -> Self {
         self.options.config = config.into();
@@ -480,6 +480,10 @@ impl Builder {
         if self.options.jitter.is_nan() {
             return Err("max_jobs_jitter: it is not a number".into());
         }
+        let config = self.options.config.len();
+        if config > INIT_MAX {
+            return Err(format!("init: {config} bytes, at most {INIT_MAX} can be handed over"));
+        }
         check_setup(&self.options.setup)?;
         self.launch.check()?;
         if let Some(arg) = self.options.extra_args.iter().find(|arg| arg.as_bytes().contains(&0)) {
@@ -504,6 +508,9 @@ fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
         _ => Ok(()),
     }
 }
+
+/// Most bytes for `init`: what a worker accepts as INIT, less 16 bytes of other fields, a count of one and a length of four.
+const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 21;
 
 /// Most descriptors that can be passed.
 const MAX_PASSED: usize = 32;

@@ -207,6 +207,7 @@ fn what_an_option_cannot_be_is_refused_by_spawn() {
         (quiet(template()).args(["a\0b"]), "NUL"),
         (quiet(Launch::exec::<&str>("", [])), "program"),
         (quiet(template().env("", "c")), "env"),
+        (quiet(template()).init(vec![b'x'; LONGEST_INIT + 1]), "init: 67108844 bytes, at most 67108843"),
         (quiet(template()).sandbox(become_user(u32::MAX, 60_001)), "uid_gid"),
         (quiet(template()).sandbox(become_user(60_001, u32::MAX)), "uid_gid"),
         (quiet(template()).sandbox(become_user(u32::MAX, u32::MAX)), "uid_gid"),
@@ -221,6 +222,20 @@ fn what_an_option_cannot_be_is_refused_by_spawn() {
             Err(Error::InvalidOption(text)) => assert!(text.contains(word), "{word}: {text}"),
             other => panic!("{word}: {other:?}"),
         }
+    }
+}
+
+/// What fits into an INIT of 64 MiB.
+const LONGEST_INIT: usize = (64 << 20) - 21;
+
+/// A time in proportion to its length, or the start would take more than a minute.
+#[test]
+fn the_longest_init_is_read_by_every_worker() {
+    for launch in [template(), python("app"), python_exec("app")] {
+        let config = vec![b'x'; LONGEST_INIT];
+        let pool = quiet(launch).init(config).max(1).start_timeout(ms(25_000)).spawn().wait().unwrap();
+        assert_eq!(pool.call(["echo", "y"]).wait().unwrap().text(), "y");
+        pool.shutdown().wait();
     }
 }
 

@@ -84,10 +84,12 @@ class Link:
             if kind != frames.INIT:
                 raise ValueError("expected INIT")
             end = frames.HEADER_LEN + length
+            if end - len(data) > 65536:
+                data = self._fill_long(data, end - len(data))
             if len(data) >= end:
                 break
         self.max_frame, self.generation, self.worker, config = frames.parse_init(data[frames.HEADER_LEN : end])
-        self.data = data[end:]
+        self.data = bytes(data[end:])
         return config
 
     def _map(self, fd):
