@@ -3,11 +3,14 @@
 //! Byte strings are JSON strings when they are UTF-8, else `{"b64": "..."}`. At most one job is at such a
 //! worker, so its lines need not repeat the id.
 
+use std::collections::BTreeMap;
+
 use base64::{decode, encode};
 use cattlegrid_worker::List;
 use cattlegrid_worker::frame::{FrameError, Kind, VERSION};
 use cattlegrid_worker::list::put_list;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 /// A line as a frame: kind, flags, id, body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,15 +90,21 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
 /// # Errors
 /// Why the line is not part of the protocol, for the log: one short line.
 pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Translated>, String> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
-    let Value::Object(fields) = value else { return Err("a line is not a JSON object".into()) };
+    // Numbers and objects go on as they are, so values are kept as their text.
+    let fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| {
+        let other = serde_json::from_slice::<&RawValue>(line).is_ok();
+        if other { "a line is not a JSON object".to_owned() } else { format!("not JSON: {error}") }
+    })?;
     let id = match fields.get("id") {
         None => current.unwrap_or(0),
-        Some(Value::String(id)) => id.parse().map_err(|_| format!("id {} is not one of ours", shown(id)))?,
-        Some(other) => return Err(format!("id {} is not a string", shown(&other.to_string()))),
+        Some(id) => {
+            let text = string(id).ok_or_else(|| format!("id {} is not a string", shown(id.get())))?;
+            text.parse().map_err(|_| format!("id {} is not one of ours", shown(&text)))?
+        }
     };
+    let is_true = |name: &str| fields.get(name).is_some_and(|value| value.get() == "true");
     let frame = |kind, id, body| Translated { kind, flags: 0, id, body };
-    if fields.get("ready") == Some(&Value::Bool(true)) {
+    if is_true("ready") {
         let hello = cattlegrid_worker::message::Hello {
             version: VERSION,
             page: false,
@@ -110,19 +119,18 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
         let body = bytes.split_off(cattlegrid_worker::frame::HEADER_LEN);
         return Ok(vec![frame(Kind::Hello, 0, body), frame(Kind::Ready, 0, Vec::new())]);
     }
-    if fields.get("retire") == Some(&Value::Bool(true)) {
+    if is_true("retire") {
         return Ok(vec![frame(Kind::Leave, 0, Vec::new())]);
     }
-    if fields.get("pong") == Some(&Value::Bool(true)) {
+    if is_true("pong") {
         return Ok(vec![frame(Kind::Pong, 0, Vec::new())]);
     }
     if let Some(result) = fields.get("result") {
-        let more = fields.get("more") == Some(&Value::Bool(true));
-        let flags = if more { cattlegrid_worker::frame::FLAG_MORE } else { 0 };
+        let flags = if is_true("more") { cattlegrid_worker::frame::FLAG_MORE } else { 0 };
         return Ok(vec![Translated { kind: Kind::Result, flags, id, body: list(result)? }]);
     }
     if let Some(error) = fields.get("error") {
-        return Ok(vec![error_frame(error, id)]);
+        return Ok(vec![error_frame(error, id)?]);
     }
     if let Some(event) = fields.get("event") {
         return Ok(vec![frame(Kind::Event, id, list(event)?)]);
@@ -138,25 +146,38 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
     Err(format!("a line with none of the known fields: {}", names(&fields)))
 }
 
-fn error_frame(error: &Value, id: u64) -> Translated {
-    let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (code, message) = match error {
-        Value::String(message) => ("error".to_owned(), message.clone()),
-        _ => (text("code"), text("message")),
+/// An object with text in `code`, `message` and `detail` (none and `null` are no text), or a text: the message.
+fn error_frame(error: &RawValue, id: u64) -> Result<Translated, String> {
+    let (fields, plain) = match string(error) {
+        Some(message) => (Fields::new(), Some(message)),
+        None => (object(error).ok_or("an error is neither a string nor an object")?, None),
     };
-    let retryable = error.get("retryable") == Some(&Value::Bool(true));
+    let text = |name: &str| match fields.get(name) {
+        None => Ok(String::new()),
+        Some(value) if value.get() == "null" => Ok(String::new()),
+        Some(value) => string(value).ok_or_else(|| format!("{name} of an error is not a string")),
+    };
+    let (code, message) = match plain {
+        Some(message) => ("error".to_owned(), message),
+        None => (text("code")?, text("message")?),
+    };
+    let retryable = fields.get("retryable").is_some_and(|value| value.get() == "true");
     let mut body = Vec::new();
-    put_list(&mut body, &[code, message, text("detail")]);
+    put_list(&mut body, &[code, message, text("detail")?]);
     let flags = if retryable { cattlegrid_worker::frame::FLAG_RETRYABLE } else { 0 };
-    Translated { kind: Kind::Error, flags, id, body }
+    Ok(Translated { kind: Kind::Error, flags, id, body })
 }
 
 /// An array becomes its parts, anything else one part.
-fn list(value: &Value) -> Result<Vec<u8>, String> {
-    let parts: Vec<Vec<u8>> = match value {
-        Value::Array(items) => items.iter().map(from_json).collect::<Result<_, _>>()?,
-        Value::Null => Vec::new(),
-        other => vec![from_json(other)?],
+fn list(value: &RawValue) -> Result<Vec<u8>, String> {
+    let parts: Vec<Vec<u8>> = match value.get().as_bytes() {
+        [b'[', ..] => {
+            let items: Vec<&RawValue> =
+                serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
+            items.into_iter().map(from_json).collect::<Result<_, _>>()?
+        }
+        b"null" => Vec::new(),
+        _ => vec![from_json(value)?],
     };
     let mut body = Vec::new();
     put_list(&mut body, &parts);
@@ -167,23 +188,37 @@ fn to_json(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(|_| json!({"b64": encode(bytes)}), Value::from)
 }
 
-/// Strings are their text, `{"b64": ...}` what it encodes, everything else its JSON text.
-fn from_json(value: &Value) -> Result<Vec<u8>, String> {
-    match value {
-        Value::String(text) => Ok(text.clone().into_bytes()),
-        Value::Object(fields) if fields.len() == 1 && fields.contains_key("b64") => {
-            fields["b64"].as_str().and_then(decode).ok_or_else(|| "b64 is not base64".into())
-        }
-        other => Ok(other.to_string().into_bytes()),
+/// Strings are their text, `{"b64": ...}` what it encodes, everything else its JSON text as it was sent.
+fn from_json(value: &RawValue) -> Result<Vec<u8>, String> {
+    let text = value.get();
+    if text.starts_with('"') {
+        return Ok(string(value).ok_or("a string is not Unicode")?.into_bytes());
+    }
+    match object(value).as_ref().and_then(|fields| fields.get("b64").filter(|_| fields.len() == 1)) {
+        Some(coded) => string(coded).as_deref().and_then(decode).ok_or_else(|| "b64 is not base64".into()),
+        None => Ok(text.as_bytes().to_vec()),
     }
 }
+
+/// The text of a string; `None` of anything else.
+fn string(value: &RawValue) -> Option<String> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// The fields of an object; `None` of anything else.
+fn object(value: &RawValue) -> Option<Fields<'_>> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// An object whose values are not looked into.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
 fn put_line(out: &mut Vec<u8>, value: &Value) {
     out.extend_from_slice(value.to_string().as_bytes());
     out.push(b'\n');
 }
 
-fn names(fields: &Map<String, Value>) -> String {
+fn names(fields: &Fields<'_>) -> String {
     fields.keys().take(5).map(|name| shown(name)).collect::<Vec<_>>().join(", ")
 }
 
@@ -274,6 +309,42 @@ mod tests {
         assert_eq!(one(r#"{"id": "3", "result": "x"}"#, 9).id, 3);
         let error = one(r#"{"error": "no"}"#, 9);
         assert_eq!(List::parse(&error.body).unwrap().get(1), Some(&b"no"[..]));
+    }
+
+    /// Of any length and depth: nothing is read as a number, and nothing put in order.
+    #[test]
+    fn values_are_passed_on_as_they_were_written() {
+        let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+        let texts = [
+            "12345678901234567890123",
+            "1.10",
+            "1e400",
+            "-0",
+            r#"{"b":1,"a":2}"#,
+            r#"{ "b64" : "/w==", "x": [1.0 , 2] }"#,
+            r#"{"a":1,"a":2}"#,
+            "true",
+            &deep,
+        ];
+        for text in texts {
+            let reply = one(&format!(r#"{{"result": [{text} , "x"], "unknown": 1e999}}"#), 9);
+            let parts: Vec<&[u8]> = List::parse(&reply.body).unwrap().iter().collect();
+            assert_eq!(parts, [text.as_bytes(), b"x"]);
+        }
+        assert_eq!(one(r#"{"progress": 0.50}"#, 9).body, b"0.50");
+        assert_eq!(one(r#"{"event": {"n": 1e400}}"#, 9).body, b"\x01\x0c{\"n\": 1e400}");
+    }
+
+    #[test]
+    fn an_error_is_a_text_or_has_texts() {
+        let error = one(r#"{"error": {"code": "c", "detail": null, "retryable": true}}"#, 9);
+        let parts: Vec<&[u8]> = List::parse(&error.body).unwrap().iter().collect();
+        assert_eq!((parts, error.flags), (vec![&b"c"[..], b"", b""], 2));
+        for error in
+            ["5", "null", "[]", "true", r#"{"code": 5}"#, r#"{"message": ["m"]}"#, r#"{"detail": {}}"#]
+        {
+            assert!(read_line(format!(r#"{{"error": {error}}}"#).as_bytes(), None).is_err(), "{error}");
+        }
     }
 
     #[test]
