@@ -165,3 +165,38 @@ def test_values_for_a_multi_get_that_is_held(start, open_dir):
         wait_until("all is written", lambda: c.stats("cattlegrid")["unsent_bytes"] == "0")
     for holder in holders:
         holder.close()
+
+
+def test_large_values_that_only_stuck_readers_keep(start, way):
+    """A reader that is stuck keeps the version of the value that it asked for. All versions that are replaced have a
+    quarter of -m; beyond it readers are closed, and what else is stored stays."""
+    allow_files(1000)
+    server = start(*way.options, "-m", 64, "-t", 2)
+    names = ("memory_used", "index_bytes", "segment_bytes", "huge_bytes", "ghost_bytes", "pinned_bytes")
+    with way.good(server) as c:
+        for n in range(2000):
+            c.send(b"set small:%d 0 0 1000 noreply\r\n%s\r\n" % (n, b"s" * 1000))
+        stuck, most = [], 0
+        for n in range(120):
+            assert c.set(b"v", bytes([n + 1]) * (MIB - 512)) == b"STORED"
+            hits = int(c.stats()["get_hits"])
+            stuck.append(way.silent(server, b"get v\r\n" * 8))
+            wait_until("it has its value", lambda: int(c.stats()["get_hits"]) > hits)
+            now = {name: int(value) for name, value in c.stats("cattlegrid").items() if name in (*names, "unsent_bytes")}
+            assert now["memory_used"] == sum(now[name] for name in names[1:]), now
+            assert now["unsent_bytes"] >= now["pinned_bytes"]
+            most = max(most, now["pinned_bytes"])
+        assert 14 * MIB < most <= 17 * MIB, f"{most / MIB:.1f} MiB are pinned"
+        displaced = counts(server, way.good)["unsent_displaced"]
+        assert 90 <= displaced <= 110, displaced
+        # They have not pushed out what others have stored.
+        found = sum(c.get(b"small:%d" % n) is not None for n in range(2000))
+        assert found == 2000, f"{found} of 2000 are left"
+        # Those that are left have their version whole.
+        last = Raw(stuck[-1])
+        whole = b"VALUE v 0 %d\r\n" % (MIB - 512) + bytes([120]) * (MIB - 512) + b"\r\nEND\r\n"
+        assert all(last.exactly(len(whole)) == whole for _ in range(8))
+        for s in stuck:
+            s.close()
+        wait_until("nothing is pinned", lambda: c.stats("cattlegrid")["pinned_bytes"] == "0")
+        assert counts(server, way.good)["unsent_bytes"] == 0

@@ -227,6 +227,24 @@ impl Parked {
         }
     }
 
+    /// Calls `each` with the values in pages of their own that are kept for the reply.
+    pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
+        let value = |outcome: &Option<Outcome>, each: &mut dyn FnMut(&Arc<HugeValue>)| {
+            if let Some(Outcome::Value(value)) = outcome
+                && let DeliveredValue::Huge(huge) = &value.value
+            {
+                each(huge);
+            }
+        };
+        match &self.form {
+            Form::Get { parts, .. } => parts.iter().for_each(|part| match part {
+                Part::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
+                Part::Key { outcome, .. } => value(outcome, each),
+            }),
+            Form::Meta { outcome, .. } => value(outcome, each),
+        }
+    }
+
     /// Nothing is waited for any more: write it.
     pub fn is_done(&self) -> bool {
         self.open == 0

@@ -34,10 +34,19 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
-    /// Bytes of memory that it keeps; values in pages of their own are the store's.
+    /// Bytes of memory that it keeps, without values in pages of their own: [`Outbox::each_huge`].
     pub(crate) fn kept_bytes(&self) -> usize {
         let bytes = |piece: &Piece| if let Piece::Bytes(bytes) = piece { bytes.capacity() } else { 0 };
         self.pieces.iter().map(bytes).sum()
+    }
+
+    /// Calls `each` with the values in pages of their own.
+    pub(crate) fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
+        for piece in &self.pieces {
+            if let Piece::Huge(huge) = piece {
+                each(huge);
+            }
+        }
     }
 
     /// Adds bytes behind what waits.

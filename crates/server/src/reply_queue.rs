@@ -9,8 +9,10 @@
 //! * Every request that stands before a finished reply has been hurried.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use cattlegrid_engine::{Output, Parked};
+use cattlegrid_store::HugeValue;
 
 /// A request whose reply is still to be found.
 pub(crate) trait Waiting {
@@ -24,6 +26,8 @@ pub(crate) trait Waiting {
     fn is_done(&self) -> bool;
     /// Bytes kept for its reply: its own, and those of values that it shares with other requests.
     fn kept_bytes(&self) -> (usize, usize);
+    /// Calls `each` with the values in pages of their own that are kept for its reply.
+    fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>));
     /// Writes its reply.
     fn write(self, out: &mut Output);
 }
@@ -47,6 +51,10 @@ impl Waiting for Parked {
 
     fn kept_bytes(&self) -> (usize, usize) {
         self.kept_bytes()
+    }
+
+    fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
+        self.each_huge(each);
     }
 
     fn write(self, out: &mut Output) {
@@ -148,6 +156,16 @@ impl<W: Waiting> ReplyQueue<W> {
                 (own + more, shared + values)
             }
         })
+    }
+
+    /// Calls `each` with the values in pages of their own that are kept.
+    pub(crate) fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
+        for entry in &self.entries {
+            match entry {
+                Entry::Ready(ready) => ready.huge.iter().for_each(|(_, huge)| each(huge)),
+                Entry::Held(held) => held.waiting.each_huge(each),
+            }
+        }
     }
 
     /// Takes finished replies, which leave behind all that is here.

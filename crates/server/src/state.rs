@@ -19,7 +19,7 @@ use crate::serve::ServeError;
 use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
-use crate::unsent::Unsent;
+use crate::unsent::{Unsent, pinned_cap};
 use crate::uploads::Uploads;
 use crate::watch::{Record, Watcher, Watchers};
 
@@ -280,7 +280,26 @@ impl Shared {
     /// Whether unsent output is near its cap.
     #[inline]
     pub(crate) fn is_output_scarce(&self) -> bool {
-        self.unsent.is_scarce(self.engine.delivered_bytes())
+        self.unsent.is_scarce(self.unsent_values())
+    }
+
+    /// Bytes of values that only connections keep: those copied for requests that wait, and large ones that have left the
+    /// store.
+    #[inline]
+    pub(crate) fn unsent_values(&self) -> usize {
+        self.engine.delivered_bytes() + self.engine.memory().pinned_bytes()
+    }
+
+    /// Most bytes of large values that have left the store.
+    pub(crate) fn pinned_cap(&self) -> usize {
+        pinned_cap(self.engine.limit_bytes(), self.settings.item_bytes_max)
+    }
+
+    /// Whether there are more of them.
+    #[inline]
+    pub(crate) fn is_too_much_pinned(&self) -> bool {
+        let pinned = self.engine.memory().pinned_bytes();
+        pinned > 0 && pinned > self.pinned_cap()
     }
 
     /// Which engine events somebody wants.

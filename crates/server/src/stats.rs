@@ -182,6 +182,7 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("segments", usage.segments);
     lines.stat("segment_bytes", usage.segment_bytes);
     lines.stat("huge_bytes", usage.huge_bytes);
+    lines.stat("pinned_bytes", memory.pinned_bytes());
     lines.stat("ghost_bytes", usage.ghost_bytes);
     lines.stat("items_small", usage.queue_items[0]);
     lines.stat("items_main", usage.queue_items[1]);
@@ -194,7 +195,7 @@ fn own(lines: &mut Lines, turn: &Turn<'_>) {
     lines.stat("auth_closed", turn.shared.gauges.auth_closed.load(Relaxed));
     lines.stat("memory_refused", turn.shared.shortage.refused.load(Relaxed));
     lines.stat("dumps_stalled", turn.shared.dumps.stalled.load(Relaxed));
-    lines.stat("unsent_bytes", turn.shared.unsent.bytes() + turn.shared.engine.delivered_bytes());
+    lines.stat("unsent_bytes", turn.shared.unsent.bytes() + turn.shared.unsent_values());
     lines.stat("unsent_paused", turn.shared.unsent.paused());
     lines.stat("unsent_stalled", turn.shared.unsent.stalled());
     lines.stat("unsent_displaced", turn.shared.unsent.displaced());

@@ -2,8 +2,9 @@
 //!
 //! What a socket does not take at once is kept by its connection: replies, encrypted pieces of them, and replies that stand
 //! behind a request that waits. All connections of the server share one cap, `--unsent-memory`. Values for requests that
-//! wait are part of it; values in pages of their own are not, they are the store's. A connection with output that its socket
-//! did not take is not read in any case; when the sum reaches the high mark, three quarters of the cap, output is scarce:
+//! wait are part of it, and values in pages of their own from when they leave the store: until then they are the store's. A
+//! connection with output that its socket did not take is not read in any case; when the sum reaches the high mark, three
+//! quarters of the cap, output is scarce:
 //!
 //! 1. A connection is read only while its socket has room, has shorter turns, and executes less behind a request that waits.
 //! 2. Connections whose clients have taken nothing for [`STALLED_MS`] are closed, those with most unsent bytes first, until
@@ -13,7 +14,11 @@
 //! of the client address that has most unsent bytes among the worker's connections, the one with most. A worker whose
 //! connections have less than its share of the cap closes none and tells the others, one of which has more.
 //!
-//! Sans-io: time and identities are arguments. The sum is an atomic, changed when what a connection keeps has changed.
+//! Values that have left the store take memory from it: in sum they have a cap of their own, [`pinned_cap`], above which the
+//! same is done with those who keep them.
+//!
+//! Sans-io: time and identities are arguments. The sum is an atomic, changed when what a connection keeps has changed. A
+//! value that several keep is in the sum of values once, and counts in full for each of them.
 //!
 //! # Invariants
 //! * The sum is what the connections have said last, and zero without connections.
@@ -23,6 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use cattlegrid_herd::PeerKey;
+use cattlegrid_store::PAGE_BYTES;
 
 /// A client that has taken nothing for this long, in milliseconds, is stalled.
 pub(crate) const STALLED_MS: u64 = 10_000;
@@ -48,6 +54,8 @@ pub(crate) struct Keeper {
     pub(crate) peer: PeerKey,
     /// What it keeps, values that it shares with others included.
     pub(crate) bytes: usize,
+    /// Of these, bytes of values that have left the store.
+    pub(crate) pinned: usize,
     /// Since when its client has taken nothing, in milliseconds; None: it is not the client that is waited for.
     pub(crate) idle_since_ms: Option<u64>,
 }
@@ -87,22 +95,9 @@ impl Unsent {
         self.bytes() + values > self.cap_bytes
     }
 
-    /// The connection to close when the cap is passed, of the keepers of one of `workers` worker threads: of the address
-    /// with most bytes the one with most. None: together they have less than the worker's share.
-    pub(crate) fn choose(&self, keepers: impl Iterator<Item = Keeper>, workers: usize) -> Option<u64> {
-        let mut shares = BTreeMap::<PeerKey, (usize, Keeper)>::new();
-        let mut all = 0;
-        for keeper in keepers.filter(|keeper| keeper.bytes > 0) {
-            all += keeper.bytes;
-            let (sum, largest) = shares.entry(keeper.peer).or_insert((0, keeper));
-            *sum += keeper.bytes;
-            if keeper.bytes > largest.bytes {
-                *largest = keeper;
-            }
-        }
-        let most =
-            shares.into_values().max_by_key(|(sum, _)| *sum).filter(|_| all >= self.cap_bytes / workers);
-        most.map(|(_, largest)| largest.token)
+    /// The cap of the sum.
+    pub(crate) fn cap_bytes(&self) -> usize {
+        self.cap_bytes
     }
 
     /// Whether the other workers are to be told that the cap is passed.
@@ -149,6 +144,34 @@ impl Unsent {
     }
 }
 
+/// Most bytes of values that have left the store and are still being sent, with `-m` of `memory_bytes`: a quarter of it,
+/// and room for one item of `item_bytes_max` in any case.
+pub(crate) fn pinned_cap(memory_bytes: usize, item_bytes_max: usize) -> usize {
+    (memory_bytes / 4).max(item_bytes_max.next_multiple_of(PAGE_BYTES))
+}
+
+/// The connection to close when a cap is passed, of the keepers of one of `workers` worker threads: of the address with
+/// most of what `bytes` counts the one with most. None: together they have less than the worker's share of `cap_bytes`.
+pub(crate) fn choose(
+    keepers: impl Iterator<Item = Keeper>,
+    bytes: impl Fn(&Keeper) -> usize,
+    cap_bytes: usize,
+    workers: usize,
+) -> Option<u64> {
+    let mut shares = BTreeMap::<PeerKey, (usize, Keeper)>::new();
+    let mut all = 0;
+    for keeper in keepers.filter(|keeper| bytes(keeper) > 0) {
+        all += bytes(&keeper);
+        let (sum, largest) = shares.entry(keeper.peer).or_insert((0, keeper));
+        *sum += bytes(&keeper);
+        if bytes(&keeper) > bytes(largest) {
+            *largest = keeper;
+        }
+    }
+    let most = shares.into_values().max_by_key(|(sum, _)| *sum).filter(|_| all >= cap_bytes / workers);
+    most.map(|(_, largest)| largest.token)
+}
+
 /// The connections whose clients have taken nothing for [`STALLED_MS`], those with most bytes first.
 pub(crate) fn stalled(keepers: impl Iterator<Item = Keeper>, now_ms: u64) -> Vec<u64> {
     let is_stalled = |since: u64| now_ms.saturating_sub(since) >= STALLED_MS;
@@ -163,7 +186,8 @@ mod tests {
     use super::*;
 
     fn keeper(token: u64, peer: i32, bytes: usize, idle_since_ms: impl Into<Option<u64>>) -> Keeper {
-        Keeper { token, peer: PeerKey::Process(peer), bytes, idle_since_ms: idle_since_ms.into() }
+        let pinned = bytes / 10 * (token as usize % 2);
+        Keeper { token, peer: PeerKey::Process(peer), bytes, pinned, idle_since_ms: idle_since_ms.into() }
     }
 
     #[test]
@@ -183,13 +207,23 @@ mod tests {
     #[test]
     fn the_address_with_most_gives_its_largest() {
         let all = [keeper(1, 1, 50, 0), keeper(2, 2, 30, 0), keeper(3, 2, 40, 0), keeper(4, 3, 0, 0)];
-        let choose =
-            |cap, count: usize, workers| Unsent::new(cap).choose(all.into_iter().take(count), workers);
-        assert_eq!(choose(100, 4, 1), Some(3), "50 of one address, 70 of the other");
-        assert_eq!(choose(60, 2, 1), Some(1));
-        assert_eq!(choose(121, 4, 1), None, "others have the rest");
-        assert_eq!(choose(240, 4, 2), Some(3));
-        assert_eq!(choose(242, 4, 2), None, "less than the share of one of two workers");
+        let largest = |cap, count: usize, workers| {
+            choose(all.into_iter().take(count), |keeper| keeper.bytes, cap, workers)
+        };
+        assert_eq!(largest(100, 4, 1), Some(3), "50 of one address, 70 of the other");
+        assert_eq!(largest(60, 2, 1), Some(1));
+        assert_eq!(largest(121, 4, 1), None, "others have the rest");
+        assert_eq!(largest(240, 4, 2), Some(3));
+        assert_eq!(largest(242, 4, 2), None, "less than the share of one of two workers");
+        let pinned = |cap| choose(all.into_iter(), |keeper| keeper.pinned, cap, 1);
+        assert_eq!((pinned(9), pinned(10)), (Some(1), None), "5 and 4 bytes are no longer in the store");
+    }
+
+    #[test]
+    fn a_quarter_or_one_item_may_have_left_the_store() {
+        assert_eq!(pinned_cap(64 << 20, 1 << 20), 16 << 20);
+        assert_eq!(pinned_cap(4 << 20, 1 << 20), 1 << 20);
+        assert_eq!(pinned_cap(2 << 20, (1 << 20) + 1), (1 << 20) + 4096);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::state::{ConnectionInfo, Message, Shared};
 use crate::turns::{BATCH, Turns};
-use crate::unsent::stalled;
+use crate::unsent::{choose, stalled};
 use crate::watch::{Record, Topics, What};
 
 /// Runs a worker until it is told to leave.
@@ -125,6 +125,10 @@ impl<'a> Worker<'a> {
             }
             let work = self.serve(&batch);
             self.turns.done(work);
+            if self.shared.is_too_much_pinned() {
+                // What is stored here leaves the store elsewhere: the keepers need not have had a turn.
+                self.make_room();
+            }
             if !self.wakes.is_empty() {
                 self.deliver();
             }
@@ -588,9 +592,16 @@ impl Worker<'_> {
     #[cold]
     fn make_room(&mut self) {
         let (shared, workers) = (self.shared, &self.shared.workers);
-        while shared.unsent.is_over(shared.engine.delivered_bytes()) {
+        loop {
             let keepers = self.connections.iter().flatten().filter_map(|connection| connection.keeper());
-            let Some(token) = shared.unsent.choose(keepers, workers.len()) else {
+            let chosen = if shared.is_too_much_pinned() {
+                choose(keepers, |keeper| keeper.pinned, shared.pinned_cap(), workers.len())
+            } else if shared.unsent.is_over(shared.unsent_values()) {
+                choose(keepers, |keeper| keeper.bytes, shared.unsent.cap_bytes(), workers.len())
+            } else {
+                return;
+            };
+            let Some(token) = chosen else {
                 if shared.unsent.may_ask_others() {
                     let others = workers.iter().enumerate().filter(|(number, _)| *number != self.number);
                     others.for_each(|(_, worker)| worker.tell(Message::MakeRoom));

@@ -1,6 +1,14 @@
 //! Values too large for the log: pages of their own, shared by whoever is sending them.
+//!
+//! A value that leaves the store while others hold it is pinned: its pages stay in use until the last of them lets go.
+//! [`Memory::pinned_bytes`] is the sum of such values.
+//!
+//! # Invariants
+//! * A value counts as pinned at most once, only while no item has it, and no longer than it lives.
+//! * `items` and `pinned` change under the lock of the shard that has the value; the last `Arc` reads them alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::memory::{Memory, Run};
 
@@ -10,6 +18,11 @@ use crate::memory::{Memory, Run};
 pub struct HugeValue {
     runs: Vec<Run>,
     len: usize,
+    memory: Arc<Memory>,
+    /// Items of the store that have it; two for the moment in which an item is written again.
+    items: AtomicUsize,
+    /// It is part of [`Memory::pinned_bytes`].
+    pinned: AtomicBool,
 }
 
 impl HugeValue {
@@ -35,7 +48,34 @@ impl HugeValue {
                 room = later;
             }
         }
-        Some(Arc::new(Self { runs, len }))
+        let memory = Arc::clone(memory);
+        Some(Arc::new(Self { runs, len, memory, items: AtomicUsize::new(0), pinned: AtomicBool::new(false) }))
+    }
+
+    /// An item has it now.
+    pub(crate) fn enter(&self) {
+        self.items.fetch_add(1, Relaxed);
+        self.unpin();
+    }
+
+    /// An item has it no more, and gives up its share.
+    pub(crate) fn leave(self: Arc<Self>) {
+        let was_last = self.items.fetch_sub(1, Relaxed) == 1;
+        if was_last && Arc::strong_count(&self) > 1 {
+            self.pinned.store(true, Relaxed);
+            self.memory.add_pinned(self.held_bytes());
+        }
+    }
+
+    /// Whether it has left the store, and its pages stay in use for those who hold it.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned.load(Relaxed)
+    }
+
+    fn unpin(&self) {
+        if self.pinned.swap(false, Relaxed) {
+            self.memory.sub_pinned(self.held_bytes());
+        }
     }
 
     /// Bytes of the value.
@@ -72,6 +112,12 @@ impl HugeValue {
     }
 }
 
+impl Drop for HugeValue {
+    fn drop(&mut self) {
+        self.unpin();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +143,37 @@ mod tests {
         let used = memory.used_bytes();
         drop(huge);
         assert_eq!(memory.used_bytes(), used - held);
+    }
+
+    #[test]
+    fn pinned_from_leaving_the_store_until_the_last_lets_go() {
+        let memory = Memory::new(64 * PAGE_BYTES).unwrap();
+        let new = || HugeValue::new(&memory, &[&[7; 10_000]]).unwrap();
+        let held = 3 * PAGE_BYTES;
+
+        let alone = new();
+        alone.enter();
+        alone.leave();
+        assert_eq!((memory.pinned_bytes(), memory.used_bytes()), (0, 0), "nobody else has it");
+
+        let reader = new();
+        assert_eq!(memory.pinned_bytes(), 0, "it is on its way into the store");
+        let item = Arc::clone(&reader);
+        item.enter();
+        let rewritten = Arc::clone(&reader);
+        rewritten.enter();
+        item.leave();
+        assert_eq!((memory.pinned_bytes(), reader.is_pinned()), (0, false), "another item has it");
+        rewritten.leave();
+        assert_eq!((memory.pinned_bytes(), reader.is_pinned()), (held, true));
+        let other = Arc::clone(&reader);
+        drop(reader);
+        assert_eq!(memory.pinned_bytes(), held, "once for all who have it");
+        let back = Arc::clone(&other);
+        back.enter();
+        assert_eq!(memory.pinned_bytes(), 0, "an item is written again in its old place");
+        back.leave();
+        drop(other);
+        assert_eq!((memory.pinned_bytes(), memory.used_bytes()), (0, 0));
     }
 }

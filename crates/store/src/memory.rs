@@ -25,6 +25,8 @@ pub struct Memory {
     pages: Mutex<Pages>,
     used: AtomicUsize,
     limit: AtomicUsize,
+    /// Bytes of large values that have left the store and are still being sent.
+    pinned: AtomicUsize,
 }
 
 // SAFETY: `base` is only turned into references through a `Run`, which owns its pages alone.
@@ -92,6 +94,7 @@ impl Memory {
             }),
             used: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
+            pinned: AtomicUsize::new(0),
         };
         memory.set_limit(limit * PAGE_BYTES)?;
         Ok(Arc::new(memory))
@@ -143,6 +146,20 @@ impl Memory {
     /// Bytes that may still be handed out: 0 when the limit was lowered below what is in use.
     pub fn free_bytes(&self) -> usize {
         self.limit.load(Relaxed).saturating_sub(self.used.load(Relaxed)) * PAGE_BYTES
+    }
+
+    /// Of the bytes handed out those of values that have left the store, kept by who still sends them.
+    #[inline]
+    pub fn pinned_bytes(&self) -> usize {
+        self.pinned.load(Relaxed)
+    }
+
+    pub(crate) fn add_pinned(&self, bytes: usize) {
+        self.pinned.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sub_pinned(&self, bytes: usize) {
+        self.pinned.fetch_sub(bytes, Relaxed);
     }
 
     /// Where offsets are counted from, for the segment log, which brings its own checks.

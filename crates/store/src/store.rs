@@ -415,7 +415,9 @@ impl Store {
         self.log.remove(location, allotted, huge_bytes);
         item::set_dead(self.log.bytes_mut(location));
         if let Some(number) = huge {
-            self.huge[number as usize] = None;
+            if let Some(value) = self.huge[number as usize].take() {
+                value.leave();
+            }
             self.huge_free.push(number);
         }
     }
@@ -497,6 +499,7 @@ impl Store {
                 if number as usize == self.huge.len() {
                     self.huge.push(None);
                 }
+                huge.enter();
                 self.huge[number as usize] = Some(huge);
                 let into = &mut self.log.bytes_mut(location)[..allotted];
                 item::write(into, key, attributes, len, true, [&number.to_le_bytes(), &[]]);

@@ -1,8 +1,11 @@
 //! What a connection keeps of output that its client has not taken: how it is counted, and what a connection may do while
 //! such output is scarce. [`crate::unsent`] has the cap.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 
+use cattlegrid_store::HugeValue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
@@ -35,10 +38,12 @@ impl Connection {
             return None;
         }
         let (own, values) = self.kept_bytes();
+        let pinned = self.pinned_bytes();
         Some(Keeper {
             token: self.token,
             peer: self.info.peer_key,
-            bytes: own + values,
+            bytes: own + values + pinned,
+            pinned,
             idle_since_ms: self.is_stuck().then_some(self.taken_ms),
         })
     }
@@ -48,6 +53,19 @@ impl Connection {
         let (held, values) = self.replies.kept_bytes();
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.kept_bytes());
         (self.outbox.kept_bytes() + encrypted + held, values)
+    }
+
+    /// Bytes of values that have left the store and that it keeps, each once.
+    fn pinned_bytes(&self) -> usize {
+        let mut pinned = BTreeMap::new();
+        let mut add = |huge: &Arc<HugeValue>| {
+            if huge.is_pinned() {
+                pinned.insert(Arc::as_ptr(huge).addr(), huge.held_bytes());
+            }
+        };
+        self.outbox.each_huge(&mut add);
+        self.replies.each_huge(&mut add);
+        pinned.into_values().sum()
     }
 
     /// Unsent output is scarce, or was: whether the connection is to be read all the same. It is while its socket has room,

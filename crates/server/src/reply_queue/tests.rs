@@ -37,6 +37,8 @@ impl Waiting for Fake {
         (0, 0)
     }
 
+    fn each_huge(&self, _each: &mut dyn FnMut(&Arc<HugeValue>)) {}
+
     fn write(self, out: &mut Output) {
         out.bytes.extend_from_slice(format!("[{}]", self.request).as_bytes());
     }
