@@ -16,7 +16,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
 
 use crate::options::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
-use crate::sys::reason;
+use crate::sys::{read_file, reason};
 
 mod session;
 
@@ -116,7 +116,7 @@ fn unreadable(option: &str, path: &Path, why: impl std::fmt::Display) -> TlsErro
 }
 
 fn contents(option: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|error: io::Error| {
+    read_file(path).map_err(|error: io::Error| {
         unreadable(option, path, format_args!("cannot be read: {}", reason(&error)))
     })
 }

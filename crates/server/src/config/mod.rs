@@ -102,7 +102,7 @@ impl RuleFile {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let cannot = |error| ConfigError::one(path, format_args!("cannot be read: {error}"));
         let mut bytes = Vec::new();
-        let file = std::fs::File::open(path).map_err(cannot)?;
+        let file = crate::sys::open_file(path).map_err(cannot)?;
         file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
         if bytes.len() > FILE_BYTES_MAX {
             return Err(ConfigError::one(path, format_args!("is too large; at most {FILE_BYTES_MAX} bytes")));
