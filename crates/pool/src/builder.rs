@@ -10,7 +10,7 @@ use std::time::Duration;
 use cattlegrid_worker::{Limits, Sandbox};
 
 use crate::driver::Driver;
-use crate::error::{Error, PoolError};
+use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
 use crate::inbox::Inbox;
 use crate::launch::{Launch, check_env};
@@ -452,7 +452,7 @@ impl Builder {
                 Spawning::new(started, Ok(Pool::new(shared, events)))
             }
             Err(error) => {
-                let reason = "the pool's own thread, poller or pipes".to_owned();
+                let reason = format!("the pool's own thread, poller or pipes: {}", reason_of(&error));
                 let errno = error.raw_os_error();
                 Spawning::new(started, Err(Error::StartFailed { reason, errno, stderr_tail: String::new() }))
             }

@@ -107,7 +107,7 @@ pub enum PoolError {
     },
     /// The system had no process, memory or descriptor to spare. The pool goes on with what it has
     /// and tries again.
-    #[error("no resources for a new worker: {0}")]
+    #[error("no resources for a new worker: {}", reason_of(_0))]
     Resources(io::Error),
     /// The private memory of a worker cannot be read. For `max_rss` its resident set less that of its template
     /// counts from now on. Reported once.
@@ -129,6 +129,23 @@ pub enum PoolError {
     /// A callback of the program panicked; the pool went on.
     #[error("a callback panicked")]
     Callback,
+}
+
+/// The system's reason, for people: what "too many open files" means is that there is no descriptor left.
+pub(crate) fn reason_of(error: &io::Error) -> String {
+    let short = error.raw_os_error().and_then(|errno| match rustix::io::Errno::from_raw_os_error(errno) {
+        rustix::io::Errno::MFILE => Some("no descriptors left in this process, see ulimit -n"),
+        rustix::io::Errno::NFILE => Some("no descriptors left in this system"),
+        _ => None,
+    });
+    short.map_or_else(|| error.to_string(), |short| format!("{error}; {short}"))
+}
+
+/// Whether the system was short of something: descriptors, memory, processes. Trying again later may help.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::NOBUFS, Errno::NOSPC];
+    error.raw_os_error().is_some_and(|errno| short.contains(&Errno::from_raw_os_error(errno)))
 }
 
 /// Puts captured output behind a message.

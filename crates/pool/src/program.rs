@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::driver::{Driver, Source};
 use crate::ending::Ending;
-use crate::error::{Error, PoolError};
+use crate::error::{Error, PoolError, reason_of};
 use crate::launch::{Launch, Mode};
 use crate::logs::{Lines, Tail};
 use crate::promise::Resolver;
@@ -519,7 +519,7 @@ pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
 
 pub(crate) fn spawn_error(error: &SpawnError) -> Error {
     Error::StartFailed {
-        reason: format!("{error}: {}", error.source),
+        reason: format!("{error}: {}", reason_of(&error.source)),
         errno: error.source.raw_os_error(),
         stderr_tail: String::new(),
     }
@@ -527,7 +527,7 @@ pub(crate) fn spawn_error(error: &SpawnError) -> Error {
 
 fn system_error(what: &str, error: &std::io::Error) -> Error {
     Error::StartFailed {
-        reason: format!("{what}: {error}"),
+        reason: format!("{what}: {}", reason_of(error)),
         errno: error.raw_os_error(),
         stderr_tail: String::new(),
     }

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::driver::{Driver, Source};
 use crate::ending::Ending;
-use crate::error::{Error, PoolError};
+use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::jsonl;
 use crate::launch::{Launch, Mode};
 use crate::logs::{Lines, Tail};
@@ -106,7 +106,7 @@ impl Driver {
                 Some(slot)
             }
             Err(StartError::Resources(error)) => {
-                let text = format!("no resources for a worker: {error}");
+                let text = format!("no resources for a worker: {}", reason_of(&error));
                 let errno = error.raw_os_error();
                 self.last_start_error =
                     Some(Error::StartFailed { reason: text, errno, stderr_tail: String::new() });
@@ -151,9 +151,11 @@ impl Driver {
         } else {
             let setup = self.options.setup.clone();
             let child = self.exec(launch, Some(&theirs), &writer, &setup).map_err(|error| {
-                match (error.step, error.source.raw_os_error()) {
-                    (sys::Step::Fork, _) => StartError::Resources(error.source),
-                    _ => StartError::Program(spawn_error(&error)),
+                // What the child runs short of before its exec is the system's affair, too.
+                if error.step == sys::Step::Fork || is_shortage(&error.source) {
+                    StartError::Resources(error.source)
+                } else {
+                    StartError::Program(spawn_error(&error))
                 }
             })?;
             self.watch_group(child.pid);

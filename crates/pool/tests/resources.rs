@@ -21,6 +21,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 #[test]
 fn shortages_and_leaks() {
     emfile_in_the_parent_is_waited_out();
+    emfile_of_an_exec_is_waited_out();
     emfile_in_the_template_is_waited_out();
     eagain_of_fork_is_waited_out();
     enomem_of_fork_is_waited_out();
@@ -54,6 +55,36 @@ fn emfile_in_the_parent_is_waited_out() {
     pool.ready(3).wait().unwrap();
     assert_eq!((pool.stats().lost, pool.stats().start_failures), (0, 0));
     pool.shutdown().wait();
+}
+
+/// However many are free: those of the parent are short, or those that the child needs before its exec.
+fn emfile_of_an_exec_is_waited_out() {
+    for free in 0..16 {
+        let errors = Errors::default();
+        let builder = Pool::builder(exec()).on_log(|_| {}).max(3).load(1).start(ms(10));
+        let pool = errors.watch(builder).spawn().wait().unwrap();
+        let before = getrlimit(Resource::Nofile);
+        let top = cattlegrid_worker::sys::open_fds().unwrap().into_iter().max().unwrap();
+        let limit = u64::from(top.unsigned_abs()) + 1 + free;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..before }).unwrap();
+        let mut fill = Vec::new();
+        while let Ok(file) = File::open("/dev/null") {
+            fill.push(file);
+        }
+        fill.truncate(fill.len() - free as usize);
+        let slow: Vec<_> = (0..6).map(|_| pool.call(["sleep", "50", "slow"])).collect();
+        for call in slow {
+            assert_eq!(call.wait().unwrap().text(), "slow");
+        }
+        assert!(free > 4 || errors.count("no resources") > 0, "{free} free: {:?}", errors.all());
+        drop(fill);
+        setrlimit(Resource::Nofile, before).unwrap();
+        pool.resize(3, 3);
+        pool.ready(3).wait().unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.lost, stats.start_failures), (0, 0), "{free} free: {:?}", errors.all());
+        pool.shutdown().wait();
+    }
 }
 
 /// A template that has no free number cannot take the descriptors of a FORK.

@@ -136,7 +136,10 @@ pub(super) fn move_above(fd: OwnedFd, above: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: duplicates an open number to a new one, which nobody else owns.
     let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, above + 1) };
     if copy == -1 {
-        return Err(io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        // The number would be beyond the limit of descriptors.
+        let beyond = error.raw_os_error() == Some(libc::EINVAL);
+        return Err(if beyond { io::Error::from_raw_os_error(libc::EMFILE) } else { error });
     }
     drop(File::from(fd));
     // SAFETY: `copy` was just created and is owned here.

@@ -122,7 +122,8 @@ impl Spawn<'_> {
         let dir = dir.map_err(|error| prepare(error.into()))?;
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| prepare(error.into()))?;
-        let writer = move_above(writer, top + 64).map_err(prepare)?;
+        // Above all targets, which the child puts into place one by one.
+        let writer = move_above(writer, top).map_err(prepare)?;
         let setup = PreparedSetup::new(self.setup);
         let mut sources = [-1; MAX_FDS];
         for (source, fd) in sources.iter_mut().zip(self.fds) {
@@ -237,16 +238,19 @@ impl Plan<'_> {
         let mut moved = [-1; MAX_FDS];
         for (copy, source) in moved.iter_mut().zip(self.sources) {
             // First out of the way of all targets, then into place: sources and targets overlap.
-            // SAFETY: duplicates a number that is open in the parent and so here.
-            *copy = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, count) };
+            *copy = *source;
+            if *source < count {
+                // SAFETY: duplicates a number that is open in the parent and so here.
+                *copy = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, count) };
+            }
             if *copy == -1 {
-                return Err((Step::Descriptors, last_errno()));
+                return Err((Step::Descriptors, beyond_limit(last_errno())));
             }
         }
         for (target, copy) in (0..count).zip(moved) {
             // SAFETY: the child's own copy of the table; nothing else runs here. dup2 clears close-on-exec.
             if unsafe { libc::dup2(copy, target) } == -1 {
-                return Err((Step::Descriptors, last_errno()));
+                return Err((Step::Descriptors, beyond_limit(last_errno())));
             }
         }
         // Marked rather than closed, so that the error pipe lives until exec.
@@ -364,6 +368,11 @@ fn reset_signals() {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
     // SAFETY: SIG_DFL is a valid disposition for SIGPIPE.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// A number at or above the limit of descriptors is EINVAL to `fcntl` and EBADF to `dup2`: what it means is EMFILE.
+fn beyond_limit(errno: i32) -> i32 {
+    if errno == libc::EINVAL || errno == libc::EBADF { libc::EMFILE } else { errno }
 }
 
 fn last_errno() -> i32 {
