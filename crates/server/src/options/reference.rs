@@ -150,7 +150,8 @@ pub fn reference_markdown() -> String {
          | SIGTERM, SIGINT, SIGUSR1 | stop accepting, answer what is held, leave after `--drain` at most; a \
          second one leaves at once |\n\
          | SIGHUP | read the certificates, the file of `-Y` and the rule file again; if one of them is wrong the \
-         old ones stay, and the log says so |\n\n\
+         old ones stay, and the log says so. What is no regular file (a pipe, a device) is refused, at the start as \
+         well |\n\n\
          ## Log\n\n\
          The log goes to standard error, as text or with `--log-format json` as one object a line. While the server \
          runs a thread of its own writes it, so that a terminal that is stopped or a pipe that nobody reads stops \
