@@ -444,6 +444,35 @@ def test_watch_fetchers_and_mutations(start, is_1_6_18):
 
 
 @pytest.mark.only_1_6_45
+def test_stores_that_are_too_large_are_watched_and_counted(start):
+    """After the refusal comes the look-up with which the old value is removed: of a `set`, and of an `ms` in any mode."""
+    server = start("-I", "64k")
+    with server.raw() as w, server.raw() as c:
+        assert c.set(b"p:set", b"v") == b"STORED"
+        w.send(b"watch fetchers mutations\r\n")
+        assert w.line() == b"OK"
+        assert c.ask(b"stats detail on\r\n") == b"OK\r\n"
+        for line in (b"set p:set 0 100 70000", b"add p:add 0 0 70000", b"ms p:ms 70000 T100", b"ms p:me 70000 ME"):
+            c.send(line + b"\r\n" + b"x" * 70_000 + b"\r\n")
+            assert c.line() == b"SERVER_ERROR object too large for cache"
+        assert c.ask(b"stats detail dump\r\n") == b"PREFIX p get 0 hit 0 set 2 del 0\r\nEND\r\n"
+        assert c.set(b"last", b"v") == b"STORED"
+        lines = watched(w, [rb"type=item_store key=last status=stored"])
+        said = [re.sub(rb"^.*?(type=\w+ key=\S+ status=\w+)( cmd=\w+)?( ttl=\d+)?.*? (clsid=\d+).*?(size=\d+)?$", rb"\1\2\3 \4 \5", line) for line in lines]
+        said = [line.strip() for line in said if b"key=p" in line]
+        refused = b" status=too_large cmd=%s ttl=0 clsid=0 size=0"
+        look_up = b"type=item_get key=p%%3A%s status=%s clsid=%d size=%d"
+        assert said == [
+            b"type=item_store key=p%3Aset" + refused % b"set",
+            look_up % (b"set", b"found", 1, 1),
+            b"type=item_store key=p%3Aadd" + refused % b"add",
+            b"type=item_store key=p%3Ams" + refused % b"set",
+            look_up % (b"ms", b"not_found", 0, 0),
+            b"type=item_store key=p%3Ame" + refused % b"add",
+            look_up % (b"me", b"not_found", 0, 0),
+        ], lines
+
+
 def test_watch_deletions(start):
     server = start()
     with server.raw() as w, server.raw() as c:

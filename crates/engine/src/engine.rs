@@ -6,17 +6,18 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Get, Keys, Request};
+use cattlegrid_protocol::{Get, Keys, Request, StoreVerb};
 use cattlegrid_store::{
     HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
 };
 
 use crate::ask::{Answer, KeyState};
+use crate::event::Looker;
 use crate::park::Parked;
 use crate::shard::{Context, Flow, Shard};
 use crate::shard_lock::{PREFETCH_MAX, ShardLock};
 use crate::shared::Shared;
-use crate::store_cmd::{Mode, Write};
+use crate::store_cmd::{Mode, Write, note_refused};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::Now;
 use crate::waiting::Pending;
@@ -295,12 +296,26 @@ impl Engine {
         }
     }
 
+    /// Notes a store that did not come here, since it is too large (`too_large`) or there is no memory for its data.
+    pub fn note_refused(
+        &self,
+        key: &[u8],
+        verb: StoreVerb,
+        classic: bool,
+        too_large: bool,
+        cx: &mut Context<'_>,
+    ) {
+        let status = if too_large { "too_large" } else { "no_memory" };
+        note_refused(key, Mode::of(verb), classic, status, cx);
+    }
+
     /// Removes a key whose new value was refused, so that the old one is not taken for it. `token`: the number of the
     /// miss that the value was computed for, if the client named it.
     pub fn invalidate(&self, key: &[u8], token: Option<u64>, cx: &mut Context<'_>) {
         let hash = self.hasher.hash(key);
         let write = Write::refused(key, hash, token);
         let mut lock = self.shard_lock();
+        lock.shard(hash).note_lookup(key, hash, Looker::Other, cx);
         lock.shard(hash).refused(&write, cx);
         self.admit_all(&mut lock, cx.now.ms, cx.wakes);
     }
@@ -356,14 +371,22 @@ impl Engine {
                 cattlegrid_protocol::reply::error::OUT_OF_MEMORY,
             );
         }
-        let write = match request {
-            Request::Store(store) => Write { mode: Mode::of(store.verb), ..Write::set(store.key, hash, &[]) },
+        let (write, mode, classic) = match request {
+            Request::Store(store) => {
+                let mode = Mode::of(store.verb);
+                (Write { mode, ..Write::set(store.key, hash, &[]) }, mode, true)
+            }
             Request::MetaSet(meta, _) => {
                 let token = meta.set.has(b'C').then_some(meta.set.compare_cas);
-                Write::refused(meta.key.bytes(), hash, token)
+                let mode = Mode::of(meta.set.store_verb());
+                (Write::refused(meta.key.bytes(), hash, token), mode, false)
             }
             _ => unreachable!("only these have a value"),
         };
+        note_refused(write.key, mode, classic, "no_memory", cx);
+        if !classic || mode == Mode::Set {
+            lock.shard(hash).note_lookup(write.key, hash, Looker::Other, cx);
+        }
         lock.shard(hash).refused(&write, cx);
         self.admit_all(lock, cx.now.ms, cx.wakes);
     }

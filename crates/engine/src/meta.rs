@@ -180,14 +180,7 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Flow {
         let flags = &meta.set;
-        let mode = match flags.mode {
-            b'E' => Mode::Add,
-            b'A' => Mode::Append,
-            b'P' => Mode::Prepend,
-            _ if flags.has(b'C') => Mode::Cas,
-            b'R' => Mode::Replace,
-            _ => Mode::Set,
-        };
+        let mode = Mode::of(flags.store_verb());
         let negative = flags.has(b'n');
         let expiry = if flags.has(b'T') { cx.now.expiry(flags.exptime) } else { NEVER };
         let ends = if negative { self.negative_expiry(meta.key.bytes(), expiry, cx) } else { Some(expiry) };

@@ -156,9 +156,16 @@ impl Shard {
             Request::MetaDebug(key) => (key.bytes(), Looker::Other),
             Request::Get(_) | Request::MetaGet(_) | Request::MetaNoop | Request::Admin(_) => return,
         };
+        self.note_lookup(key, hash, by, cx);
+    }
+
+    /// Notes a look-up of a key whose reply does not depend on it.
+    #[cold]
+    pub(crate) fn note_lookup(&mut self, key: &[u8], hash: u64, by: Looker, cx: &mut Context<'_>) {
         if !cx.interest.wants(Interest::FETCHERS) {
             return;
         }
+        self.advance(cx);
         let lookup = self.lookup(hash, key, cx);
         let size = self.find(hash, key, cx).map(|found| self.store.item(found).value_len());
         let status = match (size, lookup) {

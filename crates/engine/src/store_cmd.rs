@@ -82,6 +82,23 @@ impl<'a> Write<'a> {
     }
 }
 
+/// Notes a store that is refused with this status. As in memcached nothing is known of its time and size.
+pub(crate) fn note_refused(
+    key: &[u8],
+    mode: Mode,
+    classic: bool,
+    status: &'static str,
+    cx: &mut Context<'_>,
+) {
+    cx.note(Interest::MUTATIONS, key, || EventKind::Store {
+        status,
+        command: mode.name(),
+        ttl: 0,
+        size: 0,
+        classic,
+    });
+}
+
 /// What became of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -188,13 +205,7 @@ impl Shard {
         let flow = self.no_room(bytes, noreply, cx);
         if matches!(flow, Flow::Replied) {
             self.refused(write, cx);
-            cx.note(Interest::MUTATIONS, write.key, || EventKind::Store {
-                status: "no_memory",
-                command: write.mode.name(),
-                ttl: 0,
-                size: write.data.len(),
-                classic: !write.takes_token,
-            });
+            note_refused(write.key, write.mode, !write.takes_token, "no_memory", cx);
         }
         flow
     }

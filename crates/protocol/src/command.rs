@@ -222,6 +222,18 @@ impl MetaFlags {
         debug_assert!((b'A'..=b'z').contains(&letter));
         self.letters >> (letter - b'A') & 1 != 0
     }
+
+    /// What an `ms` does, as the classic command that does the same.
+    pub fn store_verb(&self) -> StoreVerb {
+        match self.mode {
+            b'E' => StoreVerb::Add,
+            b'A' => StoreVerb::Append,
+            b'P' => StoreVerb::Prepend,
+            _ if self.has(b'C') => StoreVerb::Cas(self.compare_cas),
+            b'R' => StoreVerb::Replace,
+            _ => StoreVerb::Set,
+        }
+    }
 }
 
 /// Commands that are not about a key. Arguments stay unparsed words where only the server knows their meaning.
@@ -320,10 +332,32 @@ pub struct Refused<'a> {
     pub invalidate: Option<&'a [u8]>,
     /// `invalidate` is base64.
     pub invalidate_binary: bool,
+    /// A store that is refused for its size or for lack of memory.
+    pub store: Option<RefusedStore<'a>>,
     /// `C` of a refused `ms`: its value was computed for the miss with this number.
     pub token: Option<u64>,
     /// What is wrong with it; known also when there is no reply.
     pub cause: Cause,
+}
+
+/// A store that is refused though its line is valid, for whoever watches stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedStore<'a> {
+    /// Its key as sent; see [`RefusedStore::key`].
+    pub sent_key: &'a [u8],
+    /// The key is base64.
+    pub is_binary: bool,
+    /// What it does.
+    pub verb: StoreVerb,
+    /// By a classic command.
+    pub classic: bool,
+}
+
+impl<'a> RefusedStore<'a> {
+    /// The key, decoded.
+    pub fn key(&self) -> Option<MetaKey<'a>> {
+        if self.is_binary { MetaKey::base64(self.sent_key) } else { Some(MetaKey::plain(self.sent_key)) }
+    }
 }
 
 /// Why a line is refused, for whoever counts.

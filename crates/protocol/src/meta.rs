@@ -13,7 +13,9 @@
 //!
 //! `ma` answers 2 to 4 with one sentence.
 
-use crate::command::{Cause, FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, Request};
+use crate::command::{
+    Cause, FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, RefusedStore, Request,
+};
 use crate::parse::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
@@ -77,6 +79,12 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
     let refuse = |cause: Cause| Refused {
         invalidate: Some(key),
         invalidate_binary: flags.has(b'b'),
+        store: Some(RefusedStore {
+            sent_key: key,
+            is_binary: flags.has(b'b'),
+            verb: flags.store_verb(),
+            classic: false,
+        }),
         token: flags.has(b'C').then_some(flags.compare_cas),
         cause,
         ..line.refuse_store(cause.reply(), len)

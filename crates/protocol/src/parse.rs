@@ -99,6 +99,7 @@ impl<'a> Line<'a> {
             close: false,
             invalidate: None,
             invalidate_binary: false,
+            store: None,
             token: None,
             cause: Cause::Grammar,
         })
@@ -122,6 +123,7 @@ impl<'a> Line<'a> {
             close: false,
             invalidate: None,
             invalidate_binary: false,
+            store: None,
             token: None,
             cause: Cause::Grammar,
         }
@@ -252,6 +254,7 @@ pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
         close: true,
         invalidate: None,
         invalidate_binary: false,
+        store: None,
         token: None,
         cause: Cause::Grammar,
     })

@@ -3,7 +3,7 @@
 //! Words after those a command knows are ignored, but for a last `noreply`.
 
 use crate::command::{
-    Arith, Cause, Delete, Get, KEY_MAX, Keys, Parsed, Refused, Request, Store, StoreVerb, Touch,
+    Arith, Cause, Delete, Get, KEY_MAX, Keys, Parsed, Refused, RefusedStore, Request, Store, StoreVerb, Touch,
 };
 use crate::parse::{Limits, Line};
 use crate::reply::error;
@@ -60,7 +60,8 @@ pub(crate) fn store<'a>(
     let invalidate = (verb == StoreVerb::Set).then_some(key);
     let refuse = |cause: Cause| {
         let reply = if noreply { "" } else { cause.reply() };
-        Refused { invalidate, cause, ..line.refuse_store(reply, len) }
+        let store = Some(RefusedStore { sent_key: key, is_binary: false, verb, classic: true });
+        Refused { invalidate, store, cause, ..line.refuse_store(reply, len) }
     };
     if !limits.fits(key, flags, len) {
         return Parsed::Refused(refuse(Cause::TooLarge));

@@ -419,10 +419,14 @@ fn describe(line: &mut String, event: &Event, cfd: i32) {
             let class = u8::from(*status == "found");
             write!(line, "type=item_get key={key} status={status} clsid={class} cfd={cfd} size={size}")
         }
-        EventKind::Store { status, command, ttl, size, classic: _ } => write!(
-            line,
-            "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid=1 cfd={cfd} size={size}"
-        ),
+        EventKind::Store { status, command, ttl, size, classic: _ } => {
+            // What was refused never had one.
+            let class = u8::from(!matches!(*status, "too_large" | "no_memory"));
+            write!(
+                line,
+                "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid={class} cfd={cfd} size={size}"
+            )
+        }
         EventKind::Deleted { command, size } => {
             write!(line, "type=deleted key={key} cmd={command} clsid=1 cfd={cfd} size={size}")
         }

@@ -108,6 +108,15 @@ fn an_item_at_the_limit_passes_and_one_above_goes_with_the_old() {
         assert_eq!(refused.reply, if quiet { "" } else { "SERVER_ERROR object too large for cache" });
         assert_eq!((refused.used, refused.swallow), (line.len() + 2, 4099));
         assert_eq!(refused.invalidated().as_ref().map(MetaKey::bytes), invalidated, "{line}");
+        let store = refused.store.expect("its line is valid");
+        let key = if line.contains("Zm9v") { &b"foo"[..] } else { b"k" };
+        assert_eq!(store.key().as_ref().map(MetaKey::bytes), Some(key), "{line}");
+        assert_eq!(store.classic, !line.starts_with("ms"), "{line}");
+        assert_eq!(
+            store.verb == StoreVerb::Set,
+            line.starts_with("set") || line.starts_with("ms") && !line.contains("MA"),
+            "{line}"
+        );
         assert_eq!(check(whole.as_bytes(), &LIMITS).len(), 2);
     }
 }

@@ -340,6 +340,13 @@ impl Connection {
                 reply::binary_unknown(&mut turn.out.bytes, opcode, opaque);
             }
         }
+        if let Some(store) = &refused.store
+            && let Some(key) = store.key()
+        {
+            let too_large = refused.cause == Cause::TooLarge;
+            let (shared, mut cx) = self.context(turn);
+            shared.engine.note_refused(key.bytes(), store.verb, store.classic, too_large, &mut cx);
+        }
         if let Some(key) = refused.invalidated() {
             let (shared, mut cx) = self.context(turn);
             shared.engine.invalidate(key.bytes(), refused.token, &mut cx);
