@@ -100,3 +100,34 @@ impl std::fmt::Display for Prefix<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(detail: &Detail, prefix: usize) {
+        let key = format!("{prefix}:k").into_bytes().into();
+        detail.count(&Event { key, kind: EventKind::Get { status: "not_found", size: 0, by: Looker::Get } });
+    }
+
+    #[test]
+    fn prefixes_beyond_the_limit_are_not_counted() {
+        let detail = Detail::new(true, b':');
+        for prefix in 0..=PREFIXES_MAX {
+            get(&detail, prefix);
+        }
+        get(&detail, 0);
+        let dump = || {
+            let mut out = Vec::new();
+            detail.dump(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let lines = dump();
+        assert_eq!(lines.lines().count(), PREFIXES_MAX + 1, "and END");
+        assert!(lines.contains("PREFIX 0 get 2 hit 0 set 0 del 0\r\n"), "those that are known go on");
+        assert!(!lines.contains(&format!("PREFIX {PREFIXES_MAX} ")));
+        detail.reset();
+        get(&detail, PREFIXES_MAX);
+        assert_eq!(dump().lines().count(), 2);
+    }
+}
