@@ -402,7 +402,9 @@ impl Driver {
     /// Jobs do not wait for ever for a pool that cannot start workers.
     pub(crate) fn scan_desertion(&mut self) {
         let ready = self.sizing.idle() + self.sizing.busy() > 0 || self.has_retiring_jobs();
-        if ready || self.queue.is_empty() || self.launching.is_some() {
+        // A template that does not fork is found out after as long; the jobs wait for the next one.
+        let asked = !self.breaker.is_open() && self.has_asked_template();
+        if ready || asked || self.queue.is_empty() || self.launching.is_some() {
             self.deserted = None;
             if !self.queue.is_empty() {
                 self.alarm(later(self.now, self.options.start_timeout));
@@ -420,6 +422,15 @@ impl Driver {
             self.end_unqueued(id, error.clone());
         }
         self.deserted = None;
+    }
+
+    /// Whether a template was told to fork a worker and has not answered yet.
+    fn has_asked_template(&self) -> bool {
+        let mut workers = self.workers.iter().flatten();
+        workers.any(|worker| {
+            let starting = worker.state == State::Starting && worker.role != Role::Spare;
+            starting && worker.template.is_some() && worker.pid.is_none()
+        })
     }
 
     fn has_retiring_jobs(&self) -> bool {

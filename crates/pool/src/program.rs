@@ -368,6 +368,8 @@ impl Driver {
     /// A template that does not answer FORK: it is killed, and then replaced like any that dies.
     pub(crate) fn template_stuck(&mut self, serial: u64) {
         self.template_lost(serial, "it did not answer");
+        // Waiting jobs have the whole time for the next one.
+        self.deserted = None;
     }
 
     /// Reaps a child of ours that has been killed; waits for it on the list of orphans otherwise.
