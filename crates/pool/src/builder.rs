@@ -382,7 +382,7 @@ impl Builder {
         self
     }
 
-    /// Bytes of workers' output passed on per second; the rest is read, counted and dropped. Default 64 KiB.
+    /// Bytes of workers' output passed on per second; lines beyond are read, counted and dropped whole. Default 64 KiB.
     #[must_use]
     pub fn log_rate(mut self, bytes_per_second: u64) -> Self {
         self.options.log_rate = bytes_per_second;

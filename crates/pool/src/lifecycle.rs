@@ -176,7 +176,7 @@ impl Driver {
                 self.pass_on_log(number, 0, &whole);
             }
         }
-        let rest = worker.said.take();
+        let rest = self.limit_rest(&mut worker.said);
         self.pass_on_log(number, 0, &rest);
         self.settle_jobs(&mut worker);
         self.explain(&worker);

@@ -32,6 +32,11 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
+    /// Bytes of the unfinished line.
+    pub(crate) fn len(&self) -> usize {
+        self.partial.len()
+    }
+
     /// Adds bytes; returns what is finished: whole lines, or more than [`LINE`] bytes of one.
     pub(crate) fn push(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         self.partial.extend_from_slice(bytes);
@@ -84,25 +89,30 @@ pub(crate) fn with_origin(worker: u64, level: u8, bytes: &[u8]) -> Vec<u8> {
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     rate: u64,
-    left: u64,
+    /// Below 0 after a line that is longer than a second's worth.
+    left: i128,
     filled: Instant,
 }
 
 impl RateLimit {
     pub(crate) fn new(rate: u64, now: Instant) -> Self {
-        Self { rate, left: rate, filled: now }
+        Self { rate, left: rate.into(), filled: now }
     }
 
-    /// How many of `wanted` bytes may be passed on now.
-    pub(crate) fn take(&mut self, wanted: usize, now: Instant) -> usize {
+    /// Whether a line of `len` bytes may be passed on now. One that is longer than the reserve may when that is full; what
+    /// follows waits for it.
+    pub(crate) fn take(&mut self, len: usize, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled).as_millis() as u64;
+        let (rate, len) = (i128::from(self.rate), len as i128);
         if passed > 0 {
-            self.left = self.left.saturating_add(self.rate.saturating_mul(passed) / 1000).min(self.rate);
+            self.left = (self.left + i128::from(self.rate.saturating_mul(passed) / 1000)).min(rate);
             self.filled = now;
         }
-        let granted = self.left.min(wanted as u64);
-        self.left -= granted;
-        granted as usize
+        let granted = len <= self.left || (self.left == rate && rate > 0);
+        if granted {
+            self.left -= len;
+        }
+        granted
     }
 }
 
@@ -151,9 +161,17 @@ mod tests {
     fn a_flood_gets_its_rate_and_no_more() {
         let start = Instant::now();
         let mut limit = RateLimit::new(1000, start);
-        assert_eq!(limit.take(5000, start), 1000);
-        assert_eq!(limit.take(5000, start), 0);
-        assert_eq!(limit.take(5000, start + Duration::from_millis(100)), 100);
-        assert_eq!(limit.take(5000, start + Duration::from_secs(60)), 1000);
+        assert!(limit.take(900, start));
+        assert!(!limit.take(101, start), "whole or not at all");
+        assert!(limit.take(100, start));
+        assert!(!limit.take(1, start));
+        assert!(!limit.take(101, start + Duration::from_millis(100)));
+        assert!(limit.take(100, start + Duration::from_millis(100)));
+        let later = start + Duration::from_secs(60);
+        assert!(limit.take(5000, later), "longer than a second's worth, when the reserve is full");
+        assert!(!limit.take(1, later + Duration::from_secs(4)));
+        assert!(limit.take(1, later + Duration::from_millis(4_001)));
+        assert!(!RateLimit::new(0, start).take(1, start));
+        assert!(RateLimit::new(u64::MAX, start).take(1 << 30, later));
     }
 }

@@ -334,7 +334,8 @@ impl Driver {
             let whole = self.limit_log(&chunk, &mut said);
             self.pass_on_log(0, 0, &whole);
         }
-        self.pass_on_log(0, 0, &said.take());
+        let rest = self.limit_rest(&mut said);
+        self.pass_on_log(0, 0, &rest);
         let how = match exit {
             Some(Exit { status, .. }) if status < 0 => format!("killed by signal {}", -status),
             Some(Exit { status, .. }) => format!("exited with status {status}"),
@@ -426,7 +427,7 @@ impl Driver {
         let (mut late, mut unfinished) = (Vec::new(), Vec::new());
         for template in &mut self.templates {
             match template.said.since.map(|since| later(since, UNFINISHED)) {
-                Some(due) if due <= self.now => unfinished.push(template.said.take()),
+                Some(due) if due <= self.now => unfinished.push(std::mem::take(&mut template.said)),
                 Some(due) => self.scan_at = Some(self.scan_at.map_or(due, |before| before.min(due))),
                 None => {}
             }
@@ -445,7 +446,8 @@ impl Driver {
                 self.scan_at = Some(self.now + LOOK);
             }
         }
-        for line in unfinished {
+        for mut said in unfinished {
+            let line = self.limit_rest(&mut said);
             self.pass_on_log(0, 0, &line);
         }
         for serial in late {

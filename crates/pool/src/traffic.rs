@@ -250,10 +250,12 @@ impl Driver {
             Kind::Log => {
                 let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
                 let number = worker.number;
-                let granted = self.log_limit.take(text.len(), self.now);
                 self.shared.counters.log_bytes.add(text.len() as u64);
-                self.shared.counters.log_dropped.add((text.len() - granted) as u64);
-                self.pass_on_log(number, level, &text[..granted]);
+                if self.log_limit.take(text.len(), self.now) {
+                    self.pass_on_log(number, level, text);
+                } else {
+                    self.shared.counters.log_dropped.add(text.len() as u64);
+                }
             }
             Kind::Init | Kind::Job | Kind::Cancel | Kind::Retire | Kind::Ping => {
                 return Err(format!("{:?}, which only a parent sends", header.kind));
@@ -481,21 +483,39 @@ impl Driver {
         if due > self.now {
             return self.alarm(due);
         }
-        let (number, rest) = (worker.number, worker.said.take());
+        let (number, mut said) = (worker.number, std::mem::take(&mut worker.said));
+        let rest = self.limit_rest(&mut said);
         self.pass_on_log(number, 0, &rest);
     }
 
-    /// Takes of some output what the rate allows, and returns the lines that are finished.
+    /// Returns the lines of some output that are finished, without those that are over the rate.
     pub(crate) fn limit_log(&mut self, bytes: &[u8], said: &mut Lines) -> Vec<u8> {
-        let granted = self.log_limit.take(bytes.len(), self.now);
         self.shared.counters.log_bytes.add(bytes.len() as u64);
-        self.shared.counters.log_dropped.add((bytes.len() - granted) as u64);
-        let mut whole = said.push(&bytes[..granted], self.now);
-        if granted < bytes.len() {
-            // What comes next does not belong to this line.
-            whole.extend(said.take());
+        let there = said.len() + bytes.len();
+        let whole = said.push(bytes, self.now);
+        let written = there - said.len();
+        self.within_rate(&whole, written)
+    }
+
+    /// The same of a line that was not finished.
+    pub(crate) fn limit_rest(&mut self, said: &mut Lines) -> Vec<u8> {
+        let written = said.len();
+        self.within_rate(&said.take(), written)
+    }
+
+    /// The lines that the rate allows. `written` of the bytes came from the worker; a line end may have been added.
+    fn within_rate(&mut self, lines: &[u8], written: usize) -> Vec<u8> {
+        let (mut kept, mut seen) = (Vec::new(), 0);
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let own = line.len().min(written - seen);
+            seen += own;
+            if self.log_limit.take(own, self.now) {
+                kept.extend_from_slice(line);
+            } else {
+                self.shared.counters.log_dropped.add(own as u64);
+            }
         }
-        whole
+        kept
     }
 
     /// Hands lines to `on_log` or stderr.

@@ -605,6 +605,35 @@ fn stdio_flood_is_drained_and_never_blocks_the_worker() {
     pool.shutdown().wait();
 }
 
+/// What is over the rate is dropped line by line: no piece of one is passed on, and each byte counts once.
+#[test]
+fn lines_over_the_rate_are_dropped_whole() {
+    let script = r#"i=0
+        while [ $i -lt 20000 ]; do echo "line $i of a flood"; i=$((i + 1)); done >&2
+        echo '{"ready":true}'
+        exec cat >&2"#;
+    let passed = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::clone(&passed);
+    let pool = Pool::builder(Launch::json_lines("sh", ["-c", script]))
+        .on_error(|_| {})
+        .on_log(move |chunk| said.lock().unwrap().extend_from_slice(chunk.bytes))
+        .log_rate(5_000)
+        .max(1)
+        .spawn()
+        .wait()
+        .unwrap();
+    pool.shutdown_now().wait();
+    let text = String::from_utf8(passed.lock().unwrap().clone()).unwrap();
+    for line in text.lines().filter(|line| !line.starts_with('{')) {
+        let number = line.strip_prefix("line ").and_then(|line| line.strip_suffix(" of a flood"));
+        assert!(number.is_some_and(|number| number.parse::<u32>().is_ok()), "{line:?}");
+    }
+    assert!(text.starts_with("line 0 of a flood\nline 1 of a flood\n"));
+    let stats = pool.stats();
+    assert!(stats.log_dropped > 0);
+    assert_eq!(text.len() as u64, stats.log_bytes - stats.log_dropped);
+}
+
 #[test]
 fn retire_twice_is_one_retirement() {
     for launch in [template(), template().env("FIXTURE", "async")] {
