@@ -201,6 +201,13 @@ impl Driver {
             // It was killed while it started; what it still had to say about that is no offence.
             return Ok(());
         }
+        let empty = matches!(header.kind, Kind::Ready | Kind::Leave | Kind::Pong | Kind::Skipped);
+        if empty && !body.bytes.is_empty() {
+            return Err(malformed());
+        }
+        if matches!(header.kind, Kind::Hello | Kind::Ready | Kind::Leave) && header.id != 0 {
+            return Err(format!("{:?} with an id", header.kind));
+        }
         let starting = worker.state == State::Starting;
         match header.kind {
             Kind::Result if header.flags & FLAG_MORE != 0 => return self.on_chunk(slot, header.id, body),
@@ -220,7 +227,7 @@ impl Driver {
             Kind::Progress => self.on_progress(slot, header.id, body.bytes),
             Kind::Hello => {
                 let hello = Hello::parse(body.bytes).ok_or_else(malformed)?;
-                if hello.version != VERSION || !starting {
+                if hello.version != VERSION || !starting || worker.greeted {
                     return Err(format!("HELLO of version {}, or a second one", hello.version));
                 }
                 (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
@@ -266,39 +273,26 @@ impl Driver {
     }
 
     fn on_result(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
-        if !self.release(slot, id) {
+        if !self.has_job(slot, id) {
             return Err(format!("a reply to unknown job {id:#x}"));
         }
-        let Some(job) = self.jobs.get(id) else { return Ok(()) };
-        if job.sink.is_none() {
-            self.jobs.remove(id);
-            return Ok(());
+        let mut outcome = None;
+        if let Some(job) = self.jobs.get(id).filter(|job| job.sink.is_some()) {
+            let whole =
+                if job.chunks.is_some() { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
+            let max = self.options.max_reply;
+            // A job that is answered with garbage is still at its worker, and lost with it.
+            outcome = Some(match whole {
+                Some(body) if body.len() > max => Err(Error::TooLarge { len: body.len(), max }),
+                body => Ok(body.and_then(Reply::new).ok_or("a reply that is no list")?),
+            });
         }
-        let body = if job.chunks.is_some() { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
-        let max = self.options.max_reply;
-        let outcome = match body {
-            Some(body) if body.len() > max => Ok(Err(Error::TooLarge { len: body.len(), max })),
-            Some(body) => Reply::new(body).map(Ok).ok_or_else(|| "a reply that is no list".to_owned()),
-            None => Err("a reply that is no list".to_owned()),
-        };
+        self.release(slot, id);
         match outcome {
-            Ok(outcome) => {
-                self.end_job(id, outcome);
-                Ok(())
-            }
-            Err(reason) => {
-                self.fail_broken(slot, id, &reason);
-                Err(reason)
-            }
+            Some(outcome) => self.end_job(id, outcome),
+            None => drop(self.jobs.remove(id)),
         }
-    }
-
-    /// The worker has answered this job, but with garbage: it is lost with the worker.
-    fn fail_broken(&mut self, slot: usize, id: u64, reason: &str) {
-        let worker = self.workers[slot].as_ref().map_or(0, |worker| worker.number);
-        let (reason, stderr_tail) = (format!("protocol: {reason}"), String::new());
-        let error = Error::WorkerLost { worker, reason, status: None, signal: None, oom: false, stderr_tail };
-        self.end_job(id, Err(error));
+        Ok(())
     }
 
     fn on_chunk(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {

@@ -360,7 +360,10 @@ fn a_broken_worker_is_killed(how: &str, expected: &str) {
     let pid = pool.workers().wait()[0].pid;
     let job = pool.job(["echo", "x"]).timeout(ms(20_000));
     match job.call().wait() {
-        Err(Error::WorkerLost { reason, .. }) => assert!(reason.contains(expected), "{how}: {reason}"),
+        Err(Error::WorkerLost { reason, status, signal, .. }) => {
+            assert!(reason.contains(expected), "{how}: {reason}");
+            assert_eq!((status, signal), (None, Some(9)), "{how}");
+        }
         other => panic!("{how}: {other:?}"),
     }
     eventually("it is gone", || !is_alive(pid));
@@ -408,6 +411,19 @@ fn protocol_reply_to_unknown_id() {
 #[test]
 fn protocol_reply_that_is_no_list() {
     a_broken_worker_is_killed("no-list", "no list");
+}
+
+#[test]
+fn protocol_fields_that_a_kind_does_not_have() {
+    a_broken_worker_is_killed("leave-body", "malformed body of Leave");
+    a_broken_worker_is_killed("leave-id", "Leave with an id");
+    a_broken_worker_is_killed("error-of-four", "malformed body of Error");
+}
+
+#[test]
+fn start_with_two_hellos() {
+    let error = quiet(broken("hello-twice")).spawn().wait().unwrap_err();
+    assert!(error.to_string().contains("a second one"), "{error}");
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl ErrorBody {
 
     /// Reads a body; `None` if it is malformed.
     pub fn parse(flags: u8, body: &[u8]) -> Option<Self> {
-        let list = List::parse(body)?;
+        let list = List::parse(body).filter(|list| list.len() == 3)?;
         let text = |index| list.get(index).map(|part| String::from_utf8_lossy(part).into_owned());
         let retryable = flags & FLAG_RETRYABLE != 0;
         Some(Self { code: text(0)?, message: text(1)?, detail: text(2)?, retryable })
