@@ -124,7 +124,8 @@ impl Pool {
     /// serve.
     ///
     /// # Errors
-    /// Resolves to [`Error::StartFailed`] when the new program does not become ready; the old one stays. To
+    /// Resolves to [`Error::StartFailed`] when the new program does not become ready, or when another start or the end of
+    /// the pool is under way; the old one stays. To
     /// [`Error::InvalidOption`] when the system cannot be asked for such a program.
     pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();

@@ -239,6 +239,17 @@ fn the_longest_init_is_read_by_every_worker() {
     }
 }
 
+#[test]
+fn one_reload_at_a_time() {
+    let pool = quiet(template()).max(1).spawn().wait().unwrap();
+    let [first, second] = [pool.reload(template()), pool.reload(template())];
+    first.wait().unwrap();
+    let error = second.wait().unwrap_err().to_string();
+    assert!(error.contains("another start or the end of the pool is under way"), "{error}");
+    pool.reload(template()).wait().unwrap();
+    pool.shutdown().wait();
+}
+
 fn become_user(uid: u32, gid: u32) -> Sandbox {
     Sandbox { uid_gid: Some((uid, gid)), ..Sandbox::default() }
 }

@@ -118,6 +118,17 @@ fn of_an_asyncio_worker() {
     }
 }
 
+/// Arguments have 16 bytes less than a frame, with their count and lengths.
+#[test]
+fn of_arguments() {
+    let pool = small(quiet(template()), 1024);
+    let longest = "a".repeat(1000);
+    assert_eq!(pool.call(["echo", &longest]).wait().unwrap().text(), longest);
+    let error = pool.call(["echo", &(longest + "a")]).wait().unwrap_err();
+    assert_eq!(error, Error::TooLarge { len: 1009, max: 1008 });
+    pool.shutdown().wait();
+}
+
 /// The limit comes with INIT; what goes wrong before is told all the same.
 #[test]
 fn of_a_start_that_fails() {
