@@ -18,19 +18,23 @@ use cattlegrid_pool::{Call, Error, Launch, Limits, Pool};
 use common::*;
 use rustix::process::Signal;
 
-/// One worker is killed in its first job; the jobs behind it in the same worker, and those at the other
-/// worker, are answered.
+/// One worker is killed in a job; the jobs behind it in the same worker, and those at the other worker, are
+/// answered.
 fn only_the_started_job_is_lost(how: &str, signal: Option<i32>, status: Option<i32>) {
     let pool = quiet(template()).max(2).idle(2).load(4).spawn().wait().unwrap();
     pool.ready(2).wait().unwrap();
-    // Both workers get a slow job first, so that what comes next queues behind it in the worker.
-    let doomed = [pool.call(["sleep", "300", "first"]), pool.call(["sleep", "300", "first"])];
-    let killers = [pool.call(["die", how]), pool.call(["sleep", "1", "other"])];
+    // Both workers are held in their first job, so that what comes next queues behind it in the worker; the
+    // other one is held until the killer is dead, so that nobody takes back what is behind the killer.
+    let [first, other] = ["first", "other"].map(|name| Gate::new(&format!("{name}-{how}")));
+    let held = [pool.call(["gate", first.path()]), pool.call(["gate", first.path()])];
+    let last = pool.call(["gate", other.path()]);
+    let killer = pool.call(["die", how]);
     let innocent: Vec<Call> = (0..4).map(|n| pool.call(["echo".to_owned(), n.to_string()])).collect();
-    for call in doomed {
-        assert_eq!(call.wait().unwrap().text(), "first");
+    eventually("all lie at the workers", || pool.stats().in_flight == 8);
+    first.open();
+    for call in held {
+        assert_eq!(call.wait().unwrap().text(), "open");
     }
-    let [killer, other] = killers;
     match killer.wait() {
         Err(Error::WorkerLost { signal: by, status: with, stderr_tail, .. }) => {
             assert_eq!((by, with), (signal, status));
@@ -40,13 +44,13 @@ fn only_the_started_job_is_lost(how: &str, signal: Option<i32>, status: Option<i
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(other.wait().unwrap().text(), "other");
+    other.open();
+    assert_eq!(last.wait().unwrap().text(), "open");
     for (n, call) in innocent.into_iter().enumerate() {
         assert_eq!(call.wait().unwrap().text(), n.to_string());
     }
     let stats = pool.stats();
-    assert_eq!((stats.lost, stats.crashed), (1, 1));
-    assert!(stats.redispatched >= 1, "jobs were behind the killer: {}", stats.redispatched);
+    assert_eq!((stats.lost, stats.crashed, stats.redispatched), (1, 1, 2));
     pool.ready(2).wait().unwrap();
     pool.shutdown().wait();
 }
