@@ -146,7 +146,7 @@ def deadline():
     if STATE.current is not None:
         running = STATE.current.get()
         return running.received + running.deadline / 1000 if running.deadline else None
-    return STATE.link.received + STATE.deadline / 1000 if STATE.deadline else None
+    return STATE.link.received / 1e9 + STATE.deadline / 1000 if STATE.deadline else None
 
 
 def attempt():

@@ -56,7 +56,8 @@ class Link:
         self.data = b""
         self.pos = 0
         self.ahead = b""
-        self.received = 0.0
+        # Nanoseconds of the monotonic clock: when `data` came, and when its batch began.
+        self.received = 0
         self.batch = 0
 
     def open(self, is_unix, concurrency):
@@ -175,27 +176,23 @@ class Link:
     def fill(self):
         """Receive more behind what is not handled yet. Blocks; ends the process if the parent has gone."""
         with self.reading:
-            self._fill()
-
-    def _fill(self):
-        rest = self.data[self.pos :]
-        self.pos = 0
-        if self.ahead:
-            self.data, self.ahead = bytes(rest) + self.ahead, b""
-            self.batch = time.monotonic_ns()
-            return
-        missing = 0
-        if len(rest) >= frames.HEADER_LEN:
-            missing = frames.HEADER_LEN + frames.HEADER.unpack_from(rest)[0] - len(rest)
-        if missing > 65536:
-            self.data = self._fill_long(rest, missing)
-        else:
-            chunk = self.sock.recv(65536)
-            if not chunk:
-                os._exit(0)
-            self.data = rest + chunk if rest else chunk
-        self.batch = time.monotonic_ns()
-        self.received = self.batch / 1e9
+            rest = self.data[self.pos :]
+            self.pos = 0
+            if self.ahead:
+                self.data, self.ahead = bytes(rest) + self.ahead, b""
+                self.batch = time.monotonic_ns()
+                return
+            missing = 0
+            if len(rest) >= frames.HEADER_LEN:
+                missing = frames.HEADER_LEN + frames.HEADER.unpack_from(rest)[0] - len(rest)
+            if missing > 65536:
+                self.data = self._fill_long(rest, missing)
+            else:
+                chunk = self.sock.recv(65536)
+                if not chunk:
+                    os._exit(0)
+                self.data = rest + chunk if rest else chunk
+            self.received = self.batch = time.monotonic_ns()
 
     def _fill_long(self, rest, missing):
         """A long frame goes into one buffer, in as few calls as the socket allows."""

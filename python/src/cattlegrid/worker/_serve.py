@@ -5,20 +5,26 @@ import atexit
 import os
 import struct
 import sys
+import time
 import traceback
 import types
 
 from . import _frames as frames
+from ._link import HOLD
 from ._state import STATE, JobError
 
-_JOB_HEAD = struct.Struct("<IBBHQII")
-_ONE_PART = struct.Struct("<IBBHQBB")
+_JOB_HEAD = struct.Struct("<I4xQII")
+"""Length, id, deadline and attempt; kind and flags are passed over."""
+_ONE_PART = struct.Struct("<I4sQBB")
+_RESULT = bytes((frames.RESULT, 0, 0, 0))
 _NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
 
 
 def serve(link, function):
     """Serve jobs until the parent retires this worker or goes away; then the process ends."""
-    unpack, pack = _JOB_HEAD.unpack_from, _ONE_PART.pack
+    # Local names: a look into a module costs as much as a step of the loop.
+    unpack, pack, a_job, a_result = _JOB_HEAD.unpack_from, _ONE_PART.pack, frames.JOB, _RESULT
+    clock, hold = time.monotonic_ns, HOLD
     out, page, state, threads = link.out, link.page, STATE, _thread._count
     release, acquire = link.fence.release, link.fence.acquire
     claimed = 0
@@ -29,21 +35,24 @@ def serve(link, function):
         size = len(data)
         # Cheap test first; it may be true for bytes inside of arguments, which costs a walk and no more. A
         # `bytearray` is one long frame, with nothing behind it.
-        cancels = type(data) is bytes and _NO_CANCEL in data
+        short = type(data) is bytes
+        cancels = short and _NO_CANCEL in data
         while size - pos >= 16:
-            if size - pos < 24 or data[pos + 4] != frames.JOB:
+            if size - pos < 24 or data[pos + 4] != a_job:
                 length, kind, _, _, id = frames.HEADER.unpack_from(data, pos)
                 if pos + 16 + length > size:
                     break
                 pos += 16 + length
                 _control(link, kind, id)
                 continue
-            length, kind, _, _, id, deadline, attempt = unpack(data, pos)
+            length, id, deadline, attempt = unpack(data, pos)
             end = pos + 16 + length
             if end > size:
                 break
             if out:
-                link.before_job()
+                since = link.since
+                if since == 0 or clock() - since > hold:
+                    link.before_job()
             claimed += 1
             if page is not None:
                 # `Link.claim` of one job: a call less.
@@ -56,8 +65,8 @@ def serve(link, function):
                     link.send(frames.frame(frames.SKIPPED, id))
                     continue
             # The usual job has one short argument.
-            if length >= 10 and data[pos + 24] == 1 and data[pos + 25] < 0x80:
-                args = (frames.slice_of(data, pos + 26, end),)
+            if short and length >= 10 and data[pos + 24] == 1 and data[pos + 25] < 0x80:
+                args = (data[pos + 26 : end],)
             else:
                 args = frames.decode_list(data, pos + 24, end)
             pos = end
@@ -69,9 +78,8 @@ def serve(link, function):
                 continue
             try:
                 result = function(*args)
-                if type(result) is bytes and len(result) < 0x80:
-                    size_one = len(result)
-                    out.append(pack(size_one + 2, 18, 0, 0, id, 1, size_one) + result)
+                if type(result) is bytes and (count := len(result)) < 0x80:
+                    out.append(pack(count + 2, a_result, id, 1, count) + result)
                 else:
                     out.append(reply(link, id, result))
             except SystemExit:
