@@ -11,5 +11,7 @@ mod draw;
 mod jsonl;
 #[path = "../../crates/pool/tests/lines/mod.rs"]
 mod lines;
+#[path = "../../crates/pool/src/long_line.rs"]
+mod long_line;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| lines::check(bytes));

@@ -41,6 +41,7 @@ impl Driver {
             place: Place::Queued,
             progress: new.progress,
             chunks: None,
+            fault: None,
         });
         if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.jobs.get(id) {
             resolver.set_note(id);

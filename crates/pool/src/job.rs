@@ -97,6 +97,8 @@ pub(crate) struct Job {
     pub(crate) progress: Option<ProgressFn>,
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
+    /// What it has sent and could not be passed on: its outcome when it ends.
+    pub(crate) fault: Option<Error>,
 }
 
 /// Where a job is.

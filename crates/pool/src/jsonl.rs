@@ -33,14 +33,17 @@ impl LineEnds {
     /// not there; as for [`LineEnds::find`].
     ///
     /// # Errors
-    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has come yet or not.
+    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has come yet or not. Of that end
+    /// neither a line feed nor a carriage return before it counts.
     pub(crate) fn take<'b>(
         &mut self,
         buffer: &'b [u8],
         max_frame: u32,
     ) -> Result<Option<(&'b [u8], usize)>, FrameError> {
         let end = self.find(buffer);
-        let len = u32::try_from(end.unwrap_or(buffer.len())).unwrap_or(u32::MAX);
+        let line = &buffer[..end.unwrap_or(buffer.len())];
+        let len = line.strip_suffix(b"\r").unwrap_or(line).len();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
         if len > max_frame {
             return Err(FrameError::TooLong { len, max: max_frame });
         }
@@ -376,9 +379,12 @@ mod tests {
         assert_eq!(LineEnds::default().take(b"\n", 0), Ok(Some((&b""[..], 1))));
         assert_eq!(LineEnds::default().take(b"abc", 3), Ok(None));
         assert_eq!(LineEnds::default().take(b"abc\n", 3), Ok(Some((&b"abc"[..], 4))));
-        for bytes in [&b"abcd"[..], b"abcd\n"] {
+        assert_eq!(LineEnds::default().take(b"abc\r\n", 3), Ok(Some((&b"abc"[..], 5))));
+        assert_eq!(LineEnds::default().take(b"abc\r", 3), Ok(None), "the end may follow");
+        for bytes in [&b"abcd"[..], b"abcd\n", b"abcd\r", b"abcd\r\n", b"abc\r\r"] {
             assert_eq!(LineEnds::default().take(bytes, 3), Err(FrameError::TooLong { len: 4, max: 3 }));
         }
+        assert_eq!(LineEnds::default().take(b"abc\rx", 3), Err(FrameError::TooLong { len: 5, max: 3 }));
     }
 
     #[test]

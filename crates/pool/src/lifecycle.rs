@@ -217,14 +217,14 @@ impl Driver {
                 self.jobs.remove(sent.id);
             } else if !begun {
                 job.place = Place::Queued;
-                job.chunks = None;
+                (job.chunks, job.fault) = (None, None);
                 let (priority, since) = (job.priority, job.submitted);
                 self.requeue(sent.id, priority, since);
                 self.shared.counters.redispatched.add(1);
             } else if job.idempotent && job.attempt < self.options.retry.times {
                 job.attempt += 1;
                 job.place = Place::Queued;
-                job.chunks = None;
+                (job.chunks, job.fault) = (None, None);
                 let (priority, since) = (job.priority, job.submitted);
                 self.requeue(sent.id, priority, since);
                 self.shared.counters.retried.add(1);

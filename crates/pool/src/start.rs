@@ -189,6 +189,7 @@ impl Driver {
             max_frame: self.options.max_frame,
             input: Vec::new(),
             lines: jsonl::LineEnds::default(),
+            long_line: None,
             output: Output::default(),
             want_write: false,
             paused: false,

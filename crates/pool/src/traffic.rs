@@ -12,7 +12,6 @@ use crate::builder::LogChunk;
 use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
-use crate::jsonl;
 use crate::logs::{Lines, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
@@ -23,9 +22,9 @@ use crate::worker::State;
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
 #[derive(Clone, Copy)]
-struct Body<'a> {
-    bytes: &'a [u8],
-    shared: Option<&'a Bytes>,
+pub(crate) struct Body<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) shared: Option<&'a Bytes>,
 }
 
 impl Body<'_> {
@@ -163,35 +162,7 @@ impl Driver {
         Ok(Some(total))
     }
 
-    fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let max = self.options.max_frame;
-        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
-        let taken = worker.lines.take(rest, max).map_err(|error| error.to_string())?;
-        let Some((line, len)) = taken else { return Ok(None) };
-        if !line.is_empty() {
-            let current =
-                self.workers[slot].as_ref().and_then(|worker| worker.in_flight.front()).map(|sent| sent.id);
-            for frame in jsonl::read_line(line, current)? {
-                if frame.kind == Kind::Event && !self.has_event_room(slot) {
-                    // The whole line comes again.
-                    if let Some(worker) = &mut self.workers[slot] {
-                        worker.lines = jsonl::LineEnds::default();
-                    }
-                    return Ok(None);
-                }
-                let header = Header {
-                    len: frame.body.len() as u32,
-                    kind: frame.kind,
-                    flags: frame.flags,
-                    id: frame.id,
-                };
-                self.on_frame(slot, header, Body { bytes: &frame.body, shared: None })?;
-            }
-        }
-        Ok(Some(len))
-    }
-
-    fn on_frame(&mut self, slot: usize, header: Header, body: Body<'_>) -> Result<(), String> {
+    pub(crate) fn on_frame(&mut self, slot: usize, header: Header, body: Body<'_>) -> Result<(), String> {
         let Some(worker) = &mut self.workers[slot] else { return Ok(()) };
         let malformed = || FrameError::Body(header.kind).to_string();
         if !worker.greeted && !matches!(header.kind, Kind::Hello | Kind::Error) {
@@ -277,14 +248,15 @@ impl Driver {
             return Err(format!("a reply to unknown job {id:#x}"));
         }
         let mut outcome = None;
-        if let Some(job) = self.jobs.get(id).filter(|job| job.sink.is_some()) {
-            let whole =
-                if job.chunks.is_some() { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
+        if let Some(job) = self.jobs.get_mut(id).filter(|job| job.sink.is_some()) {
+            let (fault, has_chunks) = (job.fault.take(), job.chunks.is_some());
+            let whole = if has_chunks { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
             let max = self.options.max_reply;
             // A job that is answered with garbage is still at its worker, and lost with it.
-            outcome = Some(match whole {
-                Some(body) if body.len() > max => Err(Error::TooLarge { len: body.len(), max }),
-                body => Ok(body.and_then(Reply::new).ok_or("a reply that is no list")?),
+            outcome = Some(match (fault, whole) {
+                (Some(fault), _) => Err(fault),
+                (None, Some(body)) if body.len() > max => Err(Error::TooLarge { len: body.len(), max }),
+                (None, body) => Ok(body.and_then(Reply::new).ok_or("a reply that is no list")?),
             });
         }
         self.release(slot, id);
@@ -300,7 +272,7 @@ impl Driver {
             return Err(format!("a part of a reply to unknown job {id:#x}"));
         }
         let Some(job) = self.jobs.get_mut(id) else { return Ok(()) };
-        if job.sink.is_none() {
+        if job.sink.is_none() || job.fault.is_some() {
             job.chunks = None;
             return Ok(());
         }
@@ -316,12 +288,16 @@ impl Driver {
         Ok(())
     }
 
-    fn on_job_error(&mut self, slot: usize, id: u64, error: ErrorBody) -> Result<(), String> {
+    pub(crate) fn on_job_error(&mut self, slot: usize, id: u64, error: ErrorBody) -> Result<(), String> {
         if !self.release(slot, id) {
             return Err(format!("an error of unknown job {id:#x}"));
         }
         if !self.jobs.is_open(id) {
             self.jobs.remove(id);
+            return Ok(());
+        }
+        if let Some(fault) = self.jobs.get_mut(id).and_then(|job| job.fault.take()) {
+            self.end_job(id, Err(fault));
             return Ok(());
         }
         let ErrorBody { code, message, detail, retryable } = error;
@@ -378,7 +354,7 @@ impl Driver {
     }
 
     /// Whether an event can be delivered; if not, the worker is not read until it can.
-    fn has_event_room(&mut self, slot: usize) -> bool {
+    pub(crate) fn has_event_room(&mut self, slot: usize) -> bool {
         if self.callbacks.stream.as_ref().is_none_or(|stream| stream.has_room()) {
             return true;
         }
@@ -402,7 +378,7 @@ impl Driver {
         }
     }
 
-    fn has_job(&self, slot: usize, id: u64) -> bool {
+    pub(crate) fn has_job(&self, slot: usize, id: u64) -> bool {
         self.workers[slot].as_ref().is_some_and(|worker| worker.has(id))
     }
 

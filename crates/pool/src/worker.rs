@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::jsonl::LineEnds;
 use crate::logs::{Lines, Tail};
+use crate::long_line::LongLine;
 use crate::output::Output;
 
 /// See the module.
@@ -42,6 +43,8 @@ pub(crate) struct Worker {
     pub(crate) input: Vec<u8>,
     /// Where the next line of JSON ends.
     pub(crate) lines: LineEnds,
+    /// A line over `max_frame` that has not ended.
+    pub(crate) long_line: Option<LongLine>,
     pub(crate) output: Output,
     /// Waiting for the socket to take more.
     pub(crate) want_write: bool,

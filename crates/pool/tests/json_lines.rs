@@ -7,6 +7,9 @@ mod draw;
 #[allow(dead_code, reason = "the pool's own module, which is not public")]
 mod jsonl;
 mod lines;
+#[path = "../src/long_line.rs"]
+#[allow(dead_code, reason = "the pool's own module, which is not public")]
+mod long_line;
 
 #[test]
 fn lines_are_read_the_same_however_they_are_split() {

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use cattlegrid_pool::{Builder, Error, Pool};
+use cattlegrid_pool::{Builder, Error, Launch, Pool};
 use common::*;
 
 /// The least `max_frame`, and one that a long text or part does not fit into.
@@ -142,4 +142,110 @@ fn of_a_start_that_fails() {
         let error = quiet(launch).init(config).max_frame(1024).spawn().wait().unwrap_err().to_string();
         assert!(error.contains(text) && !error.contains("protocol"), "{error}");
     }
+}
+
+/// A worker that writes lines of JSON.
+fn lines(args: &[&str]) -> Builder {
+    let script = format!("{}/tests/apps/long_lines.py", env!("CARGO_MANIFEST_DIR"));
+    quiet(Launch::json_lines("python3", [&[script.as_str()], args].concat()))
+}
+
+/// The outcome of a job between others; a second job follows it to the worker at once.
+fn long_line(pool: &Pool, what: &str, size: &str) -> Result<cattlegrid_pool::Reply, Error> {
+    let outcome = pool.call([what, size]);
+    let behind = pool.call(["exact", "20", "\n"]);
+    assert_eq!(behind.wait().unwrap().text(), "xxxxxxx", "after {what}");
+    outcome.wait()
+}
+
+/// The line is skipped, whatever its job sends before and after, and where in the line its id is.
+#[test]
+fn of_json_lines() {
+    for limit in LIMITS {
+        let logged = Arc::new(Mutex::new(Vec::new()));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (lines_of_log, seen) = (Arc::clone(&logged), Arc::clone(&events));
+        let builder = lines(&[])
+            .on_log(move |chunk| lines_of_log.lock().unwrap().push((chunk.level, chunk.bytes.to_vec())))
+            .on_event(move |event| seen.lock().unwrap().push(event.parts.text()));
+        let pool = small(builder, limit);
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        let size = (3 * limit).to_string();
+        for what in ["result", "id-last", "error", "part"] {
+            match long_line(&pool, what, &size) {
+                Err(Error::TooLarge { len, max }) => {
+                    assert!(len > 3 * limit as usize && max == limit as usize, "{what}: {len} {max}");
+                }
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+        for what in ["event", "progress"] {
+            let error = long_line(&pool, what, &size).unwrap_err();
+            let Error::Worker { code, message, .. } = &error else { panic!("{error}") };
+            assert!(
+                code == "error"
+                    && message.contains(what)
+                    && message.contains(&format!("the limit is {limit}")),
+                "{message}"
+            );
+        }
+        assert_eq!(*events.lock().unwrap(), ["short", "behind"]);
+        assert_eq!(long_line(&pool, "log", &size).unwrap().text(), "done");
+        let told = format!("bytes was dropped, the limit is {limit}");
+        let told =
+            |(_, text): &(u8, Vec<u8>)| String::from_utf8_lossy(text).trim_end().ends_with(told.as_str());
+        let levels = logged.lock().unwrap().iter().filter(|line| told(line)).map(|line| line.0).collect();
+        assert_eq!((levels, logged.lock().unwrap().len()), (vec![2], 3), "{:?}", logged.lock().unwrap());
+        check_unharmed(&pool, &pid, &["pid"]);
+        assert_eq!(pool.stats().log_dropped, 0);
+        pool.shutdown().wait();
+    }
+}
+
+/// The end of a line does not count, if it is of two bytes, too.
+#[test]
+fn of_json_lines_at_the_limit() {
+    let pool = small(lines(&[]), 1024);
+    let pid = pool.call(["pid"]).wait().unwrap().text();
+    for end in ["\n", "\r\n"] {
+        assert_eq!(pool.call(["exact", "1024", end]).wait().unwrap().text().len(), 1011);
+        let error = pool.call(["exact", "1025", end]).wait().unwrap_err();
+        assert_eq!(error, Error::TooLarge { len: 1025, max: 1024 });
+    }
+    check_unharmed(&pool, &pid, &["pid"]);
+    pool.shutdown().wait();
+}
+
+/// About no job it is dropped, and that is said.
+#[test]
+fn of_a_json_line_outside_of_jobs() {
+    let logged = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::clone(&logged);
+    let builder = lines(&["2000"]).on_log(move |chunk| {
+        said.lock().unwrap().push(String::from_utf8_lossy(chunk.bytes).trim_end().to_owned());
+    });
+    let pool = small(builder, 1024);
+    let pid = pool.call(["pid"]).wait().unwrap().text();
+    assert_eq!(*logged.lock().unwrap(), ["a line of 2012 bytes was dropped, the limit is 1024"]);
+    check_unharmed(&pool, &pid, &["pid"]);
+    pool.shutdown().wait();
+}
+
+/// What a short line must not do, a long one must not either; nor go on for ever.
+#[test]
+fn json_lines_that_cost_their_worker() {
+    let pool = small(lines(&[]).kill_grace(ms(100)), 1024);
+    for (what, reason) in [("other-id", "unknown job"), ("no-object", "not a JSON object")] {
+        match pool.call([what, "5000"]).wait() {
+            Err(Error::WorkerLost { reason: why, .. }) => assert!(why.contains(reason), "{what}: {why}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        pool.call(["pid"]).wait().unwrap();
+    }
+    assert_eq!(pool.stats().protocol_errors, 2);
+    let endless = pool.job(["endless"]).timeout(ms(300)).call().wait();
+    assert_eq!(endless, Err(Error::Timeout { started: true }));
+    pool.call(["pid"]).wait().unwrap();
+    assert_eq!(pool.stats().killed, 3);
+    pool.shutdown().wait();
 }

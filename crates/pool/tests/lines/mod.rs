@@ -3,7 +3,7 @@
 //!
 //! * No bytes make the reader panic. A line is a few valid frames or an error of one short line.
 //! * The frames, and the error that ends them, are the same however the lines are split, and what is kept
-//!   between two reads is at most a line of the agreed size.
+//!   between two reads is at most a line of the agreed size. A longer one is skipped.
 //! * What a parent writes is one line, and a worker that sends the same texts back has them understood.
 
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::draw::Draw;
 use crate::jsonl::{self, Translated};
+use crate::long_line::{Long, LongLine};
 
 /// Lines drawn from `bytes`.
 pub(crate) fn check(bytes: &[u8]) {
@@ -37,9 +38,11 @@ pub(crate) fn check(bytes: &[u8]) {
 }
 
 /// What lines say, and that something ended them.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 struct Taken {
     frames: Vec<Translated>,
+    longs: Vec<(u64, Long)>,
+    long: Option<LongLine>,
     refused: Option<String>,
 }
 
@@ -48,9 +51,26 @@ impl Taken {
     fn take(&mut self, bytes: &[u8], max_frame: u32, current: Option<u64>) -> usize {
         let mut used = 0;
         while self.refused.is_none() {
+            if let Some(long) = &mut self.long {
+                let Some(end) = long.push(&bytes[used..]).expect("far from its end") else {
+                    return bytes.len();
+                };
+                used += end + 1;
+                let len = long.len();
+                assert!(len > max_frame.into());
+                match long.end(current) {
+                    Ok(what) => self.longs.push((len, what)),
+                    Err(error) => {
+                        assert!(!error.is_empty() && error.len() < 100, "{error}");
+                        self.refused = Some(error);
+                    }
+                }
+                self.long = None;
+                continue;
+            }
             match jsonl::LineEnds::default().take(&bytes[used..], max_frame) {
                 Ok(Some((line, len))) => {
-                    assert!(line.len() < len && len - 1 <= max_frame as usize);
+                    assert!(line.len() < len && len <= max_frame as usize + 2);
                     used += len;
                     if line.is_empty() {
                         continue;
@@ -68,8 +88,7 @@ impl Taken {
                     }
                 }
                 Ok(None) => break,
-                // How much of it was there depends on the split.
-                Err(_) => self.refused = Some("too long".to_owned()),
+                Err(_) => self.long = Some(LongLine::default()),
             }
         }
         used
@@ -90,10 +109,12 @@ fn check_splits(stream: &[u8], max_frame: u32, current: Option<u64>, cuts: &[usi
         let used = split.take(&buffer, max_frame, current);
         buffer.drain(..used);
         if split.refused.is_none() {
-            assert!(buffer.len() <= max_frame as usize, "no more than a line is kept");
+            assert!(buffer.len() <= max_frame as usize + 1, "no more than a line is kept");
         }
     }
-    assert_eq!(split, whole, "cut as {cuts:?}");
+    let all = |taken: &Taken| (taken.longs.clone(), taken.refused.clone(), taken.long.is_some());
+    assert_eq!(split.frames, whole.frames, "cut as {cuts:?}");
+    assert_eq!(all(&split), all(&whole), "cut as {cuts:?}");
 }
 
 /// The frames of one line are such as a worker with an SDK could have sent.

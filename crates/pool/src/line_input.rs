@@ -1,0 +1,103 @@
+//! Lines of JSON from a worker: one is translated into the frames it stands for, or, if it is longer than `max_frame`,
+//! skipped at the cost of its job.
+//!
+//! # Invariant
+//! Of a worker's lines no more than `max_frame` bytes are kept, and a line end.
+
+use cattlegrid_worker::frame::{FrameError, Header, Kind};
+use cattlegrid_worker::message::ErrorBody;
+
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::jsonl::{self, LineEnds};
+use crate::long_line::{Long, LongLine};
+use crate::traffic::Body;
+
+impl Driver {
+    /// Handles the line at the start of `rest`, or what is there of a long one; its length, or `None` if it is not complete.
+    ///
+    /// # Errors
+    /// Why the worker must be killed.
+    pub(crate) fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
+        let max = self.options.max_frame;
+        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
+        let current = worker.in_flight.front().map(|sent| sent.id);
+        if worker.long_line.is_some() {
+            return self.read_long_line(slot, rest, current);
+        }
+        let taken = match worker.lines.take(rest, max) {
+            Err(FrameError::TooLong { .. }) if worker.greeted => {
+                worker.lines = LineEnds::default();
+                worker.long_line = Some(LongLine::default());
+                return self.read_long_line(slot, rest, current);
+            }
+            taken => taken.map_err(|error| error.to_string())?,
+        };
+        let Some((line, len)) = taken else { return Ok(None) };
+        if !line.is_empty() {
+            for frame in jsonl::read_line(line, current)? {
+                if frame.kind == Kind::Event && !self.has_event_room(slot) {
+                    // The whole line comes again.
+                    if let Some(worker) = &mut self.workers[slot] {
+                        worker.lines = LineEnds::default();
+                    }
+                    return Ok(None);
+                }
+                let header = Header {
+                    len: frame.body.len() as u32,
+                    kind: frame.kind,
+                    flags: frame.flags,
+                    id: frame.id,
+                };
+                self.on_frame(slot, header, Body { bytes: &frame.body, shared: None })?;
+            }
+        }
+        Ok(Some(len))
+    }
+
+    /// Reads on in a long line; at its end its job gets the error, as if a worker with an SDK had refused to send it.
+    fn read_long_line(
+        &mut self,
+        slot: usize,
+        rest: &[u8],
+        current: Option<u64>,
+    ) -> Result<Option<usize>, String> {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
+        let Some(line) = &mut worker.long_line else { return Ok(None) };
+        let Some(end) = line.push(rest)? else { return Ok(Some(rest.len())) };
+        let what = line.end(current)?;
+        let (len, max) = (usize::try_from(line.len()).unwrap_or(usize::MAX), self.options.max_frame as usize);
+        worker.long_line = None;
+        let error = |code: &str, what: &str| ErrorBody {
+            code: code.to_owned(),
+            message: format!("{what} has {len} bytes, the limit is {max}"),
+            detail: String::new(),
+            retryable: false,
+        };
+        match what {
+            Long::Outcome(id) => self.on_job_error(slot, id, error("too_large", "the line"))?,
+            Long::Part(id) if !self.has_job(slot, id) => {
+                return Err(format!("a part of a reply to unknown job {id:#x}"));
+            }
+            Long::Part(id) => self.note_fault(id, Error::TooLarge { len, max }),
+            Long::Message(what, id) if self.has_job(slot, id) => {
+                let ErrorBody { code, message, detail, retryable } = error("error", &format!("the {what}"));
+                self.note_fault(id, Error::Worker { code, message, detail, retryable });
+            }
+            Long::Message(..) | Long::Log => {
+                let text = format!("\u{2}a line of {len} bytes was dropped, the limit is {max}");
+                let header = Header { len: text.len() as u32, kind: Kind::Log, flags: 0, id: 0 };
+                self.on_frame(slot, header, Body { bytes: text.as_bytes(), shared: None })?;
+            }
+        }
+        Ok(Some(end + 1))
+    }
+
+    /// The first fault of a job is its outcome, when the worker is done with it.
+    fn note_fault(&mut self, id: u64, error: Error) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.chunks = None;
+            job.fault.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A line of JSON that is longer than `max_frame`: read as it passes by, and not kept.
+//!
+//! The job must get its error, and the worker stay, so it has to be known what the line is: a reply, a part of one, an event.
+//! The fields of the outer object say so; of them the names and the beginnings of short values are kept, and nothing of
+//! what is inside. It is not checked whether the rest is JSON.
+//!
+//! # Invariants
+//! * Every byte is looked at once, and no more than [`TOKEN_MAX`] bytes of the line are held.
+//! * A line has an end: at [`LongLine::MOST`] bytes it is refused.
+
+use serde_json::from_slice;
+
+/// What a line was about, when it has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Long {
+    /// The reply or the error of this job.
+    Outcome(u64),
+    /// A part of the reply of this job; more follows.
+    Part(u64),
+    /// An event or progress, as the word says, of this job; 0 without a job.
+    Message(&'static str, u64),
+    /// A line for the log.
+    Log,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
+pub(crate) struct LongLine {
+    /// Bytes so far.
+    len: u64,
+    /// The last one is a carriage return.
+    at_return: bool,
+    /// Objects and arrays that are open.
+    depth: u64,
+    in_string: bool,
+    escaped: bool,
+    /// It has begun with something else than `{`, ended with something else than `}`, or goes on behind that.
+    no_object: bool,
+    was_open: bool,
+    /// The beginning of the name or value that is being read, of the outer object.
+    token: Vec<u8>,
+    /// The name that was read last, if it is one that is known.
+    name: Option<Field>,
+    id: Option<Vec<u8>>,
+    more: bool,
+    seen: [bool; FIELDS.len()],
+}
+
+/// Place of a name in [`FIELDS`].
+type Field = usize;
+
+impl LongLine {
+    /// Bytes of a line from which on it is refused: what a frame could not have either, 4 GiB - 1.
+    pub(crate) const MOST: u64 = u32::MAX as u64;
+
+    /// Reads on. Where the line ends in `bytes`, if it does: the place of its line feed.
+    ///
+    /// # Errors
+    /// A text for a line of [`LongLine::MOST`] bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Option<usize>, String> {
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        if let Some(last) = part.last() {
+            self.at_return = *last == b'\r';
+        }
+        self.len += part.len() as u64;
+        if self.len() >= Self::MOST {
+            return Err(format!("a line of {} bytes and more", Self::MOST));
+        }
+        let mut rest = part;
+        while let Some((&byte, behind)) = rest.split_first() {
+            rest = behind;
+            self.read(byte);
+            if self.in_string && !self.escaped && (self.depth > 1 || self.token.len() >= TOKEN_MAX) {
+                // What is inside of a long string is told by nothing but its end.
+                let inside = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+                rest = &rest[inside.unwrap_or(rest.len())..];
+            }
+        }
+        Ok(end)
+    }
+
+    /// Bytes of the line so far, without its end.
+    pub(crate) fn len(&self) -> u64 {
+        self.len - u64::from(self.at_return)
+    }
+
+    /// What the line was about, after its end; `current` is the job that the worker has.
+    ///
+    /// # Errors
+    /// Why it is not part of the protocol, for the log: one short line.
+    pub(crate) fn end(&self, current: Option<u64>) -> Result<Long, String> {
+        if self.no_object || self.depth > 0 || !self.was_open {
+            return Err(format!("a line of {} bytes that is not a JSON object", self.len()));
+        }
+        let id = match &self.id {
+            None => current.unwrap_or(0),
+            Some(id) => from_slice::<String>(id)
+                .ok()
+                .and_then(|id| id.parse().ok())
+                .ok_or_else(|| format!("a line of {} bytes whose id is not one of ours", self.len()))?,
+        };
+        // In the order in which a line that is not too long is looked at.
+        let first = FIELDS.iter().zip(self.seen).find_map(|(name, seen)| seen.then_some(*name));
+        match first {
+            Some("result") if self.more => Ok(Long::Part(id)),
+            Some("result" | "error") => Ok(Long::Outcome(id)),
+            Some(what @ ("event" | "progress")) => Ok(Long::Message(what, id)),
+            Some("log") => Ok(Long::Log),
+            _ => Err(format!("a line of {} bytes, which is no reply, event or log line", self.len())),
+        }
+    }
+
+    fn read(&mut self, byte: u8) {
+        if self.in_string {
+            if self.escaped {
+                self.escaped = false;
+            } else if byte == b'\\' {
+                self.escaped = true;
+            } else if byte == b'"' {
+                self.in_string = false;
+            }
+            return self.keep(byte);
+        }
+        match byte {
+            b' ' | b'\t' | b'\r' => {}
+            b'{' if self.depth == 0 && !self.was_open => (self.depth, self.was_open) = (1, true),
+            _ if self.depth == 0 => self.no_object = true,
+            b':' if self.depth == 1 => self.name = self.take_name(),
+            b',' if self.depth == 1 => self.end_field(),
+            b']' if self.depth == 1 => self.no_object = true,
+            b'}' | b']' => {
+                if self.depth == 1 {
+                    self.end_field();
+                }
+                self.depth -= 1;
+            }
+            _ => {
+                self.keep(byte);
+                self.in_string = byte == b'"';
+                self.depth += u64::from(matches!(byte, b'{' | b'['));
+            }
+        }
+    }
+
+    fn keep(&mut self, byte: u8) {
+        if self.depth == 1 && self.token.len() < TOKEN_MAX {
+            self.token.push(byte);
+        }
+    }
+
+    fn take_name(&mut self) -> Option<Field> {
+        let name: Option<String> = from_slice(&std::mem::take(&mut self.token)).ok();
+        FIELDS.iter().position(|known| Some(*known) == name.as_deref())
+    }
+
+    /// Of a name that is there twice the last one counts.
+    fn end_field(&mut self) {
+        let value = std::mem::take(&mut self.token);
+        let Some(field) = self.name.take() else { return };
+        match FIELDS[field] {
+            "id" => self.id = Some(value),
+            "more" => self.more = value == b"true",
+            "ready" | "retire" | "pong" => self.seen[field] = value == b"true",
+            _ => self.seen[field] = true,
+        }
+    }
+}
+
+/// The names that are known, those of kinds of lines in the order in which they are looked for.
+const FIELDS: [&str; 10] =
+    ["ready", "retire", "pong", "result", "error", "event", "progress", "log", "id", "more"];
+
+/// Bytes kept of a name or value: every character of the longest ones may be written as `\u0069`.
+const TOKEN_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same for every split into two parts.
+    fn end(line: &str) -> Result<Long, String> {
+        let whole = end_of(&[line.as_bytes()]);
+        for cut in 0..line.len() {
+            let (head, tail) = line.as_bytes().split_at(cut);
+            assert_eq!(end_of(&[head, tail]), whole, "{line} cut at {cut}");
+        }
+        whole
+    }
+
+    fn end_of(parts: &[&[u8]]) -> Result<Long, String> {
+        let mut long = LongLine::default();
+        for part in parts {
+            assert_eq!(long.push(part), Ok(None));
+        }
+        assert_eq!(long.push(b"\nnext"), Ok(Some(0)));
+        assert_eq!(long.len(), parts.iter().map(|part| part.len() as u64).sum::<u64>());
+        assert!(long.token.capacity() <= 2 * TOKEN_MAX);
+        long.end(Some(7))
+    }
+
+    #[test]
+    fn a_line_is_known_by_its_fields() {
+        for (line, what) in [
+            (r#"{"result":"x"}"#, Long::Outcome(7)),
+            (r#" { "id" : "3" , "result" : [ "a\"}" , {"id":"9","more":true} ] } "#, Long::Outcome(3)),
+            (r#"{"result":["x"],"id":"\u0033"}"#, Long::Outcome(3)),
+            (r#"{"error":{"code":"event","event":[]}}"#, Long::Outcome(7)),
+            (r#"{"more":true,"result":{"result":1}}"#, Long::Part(7)),
+            (r#"{"more":true,"more":false,"result":1}"#, Long::Outcome(7)),
+            (r#"{"event":["result"],"id":"18446744073709551615"}"#, Long::Message("event", u64::MAX)),
+            (r#"{"x\\":"\\","progress":"\\\"result\":"}"#, Long::Message("progress", 7)),
+            (r#"{"l\u006fg":"{\"result\":1}"}"#, Long::Log),
+            (r#"{"log":"x","event":1,"result":2,"ready":false}"#, Long::Outcome(7)),
+        ] {
+            assert_eq!(end(line), Ok(what), "{line}");
+        }
+        let deep = format!(r#"{{"x":{}1{},"log":1}}"#, "[".repeat(500), "]".repeat(500));
+        assert_eq!(end(&deep), Ok(Long::Log));
+        let long = format!(r#"{{"{}":"{}\"","id":"5","result":1}}"#, "n".repeat(500), "log".repeat(500));
+        assert_eq!(end(&long), Ok(Long::Outcome(5)));
+    }
+
+    #[test]
+    fn what_is_not_the_protocol_is_refused_in_a_short_line() {
+        let long = "9".repeat(1_000);
+        for line in [
+            "",
+            "x",
+            "{}",
+            "[1]",
+            r#""result""#,
+            r#"{"result":1"#,
+            r#"{"result":1]}"#,
+            r#"{"result":1}}"#,
+            r#"{"result":1} x"#,
+            r#"{"result"}"#,
+            r#"{"ready":true,"result":1}"#,
+            r#"{"retire":true}"#,
+            r#"{"pong":true}"#,
+            r#"{"id":3,"result":1}"#,
+            r#"{"id":"-1","result":1}"#,
+            &format!(r#"{{"id":"{long}","result":1}}"#),
+            r#"{"id":null,"result":1}"#,
+        ] {
+            let error = end(line).unwrap_err();
+            assert!(error.len() < 100, "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_carriage_return_before_the_end_does_not_count() {
+        let mut long = LongLine::default();
+        assert_eq!(long.push(b"{\"log\":1}\r"), Ok(None));
+        assert_eq!(long.push(b"\n"), Ok(Some(0)));
+        assert_eq!((long.len(), long.end(None)), (9, Ok(Long::Log)));
+    }
+
+    #[test]
+    fn a_line_that_does_not_end_is_refused() {
+        let mut long = LongLine { len: LongLine::MOST - 3, ..LongLine::default() };
+        assert_eq!(long.push(b"xx"), Ok(None));
+        assert!(long.push(b"x").unwrap_err().contains("4294967295 bytes and more"));
+    }
+}
