@@ -182,6 +182,79 @@ fn python_exceptions_of_every_kind_are_errors_of_the_job() {
     }
 }
 
+/// Exceptions, by their names in `apps/odd.py`, and how their messages begin.
+const ODD: [(&str, &str); 11] = [
+    ("no-text", "NoText: (its text cannot be made: ValueError)"),
+    ("number", "TextIsNumber: (its text cannot be made: TypeError)"),
+    ("leaves", "Leaves: (its text cannot be made: SystemExit)"),
+    ("no-name", "NoName: said"),
+    ("no-traceback", "NoTraceback: said"),
+    ("caused", "RuntimeError: outer"),
+    ("surrogates", "ValueError: a?b"),
+    ("long", "ValueError: xxxx"),
+    ("bare", "Bare: "),
+    ("job-error", "(its text cannot be made: ValueError)"),
+    ("undecided", "JobError: code: message"),
+];
+
+/// What an exception does when it is asked for its text is an error of its job, too.
+#[test]
+fn python_exceptions_that_cannot_be_told_are_errors_of_the_job() {
+    for launch in [python("app"), python("tasks:work")] {
+        let pool = quiet(launch).max(1).max_frame(1 << 20).spawn().wait().unwrap();
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        for (kind, text) in ODD {
+            match pool.call(["raise-odd", kind]).wait() {
+                Err(Error::Worker { code, message, detail, retryable }) => {
+                    assert!(message.starts_with(text), "{kind}: {message:.200}");
+                    let own = kind == "job-error";
+                    assert_eq!(
+                        (code.as_str(), retryable),
+                        if own { ("5", true) } else { ("exception", false) }
+                    );
+                    let traced = detail.contains("odd.py") || detail.contains(" in work");
+                    assert!(
+                        own || traced || ["no-traceback", "long"].contains(&kind),
+                        "{kind}: {detail:.400}"
+                    );
+                }
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+        assert_eq!(pool.call(["pid"]).wait().unwrap().text(), pid);
+        pool.shutdown().wait();
+    }
+}
+
+/// The same while a program loads, and in its workers before the first job.
+#[test]
+fn python_exceptions_that_cannot_be_told_are_reported_by_a_start() {
+    for kind in ["no-text", "no-name", "surrogates"] {
+        let text = ODD.iter().find(|(known, _)| *known == kind).unwrap().1;
+        for launch in [python("app"), python_exec("app")] {
+            let error = quiet(launch.clone()).init(format!("odd={kind}")).spawn().wait().unwrap_err();
+            assert!(error.to_string().contains(text), "{kind}: {error}");
+            let error =
+                quiet(launch.env("APP", "odd").env("ODD", kind)).spawn().wait().unwrap_err().to_string();
+            assert!(error.contains("in load") && error.contains("app.py"), "{kind}: {error}");
+        }
+    }
+}
+
+#[test]
+fn python_says_which_part_of_a_list_is_none() {
+    let pool = quiet(python("app")).max(1).spawn().wait().unwrap();
+    for (job, text) in [
+        ("bad-list", "TypeError: part 2 (counted from 0) of 4 is int; a part is bytes or str"),
+        ("bad-event", "TypeError: part 1 (counted from 0) of 2 is int; a part is bytes or str"),
+        ("bad", "TypeError: a job returns None, bytes, str or a list of these, not int"),
+    ] {
+        let error = pool.call([job]).wait().unwrap_err();
+        assert!(matches!(&error, Error::Worker { message, .. } if message == text), "{error}");
+    }
+    pool.shutdown().wait();
+}
+
 #[test]
 fn python_exit_functions_run_and_what_the_template_has_stays_its_own() {
     for launch in [python("app"), python_exec("app")] {

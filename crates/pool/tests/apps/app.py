@@ -14,6 +14,7 @@ import time
 from asyncio import CancelledError
 
 from cattlegrid import worker
+from odd import ODD
 
 LOADED = []
 # Of the template: no worker may remove it.
@@ -28,6 +29,8 @@ def load():
         few_processes()
     if os.environ.get("APP") == "huge-memory":
         huge_memory()
+    if os.environ.get("APP") == "odd":
+        raise ODD[os.environ["ODD"]]()
     if os.environ.get("APP") == "threads":
         threads()
 
@@ -38,6 +41,8 @@ def connect(config):
         name, _, value = word.partition("=")
         if name == "fail":
             raise RuntimeError(value)
+        if name == "odd":
+            raise ODD[value]()
         if name == "event":
             worker.event(value)
         if name == "retire":
@@ -171,6 +176,12 @@ def work(what, *args):
         return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     if what == "raise-base":
         raise {"interrupt": KeyboardInterrupt, "cancelled": CancelledError, "exit": GeneratorExit}[args[0].decode()]
+    if what == "raise-odd":
+        raise ODD[args[0].decode()]()
+    if what == "bad-list":
+        return ["fine", b"fine", 5, None]
+    if what == "bad-event":
+        worker.event("fine", 5)
     if what == "at-exit":
         atexit.register(os.rename, args[0], args[1])
         return None

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from cattlegrid import worker
+from odd import ODD
 
 KEPT = []
 
@@ -26,6 +27,8 @@ async def work(what, *args):
                 pass
     if what == b"raise-base":
         raise {b"interrupt": KeyboardInterrupt, b"cancelled": asyncio.CancelledError, b"exit": GeneratorExit}[args[0]]
+    if what == b"raise-odd":
+        raise ODD[args[0].decode()]()
     if what == b"pid":
         return str(os.getpid())
     if what == b"block":

@@ -4,9 +4,9 @@ import _thread
 import inspect
 import os
 import socket
-import traceback
 
 from . import _frames as frames
+from ._errors import TRACEBACK_MAX, message, trace
 from ._link import Link
 from ._state import STATE, JobError
 
@@ -215,8 +215,7 @@ def run(load, concurrency):
     except SystemExit:
         raise
     except BaseException as error:
-        message = f"{type(error).__name__}: {error}"
-        link.send(link.error(0, "init", message, traceback.format_exc()[-TRACEBACK_MAX:]))
+        link.send(link.error(0, "init", message(error), trace(error)[-TRACEBACK_MAX:]))
         os._exit(1)
     link.send(frames.frame(frames.READY))
     try:
@@ -250,8 +249,8 @@ def _template(load, number, allow_threads):
     STATE.control = control
     try:
         _load(load)
-    except BaseException:
-        _template.fatal(control, traceback.format_exc())
+    except BaseException as error:
+        _template.fatal(control, trace(error))
     if STATE.is_async:
         from . import _async  # noqa: F401
     sock = _template.run(control, [*_passed().values(), *STATE.keep], allow_threads)
@@ -278,6 +277,4 @@ def _passed():
 
 LOG_MAX = 16 << 10
 """Bytes of a log line that are sent."""
-TRACEBACK_MAX = 64_000
-"""Characters of a traceback that are sent; the end is kept."""
 

@@ -142,5 +142,19 @@ def parts_of(result):
     if isinstance(result, str):
         return [result.encode()]
     if isinstance(result, (list, tuple)):
-        return [part.encode() if isinstance(part, str) else bytes(memoryview(part)) for part in result]
+        try:
+            return [part.encode() if isinstance(part, str) else bytes(memoryview(part)) for part in result]
+        except TypeError as error:
+            raise TypeError(_why(result)) from error
     raise TypeError(f"a job returns None, bytes, str or a list of these, not {type(result).__name__}")
+
+
+def _why(parts):
+    """What is wrong with a list of parts."""
+    for at, part in enumerate(parts):
+        try:
+            if not isinstance(part, str):
+                memoryview(part)
+        except TypeError:
+            return f"part {at} (counted from 0) of {len(parts)} is {type(part).__name__}; a part is bytes or str"
+    return "a part is bytes or str"

@@ -10,6 +10,7 @@ import traceback
 import types
 
 from . import _frames as frames
+from ._errors import told
 from ._link import HOLD
 from ._state import STATE, JobError
 
@@ -169,7 +170,4 @@ def checked(link, whole, what, advice=""):
 
 def failure(link, id, error):
     """The frame for an exception."""
-    if isinstance(error, JobError):
-        return link.error(id, error.code, error.message, error.detail, error.retryable)
-    detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return link.error(id, "exception", f"{type(error).__name__}: {error}", detail[-64_000:])
+    return link.error(id, *told(error))
