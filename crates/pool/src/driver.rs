@@ -72,6 +72,8 @@ pub(crate) struct Driver {
     pub(crate) templates: Vec<Template>,
     pub(crate) last_template: u64,
     pub(crate) guardian: Option<Guardian>,
+    /// It was reported that there is none.
+    pub(crate) unguarded: bool,
     /// Children of ours that were given up on; reaped when they end.
     pub(crate) orphans: Vec<rustix::process::Pid>,
     /// The earliest of all timers but deadlines, sizing and breaker.
@@ -152,6 +154,7 @@ impl Driver {
             templates: Vec::new(),
             last_template: 0,
             guardian: None,
+            unguarded: false,
             orphans: Vec::new(),
             scan_at: None,
             next_look: None,

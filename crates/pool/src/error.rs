@@ -109,6 +109,14 @@ pub enum PoolError {
     /// and tries again.
     #[error("no resources for a new worker: {}", reason_of(_0))]
     Resources(io::Error),
+    /// The guardian could not be started, for lack of descriptors or memory, for instance. Until it is, which is tried at
+    /// each start of an exec'ed worker, what such workers have started lives on if this process is killed; workers
+    /// and templates end all the same. Reported once until it succeeds.
+    #[error(
+        "no guardian: what workers start outlives them if this process is killed; tried again with the next worker: {}",
+        reason_of(_0)
+    )]
+    Unguarded(io::Error),
     /// The private memory of a worker cannot be read. For `max_rss` its resident set less that of its template
     /// counts from now on. Reported once.
     #[error(

@@ -10,6 +10,7 @@
 //! and workers still die, but what workers have started lives on.
 //!
 //! # Invariants
+//! * Without a guardian, that was reported, and each start of an exec'ed worker tries to start one.
 //! * Nothing here waits: a guardian that does not read (stopped, for instance) is replaced when its socket is full.
 //! * No signal: the host may have any disposition of SIGPIPE.
 
@@ -23,6 +24,7 @@ use rustix::net::SendFlags;
 use rustix::process::{Pid, Signal};
 
 use crate::driver::{Driver, Source};
+use crate::error::PoolError;
 
 /// A running guardian.
 #[derive(Debug)]
@@ -94,7 +96,15 @@ impl Driver {
     /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
     pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
         self.end_guardian();
-        let Ok(guardian) = Guardian::start() else { return };
+        let guardian = match Guardian::start() {
+            Ok(guardian) => guardian,
+            Err(error) if self.unguarded => return drop(error),
+            Err(error) => {
+                self.unguarded = true;
+                return self.report(&PoolError::Unguarded(error));
+            }
+        };
+        self.unguarded = false;
         let ours = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
         for known in ours.filter_map(|worker| worker.pid).filter(|pid| Some(*pid) != gone) {
             guardian.watch(known).ok();

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::driver::{Driver, Source};
 use crate::ending::Ending;
-use crate::error::{Error, PoolError, reason_of};
+use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::launch::{Launch, Mode};
 use crate::logs::{Lines, Tail};
 use crate::promise::Resolver;
@@ -468,8 +468,19 @@ impl Driver {
         if !self.breaker.allows(self.now) {
             return self.alarm_opt(self.breaker.poll_timeout());
         }
+        if let Some((at, _)) = self.starved.filter(|(at, _)| *at > self.now) {
+            return self.alarm(at);
+        }
         let launch = self.program.launch.clone();
         if let Err(error) = self.start_template(&launch, self.program.generation) {
+            if let Error::StartFailed { errno: Some(errno), .. } = error {
+                let short = std::io::Error::from_raw_os_error(errno);
+                if is_shortage(&short) {
+                    // The system's affair, not the program's.
+                    self.last_start_error = Some(error);
+                    return self.starve(short);
+                }
+            }
             self.report(&PoolError::StartFailed { reason: error.to_string(), stderr_tail: String::new() });
             self.note_start_failure(error);
         }

@@ -289,9 +289,10 @@ impl Driver {
     }
 
     /// Puts starts off: 100 ms, doubling to 5 s.
-    fn starve(&mut self, error: std::io::Error) {
+    pub(crate) fn starve(&mut self, error: std::io::Error) {
         let delay = self.starved.map_or(STARVED, |(_, delay)| (delay * 2).min(STARVED_MAX));
         self.starved = Some((self.now + delay, delay));
+        self.alarm(self.now + delay);
         self.shared.counters.resource_failures.add(1);
         self.report(&PoolError::Resources(error));
     }

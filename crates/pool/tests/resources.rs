@@ -22,6 +22,8 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 fn shortages_and_leaks() {
     emfile_in_the_parent_is_waited_out();
     emfile_of_an_exec_is_waited_out();
+    a_guardian_that_cannot_be_started_is_reported();
+    emfile_of_a_new_template_is_waited_out();
     emfile_in_the_template_is_waited_out();
     eagain_of_fork_is_waited_out();
     enomem_of_fork_is_waited_out();
@@ -85,6 +87,86 @@ fn emfile_of_an_exec_is_waited_out() {
         assert_eq!((stats.lost, stats.start_failures), (0, 0), "{free} free: {:?}", errors.all());
         pool.shutdown().wait();
     }
+}
+
+/// Takes all numbers of descriptors but some; gives them back when it is dropped.
+struct Shortage {
+    before: Rlimit,
+    fill: Vec<File>,
+}
+
+impl Shortage {
+    fn new(free: usize) -> Self {
+        let before = getrlimit(Resource::Nofile);
+        let top = cattlegrid_worker::sys::open_fds().unwrap().into_iter().max().unwrap();
+        let limit = u64::from(top.unsigned_abs()) + 1 + free as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..before }).unwrap();
+        let mut fill = Vec::new();
+        while let Ok(file) = File::open("/dev/null") {
+            fill.push(file);
+        }
+        fill.truncate(fill.len() - free);
+        Self { before, fill }
+    }
+}
+
+impl Drop for Shortage {
+    fn drop(&mut self) {
+        self.fill.clear();
+        setrlimit(Resource::Nofile, self.before).unwrap();
+    }
+}
+
+/// With few descriptors a worker can be started and its guardian cannot; with more, or a worker later, there is one.
+fn a_guardian_that_cannot_be_started_is_reported() {
+    let has_guardian = || {
+        let is_shell =
+            |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(b"/bin/sh\0");
+        children(std::process::id()).into_iter().any(|(pid, state)| state != 'Z' && is_shell(pid))
+    };
+    let mut without = 0;
+    for free in 0..24 {
+        let errors = Errors::default();
+        let builder = Pool::builder(exec()).on_log(|_| {}).max(2).load(1).start(ms(10)).probe(false);
+        let pool = errors.watch(builder).spawn().wait().unwrap();
+        let shortage = Shortage::new(free);
+        let first = pool.call(["pid"]);
+        eventually("it is tried", || pool.stats().completed == 1 || pool.stats().resource_failures > 0);
+        if pool.stats().completed == 1 {
+            let told = errors.count("no guardian") == 1;
+            assert_eq!(told, !has_guardian(), "{free} free: {:?}", errors.all());
+            assert!(!told || errors.count("no descriptors left in this process") == 1, "{:?}", errors.all());
+            without += usize::from(told);
+        }
+        drop(shortage);
+        first.wait().unwrap();
+        pool.resize(2, 2);
+        pool.ready(2).wait().unwrap();
+        assert!(has_guardian(), "{free} free: {:?}", errors.all());
+        assert!(errors.count("no guardian") <= 1, "{free} free: {:?}", errors.all());
+        pool.shutdown().wait();
+        assert!(!has_guardian());
+    }
+    assert!(without > 0);
+}
+
+/// A template that dies while there are no descriptors is no program that fails.
+fn emfile_of_a_new_template_is_waited_out() {
+    let errors = Errors::default();
+    let builder = Pool::builder(template()).on_log(|_| {}).max(1).probe(false);
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    let template = children(std::process::id())[0].0;
+    let shortage = Shortage::new(0);
+    kill(template, Signal::KILL);
+    // What the old one has left is not enough for a new one.
+    eventually("it is tried again", || pool.stats().resource_failures >= 4);
+    let waiting = pool.call(["echo", "at last"]);
+    assert!(errors.count("no descriptors left in this process") >= 4, "{:?}", errors.all());
+    drop(shortage);
+    assert_eq!(waiting.wait().unwrap().text(), "at last");
+    assert_eq!((errors.count("start failed"), errors.count("failed starts in a row")), (0, 0));
+    assert_eq!((pool.stats().start_failures, pool.stats().templates_lost), (0, 1));
+    pool.shutdown().wait();
 }
 
 /// A template that has no free number cannot take the descriptors of a FORK.
