@@ -283,6 +283,41 @@ fn to_skip_a_job_that_was_not_taken_back_breaks_the_protocol() {
     pool.shutdown().wait();
 }
 
+/// It had ended, but that is not known: its reply waited for those of its batch. It may have had effects, so it is lost.
+#[test]
+fn a_job_whose_reply_had_not_left_its_worker_is_lost_and_not_run_again() {
+    let pool = quiet(by_hand("holds")).max(1).load(4).spawn().wait().unwrap();
+    let ended: Vec<_> = (0..2).map(|_| pool.call(["ended"])).collect();
+    let killer = pool.call(["die"]);
+    for call in ended.into_iter().chain([killer]) {
+        let outcome = call.wait();
+        assert!(matches!(outcome, Err(Error::WorkerLost { status: Some(0), .. })), "{outcome:?}");
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.lost, stats.retried, stats.redispatched), (3, 0, 0));
+    pool.shutdown_now().wait();
+}
+
+/// The same with the real ones, whose replies leave in time or not: what was run was run once.
+#[test]
+fn no_job_before_the_one_that_kills_its_worker_is_run_twice() {
+    for (launch, killer) in [(template(), &["die", "kill"][..]), (python("app"), &["kill"])] {
+        let marks = scratch("marks-before-a-death");
+        let pool = quiet(launch).max(1).load(16).spawn().wait().unwrap();
+        for round in 0..20 {
+            let mark = pool.call(["mark", marks.to_str().unwrap(), &round.to_string(), "0"]);
+            let killer = pool.call(killer);
+            let outcome = mark.wait();
+            assert!(matches!(outcome, Ok(_) | Err(Error::WorkerLost { .. })), "{outcome:?}");
+            assert!(matches!(killer.wait(), Err(Error::WorkerLost { signal: Some(9), .. })));
+        }
+        let run: Vec<String> = std::fs::read_to_string(&marks).unwrap().lines().map(str::to_owned).collect();
+        assert_eq!(run, (0..20).map(|round| round.to_string()).collect::<Vec<_>>());
+        pool.shutdown().wait();
+        std::fs::remove_file(&marks).unwrap();
+    }
+}
+
 /// Bursts of jobs, each with a slow one or two, so that workers run out of work at all times.
 #[test]
 fn every_job_is_run_once() {
