@@ -12,6 +12,7 @@ use crate::builder::LogChunk;
 use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
+use crate::lifecycle::BROKE_OFF;
 use crate::logs::{Lines, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
@@ -389,7 +390,7 @@ impl Driver {
         {
             self.shared.counters.protocol_errors.add(1);
             worker.socket = None;
-            self.kill(slot, &format!("protocol: {reason}"));
+            self.kill(slot, &format!("{BROKE_OFF}{reason}"));
         }
     }
 

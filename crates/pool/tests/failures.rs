@@ -755,6 +755,23 @@ fn crash_loop_opens_the_breaker_and_closes_by_itself() {
     pool.shutdown().wait();
 }
 
+/// READY, and then nothing that can be understood: no job is ever sent, so no job would ever end.
+#[test]
+fn crash_loop_of_workers_that_break_the_protocol_before_their_first_job() {
+    let errors = Errors::default();
+    let builder = Pool::builder(broken("garbage-at-once")).on_log(|_| {}).max(1).probe(false);
+    let pool = errors.watch(builder.crash_loop(3, PATIENCE)).spawn().wait().unwrap();
+    let outcome = pool.job(["echo"]).timeout(PATIENCE).call().wait();
+    assert!(
+        matches!(&outcome, Err(Error::StartFailed { reason, .. }) if reason.contains("protocol")),
+        "{outcome:?}"
+    );
+    assert_eq!(errors.count("failed starts in a row"), 1, "{:?}", errors.all());
+    let stats = pool.stats();
+    assert!(stats.start_failures >= 3 && stats.protocol_errors >= 3 && stats.lost == 0, "{stats:?}");
+    pool.shutdown_now().wait();
+}
+
 #[test]
 fn orphaned_grandchild_does_not_hide_the_death_of_a_worker() {
     // The grandchild inherits stdout and stderr (the log pipe) and lives on in the worker's group.
