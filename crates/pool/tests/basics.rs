@@ -228,10 +228,12 @@ fn deadlines_are_told_and_timeouts_of_waiting_jobs_start_nothing() {
     let pool = quiet(template()).max(1).load(1).spawn().wait().unwrap();
     assert_eq!(pool.call(["deadline"]).wait().unwrap().text(), "none");
     assert_eq!(pool.job(["deadline"]).timeout(PATIENCE).call().wait().unwrap().text(), "some");
-    let slow = pool.call(["sleep", "300", "slow"]);
+    let gate = Gate::new("deadline-gate");
+    let slow = pool.call(["gate", gate.path()]);
     let waiting = pool.job(["mark", file.to_str().unwrap(), "x"]).timeout(ms(50)).call();
     assert_eq!(waiting.wait(), Err(Error::Timeout { started: false }));
-    assert_eq!(slow.wait().unwrap().text(), "slow");
+    gate.open();
+    assert_eq!(slow.wait().unwrap().text(), "open");
     pool.shutdown().wait();
     assert!(!file.exists());
 }
@@ -241,12 +243,18 @@ fn urgent_jobs_go_first() {
     let file = scratch("urgent");
     let path = file.to_str().unwrap();
     let pool = quiet(template()).max(1).load(1).ageing(PATIENCE).spawn().wait().unwrap();
-    let block = pool.call(["sleep", "200", "x"]);
+    let gate = Gate::new("urgent-gate");
+    let block = pool.call(["gate", gate.path()]);
     eventually("it runs", || pool.stats().busy == 1);
     let mut calls = Vec::new();
     for (text, priority) in [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)] {
         calls.push(pool.job(["mark", path, text]).priority(priority).call());
     }
+    eventually("all wait", || {
+        let stats = pool.stats();
+        stats.queued_high + stats.queued_normal + stats.queued_low == 3
+    });
+    gate.open();
     block.wait().unwrap();
     calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "high\nnormal\nlow\n");
@@ -258,7 +266,8 @@ fn the_queue_is_bounded_by_each_policy() {
     for policy in [QueuePolicy::Reject, QueuePolicy::DropOldest, QueuePolicy::Wait] {
         let pool =
             quiet(template()).max(1).load(1).queue_limit(2).queue_policy(policy).spawn().wait().unwrap();
-        let block = pool.call(["sleep", "300", "block"]);
+        let gate = Gate::new(&format!("queue-{policy:?}"));
+        let block = pool.call(["gate", gate.path()]);
         eventually("it runs", || pool.stats().busy == 1);
         let calls: Vec<_> = (0..4).map(|n| pool.call(["echo".to_owned(), n.to_string()])).collect();
         eventually("all came in", || {
@@ -268,7 +277,8 @@ fn the_queue_is_bounded_by_each_policy() {
         if policy != QueuePolicy::DropOldest {
             assert_eq!(pool.try_call(["echo"]).unwrap_err(), Error::Rejected);
         }
-        assert_eq!(block.wait().unwrap().text(), "block");
+        gate.open();
+        assert_eq!(block.wait().unwrap().text(), "open");
         let outcomes: Vec<Option<String>> =
             calls.into_iter().map(|call| call.wait().ok().map(|reply| reply.text())).collect();
         let text = |n: usize| Some(n.to_string());
@@ -380,10 +390,12 @@ fn ready_resolves_up_to_max_and_refuses_more() {
 fn spares_are_used_and_refilled() {
     let pool = quiet(template()).max(2).load(1).start(ms(0)).spare(2).spawn().wait().unwrap();
     eventually("spares are there", || pool.stats().spawned == 3);
-    let calls = [pool.call(["sleep", "200", "a"]), pool.call(["sleep", "200", "b"])];
+    let gate = Gate::new("spares");
+    let calls = [pool.call(["gate", gate.path()]), pool.call(["gate", gate.path()])];
     eventually("refilled", || pool.stats().spawned == 4);
-    for (call, text) in calls.into_iter().zip(["a", "b"]) {
-        assert_eq!(call.wait().unwrap().text(), text);
+    gate.open();
+    for call in calls {
+        assert_eq!(call.wait().unwrap().text(), "open");
     }
     assert_eq!(pool.stats().workers, 2);
     pool.shutdown().wait();

@@ -158,7 +158,7 @@ fn a_job_that_was_taken_back_has_the_time_it_had() {
     let pool = quiet(template()).max(1).load(2).kill_grace(ms(100)).spawn().wait().unwrap();
     let gate = Gate::new("time-2");
     let long = pool.call(["gate", gate.path()]);
-    let behind = pool.job(["gate", gate.path()]).timeout(ms(1_500)).call();
+    let behind = pool.job(["gate", gate.path()]).timeout(ms(4_000)).call();
     eventually("both lie there", || pool.stats().in_flight == 2);
     pool.resize(2, 2);
     eventually("it was taken back", || pool.stats().taken_back == 1);

@@ -151,7 +151,7 @@ fn template_killed_in_flight_jobs_fail_and_the_queue_is_kept() {
 #[test]
 fn template_stopped_is_replaced() {
     let errors = Errors::default();
-    let builder = Pool::builder(template()).on_log(|_| {}).max(1).start_timeout(ms(1_000));
+    let builder = Pool::builder(template()).on_log(|_| {}).max(1).start_timeout(ms(3_000));
     let pool = errors.watch(builder).spawn().wait().unwrap();
     let worker = pool.workers().wait()[0];
     let template = parent_of(worker.pid);
@@ -187,10 +187,10 @@ fn a_hung_worker_is_replaced(launch: Launch, how: &str) {
     let pool = quiet(launch).max(1).load(2).kill_grace(ms(300)).spawn().wait().unwrap();
     let pid = number(&pool.call(["pid"]).wait().unwrap());
     let start = now();
-    let hung = pool.job(["hang", how]).timeout(ms(200)).call();
+    let hung = pool.job(["hang", how]).timeout(ms(1_000)).call();
     let behind = pool.call(["pid"]);
     assert_eq!(hung.wait(), Err(Error::Timeout { started: true }));
-    assert!(start.elapsed() >= ms(200));
+    assert!(start.elapsed() >= ms(1_000));
     let other = number(&behind.wait().unwrap());
     assert_ne!(other, pid);
     eventually("it is gone", || !is_alive(pid));
@@ -281,7 +281,7 @@ fn stopped_worker_that_retires_is_found_by_a_job_whose_time_is_up() {
 
 #[test]
 fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
-    let pool = quiet(template()).max(1).start_timeout(ms(1_000)).spawn().wait().unwrap();
+    let pool = quiet(template()).max(1).start_timeout(ms(3_000)).spawn().wait().unwrap();
     let pid = pool.workers().wait()[0].pid;
     kill(pid, Signal::STOP);
     assert_ne!(number(&pool.call(["pid"]).wait().unwrap()), pid);
@@ -297,7 +297,7 @@ fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
     let builder = Pool::builder(python("tasks:work")).on_log(|_| {}).max(1).load(11).kill_grace(ms(1_000));
     let pool = errors.watch(builder).spawn().wait().unwrap();
     let worker = pool.workers().wait()[0];
-    let deaf = pool.job(["deaf"]).timeout(ms(100)).call();
+    let deaf = pool.job(["deaf"]).timeout(ms(1_000)).call();
     // They end long after the deaf one's time and grace are up.
     let others: Vec<Call> =
         (0..10).map(|n| pool.call(["wait".to_owned(), "4000".into(), n.to_string()])).collect();
@@ -319,8 +319,8 @@ fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
 fn a_job_that_blocks_the_loop_is_found_although_others_have_begun() {
     let pool = quiet(python("tasks:work")).max(1).load(11).kill_grace(ms(300)).spawn().wait().unwrap();
     let others: Vec<Call> = (0..3).map(|_| pool.call(["wait", "1000000", ""])).collect();
-    eventually("they have begun", || pool.stats().in_flight == 3);
-    pause(ms(200));
+    // Jobs begin in order: when this one has ended, they have begun.
+    assert_eq!(pool.call(["wait", "0", "begun"]).wait().unwrap().text(), "begun");
     let blocking = pool.job(["block"]).timeout(ms(300)).call();
     assert!(matches!(blocking.wait(), Err(Error::Timeout { .. })));
     for call in others {
@@ -575,7 +575,7 @@ fn later_start_failures_end_queued_jobs_after_start_timeout() {
         .max(1)
         .stop(ms(1))
         .crash_loop(1_000_000, ms(1000))
-        .start_timeout(ms(700))
+        .start_timeout(ms(2_000))
         .spawn()
         .wait()
         .unwrap();
@@ -584,7 +584,7 @@ fn later_start_failures_end_queued_jobs_after_start_timeout() {
     let start = now();
     let error = pool.call(["echo"]).wait().unwrap_err();
     assert!(matches!(error, Error::StartFailed { .. }), "{error}");
-    assert!(start.elapsed() >= ms(700));
+    assert!(start.elapsed() >= ms(2_000));
     std::fs::remove_file(&flag).unwrap();
     eventually("a start succeeds", || pool.call(["echo", "b"]).wait().is_ok());
     pool.shutdown().wait();

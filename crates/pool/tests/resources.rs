@@ -174,7 +174,7 @@ fn emfile_in_the_template_is_waited_out() {
     let errors = Errors::default();
     let builder = Pool::builder(python("starved")).on_log(|_| {}).max(1).load(1).start(ms(10)).probe(false);
     let pool = errors.watch(builder).spawn().wait().unwrap();
-    let error = pool.job(["echo"]).timeout(ms(700)).call().wait().unwrap_err();
+    let error = pool.job(["echo"]).timeout(ms(2_000)).call().wait().unwrap_err();
     assert_eq!(error, Error::Timeout { started: false });
     assert!(errors.count("no resources") >= 2, "{:?}", errors.all());
     let stats = pool.stats();
