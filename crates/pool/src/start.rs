@@ -94,7 +94,9 @@ impl Driver {
         };
         match self.try_start(&launch, generation, role) {
             Ok(slot) => {
-                self.starved = None;
+                if self.workers[slot].as_ref().is_some_and(|worker| worker.pid.is_some()) {
+                    self.starved = None;
+                }
                 self.shared.counters.spawned.add(1);
                 if role == Role::Member {
                     self.sizing.on_starting(slot);
@@ -252,6 +254,8 @@ impl Driver {
 
     pub(crate) fn on_forked(&mut self, slot: u32, pid: u32, pidfd: Option<OwnedFd>) {
         let pid = Pid::from_raw(pid.cast_signed());
+        // Not when it was asked for: a fork that fails must not begin the delays again.
+        self.starved = None;
         let found = self.workers.iter_mut().flatten().find(|worker| worker.number as u32 == slot);
         match (found, pid) {
             (Some(worker), Some(_)) => {

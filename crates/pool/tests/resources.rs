@@ -180,7 +180,7 @@ fn emfile_in_the_template_is_waited_out() {
     let stats = pool.stats();
     assert!(
         stats.resource_failures >= 2 && stats.resource_failures <= 8,
-        "backs off: {}",
+        "in 2 s, after 100 ms and twice the delay each time: {}",
         stats.resource_failures
     );
     pool.shutdown_now().wait();
