@@ -199,8 +199,7 @@ impl Driver {
         }
         let ending = worker.ending();
         // One that dies by itself before its first job, or breaks the protocol, is as bad as one that does not start.
-        let fault = worker.reason.as_ref().is_none_or(|reason| reason.starts_with(BROKE_OFF));
-        let by_itself = fault && !worker.has_worked();
+        let by_itself = (worker.reason.is_none() || worker.broke_protocol) && !worker.has_worked();
         if !worker.was_ready || by_itself {
             return self.start_failed(worker, &ending);
         }
@@ -399,9 +398,6 @@ pub(crate) fn oom_kills() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
-
-/// How the reason begins for which a worker is killed that broke the protocol.
-pub(crate) const BROKE_OFF: &str = "protocol: ";
 
 /// After a kill: how long its end may stay unknown.
 const GIVE_UP: Duration = Duration::from_secs(1);

@@ -207,6 +207,7 @@ impl Driver {
             doomed: Vec::new(),
             stalled: (self.now, 0),
             kill_at: None,
+            broke_protocol: false,
             reason: None,
             exit: None,
             tail: Tail::default(),

@@ -12,7 +12,6 @@ use crate::builder::LogChunk;
 use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
-use crate::lifecycle::BROKE_OFF;
 use crate::logs::{Lines, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
@@ -390,7 +389,8 @@ impl Driver {
         {
             self.shared.counters.protocol_errors.add(1);
             worker.socket = None;
-            self.kill(slot, &format!("{BROKE_OFF}{reason}"));
+            worker.broke_protocol = true;
+            self.kill(slot, &format!("protocol: {reason}"));
         }
     }
 

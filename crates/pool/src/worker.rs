@@ -70,6 +70,8 @@ pub(crate) struct Worker {
     pub(crate) stalled: (Instant, u64),
     /// SIGKILL is due then: told to leave, or ending. Of a killed one: when to stop waiting for its end.
     pub(crate) kill_at: Option<Instant>,
+    /// It broke the protocol, and is killed for it.
+    pub(crate) broke_protocol: bool,
     /// Why it was killed or failed, for errors.
     pub(crate) reason: Option<String>,
     pub(crate) exit: Option<Exit>,
