@@ -37,7 +37,7 @@ impl Driver {
                 self.alarm(due);
                 break;
             }
-            self.take_up_to(slot, at);
+            self.take_up_to(slot, at, None);
         }
         !self.queue.is_empty()
     }
@@ -61,8 +61,18 @@ impl Driver {
         self.workers.iter().enumerate().filter_map(first).min()
     }
 
-    /// Takes back the job in place `at` and those before it that are not begun.
-    fn take_up_to(&mut self, slot: usize, at: usize) {
+    /// Takes back a job that nobody waits for any more, if it has not begun: it ends.
+    pub(crate) fn take_for_good(&mut self, slot: usize, id: u64) {
+        let Some(worker) = self.workers.get(slot).and_then(Option::as_ref) else { return };
+        let at =
+            worker.place_of(id).filter(|at| worker.uses_claims && !worker.has_begun(&worker.in_flight[*at]));
+        if let Some(at) = at {
+            self.take_up_to(slot, at, Some(id));
+        }
+    }
+
+    /// Takes back the job in place `at` and those before it that are not begun; for `ended` there is no other worker to find.
+    fn take_up_to(&mut self, slot: usize, at: usize, ended: Option<u64>) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let Some(claims) = worker.page.as_ref().map(Page::claims) else { return };
         let begun = claims.take_back(worker.in_flight[at].order + 1);
@@ -76,7 +86,10 @@ impl Driver {
         // Nobody waits for these, and the worker will not begin them.
         worker.doomed.retain(|doomed| !ids.contains(&doomed.id));
         for id in ids.into_iter().rev() {
-            self.put_back(id);
+            match self.jobs.get_mut(id) {
+                Some(job) if Some(id) == ended => job.place = Place::Nowhere,
+                _ => self.put_back(id),
+            }
         }
     }
 

@@ -225,7 +225,7 @@ impl Driver {
         worker.pinged = false;
         self.uses += 1;
         worker.last_used = self.uses;
-        if !worker.doomed.is_empty() && !sent.taken {
+        if !worker.doomed.is_empty() && !worker.in_flight.iter().any(|other| other.id == sent.id) {
             worker.doomed.retain(|doomed| doomed.id != sent.id);
         }
         if worker.in_flight.is_empty() {
@@ -320,19 +320,25 @@ impl Driver {
         }
     }
 
-    /// Tells the worker, if one has the job; returns whether it had begun.
-    fn give_up_on(&mut self, id: u64) -> bool {
+    /// Tells the worker, if one has the job; returns whether it had begun. One that had not, at a worker that claims its
+    /// jobs, is taken back: it will not be begun.
+    pub(crate) fn give_up_on(&mut self, id: u64) -> bool {
         let Some(Job { place: Place::Sent(slot), .. }) = self.jobs.get(id) else { return false };
         let slot = *slot;
+        self.take_for_good(slot, id);
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return false };
-        let Some(sent) = worker.place_of(id).and_then(|at| worker.in_flight.get(at)).copied() else {
-            return false;
+        let begun = match worker.place_of(id).and_then(|at| worker.in_flight.get(at)) {
+            Some(sent) => worker.has_begun(sent),
+            // It was taken back. That the worker comes to it is waited for all the same: it may be stopped.
+            None if worker.in_flight.iter().any(|sent| sent.id == id) => false,
+            None => return false,
         };
-        let begun = worker.has_begun(&sent);
-        if worker.json {
-            jsonl::cancel_line(worker.output.tail(), id);
-        } else {
-            put_frame(worker.output.tail(), Kind::Cancel, 0, id, |_| {});
+        if begun || worker.has(id) {
+            if worker.json {
+                jsonl::cancel_line(worker.output.tail(), id);
+            } else {
+                put_frame(worker.output.tail(), Kind::Cancel, 0, id, |_| {});
+            }
         }
         worker.doomed.push(Doomed { id, since: self.now, termed: false });
         self.dirty.push(slot);

@@ -12,7 +12,8 @@ pub enum Error {
     /// The job's time was up.
     #[error("timed out{}", if *started { "" } else { " before it was started" })]
     Timeout {
-        /// A worker had begun it; it may have had effects.
+        /// A worker had begun it; it may have had effects. If not, none will begin it (at a worker that claims its jobs, as
+        /// those of both SDKs do).
         started: bool,
     },
     /// The caller dropped the call.

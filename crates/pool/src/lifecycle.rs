@@ -23,9 +23,11 @@ impl Driver {
             return self.refuse_fresh(slot, own_kib);
         }
         let Some(worker) = &mut self.workers[slot] else { return };
+        if worker.asked_to_leave {
+            return self.kill(slot, LEFT_AT_ONCE);
+        }
         worker.state = State::Ready;
         worker.was_ready = true;
-        let leaves = worker.asked_to_leave;
         let (role, generation) = (worker.role, worker.generation);
         self.breaker.success();
         if role == Role::Probe {
@@ -34,7 +36,7 @@ impl Driver {
             self.sizing.on_idle(slot, self.now);
         }
         self.deserted = None;
-        if leaves || (generation != self.program.generation && self.launching.is_none()) {
+        if generation != self.program.generation && self.launching.is_none() {
             self.retire(slot);
         }
     }
@@ -186,7 +188,10 @@ impl Driver {
     /// Tells the owner of the pool why a worker has ended, if that was not asked for.
     fn explain(&mut self, worker: &Worker) {
         let stuck = worker.condemned && worker.state == State::Killed;
-        if (worker.told_to_leave && !stuck) || worker.with_template || self.ending_without_jobs() {
+        let is_young = self.now < later(worker.born, self.options.start_timeout);
+        let left_at_once = worker.asked_to_leave && worker.was_ready && is_young && !worker.has_worked();
+        let is_asked_for = worker.told_to_leave && !stuck && !left_at_once;
+        if is_asked_for || worker.with_template || self.ending_without_jobs() {
             if worker.role == Role::Probe {
                 let reason = worker.ending();
                 self.launch_failed(Error::StartFailed {
@@ -196,6 +201,9 @@ impl Driver {
                 });
             }
             return;
+        }
+        if left_at_once {
+            return self.start_failed(worker, LEFT_AT_ONCE);
         }
         let ending = worker.ending();
         // One that dies by itself before its first job, or breaks the protocol, is as bad as one that does not start.
@@ -399,5 +407,7 @@ pub(crate) fn oom_kills() -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
+/// A program whose workers do so would be started for ever.
+const LEFT_AT_ONCE: &str = "it asked to be retired before its first job";
 /// After a kill: how long its end may stay unknown.
 const GIVE_UP: Duration = Duration::from_secs(1);

@@ -75,6 +75,9 @@ impl Driver {
             retryable: false,
         };
         match what {
+            Long::Outcome(id) if !self.has_job(slot, id) => {
+                return Err(format!("a reply to unknown job {id:#x}"));
+            }
             Long::Outcome(id) => self.on_job_error(slot, id, error("too_large", "the line"))?,
             Long::Part(id) if !self.has_job(slot, id) => {
                 return Err(format!("a part of a reply to unknown job {id:#x}"));

@@ -216,10 +216,12 @@ impl Driver {
                 worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
                 self.on_worker_ready(slot);
             }
-            Kind::Leave => match worker.state {
-                State::Starting => worker.asked_to_leave = true,
-                _ => self.retire(slot),
-            },
+            Kind::Leave => {
+                worker.asked_to_leave = true;
+                if !starting {
+                    self.retire(slot);
+                }
+            }
             Kind::Skipped => return self.on_skipped(slot, header.id),
             Kind::Pong => {
                 worker.pinged = false;
@@ -279,10 +281,11 @@ impl Driver {
         let len = self.add_chunk(id, body.bytes).ok_or("a part of a reply that is no list")?;
         let max = self.options.max_reply;
         if len > max {
-            // The caller need not wait for the rest, which is thrown away as it comes.
+            // The caller need not wait for the rest, which is thrown away as it comes; nor does anybody else.
             if let Some(job) = self.jobs.get_mut(id) {
                 job.chunks = None;
             }
+            self.give_up_on(id);
             self.end_job(id, Err(Error::TooLarge { len, max }));
         }
         Ok(())

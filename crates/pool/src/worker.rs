@@ -85,7 +85,7 @@ pub(crate) struct Worker {
     pub(crate) greeted: bool,
     /// It has said READY.
     pub(crate) was_ready: bool,
-    /// It asked to be retired before it was ready.
+    /// It asked to be retired.
     pub(crate) asked_to_leave: bool,
     /// It died because its template did: reported once, for the template.
     pub(crate) with_template: bool,

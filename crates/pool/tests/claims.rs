@@ -169,6 +169,41 @@ fn a_job_that_was_taken_back_has_the_time_it_had() {
     pool.shutdown().wait();
 }
 
+/// What its caller was told had not begun does not begin later; nor does what nobody waits for.
+#[test]
+fn a_job_whose_time_was_up_before_it_began_is_not_run() {
+    for launch in [template(), exec(), python("app"), python_exec("app")] {
+        let pool = quiet(launch).max(1).load(16).kill_grace(PATIENCE).spawn().wait().unwrap();
+        let gate = Gate::new("not-run");
+        let marks = ["timed-out", "dropped", "begun"].map(scratch);
+        let [timed_out, dropped, begun] = marks.each_ref().map(|mark| mark.to_str().unwrap());
+        let long = pool.call(["gate", gate.path()]);
+        let before = pool.call(["mark", begun, "0", "0"]);
+        let late: Vec<Call> = (0..3)
+            .map(|n| pool.job(["mark", timed_out, &n.to_string(), "0"]).timeout(ms(20)).call())
+            .collect();
+        let gone = pool.call(["mark", dropped, "0", "0"]);
+        let behind = pool.call(["mark", begun, "1", "0"]);
+        for call in late {
+            assert_eq!(call.wait(), Err(Error::Timeout { started: false }));
+        }
+        drop(gone);
+        eventually("it is known", || pool.stats().cancelled == 1);
+        gate.open();
+        for call in [long, before, behind] {
+            call.wait().unwrap();
+        }
+        assert!(pool.call(["pid"]).wait().is_ok());
+        let lines = std::fs::read_to_string(begun).unwrap();
+        assert_eq!(lines.lines().count(), 2, "each of the others was run once: {lines:?}");
+        assert!(!marks[0].exists() && !marks[1].exists(), "it was run");
+        eventually("the frames are gone over", || pool.stats().idle == 1);
+        assert_eq!((pool.stats().killed, pool.stats().protocol_errors, pool.stats().in_flight), (0, 0, 0));
+        std::fs::remove_file(begun).unwrap();
+        pool.shutdown().wait();
+    }
+}
+
 /// The first worker dies: what was taken from it is done by the other one. Then that one: what it had begun is lost.
 #[test]
 fn a_death_costs_the_job_that_its_worker_was_in() {

@@ -681,13 +681,37 @@ fn retire_while_idle() {
     pool.shutdown().wait();
 }
 
+/// Its program would be started for ever, and no job would be done.
 #[test]
-fn retire_in_init() {
-    let pool = quiet(template()).init("retire").max(1).spawn().wait().unwrap();
-    eventually("it has left", || pool.stats().exited == 1);
-    let stats = pool.stats();
-    assert_eq!((stats.retired, stats.crashed, stats.workers), (1, 0, 0));
-    pool.shutdown_now().wait();
+fn retire_before_the_first_job_is_a_failed_start() {
+    for launch in [template(), exec(), python("app"), python_exec("app")] {
+        match quiet(launch).init("retire").max(1).spawn().wait() {
+            Err(Error::StartFailed { reason, .. }) => {
+                assert!(reason.contains("asked to be retired"), "{reason}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Later, when the program is known to be good, as soon as it is ready.
+    let flag = scratch("leaves");
+    let errors = Errors::default();
+    let builder =
+        quiet(template()).init(format!("retire-if={}", flag.display())).max(1).crash_loop(3, PATIENCE);
+    let pool = errors.watch(builder).spawn().wait().unwrap();
+    pool.call(["retire"]).wait().unwrap();
+    std::fs::write(&flag, "").unwrap();
+    let outcome = pool.job(["echo"]).timeout(PATIENCE).call().wait();
+    assert!(matches!(outcome, Err(Error::StartFailed { .. })), "{outcome:?}");
+    assert!(errors.count("asked to be retired before its first job") >= 3);
+    assert!(pool.stats().spawned <= 10, "{} starts", pool.stats().spawned);
+    std::fs::remove_file(&flag).unwrap();
+    assert!(eventually_echoes(&pool));
+    pool.shutdown().wait();
+}
+
+fn eventually_echoes(pool: &Pool) -> bool {
+    eventually("the breaker is closed", || pool.call(["echo", "x"]).wait().is_ok());
+    true
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use cattlegrid_pool::{Error, Launch};
+use cattlegrid_pool::{Error, Launch, LogChunk, Pool};
 use common::*;
 
 fn lines(program: &str, file: &str) -> Launch {
@@ -75,6 +75,28 @@ fn json_lines_that_never_get_ready_are_told() {
     assert!(error.to_string().contains("status 4") && error.to_string().contains("oops"), "{error}");
 }
 
+/// Before there is a worker that they could be about, or a pool that said how long they may be.
+#[test]
+fn python_logs_and_events_of_init() {
+    for launch in [python("app"), python_exec("app")] {
+        let logged = Arc::new(Mutex::new(String::new()));
+        let text = Arc::clone(&logged);
+        let builder = Pool::builder(launch.clone().env("APP", "says")).on_error(|_| {});
+        let log =
+            move |chunk: LogChunk<'_>| text.lock().unwrap().push_str(&String::from_utf8_lossy(chunk.bytes));
+        let pool = builder.on_log(log).max(1).spawn().wait().unwrap();
+        pool.call(["pid"]).wait().unwrap();
+        eventually("it is logged", || logged.lock().unwrap().contains("from init"));
+        pool.shutdown().wait();
+    }
+    match quiet(python("app").env("APP", "says-much")).max(1).spawn().wait() {
+        Err(Error::StartFailed { reason, .. }) => {
+            assert!(reason.contains("ValueError: the event has"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn python_in_template_and_exec_mode() {
     for (launch, forked) in [(python("app"), true), (python_exec("app"), false)] {
@@ -97,9 +119,7 @@ fn python_in_template_and_exec_mode() {
             "init runs once, in the template"
         );
         assert!(said.lock().unwrap().contains(&(false, "connected".into())));
-        if forked {
-            assert!(said.lock().unwrap().contains(&(true, "loaded".into())));
-        }
+        assert!(said.lock().unwrap().contains(&(forked, "loaded".into())), "from @worker.init");
         let big = vec![9_u8; 2 << 20];
         assert!(pool.call([&b"echo"[..], b"", &big]).wait().unwrap().part(1) == big);
         match pool.call(["raise"]).wait().unwrap_err() {

@@ -249,3 +249,33 @@ fn json_lines_that_cost_their_worker() {
     assert_eq!(pool.stats().killed, 3);
     pool.shutdown().wait();
 }
+
+/// A reply that is longer than `max_reply` is of no use to anybody: its job is cancelled, and ends the worker only if it does
+/// not end itself.
+#[test]
+fn a_reply_over_max_reply_that_does_not_end_is_cancelled() {
+    let many = u32::MAX.to_string();
+    let polite = ["endless-parts", many.as_str(), "polite", "0"];
+    let ruthless = ["endless-parts", many.as_str(), "ruthless", "0"];
+    // The last part is the one that is too much.
+    let asleep = ["endless-parts", "11", "ruthless", "3600000"];
+    let small =
+        |launch: Launch| quiet(launch).max(1).max_frame(1 << 20).max_reply(1 << 20).kill_grace(ms(2_000));
+    for (builder, endless, stays) in [
+        (small(template()), &polite[..], true),
+        (small(template()), &ruthless, false),
+        (small(exec()), &asleep, false),
+        (small(python("app")), &polite, true),
+        (lines(&[]).max(1).max_reply(1 << 20).kill_grace(ms(200)), &["endless-parts"], false),
+    ] {
+        let pool = builder.spawn().wait().unwrap();
+        let pid = pool.call(["pid"]).wait().unwrap().text();
+        let outcome = pool.call(endless).wait();
+        assert!(matches!(outcome, Err(Error::TooLarge { max: 0x10_0000, .. })), "{endless:?}: {outcome:?}");
+        let behind = pool.job(["pid"]).timeout(PATIENCE).call().wait().unwrap().text();
+        assert_eq!(behind == pid, stays, "{endless:?}");
+        assert_eq!((pool.stats().too_large, pool.stats().lost), (1, 0));
+        assert_eq!(pool.stats().killed, u64::from(!stays));
+        pool.shutdown().wait();
+    }
+}

@@ -133,7 +133,7 @@ impl<'a> Context<'a> {
         send_now(&self.link.outbox, Kind::Event, 0, 0, |out| put_list(out, parts));
     }
 
-    /// Asks to be retired before the first job; the worker still becomes ready.
+    /// Asks to be retired before the first job. That is a failed start: a program that always does so does no job.
     pub fn retire(&mut self) {
         self.link.leave();
     }

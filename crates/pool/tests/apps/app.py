@@ -29,6 +29,10 @@ def load():
         few_processes()
     if os.environ.get("APP") == "huge-memory":
         huge_memory()
+    if os.environ.get("APP") == "says":
+        worker.log("from init", level="warn")
+    if os.environ.get("APP") == "says-much":
+        worker.event("e" * 8_000)
     if os.environ.get("APP") == "odd":
         raise ODD[os.environ["ODD"]]()
     if os.environ.get("APP") == "threads":
@@ -87,6 +91,13 @@ def owner(pid):
         return None
 
 
+def endless_parts(count, ms):
+    """Parts of a reply, for ever or until nobody waits for them; then nothing for some time."""
+    for _ in range(count):
+        yield b"p" * 100_000
+    time.sleep(ms / 1000)
+
+
 SAID = []
 
 
@@ -143,6 +154,12 @@ def work(what, *args):
     if what == "sleep":
         time.sleep(int(args[0]) / 1000)
         return args[1]
+    if what == "gate":
+        while not os.path.exists(args[0]):
+            time.sleep(0.001)
+        return "open"
+    if what == "endless-parts":
+        return endless_parts(int(args[0]), int(args[2]))
     if what == "mark":
         time.sleep(int(args[2]) / 1000)
         with open(args[0], "ab") as file:

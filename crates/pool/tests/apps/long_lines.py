@@ -27,6 +27,9 @@ def work(id, what, size="0", end="\n"):
     if what == "exact":
         # With what goes around it.
         return say('{"result":"' + "x" * (int(size) - 13) + '"}', end)
+    if what == "endless-parts":
+        while True:
+            say({"result": "p" * 100_000, "more": True})
     if what == "endless":
         while True:
             sys.stdout.write("x" * 65536)

@@ -4,6 +4,7 @@ import _thread
 import inspect
 import os
 import socket
+import sys
 
 from . import _frames as frames
 from ._errors import TRACEBACK_MAX, message, trace
@@ -98,7 +99,7 @@ def current():
 def event(*parts):
     """Send an event, about the current job or (outside of one) about this worker or template.
 
-    ``ValueError`` if it is longer than the pool's ``max_frame``.
+    ``ValueError`` if it is longer than the pool's ``max_frame``, or in a template longer than 8,000 bytes.
     """
     job = current()
     if job is not None:
@@ -106,7 +107,12 @@ def event(*parts):
     body = frames.encode_list(frames.parts_of(parts))
     if STATE.link is not None:
         STATE.link.send(STATE.link.fitting(frames.frame(frames.EVENT, 0, body), "the event"))
-    elif STATE.control is not None:
+    elif STATE.control is None:
+        # The program is being loaded: it is sent as soon as somebody listens.
+        STATE.early.append(body)
+    elif len(body) > EVENT_MAX:
+        raise ValueError(f"the event has {len(body)} bytes, the limit in a template is {EVENT_MAX}")
+    else:
         STATE.control.send(b"\x07" + body)
 
 
@@ -118,12 +124,20 @@ def progress(how_far):
 
 
 def log(text, level="info"):
-    """Write a line to the pool's log; ``level`` is error, warn, info or debug.
+    """Write a line to the pool's log; ``level`` is error, warn, info or debug, else ``ValueError``.
 
-    What is over 16 KiB, or does not fit into the pool's ``max_frame``, is cut.
+    What is over 16 KiB, or does not fit into the pool's ``max_frame``, is cut. Before there is a worker, in ``@worker.init``,
+    it goes to standard error, which the pool's log takes, too.
     """
-    number = {"error": 1, "warn": 2, "info": 3, "debug": 4}[level]
-    line = frames.head(text.encode("utf-8", "replace"), min(LOG_MAX, STATE.link.max_frame - 1))
+    number = LEVELS.get(level)
+    if number is None:
+        raise ValueError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
+    line = str(text).encode("utf-8", "replace")
+    if STATE.link is None:
+        sys.stderr.write(frames.head(line, LOG_MAX).decode("utf-8", "replace") + "\n")
+        sys.stderr.flush()
+        return
+    line = frames.head(line, min(LOG_MAX, STATE.link.max_frame - 1))
     STATE.link.send(frames.frame(frames.LOG, 0, bytes([number]) + line))
 
 
@@ -208,6 +222,8 @@ def run(load, concurrency):
             _load(load)
         config = link.open(is_unix, max(1, concurrency) if STATE.is_async else 1)
         STATE.link = link
+        for body in STATE.early:
+            link.send(link.fitting(frames.frame(frames.EVENT, 0, body), "the event"))
         if STATE.left_early:
             link.leave()
         for hook in STATE.after_fork:
@@ -275,6 +291,9 @@ def _passed():
     return {name: int(fd) for name, _, fd in pairs}
 
 
+LEVELS = {"error": 1, "warn": 2, "info": 3, "debug": 4}
+EVENT_MAX = 8000
+"""Bytes of a template's event: it has to fit into one message."""
 LOG_MAX = 16 << 10
 """Bytes of a log line that are sent."""
 

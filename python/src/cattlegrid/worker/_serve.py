@@ -149,6 +149,12 @@ def reply(link, id, result):
     if isinstance(result, types.GeneratorType):
         for part in result:
             link.send(part_of_reply(link, id, part))
+            with link.reading:
+                cancelled = link.is_cancelled(id)
+            if cancelled:
+                # Nobody waits for the rest.
+                result.close()
+                raise JobError("cancelled", "cancelled in the middle of its reply")
         result = None
     whole = frames.list_frame(frames.RESULT, id, frames.parts_of(result))
     return checked(link, whole, "the reply", "; yield it in parts")

@@ -22,6 +22,7 @@ class State:
         "control",
         "current",
         "deadline",
+        "early",
         "id",
         "inherited",
         "inits",
@@ -49,6 +50,8 @@ class State:
         self.after_fork = []
         self.keep = []
         self.left_early = False
+        # Events from before there is anybody to send them to.
+        self.early = []
         # Finalizers that exist in the template, which runs them.
         self.inherited = []
         # Of a synchronous worker: the thread that does the jobs, and the jobs that other threads belong to.
