@@ -1,4 +1,5 @@
-//! Jobs that wait at a worker behind a long one are taken back when another worker is idle.
+//! Jobs that wait at a worker behind a long one are taken back when another worker is idle, and when nobody waits for them any
+//! more: their time is up, or their callers have gone.
 //!
 //! Whose a job is, the worker's or ours, two words of the progress page decide (`cattlegrid_worker::claim`). A job that was
 //! taken back goes to the head of the queue and to the idle worker in the same turn. Its frame is still at the first worker:
@@ -6,9 +7,10 @@
 //! long job gets no more frames than `load`, however often its jobs are taken away.
 //!
 //! # Invariants
-//! * A job is taken from a worker that is in another job, not from one that has begun none: that one may be stopped, and
-//!   its jobs are what it is found by.
-//! * No more jobs are taken than workers are idle, and none while jobs are queued: these go first.
+//! * A job is taken for another worker from one that is in a job, not from one that has begun none: that one may be
+//!   stopped, and its jobs are what it is found by. One that nobody waits for stays among the doomed until it is skipped.
+//! * For other workers no more jobs are taken than are idle, and none while jobs are queued: these go first. With a job go
+//!   those before it that are not begun.
 //! * What is surely taken has one live entry at most, at its next worker. What is not (both sides at the same moment)
 //!   keeps its live entry until the worker has said SKIPPED, or has replied.
 
