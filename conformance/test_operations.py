@@ -724,7 +724,8 @@ def test_requests_and_replies_in_the_log(start, tmp_path):
         c.ask(b"get k big gone\r\nmg k v\r\nmg big v\r\nbogus line\r\ndelete k\r\n")
         c.ask(b"verbosity 0\r\n")
         c.ask(b"get unseen\r\n")
-    log = server.log()
+    # A thread of its own writes it.
+    log = wait_until("the last request is logged", lambda: (text := server.log()) and re.search(r"^cattlegrid: <\d+ verbosity 0$", text, re.M) and text)
     lines = re.findall(r"^cattlegrid: ([<>])\d+ (.*)$", log, re.M)
     said = [mark + line for mark, line in lines]
     assert "<(before login)" in said

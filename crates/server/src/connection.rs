@@ -30,6 +30,7 @@ use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
 use crate::reply_queue::ReplyQueue;
+use crate::shortage;
 use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;
 use crate::uploads::Upload;
@@ -199,6 +200,9 @@ pub(crate) enum Received {
 
 /// A buffer grows when it has less room than this, and lacks as much.
 const GROWTH_MIN: usize = 4 << 10;
+/// Before it grows by as much, it is looked whether that leaves room for what cannot be refused: [`crate::shortage`] looks
+/// only once a millisecond.
+const GROWTH_LARGE: usize = 1 << 20;
 /// Receives of unread input before a connection is closed all the same.
 const HANG_UP_READS: usize = 16;
 
@@ -393,7 +397,9 @@ impl Connection {
                 0 | 1 => len.max(GROWTH_MIN),
                 missing => missing.min(len.max(caps.upload_bytes)),
             };
-            return self.input.try_reserve_exact(more.max(least)).is_ok();
+            let more = more.max(least);
+            let fits = more < GROWTH_LARGE || shortage::leaves_room(len + more);
+            return fits && self.input.try_reserve_exact(more).is_ok();
         }
         true
     }

@@ -2,12 +2,13 @@
 //! not refuse but kill.
 //!
 //! A refused allocation ends the process, and the cache with it, unless whoever allocates can do without. That is so for
-//! what an input makes large at once: it is asked for with `try_reserve`. The rest (replies, tables, a node of a map) is
+//! what an input makes large at once: it is asked for with `try_reserve`, where it leaves room for the rest. The rest (replies, tables, a node of a map) is
 //! small and everywhere, so room is kept for it: where the system may refuse memory at all, the workers look once a
 //! millisecond whether [`HEADROOM_BYTES`] could be had, from the system or, but for [`LARGEST_BYTES`] of them, from what the
 //! allocator has left. If not, memory is short: until there is room again no connection is
 //! accepted, each that keeps a buffer beyond its turn is closed, and each round of a worker closes the connection that
-//! keeps most. Connections without buffers go on being served.
+//! keeps most; one whose buffer is that of a large command loses the command only, which is refused. Connections without
+//! buffers go on being served.
 //!
 //! # Invariants
 //! * Nothing is tried, and nothing is short, where memory is not limited.
@@ -77,6 +78,11 @@ impl Shortage {
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Relaxed)
     }
+}
+
+/// Whether what must be free is so beside an allocation of `bytes`.
+pub(crate) fn leaves_room(bytes: usize) -> bool {
+    sys::could_map(bytes.saturating_add(HEADROOM_BYTES))
 }
 
 /// Most memory, in bytes, that the control groups of this process allow: the least of its own and its ancestors'.

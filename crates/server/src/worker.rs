@@ -417,9 +417,19 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Memory is short: takes the buffers of a connection.
     #[cold]
     fn close_for_memory(&mut self, token: u64) {
         let Some(connection) = at_token(&mut self.connections, token) else { return };
+        if connection.has_upload() {
+            // Its command is what needs the memory: that is refused, and the connection goes on.
+            return self.act(token, self.now(), |connection, turn| {
+                connection.refuse_upload(false, turn);
+                if connection.is_held() {
+                    connection.answer_held(turn);
+                }
+            });
+        }
         self.shared.shortage.refused.fetch_add(1, Relaxed);
         log::info(format_args!("{}: closed, the system has no memory for it", connection.info.peer));
         connection.tell_no_memory();

@@ -32,6 +32,11 @@ impl Connection {
         }
     }
 
+    /// A large command arrives in pieces.
+    pub(crate) fn has_upload(&self) -> bool {
+        self.upload.is_some()
+    }
+
     /// The upload is over, if there is one.
     pub(super) fn end_upload(&mut self, shared: &Shared) {
         if let Some(upload) = self.upload.take() {
