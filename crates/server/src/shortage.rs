@@ -2,8 +2,8 @@
 //! not refuse but kill.
 //!
 //! A refused allocation ends the process, and the cache with it, unless whoever allocates can do without. That is so for
-//! what an input makes large at once: it is asked for with `try_reserve`, where it leaves room for the rest. The rest (replies, tables, a node of a map) is
-//! small and everywhere, so room is kept for it: where the system may refuse memory at all, the workers look once a
+//! what an input makes large at once: it is asked for with `try_reserve`, where it leaves room for the rest. The rest
+//! (replies, tables, a node of a map) is small and everywhere, so room is kept for it: where the system may refuse memory at all, the workers look once a
 //! millisecond whether [`HEADROOM_BYTES`] could be had, from the system or, but for [`LARGEST_BYTES`] of them, from what the
 //! allocator has left. If not, memory is short: until there is room again no connection is
 //! accepted, each that keeps a buffer beyond its turn is closed, and each round of a worker closes the connection that
@@ -11,7 +11,7 @@
 //! buffers go on being served.
 //!
 //! # Invariants
-//! * Nothing is tried, and nothing is short, where memory is not limited.
+//! * Nothing is short where memory is not limited, and nothing is tried there but for a buffer that grows by a lot.
 //! * One thread tries at a time, so that two do not take the room from each other and find none.
 
 use std::path::Path;
