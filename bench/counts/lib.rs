@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Ticket, Wake,
+    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Step,
+    Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -42,7 +43,7 @@ pub struct Load {
     input: Vec<u8>,
     limits: Limits,
     session: Session,
-    wakes: Vec<Wake>,
+    effects: Effects,
 }
 
 impl Load {
@@ -66,7 +67,7 @@ impl Load {
         let peer = engine.shared().peers().join(PeerKey::Process(1));
         let mut load = Self {
             session: Session::new(Arc::new(Caller::new(1, 0, 0, peer))),
-            wakes: Vec::new(),
+            effects: Effects::default(),
             engine,
             counters: Counters::default(),
             out: Output::default(),
@@ -133,14 +134,15 @@ impl Load {
             lock.prefetch(&hashes);
             for (request, hash) in requests.iter().zip(&hashes) {
                 let mut cx = Context {
-                    now: Now { second: 2, ms: 2_000, unix_of_zero: 1_700_000_000 },
+                    step: Step {
+                        now: Now { second: 2, ms: 2_000, unix_of_zero: 1_700_000_000 },
+                        counters: &self.counters,
+                        interest: Interest::none(),
+                        effects: &mut self.effects,
+                    },
                     ticket: Ticket { connection: 1, request: 1 },
-                    out: &mut self.out,
-                    counters: &self.counters,
-                    interest: Interest::none(),
-                    events: &mut Vec::new(),
                     session: &mut self.session,
-                    wakes: &mut self.wakes,
+                    out: &mut self.out,
                 };
                 if let Request::Get(get) = request {
                     let got = self.engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx);

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Ask, Cx, Expired, Filler, Herd, Hold, How, Kind, Role, RuleState, Verdict, Wait, Waited, Withdrawn, Woken,
+    Ask, Filler, Herd, Hold, How, Kind, Role, RuleState, Step as HerdStep, Wait, Waited, Withdrawn,
 };
 use cattlegrid_protocol::reply;
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
 use cattlegrid_tags::{TagList, Validity};
 
 use crate::event::{EventKind, Interest, Looker};
-use crate::park::{Outcome, Part, Wake};
+use crate::park::{Delivered, Part};
 use crate::rules::{Captures, Change, Rule};
-use crate::shard::{Context, Shard};
+use crate::shard::Shard;
 use crate::shared::ActiveRules;
+use crate::step::{Context, Step, Verdict};
 use crate::time::Now;
 
 /// What an item is to one who asks for its key.
@@ -94,19 +95,6 @@ pub(crate) enum Held {
     Busy,
 }
 
-/// A key as the herd is asked about it.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) hash: u64,
-    pub(crate) rule: &'a Arc<RuleState>,
-    pub(crate) tags: &'a [u64],
-    pub(crate) found: Kind,
-    pub(crate) how: How,
-    pub(crate) hint: Option<&'a [u8]>,
-    pub(crate) hold_ms: u32,
-}
-
 impl Shard {
     /// What the item under a key is worth to a reader. `rule`: the key's.
     pub(crate) fn standing(
@@ -116,7 +104,7 @@ impl Shard {
         rule: Option<&RuleState>,
         cx: &Context<'_>,
     ) -> Standing {
-        self.standing_at(found, hash, rule, cx.now)
+        self.standing_at(found, hash, rule, cx.step.now)
     }
 
     /// See [`KeyState`].
@@ -180,20 +168,20 @@ impl Shard {
             return Lookup::Found(found);
         }
         let item = self.store.item(found);
-        match self.shared.tags().check(item.stamp(), item.tags(), hash, cx.now.ms) {
+        match self.shared.tags().check(item.stamp(), item.tags(), hash, cx.step.now.ms) {
             Validity::Valid => Lookup::Found(found),
             Validity::Dead => {
                 self.store.remove(hash, found);
                 Lookup::Flushed
             }
             Validity::Stale => {
-                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, cx.now);
-                let since = since.unwrap_or(cx.now.second);
+                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, cx.step.now);
+                let since = since.unwrap_or(cx.step.now.second);
                 let (expiry, grace_s) = (item.expiry(), item.grace_s());
                 if grace_s == 0 || expiry != NEVER && expiry <= since {
                     return Lookup::Found(found);
                 }
-                if since.saturating_add(grace_s) <= cx.now.second {
+                if since.saturating_add(grace_s) <= cx.step.now.second {
                     self.store.remove(hash, found);
                     return Lookup::Flushed;
                 }
@@ -226,37 +214,31 @@ impl Shard {
         None
     }
 
-    /// The herd, if a rule has needed one. Afterwards its news are passed on.
+    /// The herd, if a rule has needed one.
     pub(crate) fn with_herd<R>(
         &mut self,
-        now_ms: u64,
-        wakes: &mut Vec<Wake>,
-        act: impl FnOnce(&mut Herd, &mut Cx<'_>) -> R,
+        step: &mut Step<'_>,
+        act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivered>>) -> R,
     ) -> Option<R> {
         let herd = self.herd.as_deref_mut()?;
         let before = herd.waiting();
-        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
-        let mut cx = Cx { now_ms, clock: &*self.shared, woken: &mut woken, admitted: &mut admitted };
-        let result = act(herd, &mut cx);
-        wakes.extend(woken.into_iter().map(wake));
-        self.shared.admit(admitted);
+        let effects = &mut step.effects.herd;
+        let result = act(herd, &mut HerdStep { now_ms: step.now.ms, clock: &*self.shared, effects });
         self.shared.waiting.fetch_add(herd.waiting().wrapping_sub(before), Ordering::Relaxed);
-        if let Some(deadline) = herd.next_deadline_ms() {
-            self.shared.timeout_ms.fetch_min(deadline, Ordering::AcqRel);
+        if let Some(deadline_ms) = herd.next_deadline_ms() {
+            step.effects.deadline_ms = step.effects.deadline_ms.min(deadline_ms);
         }
         Some(result)
     }
 
     /// Asks the herd about a key.
-    pub(crate) fn ask(&mut self, asked: &Asked<'_>, cx: &mut Context<'_>) -> Role {
-        let (floor, soft_floor) = self.shared.outside(asked.hash, asked.tags, cx.now);
-        let ask = as_ask(asked, floor, soft_floor);
+    pub(crate) fn ask(&mut self, ask: &Ask<'_>, cx: &mut Context<'_>) -> Role {
         let session = &*cx.session;
-        let role = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.ask(&ask, session, herd_cx));
+        let role = self.with_herd(&mut cx.step, |herd, step| herd.ask(ask, session, step));
         let role = role.expect("rules come with herds");
         match &role {
-            Role::Compute(grant) => cx.session.record(grant.record, cx.now.ms),
-            Role::Miss(record) => cx.session.record(*record, cx.now.ms),
+            Role::Compute(grant) => cx.session.record(grant.record, cx.step.now.ms),
+            Role::Miss(record) => cx.session.record(*record, cx.step.now.ms),
             Role::Old | Role::Leased | Role::Trial | Role::Busy => {}
         }
         role
@@ -265,31 +247,28 @@ impl Shard {
     /// Waits for a key, if that can help.
     pub(crate) fn wait(
         &mut self,
-        asked: &Asked<'_>,
+        ask: &Ask<'_>,
         slot: u16,
         touch: Option<i64>,
         cx: &mut Context<'_>,
     ) -> Waited {
-        let (floor, soft_floor) = self.shared.outside(asked.hash, asked.tags, cx.now);
-        let ask = as_ask(asked, floor, soft_floor);
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
         let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
-        let hold = Hold { request: cx.ticket.request, slot, how: asked.how, touch, room };
+        let hold = Hold { request: cx.ticket.request, slot, touch, room };
         let session = &mut *cx.session;
-        let waited =
-            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.wait(&ask, &hold, session, herd_cx));
+        let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(ask, &hold, session, step));
         let waited = waited.expect("rules come with herds");
         if let Waited::Miss(record) = &waited {
-            cx.session.record(*record, cx.now.ms);
+            cx.session.record(*record, cx.step.now.ms);
         }
         waited
     }
 
     /// Records a miss under a rule that comes without a lease.
     pub(crate) fn record_miss(&mut self, hash: u64, rule: &RuleState, cx: &mut Context<'_>) {
-        let record = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.miss(hash, rule, herd_cx));
+        let record = self.with_herd(&mut cx.step, |herd, step| herd.miss(hash, rule, step));
         if let Some(record) = record {
-            cx.session.record(record, cx.now.ms);
+            cx.session.record(record, cx.step.now.ms);
         }
     }
 
@@ -358,17 +337,18 @@ impl Shard {
             return missed(key, touch.is_some(), lookup, cx);
         }
         let tags = self.tags_of(rule, &captures);
-        let asked = Asked {
+        let ask = Ask {
             key,
             hash,
             rule: state,
-            tags: tags.hashes(),
             found: kind,
             how: How::Plain,
+            last_event: self.shared.last_event(hash, tags.hashes(), cx.step.now),
+            tags: tags.hashes(),
             hint: None,
             hold_ms: policy.hold_ms,
         };
-        match self.ask(&asked, cx) {
+        match self.ask(&ask, cx) {
             Role::Compute(_) => {
                 let _counted = missed(key, touch.is_some(), lookup, cx);
                 Answer::Compute
@@ -382,8 +362,8 @@ impl Shard {
                 }
                 self.write_hit(key, hash, found.expect("an old value was offered"), cas, None, cx)
             }
-            asked @ (Role::Leased | Role::Trial) => Answer::Leased {
-                trial: matches!(asked, Role::Trial),
+            role @ (Role::Leased | Role::Trial) => Answer::Leased {
+                trial: matches!(role, Role::Trial),
                 hold_ms: policy.hold_ms,
                 hold_many_ms: policy.hold_many_ms,
                 hold_behind_ms: policy.hold_behind_ms,
@@ -427,17 +407,18 @@ impl Shard {
             }
         }
         let tags = self.tags_of(rule, &captures);
-        let asked = Asked {
+        let ask = Ask {
             key,
             hash,
             rule: state,
-            tags: tags.hashes(),
             found: Kind::Absent,
             how: How::Plain,
+            last_event: self.shared.last_event(hash, tags.hashes(), cx.step.now),
+            tags: tags.hashes(),
             hint: None,
             hold_ms,
         };
-        match self.wait(&asked, slot, touch, cx) {
+        match self.wait(&ask, slot, touch, cx) {
             Waited::Waits(_) => Held::Waits,
             Waited::Miss(_) => {
                 let _counted = missed(key, touch.is_some(), lookup, cx);
@@ -469,10 +450,10 @@ impl Shard {
     ) -> Answer {
         let mut found = found;
         if let Some(exptime) = touch {
-            found = self.store.set_expiry(hash, found, cx.now.expiry(exptime));
-            cx.counters.touch_hits.add(1);
+            found = self.store.set_expiry(hash, found, cx.step.now.expiry(exptime));
+            cx.step.counters.touch_hits.add(1);
         } else {
-            cx.counters.get_hits.add(1);
+            cx.step.counters.get_hits.add(1);
         }
         let item = self.store.item(found);
         let (value, size) = (item.value(), item.value_len());
@@ -483,35 +464,23 @@ impl Shard {
         self.store.count_read(found);
         cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size, by: Looker::Get });
         if touch.is_some() {
-            self.cascade(key, hash, Change::Touch, cx.now);
+            self.cascade(key, hash, Change::Touch, cx.step.now);
         }
         Answer::Hit
     }
 
-    /// The time of one key that a request waits for is up; `released`: its connection sends no more.
-    pub(crate) fn expire(&mut self, wait: &Wait, released: bool, cx: &mut Context<'_>) -> Option<Outcome> {
+    /// The time of one key that a request waits for is up; `released`: its connection sends no more. None: it was decided already.
+    pub(crate) fn expire(&mut self, wait: &Wait, released: bool, cx: &mut Context<'_>) -> Option<Verdict> {
         self.advance(cx);
-        let expired = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-            herd.expire(wait.hash, wait.waiter, released, herd_cx)
-        })?;
-        match expired {
-            Expired::Gone => None,
-            Expired::Miss(record) => Some(Outcome::Miss { record: Some(record), hint: None }),
-            Expired::Busy => Some(Outcome::Busy),
-            Expired::Lost(record) => {
-                cx.session.record(record, cx.now.ms);
-                Some(Outcome::Lost)
-            }
-        }
+        self.with_herd(&mut cx.step, |herd, step| herd.expire(wait.hash, wait.waiter, released, step))?
     }
 
     /// Ends a wait early, as a miss that this connection knows of. False: it was decided already.
     pub(crate) fn withdraw(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) -> bool {
-        let record = self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-            herd.withdraw(wait.hash, wait.waiter, why, herd_cx)
-        });
+        let record =
+            self.with_herd(&mut cx.step, |herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
         let Some(record) = record.flatten() else { return false };
-        cx.session.record(record, cx.now.ms);
+        cx.session.record(record, cx.step.now.ms);
         true
     }
 
@@ -538,19 +507,19 @@ impl Shard {
 pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
     let status = match lookup {
         Lookup::Expired => {
-            cx.counters.get_expired.add(1);
+            cx.step.counters.get_expired.add(1);
             "expired"
         }
         Lookup::Flushed => {
-            cx.counters.get_flushed.add(1);
+            cx.step.counters.get_flushed.add(1);
             "flushed"
         }
         Lookup::Found(_) | Lookup::Absent => "not_found",
     };
     if touches {
-        cx.counters.touch_misses.add(1);
+        cx.step.counters.touch_misses.add(1);
     } else {
-        cx.counters.get_misses.add(1);
+        cx.step.counters.get_misses.add(1);
     }
     cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size: 0, by: Looker::Get });
     Answer::Miss
@@ -562,30 +531,4 @@ pub(crate) fn done_part(parts: &mut Vec<Part>, cx: &mut Context<'_>, from: (usiz
     if !done.is_empty() {
         parts.push(Part::Done(done));
     }
-}
-
-fn as_ask<'a>(asked: &Asked<'a>, floor: u64, soft_floor: u64) -> Ask<'a> {
-    Ask {
-        key: asked.key,
-        hash: asked.hash,
-        rule: asked.rule,
-        found: asked.found,
-        how: asked.how,
-        floor,
-        soft_floor,
-        tags: asked.tags,
-        hint: asked.hint,
-        hold_ms: asked.hold_ms,
-    }
-}
-
-/// What the herd says, as the connection's worker is told.
-fn wake(woken: Woken) -> Wake {
-    let outcome = match woken.verdict {
-        Verdict::Holder(grant) => Outcome::Miss { record: Some(grant.record), hint: grant.hint },
-        Verdict::Miss(record) => Outcome::Miss { record: Some(record), hint: None },
-        Verdict::Failed(text, record) => Outcome::Failed { text, record },
-    };
-    let waiter = woken.waiter;
-    Wake { caller: waiter.caller, request: waiter.request, slot: waiter.slot, outcome }
 }

@@ -14,9 +14,10 @@ use cattlegrid_store::{
 use crate::ask::{Answer, KeyState};
 use crate::event::Looker;
 use crate::park::Parked;
-use crate::shard::{Context, Flow, Shard};
+use crate::shard::{Flow, Shard};
 use crate::shard_lock::{PREFETCH_MAX, ShardLock};
 use crate::shared::Shared;
+use crate::step::Context;
 use crate::store_cmd::{Mode, Write, note_refused};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::Now;
@@ -209,7 +210,7 @@ impl Engine {
             flow = shard.execute(request, hash, huge, cx);
             shard.insist(false);
         }
-        self.admit_all(lock, cx.now.ms, cx.wakes);
+        self.settle(lock, &mut cx.step);
         match flow {
             Flow::Replied => None,
             Flow::Parked(parked) => {
@@ -246,10 +247,10 @@ impl Engine {
             _ => self.get_many(get, piece, lock, &mut pending, cx),
         };
         // A lease that was revoked may have had a slot of its rule.
-        self.admit_all(lock, cx.now.ms, cx.wakes);
+        self.settle(lock, &mut cx.step);
         if pending.is_special() {
             let got = self.finish_get(get, &pending, piece.begun, left, lock, cx);
-            self.admit_all(lock, cx.now.ms, cx.wakes);
+            self.settle(lock, &mut cx.step);
             return got;
         }
         if let Some(left) = left {
@@ -317,7 +318,7 @@ impl Engine {
         let mut lock = self.shard_lock();
         lock.shard(hash).note_lookup(key, hash, Looker::Other, cx);
         lock.shard(hash).refused(&write, cx);
-        self.admit_all(&mut lock, cx.now.ms, cx.wakes);
+        self.settle(&mut lock, &mut cx.step);
     }
 
     /// Pages for a value too long for the log; evicts from the fullest shards to get them.
@@ -363,7 +364,7 @@ impl Engine {
 
     /// No pages for a value: say so, and drop the old one where it could be taken for the new one.
     fn refuse(&self, request: &Request<'_>, hash: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
-        cx.counters.store_no_memory.add(1);
+        cx.step.counters.store_no_memory.add(1);
         let quiet = matches!(request, Request::Store(store) if store.noreply);
         if !quiet {
             cattlegrid_protocol::reply::line(
@@ -388,7 +389,7 @@ impl Engine {
             lock.shard(hash).note_lookup(write.key, hash, Looker::Other, cx);
         }
         lock.shard(hash).refused(&write, cx);
-        self.admit_all(lock, cx.now.ms, cx.wakes);
+        self.settle(lock, &mut cx.step);
     }
 
     pub(crate) fn allows_flush(&self) -> bool {

@@ -12,9 +12,10 @@ use cattlegrid_tags::{TagList, Validity};
 
 use crate::ask::Standing;
 use crate::meta::is_stub;
-use crate::park::{Delivered, DeliveredValue, Outcome as WaitOutcome, Wake};
+use crate::park::{Delivered, DeliveredValue};
 use crate::rules::Change;
-use crate::shard::{Context, Shard};
+use crate::shard::Shard;
+use crate::step::{Context, Verdict};
 use crate::store_cmd::{Mode, Outcome, Write};
 
 /// The rule of a key that is written.
@@ -135,7 +136,7 @@ impl Shard {
     fn is_softened(&self, found: Found, hash: u64, cx: &Context<'_>) -> bool {
         let item = self.store.item(found);
         item.marks().has(Marks::STALE)
-            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.now.ms) == Validity::Stale
+            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.step.now.ms) == Validity::Stale
     }
 
     fn holds(&self, hash: u64, by: Filler) -> bool {
@@ -159,19 +160,20 @@ impl Shard {
                     Some(own) if !ruled.state.policy().leases && is_stub(&self.store.item(own)) => {
                         Fill::Of(self.store.item(own).stamp())
                     }
-                    None if herd.knows_token(write.hash, write.compare, cx.now.ms) => {
+                    None if herd.knows_token(write.hash, write.compare, cx.step.now.ms) => {
                         Fill::ByToken(write.compare)
                     }
                     _ => Fill::No,
                 }
             }
             Mode::Set | Mode::Add => {
-                let own = cx.session.oldest(write.hash, cx.now.ms);
-                let mut of_key = || herd.ledger.oldest(write.hash, cx.now.ms).map(|oldest| oldest.number);
+                let own = cx.session.oldest(write.hash, cx.step.now.ms);
+                let mut of_key =
+                    || herd.ledger.oldest(write.hash, cx.step.now.ms).map(|oldest| oldest.number);
                 match ruled.state.policy().owner {
                     Owner::Key => own.into_iter().chain(of_key()).min().map_or(Fill::No, Fill::Of),
                     // Its own miss may be one that found no room among its records.
-                    Owner::Connection if own.is_none() && cx.session.has_lost(cx.now.ms) => {
+                    Owner::Connection if own.is_none() && cx.session.has_lost(cx.step.now.ms) => {
                         of_key().map_or(Fill::No, Fill::Perhaps)
                     }
                     Owner::Connection => own.map_or(Fill::No, Fill::Of),
@@ -194,7 +196,7 @@ impl Shard {
         let counters = ruled.state.counters();
         // Too many were refused before.
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
-        let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), cx.now);
+        let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), cx.step.now);
         if let Some(herd) = &mut self.herd {
             if let Some(stamp) = fill.stamp() {
                 herd.fence.note_fill(self.shared.clock().saturating_sub(stamp), self.shared.shards());
@@ -207,7 +209,7 @@ impl Shard {
         if fill.stamp().is_some_and(|stamp| stamp < hard) {
             ruled.state.count_dropped(self.cause_of_drop(write.hash, fill, hard, ruled, cx));
             self.consume(write.hash, fill, cx);
-            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.dropped(write.hash, by, herd_cx));
+            self.with_herd(&mut cx.step, |herd, step| herd.dropped(write.hash, by, step));
             let unleased = found.filter(|_| !ruled.state.policy().leases);
             if let Some(stub) = unleased.filter(|found| is_stub(&self.store.item(*found))) {
                 // Nobody else comes to fill it: the next one wins again.
@@ -224,7 +226,7 @@ impl Shard {
         let stale = fill.stamp().filter(|stamp| *stamp < soft).map(|_| soft);
         let appends = matches!(write.mode, Mode::Append | Mode::Prepend);
         let expiry = write.vivify.filter(|_| appends).unwrap_or(write.expiry);
-        if expiry != NEVER && expiry <= cx.now.second {
+        if expiry != NEVER && expiry <= cx.step.now.second {
             return self.store_nothing(write, found, fill, stale, ruled, cx);
         }
         let number = self.shared.tick();
@@ -232,7 +234,7 @@ impl Shard {
         let stamp = fill.stamp().unwrap_or(number);
         let policy = ruled.state.policy();
         let lead_s = if policy.early && expiry != NEVER && !write.negative {
-            refresh_lead_s(expiry - cx.now.second, ruled.state.p90_ms(), write.hash)
+            refresh_lead_s(expiry - cx.step.now.second, ruled.state.p90_ms(), write.hash)
         } else {
             0
         };
@@ -254,7 +256,7 @@ impl Shard {
         let attributes = Attributes {
             flags: write.flags,
             expiry: ends,
-            accessed: cx.now.second,
+            accessed: cx.step.now.second,
             cas,
             stamp: (stamp != cas).then_some(stamp),
             grace_s,
@@ -291,18 +293,18 @@ impl Shard {
         ruled: &Ruled,
         cx: &Context<'_>,
     ) -> DropCause {
-        if fill.token().is_none() && cx.session.repeats(hash, hard, cx.now.ms) {
+        if fill.token().is_none() && cx.session.repeats(hash, hard, cx.step.now.ms) {
             return DropCause::Repeated;
         }
-        let own = fill.token().or_else(|| cx.session.oldest(hash, cx.now.ms));
+        let own = fill.token().or_else(|| cx.session.oldest(hash, cx.step.now.ms));
         if own.is_some_and(|own| own < hard) {
             return DropCause::Late;
         }
-        let oldest = self.herd.as_mut().and_then(|herd| herd.ledger.oldest(hash, cx.now.ms));
+        let oldest = self.herd.as_mut().and_then(|herd| herd.ledger.oldest(hash, cx.step.now.ms));
         match oldest {
             Some(oldest) if oldest.lost => DropCause::Overflow,
             // Who takes longer than a lease is taken for dead.
-            Some(oldest) if oldest.since_ms + u64::from(ruled.state.lease_ms()) <= cx.now.ms => {
+            Some(oldest) if oldest.since_ms + u64::from(ruled.state.lease_ms()) <= cx.step.now.ms => {
                 DropCause::Abandoned
             }
             _ => DropCause::Other,
@@ -347,10 +349,8 @@ impl Shard {
         stale: Option<u64>,
         cx: &mut Context<'_>,
     ) -> Vec<Waiter> {
-        self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-            herd.stored(write.hash, write.key, by, stale, herd_cx)
-        })
-        .unwrap_or_default()
+        self.with_herd(&mut cx.step, |herd, step| herd.stored(write.hash, write.key, by, stale, step))
+            .unwrap_or_default()
     }
 
     /// Gives a value to those who waited for it: copied once, whatever becomes of the item.
@@ -374,7 +374,7 @@ impl Shard {
             Arc::new(Delivered {
                 flags: write.flags,
                 cas: self.shown_cas(cas),
-                ttl: cx.now.left(expiry),
+                ttl: cx.step.now.left(expiry),
                 value,
                 counted: self.shared.delivered.count(copied),
             })
@@ -385,22 +385,16 @@ impl Shard {
                 && let Lookup::Found(found) = self.store.lookup(write.hash, write.key)
                 && !self.store.item(found).marks().has(Marks::STALE)
             {
-                self.store.set_expiry(write.hash, found, cx.now.expiry(exptime));
-                self.cascade(write.key, write.hash, Change::Touch, cx.now);
+                self.store.set_expiry(write.hash, found, cx.step.now.expiry(exptime));
+                self.cascade(write.key, write.hash, Change::Touch, cx.step.now);
             }
-            let outcome = if let Some(delivered) = &delivered {
-                WaitOutcome::Value(Arc::clone(delivered))
+            let verdict = if let Some(delivered) = &delivered {
+                Verdict::Value(Arc::clone(delivered))
             } else {
-                let miss =
-                    self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.miss(write.hash, rule, herd_cx));
-                WaitOutcome::Negative { record: miss }
+                let miss = self.with_herd(&mut cx.step, |herd, step| herd.miss(write.hash, rule, step));
+                Verdict::Negative { record: miss }
             };
-            cx.wakes.push(Wake {
-                caller: waiter.caller,
-                request: waiter.request,
-                slot: waiter.slot,
-                outcome,
-            });
+            cx.step.effects.herd.wake(waiter, verdict);
         }
     }
 
@@ -410,12 +404,12 @@ impl Shard {
         match fill {
             Fill::No | Fill::Perhaps(_) => {}
             Fill::Of(_) => {
-                cx.session.take_oldest(hash, cx.now.ms);
-                herd.ledger.fill(hash, None, cx.now.ms);
+                cx.session.take_oldest(hash, cx.step.now.ms);
+                herd.ledger.fill(hash, None, cx.step.now.ms);
             }
             Fill::ByToken(token) => {
                 cx.session.take_number(hash, token);
-                herd.use_token(hash, token, cx.now.ms);
+                herd.use_token(hash, token, cx.step.now.ms);
             }
         }
     }
@@ -433,11 +427,11 @@ impl Shard {
         let deletes = write.mode == Mode::Set || write.takes_token;
         if let Some(by) = by {
             // A delete passes the lease on, but is no sign that the key cannot be filled.
-            self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+            self.with_herd(&mut cx.step, |herd, step| {
                 if deletes {
-                    herd.refused(write.hash, by, herd_cx);
+                    herd.refused(write.hash, by, step);
                 } else {
-                    herd.dropped(write.hash, by, herd_cx);
+                    herd.dropped(write.hash, by, step);
                 }
             });
         }
@@ -459,16 +453,16 @@ impl Shard {
             }
             self.store.remove(hash, found);
         }
-        self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.invalidated(hash, key, herd_cx));
+        self.with_herd(&mut cx.step, |herd, step| herd.invalidated(hash, key, step));
         size
     }
 
     /// A key was invalidated softly: fills of earlier misses will be stale, and its lease is revoked.
     pub(crate) fn invalidate_softly(&mut self, key: &[u8], hash: u64, number: u64, cx: &mut Context<'_>) {
         self.answer_all_own_waits(hash, cx);
-        self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
+        self.with_herd(&mut cx.step, |herd, step| {
             herd.fence.raise_soft(hash, number);
-            herd.invalidated(hash, key, herd_cx);
+            herd.invalidated(hash, key, step);
         });
     }
 
@@ -496,6 +490,6 @@ impl Shard {
 
 /// Who fills, as its connection's records tell.
 fn filler(hash: u64, fill: Fill, cx: &Context<'_>) -> Filler {
-    let pooled = matches!(fill, Fill::Of(_)) && cx.session.oldest(hash, cx.now.ms).is_none();
+    let pooled = matches!(fill, Fill::Of(_)) && cx.session.oldest(hash, cx.step.now.ms).is_none();
     Filler { connection: cx.session.caller().number(), token: fill.token(), pooled }
 }

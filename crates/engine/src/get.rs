@@ -6,7 +6,8 @@ use cattlegrid_store::Lookup;
 use crate::ask::{Answer, missed};
 use crate::event::{EventKind, Interest};
 use crate::rules::Change;
-use crate::shard::{Context, Flow, Shard};
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
 
 impl Shard {
     /// One key of a `get`: its `VALUE` block, if it is there. `touch`: the exptime of a `gat`.
@@ -20,9 +21,9 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Answer {
         self.advance(cx);
-        cx.counters.cmd_get.add(1);
+        cx.step.counters.cmd_get.add(1);
         if touch.is_some() {
-            cx.counters.cmd_touch.add(1);
+            cx.step.counters.cmd_touch.add(1);
         }
         let lookup = self.store.lookup(hash, key);
         match lookup {
@@ -37,15 +38,15 @@ impl Shard {
     }
 
     pub(crate) fn touch(&mut self, touch: &Touch<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
-        cx.counters.cmd_touch.add(1);
+        cx.step.counters.cmd_touch.add(1);
         let text = if let Some(found) = self.find(hash, touch.key, cx) {
-            cx.counters.touch_hits.add(1);
-            let found = self.store.set_expiry(hash, found, cx.now.expiry(touch.exptime));
+            cx.step.counters.touch_hits.add(1);
+            let found = self.store.set_expiry(hash, found, cx.step.now.expiry(touch.exptime));
             self.store.count_read(found);
-            self.cascade(touch.key, hash, Change::Touch, cx.now);
+            self.cascade(touch.key, hash, Change::Touch, cx.step.now);
             reply::TOUCHED
         } else {
-            cx.counters.touch_misses.add(1);
+            cx.step.counters.touch_misses.add(1);
             reply::NOT_FOUND
         };
         if !touch.noreply {
@@ -64,13 +65,13 @@ impl Shard {
         } else {
             None
         };
-        self.cascade(delete.key, hash, Change::Delete, cx.now);
+        self.cascade(delete.key, hash, Change::Delete, cx.step.now);
         let text = if let Some(size) = deleted {
-            cx.counters.delete_hits.add(1);
+            cx.step.counters.delete_hits.add(1);
             cx.note(Interest::DELETIONS, delete.key, || EventKind::Deleted { command: "delete", size });
             reply::DELETED
         } else {
-            cx.counters.delete_misses.add(1);
+            cx.step.counters.delete_misses.add(1);
             reply::NOT_FOUND
         };
         if !delete.noreply {

@@ -9,7 +9,8 @@ use serde_json::{Value as Json, json};
 use crate::ask::Standing;
 use crate::engine::{Engine, Got};
 use crate::rules::Change;
-use crate::shard::{Context, Shard};
+use crate::shard::Shard;
+use crate::step::Context;
 use crate::time::Now;
 use crate::waiting::Pending;
 
@@ -101,12 +102,12 @@ impl Engine {
         };
         let asked = Control::parse(&key[control..]);
         let text = match (request, asked) {
-            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard, cx.now) {
+            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard, cx.step.now) {
                 Ok(_) => "DELETED".to_owned(),
                 Err(error) => format!("CLIENT_ERROR {error}"),
             },
             (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
-                match self.bump(tag, Kind::Hard, cx.now) {
+                match self.bump(tag, Kind::Hard, cx.step.now) {
                     Ok(number) => number.to_string(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
@@ -121,7 +122,7 @@ impl Engine {
 
     /// `mg md ma` with `G`, when the key is a tag, or with a control key.
     fn execute_meta(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
-        cx.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_meta.add(1);
         let flags = &meta.set;
         let asked = if flags.has(b'G') {
             let tag = Control::Tag(meta.key.bytes());
@@ -177,15 +178,17 @@ impl Engine {
         let one_up = !matches!(flags.mode, b'D' | b'-') && (!flags.has(b'D') || flags.delta == 1);
         match (request, control) {
             (Request::MetaGet(_), _) => {
-                cx.counters.cmd_get.add(1);
-                cx.counters.get_hits.add(1);
+                cx.step.counters.cmd_get.add(1);
+                cx.step.counters.get_hits.add(1);
                 Ok(Some(self.tell(control, cx)))
             }
-            (Request::MetaDelete(_), Control::Tag(tag)) => {
-                self.bump(tag, kind, cx.now).map(|_| None).map_err(|error| format!("CLIENT_ERROR {error}"))
-            }
+            (Request::MetaDelete(_), Control::Tag(tag)) => self
+                .bump(tag, kind, cx.step.now)
+                .map(|_| None)
+                .map_err(|error| format!("CLIENT_ERROR {error}")),
             (Request::MetaArith(_), Control::Tag(tag)) if one_up || flags.has(b'G') => {
-                let number = self.bump(tag, kind, cx.now).map_err(|error| format!("CLIENT_ERROR {error}"))?;
+                let number =
+                    self.bump(tag, kind, cx.step.now).map_err(|error| format!("CLIENT_ERROR {error}"))?;
                 Ok(Some(number.to_string()))
             }
             _ => Err(UNKNOWN.to_owned()),
@@ -197,14 +200,16 @@ impl Engine {
         match control {
             Control::Tag(tag) => {
                 let tag = self.shared().tag_hasher().hash_made(tag);
-                self.describe_tag(tag, cx.now)
+                self.describe_tag(tag, cx.step.now)
             }
             Control::Bump(tag) => {
                 self.use_tags();
                 let tag = self.shared().tag_hasher().hash_made(tag);
-                self.shared().bump(tag, Kind::Hard, cx.now).to_string()
+                self.shared().bump(tag, Kind::Hard, cx.step.now).to_string()
             }
-            Control::Flush(seconds) => self.shared().flush_rolling(cx.now.ms, seconds * 1000).to_string(),
+            Control::Flush(seconds) => {
+                self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
+            }
             Control::Why(key) => self.why(key, cx).to_string(),
         }
     }
@@ -239,7 +244,7 @@ impl Engine {
         cas: bool,
         cx: &mut Context<'_>,
     ) -> Got<'k> {
-        cx.counters.get_hits.add(pending.control.len() as u64);
+        cx.step.counters.get_hits.add(pending.control.len() as u64);
         let mut cuts = Vec::with_capacity(pending.control.len() + 1);
         for (_, at) in pending.control.iter().rev() {
             cuts.push(cx.out.split_off(*at));
@@ -328,9 +333,9 @@ impl Engine {
                     "standing": name(standing),
                     "stamp": item.stamp(),
                     "cas": item.cas(),
-                    "ttl": cx.now.left(item.expiry()),
-                    "grace": (item.grace_s() != 0).then(|| cx.now.left(item.dead_at())).flatten(),
-                    "refresh_in": item.refresh_at().and_then(|second| cx.now.left(second)),
+                    "ttl": cx.step.now.left(item.expiry()),
+                    "grace": (item.grace_s() != 0).then(|| cx.step.now.left(item.dead_at())).flatten(),
+                    "refresh_in": item.refresh_at().and_then(|second| cx.step.now.left(second)),
                     "size": item.value_len(),
                     "stale": item.marks().has(Marks::STALE),
                     "edited": item.marks().has(Marks::EDITED),
@@ -351,10 +356,10 @@ impl Engine {
                 })
             })
             .collect();
-        let (last_hard, last_soft) = shared.outside(hash, hashes.hashes(), cx.now);
+        let (last_hard, last_soft) = shared.outside(hash, hashes.hashes(), cx.step.now);
         let (lease, fence, outstanding) = match home.herd.as_deref_mut() {
             Some(herd) => {
-                let lease = herd.lease(hash, key, cx.now.ms).map(|lease| {
+                let lease = herd.lease(hash, key, cx.step.now.ms).map(|lease| {
                     json!({
                         "token": lease.token,
                         "kind": lease_name(lease.kind),
@@ -370,7 +375,7 @@ impl Engine {
                 (
                     lease,
                     json!({"hard": events.hard, "soft": events.soft}),
-                    herd.ledger.oldest(hash, cx.now.ms).map(|oldest| oldest.number),
+                    herd.ledger.oldest(hash, cx.step.now.ms).map(|oldest| oldest.number),
                 )
             }
             None => (None, Json::Null, None),
@@ -388,7 +393,7 @@ impl Engine {
             "rolling": shared.tags().floors().rolling().map(|floor| json!({
                 "number": floor.number,
                 "seconds": floor.period_ms / 1000,
-                "served": floor.share_served(cx.now.ms),
+                "served": floor.share_served(cx.step.now.ms),
             })).collect::<Vec<_>>(),
             "clock": shared.clock(),
         })

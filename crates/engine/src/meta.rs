@@ -9,7 +9,8 @@ use cattlegrid_tags::Kind;
 use crate::event::{EventKind, Interest, Looker};
 use crate::meta_ruled::Advice;
 use crate::rules::Change;
-use crate::shard::{Context, Flow, Shard};
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
 use crate::store_cmd::{Mode, Outcome, Sum, Write};
 
 impl Shard {
@@ -35,17 +36,17 @@ impl Shard {
         if found.is_none() && flags.has(b'N') && !negative {
             let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
             let tags = unleased.as_ref().map_or(&[][..], |ruled| ruled.tags.hashes());
-            let stub = Attributes { accessed: cx.now.second, cas, stamp, tags, ..Attributes::default() };
+            let stub = Attributes { accessed: cx.step.now.second, cas, stamp, tags, ..Attributes::default() };
             if self.store.put(hash, key, &stub, NewValue::Inline([&[], &[]])).is_err() {
                 return self.no_room(key.len() + 64, false, cx);
             }
             created = true;
             found = self.find(hash, key, cx);
         }
-        cx.counters.cmd_meta.add(1);
-        cx.counters.cmd_get.add(1);
+        cx.step.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_get.add(1);
         if touches {
-            cx.counters.cmd_touch.add(1);
+            cx.step.counters.cmd_touch.add(1);
         }
         let Some(found) = found else {
             if let Some(ruled) = &unleased {
@@ -55,11 +56,11 @@ impl Shard {
             return Flow::Replied;
         };
         if touches {
-            cx.counters.touch_hits.add(1);
+            cx.step.counters.touch_hits.add(1);
         } else if created {
-            cx.counters.get_misses.add(1);
+            cx.step.counters.get_misses.add(1);
         } else {
-            cx.counters.get_hits.add(1);
+            cx.step.counters.get_hits.add(1);
         }
         let computes = self.meta_get_hit(meta, hash, found, created, cx);
         if let Some(ruled) = unleased.filter(|_| computes) {
@@ -123,7 +124,7 @@ impl Shard {
         let (status, size) = if created { ("not_found", 0) } else { ("found", size) };
         cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size, by: Looker::Other });
         if flags.has(b'T') && !created {
-            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.now);
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
         }
         won || marks.has(Marks::WON) && size == 0
     }
@@ -151,17 +152,19 @@ impl Shard {
         let mut recache = false;
         for token in meta.flags {
             match token[0] {
-                b'N' if created => expiry = Some(cx.now.expiry(meta.set.vivify)),
-                b'T' => expiry = Some(cx.now.expiry(meta.set.exptime)),
+                b'N' if created => expiry = Some(cx.step.now.expiry(meta.set.vivify)),
+                b'T' => expiry = Some(cx.step.now.expiry(meta.set.exptime)),
                 b'R' => {
                     let expiry = expiry.unwrap_or(item.expiry());
-                    recache = !created && expiry != NEVER && expiry < cx.now.expiry(meta.set.recache);
+                    recache = !created && expiry != NEVER && expiry < cx.step.now.expiry(meta.set.recache);
                 }
                 b's' => reply::size(out, item.value_len()),
-                b't' => reply::ttl(out, cx.now.left(expiry.unwrap_or(item.expiry()))),
+                b't' => reply::ttl(out, cx.step.now.left(expiry.unwrap_or(item.expiry()))),
                 b'c' => reply::cas(out, shown.unwrap_or_else(|| self.shown_cas(item.cas()))),
                 b'f' => reply::client_flags(out, item.flags()),
-                b'l' => reply::last_access(out, u64::from(cx.now.second.saturating_sub(item.accessed()))),
+                b'l' => {
+                    reply::last_access(out, u64::from(cx.step.now.second.saturating_sub(item.accessed())))
+                }
                 b'h' => reply::hit_before(out, item.marks().has(Marks::FETCHED)),
                 b'O' => reply::token(out, token),
                 b'k' => reply::key(out, &meta.key),
@@ -182,7 +185,7 @@ impl Shard {
         let flags = &meta.set;
         let mode = Mode::of(flags.store_verb());
         let negative = flags.has(b'n');
-        let expiry = if flags.has(b'T') { cx.now.expiry(flags.exptime) } else { NEVER };
+        let expiry = if flags.has(b'T') { cx.step.now.expiry(flags.exptime) } else { NEVER };
         let ends = if negative { self.negative_expiry(meta.key.bytes(), expiry, cx) } else { Some(expiry) };
         let Some(expiry) = ends else {
             reply::line(&mut cx.out.bytes, NEGATIVE_NEEDS_TTL);
@@ -204,7 +207,7 @@ impl Shard {
             compare: if flags.has(b'C') { flags.compare_cas } else { 0 },
             explicit_cas: flags.has(b'E').then_some(flags.explicit_cas),
             or_stale: flags.has(b'I'),
-            vivify: flags.has(b'N').then(|| cx.now.expiry(flags.vivify)),
+            vivify: flags.has(b'N').then(|| cx.step.now.expiry(flags.vivify)),
             takes_token: true,
             negative,
             ..Write::set(meta.key.bytes(), hash, data)
@@ -216,7 +219,7 @@ impl Shard {
             Outcome::NotFound => (reply::NF, 0, data.len()),
             Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, false, cx),
         };
-        cx.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_meta.add(1);
         if flags.has(b'q') && status == reply::HD {
             return Flow::Replied;
         }
@@ -248,11 +251,11 @@ impl Shard {
             None => {
                 // Under a condition there was nothing to delete.
                 cascades = !flags.has(b'C');
-                cx.counters.delete_misses.add(1);
+                cx.step.counters.delete_misses.add(1);
                 Some(reply::NF)
             }
             Some(found) if flags.has(b'C') && self.store.item(found).cas() != flags.compare_cas => {
-                cx.counters.delete_misses.add(1);
+                cx.step.counters.delete_misses.add(1);
                 Some(reply::EX)
             }
             Some(found) => {
@@ -261,7 +264,7 @@ impl Shard {
                 if !self.invalidate_item(meta, hash, found, cx) {
                     return self.no_room(key.len() + 64, false, cx);
                 }
-                cx.counters.delete_hits.add(1);
+                cx.step.counters.delete_hits.add(1);
                 if !flags.has(b'I') {
                     cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
                 }
@@ -269,9 +272,9 @@ impl Shard {
             }
         };
         if cascades {
-            self.cascade_as(kind, key, hash, Change::Delete, cx.now);
+            self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
         }
-        cx.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_meta.add(1);
         if let Some(status) = status {
             status_line(&mut cx.out.bytes, status, meta);
         }
@@ -298,12 +301,12 @@ impl Shard {
             return true;
         }
         let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
-        let expiry = flags.has(b'T').then(|| cx.now.expiry(flags.exptime));
+        let expiry = flags.has(b'T').then(|| cx.step.now.expiry(flags.exptime));
         let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
         if flags.has(b'x') {
             let bare = Attributes {
                 expiry: expiry.unwrap_or(NEVER),
-                accessed: cx.now.second,
+                accessed: cx.step.now.second,
                 cas,
                 stamp,
                 marks: stale,
@@ -332,9 +335,13 @@ impl Shard {
         let mut grace_s = old.grace_s;
         if grace_s > 0 {
             // It expires in this moment, if it has not before; `T` bounds for how long it is served then.
-            let left = expiry.and_then(|end| cx.now.left(end));
+            let left = expiry.and_then(|end| cx.step.now.left(end));
             grace_s = left.map_or(grace_s, |left| grace_s.min(u32::try_from(left).unwrap_or(u32::MAX)));
-            expiry = Some(if old.expiry == NEVER { cx.now.second } else { old.expiry.min(cx.now.second) });
+            expiry = Some(if old.expiry == NEVER {
+                cx.step.now.second
+            } else {
+                old.expiry.min(cx.step.now.second)
+            });
         }
         let kept = self.kept_stamp(&item);
         if stamp.is_none() && kept.is_none() && grace_s == old.grace_s {
@@ -395,13 +402,13 @@ impl Shard {
             Sum::NotFound => return meta_arith_failed(reply::NF, meta, cx),
             Sum::Exists => return meta_arith_failed(reply::EX, meta, cx),
             Sum::NotNumeric => {
-                cx.counters.cmd_meta.add(1);
+                cx.step.counters.cmd_meta.add(1);
                 reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
                 return Flow::Replied;
             }
             Sum::NoRoom => return self.no_room(key.len() + 64, false, cx),
         };
-        cx.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_meta.add(1);
         let mut expiry = None;
         let item = self.store.item(found);
         let quiet = flags.has(b'q');
@@ -417,9 +424,9 @@ impl Shard {
         for token in meta.flags {
             match token[0] {
                 b'c' => reply::cas(out, self.shown_cas(item.cas())),
-                b't' => reply::ttl(out, cx.now.left(expiry.unwrap_or(item.expiry()))),
-                b'T' => expiry = Some(cx.now.expiry(flags.exptime)),
-                b'N' if created => expiry = Some(cx.now.expiry(flags.vivify)),
+                b't' => reply::ttl(out, cx.step.now.left(expiry.unwrap_or(item.expiry()))),
+                b'T' => expiry = Some(cx.step.now.expiry(flags.exptime)),
+                b'N' if created => expiry = Some(cx.step.now.expiry(flags.vivify)),
                 b'O' => reply::token(out, token),
                 b'k' => reply::key(out, &meta.key),
                 _ => {}
@@ -448,8 +455,13 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Option<Found> {
         let (cas, stamp) = self.numbers(explicit_cas);
-        let attributes =
-            Attributes { accessed: cx.now.second, cas, stamp, marks: Marks::EDITED, ..Attributes::default() };
+        let attributes = Attributes {
+            accessed: cx.step.now.second,
+            cas,
+            stamp,
+            marks: Marks::EDITED,
+            ..Attributes::default()
+        };
         let mut digits = Vec::new();
         reply::number(&mut digits, initial);
         self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]])).ok()?;
@@ -461,12 +473,12 @@ impl Shard {
             classic: false,
         });
         self.changed(key, hash, true, cx);
-        self.cascade(key, hash, Change::Incr, cx.now);
+        self.cascade(key, hash, Change::Incr, cx.step.now);
         self.find(hash, key, cx)
     }
 
     pub(crate) fn meta_debug(&mut self, key: &MetaKey<'_>, hash: u64, cx: &mut Context<'_>) {
-        cx.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_meta.add(1);
         let Some(found) = self.find(hash, key.bytes(), cx) else {
             cx.out.bytes.extend_from_slice(b"EN\r\n");
             return;
@@ -475,24 +487,24 @@ impl Shard {
         let out = &mut cx.out.bytes;
         out.extend_from_slice(b"ME ");
         reply::key_text(out, key);
-        describe(out, &item, self.shown_cas(item.cas()), cx.now);
+        describe(out, &item, self.shown_cas(item.cas()), cx.step.now);
         reply::end_line(out);
     }
 }
 
 pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: &mut Context<'_>) {
     let (counter, status) = match lookup {
-        Lookup::Expired => (Some(&cx.counters.get_expired), "expired"),
-        Lookup::Flushed => (Some(&cx.counters.get_flushed), "flushed"),
+        Lookup::Expired => (Some(&cx.step.counters.get_expired), "expired"),
+        Lookup::Flushed => (Some(&cx.step.counters.get_flushed), "flushed"),
         _ => (None, "not_found"),
     };
     if let Some(counter) = counter {
         counter.add(1);
     }
     if touches {
-        cx.counters.touch_misses.add(1);
+        cx.step.counters.touch_misses.add(1);
     } else {
-        cx.counters.get_misses.add(1);
+        cx.step.counters.get_misses.add(1);
     }
     cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::Other });
     if !meta.set.has(b'q') {
@@ -501,7 +513,7 @@ pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: 
 }
 
 fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
-    cx.counters.cmd_meta.add(1);
+    cx.step.counters.cmd_meta.add(1);
     status_line(&mut cx.out.bytes, status, meta);
     Flow::Replied
 }

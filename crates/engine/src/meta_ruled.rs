@@ -2,18 +2,19 @@
 
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{How, Kind, Role, Waited};
+use cattlegrid_herd::{Ask, How, Kind, Role, Waited};
 use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
 use cattlegrid_tags::Kind as TagKind;
 
-use crate::ask::{Asked, Standing};
+use crate::ask::Standing;
 use crate::event::{EventKind, Interest, Looker};
 use crate::fill::Ruled;
 use crate::meta::{meta_get_miss, status_line};
 use crate::park::{Form, Parked, is_explicit, lease_reply, meta_line};
 use crate::rules::Change;
-use crate::shard::{Context, Flow, Shard};
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
 use crate::waiting::TRIAL_MS;
 
 /// What the `P` flag says: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, with commas between them. What is not understood
@@ -78,7 +79,7 @@ impl Shard {
     pub(crate) fn may_be_ruled(&self, meta: &Meta<'_>, lookup: Lookup, cx: &Context<'_>) -> bool {
         let Lookup::Found(found) = lookup else { return true };
         let item = self.store.item(found);
-        self.rolling || !item.is_plain(cx.now.second) || recache_due(meta, item.expiry(), cx)
+        self.rolling || !item.is_plain(cx.step.now.second) || recache_due(meta, item.expiry(), cx)
     }
 
     /// `mg` of a key under a rule with leases that is absent, old, due for a refresh or a negative answer.
@@ -93,10 +94,10 @@ impl Shard {
     ) -> Flow {
         let (key, flags, rule) = (meta.key.bytes(), &meta.set, &ruled.state);
         let (touches, explicit) = (flags.has(b'T'), is_explicit(meta));
-        cx.counters.cmd_meta.add(1);
-        cx.counters.cmd_get.add(1);
+        cx.step.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_get.add(1);
         if touches {
-            cx.counters.cmd_touch.add(1);
+            cx.step.counters.cmd_touch.add(1);
         }
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let standing =
@@ -118,17 +119,18 @@ impl Shard {
         let policy = *rule.policy();
         let advice = Advice::of(meta);
         let how = if explicit { advice.how(meta) } else { How::Plain };
-        let asked = Asked {
+        let ask = Ask {
             key,
             hash,
             rule,
-            tags: ruled.tags.hashes(),
             found: kind,
             how,
+            last_event: self.shared.last_event(hash, ruled.tags.hashes(), cx.step.now),
+            tags: ruled.tags.hashes(),
             hint: advice.hint,
             hold_ms: if explicit { advice.wait_ms.unwrap_or(0) } else { policy.hold_ms },
         };
-        match self.ask(&asked, cx) {
+        match self.ask(&ask, cx) {
             Role::Compute(grant) => {
                 count_miss(touches, cx);
                 match found.filter(|_| kind != Kind::Absent) {
@@ -168,7 +170,7 @@ impl Shard {
                 reply::line(&mut cx.out.bytes, reply::error::BUSY);
                 Flow::Replied
             }
-            Role::Leased if explicit && asked.hold_ms == 0 => {
+            Role::Leased if explicit && ask.hold_ms == 0 => {
                 self.record_miss(hash, rule, cx);
                 count_miss(touches, cx);
                 lease_reply(meta, None, None, cx.out);
@@ -176,7 +178,7 @@ impl Shard {
             }
             waits @ (Role::Leased | Role::Trial) => {
                 let trial = matches!(waits, Role::Trial);
-                self.meta_wait(meta, &asked, policy.hold_behind_ms, trial, cx)
+                self.meta_wait(meta, &ask, policy.hold_behind_ms, trial, cx)
             }
         }
     }
@@ -199,17 +201,17 @@ impl Shard {
     fn meta_wait(
         &mut self,
         meta: &Meta<'_>,
-        asked: &Asked<'_>,
+        ask: &Ask<'_>,
         hold_behind_ms: u32,
         trial: bool,
         cx: &mut Context<'_>,
     ) -> Flow {
         let touches = meta.set.has(b'T');
-        match self.wait(asked, 0, touches.then_some(meta.set.exptime), cx) {
+        match self.wait(ask, 0, touches.then_some(meta.set.exptime), cx) {
             Waited::Waits(_) => {
-                let full = cx.now.ms + u64::from(asked.hold_ms);
-                let deadline = if trial { full.min(cx.now.ms + u64::from(TRIAL_MS)) } else { full };
-                let form = Form::Meta { line: meta_line(meta), outcome: None };
+                let full = cx.step.now.ms + u64::from(ask.hold_ms);
+                let deadline = if trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
+                let form = Form::Meta { line: meta_line(meta), verdict: None };
                 let parked = Parked::new(cx.ticket.request, deadline, hold_behind_ms, touches, form);
                 Flow::Parked(Box::new(parked.on_trial(trial.then_some(full))))
             }
@@ -265,9 +267,9 @@ impl Shard {
         }
         if token.is_none() {
             if flags.has(b'T') {
-                cx.counters.touch_hits.add(1);
+                cx.step.counters.touch_hits.add(1);
             } else {
-                cx.counters.get_hits.add(1);
+                cx.step.counters.get_hits.add(1);
             }
         }
         // An old value is not prolonged by those who read it.
@@ -285,7 +287,7 @@ impl Shard {
             by: Looker::Other,
         });
         if flags.has(b'T') && !old {
-            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.now);
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
         }
         Flow::Replied
     }
@@ -308,8 +310,7 @@ impl Shard {
         let mut cascades = false;
         let status = if let Some(token) = gives_up {
             let text = Advice::of(meta).error.unwrap_or_default();
-            let failed =
-                self.with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.failed(hash, token, text, herd_cx));
+            let failed = self.with_herd(&mut cx.step, |herd, step| herd.failed(hash, token, text, step));
             cx.session.take_number(hash, token);
             if failed == Some(true) { reply::HD } else { reply::NF }
         } else {
@@ -355,13 +356,13 @@ impl Shard {
             }
         };
         if cascades {
-            self.cascade_as(kind, key, hash, Change::Delete, cx.now);
+            self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
         }
-        cx.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_meta.add(1);
         if status == reply::HD {
-            cx.counters.delete_hits.add(1);
+            cx.step.counters.delete_hits.add(1);
         } else {
-            cx.counters.delete_misses.add(1);
+            cx.step.counters.delete_misses.add(1);
         }
         if !(flags.has(b'q') && status == reply::HD) {
             status_line(&mut cx.out.bytes, status, meta);
@@ -380,7 +381,7 @@ impl Shard {
             return Some(expiry);
         }
         let seconds = self.rule_of(key)?.negative_ttl_s;
-        (seconds > 0).then(|| cx.now.second.saturating_add(seconds))
+        (seconds > 0).then(|| cx.step.now.second.saturating_add(seconds))
     }
 }
 
@@ -397,14 +398,14 @@ enum Mark {
 
 /// Whether `R` asks for a value that expires then to be computed again.
 fn recache_due(meta: &Meta<'_>, expiry: u32, cx: &Context<'_>) -> bool {
-    meta.set.has(b'R') && expiry != NEVER && expiry < cx.now.expiry(meta.set.recache)
+    meta.set.has(b'R') && expiry != NEVER && expiry < cx.step.now.expiry(meta.set.recache)
 }
 
 pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
     if touches {
-        cx.counters.touch_misses.add(1);
+        cx.step.counters.touch_misses.add(1);
     } else {
-        cx.counters.get_misses.add(1);
+        cx.step.counters.get_misses.add(1);
     }
 }
 

@@ -1,17 +1,18 @@
 //! Requests that wait for a value, and what wakes them.
 //!
 //! A request that is held leaves a [`Parked`] behind instead of its reply. The server keeps it in its place
-//! among the connection's replies, gives it the [`Wake`]s that come, and writes its reply when it is done.
+//! among the connection's replies, gives it the [`crate::Wake`]s that come, and writes its reply when it is done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cattlegrid_herd::{Caller, Record, Session};
+use cattlegrid_herd::Session;
 use cattlegrid_protocol::{Limits, Meta, Parsed, Request, parse, reply};
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
 use crate::output::Output;
+use crate::step::Verdict;
 
 /// A value on its way to all who waited for it.
 #[derive(Debug)]
@@ -81,50 +82,6 @@ impl DeliveredValue {
     }
 }
 
-/// What became of one key that a request waited for.
-#[derive(Debug, Clone)]
-pub enum Outcome {
-    /// Somebody stored it.
-    Value(Arc<Delivered>),
-    /// A miss, with the record of it; one whose record is `leased` makes its connection the holder.
-    /// `hint`: what the one who computes is told.
-    Miss {
-        /// What the connection is to remember.
-        record: Option<Record>,
-        /// For whoever computes.
-        hint: Option<Arc<[u8]>>,
-    },
-    /// It is known to be absent.
-    Negative {
-        /// What the connection is to remember.
-        record: Option<Record>,
-    },
-    /// Somebody else computes, and the time is up: `Z` for those who asked for the lease.
-    Lost,
-    /// `SERVER_ERROR busy`.
-    Busy,
-    /// The computation failed, with this text.
-    Failed {
-        /// What is known of it.
-        text: Arc<[u8]>,
-        /// What the connection is to remember: it is a miss.
-        record: Record,
-    },
-}
-
-/// One key of one request need not wait any more.
-#[derive(Debug)]
-pub struct Wake {
-    /// The connection.
-    pub caller: Arc<Caller>,
-    /// Its request.
-    pub request: u64,
-    /// Which of the request's keys.
-    pub slot: u16,
-    /// What became of it.
-    pub outcome: Outcome,
-}
-
 /// A request that waits. See the module's text.
 #[derive(Debug)]
 pub struct Parked {
@@ -146,7 +103,7 @@ pub(crate) enum Form {
     /// `VALUE` blocks and `END`; with CAS or without.
     Get { parts: Vec<Part>, cas: bool },
     /// The line of an `mg`, and what became of its key.
-    Meta { line: Box<[u8]>, outcome: Option<Outcome> },
+    Meta { line: Box<[u8]>, verdict: Option<Verdict> },
 }
 
 /// A piece of a classic reply.
@@ -155,7 +112,7 @@ pub(crate) enum Part {
     /// Keys that were answered at once.
     Done(Output),
     /// One that is waited for.
-    Key { slot: u16, key: Box<[u8]>, outcome: Option<Outcome> },
+    Key { slot: u16, key: Box<[u8]>, verdict: Option<Verdict> },
 }
 
 impl Parked {
@@ -214,23 +171,23 @@ impl Parked {
 
     /// Bytes kept for the reply: its own, and those of values that it shares with other requests.
     pub fn kept_bytes(&self) -> (usize, usize) {
-        let value = |outcome: &Option<Outcome>| match outcome {
-            Some(Outcome::Value(value)) => value.counted.bytes,
+        let value = |verdict: &Option<Verdict>| match verdict {
+            Some(Verdict::Value(value)) => value.counted.bytes,
             _ => 0,
         };
         match &self.form {
             Form::Get { parts, .. } => parts.iter().fold((0, 0), |(own, shared), part| match part {
                 Part::Done(done) => (own + done.bytes.capacity(), shared),
-                Part::Key { key, outcome, .. } => (own + key.len(), shared + value(outcome)),
+                Part::Key { key, verdict, .. } => (own + key.len(), shared + value(verdict)),
             }),
-            Form::Meta { line, outcome } => (line.len(), value(outcome)),
+            Form::Meta { line, verdict } => (line.len(), value(verdict)),
         }
     }
 
     /// Calls `each` with the values in pages of their own that are kept for the reply.
     pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
-        let value = |outcome: &Option<Outcome>, each: &mut dyn FnMut(&Arc<HugeValue>)| {
-            if let Some(Outcome::Value(value)) = outcome
+        let value = |verdict: &Option<Verdict>, each: &mut dyn FnMut(&Arc<HugeValue>)| {
+            if let Some(Verdict::Value(value)) = verdict
                 && let DeliveredValue::Huge(huge) = &value.value
             {
                 each(huge);
@@ -239,9 +196,9 @@ impl Parked {
         match &self.form {
             Form::Get { parts, .. } => parts.iter().for_each(|part| match part {
                 Part::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
-                Part::Key { outcome, .. } => value(outcome, each),
+                Part::Key { verdict, .. } => value(verdict, each),
             }),
-            Form::Meta { outcome, .. } => value(outcome, each),
+            Form::Meta { verdict, .. } => value(verdict, each),
         }
     }
 
@@ -250,12 +207,12 @@ impl Parked {
         self.open == 0
     }
 
-    /// Takes a wake of this request. A key whose outcome is known already, and every key of a request that
+    /// Takes a wake of this request. A key whose verdict is known already, and every key of a request that
     /// is done, is left alone. Counts it as a hit or a miss.
     pub fn resolve(
         &mut self,
         slot: u16,
-        outcome: Outcome,
+        verdict: Verdict,
         session: &mut Session,
         now_ms: u64,
         counters: &Counters,
@@ -263,10 +220,7 @@ impl Parked {
         if session.end_wait(self.request, slot).is_none() {
             return;
         }
-        if let Outcome::Miss { record: Some(record), .. }
-        | Outcome::Negative { record: Some(record) }
-        | Outcome::Failed { record, .. } = &outcome
-        {
+        if let Some(record) = verdict.record() {
             session.record(*record, now_ms);
             // Whoever is to compute must hear of it now, not when its other keys are there.
             if record.leased {
@@ -275,14 +229,14 @@ impl Parked {
         }
         let place = match &mut self.form {
             Form::Get { parts, .. } => parts.iter_mut().find_map(|part| match part {
-                Part::Key { slot: own, outcome, .. } if *own == slot => Some(outcome),
+                Part::Key { slot: own, verdict, .. } if *own == slot => Some(verdict),
                 _ => None,
             }),
-            Form::Meta { outcome, .. } => Some(outcome),
+            Form::Meta { verdict, .. } => Some(verdict),
         };
         if let Some(place @ None) = place {
-            count(&outcome, self.touches, counters);
-            *place = Some(outcome);
+            count(&verdict, self.touches, counters);
+            *place = Some(verdict);
             self.open -= 1;
         }
     }
@@ -291,30 +245,30 @@ impl Parked {
     pub fn write(self, out: &mut Output) {
         match self.form {
             Form::Get { parts, cas } => write_get(parts, cas, out),
-            Form::Meta { line, outcome } => write_meta(&line, outcome, out),
+            Form::Meta { line, verdict } => write_meta(&line, verdict, out),
         }
     }
 }
 
-fn count(outcome: &Outcome, touches: bool, counters: &Counters) {
-    match (outcome, touches) {
-        (Outcome::Busy, _) => {}
-        (Outcome::Value(_), true) => counters.touch_hits.add(1),
-        (Outcome::Value(_), false) => counters.get_hits.add(1),
+fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
+    match (verdict, touches) {
+        (Verdict::Busy, _) => {}
+        (Verdict::Value(_), true) => counters.touch_hits.add(1),
+        (Verdict::Value(_), false) => counters.get_hits.add(1),
         (_, true) => counters.touch_misses.add(1),
         (_, false) => counters.get_misses.add(1),
     }
 }
 
 fn write_get(parts: Vec<Part>, cas: bool, out: &mut Output) {
-    let busy = |part: &Part| matches!(part, Part::Key { outcome: Some(Outcome::Busy), .. });
+    let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy), .. });
     if parts.iter().any(busy) {
         return reply::line(&mut out.bytes, reply::error::BUSY);
     }
     for part in parts {
         match part {
             Part::Done(done) => out.append(done),
-            Part::Key { key, outcome: Some(Outcome::Value(value)), .. } => {
+            Part::Key { key, verdict: Some(Verdict::Value(value)), .. } => {
                 let shown = cas.then_some(value.cas);
                 reply::value_header(&mut out.bytes, &key, value.flags, value.value.len(), shown);
                 value.value.write(out);
@@ -338,22 +292,22 @@ pub(crate) fn meta_line(meta: &Meta<'_>) -> Box<[u8]> {
     line.into()
 }
 
-fn write_meta(line: &[u8], outcome: Option<Outcome>, out: &mut Output) {
+fn write_meta(line: &[u8], verdict: Option<Verdict>, out: &mut Output) {
     let limits = Limits { extensions: true, ..Limits::default() };
     let Parsed::Complete { request: Request::MetaGet(meta), .. } = parse(line, &limits) else {
         unreachable!("it was parsed before")
     };
     let quiet = meta.set.has(b'q');
-    match outcome {
-        Some(Outcome::Value(value)) => value_reply(&meta, &value, out),
-        Some(Outcome::Miss { record: Some(record), hint }) if record.leased && is_explicit(&meta) => {
+    match verdict {
+        Some(Verdict::Value(value)) => value_reply(&meta, &value, out),
+        Some(Verdict::Miss { record: Some(record), hint }) if record.leased && is_explicit(&meta) => {
             lease_reply(&meta, Some(record.number), hint.as_deref(), out);
         }
-        Some(Outcome::Miss { .. } | Outcome::Lost) if is_explicit(&meta) => {
+        Some(Verdict::Miss { .. } | Verdict::Lost(_)) if is_explicit(&meta) => {
             lease_reply(&meta, None, None, out);
         }
-        Some(Outcome::Busy) => reply::line(&mut out.bytes, reply::error::BUSY),
-        Some(Outcome::Failed { text, .. }) => {
+        Some(Verdict::Busy) => reply::line(&mut out.bytes, reply::error::BUSY),
+        Some(Verdict::Failed { text, .. }) => {
             out.bytes.extend_from_slice(reply::EN);
             out.bytes.extend_from_slice(b" Pe");
             out.bytes.extend_from_slice(&text);

@@ -2,55 +2,14 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Herd, Session};
+use cattlegrid_herd::Herd;
 use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
-use crate::counters::Counters;
 use crate::event::{Event, EventKind, Interest, Looker};
-use crate::output::Output;
-use crate::park::{Parked, Wake};
+use crate::park::Parked;
 use crate::shared::Shared;
-use crate::time::Now;
-
-/// Who asked: a connection (never reused) and its request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Ticket {
-    /// The connection's number.
-    pub connection: u64,
-    /// The request's number on it.
-    pub request: u64,
-}
-
-/// What comes with a request and what takes its results.
-#[derive(Debug)]
-pub struct Context<'a> {
-    /// When.
-    pub now: Now,
-    /// Who.
-    pub ticket: Ticket,
-    /// Takes the reply.
-    pub out: &'a mut Output,
-    /// The worker's counters.
-    pub counters: &'a Counters,
-    /// Which events are wanted.
-    pub interest: Interest,
-    /// Takes them.
-    pub events: &'a mut Vec<(Ticket, Event)>,
-    /// The connection's part in the herd.
-    pub session: &'a mut Session,
-    /// Takes what becomes of requests that waited, of this connection and of others.
-    pub wakes: &'a mut Vec<Wake>,
-}
-
-impl Context<'_> {
-    /// Notes an event if it is wanted.
-    pub(crate) fn note(&mut self, interest: Interest, key: &[u8], kind: impl FnOnce() -> EventKind) {
-        if self.interest.wants(interest) {
-            self.events.push((self.ticket, Event { key: key.into(), kind: kind() }));
-        }
-    }
-}
+use crate::step::Context;
 
 /// What became of a request.
 #[derive(Debug)]
@@ -110,8 +69,8 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Flow {
         self.advance(cx);
-        let watched = cx.interest != Interest::none();
-        let noted = cx.events.len();
+        let watched = cx.step.interest != Interest::none();
+        let noted = cx.step.effects.events.len();
         if watched {
             self.note_look(request, hash, cx);
         }
@@ -135,7 +94,7 @@ impl Shard {
         if watched {
             if matches!(flow, Flow::NeedsRoom(_)) {
                 // It comes again, and looks again.
-                cx.events.truncate(noted);
+                cx.step.effects.events.truncate(noted);
             }
             self.note_evictions(cx);
         }
@@ -162,7 +121,7 @@ impl Shard {
     /// Notes a look-up of a key whose reply does not depend on it.
     #[cold]
     pub(crate) fn note_lookup(&mut self, key: &[u8], hash: u64, by: Looker, cx: &mut Context<'_>) {
-        if !cx.interest.wants(Interest::FETCHERS) {
+        if !cx.step.interest.wants(Interest::FETCHERS) {
             return;
         }
         self.advance(cx);
@@ -191,12 +150,12 @@ impl Shard {
     /// Moves the store on to the request's time.
     #[inline]
     pub(crate) fn advance(&mut self, cx: &Context<'_>) {
-        self.store.advance(cx.now.second, self.shared.floor(cx.now.second));
+        self.store.advance(cx.step.now.second, self.shared.floor(cx.step.now.second));
         let rolling = self.shared.is_rolling();
         if rolling != self.rolling {
             self.rolling = rolling;
         }
-        self.store.record_evictions(cx.interest.wants(Interest::EVICTIONS));
+        self.store.record_evictions(cx.step.interest.wants(Interest::EVICTIONS));
     }
 
     /// The CAS as clients are told it.
@@ -210,7 +169,7 @@ impl Shard {
         if !self.insist {
             return Flow::NeedsRoom(bytes);
         }
-        cx.counters.store_no_memory.add(1);
+        cx.step.counters.store_no_memory.add(1);
         if !noreply {
             reply::line(&mut cx.out.bytes, reply::error::OUT_OF_MEMORY);
         }
@@ -218,17 +177,17 @@ impl Shard {
     }
 
     fn note_evictions(&mut self, cx: &mut Context<'_>) {
-        if !cx.interest.wants(Interest::EVICTIONS) {
+        if !cx.step.interest.wants(Interest::EVICTIONS) {
             return;
         }
         for evicted in self.store.drain_evicted() {
             let kind = EventKind::Evicted {
                 fetched: evicted.fetched,
-                ttl: cx.now.left(evicted.expiry),
-                idle: u64::from(cx.now.second.saturating_sub(evicted.accessed)),
+                ttl: cx.step.now.left(evicted.expiry),
+                idle: u64::from(cx.step.now.second.saturating_sub(evicted.accessed)),
                 size: evicted.value_len,
             };
-            cx.events.push((cx.ticket, Event { key: evicted.key, kind }));
+            cx.step.effects.events.push((cx.ticket, Event { key: evicted.key, kind }));
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What all shards share: the clock, floors and tags, and the rules.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -11,7 +10,7 @@ use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 use crate::ages::Ages;
 use crate::park::DeliveredBytes;
 use crate::rules::{Captures, Rule, Rules};
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, PoisonError};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::time::Now;
 
 /// The numbers that decide what may be served, and the options that commands obey.
@@ -56,9 +55,6 @@ pub struct Shared {
     reruled: AtomicBool,
     /// When leases were last looked through for that, in milliseconds.
     revoked_ms: AtomicU64,
-    /// Leases that have a slot of their rule now; and whether there are any.
-    admitted: Mutex<VecDeque<Admitted>>,
-    some_admitted: AtomicBool,
 }
 
 /// The rules in force, and what has been learned under each.
@@ -143,8 +139,6 @@ impl Shared {
             revoke: AtomicBool::new(false),
             reruled: AtomicBool::new(false),
             revoked_ms: AtomicU64::new(0),
-            admitted: Mutex::default(),
-            some_admitted: AtomicBool::new(false),
         }
     }
 
@@ -311,6 +305,12 @@ impl Shared {
         (hard, soft)
     }
 
+    /// The last of these, hard or soft.
+    pub(crate) fn last_event(&self, hash: u64, tags: &[u64], now: Now) -> u64 {
+        let (hard, soft) = self.outside(hash, tags, now);
+        hard.max(soft)
+    }
+
     /// Notes what the clock shows, so that the age of the numbers that follow can be told.
     pub(crate) fn note_time(&self, now_ms: u64) {
         self.ages.note(|| self.clock(), now_ms);
@@ -363,9 +363,6 @@ impl Shared {
         let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
         self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
         self.rules.store(new);
-        if let Some(active) = self.rules().as_ref() {
-            active.each().for_each(|(_, state)| self.admit(state.admit_queued()));
-        }
         self.reruled.store(true, Ordering::Release);
         self.timeout_ms.store(0, Ordering::Release);
         if uncovers {
@@ -379,25 +376,10 @@ impl Shared {
         self.uncovered.load(Ordering::Acquire)
     }
 
-    /// Leases that have a slot of their rule now.
-    pub(crate) fn admit(&self, admitted: Vec<Admitted>) {
-        if admitted.is_empty() {
-            return;
-        }
-        self.admitted.lock().unwrap_or_else(PoisonError::into_inner).extend(admitted);
-        self.some_admitted.store(true, Ordering::Release);
-    }
-
-    /// The next of these.
-    #[inline]
-    pub(crate) fn next_admitted(&self) -> Option<Admitted> {
-        if !self.some_admitted.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = admitted.pop_front();
-        self.some_admitted.store(!admitted.is_empty(), Ordering::Release);
-        next
+    /// Gives the slots that other rules have left free to the leases that wait for them.
+    pub(crate) fn admit_queued(&self) -> Vec<Admitted> {
+        let active = self.rules();
+        active.iter().flat_map(|active| active.each()).flat_map(|(_, state)| state.admit_queued()).collect()
     }
 
     /// Whether leases are to be looked through for those that an outside event revokes: if there was one

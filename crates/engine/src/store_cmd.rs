@@ -8,7 +8,8 @@ use cattlegrid_tags::TagList;
 
 use crate::event::{EventKind, Interest};
 use crate::rules::Change;
-use crate::shard::{Context, Flow, Shard};
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
 
 /// Items that memcached keeps in one piece; in larger ones it does not look for a number (`slab_chunk_max`, 512 KiB).
 const WHOLE: Limits =
@@ -137,7 +138,7 @@ impl Shard {
             mode: Mode::of(request.verb),
             huge,
             flags: request.flags,
-            expiry: cx.now.expiry(request.exptime),
+            expiry: cx.step.now.expiry(request.exptime),
             compare,
             ..Write::set(request.key, hash, request.data)
         };
@@ -167,18 +168,18 @@ impl Shard {
         if let Outcome::NoRoom(_) = outcome {
             return outcome;
         }
-        cx.counters.cmd_set.add(1);
+        cx.step.counters.cmd_set.add(1);
         if let Outcome::Stored { .. } = outcome {
-            self.cascade(write.key, write.hash, Change::Set, cx.now);
+            self.cascade(write.key, write.hash, Change::Set, cx.step.now);
         }
         if write.mode == Mode::Cas {
             match outcome {
-                Outcome::Stored { .. } => cx.counters.cas_hits.add(1),
-                Outcome::NotFound => cx.counters.cas_misses.add(1),
-                _ => cx.counters.cas_badval.add(1),
+                Outcome::Stored { .. } => cx.step.counters.cas_hits.add(1),
+                Outcome::NotFound => cx.step.counters.cas_misses.add(1),
+                _ => cx.step.counters.cas_badval.add(1),
             }
         }
-        let ttl = cx.now.left(write.expiry).unwrap_or(0);
+        let ttl = cx.step.now.left(write.expiry).unwrap_or(0);
         cx.note(Interest::MUTATIONS, write.key, || EventKind::Store {
             status: match outcome {
                 Outcome::Stored { .. } => "stored",
@@ -244,7 +245,7 @@ impl Shard {
         let attributes = Attributes {
             flags: write.flags,
             expiry,
-            accessed: cx.now.second,
+            accessed: cx.step.now.second,
             cas,
             stamp,
             tags: write.tags.hashes(),
@@ -285,7 +286,7 @@ impl Shard {
         let attributes = Attributes {
             cas,
             stamp: self.kept_stamp(&item).or(stamp),
-            accessed: cx.now.second,
+            accessed: cx.step.now.second,
             marks: Marks::EDITED,
             ..old
         };
@@ -359,9 +360,9 @@ impl Shard {
     ) -> Sum {
         let Some(found) = self.find(hash, key, cx) else {
             if incr {
-                cx.counters.incr_misses.add(1);
+                cx.step.counters.incr_misses.add(1);
             } else {
-                cx.counters.decr_misses.add(1);
+                cx.step.counters.decr_misses.add(1);
             }
             return Sum::NotFound;
         };
@@ -377,9 +378,9 @@ impl Shard {
         let Some(number) = parse_number(text) else { return Sum::NotNumeric };
         let sum = if incr { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
         if incr {
-            cx.counters.incr_hits.add(1);
+            cx.step.counters.incr_hits.add(1);
         } else {
-            cx.counters.decr_hits.add(1);
+            cx.step.counters.decr_hits.add(1);
         }
         let mut digits = std::mem::take(&mut self.scratch);
         digits.clear();
@@ -393,13 +394,19 @@ impl Shard {
             digits.resize(len, b' ');
             Attributes { cas, stamp: kept.or(stamp), marks: old.marks.with(Marks::EDITED), ..old }
         } else {
-            Attributes { cas, stamp: kept.or(stamp), accessed: cx.now.second, marks: Marks::EDITED, ..old }
+            Attributes {
+                cas,
+                stamp: kept.or(stamp),
+                accessed: cx.step.now.second,
+                marks: Marks::EDITED,
+                ..old
+            }
         };
         let stored = self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]]));
         self.keep_scratch(digits);
         if stored.is_ok() {
             self.changed(key, hash, false, cx);
-            self.cascade(key, hash, Change::Incr, cx.now);
+            self.cascade(key, hash, Change::Incr, cx.step.now);
         }
         match (stored, self.store.lookup(hash, key)) {
             (Ok(()), Lookup::Found(found)) => Sum::Is(sum, found),

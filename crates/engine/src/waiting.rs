@@ -4,18 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseView, Step, Wait, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{Edge, Herd, HerdConfig, LEASE_BYTES, LeaseView, Wait, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
 use crate::ask::{Answer, Held, done_part};
 use crate::engine::{Engine, Got};
 use crate::meta_ruled::count_miss;
-use crate::park::{Form, Outcome, Parked, Part, Wake};
+use crate::park::{Form, Parked, Part};
 use crate::rules::Rules;
-use crate::shard::Context;
 use crate::shard_lock::ShardLock;
-use crate::time::Now;
+use crate::step::{Context, Step, Verdict, Wake};
 
 /// What rules may take of the memory limit, and how many requests may wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,7 +177,7 @@ impl Engine {
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             for leased in &pending.leased {
                 let shard = lock.shard(leased.hash);
-                shard.with_herd(cx.now.ms, cx.wakes, |herd, _| herd.not_waited_for(leased.hash));
+                shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
             }
             return Got::Done;
         }
@@ -209,7 +208,7 @@ impl Engine {
         for leased in &pending.leased {
             let shard = lock.shard(leased.hash);
             shard.do_not_wait(leased.key, leased.hash, get.touch.is_some(), cx);
-            shard.with_herd(cx.now.ms, cx.wakes, |herd, _| herd.not_waited_for(leased.hash));
+            shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
         }
     }
 
@@ -237,7 +236,7 @@ impl Engine {
             let shard = lock.shard(leased.hash);
             match shard.hold_key(leased.key, leased.hash, slot, hold_ms, get.cas, get.touch, cx) {
                 Held::Waits => {
-                    parts.push(Part::Key { slot, key: leased.key.into(), outcome: None });
+                    parts.push(Part::Key { slot, key: leased.key.into(), verdict: None });
                     waits += 1;
                 }
                 Held::Written => done_part(&mut parts, cx, pending.from),
@@ -250,10 +249,10 @@ impl Engine {
             if many {
                 self.withhold(get, pending, lock, cx);
             }
-            let mut deadline = cx.now.ms + u64::from(hold_ms);
+            let mut deadline = cx.step.now.ms + u64::from(hold_ms);
             let full_ms = pending.leased.iter().any(|key| key.trial).then_some(deadline);
             if full_ms.is_some() {
-                deadline = cx.now.ms + u64::from(hold_ms.min(TRIAL_MS));
+                deadline = cx.step.now.ms + u64::from(hold_ms.min(TRIAL_MS));
             }
             let form = Form::Get { parts, cas: get.cas };
             self.check_circle(lock, cx);
@@ -308,15 +307,15 @@ impl Engine {
         let hash = loop {
             match walk {
                 Walk::Clear => return,
-                Walk::Circle(steps) if untrue.len() < UNTRUE_MAX => {
+                Walk::Circle(edges) if untrue.len() < UNTRUE_MAX => {
                     // What was published may be out of date; a circle that is real stays.
-                    let is_untrue = |step: &&Step| {
-                        let herd = lock.shard(step.hash).herd.as_ref();
-                        herd.and_then(|herd| herd.holder(step.hash)) != Some(step.holder)
+                    let is_untrue = |edge: &&Edge| {
+                        let herd = lock.shard(edge.hash).herd.as_ref();
+                        herd.and_then(|herd| herd.holder(edge.hash)) != Some(edge.holder)
                     };
-                    match steps.iter().find(is_untrue) {
-                        Some(step) => untrue.push(*step),
-                        None => break steps[0].hash,
+                    match edges.iter().find(is_untrue) {
+                        Some(edge) => untrue.push(*edge),
+                        None => break edges[0].hash,
                     }
                     walk = graph.look_again(cx.session.caller().number(), &untrue);
                 }
@@ -331,6 +330,7 @@ impl Engine {
         };
         // Either way its wake is on the way; with it comes another look, if it waits for more.
         lock.shard(hash).give_up(&wait, Withdrawn::Circle, cx);
+        self.settle(lock, &mut cx.step);
     }
 
     /// The time of a parked request is up: answers what is still open. What was decided elsewhere in the same
@@ -354,14 +354,15 @@ impl Engine {
         let mut withheld = if released { cx.session.take_withheld(Some(request)) } else { Vec::new() };
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
-            if let Some(outcome) = lock.shard(wait.hash).expire(&wait, released, cx) {
-                if matches!(outcome, Outcome::Miss { record: Some(_), .. } | Outcome::Lost) {
+            if let Some(verdict) = lock.shard(wait.hash).expire(&wait, released, cx) {
+                if verdict.record().is_some() {
                     forget_one(&mut withheld, wait.hash);
                 }
-                parked.resolve(wait.slot, outcome, cx.session, cx.now.ms, cx.counters);
+                parked.resolve(wait.slot, verdict, cx.session, cx.step.now.ms, cx.step.counters);
             }
         }
         Self::record_withheld(withheld, &mut lock, cx);
+        self.settle(&mut lock, &mut cx.step);
         parked.never_again();
     }
 
@@ -377,8 +378,8 @@ impl Engine {
         let mut lock = self.shard_lock();
         let mut withheld = cx.session.take_withheld(None);
         for wait in waits {
-            let recorded = lock.shard(wait.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-                herd.forget_waiter(wait.hash, wait.waiter, connection, &records, herd_cx)
+            let recorded = lock.shard(wait.hash).with_herd(&mut cx.step, |herd, step| {
+                herd.forget_waiter(wait.hash, wait.waiter, connection, &records, step)
             });
             if recorded == Some(true) {
                 forget_one(&mut withheld, wait.hash);
@@ -388,11 +389,11 @@ impl Engine {
         Self::record_withheld(withheld, &mut lock, cx);
         // What it missed stays in the ledger: in a pool the fill comes on another connection.
         for record in records.iter().filter(|record| record.leased) {
-            lock.shard(record.hash).with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| {
-                herd.holder_closed(record.hash, connection, orderly, herd_cx);
+            lock.shard(record.hash).with_herd(&mut cx.step, |herd, step| {
+                herd.holder_closed(record.hash, connection, orderly, step);
             });
         }
-        self.admit_all(&mut lock, cx.now.ms, cx.wakes);
+        self.settle(&mut lock, &mut cx.step);
         debug_assert!(cx.session.waits().is_empty());
     }
 
@@ -400,7 +401,7 @@ impl Engine {
     fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for Withheld { hash, number, window_ms } in withheld {
             if let Some(herd) = &mut lock.shard(hash).herd {
-                herd.ledger.record(hash, number, cx.now.ms, window_ms);
+                herd.ledger.record(hash, number, cx.step.now.ms, window_ms);
             }
         }
     }
@@ -412,34 +413,48 @@ impl Engine {
     }
 
     /// Ends leases whose time is up, and those that a flush or a bump revokes. Whichever thread is awake calls it.
-    pub fn handle_timeouts(&self, now: Now, wakes: &mut Vec<Wake>) {
-        let shared = self.shared();
+    pub fn handle_timeouts(&self, step: &mut Step<'_>) {
+        let (shared, now) = (self.shared(), step.now);
         if shared.timeout_ms.load(Ordering::Acquire) > now.ms {
             return;
         }
         shared.timeout_ms.store(u64::MAX, Ordering::Release);
         let revoke = shared.revoke_due(now.ms, REVOKE_EVERY_MS);
         let reruled = shared.take_reruled();
+        if reruled {
+            step.effects.herd.admitted.extend(shared.admit_queued());
+        }
         let mut lock = self.shard_lock();
         for number in 0..self.shard_count() {
             let one = lock.numbered(number);
             if reruled {
-                one.end_unruled(now, wakes);
+                one.end_unruled(step);
             }
             if revoke {
-                one.revoke(now, wakes);
+                one.revoke(step);
             }
-            one.with_herd(now.ms, wakes, Herd::handle_timeouts);
+            one.with_herd(step, Herd::handle_timeouts);
         }
-        self.admit_all(&mut lock, now.ms, wakes);
+        self.settle(&mut lock, step);
     }
 
-    /// Gives free slots of rules to the leases that wait for them.
+    /// Does what a step has left to be done in other shards, and notes when leases are to be looked at. Every method that takes
+    /// a step or a context ends with it; the rest of the effects is the server's.
     #[inline]
-    pub(crate) fn admit_all(&self, lock: &mut ShardLock<'_>, now_ms: u64, wakes: &mut Vec<Wake>) {
-        while let Some(admitted) = self.shared().next_admitted() {
-            lock.shard(admitted.hash).with_herd(now_ms, wakes, |herd, cx| herd.admit(&admitted, cx));
+    pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+        if !step.effects.is_settled() {
+            self.settle_some(lock, step);
         }
+    }
+
+    fn settle_some(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+        while !step.effects.herd.admitted.is_empty() {
+            for admitted in std::mem::take(&mut step.effects.herd.admitted) {
+                lock.shard(admitted.hash).with_herd(step, |herd, step| herd.admit(&admitted, step));
+            }
+        }
+        let deadline_ms = std::mem::replace(&mut step.effects.deadline_ms, u64::MAX);
+        self.shared().timeout_ms.fetch_min(deadline_ms, Ordering::AcqRel);
     }
 
     /// Calls `each` for every lease.
@@ -492,8 +507,8 @@ impl crate::shard::Shard {
             return;
         }
         let caller = Arc::clone(cx.session.caller());
-        let outcome = Outcome::Miss { record: None, hint: None };
-        cx.wakes.push(Wake { caller, request: wait.request, slot: wait.slot, outcome });
+        let verdict = Verdict::Miss { record: None, hint: None };
+        cx.step.effects.wake(Wake { caller, request: wait.request, slot: wait.slot, verdict });
     }
 
     /// The value of a key under a rule is withheld while its request waits.
@@ -508,30 +523,27 @@ impl crate::shard::Shard {
     /// this connection's, and otherwise it has a miss.
     fn note_decided(&mut self, wait: &Wait, cx: &mut Context<'_>) {
         let connection = cx.session.caller().number();
-        let record = self
-            .with_herd(cx.now.ms, cx.wakes, |herd, herd_cx| herd.promoted(wait.hash, connection, herd_cx));
+        let record = self.with_herd(&mut cx.step, |herd, step| herd.promoted(wait.hash, connection, step));
         if let Some(record) = record {
-            cx.session.record(record, cx.now.ms);
+            cx.session.record(record, cx.step.now.ms);
         }
     }
 
     /// Ends the leases of keys that no rule leases any more: a `set` of such a key wakes nobody.
-    fn end_unruled(&mut self, now: Now, wakes: &mut Vec<Wake>) {
+    fn end_unruled(&mut self, step: &mut Step<'_>) {
         // Loaded under the shard's lock: what is asked for later is asked for under these rules or newer ones.
         let active = Option::clone(&self.shared.rules());
         let leases = |key: &[u8]| {
             let found = active.as_ref().and_then(|active| active.find(key));
             found.is_some_and(|(_, state, _)| state.policy().leases)
         };
-        self.with_herd(now.ms, wakes, |herd, cx| herd.end_unruled(leases, cx));
+        self.with_herd(step, |herd, step| herd.end_unruled(leases, step));
     }
 
-    fn revoke(&mut self, now: Now, wakes: &mut Vec<Wake>) {
+    fn revoke(&mut self, step: &mut Step<'_>) {
+        let now = step.now;
         let shared = Arc::clone(&self.shared);
-        let below = |hash, tags: &[u64]| {
-            let (hard, soft) = shared.outside(hash, tags, now);
-            hard.max(soft)
-        };
-        self.with_herd(now.ms, wakes, |herd, cx| herd.revoke(below, cx));
+        let below = |hash, tags: &[u64]| shared.last_event(hash, tags, now);
+        self.with_herd(step, |herd, step| herd.revoke(below, step));
     }
 }

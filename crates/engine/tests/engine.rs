@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Event, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Ticket,
-    Wake,
+    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Step,
+    Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -16,14 +16,13 @@ struct Client {
     engine: Arc<Engine>,
     counters: Counters,
     now: Now,
-    events: Vec<(Ticket, Event)>,
     interest: Interest,
     /// Most bytes of replies before a `get` pauses.
     most: usize,
     most_keys: usize,
     pauses: usize,
     session: Session,
-    wakes: Vec<Wake>,
+    effects: Effects,
 }
 
 impl Client {
@@ -52,10 +51,9 @@ impl Client {
         Self {
             engine,
             session: Session::new(Arc::new(Caller::new(u64::from(number), 0, 0, peer))),
-            wakes: Vec::new(),
+            effects: Effects::default(),
             counters: Counters::default(),
             now: Now { second: 2, ms: 2_000, unix_of_zero: 1_700_000_000 },
-            events: Vec::new(),
             interest: Interest::none(),
             most: usize::MAX,
             most_keys: usize::MAX,
@@ -89,14 +87,15 @@ impl Client {
                     more = false;
                     let mut out = Output::default();
                     let mut cx = Context {
-                        now: self.now,
+                        step: Step {
+                            now: self.now,
+                            counters: &self.counters,
+                            interest: self.interest,
+                            effects: &mut self.effects,
+                        },
                         ticket: Ticket { connection: 1, request: 1 },
-                        out: &mut out,
-                        counters: &self.counters,
-                        interest: self.interest,
-                        events: &mut self.events,
                         session: &mut self.session,
-                        wakes: &mut self.wakes,
+                        out: &mut out,
                     };
                     if let Some(get) = &mut rest {
                         let piece = Piece { begun, bytes: self.most, keys: self.most_keys };
@@ -467,19 +466,19 @@ fn a_multi_get_that_finds_nothing_pauses_too() {
 fn events_are_noted_only_when_wanted() {
     let mut c = Client::new(8 * MIB, true);
     c.expect("set a 0 0 1|x|get a b|delete a|", "STORED|VALUE a 0 1|x|END|DELETED|");
-    assert!(c.events.is_empty());
+    assert!(c.effects.events.is_empty());
     c.interest = Interest::FETCHERS.with(Interest::MUTATIONS).with(Interest::DELETIONS);
     c.expect("set a 0 0 1|x|get a b|delete a|", "STORED|VALUE a 0 1|x|END|DELETED|");
     // The set and the delete begin with a look-up each.
-    assert_eq!(c.events.len(), 6);
-    c.events.clear();
+    assert_eq!(c.effects.events.len(), 6);
+    c.effects.events.clear();
     c.interest = Interest::EVICTIONS;
     for n in 0..100_000 {
         c.set(&format!("k{n}"), &[b'x'; 100]);
     }
     let evictions = c.engine.usage().1.evictions;
     assert!(evictions > 1_000);
-    assert_eq!(c.events.len() as u64, evictions);
+    assert_eq!(c.effects.events.len() as u64, evictions);
 }
 
 #[test]

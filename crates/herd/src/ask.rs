@@ -1,62 +1,11 @@
-//! What the herd is asked, and what it answers.
+//! What the herd is asked, and what it answers at once. What it has to say to others is in its effects.
 
 use std::sync::Arc;
 
 use crate::lease::Kind;
 use crate::rule::RuleState;
 use crate::session::Record;
-use crate::waiters::{Waiter, WaiterId};
-
-/// Gives out the numbers that order everything.
-pub trait Clock {
-    /// The next number; never given out before.
-    fn tick(&self) -> u64;
-    /// The last number given out.
-    fn last(&self) -> u64;
-}
-
-/// When, and what comes of it.
-pub struct Cx<'a> {
-    /// Milliseconds since the start.
-    pub now_ms: u64,
-    /// The numbers.
-    pub clock: &'a dyn Clock,
-    /// Takes those who need not wait any more.
-    pub woken: &'a mut Vec<Woken>,
-    /// Takes leases of other keys that may compute now, for [`crate::Herd::admit`] of their shard.
-    pub admitted: &'a mut Vec<Admitted>,
-}
-
-/// A lease that waited for a slot of its rule, and has one.
-#[derive(Debug)]
-pub struct Admitted {
-    /// The rule.
-    pub rule: Arc<RuleState>,
-    /// The key's hash.
-    pub hash: u64,
-    /// The lease's token.
-    pub token: u64,
-}
-
-/// A waiter that need not wait any more.
-#[derive(Debug)]
-pub struct Woken {
-    /// Who.
-    pub waiter: Waiter,
-    /// Why.
-    pub verdict: Verdict,
-}
-
-/// What it is told.
-#[derive(Debug)]
-pub enum Verdict {
-    /// Compute: the lease is yours.
-    Holder(Grant),
-    /// A miss, without lease.
-    Miss(Record),
-    /// The computation failed, with this text: a miss all the same.
-    Failed(Arc<[u8]>, Record),
-}
+use crate::waiters::WaiterId;
 
 /// A lease as its new holder is told of it.
 #[derive(Debug, Clone)]
@@ -94,10 +43,8 @@ pub struct Ask<'a> {
     pub found: Kind,
     /// How it is asked for.
     pub how: How,
-    /// The last hard event that concerns it from outside the shard: a flush, a bump of its tags. A lease below is revoked.
-    pub floor: u64,
-    /// The same for soft ones.
-    pub soft_floor: u64,
+    /// The last event that concerns it from outside the shard, hard or soft: a flush, a bump of its tags. A lease below is revoked.
+    pub last_event: u64,
     /// Hashes of the key's tags.
     pub tags: &'a [u64],
     /// What whoever computes is to be told.
@@ -141,8 +88,6 @@ pub struct Hold {
     pub request: u64,
     /// Which of its keys.
     pub slot: u16,
-    /// It asked for the lease: a full rule is no reason to send it away.
-    pub how: How,
     /// The exptime of a `gat`.
     pub touch: Option<i64>,
     /// There is room for another waiter in the server.
@@ -158,19 +103,6 @@ pub enum Withdrawn {
     OwnWrite,
     /// Its get is answered at once, because of another of its keys.
     Answered,
-}
-
-/// How a wait ended whose time is up.
-#[derive(Debug)]
-pub enum Expired {
-    /// It was decided already: its wake is on the way.
-    Gone,
-    /// Compute, beside others.
-    Miss(Record),
-    /// `on_busy = "error"`.
-    Busy,
-    /// It asked for the lease and does not get it.
-    Lost(Record),
 }
 
 /// Who fills.

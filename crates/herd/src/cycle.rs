@@ -30,9 +30,9 @@ struct Node {
     holds: Vec<u64>,
 }
 
-/// A step of a circle: this connection holds the key (by hash) that the one before waits for.
+/// An edge of a circle: this connection holds the key (by hash) that the one before waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct Edge {
     /// The key's hash.
     pub hash: u64,
     /// The connection that was said to hold it.
@@ -45,13 +45,13 @@ pub enum Walk {
     /// No circle.
     Clear,
     /// This one, as far as was published.
-    Circle(Vec<Step>),
+    Circle(Vec<Edge>),
     /// Too long a way to tell.
     TooLong,
 }
 
-/// Steps that are walked before giving up.
-pub const STEPS_MAX: usize = 8;
+/// Edges that are walked before giving up.
+pub const EDGES_MAX: usize = 8;
 
 impl WaitGraph {
     /// Publishes what a connection waits for and holds, then looks for a circle through it.
@@ -65,8 +65,8 @@ impl WaitGraph {
         graph.walk(connection, connection, &[], &mut Vec::new(), &mut 0)
     }
 
-    /// Looks for a circle through a connection again, without the steps that have been found untrue.
-    pub fn look_again(&self, connection: u64, untrue: &[Step]) -> Walk {
+    /// Looks for a circle through a connection again, without the edges that have been found untrue.
+    pub fn look_again(&self, connection: u64, untrue: &[Edge]) -> Walk {
         let graph = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         graph.walk(connection, connection, untrue, &mut Vec::new(), &mut 0)
     }
@@ -100,28 +100,28 @@ impl Graph {
         }
     }
 
-    fn walk(&self, start: u64, at: u64, untrue: &[Step], path: &mut Vec<Step>, steps: &mut usize) -> Walk {
+    fn walk(&self, start: u64, at: u64, untrue: &[Edge], path: &mut Vec<Edge>, edges: &mut usize) -> Walk {
         let Some(node) = self.nodes.get(&at) else { return Walk::Clear };
         let mut result = Walk::Clear;
         for hash in &node.waits {
             for holder in self.holders.get(hash).into_iter().flatten() {
                 // Its own lease: its `set` is read while its get waits. Others may say that they have it now.
-                let step = Step { hash: *hash, holder: *holder };
-                if *holder == at || untrue.contains(&step) {
+                let edge = Edge { hash: *hash, holder: *holder };
+                if *holder == at || untrue.contains(&edge) {
                     continue;
                 }
-                *steps += 1;
-                if *steps > STEPS_MAX {
+                *edges += 1;
+                if *edges > EDGES_MAX {
                     return Walk::TooLong;
                 }
-                if path.iter().any(|step| step.holder == *holder) {
+                if path.iter().any(|edge| edge.holder == *holder) {
                     continue;
                 }
-                path.push(step);
+                path.push(edge);
                 if *holder == start {
                     return Walk::Circle(path.clone());
                 }
-                match self.walk(start, *holder, untrue, path, steps) {
+                match self.walk(start, *holder, untrue, path, edges) {
                     Walk::Clear => {}
                     found @ Walk::Circle(_) => return found,
                     Walk::TooLong => result = Walk::TooLong,
@@ -141,7 +141,7 @@ mod tests {
     fn two_that_wait_for_each_other() {
         let graph = WaitGraph::default();
         assert_eq!(graph.publish(1, vec![20], vec![10]), Walk::Clear);
-        let circle = vec![Step { hash: 10, holder: 1 }, Step { hash: 20, holder: 2 }];
+        let circle = vec![Edge { hash: 10, holder: 1 }, Edge { hash: 20, holder: 2 }];
         assert_eq!(graph.publish(2, vec![10], vec![20]), Walk::Circle(circle));
         graph.withdraw(1);
         assert_eq!(graph.publish(2, vec![10], vec![20]), Walk::Clear);
@@ -162,8 +162,8 @@ mod tests {
         assert_eq!(circle.len(), 2);
         // 3 says so too: there are two circles, one of them real.
         graph.publish(3, vec![20], vec![10]);
-        let Walk::Circle(circle) = graph.look_again(1, &[Step { hash: 10, holder: 2 }]) else { panic!() };
-        assert_eq!(circle[0], Step { hash: 10, holder: 3 });
+        let Walk::Circle(circle) = graph.look_again(1, &[Edge { hash: 10, holder: 2 }]) else { panic!() };
+        assert_eq!(circle[0], Edge { hash: 10, holder: 3 });
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
             graph.publish(n, vec![n + 1], vec![n]);
         }
         assert_eq!(graph.publish(30, vec![1], vec![30]), Walk::TooLong);
-        assert_eq!(graph.publish(31, vec![15], vec![31]), Walk::Clear, "ends after six steps");
+        assert_eq!(graph.publish(31, vec![15], vec![31]), Walk::Clear, "ends after six edges");
     }
 
     #[test]
@@ -184,6 +184,6 @@ mod tests {
         graph.publish(2, vec![30], vec![20]);
         graph.publish(3, vec![40], vec![30]);
         let Walk::Circle(circle) = graph.publish(4, vec![10], vec![40]) else { panic!() };
-        assert_eq!(circle.iter().map(|step| step.holder).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(circle.iter().map(|edge| edge.holder).collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 }

@@ -10,8 +10,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, Cx, Expired, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
+use crate::ask::{Ask, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
 use crate::caller::{Caller, Holding};
+use crate::effects::{Step, Verdict};
 use crate::fence::Fence;
 use crate::hash::BuildIdentity;
 use crate::lease::{Holder, Kind, Lease, LeaseView};
@@ -95,17 +96,24 @@ impl Herd {
     }
 
     /// Records a miss that comes without a lease.
-    pub fn miss(&mut self, hash: u64, rule: &RuleState, cx: &Cx<'_>) -> Record {
+    pub fn miss<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
         if rule.policy().leases {
             rule.begin_unleased();
         }
-        self.record(hash, cx.clock.last(), false, rule, cx)
+        self.record(hash, step.clock.last(), false, rule, step)
     }
 
-    fn record(&mut self, hash: u64, number: u64, leased: bool, rule: &RuleState, cx: &Cx<'_>) -> Record {
-        let window = self.window_ms(hash, leased, rule, cx.now_ms);
-        self.ledger.record(hash, number, cx.now_ms, window);
-        let until_ms = cx.now_ms + u64::from(window);
+    fn record<V>(
+        &mut self,
+        hash: u64,
+        number: u64,
+        leased: bool,
+        rule: &RuleState,
+        step: &Step<'_, V>,
+    ) -> Record {
+        let window = self.window_ms(hash, leased, rule, step.now_ms);
+        self.ledger.record(hash, number, step.now_ms, window);
+        let until_ms = step.now_ms + u64::from(window);
         if leased && let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == number) {
             lease.missed_until_ms = until_ms;
         }
@@ -125,14 +133,14 @@ impl Herd {
     }
 
     /// A key without a fresh value, or with one to be refreshed, is asked for.
-    pub fn ask(&mut self, ask: &Ask<'_>, session: &Session, cx: &mut Cx<'_>) -> Role {
-        self.revoke_if_below(ask, cx);
+    pub fn ask<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
+        self.revoke_if_below(ask, step);
         let connection = session.caller().number();
         let counters = ask.rule.counters();
         match self.leases.get_mut(&ask.hash) {
             // Another key of the same hash.
             Some(lease) if *lease.key != *ask.key => match ask.found {
-                Kind::Absent => Role::Miss(self.miss(ask.hash, ask.rule, cx)),
+                Kind::Absent => Role::Miss(self.miss(ask.hash, ask.rule, step)),
                 Kind::Stale | Kind::Early => Role::Old,
             },
             Some(lease) => {
@@ -146,7 +154,7 @@ impl Herd {
                     if lease.reentries < lease.rule.policy().reentry {
                         lease.reentries += 1;
                         count(&counters.reentries);
-                        return Role::Miss(self.miss(ask.hash, ask.rule, cx));
+                        return Role::Miss(self.miss(ask.hash, ask.rule, step));
                     }
                     return match ask.found {
                         Kind::Stale | Kind::Early => Role::Old,
@@ -158,7 +166,7 @@ impl Herd {
                         }
                         Kind::Absent => {
                             count(&counters.reentries);
-                            Role::Miss(self.miss(ask.hash, ask.rule, cx))
+                            Role::Miss(self.miss(ask.hash, ask.rule, step))
                         }
                     };
                 }
@@ -167,69 +175,69 @@ impl Herd {
                 }
                 if ask.found == Kind::Absent { Role::Leased } else { Role::Old }
             }
-            None => self.ask_unleased(ask, session, cx),
+            None => self.ask_unleased(ask, session, step),
         }
     }
 
-    fn ask_unleased(&mut self, ask: &Ask<'_>, session: &Session, cx: &mut Cx<'_>) -> Role {
+    fn ask_unleased<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
         let (rule, counters) = (ask.rule, ask.rule.counters());
         let absent = ask.found == Kind::Absent;
-        if self.passes.passes(ask.hash, cx.now_ms) {
+        if self.passes.passes(ask.hash, step.now_ms) {
             count(&counters.pass_misses);
             return match ask.how {
                 How::Plain if !absent => Role::Old,
-                How::Plain => Role::Miss(self.miss(ask.hash, rule, cx)),
+                How::Plain => Role::Miss(self.miss(ask.hash, rule, step)),
                 How::Explicit { .. } => {
                     // Not worth a lease, but its fill is to be known by its token.
                     rule.begin_unleased();
-                    let record = self.record(ask.hash, cx.clock.tick(), true, rule, cx);
-                    self.end_token(ask.hash, record.number, record.until_ms, rule, cx.now_ms);
+                    let record = self.record(ask.hash, step.clock.tick(), true, rule, step);
+                    self.end_token(ask.hash, record.number, record.until_ms, rule, step.now_ms);
                     Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
                 }
             };
         }
-        if self.passes.backs_off(ask.hash, cx.now_ms) {
+        if self.passes.backs_off(ask.hash, step.now_ms) {
             count(&counters.busy_failed);
-            return self.busy(ask, cx);
+            return self.busy(ask, step);
         }
         // Its client would not know that it is to compute before the replies ahead of it are there.
         if session.is_behind() {
             count(&counters.misses_behind);
-            return if absent { Role::Miss(self.miss(ask.hash, rule, cx)) } else { Role::Old };
+            return if absent { Role::Miss(self.miss(ask.hash, rule, step)) } else { Role::Old };
         }
-        if self.leases.len() >= self.leases_max && !self.displace(cx) {
+        if self.leases.len() >= self.leases_max && !self.displace(step) {
             count(&counters.busy_leases);
-            return self.busy(ask, cx);
+            return self.busy(ask, step);
         }
-        let token = cx.clock.tick();
+        let token = step.clock.tick();
         let may_queue = absent && ask.hold_ms > 0;
         match rule.try_start(session.caller().number(), may_queue.then_some((ask.hash, token))) {
             Start::Granted | Start::Nested => {}
             _ if !absent => return Role::Old,
             Start::Queued => {
-                self.insert(ask, Holder::Queued, token, cx);
+                self.insert(ask, Holder::Queued, token, step);
                 return Role::Leased;
             }
             Start::Refused => return Role::Leased,
-            Start::QueueFull => return self.busy(ask, cx),
+            Start::QueueFull => return self.busy(ask, step),
         }
         let holder = holder(session.caller(), ask.how);
-        self.insert(ask, holder, token, cx);
-        self.passes.begun(ask.hash, cx.now_ms);
+        self.insert(ask, holder, token, step);
+        self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
             Kind::Absent => &counters.leases,
             Kind::Stale => &counters.leases_stale,
             Kind::Early => &counters.leases_early,
         });
-        let record = self.record(ask.hash, token, true, rule, cx);
+        let record = self.record(ask.hash, token, true, rule, step);
         Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
     }
 
-    fn insert(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, cx: &Cx<'_>) {
+    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
         let rule = ask.rule;
         let queued = matches!(holder, Holder::Queued);
         // One that waits for its slot has no time of its own: its waiters have.
-        let deadline_ms = if queued { u64::MAX } else { cx.now_ms + u64::from(lease_ms(ask.how, rule)) };
+        let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms(ask.how, rule)) };
         let lease = Lease {
             key: ask.key.into(),
             token,
@@ -237,7 +245,7 @@ impl Herd {
             holder,
             rule: Arc::clone(rule),
             deadline_ms,
-            begun: (!queued).then(|| rule.begin(cx.now_ms)),
+            begun: (!queued).then(|| rule.begin(step.now_ms)),
             missed_until_ms: 0,
             closing: false,
             computers: u32::from(!queued),
@@ -255,51 +263,56 @@ impl Herd {
     }
 
     /// The answer to one that cannot be helped by waiting.
-    fn busy(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) -> Role {
+    fn busy<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
         if ask.found != Kind::Absent {
             return Role::Old;
         }
         match ask.rule.policy().on_busy {
-            OnBusy::Miss => Role::Miss(self.miss(ask.hash, ask.rule, cx)),
+            OnBusy::Miss => Role::Miss(self.miss(ask.hash, ask.rule, step)),
             OnBusy::Error => Role::Busy,
         }
     }
 
     /// After [`Role::Leased`]: takes a place in the key's queue if waiting can help.
-    pub fn wait(&mut self, ask: &Ask<'_>, hold: &Hold, session: &mut Session, cx: &mut Cx<'_>) -> Waited {
+    pub fn wait<V>(
+        &mut self,
+        ask: &Ask<'_>,
+        hold: &Hold,
+        session: &mut Session,
+        step: &mut Step<'_, V>,
+    ) -> Waited {
         let counters = ask.rule.counters();
         let Some(lease) = self.leases.get_mut(&ask.hash).filter(|lease| *lease.key == *ask.key) else {
             // A rule whose slots are taken, and one that would not wait for them.
             count(&counters.busy_no_hold);
-            return self.send_away(ask, cx);
+            return self.send_away(ask, step);
         };
         let last = session.caller().peer().needs_free();
         let trial = lease.holder.is(session.caller().number()) && !session.caller().sends_while_held();
-        let refused: Option<&AtomicU64> = if ask.hold_ms == 0 {
-            Some(&counters.busy_no_hold)
-        } else if !hold.room {
-            Some(&counters.busy_waiters_total)
-        } else if lease.queue.len() >= lease.rule.policy().max_waiters {
-            Some(&counters.busy_waiters)
-        } else if lease
-            .begun
-            .as_ref()
-            .is_some_and(|begun| lease.rule.predict(begun, cx.now_ms, ask.hold_ms) == Prediction::TooLong)
-        {
-            Some(&counters.busy_prediction)
-        } else if !trial && !session.take_free(last) {
-            Some(&counters.last_free_kept)
-        } else {
-            None
-        };
+        let refused: Option<&AtomicU64> =
+            if ask.hold_ms == 0 {
+                Some(&counters.busy_no_hold)
+            } else if !hold.room {
+                Some(&counters.busy_waiters_total)
+            } else if lease.queue.len() >= lease.rule.policy().max_waiters {
+                Some(&counters.busy_waiters)
+            } else if lease.begun.as_ref().is_some_and(|begun| {
+                lease.rule.predict(begun, step.now_ms, ask.hold_ms) == Prediction::TooLong
+            }) {
+                Some(&counters.busy_prediction)
+            } else if !trial && !session.take_free(last) {
+                Some(&counters.last_free_kept)
+            } else {
+                None
+            };
         if let Some(counter) = refused {
             count(counter);
             self.drop_if_deserted(ask.hash);
-            return self.send_away(ask, cx);
+            return self.send_away(ask, step);
         }
         // Where its end is counted, too: the lease may have begun under another rule.
         count(&lease.rule.counters().held);
-        let (explicit, detached, asked_ms) = match hold.how {
+        let (explicit, detached, asked_ms) = match ask.how {
             How::Plain => (false, false, None),
             How::Explicit { detached, lease_ms } => (true, detached, lease_ms),
         };
@@ -309,24 +322,24 @@ impl Herd {
             slot: hold.slot,
             explicit,
             detached,
-            since: cx.clock.last(),
-            since_ms: cx.now_ms,
+            since: step.clock.last(),
+            since_ms: step.now_ms,
             lease_ms: asked_ms,
             touch: hold.touch,
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
         session.begin_wait(Wait { hash: ask.hash, request: hold.request, slot: hold.slot, waiter: id });
-        let (number, window_ms) = (cx.clock.last(), ask.rule.fill_window_ms());
+        let (number, window_ms) = (step.clock.last(), ask.rule.fill_window_ms());
         session.withhold(hold.request, Withheld { hash: ask.hash, number, window_ms });
         Waited::Waits(id)
     }
 
-    fn send_away(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) -> Waited {
+    fn send_away<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Waited {
         match ask.rule.policy().on_busy {
             OnBusy::Miss => {
-                let record = self.miss(ask.hash, ask.rule, cx);
+                let record = self.miss(ask.hash, ask.rule, step);
                 if let Some(lease) = self.leases.get_mut(&ask.hash).filter(|lease| *lease.key == *ask.key) {
-                    lease.join(cx.now_ms);
+                    lease.join(step.now_ms);
                 }
                 Waited::Miss(record)
             }
@@ -335,29 +348,42 @@ impl Herd {
     }
 
     /// Ends a wait before its time.
-    pub fn withdraw(&mut self, hash: u64, id: WaiterId, why: Withdrawn, cx: &mut Cx<'_>) -> Option<Record> {
+    pub fn withdraw<V>(
+        &mut self,
+        hash: u64,
+        id: WaiterId,
+        why: Withdrawn,
+        step: &mut Step<'_, V>,
+    ) -> Option<Record> {
         let lease = self.leases.get_mut(&hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
-        lease.join(cx.now_ms);
+        lease.join(step.now_ms);
         let rule = Arc::clone(&lease.rule);
         let counters = rule.counters();
-        counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
         count(match why {
             Withdrawn::Circle => &counters.cycles_avoided,
             Withdrawn::OwnWrite => &counters.held_own_write,
             Withdrawn::Answered => &counters.held_withdrawn,
         });
         self.drop_if_deserted(hash);
-        Some(self.miss(hash, &rule, cx))
+        Some(self.miss(hash, &rule, step))
     }
 
-    /// The time of a waiter is up. `released`: not its time, but its connection sends no more.
-    pub fn expire(&mut self, hash: u64, id: WaiterId, released: bool, cx: &mut Cx<'_>) -> Expired {
-        let Some(lease) = self.leases.get_mut(&hash) else { return Expired::Gone };
-        let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) else { return Expired::Gone };
+    /// The time of a waiter is up. `released`: not its time, but its connection sends no more. None: it was decided already, and
+    /// its wake is on the way.
+    pub fn expire<V>(
+        &mut self,
+        hash: u64,
+        id: WaiterId,
+        released: bool,
+        step: &mut Step<'_, V>,
+    ) -> Option<Verdict<V>> {
+        let lease = self.leases.get_mut(&hash)?;
+        let waiter = self.waiters.unlink(&mut lease.queue, id)?;
         let rule = Arc::clone(&lease.rule);
         let counters = rule.counters();
-        counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+        counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
         // It waited to see whether its connection is shared.
         let on_trial = lease.holder.is(waiter.caller.number()) && !waiter.caller.sends_while_held();
         count(match (released, on_trial) {
@@ -369,33 +395,33 @@ impl Herd {
         let full = queued || lease.computers >= rule.policy().max_computers;
         let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;
         if !busy && !waiter.explicit {
-            lease.join(cx.now_ms);
+            lease.join(step.now_ms);
         }
         self.drop_if_deserted(hash);
         if waiter.explicit {
-            return Expired::Lost(self.miss(hash, &rule, cx));
+            return Some(Verdict::Lost(self.miss(hash, &rule, step)));
         }
         if full && !released {
             count(if queued { &counters.busy_slots } else { &counters.busy_computers });
         }
-        if busy { Expired::Busy } else { Expired::Miss(self.miss(hash, &rule, cx)) }
+        Some(if busy { Verdict::Busy } else { Verdict::miss(self.miss(hash, &rule, step)) })
     }
 
     /// The miss of a waiter of this connection whose wait was decided while it gave it up: that of the lease, if it has
     /// it now.
-    pub fn promoted(&mut self, hash: u64, connection: u64, cx: &mut Cx<'_>) -> Record {
+    pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Record {
         let Some(lease) = self.leases.get(&hash) else {
-            let (number, window) = (cx.clock.last(), FILL_WINDOW_MAX_MS);
-            self.ledger.record(hash, number, cx.now_ms, window);
-            return Record { hash, number, until_ms: cx.now_ms + u64::from(window), leased: false };
+            let (number, window) = (step.clock.last(), FILL_WINDOW_MAX_MS);
+            self.ledger.record(hash, number, step.now_ms, window);
+            return Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: false };
         };
         let rule = Arc::clone(&lease.rule);
         if !lease.holder.is(connection) {
-            return self.miss(hash, &rule, cx);
+            return self.miss(hash, &rule, step);
         }
         let number = lease.token;
-        let window = self.window_ms(hash, true, &rule, cx.now_ms);
-        Record { hash, number, until_ms: cx.now_ms + u64::from(window), leased: true }
+        let window = self.window_ms(hash, true, &rule, step.now_ms);
+        Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: true }
     }
 
     /// A lease that waits for its slot goes when nobody waits with it.
@@ -411,28 +437,28 @@ impl Herd {
 
     /// A waiter's connection is gone; `heard`: the records of the leases that it was told of. False: its wait was decided
     /// already, and its miss is not recorded by this.
-    pub fn forget_waiter(
+    pub fn forget_waiter<V>(
         &mut self,
         hash: u64,
         id: WaiterId,
         connection: u64,
         heard: &[Record],
-        cx: &mut Cx<'_>,
+        step: &mut Step<'_, V>,
     ) -> bool {
         let Some(lease) = self.leases.get_mut(&hash) else { return false };
         if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
             // A client that gives up waiting computes, and its fill comes on another connection.
             let rule = Arc::clone(&lease.rule);
-            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
             count(&rule.counters().held_gone);
-            self.record(hash, waiter.since, false, &rule, cx);
+            self.record(hash, waiter.since, false, &rule, step);
             self.drop_if_deserted(hash);
             return true;
         }
         // Promoted in the same moment: it has not heard of it and never will. Its miss stays recorded.
         let token = lease.token;
         if lease.holder.is(connection) && !heard.iter().any(|record| record.number == token) {
-            self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+            self.pass_on(hash, &|counters| &counters.promoted_close, step);
         }
         false
     }

@@ -12,6 +12,7 @@
 mod ask;
 mod caller;
 mod cycle;
+mod effects;
 mod fence;
 mod freshness;
 mod hash;
@@ -27,11 +28,10 @@ mod sync;
 mod times;
 mod waiters;
 
-pub use ask::{
-    Admitted, Ask, Clock, Cx, Expired, Filler, Grant, Hold, How, Role, Verdict, Waited, Withdrawn, Woken,
-};
+pub use ask::{Ask, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
 pub use caller::{Caller, Peer, PeerKey, Peers};
-pub use cycle::{STEPS_MAX, Step, WaitGraph, Walk};
+pub use cycle::{EDGES_MAX, Edge, WaitGraph, Walk};
+pub use effects::{Admitted, Clock, Effects, Step, Verdict, Wake};
 pub use fence::{Events, Fence};
 pub use freshness::refresh_lead_s;
 pub use herd::{Herd, HerdConfig, LEASE_BYTES};

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use cattlegrid_herd::{
-    Ask, Caller, Clock, Cx, Filler, Herd, HerdConfig, How, Kind, LEASE_BYTES, PeerKey, Peers, Policy, Role,
-    RuleState, Session,
+    Ask, Caller, Clock, Effects, Filler, Herd, HerdConfig, How, Kind, LEASE_BYTES, PeerKey, Peers, Policy,
+    Role, RuleState, Session, Step,
 };
 
 struct Numbers(Cell<u64>);
@@ -32,26 +32,25 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
     let session = Session::new(Arc::new(Caller::new(1, 0, 1, peers.join(PeerKey::Process(1)))));
     let mut most_bytes = 0;
     for n in 0..3_000_000_u64 {
-        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
-        let mut cx = Cx { now_ms: n / 100, clock: &clock, woken: &mut woken, admitted: &mut admitted };
+        let mut effects = Effects::<()>::default();
+        let mut step = Step { now_ms: n / 100, clock: &clock, effects: &mut effects };
         let ask = Ask {
             key: b"k",
             hash: n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             rule: &rule,
             found: Kind::Absent,
             how: How::Explicit { detached: false, lease_ms: Some(60_000) },
-            floor: 0,
-            soft_floor: 0,
+            last_event: 0,
             tags: &[],
             hint: None,
             hold_ms: 0,
         };
-        let Role::Compute(grant) = herd.ask(&ask, &session, &mut cx) else { panic!("no lease") };
+        let Role::Compute(grant) = herd.ask(&ask, &session, &mut step) else { panic!("no lease") };
         // The first goes on.
         if n > 0 {
             let by = Filler { connection: 1, token: Some(grant.record.number), pooled: false };
-            assert!(herd.stored(ask.hash, ask.key, by, None, &mut cx).is_empty());
-            herd.use_token(ask.hash, grant.record.number, cx.now_ms);
+            assert!(herd.stored(ask.hash, ask.key, by, None, &mut step).is_empty());
+            herd.use_token(ask.hash, grant.record.number, step.now_ms);
         }
         assert_eq!((herd.len(), herd.deadlines()), (1, 1));
         most_bytes = most_bytes.max(herd.leases_bytes());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::{
-    Ask, Caller, Clock, Cx, FillWindow, Herd, HerdConfig, Hold, How, Kind, LeaseTime, PeerKey, Peers, Policy,
-    Role, RuleState, Session, Waited,
+    Ask, Caller, Clock, Effects, FillWindow, Herd, HerdConfig, Hold, How, Kind, LeaseTime, PeerKey, Peers,
+    Policy, Role, RuleState, Session, Step, Waited,
 };
 
 struct Seven;
@@ -43,25 +43,24 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         rule: &rule,
         found: Kind::Absent,
         how: How::Plain,
-        floor: 0,
-        soft_floor: 0,
+        last_event: 0,
         tags: &[],
         hint: None,
         hold_ms: 400,
     };
-    let hold = Hold { request: 1, slot: 0, how: How::Plain, touch: None, room: true };
-    let (mut woken, mut admitted) = (Vec::new(), Vec::new());
-    let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut Cx<'_>)| {
-        act(&mut herd, &mut Cx { now_ms, clock: &Seven, woken: &mut woken, admitted: &mut admitted });
+    let hold = Hold { request: 1, slot: 0, touch: None, room: true };
+    let mut effects = Effects::default();
+    let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut Step<'_, ()>)| {
+        act(&mut herd, &mut Step { now_ms, clock: &Seven, effects: &mut effects });
     };
-    at(0, &mut |herd, cx| assert!(matches!(herd.ask(&ask, &holder, cx), Role::Compute(_))));
-    at(1, &mut |herd, cx| assert!(matches!(herd.ask(&ask, &waiter, cx), Role::Leased)));
-    at(1, &mut |herd, cx| assert!(matches!(herd.wait(&ask, &hold, &mut waiter, cx), Waited::Waits(_))));
+    at(0, &mut |herd, step| assert!(matches!(herd.ask(&ask, &holder, step), Role::Compute(_))));
+    at(1, &mut |herd, step| assert!(matches!(herd.ask(&ask, &waiter, step), Role::Leased)));
+    at(1, &mut |herd, step| assert!(matches!(herd.wait(&ask, &hold, &mut waiter, step), Waited::Waits(_))));
     at(10, &mut Herd::handle_timeouts);
-    at(25, &mut |herd, cx| {
-        let record = herd.promoted(3, 2, cx);
+    at(25, &mut |herd, step| {
+        let record = herd.promoted(3, 2, step);
         assert!(record.leased);
         assert_eq!(record.until_ms, 25 + 500);
     });
-    assert_eq!(woken.len(), 1);
+    assert_eq!(effects.wakes.len(), 1);
 }

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use cattlegrid_engine::{Counters, Event, Interest, Now, Output, Ticket, Wake};
+use cattlegrid_engine::{Counters, Effects, Interest, Now, Output};
 use cattlegrid_herd::{Caller, Session};
 use cattlegrid_protocol::reply;
 use rustix::buffer::spare_capacity;
@@ -145,8 +145,7 @@ pub(crate) struct Turn<'a> {
     /// Commands of the turn.
     pub(crate) commands: usize,
     pub(crate) out: &'a mut Output,
-    pub(crate) events: &'a mut Vec<(Ticket, Event)>,
-    pub(crate) wakes: &'a mut Vec<Wake>,
+    pub(crate) effects: &'a mut Effects,
 }
 
 impl<'a> Turn<'a> {
@@ -155,13 +154,12 @@ impl<'a> Turn<'a> {
         worker: usize,
         now: Now,
         out: &'a mut Output,
-        events: &'a mut Vec<(Ticket, Event)>,
-        wakes: &'a mut Vec<Wake>,
+        effects: &'a mut Effects,
     ) -> Self {
         let counters = &shared.workers[worker].counters;
         let (interest, output_bytes) = (shared.interest(), output_bytes(shared));
         let gets = counters.cmd_get.get();
-        Self { shared, worker, counters, now, interest, output_bytes, gets, commands: 0, out, events, wakes }
+        Self { shared, worker, counters, now, interest, output_bytes, gets, commands: 0, out, effects }
     }
 
     /// The connection has had its share of output, or of keys.

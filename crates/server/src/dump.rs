@@ -184,7 +184,7 @@ fn get_line(out: &mut Vec<u8>, key: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use cattlegrid_engine::{Context, Interest, Output, Ticket};
+    use cattlegrid_engine::{Context, Effects, Interest, Output, Step, Ticket};
     use cattlegrid_herd::{Caller, Session};
     use cattlegrid_protocol::{Limits, Parsed, parse};
 
@@ -205,16 +205,17 @@ mod tests {
             let Parsed::Complete { request, .. } = parse(line.as_bytes(), &Limits::default()) else {
                 panic!()
             };
-            let (mut out, mut events, mut wakes) = (Output::default(), Vec::new(), Vec::new());
+            let (mut out, mut effects) = (Output::default(), Effects::default());
             let mut cx = Context {
-                now,
+                step: Step {
+                    now,
+                    counters: &shared.workers[0].counters,
+                    interest: Interest::default(),
+                    effects: &mut effects,
+                },
                 ticket: Ticket { connection: 1, request: number },
-                out: &mut out,
-                counters: &shared.workers[0].counters,
-                interest: Interest::default(),
-                events: &mut events,
                 session: &mut session,
-                wakes: &mut wakes,
+                out: &mut out,
             };
             let hash = engine.hash(&request).unwrap();
             assert!(engine.execute(&request, hash, &mut engine.shard_lock(), &mut cx).is_none());

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Event, Now, Output, Ticket, Wake};
+use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
 use cattlegrid_protocol::{Parsed, parse};
 
 use crate::connection::{Connection, Reason, Received, Turn, output_bytes};
@@ -52,8 +52,7 @@ pub(crate) struct Worker<'a> {
     input: Vec<u8>,
     /// One for each connection of a batch.
     outputs: Vec<Output>,
-    events: Vec<(Ticket, Event)>,
-    wakes: Vec<Wake>,
+    effects: Effects,
     /// Connections that have something to do.
     turns: Turns,
     /// What the poller has reported.
@@ -88,8 +87,7 @@ impl<'a> Worker<'a> {
             free: Vec::new(),
             input: vec![0; shared.caps.receive_bytes],
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
-            events: Vec::new(),
-            wakes: Vec::new(),
+            effects: Effects::default(),
             turns: Turns::default(),
             ready: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -129,7 +127,7 @@ impl<'a> Worker<'a> {
                 // What is stored here leaves the store elsewhere: the keepers need not have had a turn.
                 self.make_room();
             }
-            if !self.wakes.is_empty() {
+            if self.effects.has_wakes() {
                 self.deliver();
             }
         }
@@ -145,7 +143,7 @@ impl<'a> Worker<'a> {
         self.check_idle();
         self.give_up_memory();
         self.check_unsent();
-        if !self.wakes.is_empty() {
+        if self.effects.has_wakes() {
             self.deliver();
         }
         Ok(!self.has_left())
@@ -201,7 +199,7 @@ impl<'a> Worker<'a> {
     fn serve(&mut self, tokens: &[u64]) -> usize {
         // Many that have work left must not keep much unread.
         let most = if self.turns.is_crowded() { self.shared.caps.receive_room_bytes } else { usize::MAX };
-        let Self { shared, connections, input, outputs, events, wakes, number, .. } = self;
+        let Self { shared, connections, input, outputs, effects, number, .. } = self;
         let counters = &shared.workers[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
         shared.shortage.look(now.ms);
@@ -239,8 +237,7 @@ impl<'a> Worker<'a> {
                 gets: counters.cmd_get.get(),
                 commands: 0,
                 out: &mut outputs[i],
-                events,
-                wakes,
+                effects,
             };
             match received[i] {
                 (Received::Shared(n), at) => connection.execute(Some(&input[at..at + n]), &mut turn),
@@ -312,9 +309,9 @@ impl<'a> Worker<'a> {
 
     /// Lets a connection act outside of the turns that its socket brings about, and sends what comes of it.
     fn act(&mut self, token: u64, now: Now, act: impl FnOnce(&mut Connection, &mut Turn<'_>)) {
-        let Self { shared, connections, outputs, events, wakes, number, .. } = self;
+        let Self { shared, connections, outputs, effects, number, .. } = self;
         let Some(connection) = at_token(connections, token) else { return };
-        let mut turn = Turn::new(shared, *number, now, &mut outputs[0], events, wakes);
+        let mut turn = Turn::new(shared, *number, now, &mut outputs[0], effects);
         act(connection, &mut turn);
         connection.send(turn.out, &turn.shared.caps, now.ms, turn.counters);
         turn.out.bytes.shrink_to(OUTPUT_KEPT);
@@ -325,11 +322,11 @@ impl<'a> Worker<'a> {
     #[cold]
     fn deliver(&mut self) {
         // Answering may close a connection, and that wakes others.
-        while !self.wakes.is_empty() {
+        while self.effects.has_wakes() {
             let now = self.now();
             let mut woken = Vec::new();
             let mut others: Vec<Vec<Wake>> = Vec::new();
-            for wake in std::mem::take(&mut self.wakes) {
+            for wake in self.effects.take_wakes() {
                 let (worker, token) = (wake.caller.worker(), wake.caller.token());
                 if worker != self.number {
                     others.resize_with(self.shared.workers.len(), Vec::new);
@@ -358,7 +355,9 @@ impl<'a> Worker<'a> {
         }
         let now = self.now();
         if timeout.is_some_and(|at| at <= now.ms) {
-            self.shared.engine.handle_timeouts(now, &mut self.wakes);
+            let (counters, interest) = (&self.shared.workers[self.number].counters, self.shared.interest());
+            let mut step = Step { now, counters, interest, effects: &mut self.effects };
+            self.shared.engine.handle_timeouts(&mut step);
         }
         while let Some((_, token)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.ms) {
             self.deadlines.pop_first();
@@ -377,7 +376,7 @@ impl<'a> Worker<'a> {
             match message {
                 Message::Serve(info) => self.open(&info),
                 Message::Lines(token) => self.send_lines(token),
-                Message::Wakes(wakes) => self.wakes.extend(wakes),
+                Message::Wakes(wakes) => self.effects.add_wakes(wakes),
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::EndDump(token) => self.end_dump(token),
                 Message::MakeRoom => {
@@ -483,8 +482,8 @@ impl<'a> Worker<'a> {
             self.deadlines.remove(&(at, token));
         }
         let now = self.now();
-        let Self { shared, outputs, events, wakes, number, .. } = self;
-        let mut turn = Turn::new(shared, *number, now, &mut outputs[0], events, wakes);
+        let Self { shared, outputs, effects, number, .. } = self;
+        let mut turn = Turn::new(shared, *number, now, &mut outputs[0], effects);
         connection.leave(reason, &mut turn);
         connection.hang_up(&mut self.input);
         self.free.push(slot);

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Engine, EngineConfig, Got, Interest, Now, Output, Parked, Piece,
-    RulesConfig, Ticket, Wake,
+    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Parked,
+    Piece, RulesConfig, Step, Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -249,17 +249,13 @@ impl World {
         let connection = self.connections.get_mut(&number).unwrap();
         connection.requests += 1;
         self.touches += u64::from(matches!(request, Request::Touch(touch) if !touch.key.starts_with(b"@")));
-        let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
+        let (mut out, mut effects) = (Output::default(), Effects::default());
         let mut connection_sent = Vec::new();
         let mut cx = Context {
-            now,
+            step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
             ticket: Ticket { connection: number, request: connection.requests },
-            out: &mut out,
-            counters: &self.counters,
-            interest: Interest::none(),
-            events: &mut events,
             session: &mut connection.session,
-            wakes: &mut wakes,
+            out: &mut out,
         };
         let hash = self.engine.hash(request).unwrap();
         let mut lock = self.engine.shard_lock();
@@ -290,7 +286,7 @@ impl World {
             None => connection.queue.push_back(Reply::Ready(out.bytes)),
         }
         self.settle(number);
-        self.deliver(wakes);
+        self.deliver(effects.take_wakes());
     }
 
     /// What the server does with wakes.
@@ -308,7 +304,7 @@ impl World {
                 _ => None,
             });
             if let Some(parked) = waits {
-                parked.resolve(wake.slot, wake.outcome, &mut connection.session, now.ms, &self.counters);
+                parked.resolve(wake.slot, wake.verdict, &mut connection.session, now.ms, &self.counters);
             }
             self.settle(number);
             let ((), more) = self.with_context(number, |engine, cx| {
@@ -328,20 +324,16 @@ impl World {
     ) -> (R, Vec<Wake>) {
         let now = self.now();
         let connection = self.connections.get_mut(&number).unwrap();
-        let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
+        let (mut out, mut effects) = (Output::default(), Effects::default());
         let mut cx = Context {
-            now,
+            step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
             ticket: Ticket { connection: number, request: connection.requests },
-            out: &mut out,
-            counters: &self.counters,
-            interest: Interest::none(),
-            events: &mut events,
             session: &mut connection.session,
-            wakes: &mut wakes,
+            out: &mut out,
         };
         let result = call(&self.engine, &mut cx);
         assert!(out.is_empty());
-        (result, wakes)
+        (result, effects.take_wakes())
     }
 
     /// Sends what is done, in order; hurries what a finished reply waits behind.
@@ -411,13 +403,15 @@ impl World {
     }
 
     fn time(&mut self) {
-        let mut wakes = Vec::new();
+        let mut effects = Effects::default();
         if self.ms / 1000 != self.ticked {
             self.ticked = self.ms / 1000;
             self.engine.tick(self.now());
         }
-        self.engine.handle_timeouts(self.now(), &mut wakes);
-        self.deliver(wakes);
+        let (now, interest) = (self.now(), Interest::none());
+        let counters = &self.counters;
+        self.engine.handle_timeouts(&mut Step { now, counters, interest, effects: &mut effects });
+        self.deliver(effects.take_wakes());
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             self.end_waits(number, false);
         }

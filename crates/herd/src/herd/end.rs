@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::{Ended, Herd, holder, lease_ms};
-use crate::ask::{Admitted, Ask, Cx, Filler, Grant, How, Verdict, Woken};
+use crate::ask::{Ask, Filler, Grant, How};
+use crate::effects::{Admitted, Step, Verdict};
 use crate::lease::{Holder, Kind, Lease};
 use crate::rule::{RuleState, count};
 use crate::waiters::Waiter;
@@ -17,27 +18,27 @@ const DISPLACED_LOOKS: usize = 16;
 
 impl Herd {
     /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
-    pub fn admit(&mut self, admitted: &Admitted, cx: &mut Cx<'_>) {
+    pub fn admit<V>(&mut self, admitted: &Admitted, step: &mut Step<'_, V>) {
         self.drop_if_deserted(admitted.hash);
         let lease = self.leases.get(&admitted.hash);
         if lease.is_some_and(|l| l.token == admitted.token && matches!(l.holder, Holder::Queued)) {
-            self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, cx);
+            self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, step);
         } else {
-            cx.admitted.extend(admitted.rule.give_back_admitted());
+            step.effects.admitted.extend(admitted.rule.give_back_admitted());
         }
     }
 
     /// Makes the first waiter the holder; without waiters the lease ends.
-    pub(super) fn pass_on(
+    pub(super) fn pass_on<V>(
         &mut self,
         hash: u64,
         cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
-        cx: &mut Cx<'_>,
+        step: &mut Step<'_, V>,
     ) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
         let computes = !matches!(lease.holder, Holder::Queued);
-        if computes && lease.kind == Kind::Absent && self.passes.passes(hash, cx.now_ms) {
-            return self.send_all(hash, &|counters| &counters.held_passed, cx);
+        if computes && lease.kind == Kind::Absent && self.passes.passes(hash, step.now_ms) {
+            return self.send_all(hash, &|counters| &counters.held_passed, step);
         }
         let (old_token, old_until) = (lease.token, lease.missed_until_ms);
         let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
@@ -49,15 +50,15 @@ impl Herd {
             .map(|(at, waiter)| (at, waiter.caller.number()));
         let rule = Arc::clone(&lease.rule);
         let Some((at, connection)) = first else {
-            self.end(hash, false, cx);
+            self.end(hash, false, step);
             return;
         };
-        let token = cx.clock.tick();
+        let token = step.clock.tick();
         match lease.holder.caller().map(|caller| caller.number()) {
             // It was admitted.
             None => rule.take_admitted(connection),
             Some(old) if rule.pass_slot(old, connection, (hash, token)) => {}
-            Some(_) => return self.queue_again(hash, token, cx),
+            Some(_) => return self.queue_again(hash, token, step),
         }
         let waiter = self.waiters.take(&mut lease.queue, at);
         let how = if waiter.explicit {
@@ -70,51 +71,51 @@ impl Herd {
         lease.closing = false;
         lease.reentries = 0;
         lease.tried = false;
-        lease.join(cx.now_ms);
+        lease.join(step.now_ms);
         self.deadlines.remove(&(lease.deadline_ms, hash, old_token));
-        lease.deadline_ms = cx.now_ms + u64::from(lease_ms(how, &rule));
+        lease.deadline_ms = step.now_ms + u64::from(lease_ms(how, &rule));
         // The old holder may be at it still: what this one takes is no measure.
-        if let Some(begun) = lease.begun.replace(rule.begin(cx.now_ms)) {
-            rule.end(&begun, false, None, cx.now_ms);
+        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
+            rule.end(&begun, false, None, step.now_ms);
         }
         self.deadlines.insert((lease.deadline_ms, hash, token));
         let hint = lease.hint.clone();
         count(cause(rule.counters()));
-        rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
-        self.end_token(hash, old_token, old_until, &rule, cx.now_ms);
-        let record = self.record(hash, token, true, &rule, cx);
-        cx.woken.push(Woken { waiter, verdict: Verdict::Holder(Grant { record, hint }) });
+        rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
+        self.end_token(hash, old_token, old_until, &rule, step.now_ms);
+        let record = self.record(hash, token, true, &rule, step);
+        step.effects.wake(waiter, Verdict::lease(Grant { record, hint }));
     }
 
     /// A lease whose holder is gone waits for a slot, with all who wait for it: it was nested in another computation of the
     /// holder's, or the limit is lower now.
-    fn queue_again(&mut self, hash: u64, token: u64, cx: &mut Cx<'_>) {
+    fn queue_again<V>(&mut self, hash: u64, token: u64, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
         let (old_token, old_until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
         self.deadlines.remove(&(lease.deadline_ms, hash, old_token));
         (lease.token, lease.holder, lease.deadline_ms) = (token, Holder::Queued, u64::MAX);
         (lease.closing, lease.tried, lease.reentries, lease.missed_until_ms) = (false, false, 0, 0);
         if let Some(begun) = lease.begun.take() {
-            rule.end(&begun, false, None, cx.now_ms);
+            rule.end(&begun, false, None, step.now_ms);
         }
-        self.end_token(hash, old_token, old_until, &rule, cx.now_ms);
+        self.end_token(hash, old_token, old_until, &rule, step.now_ms);
     }
 
     /// Removes a lease. Who still waits is the caller's to take before.
-    fn end(&mut self, hash: u64, filled: bool, cx: &mut Cx<'_>) {
+    fn end<V>(&mut self, hash: u64, filled: bool, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.remove(&hash) else { return };
         self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
         debug_assert_eq!(lease.queue.len(), 0, "nobody is left behind");
         if let Some(begun) = &lease.begun {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
-            lease.rule.end(begun, filled, joined_ms, cx.now_ms);
+            lease.rule.end(begun, filled, joined_ms, step.now_ms);
         }
         match lease.holder.caller() {
-            Some(caller) => cx.admitted.extend(lease.rule.finish_slot(caller.number())),
+            Some(caller) => step.effects.admitted.extend(lease.rule.finish_slot(caller.number())),
             None => lease.rule.leave_queue(lease.token),
         }
         if !filled {
-            self.end_token(hash, lease.token, lease.missed_until_ms, &lease.rule, cx.now_ms);
+            self.end_token(hash, lease.token, lease.missed_until_ms, &lease.rule, step.now_ms);
         }
     }
 
@@ -140,13 +141,13 @@ impl Herd {
 
     /// A value was stored, by a fill or by anybody: takes all who wait for it. `soft`: it is already stale, by the
     /// soft event of this number; those who began to wait after that do not get it.
-    pub fn stored(
+    pub fn stored<V>(
         &mut self,
         hash: u64,
         key: &[u8],
         by: Filler,
         soft: Option<u64>,
-        cx: &mut Cx<'_>,
+        step: &mut Step<'_, V>,
     ) -> Vec<Waiter> {
         let Some(lease) = self.leases.get_mut(&hash).filter(|lease| *lease.key == *key) else {
             self.passes.filled(hash);
@@ -160,33 +161,33 @@ impl Herd {
         }
         let counters = lease.rule.counters();
         for waiter in &got {
-            counters.waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
             count(&counters.computes_saved);
             count(&counters.held_filled);
         }
         let by_holder = is_by_holder(lease, by);
         if soft.is_none() {
             self.passes.filled(hash);
-            self.end_filled(hash, by_holder, cx);
+            self.end_filled(hash, by_holder, step);
             return got;
         }
         lease.kind = Kind::Stale;
         if by_holder {
-            self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         }
         self.drop_if_deserted(hash);
         got
     }
 
-    fn end_filled(&mut self, hash: u64, by_holder: bool, cx: &mut Cx<'_>) {
+    fn end_filled<V>(&mut self, hash: u64, by_holder: bool, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get(&hash) else { return };
         let (token, until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
         // Filled by another: the holder is at it still, and its fill is to be known as one.
-        self.end(hash, by_holder, cx);
+        self.end(hash, by_holder, step);
         if by_holder {
             self.ended.remove(&token);
         } else {
-            self.end_token(hash, token, until, &rule, cx.now_ms);
+            self.end_token(hash, token, until, &rule, step.now_ms);
         }
     }
 
@@ -202,39 +203,39 @@ impl Herd {
     }
 
     /// A fill was dropped. If it was the holder's, its lease ends unfilled, and the next in the queue computes.
-    pub fn dropped(&mut self, hash: u64, by: Filler, cx: &mut Cx<'_>) {
+    pub fn dropped<V>(&mut self, hash: u64, by: Filler, step: &mut Step<'_, V>) {
         // One that came on another connection of a pool may be that of an older miss: its lease goes on.
         if self.holds(hash, by) {
-            self.count_unset(hash, cx);
-            self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+            self.count_unset(hash, step);
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         }
     }
 
     /// A value was refused, and its key is deleted next. If it was the holder's, its lease counts as one that ended unfilled.
-    pub fn refused(&mut self, hash: u64, by: Filler, cx: &Cx<'_>) {
+    pub fn refused<V>(&mut self, hash: u64, by: Filler, step: &Step<'_, V>) {
         if self.leases.get(&hash).is_some_and(|lease| is_by_holder(lease, by)) {
-            self.count_unset(hash, cx);
+            self.count_unset(hash, step);
         }
     }
 
-    fn count_unset(&mut self, hash: u64, cx: &Cx<'_>) {
+    fn count_unset<V>(&mut self, hash: u64, step: &Step<'_, V>) {
         let Some(lease) = self.leases.get(&hash) else { return };
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
         // An old value is there: others were not made to wait.
         if lease.kind == Kind::Absent
-            && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, cx.now_ms)
+            && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, step.now_ms)
         {
             count(&counters.pass_entered);
         }
     }
 
     /// Ends a lease and answers all who wait for it with misses.
-    fn send_all(
+    fn send_all<V>(
         &mut self,
         hash: u64,
         cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
-        cx: &mut Cx<'_>,
+        step: &mut Step<'_, V>,
     ) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
         let rule = Arc::clone(&lease.rule);
@@ -242,44 +243,47 @@ impl Herd {
         while let Some(waiter) = self.waiters.pop(&mut lease.queue) {
             waiting.push(waiter);
         }
-        self.end(hash, false, cx);
+        self.end(hash, false, step);
         for waiter in waiting {
             count(cause(rule.counters()));
-            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
-            let record = self.miss(hash, &rule, cx);
-            cx.woken.push(Woken { waiter, verdict: Verdict::Miss(record) });
+            rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
+            let record = self.miss(hash, &rule, step);
+            step.effects.wake(waiter, Verdict::miss(record));
         }
     }
 
     /// Other rules are in force: ends the leases of keys that none of them `leases`, and answers who waits with misses.
-    pub fn end_unruled(&mut self, leases: impl Fn(&[u8]) -> bool, cx: &mut Cx<'_>) {
+    pub fn end_unruled<V>(&mut self, leases: impl Fn(&[u8]) -> bool, step: &mut Step<'_, V>) {
         let unruled = self.leases.iter().filter(|(_, lease)| !leases(&lease.key));
         for hash in unruled.map(|(hash, _)| *hash).collect::<Vec<_>>() {
-            self.send_all(hash, &|counters| &counters.held_unruled, cx);
+            self.send_all(hash, &|counters| &counters.held_unruled, step);
         }
     }
 
     /// The key was deleted, bumped or flushed, or softly so: its lease is revoked, and the next in the queue
     /// computes.
-    pub fn invalidated(&mut self, hash: u64, key: &[u8], cx: &mut Cx<'_>) {
+    pub fn invalidated<V>(&mut self, hash: u64, key: &[u8], step: &mut Step<'_, V>) {
         if self.is_leased(hash, key)
             && !self.leases.get(&hash).is_some_and(|l| matches!(l.holder, Holder::Queued))
         {
-            self.pass_on(hash, &|counters| &counters.promoted_invalidated, cx);
+            self.pass_on(hash, &|counters| &counters.promoted_invalidated, step);
         }
     }
 
     /// Revokes the key's lease if something happened since that concerns it.
-    pub(super) fn revoke_if_below(&mut self, ask: &Ask<'_>, cx: &mut Cx<'_>) {
-        let floor = ask.floor.max(ask.soft_floor);
-        if self.leases.get(&ask.hash).is_some_and(|lease| lease.token < floor && *lease.key == *ask.key) {
-            self.invalidated(ask.hash, ask.key, cx);
+    pub(super) fn revoke_if_below<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) {
+        if self
+            .leases
+            .get(&ask.hash)
+            .is_some_and(|lease| lease.token < ask.last_event && *lease.key == *ask.key)
+        {
+            self.invalidated(ask.hash, ask.key, step);
         }
     }
 
     /// Revokes all leases that an event from outside the shard concerns: `below` gives, for a key's hash and
     /// tags, the number of the last one.
-    pub fn revoke(&mut self, below: impl Fn(u64, &[u64]) -> u64, cx: &mut Cx<'_>) {
+    pub fn revoke<V>(&mut self, below: impl Fn(u64, &[u64]) -> u64, step: &mut Step<'_, V>) {
         let hit: Vec<u64> = self
             .leases
             .iter()
@@ -289,13 +293,13 @@ impl Herd {
             .map(|(hash, _)| *hash)
             .collect();
         for hash in hit {
-            self.pass_on(hash, &|counters| &counters.promoted_invalidated, cx);
+            self.pass_on(hash, &|counters| &counters.promoted_invalidated, step);
         }
     }
 
     /// The holder gives up, with a text or without. Returns what those are told who asked for the lease.
     /// False: the token is not the lease's.
-    pub fn failed(&mut self, hash: u64, token: u64, text: &[u8], cx: &mut Cx<'_>) -> bool {
+    pub fn failed<V>(&mut self, hash: u64, token: u64, text: &[u8], step: &mut Step<'_, V>) -> bool {
         let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == token) else {
             return false;
         };
@@ -308,36 +312,36 @@ impl Herd {
             told.push(waiter);
         }
         for waiter in told {
-            rule.counters().waited(cx.now_ms.saturating_sub(waiter.since_ms));
+            rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
             count(&rule.counters().held_failed);
-            let record = self.miss(hash, &rule, cx);
-            cx.woken.push(Woken { waiter, verdict: Verdict::Failed(Arc::clone(&text), record) });
+            let record = self.miss(hash, &rule, step);
+            step.effects.wake(waiter, Verdict::Failed { text: Arc::clone(&text), record });
         }
-        self.passes.failed(hash, cx.now_ms);
-        self.pass_on(hash, &|counters| &counters.promoted_gave_up, cx);
+        self.passes.failed(hash, step.now_ms);
+        self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         if self.leases.contains_key(&hash) {
-            self.passes.begun(hash, cx.now_ms);
+            self.passes.begun(hash, step.now_ms);
         }
         self.ended.remove(&token);
         true
     }
 
     /// The connection that holds this lease is gone.
-    pub fn holder_closed(&mut self, hash: u64, connection: u64, orderly: bool, cx: &mut Cx<'_>) {
+    pub fn holder_closed<V>(&mut self, hash: u64, connection: u64, orderly: bool, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
         match &lease.holder {
             Holder::Plain(holding) if holding.caller().number() == connection => {}
             Holder::Explicit { caller: holding, detached: false }
                 if holding.caller().number() == connection =>
             {
-                return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+                return self.pass_on(hash, &|counters| &counters.promoted_close, step);
             }
             _ => return,
         }
         if !orderly {
-            return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+            return self.pass_on(hash, &|counters| &counters.promoted_close, step);
         }
-        let deadline = cx.now_ms + u64::from(lease.rule.policy().close_grace_ms);
+        let deadline = step.now_ms + u64::from(lease.rule.policy().close_grace_ms);
         lease.closing = true;
         self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
         lease.deadline_ms = lease.deadline_ms.min(deadline);
@@ -350,33 +354,33 @@ impl Herd {
     }
 
     /// Ends leases whose time is up.
-    pub fn handle_timeouts(&mut self, cx: &mut Cx<'_>) {
-        while let Some((_, hash, _)) = self.deadlines.first().copied().filter(|(ms, ..)| *ms <= cx.now_ms) {
-            self.time_is_up(hash, cx);
+    pub fn handle_timeouts<V>(&mut self, step: &mut Step<'_, V>) {
+        while let Some((_, hash, _)) = self.deadlines.first().copied().filter(|(ms, ..)| *ms <= step.now_ms) {
+            self.time_is_up(hash, step);
         }
     }
 
     /// Makes room for a lease: ends one that was asked for by name for longer than its rule's time, which is not over in that
     /// time, and for which nobody waits. Whoever computes it can still store the value.
-    pub(super) fn displace(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn displace<V>(&mut self, step: &mut Step<'_, V>) -> bool {
         let is_long = |hash: &u64| {
             let lease = &self.leases[hash];
             let rule_ms = u64::from(lease.rule.lease_ms());
-            lease.queue.len() == 0 && lease.deadline_ms > cx.now_ms.saturating_add(rule_ms)
+            lease.queue.len() == 0 && lease.deadline_ms > step.now_ms.saturating_add(rule_ms)
         };
         let latest = self.deadlines.iter().rev().map(|(_, hash, _)| *hash);
         let Some(hash) = latest.take(DISPLACED_LOOKS).find(is_long) else { return false };
         count(&self.leases[&hash].rule.counters().leases_displaced);
-        self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
+        self.pass_on(hash, &|counters| &counters.promoted_deadline, step);
         true
     }
 
-    fn time_is_up(&mut self, hash: u64, cx: &mut Cx<'_>) {
+    fn time_is_up<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
         if self.leases.get(&hash).is_some_and(|lease| lease.closing) {
-            return self.pass_on(hash, &|counters| &counters.promoted_close, cx);
+            return self.pass_on(hash, &|counters| &counters.promoted_close, step);
         }
-        self.count_unset(hash, cx);
-        self.pass_on(hash, &|counters| &counters.promoted_deadline, cx);
+        self.count_unset(hash, step);
+        self.pass_on(hash, &|counters| &counters.promoted_deadline, step);
     }
 }
 

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_herd::{
-    Admitted, Ask, Caller, Clock, Cx, Expired, Fence, Filler, Grant, Herd, Hold, How, Kind, Ledger,
-    NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session, Verdict, Wait, WaitGraph,
-    Waited, Waiter, Walk, Withdrawn, Woken,
+    Admitted, Ask, Caller, Clock, Effects, Fence, Filler, Herd, Hold, How, Kind, Ledger, NESTED_MAX, OnBusy,
+    Owner, PeerKey, Peers, Record, Role, RuleState, Session, Step, Verdict, Wait, WaitGraph, Waited, Wake,
+    Walk, Withdrawn,
 };
 
 use crate::draw::Draw;
@@ -51,7 +51,7 @@ struct News {
     request: u64,
     slot: u16,
     key: usize,
-    verdict: Option<Verdict>,
+    verdict: Verdict<()>,
     /// As of the miss that comes with it.
     sure: bool,
 }
@@ -123,25 +123,26 @@ impl World {
     }
 
     /// Calls the herd and takes the news it has.
-    fn herd<R>(&mut self, act: impl FnOnce(&mut Herd, &mut Cx<'_>) -> R) -> R {
-        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
-        let mut cx =
-            Cx { now_ms: self.now_ms, clock: &self.clock, woken: &mut woken, admitted: &mut admitted };
-        let result = act(&mut self.herd, &mut cx);
-        self.admitted.extend(admitted);
-        for Woken { waiter, verdict } in woken {
-            self.answer(&waiter, Some(verdict));
-        }
+    fn herd<R>(&mut self, act: impl FnOnce(&mut Herd, &mut Step<'_, ()>) -> R) -> R {
+        let mut effects = Effects::default();
+        let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
+        let result = act(&mut self.herd, &mut step);
+        self.take(effects);
         result
     }
 
-    /// A waiter is answered, with a value if there is no verdict.
-    fn answer(&mut self, waiter: &Waiter, verdict: Option<Verdict>) {
-        let connection = waiter.caller.number();
-        let key = self.open.remove(&(connection, waiter.request, waiter.slot));
-        let key = key.expect("a waiter that was not answered yet");
+    /// Takes what a step has left to be done.
+    fn take(&mut self, effects: Effects<()>) {
+        self.admitted.extend(effects.admitted);
+        effects.wakes.into_iter().for_each(|wake| self.answer(wake));
+    }
+
+    /// A waiter is answered.
+    fn answer(&mut self, wake: Wake<()>) {
+        let Wake { caller, request, slot, verdict } = wake;
+        let connection = caller.number();
+        let key = self.open.remove(&(connection, request, slot)).expect("a waiter that was not answered yet");
         let conn = self.conns.get_mut(&connection).expect("a waiter goes with its connection");
-        let (request, slot) = (waiter.request, waiter.slot);
         conn.inbox.push_back(News { request, slot, key, verdict, sure: true });
     }
 
@@ -198,7 +199,7 @@ impl World {
                 1 if draw.once_in(4) => {
                     // Other rules, under which some keys have none.
                     let keep = draw.below(KEYS.len());
-                    self.herd(|herd, cx| herd.end_unruled(|key| *key == *KEYS[keep], cx));
+                    self.herd(|herd, step| herd.end_unruled(|key| *key == *KEYS[keep], step));
                 }
                 1 => {
                     let rule = &mut self.rules[draw.below(2)];
@@ -224,7 +225,7 @@ impl World {
 
     fn admit(&mut self) {
         while let Some(admitted) = self.admitted.pop() {
-            self.herd(|herd, cx| herd.admit(&admitted, cx));
+            self.herd(|herd, step| herd.admit(&admitted, step));
         }
     }
 
@@ -244,7 +245,7 @@ impl World {
         for &key in &keys {
             let rule = self.rule(key);
             if !rule.policy().leases {
-                let record = self.herd(|herd, cx| herd.miss(hash_of(key), &rule, cx));
+                let record = self.herd(|herd, step| herd.miss(hash_of(key), &rule, step));
                 self.told(connection, key, record);
                 continue;
             }
@@ -253,7 +254,7 @@ impl World {
             let passes = self.herd.passes(ask.hash, self.now_ms);
             match self.ask_herd(connection, &ask) {
                 Role::Compute(grant) => {
-                    let revoked = before.as_ref().is_some_and(|l| l.token < ask.floor.max(ask.soft_floor));
+                    let revoked = before.as_ref().is_some_and(|l| l.token < ask.last_event);
                     assert!(before.is_none() || revoked, "it had a lease already: {before:?}");
                     assert!(passes || self.herd.is_current(ask.hash, grant.record.number));
                     computes = true;
@@ -272,13 +273,13 @@ impl World {
         for (slot, &key) in leased.iter().enumerate() {
             let rule = self.rule(key);
             if cannot_wait {
-                let record = self.herd(|herd, cx| herd.miss(hash_of(key), &rule, cx));
+                let record = self.herd(|herd, step| herd.miss(hash_of(key), &rule, step));
                 self.told(connection, key, record);
                 self.herd(|herd, _| herd.not_waited_for(hash_of(key)));
                 continue;
             }
             let ask = self.ask(key, &rule, found, how, keys.len() > 1);
-            let hold = Hold { request, slot: slot as u16, how, touch: None, room: !draw.once_in(8) };
+            let hold = Hold { request, slot: slot as u16, touch: None, room: !draw.once_in(8) };
             match self.wait_herd(connection, &ask, &hold) {
                 Waited::Waits(_) => {
                     let new = self.open.insert((connection, request, hold.slot), key);
@@ -305,8 +306,7 @@ impl World {
             rule,
             found,
             how,
-            floor: self.floor,
-            soft_floor: self.soft_floor,
+            last_event: self.floor.max(self.soft_floor),
             tags: &[7],
             hint: (key == 2).then_some(b"hint"),
             hold_ms: if many { policy.hold_many_ms } else { policy.hold_ms },
@@ -314,24 +314,19 @@ impl World {
     }
 
     fn ask_herd(&mut self, connection: u64, ask: &Ask<'_>) -> Role {
-        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
-        let mut cx =
-            Cx { now_ms: self.now_ms, clock: &self.clock, woken: &mut woken, admitted: &mut admitted };
-        let role = self.herd.ask(ask, &self.conns[&connection].session, &mut cx);
-        self.admitted.extend(admitted);
-        for Woken { waiter, verdict } in woken {
-            self.answer(&waiter, Some(verdict));
-        }
+        let mut effects = Effects::default();
+        let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
+        let role = self.herd.ask(ask, &self.conns[&connection].session, &mut step);
+        self.take(effects);
         role
     }
 
     fn wait_herd(&mut self, connection: u64, ask: &Ask<'_>, hold: &Hold) -> Waited {
-        let (mut woken, mut admitted) = (Vec::new(), Vec::new());
-        let mut cx =
-            Cx { now_ms: self.now_ms, clock: &self.clock, woken: &mut woken, admitted: &mut admitted };
+        let mut effects = Effects::<()>::default();
+        let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
         let session = &mut self.conns.get_mut(&connection).expect("it asked").session;
-        let waited = self.herd.wait(ask, hold, session, &mut cx);
-        assert!(woken.is_empty() && admitted.is_empty(), "who waits wakes nobody");
+        let waited = self.herd.wait(ask, hold, session, &mut step);
+        assert!(effects.is_empty(), "who waits wakes nobody");
         waited
     }
 
@@ -378,12 +373,12 @@ impl World {
             }
         }
         if dropped {
-            return self.herd(|herd, cx| herd.dropped(hash, by, cx));
+            return self.herd(|herd, step| herd.dropped(hash, by, step));
         }
-        let given = self.herd(|herd, cx| herd.stored(hash, KEYS[key], by, soft, cx));
-        for waiter in given {
-            self.answer(&waiter, None);
-        }
+        let given = self.herd(|herd, step| herd.stored(hash, KEYS[key], by, soft, step));
+        let mut effects = Effects::default();
+        given.into_iter().for_each(|waiter| effects.wake(waiter, Verdict::Value(())));
+        self.take(effects);
         if let Some(number) = number {
             self.herd.fence.raise_hard(hash, number);
         } else {
@@ -435,7 +430,7 @@ impl World {
     /// A wait ends as a miss; its answer is on the way.
     fn give_up(&mut self, connection: u64, wait: &Wait, why: Withdrawn) {
         let place = (connection, wait.request, wait.slot);
-        let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, why, cx));
+        let record = self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
         let Some(record) = record else {
             assert!(!self.open.contains_key(&place), "it was not decided");
             return;
@@ -444,14 +439,14 @@ impl World {
         self.told(connection, key, record);
         let conn = self.conns.get_mut(&connection).expect("it waited");
         let (request, slot) = (wait.request, wait.slot);
-        conn.inbox.push_back(News { request, slot, key, verdict: None, sure: true });
+        conn.inbox.push_back(News { request, slot, key, verdict: Verdict::Value(()), sure: true });
     }
 
     fn delete(&mut self, connection: u64, key: usize) {
         self.answer_all_own_waits(connection, hash_of(key));
         self.hard[key] = self.clock.tick();
         self.herd.fence.raise_hard(hash_of(key), self.hard[key]);
-        self.herd(|herd, cx| herd.invalidated(hash_of(key), KEYS[key], cx));
+        self.herd(|herd, step| herd.invalidated(hash_of(key), KEYS[key], step));
     }
 
     fn invalidate(&mut self, key: usize, draw: &mut Draw<'_>) {
@@ -459,13 +454,13 @@ impl World {
             0 => {
                 let number = self.clock.tick();
                 self.herd.fence.raise_soft(hash_of(key), number);
-                self.herd(|herd, cx| herd.invalidated(hash_of(key), KEYS[key], cx));
+                self.herd(|herd, step| herd.invalidated(hash_of(key), KEYS[key], step));
             }
             1 => self.floor = self.clock.tick(),
             2 => self.soft_floor = self.clock.tick(),
             _ => {
                 let floor = self.floor.max(self.soft_floor);
-                self.herd(|herd, cx| herd.revoke(|_, tags| if tags == [7] { floor } else { 0 }, cx));
+                self.herd(|herd, step| herd.revoke(|_, tags| if tags == [7] { floor } else { 0 }, step));
             }
         }
     }
@@ -478,11 +473,8 @@ impl World {
             // It was taken back in the meantime, and the client answered.
             return;
         }
-        match news.verdict {
-            Some(
-                Verdict::Holder(Grant { record, .. }) | Verdict::Miss(record) | Verdict::Failed(_, record),
-            ) => self.told_late(connection, news.key, record, news.sure),
-            None => {}
+        if let Some(record) = news.verdict.record() {
+            self.told_late(connection, news.key, *record, news.sure);
         }
         self.check_circle(connection);
     }
@@ -491,19 +483,14 @@ impl World {
     fn expire(&mut self, connection: u64, released: bool) {
         let Some(wait) = self.conns[&connection].session.waits().first().copied() else { return };
         let place = (connection, wait.request, wait.slot);
-        let expired = self.herd(|herd, cx| herd.expire(wait.hash, wait.waiter, released, cx));
-        let record = match expired {
-            Expired::Gone => {
-                assert!(!self.open.contains_key(&place), "nobody has answered it");
-                return;
-            }
-            Expired::Miss(record) | Expired::Lost(record) => Some(record),
-            Expired::Busy => None,
+        let Some(verdict) = self.herd(|herd, step| herd.expire(wait.hash, wait.waiter, released, step))
+        else {
+            return assert!(!self.open.contains_key(&place), "nobody has answered it");
         };
         let key = self.open.remove(&place).expect("it was not answered");
         self.conns.get_mut(&connection).expect("picked").session.end_wait(wait.request, wait.slot);
-        if let Some(record) = record {
-            self.told(connection, key, record);
+        if let Some(record) = verdict.record() {
+            self.told(connection, key, *record);
         }
     }
 
@@ -519,7 +506,8 @@ impl World {
         let own: Vec<Wait> = waits.iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
             let place = (connection, wait.request, wait.slot);
-            let record = self.herd(|herd, cx| herd.withdraw(wait.hash, wait.waiter, Withdrawn::Answered, cx));
+            let record =
+                self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, Withdrawn::Answered, step));
             let (key, sure) = match (&record, self.open.remove(&place)) {
                 (Some(_), Some(key)) => (key, true),
                 (None, None) => {
@@ -531,7 +519,7 @@ impl World {
                 (_, open) => panic!("{record:?} of one that waits: {open:?}"),
             };
             let record =
-                record.unwrap_or_else(|| self.herd(|herd, cx| herd.promoted(wait.hash, connection, cx)));
+                record.unwrap_or_else(|| self.herd(|herd, step| herd.promoted(wait.hash, connection, step)));
             self.told_late(connection, key, record, sure);
             self.conns.get_mut(&connection).expect("picked").session.end_wait(wait.request, wait.slot);
         }
@@ -543,7 +531,7 @@ impl World {
         let Some((hash, token)) = lease.filter(|(hash, token)| self.herd.is_current(*hash, *token)) else {
             return;
         };
-        assert!(self.herd(|herd, cx| herd.failed(hash, token, b"no", cx)));
+        assert!(self.herd(|herd, step| herd.failed(hash, token, b"no", step)));
         self.conns.get_mut(&connection).expect("picked").session.take_number(hash, token);
         self.misses.retain(|miss| !(miss.leased && miss.number == token));
     }
@@ -557,12 +545,12 @@ impl World {
         for wait in waits {
             // A lease that it was to hear of may pass to another request of its own, which goes next.
             self.open.remove(&(connection, wait.request, wait.slot));
-            self.herd(|herd, cx| herd.forget_waiter(wait.hash, wait.waiter, connection, &records, cx));
+            self.herd(|herd, step| herd.forget_waiter(wait.hash, wait.waiter, connection, &records, step));
             let session = &mut self.conns.get_mut(&connection).expect("picked").session;
             session.end_wait(wait.request, wait.slot);
         }
         for record in records.iter().filter(|record| record.leased) {
-            self.herd(|herd, cx| herd.holder_closed(record.hash, connection, orderly, cx));
+            self.herd(|herd, step| herd.holder_closed(record.hash, connection, orderly, step));
         }
         let conn = self.conns.remove(&connection).expect("picked");
         assert!(conn.session.waits().is_empty());

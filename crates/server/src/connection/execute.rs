@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Ticket};
+use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Ticket};
 use cattlegrid_protocol::{BINARY_MAGIC, Cause, Get, Keys, Parsed, Refused, Request, parse_from, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
@@ -434,26 +434,27 @@ impl Connection {
 
     pub(super) fn context<'t>(&'t mut self, turn: &'t mut Turn<'_>) -> (&'t Shared, Context<'t>) {
         let context = Context {
-            now: turn.now,
+            step: Step {
+                now: turn.now,
+                counters: turn.counters,
+                interest: turn.interest,
+                effects: turn.effects,
+            },
             ticket: Ticket { connection: self.info.number, request: self.requests },
-            out: turn.out,
-            counters: turn.counters,
-            interest: turn.interest,
-            events: turn.events,
             session: &mut self.session,
-            wakes: turn.wakes,
+            out: turn.out,
         };
         (turn.shared, context)
     }
 
     /// Tells watchers and counts prefixes.
     pub(super) fn publish(&self, turn: &mut Turn<'_>) {
-        if turn.events.is_empty() {
+        if turn.effects.events.is_empty() {
             return;
         }
         let fd = self.info.fd.as_raw_fd();
         let time = crate::time::unix_now();
-        for (_, event) in turn.events.drain(..) {
+        for (_, event) in turn.effects.events.drain(..) {
             if turn.shared.detail.is_on() {
                 turn.shared.detail.count(&event);
             }

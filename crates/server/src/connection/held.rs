@@ -53,21 +53,21 @@ impl Connection {
     /// Tells a request of this connection what became of one of its keys; [`Connection::answer_held`] is to follow.
     pub(crate) fn wake(&mut self, wake: Wake, now: Now, counters: &Counters) {
         let Self { replies, session, .. } = self;
-        let Wake { request, slot, outcome, .. } = wake;
-        replies.wake(request, now.ms, |parked| parked.resolve(slot, outcome, session, now.ms, counters));
+        let Wake { request, slot, verdict, .. } = wake;
+        replies.wake(request, now.ms, |parked| parked.resolve(slot, verdict, session, now.ms, counters));
     }
 
     /// Answers the requests whose time is up; [`Connection::answer_held`] is to follow.
     pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
         self.with_replies(turn, |replies, shared, cx| {
-            replies.expire(cx.now.ms, |parked| shared.engine.expire(parked, cx));
+            replies.expire(cx.step.now.ms, |parked| shared.engine.expire(parked, cx));
         });
     }
 
     /// Answers all requests that wait; [`Connection::answer_held`] is to follow.
     pub(crate) fn release(&mut self, turn: &mut Turn<'_>) {
         self.with_replies(turn, |replies, shared, cx| {
-            replies.release(cx.now.ms, |parked| shared.engine.release(parked, cx));
+            replies.release(cx.step.now.ms, |parked| shared.engine.release(parked, cx));
         });
     }
 

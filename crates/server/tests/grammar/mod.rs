@@ -12,7 +12,8 @@ use std::sync::Arc;
 use cattlegrid::config::{RuleFile, explain};
 use cattlegrid_engine::rules::Change;
 use cattlegrid_engine::{
-    Context, Counters, Engine, EngineConfig, Got, Interest, Now, Output, Piece, RulesConfig, Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Piece, RulesConfig, Step,
+    Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -148,17 +149,18 @@ fn run(engine: &Engine, line: &[u8]) {
     };
     let peer = engine.shared().peers().join(PeerKey::Process(1));
     let mut session = Session::new(Arc::new(Caller::new(1, 0, 1, peer)));
-    let (mut out, mut wakes, mut events) = (Output::default(), Vec::new(), Vec::new());
+    let (mut out, mut effects) = (Output::default(), Effects::default());
     let counters = Counters::default();
     let mut cx = Context {
-        now: Now { second: 10, ms: 10_000, unix_of_zero: 1_700_000_000 },
+        step: Step {
+            now: Now { second: 10, ms: 10_000, unix_of_zero: 1_700_000_000 },
+            counters: &counters,
+            interest: Interest::none(),
+            effects: &mut effects,
+        },
         ticket: Ticket { connection: 1, request: 1 },
-        out: &mut out,
-        counters: &counters,
-        interest: Interest::none(),
-        events: &mut events,
         session: &mut session,
-        wakes: &mut wakes,
+        out: &mut out,
     };
     let Some(hash) = engine.hash(&request) else { return };
     let mut lock = engine.shard_lock();
