@@ -6,13 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{
-    Ask, Filler, Herd, Hold, How, Kind, Role, RuleState, Step as HerdStep, Wait, Waited, Withdrawn,
-};
+use cattlegrid_herd::{Filler, Herd, RuleState, Step as HerdStep, Wait, Waited, Withdrawn};
 use cattlegrid_protocol::reply;
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
 use cattlegrid_tags::{TagList, Validity};
 
+use crate::decide::{Decision, Holds, Query};
 use crate::event::{EventKind, Interest, Looker};
 use crate::park::{Delivered, Part};
 use crate::rules::{Captures, Change, Rule};
@@ -65,17 +64,8 @@ pub(crate) enum Answer {
     Miss,
     /// It has none, and this connection is to compute it.
     Compute,
-    /// Somebody else computes it; it has not been waited for yet.
-    Leased {
-        /// How long it may be waited for when it is the only key, in milliseconds.
-        hold_ms: u32,
-        /// The same for one of several keys.
-        hold_many_ms: u32,
-        /// What is left of that once a finished reply waits behind it.
-        hold_behind_ms: u32,
-        /// By this connection itself: a moment first.
-        trial: bool,
-    },
+    /// It is computed already; it has not been waited for yet.
+    Leased(Holds),
     /// `SERVER_ERROR busy`.
     Busy,
     /// It is a control key.
@@ -111,7 +101,7 @@ impl Shard {
     pub(crate) fn key_state(&mut self, key: &[u8], hash: u64, now: Now) -> KeyState {
         self.store.advance(now.second, self.shared.floor(now.second));
         let active = self.shared.rules();
-        let rule = active.as_ref().and_then(|active| active.find(key)).map(|(_, state, _)| &**state);
+        let rule = active.as_ref().and_then(|active| active.find(key)).map(|ruled| &**ruled.state);
         let standing = match self.store.lookup(hash, key) {
             Lookup::Found(found) => self.standing_at(found, hash, rule, now),
             _ => Standing::Absent,
@@ -203,7 +193,7 @@ impl Shard {
             return Some(found);
         }
         let active = self.shared.rules();
-        let rule = active.as_ref().and_then(|active| active.find(key)).map(|(_, state, _)| &**state);
+        let rule = active.as_ref().and_then(|active| active.find(key)).map(|ruled| &**ruled.state);
         if matches!(self.standing(found, hash, rule, cx), Standing::Fresh | Standing::Early) {
             return Some(found);
         }
@@ -229,39 +219,6 @@ impl Shard {
             step.effects.deadline_ms = step.effects.deadline_ms.min(deadline_ms);
         }
         Some(result)
-    }
-
-    /// Asks the herd about a key.
-    pub(crate) fn ask(&mut self, ask: &Ask<'_>, cx: &mut Context<'_>) -> Role {
-        let session = &*cx.session;
-        let role = self.with_herd(&mut cx.step, |herd, step| herd.ask(ask, session, step));
-        let role = role.expect("rules come with herds");
-        match &role {
-            Role::Compute(grant) => cx.session.record(grant.record, cx.step.now.ms),
-            Role::Miss(record) => cx.session.record(*record, cx.step.now.ms),
-            Role::Old | Role::Leased | Role::Trial | Role::Busy => {}
-        }
-        role
-    }
-
-    /// Waits for a key, if that can help.
-    pub(crate) fn wait(
-        &mut self,
-        ask: &Ask<'_>,
-        slot: u16,
-        touch: Option<i64>,
-        cx: &mut Context<'_>,
-    ) -> Waited {
-        let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
-        let hold = Hold { request: cx.ticket.request, slot, touch, room };
-        let session = &mut *cx.session;
-        let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(ask, &hold, session, step));
-        let waited = waited.expect("rules come with herds");
-        if let Waited::Miss(record) = &waited {
-            cx.session.record(*record, cx.step.now.ms);
-        }
-        waited
     }
 
     /// Records a miss under a rule that comes without a lease.
@@ -308,67 +265,24 @@ impl Shard {
         let active = self.shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
-        let Some((rule, state, captures)) = ruled else {
+        let Some(ruled) = ruled else {
             return match found.map(|found| (found, self.standing(found, hash, None, cx))) {
                 Some((found, Standing::Fresh)) => self.write_hit(key, hash, found, cas, touch, cx),
                 _ => missed(key, touch.is_some(), lookup, cx),
             };
         };
-        let standing = found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(state), cx));
-        let kind = match standing {
-            Standing::Fresh => {
-                return self.write_hit(key, hash, found.expect("it is fresh"), cas, touch, cx);
-            }
-            // `gat` prolongs: no refresh is due.
-            Standing::Early if touch.is_some() => {
-                return self.write_hit(key, hash, found.expect("it is fresh"), cas, touch, cx);
-            }
-            Standing::Negative => {
-                self.record_miss(hash, state, cx);
-                return missed(key, touch.is_some(), Lookup::Absent, cx);
-            }
-            Standing::Absent => Kind::Absent,
-            Standing::Stale => Kind::Stale,
-            Standing::Early => Kind::Early,
-        };
-        let policy = *state.policy();
-        if !policy.leases {
-            self.record_miss(hash, state, cx);
-            return missed(key, touch.is_some(), lookup, cx);
-        }
-        let tags = self.tags_of(rule, &captures);
-        let ask = Ask {
-            key,
-            hash,
-            rule: state,
-            found: kind,
-            how: How::Plain,
-            last_event: self.shared.last_event(hash, tags.hashes(), cx.step.now),
-            tags: tags.hashes(),
-            hint: None,
-            hold_ms: policy.hold_ms,
-        };
-        match self.ask(&ask, cx) {
-            Role::Compute(_) => {
+        match self.decide(&Query::plain(key, hash, touch.is_some()), &ruled, lookup, cx) {
+            Decision::Fresh(found) => self.write_hit(key, hash, found, cas, touch, cx),
+            // It is not prolonged by those who read it.
+            Decision::Old(found, _) => self.write_hit(key, hash, found, cas, None, cx),
+            Decision::Negative => missed(key, touch.is_some(), Lookup::Absent, cx),
+            Decision::Miss => missed(key, touch.is_some(), lookup, cx),
+            Decision::Compute(..) => {
                 let _counted = missed(key, touch.is_some(), lookup, cx);
                 Answer::Compute
             }
-            Role::Miss(_) => missed(key, touch.is_some(), lookup, cx),
-            Role::Old => {
-                let counters = state.counters();
-                counters.computes_saved.fetch_add(1, Ordering::Relaxed);
-                if kind == Kind::Stale {
-                    counters.stale_served.fetch_add(1, Ordering::Relaxed);
-                }
-                self.write_hit(key, hash, found.expect("an old value was offered"), cas, None, cx)
-            }
-            role @ (Role::Leased | Role::Trial) => Answer::Leased {
-                trial: matches!(role, Role::Trial),
-                hold_ms: policy.hold_ms,
-                hold_many_ms: policy.hold_many_ms,
-                hold_behind_ms: policy.hold_behind_ms,
-            },
-            Role::Busy => Answer::Busy,
+            Decision::Leased(holds) => Answer::Leased(holds),
+            Decision::Busy => Answer::Busy,
         }
     }
 
@@ -388,14 +302,13 @@ impl Shard {
         let active = self.shared.rules();
         let lookup = self.lookup(hash, key, cx);
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
-        let Some((rule, state, captures)) =
-            active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key))
-        else {
+        let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
             // The rules have changed in between.
             let _answered = self.get_ruled(key, hash, cas, touch, lookup, cx);
             return Held::Written;
         };
-        let standing = found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(state), cx));
+        let standing =
+            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), cx));
         let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
         if standing != Standing::Absent || !leased {
             match self.get_ruled(key, hash, cas, touch, lookup, cx) {
@@ -403,22 +316,11 @@ impl Shard {
                 Answer::Busy => return Held::Busy,
                 Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
                 // By another again; or its rule lets no more compute.
-                Answer::Leased { .. } => {}
+                Answer::Leased(_) => {}
             }
         }
-        let tags = self.tags_of(rule, &captures);
-        let ask = Ask {
-            key,
-            hash,
-            rule: state,
-            found: Kind::Absent,
-            how: How::Plain,
-            last_event: self.shared.last_event(hash, tags.hashes(), cx.step.now),
-            tags: tags.hashes(),
-            hint: None,
-            hold_ms,
-        };
-        match self.wait(&ask, slot, touch, cx) {
+        let query = Query { hold_ms: Some(hold_ms), ..Query::plain(key, hash, touch.is_some()) };
+        match self.hold(&query, &ruled, slot, touch, cx) {
             Waited::Waits(_) => Held::Waits,
             Waited::Miss(_) => {
                 let _counted = missed(key, touch.is_some(), lookup, cx);
@@ -431,8 +333,8 @@ impl Shard {
     /// After [`Answer::Leased`] that is not waited for: a miss.
     pub(crate) fn do_not_wait(&mut self, key: &[u8], hash: u64, touches: bool, cx: &mut Context<'_>) {
         let active = self.shared.rules();
-        if let Some((_, state, _)) = active.as_ref().and_then(|active| active.find(key)) {
-            self.record_miss(hash, state, cx);
+        if let Some(ruled) = active.as_ref().and_then(|active| active.find(key)) {
+            self.record_miss(hash, ruled.state, cx);
         }
         let _counted = missed(key, touches, Lookup::Absent, cx);
     }

@@ -15,6 +15,7 @@ use crate::meta::is_stub;
 use crate::park::{Delivered, DeliveredValue};
 use crate::rules::Change;
 use crate::shard::Shard;
+use crate::shared::Match;
 use crate::step::{Context, Verdict};
 use crate::store_cmd::{Mode, Outcome, Write};
 
@@ -56,7 +57,7 @@ impl Shard {
     pub(crate) fn rule_of(&mut self, key: &[u8]) -> Option<Ruled> {
         self.herd.as_ref()?;
         let active = self.shared.rules();
-        let (rule, state, captures) = active.as_ref()?.find(key)?;
+        let Match { rule, state, captures } = active.as_ref()?.find(key)?;
         let tags = self.tags_of(rule, &captures);
         Some(Ruled { state: Arc::clone(state), tags, negative_ttl_s: rule.negative_ttl_s })
     }

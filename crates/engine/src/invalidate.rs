@@ -10,6 +10,7 @@ use crate::ask::Standing;
 use crate::engine::{Engine, Got};
 use crate::rules::Change;
 use crate::shard::Shard;
+use crate::shared::Match;
 use crate::step::Context;
 use crate::time::Now;
 use crate::waiting::Pending;
@@ -307,7 +308,7 @@ impl Engine {
         let mut home = self.lock(self.shard_number(hash));
         home.advance(cx);
         let (mut names, mut hashes) = (Vec::new(), TagList::new());
-        if let Some((rule, _, captures)) = &ruled {
+        if let Some(Match { rule, captures, .. }) = &ruled {
             for template in &rule.tags {
                 let mut name = Vec::new();
                 template.render(captures, &mut name);
@@ -321,7 +322,7 @@ impl Engine {
         let lookup = home.lookup(hash, key, cx);
         let item = match lookup {
             Lookup::Found(found) => {
-                let state = ruled.as_ref().map(|(_, state, _)| &***state);
+                let state = ruled.as_ref().map(|ruled| &**ruled.state);
                 let standing = home.standing(found, hash, state, cx);
                 let item = home.store().item(found);
                 for tag in item.tags() {
@@ -382,7 +383,7 @@ impl Engine {
         };
         json!({
             "key": String::from_utf8_lossy(key),
-            "rule": ruled.as_ref().map(|(rule, ..)| json!({"number": rule.number, "match": rule.pattern.text()})),
+            "rule": ruled.as_ref().map(|Match { rule, .. }| json!({"number": rule.number, "match": rule.pattern.text()})),
             "item": item,
             "tags": tags,
             "lease": lease,

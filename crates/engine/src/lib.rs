@@ -6,6 +6,7 @@
 mod ages;
 mod ask;
 mod counters;
+mod decide;
 mod engine;
 mod event;
 mod fill;

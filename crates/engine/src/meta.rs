@@ -22,11 +22,13 @@ impl Shard {
         // Under a rule without leases everything is as in memcached; but misses are recorded, and stubs have the rule's tags.
         let mut unleased = None;
         if self.herd.is_some() && self.may_be_ruled(meta, lookup, cx) {
-            match self.rule_of(key) {
+            let active = self.shared.rules();
+            match active.as_ref().and_then(|active| active.find(key)) {
                 Some(ruled) if ruled.state.policy().leases => {
                     return self.meta_get_ruled(meta, hash, lookup, &ruled, cx);
                 }
-                ruled => unleased = ruled,
+                Some(_) => unleased = self.rule_of(key),
+                None => {}
             }
         } else if self.herd.is_some() && self.is_won(lookup) {
             unleased = self.rule_of(key).filter(|ruled| !ruled.state.policy().leases);

@@ -1,19 +1,17 @@
 //! `mg` and `md` of keys under a rule: leases asked for by name.
 
-use std::sync::atomic::Ordering;
-
-use cattlegrid_herd::{Ask, How, Kind, Role, Waited};
+use cattlegrid_herd::{How, Kind, Waited};
 use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::{Found, Lookup, Marks, NEVER};
 use cattlegrid_tags::Kind as TagKind;
 
-use crate::ask::Standing;
+use crate::decide::{Decision, Holds, Query};
 use crate::event::{EventKind, Interest, Looker};
-use crate::fill::Ruled;
 use crate::meta::{meta_get_miss, status_line};
 use crate::park::{Form, Parked, is_explicit, lease_reply, meta_line};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
+use crate::shared::Match;
 use crate::step::Context;
 use crate::waiting::TRIAL_MS;
 
@@ -89,145 +87,74 @@ impl Shard {
         meta: &Meta<'_>,
         hash: u64,
         lookup: Lookup,
-        ruled: &Ruled,
+        ruled: &Match<'_>,
         cx: &mut Context<'_>,
     ) -> Flow {
-        let (key, flags, rule) = (meta.key.bytes(), &meta.set, &ruled.state);
-        let (touches, explicit) = (flags.has(b'T'), is_explicit(meta));
+        let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
         cx.step.counters.cmd_meta.add(1);
         cx.step.counters.cmd_get.add(1);
         if touches {
             cx.step.counters.cmd_touch.add(1);
         }
-        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
-        let standing =
-            found.map_or(Standing::Absent, |found| self.standing_by_name(meta, found, hash, ruled, cx));
-        let kind = match (standing, found) {
-            (Standing::Fresh, Some(found)) => return self.meta_hit(meta, hash, found, Mark::None, None, cx),
-            (Standing::Early, Some(found)) if touches && !explicit => {
-                return self.meta_hit(meta, hash, found, Mark::None, None, cx);
-            }
-            (Standing::Negative, _) => {
-                self.record_miss(hash, rule, cx);
-                meta_get_miss(meta, Lookup::Absent, touches, cx);
-                return Flow::Replied;
-            }
-            (Standing::Stale, _) => Kind::Stale,
-            (Standing::Early, _) => Kind::Early,
-            (Standing::Absent | Standing::Fresh, _) => Kind::Absent,
-        };
-        let policy = *rule.policy();
         let advice = Advice::of(meta);
-        let how = if explicit { advice.how(meta) } else { How::Plain };
-        let ask = Ask {
-            key,
+        let query = Query {
+            key: meta.key.bytes(),
             hash,
-            rule,
-            found: kind,
-            how,
-            last_event: self.shared.last_event(hash, ruled.tags.hashes(), cx.step.now),
-            tags: ruled.tags.hashes(),
+            how: if explicit { advice.how(meta) } else { How::Plain },
+            prolongs: touches && !explicit,
+            recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
             hint: advice.hint,
-            hold_ms: if explicit { advice.wait_ms.unwrap_or(0) } else { policy.hold_ms },
+            hold_ms: explicit.then(|| advice.wait_ms.unwrap_or(0)),
         };
-        match self.ask(&ask, cx) {
-            Role::Compute(grant) => {
-                count_miss(touches, cx);
-                match found.filter(|_| kind != Kind::Absent) {
-                    _ if !explicit => meta_get_miss_uncounted(meta, cx),
-                    Some(found) => {
-                        let mark = Mark::Won(grant.record.number, kind == Kind::Stale);
-                        return self.meta_hit(meta, hash, found, mark, grant.hint.as_deref(), cx);
-                    }
-                    None => lease_reply(meta, Some(grant.record.number), grant.hint.as_deref(), cx.out),
-                }
-                Flow::Replied
-            }
-            Role::Miss(_) => {
-                count_miss(touches, cx);
-                if explicit {
-                    lease_reply(meta, None, None, cx.out);
-                } else {
-                    meta_get_miss_uncounted(meta, cx);
-                }
-                Flow::Replied
-            }
-            Role::Old => {
-                let counters = rule.counters();
-                counters.computes_saved.fetch_add(1, Ordering::Relaxed);
-                if kind == Kind::Stale {
-                    counters.stale_served.fetch_add(1, Ordering::Relaxed);
-                }
+        match self.decide(&query, ruled, lookup, cx) {
+            Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
+            Decision::Old(found, kind) => {
                 let mark = match (kind, explicit) {
                     (Kind::Stale, _) => Mark::Lost(true),
                     (_, true) => Mark::Lost(false),
                     (_, false) => Mark::None,
                 };
-                let found = found.expect("an old value was offered");
                 self.meta_hit(meta, hash, found, mark, None, cx)
             }
-            Role::Busy => {
-                reply::line(&mut cx.out.bytes, reply::error::BUSY);
+            Decision::Negative => {
+                meta_get_miss(meta, Lookup::Absent, touches, cx);
                 Flow::Replied
             }
-            Role::Leased if explicit && ask.hold_ms == 0 => {
-                self.record_miss(hash, rule, cx);
+            Decision::Compute(grant, old) if explicit => {
                 count_miss(touches, cx);
-                lease_reply(meta, None, None, cx.out);
+                let (token, hint) = (grant.record.number, grant.hint.as_deref());
+                if let Some((found, kind)) = old {
+                    return self.meta_hit(meta, hash, found, Mark::Won(token, kind == Kind::Stale), hint, cx);
+                }
+                lease_reply(meta, Some(token), hint, cx.out);
                 Flow::Replied
             }
-            waits @ (Role::Leased | Role::Trial) => {
-                let trial = matches!(waits, Role::Trial);
-                self.meta_wait(meta, &ask, policy.hold_behind_ms, trial, cx)
-            }
-        }
-    }
-
-    /// What the item under a key is worth to an `mg`.
-    fn standing_by_name(
-        &self,
-        meta: &Meta<'_>,
-        found: Found,
-        hash: u64,
-        ruled: &Ruled,
-        cx: &Context<'_>,
-    ) -> Standing {
-        match self.standing(found, hash, Some(&ruled.state), cx) {
-            Standing::Fresh if recache_due(meta, self.store.item(found).expiry(), cx) => Standing::Early,
-            standing => standing,
+            Decision::Compute(..) | Decision::Miss => meta_miss(meta, cx),
+            Decision::Leased(holds) => self.meta_wait(meta, &query, ruled, holds, cx),
+            Decision::Busy => meta_busy(cx),
         }
     }
 
     fn meta_wait(
         &mut self,
         meta: &Meta<'_>,
-        ask: &Ask<'_>,
-        hold_behind_ms: u32,
-        trial: bool,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        holds: Holds,
         cx: &mut Context<'_>,
     ) -> Flow {
         let touches = meta.set.has(b'T');
-        match self.wait(ask, 0, touches.then_some(meta.set.exptime), cx) {
+        match self.hold(query, ruled, 0, touches.then_some(meta.set.exptime), cx) {
             Waited::Waits(_) => {
-                let full = cx.step.now.ms + u64::from(ask.hold_ms);
-                let deadline = if trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
+                let full = cx.step.now.ms + u64::from(holds.one_ms);
+                let deadline =
+                    if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
                 let form = Form::Meta { line: meta_line(meta), verdict: None };
-                let parked = Parked::new(cx.ticket.request, deadline, hold_behind_ms, touches, form);
-                Flow::Parked(Box::new(parked.on_trial(trial.then_some(full))))
+                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, touches, form);
+                Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
             }
-            Waited::Miss(_) => {
-                count_miss(touches, cx);
-                if is_explicit(meta) {
-                    lease_reply(meta, None, None, cx.out);
-                } else {
-                    meta_get_miss_uncounted(meta, cx);
-                }
-                Flow::Replied
-            }
-            Waited::Busy => {
-                reply::line(&mut cx.out.bytes, reply::error::BUSY);
-                Flow::Replied
-            }
+            Waited::Miss(_) => meta_miss(meta, cx),
+            Waited::Busy => meta_busy(cx),
         }
     }
 
@@ -407,6 +334,22 @@ pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
     } else {
         cx.step.counters.get_misses.add(1);
     }
+}
+
+/// A miss of a key under a rule: `Z` to one who has asked for the lease.
+fn meta_miss(meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
+    count_miss(meta.set.has(b'T'), cx);
+    if is_explicit(meta) {
+        lease_reply(meta, None, None, cx.out);
+    } else {
+        meta_get_miss_uncounted(meta, cx);
+    }
+    Flow::Replied
+}
+
+fn meta_busy(cx: &mut Context<'_>) -> Flow {
+    reply::line(&mut cx.out.bytes, reply::error::BUSY);
+    Flow::Replied
 }
 
 /// `EN`, unless it is quiet.

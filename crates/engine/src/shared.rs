@@ -65,6 +65,13 @@ pub struct ActiveRules {
     states: Box<[Arc<RuleState>]>,
 }
 
+/// The rule of a key, and what of the key its pattern has captured.
+pub(crate) struct Match<'a> {
+    pub(crate) rule: &'a Arc<Rule>,
+    pub(crate) state: &'a Arc<RuleState>,
+    pub(crate) captures: Captures<'a>,
+}
+
 impl ActiveRules {
     /// Rules that take over what the old ones of the same pattern have learned and counted.
     fn new(rules: Arc<Rules>, old: Option<&Self>) -> Self {
@@ -88,9 +95,9 @@ impl ActiveRules {
 
     /// The rule of a key.
     #[inline]
-    pub(crate) fn find<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, &Arc<RuleState>, Captures<'k>)> {
+    pub(crate) fn find<'a>(&'a self, key: &'a [u8]) -> Option<Match<'a>> {
         let (rule, captures) = self.rules.find(key)?;
-        Some((rule, &self.states[rule.number as usize - 1], captures))
+        Some(Match { rule, state: &self.states[rule.number as usize - 1], captures })
     }
 
     /// Rules and cascades.

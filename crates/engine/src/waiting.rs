@@ -9,6 +9,7 @@ use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
 use crate::ask::{Answer, Held, done_part};
+use crate::decide::Holds;
 use crate::engine::{Engine, Got};
 use crate::meta_ruled::count_miss;
 use crate::park::{Form, Parked, Part};
@@ -69,10 +70,7 @@ struct LeasedKey<'k> {
     hash: u64,
     /// Its place in the output.
     at: (usize, usize),
-    hold_ms: u32,
-    hold_many_ms: u32,
-    hold_behind_ms: u32,
-    trial: bool,
+    holds: Holds,
 }
 
 impl<'k> Pending<'k> {
@@ -94,15 +92,7 @@ impl<'k> Pending<'k> {
             Answer::Compute => self.computes = true,
             Answer::Busy => self.busy.push((key, hash)),
             Answer::Control => self.control.push((key, cx.out.place())),
-            Answer::Leased { hold_ms, hold_many_ms, hold_behind_ms, trial } => self.leased.push(LeasedKey {
-                trial,
-                key,
-                hash,
-                at: cx.out.place(),
-                hold_ms,
-                hold_many_ms,
-                hold_behind_ms,
-            }),
+            Answer::Leased(holds) => self.leased.push(LeasedKey { key, hash, at: cx.out.place(), holds }),
         }
     }
 
@@ -184,7 +174,7 @@ impl Engine {
         // Whoever is to compute must hear of it now; and what was sent in part is not held.
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
-        let many_on_trial = many && pending.leased.iter().any(|key| key.trial);
+        let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
         let sent = left.is_some() || begun;
         // What is there already, or comes, is withheld meanwhile, and must be known if the client gives up.
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
@@ -220,9 +210,9 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Got<'k> {
         let many = get.keys.clone().flatten().nth(1).is_some();
-        let hold_of = |key: &LeasedKey<'_>| if many { key.hold_many_ms } else { key.hold_ms };
+        let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
         let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);
-        let behind_ms = pending.leased.iter().map(|key| key.hold_behind_ms).min().unwrap_or(0);
+        let behind_ms = pending.leased.iter().map(|key| key.holds.behind_ms).min().unwrap_or(0);
         // What was written, cut at the places of the keys that may wait.
         let mut cuts = Vec::with_capacity(pending.leased.len() + 1);
         for leased in pending.leased.iter().rev() {
@@ -250,7 +240,7 @@ impl Engine {
                 self.withhold(get, pending, lock, cx);
             }
             let mut deadline = cx.step.now.ms + u64::from(hold_ms);
-            let full_ms = pending.leased.iter().any(|key| key.trial).then_some(deadline);
+            let full_ms = pending.leased.iter().any(|key| key.holds.on_trial).then_some(deadline);
             if full_ms.is_some() {
                 deadline = cx.step.now.ms + u64::from(hold_ms.min(TRIAL_MS));
             }
@@ -535,7 +525,7 @@ impl crate::shard::Shard {
         let active = Option::clone(&self.shared.rules());
         let leases = |key: &[u8]| {
             let found = active.as_ref().and_then(|active| active.find(key));
-            found.is_some_and(|(_, state, _)| state.policy().leases)
+            found.is_some_and(|ruled| ruled.state.policy().leases)
         };
         self.with_herd(step, |herd, step| herd.end_unruled(leases, step));
     }

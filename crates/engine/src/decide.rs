@@ -1,0 +1,196 @@
+//! What one who asks for a key under a rule gets. `get` and `mg` ask the same question, and write the answer each in its own way.
+
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Ask, Grant, Hold, How, Kind, Role, Waited};
+use cattlegrid_store::{Found, Lookup, NEVER};
+use cattlegrid_tags::TagList;
+
+use crate::ask::Standing;
+use crate::shard::Shard;
+use crate::shared::Match;
+use crate::step::Context;
+
+/// How a key is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Query<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    /// As any client does, or for the lease.
+    pub(crate) how: How,
+    /// The time of what is good is prolonged: it needs no refresh.
+    pub(crate) prolongs: bool,
+    /// A value that expires before this second is to be computed again.
+    pub(crate) recache: Option<u32>,
+    /// For the one who computes.
+    pub(crate) hint: Option<&'a [u8]>,
+    /// How long it would wait, in milliseconds; None: as the rule says.
+    pub(crate) hold_ms: Option<u32>,
+}
+
+impl<'a> Query<'a> {
+    /// As a `get` asks, or a `gat` that `prolongs`.
+    pub(crate) fn plain(key: &'a [u8], hash: u64, prolongs: bool) -> Self {
+        Self { key, hash, how: How::Plain, prolongs, recache: None, hint: None, hold_ms: None }
+    }
+
+    fn is_explicit(&self) -> bool {
+        self.how != How::Plain
+    }
+}
+
+/// See the module's text. What is a miss has been recorded; nothing is counted but under the rule.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Decision {
+    /// The value.
+    Fresh(Found),
+    /// A value that is over, or due for a refresh, and is computed by another.
+    Old(Found, Kind),
+    /// A miss: the key is known to be absent.
+    Negative,
+    /// A miss.
+    Miss,
+    /// A miss, and the lease. With the value that is over or due for a refresh, if there is one.
+    Compute(Grant, Option<(Found, Kind)>),
+    /// It is computed already: it may be waited for.
+    Leased(Holds),
+    /// The rule's answer to those who cannot be helped.
+    Busy,
+}
+
+/// How long a key may be waited for, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holds {
+    /// When it is the only key.
+    pub(crate) one_ms: u32,
+    /// When it is one of several.
+    pub(crate) many_ms: u32,
+    /// What is left of that once a finished reply waits behind it.
+    pub(crate) behind_ms: u32,
+    /// The one who asks computes it: for a moment first.
+    pub(crate) on_trial: bool,
+}
+
+impl Shard {
+    /// Decides about a key that was looked up.
+    pub(crate) fn decide(
+        &mut self,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Decision {
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let standing = found.map_or(Standing::Absent, |found| self.standing_for(query, found, ruled, cx));
+        let (kind, old) = match (standing, found) {
+            (Standing::Fresh, Some(found)) => return Decision::Fresh(found),
+            (Standing::Early, Some(found)) if query.prolongs => return Decision::Fresh(found),
+            (Standing::Early, Some(found)) => (Kind::Early, Some((found, Kind::Early))),
+            (Standing::Stale, Some(found)) => (Kind::Stale, Some((found, Kind::Stale))),
+            (Standing::Negative, _) => {
+                self.record_miss(query.hash, ruled.state, cx);
+                return Decision::Negative;
+            }
+            _ => (Kind::Absent, None),
+        };
+        let policy = *ruled.state.policy();
+        if !policy.leases {
+            self.record_miss(query.hash, ruled.state, cx);
+            return Decision::Miss;
+        }
+        let hold_ms = query.hold_ms.unwrap_or(policy.hold_ms);
+        let tags = self.tags_of(ruled.rule, &ruled.captures);
+        let ask = self.ask(query, ruled, &tags, kind, hold_ms, cx);
+        let session = &*cx.session;
+        let role = self.with_herd(&mut cx.step, |herd, step| herd.ask(&ask, session, step));
+        let now_ms = cx.step.now.ms;
+        match (role.expect("rules come with herds"), old) {
+            (Role::Compute(grant), old) => {
+                cx.session.record(grant.record, now_ms);
+                Decision::Compute(grant, old)
+            }
+            (Role::Miss(record), _) => {
+                cx.session.record(record, now_ms);
+                Decision::Miss
+            }
+            (Role::Old, Some((found, kind))) => {
+                let counters = ruled.state.counters();
+                counters.computes_saved.fetch_add(1, Ordering::Relaxed);
+                if kind == Kind::Stale {
+                    counters.stale_served.fetch_add(1, Ordering::Relaxed);
+                }
+                Decision::Old(found, kind)
+            }
+            (Role::Old, None) => unreachable!("an old value is offered where there is one"),
+            (Role::Leased, _) if query.is_explicit() && hold_ms == 0 => {
+                self.record_miss(query.hash, ruled.state, cx);
+                Decision::Miss
+            }
+            (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
+                one_ms: hold_ms,
+                many_ms: policy.hold_many_ms,
+                behind_ms: policy.hold_behind_ms,
+                on_trial: matches!(role, Role::Trial),
+            }),
+            (Role::Busy, _) => Decision::Busy,
+        }
+    }
+
+    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is; `touch`: the
+    /// exptime that it gets.
+    pub(crate) fn hold(
+        &mut self,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        slot: u16,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Waited {
+        let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
+        let tags = self.tags_of(ruled.rule, &ruled.captures);
+        let ask = self.ask(query, ruled, &tags, Kind::Absent, hold_ms, cx);
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
+        let hold = Hold { request: cx.ticket.request, slot, touch, room };
+        let session = &mut *cx.session;
+        let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(&ask, &hold, session, step));
+        let waited = waited.expect("rules come with herds");
+        if let Waited::Miss(record) = &waited {
+            cx.session.record(*record, cx.step.now.ms);
+        }
+        waited
+    }
+
+    fn ask<'a>(
+        &self,
+        query: &Query<'a>,
+        ruled: &Match<'a>,
+        tags: &'a TagList,
+        found: Kind,
+        hold_ms: u32,
+        cx: &Context<'_>,
+    ) -> Ask<'a> {
+        Ask {
+            key: query.key,
+            hash: query.hash,
+            rule: ruled.state,
+            found,
+            how: query.how,
+            last_event: self.shared.last_event(query.hash, tags.hashes(), cx.step.now),
+            tags: tags.hashes(),
+            hint: query.hint,
+            hold_ms,
+        }
+    }
+
+    /// What the item under the key is worth to one who asks so.
+    fn standing_for(&self, query: &Query<'_>, found: Found, ruled: &Match<'_>, cx: &Context<'_>) -> Standing {
+        let expiry = self.store.item(found).expiry();
+        let is_due = expiry != NEVER && query.recache.is_some_and(|second| expiry < second);
+        match self.standing(found, query.hash, Some(ruled.state), cx) {
+            Standing::Fresh if is_due => Standing::Early,
+            standing => standing,
+        }
+    }
+}
