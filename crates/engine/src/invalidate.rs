@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::ask::Standing;
 use crate::engine::{Engine, Got};
+use crate::meta_reply::{OfCommand, Shown, hit, return_flags};
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shared::Match;
@@ -141,24 +142,11 @@ impl Engine {
         let out = &mut cx.out.bytes;
         let len = text.as_ref().map_or(0, String::len);
         let shown = text.filter(|_| flags.has(b'v'));
-        match &shown {
-            Some(text) => reply::va(out, text.len()),
-            None => out.extend_from_slice(reply::HD),
-        }
-        let reads = matches!(request, Request::MetaGet(_));
-        for token in meta.flags {
-            match token[0] {
-                b'O' => reply::token(out, token),
-                b'k' => reply::key(out, &meta.key),
-                // What is told here is no item: it has neither flags, CAS nor end, and was never read.
-                b'f' if reads => reply::client_flags(out, 0),
-                b's' if reads => reply::size(out, len),
-                b'c' if reads => reply::cas(out, 0),
-                b't' if reads => reply::ttl(out, None),
-                b'l' if reads => reply::last_access(out, 0),
-                b'h' if reads => reply::hit_before(out, false),
-                _ => {}
-            }
+        hit(len, shown.is_some(), out);
+        if matches!(request, Request::MetaGet(_)) {
+            return_flags(meta, &mut OfText(len), out);
+        } else {
+            return_flags(meta, &mut OfCommand, out);
         }
         reply::end_line(out);
         if let Some(text) = shown {
@@ -398,6 +386,35 @@ impl Engine {
             })).collect::<Vec<_>>(),
             "clock": shared.clock(),
         })
+    }
+}
+
+/// What a control key tells: no item, it has neither flags, CAS nor end, and was never read. Its size.
+struct OfText(usize);
+
+impl Shown for OfText {
+    fn size(&self) -> Option<usize> {
+        Some(self.0)
+    }
+
+    fn ttl(&self) -> Option<Option<u64>> {
+        Some(None)
+    }
+
+    fn cas(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn client_flags(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    fn last_access(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn hit_before(&self) -> Option<bool> {
+        Some(false)
     }
 }
 

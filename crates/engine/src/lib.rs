@@ -13,6 +13,7 @@ mod fill;
 mod get;
 mod invalidate;
 mod meta;
+mod meta_reply;
 mod meta_ruled;
 mod output;
 mod park;

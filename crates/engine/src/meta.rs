@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Meta, MetaKey, reply};
+use cattlegrid_protocol::{Meta, MetaFlags, MetaKey, reply};
 use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
 use cattlegrid_tags::Kind;
 
 use crate::event::{EventKind, Interest, Looker};
+use crate::meta_reply::{Shown, hit, return_flags, status_line};
 use crate::meta_ruled::Advice;
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
 use crate::store_cmd::{Mode, Outcome, Sum, Write};
+use crate::time::Now;
 
 impl Shard {
     pub(crate) fn meta_get(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
@@ -143,37 +145,14 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> (Option<u32>, bool) {
         let item = self.store.item(found);
-        let out = &mut cx.out.bytes;
-        if with_value {
-            reply::va(out, item.value_len());
-        } else {
-            out.extend_from_slice(reply::HD);
-        }
+        let (size, cas) = (item.value_len(), shown.unwrap_or_else(|| self.shown_cas(item.cas())));
         // A stub's time begins at its `N` in the line, as in memcached.
-        let mut expiry = created.then_some(NEVER);
-        let mut recache = false;
-        for token in meta.flags {
-            match token[0] {
-                b'N' if created => expiry = Some(cx.step.now.expiry(meta.set.vivify)),
-                b'T' => expiry = Some(cx.step.now.expiry(meta.set.exptime)),
-                b'R' => {
-                    let expiry = expiry.unwrap_or(item.expiry());
-                    recache = !created && expiry != NEVER && expiry < cx.step.now.expiry(meta.set.recache);
-                }
-                b's' => reply::size(out, item.value_len()),
-                b't' => reply::ttl(out, cx.step.now.left(expiry.unwrap_or(item.expiry()))),
-                b'c' => reply::cas(out, shown.unwrap_or_else(|| self.shown_cas(item.cas()))),
-                b'f' => reply::client_flags(out, item.flags()),
-                b'l' => {
-                    reply::last_access(out, u64::from(cx.step.now.second.saturating_sub(item.accessed())))
-                }
-                b'h' => reply::hit_before(out, item.marks().has(Marks::FETCHED)),
-                b'O' => reply::token(out, token),
-                b'k' => reply::key(out, &meta.key),
-                _ => {}
-            }
-        }
-        (expiry, recache)
+        let expiry = created.then_some(NEVER);
+        let mut shown =
+            OfItem { item, flags: &meta.set, now: cx.step.now, created, cas, expiry, recache: false };
+        hit(size, with_value, &mut cx.out.bytes);
+        return_flags(meta, &mut shown, &mut cx.out.bytes);
+        (shown.expiry, shown.recache)
     }
 
     pub(crate) fn meta_set(
@@ -227,15 +206,7 @@ impl Shard {
         }
         let out = &mut cx.out.bytes;
         out.extend_from_slice(status);
-        for token in meta.flags {
-            match token[0] {
-                b'O' => reply::token(out, token),
-                b'k' => reply::key(out, &meta.key),
-                b'c' => reply::cas(out, cas),
-                b's' => reply::size(out, size),
-                _ => {}
-            }
-        }
+        return_flags(meta, &mut OfStored { cas, size }, out);
         reply::end_line(out);
         Flow::Replied
     }
@@ -411,29 +382,16 @@ impl Shard {
             Sum::NoRoom => return self.no_room(key.len() + 64, false, cx),
         };
         cx.step.counters.cmd_meta.add(1);
-        let mut expiry = None;
         let item = self.store.item(found);
+        let (now, cas) = (cx.step.now, self.shown_cas(item.cas()));
+        let mut shown = OfSum(OfItem { item, flags, now, created, cas, expiry: None, recache: false });
         let quiet = flags.has(b'q');
         let kept = cx.out.bytes.len();
         let mut digits = Vec::new();
         reply::number(&mut digits, sum);
         let out = &mut cx.out.bytes;
-        if flags.has(b'v') {
-            reply::va(out, digits.len());
-        } else {
-            out.extend_from_slice(reply::HD);
-        }
-        for token in meta.flags {
-            match token[0] {
-                b'c' => reply::cas(out, self.shown_cas(item.cas())),
-                b't' => reply::ttl(out, cx.step.now.left(expiry.unwrap_or(item.expiry()))),
-                b'T' => expiry = Some(cx.step.now.expiry(flags.exptime)),
-                b'N' if created => expiry = Some(cx.step.now.expiry(flags.vivify)),
-                b'O' => reply::token(out, token),
-                b'k' => reply::key(out, &meta.key),
-                _ => {}
-            }
-        }
+        hit(digits.len(), flags.has(b'v'), out);
+        return_flags(meta, &mut shown, out);
         reply::end_line(out);
         if flags.has(b'v') {
             out.extend_from_slice(&digits);
@@ -442,7 +400,7 @@ impl Shard {
         if quiet {
             out.truncate(kept);
         }
-        if let Some(expiry) = expiry {
+        if let Some(expiry) = shown.0.expiry {
             self.store.set_expiry(hash, found, expiry);
         }
         Flow::Replied
@@ -529,7 +487,7 @@ pub(crate) fn is_stub(item: &Item<'_>) -> bool {
 }
 
 /// ` exp= la= cas= fetch= cls= size=` of an item, as `me` shows it.
-fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: crate::time::Now) {
+fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: Now) {
     out.extend_from_slice(b" exp=");
     match now.left(item.expiry()) {
         Some(left) => reply::number(out, left),
@@ -546,15 +504,102 @@ fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: crate::time::Now)
     reply::number(out, item.size() as u64);
 }
 
-/// A status with the flags that come back whatever happened: key and opaque.
-pub(crate) fn status_line(out: &mut Vec<u8>, status: &[u8], meta: &Meta<'_>) {
-    out.extend_from_slice(status);
-    for token in meta.flags {
-        match token[0] {
-            b'O' => reply::token(out, token),
-            b'k' => reply::key(out, &meta.key),
+/// An item as an `mg` shows it.
+struct OfItem<'a> {
+    item: Item<'a>,
+    flags: &'a MetaFlags,
+    now: Now,
+    /// It is a stub that this `mg` has made.
+    created: bool,
+    cas: u64,
+    /// When it is to end, if that changes: flags see what those before them have set.
+    expiry: Option<u32>,
+    /// `R` asks for it to be computed again.
+    recache: bool,
+}
+
+impl OfItem<'_> {
+    fn ends(&self) -> u32 {
+        self.expiry.unwrap_or(self.item.expiry())
+    }
+}
+
+impl Shown for OfItem<'_> {
+    #[inline]
+    fn act(&mut self, letter: u8) {
+        match letter {
+            b'N' if self.created => self.expiry = Some(self.now.expiry(self.flags.vivify)),
+            b'T' => self.expiry = Some(self.now.expiry(self.flags.exptime)),
+            b'R' => {
+                let ends = self.ends();
+                self.recache = !self.created && ends != NEVER && ends < self.now.expiry(self.flags.recache);
+            }
             _ => {}
         }
     }
-    reply::end_line(out);
+
+    #[inline]
+    fn size(&self) -> Option<usize> {
+        Some(self.item.value_len())
+    }
+
+    #[inline]
+    fn ttl(&self) -> Option<Option<u64>> {
+        Some(self.now.left(self.ends()))
+    }
+
+    #[inline]
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    #[inline]
+    fn client_flags(&self) -> Option<u32> {
+        Some(self.item.flags())
+    }
+
+    #[inline]
+    fn last_access(&self) -> Option<u64> {
+        Some(u64::from(self.now.second.saturating_sub(self.item.accessed())))
+    }
+
+    #[inline]
+    fn hit_before(&self) -> Option<bool> {
+        Some(self.item.marks().has(Marks::FETCHED))
+    }
+}
+
+/// What an `ms` has stored.
+struct OfStored {
+    cas: u64,
+    size: usize,
+}
+
+impl Shown for OfStored {
+    fn size(&self) -> Option<usize> {
+        Some(self.size)
+    }
+
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+}
+
+/// The sum of an `ma`: an item of which only CAS and end are shown.
+struct OfSum<'a>(OfItem<'a>);
+
+impl Shown for OfSum<'_> {
+    fn act(&mut self, letter: u8) {
+        if letter != b'R' {
+            self.0.act(letter);
+        }
+    }
+
+    fn ttl(&self) -> Option<Option<u64>> {
+        self.0.ttl()
+    }
+
+    fn cas(&self) -> Option<u64> {
+        self.0.cas()
+    }
 }

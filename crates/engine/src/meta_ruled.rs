@@ -7,8 +7,9 @@ use cattlegrid_tags::Kind as TagKind;
 
 use crate::decide::{Decision, Holds, Query};
 use crate::event::{EventKind, Interest, Looker};
-use crate::meta::{meta_get_miss, status_line};
-use crate::park::{Form, Parked, is_explicit, lease_reply, meta_line};
+use crate::meta::meta_get_miss;
+use crate::meta_reply::{is_explicit, lease_reply, status_line};
+use crate::park::{Form, Parked};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::shared::Match;
@@ -149,7 +150,7 @@ impl Shard {
                 let full = cx.step.now.ms + u64::from(holds.one_ms);
                 let deadline =
                     if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
-                let form = Form::Meta { line: meta_line(meta), verdict: None };
+                let form = Form::Meta { meta: meta.to_owned(), verdict: None };
                 let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, touches, form);
                 Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
             }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cattlegrid_herd::Session;
-use cattlegrid_protocol::{Limits, Meta, Parsed, Request, parse, reply};
+use cattlegrid_protocol::{Meta, OwnedMeta, reply};
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
+use crate::meta_reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
 use crate::output::Output;
 use crate::step::Verdict;
 
@@ -67,14 +68,14 @@ pub enum DeliveredValue {
 }
 
 impl DeliveredValue {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Inline(bytes) => bytes.len(),
             Self::Huge(huge) => huge.len(),
         }
     }
 
-    fn write(&self, out: &mut Output) {
+    pub(crate) fn write(&self, out: &mut Output) {
         match self {
             Self::Inline(bytes) => out.bytes.extend_from_slice(bytes),
             Self::Huge(huge) => out.huge.push((out.bytes.len(), Arc::clone(huge))),
@@ -102,8 +103,8 @@ pub struct Parked {
 pub(crate) enum Form {
     /// `VALUE` blocks and `END`; with CAS or without.
     Get { parts: Vec<Part>, cas: bool },
-    /// The line of an `mg`, and what became of its key.
-    Meta { line: Box<[u8]>, verdict: Option<Verdict> },
+    /// An `mg`, and what became of its key.
+    Meta { meta: OwnedMeta, verdict: Option<Verdict> },
 }
 
 /// A piece of a classic reply.
@@ -180,7 +181,7 @@ impl Parked {
                 Part::Done(done) => (own + done.bytes.capacity(), shared),
                 Part::Key { key, verdict, .. } => (own + key.len(), shared + value(verdict)),
             }),
-            Form::Meta { line, verdict } => (line.len(), value(verdict)),
+            Form::Meta { meta, verdict } => (meta.bytes(), value(verdict)),
         }
     }
 
@@ -245,7 +246,7 @@ impl Parked {
     pub fn write(self, out: &mut Output) {
         match self.form {
             Form::Get { parts, cas } => write_get(parts, cas, out),
-            Form::Meta { line, verdict } => write_meta(&line, verdict, out),
+            Form::Meta { meta, verdict } => write_meta(&meta.as_meta(), verdict, out),
         }
     }
 }
@@ -280,123 +281,18 @@ fn write_get(parts: Vec<Part>, cas: bool, out: &mut Output) {
     out.bytes.extend_from_slice(reply::END);
 }
 
-/// The line of an `mg`, to be read again when its key's fate is known.
-pub(crate) fn meta_line(meta: &Meta<'_>) -> Box<[u8]> {
-    let mut line = b"mg ".to_vec();
-    line.extend_from_slice(meta.key.sent);
-    for token in meta.flags {
-        line.push(b' ');
-        line.extend_from_slice(token);
-    }
-    line.extend_from_slice(b"\r\n");
-    line.into()
-}
-
-fn write_meta(line: &[u8], verdict: Option<Verdict>, out: &mut Output) {
-    let limits = Limits { extensions: true, ..Limits::default() };
-    let Parsed::Complete { request: Request::MetaGet(meta), .. } = parse(line, &limits) else {
-        unreachable!("it was parsed before")
-    };
-    let quiet = meta.set.has(b'q');
+fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
     match verdict {
-        Some(Verdict::Value(value)) => value_reply(&meta, &value, out),
-        Some(Verdict::Miss { record: Some(record), hint }) if record.leased && is_explicit(&meta) => {
-            lease_reply(&meta, Some(record.number), hint.as_deref(), out);
+        Some(Verdict::Value(value)) => value_reply(meta, &value, out),
+        Some(Verdict::Miss { record: Some(record), hint }) if record.leased && is_explicit(meta) => {
+            lease_reply(meta, Some(record.number), hint.as_deref(), out);
         }
-        Some(Verdict::Miss { .. } | Verdict::Lost(_)) if is_explicit(&meta) => {
-            lease_reply(&meta, None, None, out);
+        Some(Verdict::Miss { .. } | Verdict::Lost(_)) if is_explicit(meta) => {
+            lease_reply(meta, None, None, out);
         }
         Some(Verdict::Busy) => reply::line(&mut out.bytes, reply::error::BUSY),
-        Some(Verdict::Failed { text, .. }) => {
-            out.bytes.extend_from_slice(reply::EN);
-            out.bytes.extend_from_slice(b" Pe");
-            out.bytes.extend_from_slice(&text);
-            key_and_opaque(&meta, out);
-            reply::end_line(&mut out.bytes);
-        }
-        _ if quiet => {}
-        _ => {
-            out.bytes.extend_from_slice(reply::EN);
-            key_and_opaque(&meta, out);
-            reply::end_line(&mut out.bytes);
-        }
-    }
-}
-
-/// Whether an `mg` asks for the lease: it speaks of winning.
-pub(crate) fn is_explicit(meta: &Meta<'_>) -> bool {
-    meta.set.has(b'N') || meta.set.has(b'R')
-}
-
-/// `VA 0 ... W` to who is to compute, with the token for its `c`; `VA 0 ... Z` to the others.
-pub(crate) fn lease_reply(meta: &Meta<'_>, token: Option<u64>, hint: Option<&[u8]>, out: &mut Output) {
-    let out = &mut out.bytes;
-    if meta.set.has(b'v') {
-        reply::va(out, 0);
-    } else {
-        out.extend_from_slice(reply::HD);
-    }
-    for flag in meta.flags {
-        match flag[0] {
-            b's' => reply::size(out, 0),
-            b't' => reply::ttl(out, None),
-            b'c' => reply::cas(out, token.unwrap_or(0)),
-            b'f' => reply::client_flags(out, 0),
-            b'l' => reply::last_access(out, 0),
-            b'h' => reply::hit_before(out, false),
-            b'O' => reply::token(out, flag),
-            b'k' => reply::key(out, &meta.key),
-            _ => {}
-        }
-    }
-    match token {
-        Some(_) => reply::won(out),
-        None => reply::lost(out),
-    }
-    if let Some(hint) = hint {
-        out.extend_from_slice(b" Ph");
-        out.extend_from_slice(hint);
-    }
-    reply::end_line(out);
-    if meta.set.has(b'v') {
-        reply::end_line(out);
-    }
-}
-
-fn value_reply(meta: &Meta<'_>, value: &Delivered, out: &mut Output) {
-    let with_value = meta.set.has(b'v') && !(meta.set.has(b'C') && meta.set.compare_cas == value.cas);
-    let bytes = &mut out.bytes;
-    if with_value {
-        reply::va(bytes, value.value.len());
-    } else {
-        bytes.extend_from_slice(reply::HD);
-    }
-    for flag in meta.flags {
-        match flag[0] {
-            b's' => reply::size(bytes, value.value.len()),
-            b't' => reply::ttl(bytes, value.ttl),
-            b'c' => reply::cas(bytes, value.cas),
-            b'f' => reply::client_flags(bytes, value.flags),
-            b'l' => reply::last_access(bytes, 0),
-            b'h' => reply::hit_before(bytes, false),
-            b'O' => reply::token(bytes, flag),
-            b'k' => reply::key(bytes, &meta.key),
-            _ => {}
-        }
-    }
-    reply::end_line(bytes);
-    if with_value {
-        value.value.write(out);
-        reply::end_line(&mut out.bytes);
-    }
-}
-
-fn key_and_opaque(meta: &Meta<'_>, out: &mut Output) {
-    for flag in meta.flags {
-        match flag[0] {
-            b'O' => reply::token(&mut out.bytes, flag),
-            b'k' => reply::key(&mut out.bytes, &meta.key),
-            _ => {}
-        }
+        Some(Verdict::Failed { text, .. }) => failed_line(meta, &text, out),
+        _ if meta.set.has(b'q') => {}
+        _ => status_line(&mut out.bytes, reply::EN, meta),
     }
 }

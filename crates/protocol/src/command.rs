@@ -137,6 +137,42 @@ pub struct Meta<'a> {
     pub set: MetaFlags,
 }
 
+impl Meta<'_> {
+    /// A copy that may outlive the request's bytes.
+    pub fn to_owned(&self) -> OwnedMeta {
+        OwnedMeta {
+            text: [self.key.sent, self.flags.rest].concat().into(),
+            key_len: self.key.sent.len(),
+            decoded: self.key.decoded.clone().map(Box::new),
+            set: self.set,
+        }
+    }
+}
+
+/// A copy of a [`Meta`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedMeta {
+    /// The key as sent, and the flags.
+    text: Box<[u8]>,
+    key_len: usize,
+    decoded: Option<Box<DecodedKey>>,
+    set: MetaFlags,
+}
+
+impl OwnedMeta {
+    /// What it is a copy of.
+    pub fn as_meta(&self) -> Meta<'_> {
+        let (sent, rest) = self.text.split_at(self.key_len);
+        let decoded = self.decoded.as_deref().cloned();
+        Meta { key: MetaKey { sent, decoded }, flags: FlagTokens { rest }, set: self.set }
+    }
+
+    /// Bytes of memory beside the struct's own.
+    pub fn bytes(&self) -> usize {
+        self.text.len() + self.decoded.as_ref().map_or(0, |_| size_of::<DecodedKey>())
+    }
+}
+
 /// A meta command's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaKey<'a> {

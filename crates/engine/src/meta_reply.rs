@@ -1,0 +1,194 @@
+//! Replies to meta commands: the return flags, in the order of the line, of an item, a value on its way, a lease, a number.
+
+use cattlegrid_protocol::{Meta, reply};
+
+use crate::output::Output;
+use crate::park::Delivered;
+
+/// What return flags show. A flag is passed over where there is nothing to show.
+pub(crate) trait Shown {
+    /// A flag that acts, in its place in the line: those behind it show what it has done.
+    #[inline]
+    fn act(&mut self, _letter: u8) {}
+
+    /// `s`: bytes of the value.
+    #[inline]
+    fn size(&self) -> Option<usize> {
+        None
+    }
+
+    /// `t`: seconds to live; the inner None is for ever.
+    #[inline]
+    #[expect(clippy::option_option, reason = "what is shown may be that there is no end")]
+    fn ttl(&self) -> Option<Option<u64>> {
+        None
+    }
+
+    /// `c`: the CAS.
+    #[inline]
+    fn cas(&self) -> Option<u64> {
+        None
+    }
+
+    /// `f`: the client flags.
+    #[inline]
+    fn client_flags(&self) -> Option<u32> {
+        None
+    }
+
+    /// `l`: seconds since it was last read.
+    #[inline]
+    fn last_access(&self) -> Option<u64> {
+        None
+    }
+
+    /// `h`: it was read before.
+    #[inline]
+    fn hit_before(&self) -> Option<bool> {
+        None
+    }
+}
+
+/// Nothing but what is about the command: key and opaque.
+pub(crate) struct OfCommand;
+
+impl Shown for OfCommand {}
+
+/// A lease without a value: the miss that it came with.
+struct OfLease {
+    /// None: the lease is somebody else's.
+    token: Option<u64>,
+}
+
+impl Shown for OfLease {
+    fn size(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn ttl(&self) -> Option<Option<u64>> {
+        Some(None)
+    }
+
+    fn cas(&self) -> Option<u64> {
+        Some(self.token.unwrap_or(0))
+    }
+
+    fn client_flags(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    fn last_access(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn hit_before(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+impl Shown for &Delivered {
+    fn size(&self) -> Option<usize> {
+        Some(self.value.len())
+    }
+
+    fn ttl(&self) -> Option<Option<u64>> {
+        Some(self.ttl)
+    }
+
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    fn client_flags(&self) -> Option<u32> {
+        Some(self.flags)
+    }
+
+    fn last_access(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn hit_before(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+/// The return flags.
+#[inline]
+pub(crate) fn return_flags(meta: &Meta<'_>, shown: &mut impl Shown, out: &mut Vec<u8>) {
+    for token in meta.flags {
+        match token[0] {
+            b's' => drop(shown.size().map(|size| reply::size(out, size))),
+            b't' => drop(shown.ttl().map(|ttl| reply::ttl(out, ttl))),
+            b'c' => drop(shown.cas().map(|cas| reply::cas(out, cas))),
+            b'f' => drop(shown.client_flags().map(|flags| reply::client_flags(out, flags))),
+            b'l' => drop(shown.last_access().map(|seconds| reply::last_access(out, seconds))),
+            b'h' => drop(shown.hit_before().map(|before| reply::hit_before(out, before))),
+            b'O' => reply::token(out, token),
+            b'k' => reply::key(out, &meta.key),
+            letter => shown.act(letter),
+        }
+    }
+}
+
+/// `VA` and the size if the value follows, else `HD`.
+#[inline]
+pub(crate) fn hit(size: usize, with_value: bool, out: &mut Vec<u8>) {
+    if with_value {
+        reply::va(out, size);
+    } else {
+        out.extend_from_slice(reply::HD);
+    }
+}
+
+/// A status with the flags that come back whatever happened: key and opaque.
+pub(crate) fn status_line(out: &mut Vec<u8>, status: &[u8], meta: &Meta<'_>) {
+    out.extend_from_slice(status);
+    return_flags(meta, &mut OfCommand, out);
+    reply::end_line(out);
+}
+
+/// `EN` with the text of a computation that failed.
+pub(crate) fn failed_line(meta: &Meta<'_>, text: &[u8], out: &mut Output) {
+    out.bytes.extend_from_slice(reply::EN);
+    out.bytes.extend_from_slice(b" Pe");
+    out.bytes.extend_from_slice(text);
+    return_flags(meta, &mut OfCommand, &mut out.bytes);
+    reply::end_line(&mut out.bytes);
+}
+
+/// Whether an `mg` asks for the lease: it speaks of winning.
+pub(crate) fn is_explicit(meta: &Meta<'_>) -> bool {
+    meta.set.has(b'N') || meta.set.has(b'R')
+}
+
+/// `VA 0 ... W` to the one who is to compute, with the token for its `c`; `VA 0 ... Z` to the others.
+pub(crate) fn lease_reply(meta: &Meta<'_>, token: Option<u64>, hint: Option<&[u8]>, out: &mut Output) {
+    let out = &mut out.bytes;
+    let with_value = meta.set.has(b'v');
+    hit(0, with_value, out);
+    return_flags(meta, &mut OfLease { token }, out);
+    match token {
+        Some(_) => reply::won(out),
+        None => reply::lost(out),
+    }
+    if let Some(hint) = hint {
+        out.extend_from_slice(b" Ph");
+        out.extend_from_slice(hint);
+    }
+    reply::end_line(out);
+    if with_value {
+        reply::end_line(out);
+    }
+}
+
+/// A value that was waited for.
+pub(crate) fn value_reply(meta: &Meta<'_>, value: &Delivered, out: &mut Output) {
+    let with_value = meta.set.has(b'v') && !(meta.set.has(b'C') && meta.set.compare_cas == value.cas);
+    hit(value.value.len(), with_value, &mut out.bytes);
+    return_flags(meta, &mut &*value, &mut out.bytes);
+    reply::end_line(&mut out.bytes);
+    if with_value {
+        value.value.write(out);
+        reply::end_line(&mut out.bytes);
+    }
+}
