@@ -296,3 +296,15 @@ fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
         _ => status_line(&mut out.bytes, reply::EN, meta),
     }
 }
+
+/// For tests of what holds requests: they say themselves how many keys are waited for.
+#[cfg(test)]
+impl Parked {
+    pub(crate) fn open(&self) -> u8 {
+        self.open as u8
+    }
+
+    pub(crate) fn set_open(&mut self, open: u8) {
+        self.open = open.into();
+    }
+}

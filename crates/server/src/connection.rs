@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use cattlegrid_engine::{Counters, Effects, Interest, Now, Output};
+use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, ReplyQueue};
 use cattlegrid_herd::{Caller, Session};
 use cattlegrid_protocol::reply;
 use rustix::buffer::spare_capacity;
@@ -29,7 +29,6 @@ use crate::auth::Failures;
 use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
-use crate::reply_queue::ReplyQueue;
 use crate::shortage;
 use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;

@@ -16,7 +16,6 @@ pub mod log;
 pub mod options;
 mod outbox;
 mod poller;
-mod reply_queue;
 pub mod serve;
 mod shortage;
 pub mod signals;

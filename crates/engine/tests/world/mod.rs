@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Parked,
-    Piece, RulesConfig, Step, Ticket, Wake,
+    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Piece,
+    ReplyQueue, RulesConfig, Step, Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -64,14 +64,9 @@ struct Connection {
     session: Session,
     requests: u64,
     /// Replies in the order of their requests.
-    queue: VecDeque<Reply>,
+    replies: ReplyQueue,
     /// What has been sent.
     sent: Vec<u8>,
-}
-
-enum Reply {
-    Ready(Vec<u8>),
-    Waits(Box<Parked>),
 }
 
 /// Rules of patterns and terms.
@@ -115,6 +110,8 @@ pub(crate) fn config() -> RulesConfig {
     }
 }
 
+/// Bytes of a request's line, as far as it matters.
+const LINE_BYTES: usize = 10;
 /// Workers that an engine has at most.
 const WORKERS_MAX: usize = 5;
 
@@ -213,7 +210,8 @@ impl World {
         let peer = self.engine.shared().peers().join(peer);
         let caller = Arc::new(Caller::new(number, self.worker, number, peer));
         let session = Session::with_room(caller, self.records);
-        let connection = Connection { session, requests: 0, queue: VecDeque::new(), sent: Vec::new() };
+        let connection =
+            Connection { session, requests: 0, replies: ReplyQueue::default(), sent: Vec::new() };
         self.connections.insert(number, connection);
         number
     }
@@ -231,7 +229,7 @@ impl World {
         let limits = Limits { max_item_bytes: 8 << 20, extensions: true, ..Limits::default() };
         let mut rest = input;
         let connection = self.connections.get_mut(&number).unwrap();
-        if !connection.queue.is_empty() {
+        if !connection.replies.is_empty() {
             connection.session.set_sends_while_held();
         }
         while !rest.is_empty() {
@@ -250,13 +248,13 @@ impl World {
         connection.requests += 1;
         self.touches += u64::from(matches!(request, Request::Touch(touch) if !touch.key.starts_with(b"@")));
         let (mut out, mut effects) = (Output::default(), Effects::default());
-        let mut connection_sent = Vec::new();
         let mut cx = Context {
             step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
             ticket: Ticket { connection: number, request: connection.requests },
             session: &mut connection.session,
             out: &mut out,
         };
+        let mut pieces = Vec::new();
         let hash = self.engine.hash(request).unwrap();
         let mut lock = self.engine.shard_lock();
         let parked = if let Request::Get(get) = request {
@@ -270,8 +268,7 @@ impl World {
                         get = get.with_keys(left);
                         hash = self.engine.hash(&Request::Get(get.clone())).unwrap();
                         piece.begun = true;
-                        let sent = std::mem::take(cx.out);
-                        connection_sent.push(Reply::Ready(sent.bytes));
+                        pieces.push(std::mem::take(cx.out));
                     }
                 }
             }
@@ -280,12 +277,13 @@ impl World {
         };
         drop(lock);
         assert!(out.huge.is_empty(), "values are small here");
-        connection.queue.extend(connection_sent);
-        match parked {
-            Some(parked) => connection.queue.push_back(Reply::Waits(parked)),
-            None => connection.queue.push_back(Reply::Ready(out.bytes)),
+        for mut out in pieces.into_iter().chain([out]) {
+            connection.replies.push(&mut out, now.ms);
         }
-        self.settle(number);
+        if let Some(parked) = parked {
+            connection.replies.park(parked, LINE_BYTES, now.ms);
+        }
+        self.answer(number);
         self.deliver(effects.take_wakes());
     }
 
@@ -299,14 +297,12 @@ impl World {
                 continue;
             }
             let Some(connection) = self.connections.get_mut(&number) else { continue };
-            let waits = connection.queue.iter_mut().find_map(|reply| match reply {
-                Reply::Waits(parked) if parked.request() == wake.request => Some(parked),
-                _ => None,
+            let Connection { replies, session, .. } = connection;
+            let counters = &self.counters;
+            replies.wake(wake.request, now.ms, |parked| {
+                parked.resolve(wake.slot, wake.verdict, session, now.ms, counters);
             });
-            if let Some(parked) = waits {
-                parked.resolve(wake.slot, wake.verdict, &mut connection.session, now.ms, &self.counters);
-            }
-            self.settle(number);
+            self.answer(number);
             let ((), more) = self.with_context(number, |engine, cx| {
                 if !cx.session.waits().is_empty() || cx.session.is_published_in_vain() {
                     engine.check_circle(&mut engine.shard_lock(), cx);
@@ -336,45 +332,14 @@ impl World {
         (result, effects.take_wakes())
     }
 
-    /// Sends what is done, in order; hurries what a finished reply waits behind.
-    fn settle(&mut self, number: u64) {
-        let ms = self.ms;
+    /// Sends what is done, in order.
+    fn answer(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        while let Some(reply) = connection.queue.front() {
-            match reply {
-                Reply::Waits(parked) if !parked.is_done() => break,
-                _ => {}
-            }
-            match connection.queue.pop_front() {
-                Some(Reply::Ready(bytes)) => {
-                    self.busy |= bytes.starts_with(b"SERVER_ERROR");
-                    connection.sent.extend(bytes);
-                }
-                Some(Reply::Waits(parked)) => {
-                    let mut out = Output::default();
-                    parked.write(&mut out);
-                    self.busy |= out.bytes.starts_with(b"SERVER_ERROR");
-                    connection.sent.extend(out.bytes);
-                }
-                None => {}
-            }
-        }
-        let finished = connection.queue.iter().rposition(|reply| match reply {
-            Reply::Ready(bytes) => !bytes.is_empty(),
-            Reply::Waits(parked) => parked.is_done(),
-        });
-        for reply in connection.queue.iter_mut().take(finished.unwrap_or(0)) {
-            if let Reply::Waits(parked) = reply
-                && !parked.is_done()
-            {
-                parked.hurry(ms);
-            }
-        }
-        let front = connection.queue.iter().find_map(|reply| match reply {
-            Reply::Waits(parked) if !parked.is_done() => Some(parked.request()),
-            _ => None,
-        });
-        connection.session.caller().set_front(front.unwrap_or(0));
+        let mut out = Output::default();
+        connection.replies.pop_done(&mut out);
+        self.busy |= out.bytes.windows(12).any(|word| word == b"SERVER_ERROR");
+        connection.sent.extend(out.bytes);
+        connection.session.caller().set_front(connection.replies.front());
     }
 
     /// Time passes, deadline by deadline.
@@ -390,15 +355,7 @@ impl World {
 
     /// When something is due.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let parked =
-            self.connections.values().flat_map(|connection| &connection.queue).filter_map(
-                |reply| match reply {
-                    Reply::Waits(parked) if !parked.is_done() => {
-                        Some(parked.deadline_ms()).filter(|ms| *ms != u64::MAX)
-                    }
-                    _ => None,
-                },
-            );
+        let parked = self.connections.values().filter_map(|connection| connection.replies.next_deadline_ms());
         parked.chain(self.engine.next_timeout_ms()).min()
     }
 
@@ -420,22 +377,17 @@ impl World {
     /// Expires what is due, or releases everything.
     fn end_waits(&mut self, number: u64, release: bool) {
         let now = self.now();
-        let mut queue = std::mem::take(&mut self.connections.get_mut(&number).unwrap().queue);
-        let mut all = Vec::new();
-        for reply in &mut queue {
-            if let Reply::Waits(parked) = reply
-                && !parked.is_done()
-                && (release || parked.deadline_ms() <= now.ms)
-            {
-                let ((), wakes) = self.with_context(number, |engine, cx| {
-                    if release { engine.release(parked, cx) } else { engine.expire(parked, cx) }
-                });
-                all.extend(wakes);
+        let mut replies = std::mem::take(&mut self.connections.get_mut(&number).unwrap().replies);
+        let ((), wakes) = self.with_context(number, |engine, cx| {
+            if release {
+                replies.release(now.ms, |parked| engine.release(parked, cx));
+            } else {
+                replies.expire(now.ms, |parked| engine.expire(parked, cx));
             }
-        }
-        self.connections.get_mut(&number).unwrap().queue = queue;
-        self.settle(number);
-        self.deliver(all);
+        });
+        self.connections.get_mut(&number).unwrap().replies = replies;
+        self.answer(number);
+        self.deliver(wakes);
     }
 
     /// The client sends no more: what it waits for is answered.
@@ -507,8 +459,7 @@ impl World {
 
     /// Replies that wait on a connection.
     pub(crate) fn waiting(&self, number: u64) -> usize {
-        let queue = &self.connections[&number].queue;
-        queue.iter().filter(|reply| matches!(reply, Reply::Waits(parked) if !parked.is_done())).count()
+        self.connections[&number].replies.waiting()
     }
 
     /// What must be true between two steps: whoever waits has a time at which that ends.
@@ -516,16 +467,11 @@ impl World {
         let mut keys = 0;
         for (number, connection) in &self.connections {
             keys += connection.session.waits().len();
-            for reply in &connection.queue {
-                if let Reply::Waits(parked) = reply
-                    && !parked.is_done()
-                {
-                    let deadline = parked.deadline_ms();
-                    assert!(deadline != u64::MAX && deadline + 10 >= self.ms, "{number} waits for ever");
-                }
+            let waits = connection.replies.waiting() > 0;
+            if waits {
+                let deadline = connection.replies.next_deadline_ms();
+                assert!(deadline.is_some_and(|ms| ms + 10 >= self.ms), "{number} waits for ever");
             }
-            let waits =
-                connection.queue.iter().any(|r| matches!(r, Reply::Waits(parked) if !parked.is_done()));
             assert_eq!(waits, !connection.session.waits().is_empty(), "{number} knows what it waits for");
         }
         assert_eq!(keys, self.engine.held());

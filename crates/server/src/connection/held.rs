@@ -3,7 +3,7 @@
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_engine::{Context, Counters, Now, Parked, Wake};
+use cattlegrid_engine::{Context, Counters, Now, Parked, ReplyQueue, Wake};
 use cattlegrid_protocol::{Admin, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -11,7 +11,6 @@ use rustix::net::sockopt;
 
 use super::{Connection, Turn};
 use crate::listen::Address;
-use crate::reply_queue::ReplyQueue;
 use crate::state::Shared;
 
 impl Connection {

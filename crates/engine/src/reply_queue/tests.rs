@@ -1,65 +1,48 @@
 use std::sync::Arc;
 
+use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 use cattlegrid_store::{HugeValue, Memory};
 use proptest::prelude::*;
 
 use super::*;
+use crate::park::Form;
 
-/// A request that waits for so many keys.
-#[derive(Debug)]
-struct Fake {
-    request: u64,
-    deadline_ms: u64,
-    open: u8,
-}
-
-/// How long a hurried request may still wait.
+/// How long a hurried request may still wait, in milliseconds.
 const BEHIND_MS: u64 = 50;
 
-impl Waiting for Fake {
-    fn request(&self) -> u64 {
-        self.request
-    }
+/// A request that waits for so many keys; its reply is its number in brackets, as [`shown`].
+fn waits(request: u64, deadline_ms: u64, keys: u8) -> Box<Parked> {
+    let line = format!("mg key O{request}\r\n");
+    let Parsed::Complete { request: Request::MetaGet(meta), .. } = parse(line.as_bytes(), &Limits::default())
+    else {
+        panic!("{line:?}")
+    };
+    let form = Form::Meta { meta: meta.to_owned(), verdict: None };
+    let mut parked = Parked::new(request, deadline_ms, BEHIND_MS as u32, false, form);
+    parked.set_open(keys);
+    Box::new(parked)
+}
 
-    fn deadline_ms(&self) -> u64 {
-        self.deadline_ms
-    }
-
-    fn hurry(&mut self, now_ms: u64) {
-        self.deadline_ms = self.deadline_ms.min(now_ms + BEHIND_MS);
-    }
-
-    fn is_done(&self) -> bool {
-        self.open == 0
-    }
-
-    fn kept_bytes(&self) -> (usize, usize) {
-        (0, 0)
-    }
-
-    fn each_huge(&self, _each: &mut dyn FnMut(&Arc<HugeValue>)) {}
-
-    fn write(self, out: &mut Output) {
-        out.bytes.extend_from_slice(format!("[{}]", self.request).as_bytes());
-    }
+fn shown(out: &Output) -> String {
+    String::from_utf8_lossy(&out.bytes).replace("EN O", "[").replace("\r\n", "]")
 }
 
 fn text(text: &str) -> Output {
     Output { bytes: text.into(), ..Output::default() }
 }
 
-fn park(queue: &mut ReplyQueue<Fake>, request: u64, deadline_ms: u64) {
-    queue.park(Box::new(Fake { request, deadline_ms, open: 1 }), 10, 0);
+fn park(queue: &mut ReplyQueue, request: u64, deadline_ms: u64) {
+    queue.park(waits(request, deadline_ms, 1), 10, 0);
 }
 
-fn done(fake: &mut Fake) {
-    fake.open = 0;
+fn done(parked: &mut Parked) {
+    parked.set_open(0);
 }
 
-fn popped(queue: &mut ReplyQueue<Fake>) -> (bool, String) {
+fn popped(queue: &mut ReplyQueue) -> (bool, String) {
     let mut out = Output::default();
     let answered = queue.pop_done(&mut out);
-    (answered, String::from_utf8(out.bytes).unwrap())
+    (answered, shown(&out))
 }
 
 /// Bytes of their replies.
@@ -107,16 +90,16 @@ fn each_request_is_ended_once() {
     park(&mut queue, 1, 100);
     park(&mut queue, 2, 200);
     let mut ended = Vec::new();
-    queue.expire(99, |fake| ended.push(fake.request));
-    queue.expire(100, |fake| ended.push(fake.request));
-    queue.expire(150, |fake| ended.push(fake.request));
+    queue.expire(99, |parked| ended.push(parked.request()));
+    queue.expire(100, |parked| ended.push(parked.request()));
+    queue.expire(150, |parked| ended.push(parked.request()));
     assert_eq!(
         queue.next_deadline_ms(),
         Some(200),
         "what was ended has no deadline, though it is not done yet"
     );
-    queue.release(150, |fake| ended.push(fake.request));
-    queue.release(150, |fake| ended.push(fake.request));
+    queue.release(150, |parked| ended.push(parked.request()));
+    queue.release(150, |parked| ended.push(parked.request()));
     assert_eq!((ended, queue.next_deadline_ms()), (vec![1, 2], None));
     assert!(queue.wake(1, 160, done) && queue.wake(2, 160, done));
     assert_eq!(popped(&mut queue), (true, "[1][2]".to_owned()));
@@ -170,8 +153,8 @@ fn huge_values_keep_their_place() {
     assert!(queue.is_full(1, READ_AHEAD, READ_AHEAD_BYTES), "what is kept from being freed counts");
     assert!(queue.wake(1, 0, done));
     assert!(queue.pop_done(&mut out));
-    assert_eq!(out.bytes, b"[1]abcd");
-    assert_eq!(out.huge.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [6]);
+    assert_eq!(shown(&out), "[1]abcd");
+    assert_eq!(out.huge.iter().map(|(at, _)| *at).collect::<Vec<_>>(), ["EN O1\r\nabc".len()]);
 }
 
 #[derive(Debug, Clone)]
@@ -210,7 +193,7 @@ proptest! {
     /// A plain list of all replies ever, from which what is finished leaves at the front.
     #[test]
     fn replies_leave_in_order_and_once(ops in prop::collection::vec(op(), 1..80)) {
-        let mut queue: ReplyQueue<Fake> = ReplyQueue::default();
+        let mut queue = ReplyQueue::default();
         let mut model: Vec<Reply> = Vec::new();
         let (mut now, mut request) = (1000, 0);
         let mut left = (String::new(), String::new());
@@ -226,14 +209,14 @@ proptest! {
                 Op::Park { keys, hold_ms } => {
                     request += 1;
                     let deadline_ms = now + hold_ms;
-                    queue.park(Box::new(Fake { request, deadline_ms, open: keys }), 1, now);
+                    queue.park(waits(request, deadline_ms, keys), 1, now);
                     let text = format!("[{request}]");
                     model.push(Reply { text, request, open: keys, deadline_ms, hurried: false, ended: false });
                 }
                 Op::Wake(index) if request > 0 => {
                     let which = index.index(request as usize) as u64 + 1;
                     let known = model.iter_mut().find(|reply| reply.request == which);
-                    let found = queue.wake(which, now, |fake| fake.open = fake.open.saturating_sub(1));
+                    let found = queue.wake(which, now, |parked| parked.set_open(parked.open().saturating_sub(1)));
                     prop_assert_eq!(found, known.is_some());
                     if let Some(reply) = known {
                         reply.open = reply.open.saturating_sub(1);
@@ -244,25 +227,25 @@ proptest! {
                     now += ms;
                     let mut ended = Vec::new();
                     // An odd request is answered by that, an even one by a wake that is on its way.
-                    queue.expire(now, |fake| {
-                        ended.push(fake.request);
-                        fake.open *= u8::from(fake.request % 2 == 0);
+                    queue.expire(now, |parked| {
+                        ended.push(parked.request());
+                        parked.set_open(parked.open() * u8::from(parked.request() % 2 == 0));
                     });
                     let due = |reply: &Reply| reply.deadline_ms <= now;
                     prop_assert_eq!(ended, end(&mut model, due));
                 }
                 Op::Release => {
                     let mut ended = Vec::new();
-                    queue.release(now, |fake| {
-                        ended.push(fake.request);
-                        fake.open *= u8::from(fake.request % 2 == 0);
+                    queue.release(now, |parked| {
+                        ended.push(parked.request());
+                        parked.set_open(parked.open() * u8::from(parked.request() % 2 == 0));
                     });
                     prop_assert_eq!(ended, end(&mut model, |_| true));
                 }
                 Op::Pop => {
                     let mut out = Output::default();
                     queue.pop_done(&mut out);
-                    left.0 += std::str::from_utf8(&out.bytes).unwrap();
+                    left.0 += &shown(&out);
                     let open = model.iter().position(|reply| reply.open > 0).unwrap_or(model.len());
                     left.1.extend(model.drain(..open).map(|reply| reply.text));
                     prop_assert_eq!(queue.is_empty(), model.is_empty());

@@ -11,56 +11,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cattlegrid_engine::{Output, Parked};
 use cattlegrid_store::HugeValue;
 
-/// A request whose reply is still to be found.
-pub(crate) trait Waiting {
-    /// Its number, above 0; later requests have higher ones.
-    fn request(&self) -> u64;
-    /// When its time is up, in milliseconds.
-    fn deadline_ms(&self) -> u64;
-    /// A finished reply waits behind it: what is left of its time is cut.
-    fn hurry(&mut self, now_ms: u64);
-    /// Its reply can be written.
-    fn is_done(&self) -> bool;
-    /// Bytes kept for its reply: its own, and those of values that it shares with other requests.
-    fn kept_bytes(&self) -> (usize, usize);
-    /// Calls `each` with the values in pages of their own that are kept for its reply.
-    fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>));
-    /// Writes its reply.
-    fn write(self, out: &mut Output);
-}
-
-impl Waiting for Parked {
-    fn request(&self) -> u64 {
-        self.request()
-    }
-
-    fn deadline_ms(&self) -> u64 {
-        self.deadline_ms()
-    }
-
-    fn hurry(&mut self, now_ms: u64) {
-        self.hurry(now_ms);
-    }
-
-    fn is_done(&self) -> bool {
-        self.is_done()
-    }
-
-    fn kept_bytes(&self) -> (usize, usize) {
-        self.kept_bytes()
-    }
-
-    fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
-        self.each_huge(each);
-    }
-
-    fn write(self, out: &mut Output) {
-        self.write(out);
-    }
-}
+use crate::output::Output;
+use crate::park::Parked;
 
 /// Takes the replies out of a worker's buffer, which is large and stays with the worker unless they fill half of it.
 fn take_output(out: &mut Output) -> Output {
@@ -73,9 +27,9 @@ fn take_output(out: &mut Output) -> Output {
 }
 
 /// Replies that cannot leave yet. See the module's text.
-#[derive(Debug)]
-pub(crate) struct ReplyQueue<W = Parked> {
-    entries: VecDeque<Entry<W>>,
+#[derive(Debug, Default)]
+pub struct ReplyQueue {
+    entries: VecDeque<Entry>,
     /// Bytes that are kept: finished replies, and the lines of those that wait.
     bytes: usize,
     /// The next command is not executed before a request that waits has been answered.
@@ -83,15 +37,15 @@ pub(crate) struct ReplyQueue<W = Parked> {
 }
 
 #[derive(Debug)]
-enum Entry<W> {
+enum Entry {
     /// Replies that are finished.
     Ready(Output),
-    Held(Held<W>),
+    Held(Held),
 }
 
 #[derive(Debug)]
-struct Held<W> {
-    waiting: Box<W>,
+struct Held {
+    waiting: Box<Parked>,
     line_bytes: usize,
     /// It was told that a finished reply waits behind it.
     hurried: bool,
@@ -99,56 +53,55 @@ struct Held<W> {
     ended: bool,
 }
 
-impl<W: Waiting> Held<W> {
+impl Held {
     /// It waits, and its deadline counts.
     fn is_open(&self) -> bool {
         !self.ended && !self.waiting.is_done()
     }
 }
 
-impl<W> Default for ReplyQueue<W> {
-    fn default() -> Self {
-        Self { entries: VecDeque::new(), bytes: 0, blocked: false }
-    }
-}
-
-impl<W: Waiting> ReplyQueue<W> {
+impl ReplyQueue {
     /// Nothing waits.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Whether the next command has to wait until a request that waits has been answered.
-    pub(crate) fn is_blocked(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         self.blocked
     }
 
     /// Says so. Ends by itself with the next answer.
-    pub(crate) fn set_blocked(&mut self, blocked: bool) {
+    pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
 
     /// Whether nothing more is to be executed behind what waits. `last`: number of the last request executed.
     /// `read_ahead`: requests that may be; `most_bytes`: what may be kept of them.
-    pub(crate) fn is_full(&self, last: u64, read_ahead: u64, most_bytes: usize) -> bool {
+    pub fn is_full(&self, last: u64, read_ahead: u64, most_bytes: usize) -> bool {
         let front = self.front();
         self.blocked || self.bytes >= most_bytes || front != 0 && last.saturating_sub(front) >= read_ahead
     }
 
     /// The request whose reply is the next to leave and waits; 0: none waits.
-    pub(crate) fn front(&self) -> u64 {
+    pub fn front(&self) -> u64 {
         let mut held = self.held();
         held.find(|held| !held.waiting.is_done()).map_or(0, |held| held.waiting.request())
     }
 
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.held().filter(|held| !held.waiting.is_done()).count()
+    }
+
     /// When the time of the first request is up, in milliseconds; those whose time was up before do not count.
-    pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
+    pub fn next_deadline_ms(&self) -> Option<u64> {
         self.held().filter(|held| held.is_open()).map(|held| held.waiting.deadline_ms()).min()
     }
 
     /// Bytes of memory that are kept, and those of values that requests here share with others.
-    pub(crate) fn kept_bytes(&self) -> (usize, usize) {
+    pub fn kept_bytes(&self) -> (usize, usize) {
         self.entries.iter().fold((0, 0), |(own, shared), entry| match entry {
             Entry::Ready(ready) => (own + ready.bytes.capacity(), shared),
             Entry::Held(held) => {
@@ -159,7 +112,7 @@ impl<W: Waiting> ReplyQueue<W> {
     }
 
     /// Calls `each` with the values in pages of their own that are kept.
-    pub(crate) fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
+    pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
         for entry in &self.entries {
             match entry {
                 Entry::Ready(ready) => ready.huge.iter().for_each(|(_, huge)| each(huge)),
@@ -169,7 +122,7 @@ impl<W: Waiting> ReplyQueue<W> {
     }
 
     /// Takes finished replies, which leave behind all that is here.
-    pub(crate) fn push(&mut self, out: &mut Output, now_ms: u64) {
+    pub fn push(&mut self, out: &mut Output, now_ms: u64) {
         if out.is_empty() {
             return;
         }
@@ -183,7 +136,7 @@ impl<W: Waiting> ReplyQueue<W> {
     }
 
     /// Takes a request that waits. `line_bytes`: the length of its line.
-    pub(crate) fn park(&mut self, waiting: Box<W>, line_bytes: usize, now_ms: u64) {
+    pub fn park(&mut self, waiting: Box<Parked>, line_bytes: usize, now_ms: u64) {
         self.bytes += line_bytes;
         if waiting.is_done() {
             self.hurry_before(self.entries.len(), now_ms);
@@ -192,7 +145,7 @@ impl<W: Waiting> ReplyQueue<W> {
     }
 
     /// Lets `resolve` tell a request what became of it. False: it is not here any more.
-    pub(crate) fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut W)) -> bool {
+    pub fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut Parked)) -> bool {
         let found = self.entries.iter_mut().enumerate().find_map(|(at, entry)| match entry {
             Entry::Held(held) if held.waiting.request() == request => Some((at, held)),
             _ => None,
@@ -206,17 +159,17 @@ impl<W: Waiting> ReplyQueue<W> {
     }
 
     /// Lets `end` answer what waits and is due, once.
-    pub(crate) fn expire(&mut self, now_ms: u64, end: impl FnMut(&mut W)) {
+    pub fn expire(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
         self.end_those(now_ms, |held| held.waiting.deadline_ms() <= now_ms, end);
     }
 
     /// Lets `end` answer all that waits, once.
-    pub(crate) fn release(&mut self, now_ms: u64, end: impl FnMut(&mut W)) {
+    pub fn release(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
         self.end_those(now_ms, |_| true, end);
     }
 
     /// Moves what is finished from the front to `out`. True: a request that had waited is among it.
-    pub(crate) fn pop_done(&mut self, out: &mut Output) -> bool {
+    pub fn pop_done(&mut self, out: &mut Output) -> bool {
         let mut answered = false;
         while let Some(entry) = self.entries.pop_front() {
             match entry {
@@ -240,14 +193,14 @@ impl<W: Waiting> ReplyQueue<W> {
         answered
     }
 
-    fn held(&self) -> impl Iterator<Item = &Held<W>> {
+    fn held(&self) -> impl Iterator<Item = &Held> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Held(held) => Some(held),
             Entry::Ready(_) => None,
         })
     }
 
-    fn end_those(&mut self, now_ms: u64, which: impl Fn(&Held<W>) -> bool, mut end: impl FnMut(&mut W)) {
+    fn end_those(&mut self, now_ms: u64, which: impl Fn(&Held) -> bool, mut end: impl FnMut(&mut Parked)) {
         let mut last_done = 0;
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let Entry::Held(held) = entry else { continue };
