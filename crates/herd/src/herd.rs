@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::ask::{Ask, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
-use crate::caller::{Caller, Holding};
 use crate::effects::{Step, Verdict};
 use crate::fence::Fence;
 use crate::hash::BuildIdentity;
-use crate::lease::{Holder, Kind, Lease, LeaseView};
+use crate::holder::{Holder, lease_ms};
+use crate::lease::{Kind, Lease, LeaseView};
 use crate::ledger::Ledger;
 use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_MAX_MS, OnBusy};
@@ -221,7 +221,7 @@ impl Herd {
             Start::Refused => return Role::Leased,
             Start::QueueFull => return self.busy(ask, step),
         }
-        let holder = holder(session.caller(), ask.how);
+        let holder = Holder::new(session.caller(), ask.how);
         self.insert(ask, holder, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
@@ -235,7 +235,7 @@ impl Herd {
 
     fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
         let rule = ask.rule;
-        let queued = matches!(holder, Holder::Queued);
+        let queued = !holder.computes();
         // One that waits for its slot has no time of its own: its waiters have.
         let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms(ask.how, rule)) };
         let lease = Lease {
@@ -312,19 +312,13 @@ impl Herd {
         }
         // Where its end is counted, too: the lease may have begun under another rule.
         count(&lease.rule.counters().held);
-        let (explicit, detached, asked_ms) = match ask.how {
-            How::Plain => (false, false, None),
-            How::Explicit { detached, lease_ms } => (true, detached, lease_ms),
-        };
         let waiter = Waiter {
             caller: Arc::clone(session.caller()),
             request: hold.request,
             slot: hold.slot,
-            explicit,
-            detached,
+            how: ask.how,
             since: step.clock.last(),
             since_ms: step.now_ms,
-            lease_ms: asked_ms,
             touch: hold.touch,
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
@@ -391,14 +385,14 @@ impl Herd {
             (false, true) => &counters.held_reentered,
             (false, false) => &counters.hold_expired,
         });
-        let queued = matches!(lease.holder, Holder::Queued);
+        let queued = !lease.holder.computes();
         let full = queued || lease.computers >= rule.policy().max_computers;
         let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;
-        if !busy && !waiter.explicit {
+        if !busy && !waiter.is_explicit() {
             lease.join(step.now_ms);
         }
         self.drop_if_deserted(hash);
-        if waiter.explicit {
+        if waiter.is_explicit() {
             return Some(Verdict::Lost(self.miss(hash, &rule, step)));
         }
         if full && !released {
@@ -427,7 +421,7 @@ impl Herd {
     /// A lease that waits for its slot goes when nobody waits with it.
     fn drop_if_deserted(&mut self, hash: u64) {
         if let Entry::Occupied(lease) = self.leases.entry(hash)
-            && matches!(lease.get().holder, Holder::Queued)
+            && !lease.get().holder.computes()
             && lease.get().queue.len() == 0
         {
             let lease = lease.remove();
@@ -476,14 +470,12 @@ impl Herd {
 
     /// Whether a token is that of the key's lease.
     pub fn is_current(&self, hash: u64, token: u64) -> bool {
-        self.leases
-            .get(&hash)
-            .is_some_and(|lease| lease.token == token && !matches!(lease.holder, Holder::Queued))
+        self.leases.get(&hash).is_some_and(|lease| lease.token == token && lease.holder.computes())
     }
 
     /// The connection that holds the key's lease.
     pub fn holder(&self, hash: u64) -> Option<u64> {
-        self.leases.get(&hash)?.holder.caller().map(|caller| caller.number())
+        self.leases.get(&hash)?.holder.connection()
     }
 
     /// Whether the key has a lease.
@@ -493,12 +485,7 @@ impl Herd {
 
     /// Whether this connection, or this token, holds the key's lease.
     pub fn holds(&self, hash: u64, by: Filler) -> bool {
-        self.leases.get(&hash).is_some_and(|lease| match by.token {
-            Some(token) => lease.token == token && !matches!(lease.holder, Holder::Queued),
-            None => {
-                matches!(&lease.holder, Holder::Plain(by_miss) if by_miss.caller().number() == by.connection)
-            }
-        })
+        self.leases.get(&hash).is_some_and(|lease| lease.holder.is_filler(lease.token, by))
     }
 
     /// Whether the key is let pass, without a lease.
@@ -566,7 +553,7 @@ impl Herd {
             let queued = self.waiters.iter(&lease.queue).count();
             assert_eq!(queued, lease.queue.len() as usize, "a queue's length is right");
             waiting += queued;
-            if matches!(lease.holder, Holder::Queued) {
+            if !lease.holder.computes() {
                 assert!(queued > 0, "a lease without a holder has waiters");
                 assert!(lease.begun.is_none(), "a lease without a holder does not compute");
             } else {
@@ -588,26 +575,11 @@ fn view(lease: &Lease, now_ms: u64) -> LeaseView {
         key: lease.key.clone(),
         token: lease.token,
         kind: lease.kind,
-        holder: lease.holder.caller().map(|caller| caller.number()),
-        explicit: matches!(lease.holder, Holder::Explicit { .. }),
+        holder: lease.holder.connection(),
+        explicit: lease.holder.is_named(),
         age_ms: lease.begun.map_or(0, |begun| now_ms.saturating_sub(begun.ms)),
         left_ms: lease.deadline_ms.saturating_sub(now_ms),
         waiters: lease.queue.len(),
         computers: lease.computers,
-    }
-}
-
-fn holder(caller: &Arc<Caller>, how: How) -> Holder {
-    let holding = Holding::new(Arc::clone(caller));
-    match how {
-        How::Plain => Holder::Plain(holding),
-        How::Explicit { detached, .. } => Holder::Explicit { caller: holding, detached },
-    }
-}
-
-fn lease_ms(how: How, rule: &RuleState) -> u32 {
-    match how {
-        How::Explicit { lease_ms: Some(ms), .. } => ms,
-        _ => rule.lease_ms(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::caller::{Caller, Holding};
+use crate::holder::Holder;
 use crate::rule::{Begun, RuleState};
 use crate::waiters::Queue;
 
@@ -25,37 +25,6 @@ impl Kind {
             Self::Stale => "stale",
             Self::Early => "early",
         }
-    }
-}
-
-/// Who computes.
-#[derive(Debug)]
-pub(crate) enum Holder {
-    /// A connection that was answered a miss.
-    Plain(Holding),
-    /// A connection that was given the token. `detached`: the lease outlives it.
-    Explicit {
-        /// The connection.
-        caller: Holding,
-        /// The lease outlives it.
-        detached: bool,
-    },
-    /// Nobody yet: the rule lets only so many compute at once.
-    Queued,
-}
-
-impl Holder {
-    /// Its connection.
-    pub(crate) fn caller(&self) -> Option<&Arc<Caller>> {
-        match self {
-            Self::Plain(holding) | Self::Explicit { caller: holding, .. } => Some(holding.caller()),
-            Self::Queued => None,
-        }
-    }
-
-    /// Whether it is this connection.
-    pub(crate) fn is(&self, connection: u64) -> bool {
-        self.caller().is_some_and(|caller| caller.number() == connection)
     }
 }
 

@@ -17,6 +17,7 @@ mod fence;
 mod freshness;
 mod hash;
 mod herd;
+mod holder;
 mod lease;
 mod ledger;
 mod pass;

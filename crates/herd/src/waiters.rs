@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ask::How;
 use crate::caller::Caller;
 
 /// A waiter's place. Not reused: a place that is left is never found again.
@@ -20,18 +21,21 @@ pub struct Waiter {
     pub request: u64,
     /// Which of the request's keys.
     pub slot: u16,
-    /// It asked for the lease (`mg` with `Pw`): it is told of tokens and errors.
-    pub explicit: bool,
-    /// Its lease would outlive its connection.
-    pub detached: bool,
+    /// How it asked: one that asked for the lease (`mg` with `Pw`) is told of tokens and errors.
+    pub how: How,
     /// The clock's number when it began to wait.
     pub since: u64,
     /// When it began, in milliseconds.
     pub since_ms: u64,
-    /// The lease time it asked for, in milliseconds.
-    pub lease_ms: Option<u32>,
     /// The exptime of a `gat`: what it is answered with is touched.
     pub touch: Option<i64>,
+}
+
+impl Waiter {
+    /// It asked for the lease.
+    pub fn is_explicit(&self) -> bool {
+        self.how != How::Plain
+    }
 }
 
 /// Where a queue begins and ends.

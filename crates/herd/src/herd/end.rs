@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::{Ended, Herd, holder, lease_ms};
-use crate::ask::{Ask, Filler, Grant, How};
+use super::{Ended, Herd};
+use crate::ask::{Ask, Filler, Grant};
 use crate::effects::{Admitted, Step, Verdict};
-use crate::lease::{Holder, Kind, Lease};
+use crate::holder::{Closed, Holder, lease_ms};
+use crate::lease::Kind;
 use crate::rule::{RuleState, count};
 use crate::waiters::Waiter;
 
@@ -21,7 +22,7 @@ impl Herd {
     pub fn admit<V>(&mut self, admitted: &Admitted, step: &mut Step<'_, V>) {
         self.drop_if_deserted(admitted.hash);
         let lease = self.leases.get(&admitted.hash);
-        if lease.is_some_and(|l| l.token == admitted.token && matches!(l.holder, Holder::Queued)) {
+        if lease.is_some_and(|l| l.token == admitted.token && !l.holder.computes()) {
             self.pass_on(admitted.hash, &|counters| &counters.promoted_slot, step);
         } else {
             step.effects.admitted.extend(admitted.rule.give_back_admitted());
@@ -36,7 +37,7 @@ impl Herd {
         step: &mut Step<'_, V>,
     ) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
-        let computes = !matches!(lease.holder, Holder::Queued);
+        let computes = lease.holder.computes();
         if computes && lease.kind == Kind::Absent && self.passes.passes(hash, step.now_ms) {
             return self.send_all(hash, &|counters| &counters.held_passed, step);
         }
@@ -54,26 +55,21 @@ impl Herd {
             return;
         };
         let token = step.clock.tick();
-        match lease.holder.caller().map(|caller| caller.number()) {
+        match lease.holder.connection() {
             // It was admitted.
             None => rule.take_admitted(connection),
             Some(old) if rule.pass_slot(old, connection, (hash, token)) => {}
             Some(_) => return self.queue_again(hash, token, step),
         }
         let waiter = self.waiters.take(&mut lease.queue, at);
-        let how = if waiter.explicit {
-            How::Explicit { detached: waiter.detached, lease_ms: waiter.lease_ms }
-        } else {
-            How::Plain
-        };
         lease.token = token;
-        lease.holder = holder(&waiter.caller, how);
+        lease.holder = Holder::new(&waiter.caller, waiter.how);
         lease.closing = false;
         lease.reentries = 0;
         lease.tried = false;
         lease.join(step.now_ms);
         self.deadlines.remove(&(lease.deadline_ms, hash, old_token));
-        lease.deadline_ms = step.now_ms + u64::from(lease_ms(how, &rule));
+        lease.deadline_ms = step.now_ms + u64::from(lease_ms(waiter.how, &rule));
         // The old holder may be at it still: what this one takes is no measure.
         if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
             rule.end(&begun, false, None, step.now_ms);
@@ -110,8 +106,8 @@ impl Herd {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
             lease.rule.end(begun, filled, joined_ms, step.now_ms);
         }
-        match lease.holder.caller() {
-            Some(caller) => step.effects.admitted.extend(lease.rule.finish_slot(caller.number())),
+        match lease.holder.connection() {
+            Some(connection) => step.effects.admitted.extend(lease.rule.finish_slot(connection)),
             None => lease.rule.leave_queue(lease.token),
         }
         if !filled {
@@ -165,7 +161,7 @@ impl Herd {
             count(&counters.computes_saved);
             count(&counters.held_filled);
         }
-        let by_holder = is_by_holder(lease, by);
+        let by_holder = lease.holder.may_be_filler(lease.token, by, lease.computers);
         if soft.is_none() {
             self.passes.filled(hash);
             self.end_filled(hash, by_holder, step);
@@ -213,7 +209,8 @@ impl Herd {
 
     /// A value was refused, and its key is deleted next. If it was the holder's, its lease counts as one that ended unfilled.
     pub fn refused<V>(&mut self, hash: u64, by: Filler, step: &Step<'_, V>) {
-        if self.leases.get(&hash).is_some_and(|lease| is_by_holder(lease, by)) {
+        let lease = self.leases.get(&hash);
+        if lease.is_some_and(|lease| lease.holder.may_be_filler(lease.token, by, lease.computers)) {
             self.count_unset(hash, step);
         }
     }
@@ -263,9 +260,7 @@ impl Herd {
     /// The key was deleted, bumped or flushed, or softly so: its lease is revoked, and the next in the queue
     /// computes.
     pub fn invalidated<V>(&mut self, hash: u64, key: &[u8], step: &mut Step<'_, V>) {
-        if self.is_leased(hash, key)
-            && !self.leases.get(&hash).is_some_and(|l| matches!(l.holder, Holder::Queued))
-        {
+        if self.is_leased(hash, key) && self.leases.get(&hash).is_some_and(|lease| lease.holder.computes()) {
             self.pass_on(hash, &|counters| &counters.promoted_invalidated, step);
         }
     }
@@ -287,9 +282,7 @@ impl Herd {
         let hit: Vec<u64> = self
             .leases
             .iter()
-            .filter(|(hash, lease)| {
-                !matches!(lease.holder, Holder::Queued) && lease.token < below(**hash, &lease.tags)
-            })
+            .filter(|(hash, lease)| lease.holder.computes() && lease.token < below(**hash, &lease.tags))
             .map(|(hash, _)| *hash)
             .collect();
         for hash in hit {
@@ -308,7 +301,7 @@ impl Herd {
         let text: Arc<[u8]> = text.into();
         let mut told = Vec::new();
         // Its miss stays recorded: its value may have been stored through another connection, and have been counted off.
-        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, |waiter| waiter.explicit) {
+        while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, Waiter::is_explicit) {
             told.push(waiter);
         }
         for waiter in told {
@@ -329,17 +322,10 @@ impl Herd {
     /// The connection that holds this lease is gone.
     pub fn holder_closed<V>(&mut self, hash: u64, connection: u64, orderly: bool, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get_mut(&hash) else { return };
-        match &lease.holder {
-            Holder::Plain(holding) if holding.caller().number() == connection => {}
-            Holder::Explicit { caller: holding, detached: false }
-                if holding.caller().number() == connection =>
-            {
-                return self.pass_on(hash, &|counters| &counters.promoted_close, step);
-            }
-            _ => return,
-        }
-        if !orderly {
-            return self.pass_on(hash, &|counters| &counters.promoted_close, step);
+        match lease.holder.closed(connection, orderly) {
+            Closed::Stays => return,
+            Closed::AtOnce => return self.pass_on(hash, &|counters| &counters.promoted_close, step),
+            Closed::AfterGrace => {}
         }
         let deadline = step.now_ms + u64::from(lease.rule.policy().close_grace_ms);
         lease.closing = true;
@@ -381,17 +367,5 @@ impl Herd {
         }
         self.count_unset(hash, step);
         self.pass_on(hash, &|counters| &counters.promoted_deadline, step);
-    }
-}
-
-/// Whether a fill is the holder's. In a pool it is sent on whichever connection is free.
-fn is_by_holder(lease: &Lease, by: Filler) -> bool {
-    match (by.token, &lease.holder) {
-        (_, Holder::Queued) => false,
-        (Some(token), _) => lease.token == token,
-        (None, holder) => {
-            holder.is(by.connection)
-                || by.pooled && lease.computers == 1 && matches!(holder, Holder::Plain(_))
-        }
     }
 }
