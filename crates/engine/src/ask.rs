@@ -254,8 +254,7 @@ impl Shard {
         lookup: Lookup,
         cx: &mut Context<'_>,
     ) -> Answer {
-        let control = self.shared.control();
-        if !control.is_empty() && key.starts_with(control) {
+        if self.shared.control(key).is_some() {
             return Answer::Control;
         }
         let lookup = match lookup {

@@ -70,7 +70,6 @@ impl Engine {
     /// Whether a request other than a classic `get` is about a tag or a control key.
     #[inline]
     pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
-        let control = self.shared().control();
         let key: &[u8] = match request {
             Request::Store(store) => store.key,
             Request::Arith(arith) => arith.key,
@@ -85,13 +84,12 @@ impl Engine {
             Request::MetaSet(meta, _) => meta.key.bytes(),
             _ => return false,
         };
-        !control.is_empty() && key.starts_with(control)
+        self.shared().control(key).is_some()
     }
 
     /// Executes such a request.
     #[cold]
     pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
-        let control = self.shared().control().len();
         let (key, noreply): (&[u8], bool) = match request {
             Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
                 return self.execute_meta(request, meta, cx);
@@ -102,7 +100,7 @@ impl Engine {
             Request::Touch(touch) => (touch.key, touch.noreply),
             _ => return reply::line(&mut cx.out.bytes, UNKNOWN),
         };
-        let asked = Control::parse(&key[control..]);
+        let asked = self.control(key);
         let text = match (request, asked) {
             (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard, cx.step.now) {
                 Ok(_) => "DELETED".to_owned(),
@@ -130,7 +128,7 @@ impl Engine {
             let tag = Control::Tag(meta.key.bytes());
             self.check_names(tag).map(|()| tag)
         } else {
-            self.check(&meta.key.bytes()[self.shared().control().len()..])
+            self.check(meta.key.bytes())
         };
         let text = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
             Ok(text) => text,
@@ -239,10 +237,9 @@ impl Engine {
             cuts.push(cx.out.split_off(*at));
         }
         cuts.push(cx.out.split_off(pending.from));
-        let prefix = self.shared().control().len();
         // All are understood before the first is executed.
         let asked: Result<Vec<_>, String> =
-            pending.control.iter().map(|(key, _)| Ok((*key, self.check(&key[prefix..])?))).collect();
+            pending.control.iter().map(|(key, _)| Ok((*key, self.check(key)?))).collect();
         let asked = match asked {
             Ok(asked) => asked,
             Err(error) => {
@@ -269,8 +266,12 @@ impl Engine {
         Got::Done
     }
 
-    fn check<'k>(&self, rest: &'k [u8]) -> Result<Control<'k>, String> {
-        let control = Control::parse(rest)?;
+    fn control<'k>(&self, key: &'k [u8]) -> Result<Control<'k>, String> {
+        self.shared().control(key).map_or_else(|| Err(UNKNOWN.to_owned()), Control::parse)
+    }
+
+    fn check<'k>(&self, key: &'k [u8]) -> Result<Control<'k>, String> {
+        let control = self.control(key)?;
         self.check_names(control)?;
         Ok(control)
     }

@@ -235,10 +235,11 @@ impl Shared {
         &self.tag_hasher
     }
 
-    /// What control keys begin with; empty: there are none.
+    /// What a control key says behind what they begin with; None: it is an ordinary key.
     #[inline]
-    pub(crate) fn control(&self) -> &[u8] {
-        self.control.get().map_or(&[], |control| control)
+    pub(crate) fn control<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        let prefix = self.control.get().filter(|prefix| !prefix.is_empty())?;
+        key.strip_prefix(&**prefix)
     }
 
     /// Once: what control keys begin with.
