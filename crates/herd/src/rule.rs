@@ -22,6 +22,7 @@ pub struct RuleState {
 #[derive(Debug, Default)]
 struct Running {
     times: Mutex<Times>,
+    learned: Learned,
     slots: Mutex<Slots>,
     /// Leases that compute.
     computing: AtomicU32,
@@ -31,6 +32,42 @@ struct Running {
     granted: AtomicU64,
     counters: RuleCounters,
     minute: Mutex<Minute>,
+}
+
+/// What was learned, computed when it was: it is read under shards' locks, at each miss. In milliseconds; `NONE`: nothing.
+#[derive(Debug)]
+struct Learned {
+    p50: AtomicU32,
+    /// Of the last computations.
+    p90: AtomicU32,
+    p99: AtomicU32,
+    /// From this the lease is derived: the p99, once there are enough samples.
+    lease_p99: AtomicU32,
+}
+
+/// More than any computation is known to have taken.
+const NONE: u32 = u32::MAX;
+
+impl Default for Learned {
+    fn default() -> Self {
+        let [p50, p90, p99, lease_p99] = [NONE; 4].map(AtomicU32::new);
+        Self { p50, p90, p99, lease_p99 }
+    }
+}
+
+impl Learned {
+    fn publish(&self, times: &Times) {
+        let p99 = times.percentile(99);
+        let enough = p99.filter(|_| times.len() >= Times::ENOUGH);
+        let all = [times.percentile(50), times.recent(90), p99, enough];
+        for (to, ms) in [&self.p50, &self.p90, &self.p99, &self.lease_p99].into_iter().zip(all) {
+            to.store(ms.map_or(NONE, |ms| ms.min(NONE - 1)), Relaxed);
+        }
+    }
+}
+
+fn learned(ms: &AtomicU32) -> Option<u32> {
+    Some(ms.load(Relaxed)).filter(|ms| *ms != NONE)
 }
 
 /// What the counters were when the minute began, and what the one before has shown.
@@ -143,25 +180,21 @@ impl RuleState {
 
     /// Learned p50, p90 and p99 in milliseconds, once something is learned.
     pub fn learned_ms(&self) -> Option<[u32; 3]> {
-        let times = self.times();
-        Some([times.percentile(50)?, times.recent(90)?, times.percentile(99)?])
+        let Learned { p50, p90, p99, .. } = &self.running.learned;
+        Some([learned(p50)?, learned(p90)?, learned(p99)?])
     }
 
     /// The learned p90 of the last computations, in milliseconds.
     pub fn p90_ms(&self) -> Option<u32> {
-        self.times().recent(90)
+        learned(&self.running.learned.p90)
     }
 
     /// How long a holder may compute, in milliseconds.
     pub fn lease_ms(&self) -> u32 {
         match self.policy.lease {
             LeaseTime::Fixed(ms) => ms,
-            LeaseTime::Auto => {
-                let times = self.times();
-                let learned = times.percentile(99).filter(|_| times.len() >= Times::ENOUGH);
-                learned
-                    .map_or(LEASE_UNLEARNED_MS, |p99| p99.saturating_mul(4).clamp(LEASE_MIN_MS, LEASE_MAX_MS))
-            }
+            LeaseTime::Auto => learned(&self.running.learned.lease_p99)
+                .map_or(LEASE_UNLEARNED_MS, |p99| p99.saturating_mul(4).clamp(LEASE_MIN_MS, LEASE_MAX_MS)),
         }
     }
 
@@ -310,16 +343,18 @@ impl RuleState {
             if expected > self.policy.hold_ms && ms <= self.policy.hold_ms {
                 times.forget();
             }
-            return times.learn(ms, Ran::Alone);
+            times.learn(ms, Ran::Alone);
+        } else {
+            times.learn(ms, ran);
         }
-        times.learn(ms, ran);
+        self.running.learned.publish(&times);
     }
 
     /// Whether one who would wait until `left_ms` from now is likely to get the value of a computation that
     /// began as `begun` says.
     pub(crate) fn predict(&self, begun: &Begun, now_ms: u64, left_ms: u32) -> Prediction {
         let elapsed = now_ms.saturating_sub(begun.ms);
-        let expected = self.times().recent(90).map_or(0, u64::from).saturating_sub(elapsed);
+        let expected = self.p90_ms().map_or(0, u64::from).saturating_sub(elapsed);
         if expected <= u64::from(left_ms) {
             Prediction::Fits
         } else if begun.probe {
