@@ -61,6 +61,7 @@ impl Load {
             large_pages: false,
             tag_bytes: 0,
             allows_flush: true,
+            explain: |_| String::new(),
             seed: 1,
         });
         let engine = engine.expect("a few MiB");

@@ -92,9 +92,9 @@ impl Shard {
         found: Found,
         hash: u64,
         rule: Option<&RuleState>,
-        cx: &Context<'_>,
+        step: &Step<'_>,
     ) -> Standing {
-        self.standing_at(found, hash, rule, cx.step.now)
+        self.standing_at(found, hash, rule, step.now)
     }
 
     /// See [`KeyState`].
@@ -146,32 +146,32 @@ impl Shard {
     }
 
     /// The item under a key, as what was invalidated has left it.
-    pub(crate) fn lookup(&mut self, hash: u64, key: &[u8], cx: &Context<'_>) -> Lookup {
+    pub(crate) fn lookup(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Lookup {
         let lookup = self.store.lookup(hash, key);
-        if let Lookup::Found(found) = lookup { self.invalidated(hash, found, cx) } else { lookup }
+        if let Lookup::Found(found) = lookup { self.invalidated(hash, found, step) } else { lookup }
     }
 
     /// The same, for an item that was found. What a flush or a bump has killed is removed; what a soft one has made stale has
     /// expired in that moment, so that no later one can prolong its grace.
-    pub(crate) fn invalidated(&mut self, hash: u64, found: Found, cx: &Context<'_>) -> Lookup {
+    pub(crate) fn invalidated(&mut self, hash: u64, found: Found, step: &Step<'_>) -> Lookup {
         if self.is_just_a_value(found) {
             return Lookup::Found(found);
         }
         let item = self.store.item(found);
-        match self.shared.tags().check(item.stamp(), item.tags(), hash, cx.step.now.ms) {
+        match self.shared.tags().check(item.stamp(), item.tags(), hash, step.now.ms) {
             Validity::Valid => Lookup::Found(found),
             Validity::Dead => {
                 self.store.remove(hash, found);
                 Lookup::Flushed
             }
             Validity::Stale => {
-                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, cx.step.now);
-                let since = since.unwrap_or(cx.step.now.second);
+                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, step.now);
+                let since = since.unwrap_or(step.now.second);
                 let (expiry, grace_s) = (item.expiry(), item.grace_s());
                 if grace_s == 0 || expiry != NEVER && expiry <= since {
                     return Lookup::Found(found);
                 }
-                if since.saturating_add(grace_s) <= cx.step.now.second {
+                if since.saturating_add(grace_s) <= step.now.second {
                     self.store.remove(hash, found);
                     return Lookup::Flushed;
                 }
@@ -187,14 +187,14 @@ impl Shard {
     }
 
     /// The item under a key that a command other than a read may see: live, not negative, not in its grace.
-    pub(crate) fn find(&mut self, hash: u64, key: &[u8], cx: &Context<'_>) -> Option<Found> {
-        let Lookup::Found(found) = self.lookup(hash, key, cx) else { return None };
+    pub(crate) fn find(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Option<Found> {
+        let Lookup::Found(found) = self.lookup(hash, key, step) else { return None };
         if self.is_just_a_value(found) {
             return Some(found);
         }
         let active = self.shared.rules();
         let rule = active.as_ref().and_then(|active| active.find(key)).map(|ruled| &**ruled.state);
-        if matches!(self.standing(found, hash, rule, cx), Standing::Fresh | Standing::Early) {
+        if matches!(self.standing(found, hash, rule, step), Standing::Fresh | Standing::Early) {
             return Some(found);
         }
         if rule.is_none() {
@@ -258,14 +258,14 @@ impl Shard {
             return Answer::Control;
         }
         let lookup = match lookup {
-            Lookup::Found(found) => self.invalidated(hash, found, cx),
+            Lookup::Found(found) => self.invalidated(hash, found, &cx.step),
             _ => lookup,
         };
         let active = self.shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = ruled else {
-            return match found.map(|found| (found, self.standing(found, hash, None, cx))) {
+            return match found.map(|found| (found, self.standing(found, hash, None, &cx.step))) {
                 Some((found, Standing::Fresh)) => self.write_hit(key, hash, found, cas, touch, cx),
                 _ => missed(key, touch.is_some(), lookup, cx),
             };
@@ -297,9 +297,9 @@ impl Shard {
         touch: Option<i64>,
         cx: &mut Context<'_>,
     ) -> Held {
-        self.advance(cx);
+        self.advance(&cx.step);
         let active = self.shared.rules();
-        let lookup = self.lookup(hash, key, cx);
+        let lookup = self.lookup(hash, key, &cx.step);
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
             // The rules have changed in between.
@@ -307,7 +307,7 @@ impl Shard {
             return Held::Written;
         };
         let standing =
-            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), cx));
+            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
         let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
         if standing != Standing::Absent || !leased {
             match self.get_ruled(key, hash, cas, touch, lookup, cx) {
@@ -372,7 +372,7 @@ impl Shard {
 
     /// The time of one key that a request waits for is up; `released`: its connection sends no more. None: it was decided already.
     pub(crate) fn expire(&mut self, wait: &Wait, released: bool, cx: &mut Context<'_>) -> Option<Verdict> {
-        self.advance(cx);
+        self.advance(&cx.step);
         self.with_herd(&mut cx.step, |herd, step| herd.expire(wait.hash, wait.waiter, released, step))?
     }
 

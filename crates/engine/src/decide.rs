@@ -188,7 +188,7 @@ impl Shard {
     fn standing_for(&self, query: &Query<'_>, found: Found, ruled: &Match<'_>, cx: &Context<'_>) -> Standing {
         let expiry = self.store.item(found).expiry();
         let is_due = expiry != NEVER && query.recache.is_some_and(|second| expiry < second);
-        match self.standing(found, query.hash, Some(ruled.state), cx) {
+        match self.standing(found, query.hash, Some(ruled.state), &cx.step) {
             Standing::Fresh if is_due => Standing::Early,
             standing => standing,
         }

@@ -22,6 +22,7 @@ use crate::store_cmd::{Mode, Write, note_refused};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::Now;
 use crate::waiting::Pending;
+use crate::why::{Explain, Why};
 
 /// What an engine is built from.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +45,8 @@ pub struct EngineConfig {
     pub tag_bytes: usize,
     /// Clients may flush by a control key.
     pub allows_flush: bool,
+    /// Writes what `@why:` tells.
+    pub explain: Explain,
     /// Seed of the hash of keys and tags. Must not be known to clients.
     pub seed: u64,
 }
@@ -61,6 +64,7 @@ pub struct Engine {
     /// Those of the tags are among them.
     tags_reserved: AtomicBool,
     allows_flush: bool,
+    explain: Explain,
 }
 
 /// How much of a `get` is executed at once.
@@ -127,6 +131,7 @@ impl Engine {
             reserved: AtomicUsize::new(0),
             tags_reserved: AtomicBool::new(false),
             allows_flush: config.allows_flush,
+            explain: config.explain,
         })
     }
 
@@ -390,6 +395,10 @@ impl Engine {
         }
         lock.shard(hash).refused(&write, cx);
         self.settle(lock, &mut cx.step);
+    }
+
+    pub(crate) fn explain(&self, why: &Why) -> String {
+        (self.explain)(why)
     }
 
     pub(crate) fn allows_flush(&self) -> bool {

@@ -64,12 +64,12 @@ impl Shard {
 
     /// A storing command of a key under a rule.
     pub(crate) fn write_ruled(&mut self, write: &Write<'_>, ruled: &Ruled, cx: &mut Context<'_>) -> Outcome {
-        let found = match self.lookup(write.hash, write.key, cx) {
+        let found = match self.lookup(write.hash, write.key, &cx.step) {
             Lookup::Found(found) => Some(found),
             _ => None,
         };
-        let standing =
-            found.map_or(Standing::Absent, |found| self.standing(found, write.hash, Some(&ruled.state), cx));
+        let standing = found
+            .map_or(Standing::Absent, |found| self.standing(found, write.hash, Some(&ruled.state), &cx.step));
         let fresh = found.filter(|_| matches!(standing, Standing::Fresh | Standing::Early));
         let fill = self.fill_of(write, fresh, ruled, cx);
         let by = filler(write.hash, fill, cx);
@@ -447,7 +447,7 @@ impl Shard {
         let number = self.shared.tick();
         self.raise_hard(hash, number);
         let mut size = None;
-        if let Lookup::Found(found) = self.lookup(hash, key, cx) {
+        if let Lookup::Found(found) = self.lookup(hash, key, &cx.step) {
             let item = self.store.item(found);
             if !item.marks().has(Marks::NEGATIVE) {
                 size = Some(item.value_len());

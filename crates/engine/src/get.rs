@@ -20,7 +20,7 @@ impl Shard {
         touch: Option<i64>,
         cx: &mut Context<'_>,
     ) -> Answer {
-        self.advance(cx);
+        self.advance(&cx.step);
         cx.step.counters.cmd_get.add(1);
         if touch.is_some() {
             cx.step.counters.cmd_touch.add(1);
@@ -39,7 +39,7 @@ impl Shard {
 
     pub(crate) fn touch(&mut self, touch: &Touch<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
         cx.step.counters.cmd_touch.add(1);
-        let text = if let Some(found) = self.find(hash, touch.key, cx) {
+        let text = if let Some(found) = self.find(hash, touch.key, &cx.step) {
             cx.step.counters.touch_hits.add(1);
             let found = self.store.set_expiry(hash, found, cx.step.now.expiry(touch.exptime));
             self.store.count_read(found);
@@ -58,7 +58,7 @@ impl Shard {
     pub(crate) fn classic_delete(&mut self, delete: &Delete<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
         let deleted = if self.rule_of(delete.key).is_some() {
             self.delete_ruled(delete.key, hash, cx)
-        } else if let Some(found) = self.find(hash, delete.key, cx) {
+        } else if let Some(found) = self.find(hash, delete.key, &cx.step) {
             let size = self.store.item(found).value_len();
             self.store.remove(hash, found);
             Some(size)

@@ -1,17 +1,13 @@
 //! Invalidation by name: tags, cascades, flushes, and the control keys that any client can type.
 
-use cattlegrid_herd::Kind as LeaseKind;
 use cattlegrid_protocol::{Keys, Meta, Request, reply};
-use cattlegrid_store::{Attributes, Lookup, Marks, TAGS_MAX};
+use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
 use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
-use serde_json::{Value as Json, json};
 
-use crate::ask::Standing;
 use crate::engine::{Engine, Got};
 use crate::meta_reply::{OfCommand, Shown, hit, return_flags};
 use crate::rules::Change;
 use crate::shard::Shard;
-use crate::shared::Match;
 use crate::step::Context;
 use crate::time::Now;
 use crate::waiting::Pending;
@@ -197,7 +193,7 @@ impl Engine {
             Control::Flush(seconds) => {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
-            Control::Why(key) => self.why(key, cx).to_string(),
+            Control::Why(key) => self.explain(&self.why(key, &cx.step)),
         }
     }
 
@@ -287,107 +283,6 @@ impl Engine {
             Control::Flush(_) | Control::Why(_) => Ok(()),
         }
     }
-
-    /// Everything that decides what a reader of this key gets.
-    fn why(&self, key: &[u8], cx: &mut Context<'_>) -> Json {
-        let hash = self.hash_key(key);
-        let shared = self.shared();
-        let active = shared.rules();
-        let ruled = active.as_ref().and_then(|active| active.find(key));
-        let mut home = self.lock(self.shard_number(hash));
-        home.advance(cx);
-        let (mut names, mut hashes) = (Vec::new(), TagList::new());
-        if let Some(Match { rule, captures, .. }) = &ruled {
-            for template in &rule.tags {
-                let mut name = Vec::new();
-                template.render(captures, &mut name);
-                names.push((
-                    shared.tag_hasher().hash_made(&name).get(),
-                    String::from_utf8_lossy(&name).into_owned(),
-                ));
-            }
-            hashes = home.tags_of(rule, captures);
-        }
-        let lookup = home.lookup(hash, key, cx);
-        let item = match lookup {
-            Lookup::Found(found) => {
-                let state = ruled.as_ref().map(|ruled| &**ruled.state);
-                let standing = home.standing(found, hash, state, cx);
-                let item = home.store().item(found);
-                for tag in item.tags() {
-                    if !names.iter().any(|(hash, _)| *hash == tag) {
-                        names.push((tag, String::new()));
-                    }
-                }
-                json!({
-                    "standing": name(standing),
-                    "stamp": item.stamp(),
-                    "cas": item.cas(),
-                    "ttl": cx.step.now.left(item.expiry()),
-                    "grace": (item.grace_s() != 0).then(|| cx.step.now.left(item.dead_at())).flatten(),
-                    "refresh_in": item.refresh_at().and_then(|second| cx.step.now.left(second)),
-                    "size": item.value_len(),
-                    "stale": item.marks().has(Marks::STALE),
-                    "edited": item.marks().has(Marks::EDITED),
-                })
-            }
-            _ => Json::Null,
-        };
-        let bumps = shared.tags().bumps();
-        let tags: Vec<Json> = names
-            .iter()
-            .map(|(hash, name)| {
-                let tag = TagHash::from_stored(*hash);
-                json!({
-                    "tag": if name.is_empty() { Json::Null } else { json!(name) },
-                    "hash": format!("{hash:016x}"),
-                    "hard": bumps.last(tag, Kind::Hard),
-                    "soft": bumps.last(tag, Kind::Soft),
-                })
-            })
-            .collect();
-        let (last_hard, last_soft) = shared.outside(hash, hashes.hashes(), cx.step.now);
-        let (lease, fence, outstanding) = match home.herd.as_deref_mut() {
-            Some(herd) => {
-                let lease = herd.lease(hash, key, cx.step.now.ms).map(|lease| {
-                    json!({
-                        "token": lease.token,
-                        "kind": lease_name(lease.kind),
-                        "holder": lease.holder,
-                        "explicit": lease.explicit,
-                        "age_ms": lease.age_ms,
-                        "left_ms": lease.holder.map(|_| lease.left_ms),
-                        "waiters": lease.waiters,
-                        "computers": lease.computers,
-                    })
-                });
-                let events = herd.fence.events(hash);
-                (
-                    lease,
-                    json!({"hard": events.hard, "soft": events.soft}),
-                    herd.ledger.oldest(hash, cx.step.now.ms).map(|oldest| oldest.number),
-                )
-            }
-            None => (None, Json::Null, None),
-        };
-        json!({
-            "key": String::from_utf8_lossy(key),
-            "rule": ruled.as_ref().map(|Match { rule, .. }| json!({"number": rule.number, "match": rule.pattern.text()})),
-            "item": item,
-            "tags": tags,
-            "lease": lease,
-            "fence": fence,
-            "oldest_miss": outstanding,
-            "outside": {"hard": last_hard, "soft": last_soft},
-            "floor": shared.tags().floors().hard(),
-            "rolling": shared.tags().floors().rolling().map(|floor| json!({
-                "number": floor.number,
-                "seconds": floor.period_ms / 1000,
-                "served": floor.share_served(cx.step.now.ms),
-            })).collect::<Vec<_>>(),
-            "clock": shared.clock(),
-        })
-    }
 }
 
 /// What a control key tells: no item, it has neither flags, CAS nor end, and was never read. Its size.
@@ -417,20 +312,6 @@ impl Shown for OfText {
     fn hit_before(&self) -> Option<bool> {
         Some(false)
     }
-}
-
-fn name(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Absent => "absent",
-        Standing::Negative => "negative",
-        Standing::Stale => "stale",
-        Standing::Fresh => "fresh",
-        Standing::Early => "due for a refresh",
-    }
-}
-
-fn lease_name(kind: LeaseKind) -> &'static str {
-    kind.name()
 }
 
 impl Shard {

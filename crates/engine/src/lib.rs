@@ -27,6 +27,7 @@ mod store_cmd;
 mod sync;
 mod time;
 mod waiting;
+mod why;
 
 pub use ask::KeyState;
 pub use counters::{Counter, Counters};
@@ -42,3 +43,4 @@ pub use shared::{ActiveRules, Shared};
 pub use step::{Context, Effects, Step, Ticket, Verdict, Wake};
 pub use time::Now;
 pub use waiting::{HerdUsage, RulesConfig};
+pub use why::{Explain, Numbers, Why, WhyItem, WhyLease, WhyRolling, WhyRule, WhyTag};

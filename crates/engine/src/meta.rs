@@ -20,7 +20,7 @@ impl Shard {
         let (key, flags) = (meta.key.bytes(), &meta.set);
         let touches = flags.has(b'T');
         let mut created = false;
-        let lookup = self.lookup(hash, key, cx);
+        let lookup = self.lookup(hash, key, &cx.step);
         // Under a rule without leases everything is as in memcached; but misses are recorded, and stubs have the rule's tags.
         let mut unleased = None;
         if self.herd.is_some() && self.may_be_ruled(meta, lookup, cx) {
@@ -36,7 +36,7 @@ impl Shard {
             unleased = self.rule_of(key).filter(|ruled| !ruled.state.policy().leases);
         }
         let negative = unleased.is_some() && self.is_negative(lookup);
-        let mut found = self.find(hash, key, cx);
+        let mut found = self.find(hash, key, &cx.step);
         if found.is_none() && flags.has(b'N') && !negative {
             let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
             let tags = unleased.as_ref().map_or(&[][..], |ruled| ruled.tags.hashes());
@@ -45,7 +45,7 @@ impl Shard {
                 return self.no_room(key.len() + 64, false, cx);
             }
             created = true;
-            found = self.find(hash, key, cx);
+            found = self.find(hash, key, &cx.step);
         }
         cx.step.counters.cmd_meta.add(1);
         cx.step.counters.cmd_get.add(1);
@@ -220,7 +220,7 @@ impl Shard {
         }
         let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
         let mut cascades = false;
-        let status = match self.find(hash, key, cx) {
+        let status = match self.find(hash, key, &cx.step) {
             None => {
                 // Under a condition there was nothing to delete.
                 cascades = !flags.has(b'C');
@@ -434,12 +434,12 @@ impl Shard {
         });
         self.changed(key, hash, true, cx);
         self.cascade(key, hash, Change::Incr, cx.step.now);
-        self.find(hash, key, cx)
+        self.find(hash, key, &cx.step)
     }
 
     pub(crate) fn meta_debug(&mut self, key: &MetaKey<'_>, hash: u64, cx: &mut Context<'_>) {
         cx.step.counters.cmd_meta.add(1);
-        let Some(found) = self.find(hash, key.bytes(), cx) else {
+        let Some(found) = self.find(hash, key.bytes(), &cx.step) else {
             cx.out.bytes.extend_from_slice(b"EN\r\n");
             return;
         };

@@ -223,7 +223,7 @@ impl Shard {
     /// `md` of a key under a rule.
     pub(crate) fn meta_delete_ruled(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
         let (key, flags) = (meta.key.bytes(), &meta.set);
-        let found = match self.lookup(hash, key, cx) {
+        let found = match self.lookup(hash, key, &cx.step) {
             Lookup::Found(found) => Some(found),
             _ => None,
         };

@@ -9,7 +9,7 @@ use cattlegrid_store::{HugeValue, Lookup, Store};
 use crate::event::{Event, EventKind, Interest, Looker};
 use crate::park::Parked;
 use crate::shared::Shared;
-use crate::step::Context;
+use crate::step::{Context, Step};
 
 /// What became of a request.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Shard {
         huge: Option<Arc<HugeValue>>,
         cx: &mut Context<'_>,
     ) -> Flow {
-        self.advance(cx);
+        self.advance(&cx.step);
         let watched = cx.step.interest != Interest::none();
         let noted = cx.step.effects.events.len();
         if watched {
@@ -124,9 +124,9 @@ impl Shard {
         if !cx.step.interest.wants(Interest::FETCHERS) {
             return;
         }
-        self.advance(cx);
-        let lookup = self.lookup(hash, key, cx);
-        let size = self.find(hash, key, cx).map(|found| self.store.item(found).value_len());
+        self.advance(&cx.step);
+        let lookup = self.lookup(hash, key, &cx.step);
+        let size = self.find(hash, key, &cx.step).map(|found| self.store.item(found).value_len());
         let status = match (size, lookup) {
             (Some(_), _) => "found",
             (None, Lookup::Expired) => "expired",
@@ -139,7 +139,7 @@ impl Shard {
 
     /// Removes a key whose new value was refused, so that the old one is not taken for it.
     pub fn invalidate(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
-        self.advance(cx);
+        self.advance(&cx.step);
         if self.rule_of(key).is_some() {
             self.delete_ruled(key, hash, cx);
         } else if let Lookup::Found(found) = self.store.lookup(hash, key) {
@@ -149,13 +149,13 @@ impl Shard {
 
     /// Moves the store on to the request's time.
     #[inline]
-    pub(crate) fn advance(&mut self, cx: &Context<'_>) {
-        self.store.advance(cx.step.now.second, self.shared.floor(cx.step.now.second));
+    pub(crate) fn advance(&mut self, step: &Step<'_>) {
+        self.store.advance(step.now.second, self.shared.floor(step.now.second));
         let rolling = self.shared.is_rolling();
         if rolling != self.rolling {
             self.rolling = rolling;
         }
-        self.store.record_evictions(cx.step.interest.wants(Interest::EVICTIONS));
+        self.store.record_evictions(step.interest.wants(Interest::EVICTIONS));
     }
 
     /// The CAS as clients are told it.

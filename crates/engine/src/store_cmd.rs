@@ -160,7 +160,7 @@ impl Shard {
         let outcome = match self.rule_of(write.key) {
             Some(ruled) => self.write_ruled(write, &ruled, cx),
             // A negative answer is absent to every command, but a new item takes its place.
-            None => match self.find(write.hash, write.key, cx) {
+            None => match self.find(write.hash, write.key, &cx.step) {
                 Some(found) => self.write_over(write, found, cx),
                 None => self.write_new(write, cx),
             },
@@ -358,7 +358,7 @@ impl Shard {
         explicit_cas: Option<u64>,
         cx: &mut Context<'_>,
     ) -> Sum {
-        let Some(found) = self.find(hash, key, cx) else {
+        let Some(found) = self.find(hash, key, &cx.step) else {
             if incr {
                 cx.step.counters.incr_misses.add(1);
             } else {

@@ -503,7 +503,7 @@ impl crate::shard::Shard {
 
     /// The value of a key under a rule is withheld while its request waits.
     fn withhold(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
-        let Lookup::Found(_) = self.lookup(hash, key, cx) else { return };
+        let Lookup::Found(_) = self.lookup(hash, key, &cx.step) else { return };
         let Some(ruled) = self.rule_of(key) else { return };
         let (number, window_ms) = (self.shared.clock(), ruled.state.fill_window_ms());
         cx.session.withhold(cx.ticket.request, Withheld { hash, number, window_ms });

@@ -40,6 +40,7 @@ impl Client {
             max_item_bytes: 64 << 20,
             tag_bytes: 1 << 20,
             allows_flush: true,
+            explain: |_| String::new(),
             seed: 7,
         };
         Self::of(Arc::new(Engine::new(config).unwrap()), 1)

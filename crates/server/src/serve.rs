@@ -185,6 +185,7 @@ pub(crate) fn share_under(
         large_pages: settings.large_pages,
         tag_bytes: settings.rule_file.as_ref().map_or(0, |_| settings.protection.tag_bytes),
         allows_flush: settings.flush,
+        explain: |why| serde_json::to_string(why).unwrap_or_default(),
         seed: random_seed(),
     })
     .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;

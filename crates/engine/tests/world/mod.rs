@@ -135,6 +135,7 @@ impl World {
             max_item_bytes: 8 << 20,
             tag_bytes: config.tag_bytes,
             allows_flush: true,
+            explain: |why| serde_json::to_string(why).unwrap(),
             seed: 7,
         })
         .unwrap();

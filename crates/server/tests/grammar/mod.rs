@@ -96,6 +96,7 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         max_item_bytes: 1 << 20,
         tag_bytes: 1 << 16,
         allows_flush: true,
+        explain: |_| String::new(),
         seed: 7,
     })
     .expect("there is memory");

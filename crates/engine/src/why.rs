@@ -1,0 +1,239 @@
+//! Everything that decides what a reader of a key gets, as `@why:` tells it. The engine collects it; how it is written is the
+//! server's.
+
+use cattlegrid_herd::LeaseView;
+use cattlegrid_store::{Lookup, Marks};
+use cattlegrid_tags::{Kind, TagHash, TagList};
+use serde::Serialize;
+
+use crate::ask::Standing;
+use crate::engine::Engine;
+use crate::shared::Match;
+use crate::step::Step;
+
+/// Writes it as text, on one line.
+pub type Explain = fn(&Why) -> String;
+
+/// See the module's text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Why {
+    /// The last number given out.
+    pub clock: u64,
+    /// What the shard remembers to have happened to the key; `None`: there are no rules.
+    pub fence: Option<Numbers>,
+    /// What is older than this number was flushed.
+    pub floor: u64,
+    /// What is stored under it.
+    pub item: Option<WhyItem>,
+    /// The key, as text.
+    pub key: String,
+    /// Who computes it.
+    pub lease: Option<WhyLease>,
+    /// The number of its oldest miss that was not filled.
+    pub oldest_miss: Option<u64>,
+    /// What happened to it from outside its shard: flushes, bumps of its tags.
+    pub outside: Numbers,
+    /// Flushes that are being phased in.
+    pub rolling: Vec<WhyRolling>,
+    /// The rule that it is under.
+    pub rule: Option<WhyRule>,
+    /// Its tags: those of its rule, then those of its item.
+    pub tags: Vec<WhyTag>,
+}
+
+/// The last hard event and the last soft one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Numbers {
+    /// What is older is not served.
+    pub hard: u64,
+    /// What is older is stale.
+    pub soft: u64,
+}
+
+/// What is stored under a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyItem {
+    /// Its CAS.
+    pub cas: u64,
+    /// It was changed in place: it is not served when it is old.
+    pub edited: bool,
+    /// Seconds in which it may be served as an old value.
+    pub grace: Option<u64>,
+    /// Seconds until it is refreshed ahead of its end.
+    pub refresh_in: Option<u64>,
+    /// Bytes of its value.
+    pub size: usize,
+    /// It was marked as stale.
+    pub stale: bool,
+    /// What it is worth to a reader, in a few words.
+    pub standing: &'static str,
+    /// Since when its value counts.
+    pub stamp: u64,
+    /// Seconds to live; `None`: for ever.
+    pub ttl: Option<u64>,
+}
+
+/// The right to compute a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyLease {
+    /// Milliseconds since the computation began.
+    pub age_ms: u64,
+    /// Clients that compute.
+    pub computers: u32,
+    /// The holder knows the token.
+    pub explicit: bool,
+    /// The holder's connection; `None`: it waits for a slot of its rule.
+    pub holder: Option<u64>,
+    /// What there is of the value, in one word.
+    pub kind: &'static str,
+    /// Milliseconds that the holder has left.
+    pub left_ms: Option<u64>,
+    /// Its token.
+    pub token: u64,
+    /// Clients that wait.
+    pub waiters: u32,
+}
+
+impl From<LeaseView> for WhyLease {
+    fn from(lease: LeaseView) -> Self {
+        Self {
+            age_ms: lease.age_ms,
+            computers: lease.computers,
+            explicit: lease.explicit,
+            holder: lease.holder,
+            kind: lease.kind.name(),
+            left_ms: lease.holder.map(|_| lease.left_ms),
+            token: lease.token,
+            waiters: lease.waiters,
+        }
+    }
+}
+
+/// A flush that is being phased in.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct WhyRolling {
+    /// Its number.
+    pub number: u64,
+    /// For how long.
+    pub seconds: u64,
+    /// Share of older values that are served still, 0 to 1.
+    pub served: f64,
+}
+
+/// The rule of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyRule {
+    /// Its pattern.
+    #[serde(rename = "match")]
+    pub pattern: String,
+    /// Its place in the file, from 1.
+    pub number: u32,
+}
+
+/// A tag of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyTag {
+    /// The last hard bump.
+    pub hard: u64,
+    /// Its hash, in 16 digits.
+    pub hash: String,
+    /// The last soft bump.
+    pub soft: u64,
+    /// Its name; `None`: it was named when the value was stored, and only its hash is kept.
+    pub tag: Option<String>,
+}
+
+impl Engine {
+    /// Everything that decides what a reader of this key gets.
+    pub(crate) fn why(&self, key: &[u8], step: &Step<'_>) -> Why {
+        let (hash, now) = (self.hash_key(key), step.now);
+        let shared = self.shared();
+        let active = shared.rules();
+        let ruled = active.as_ref().and_then(|active| active.find(key));
+        let mut home = self.lock(self.shard_number(hash));
+        home.advance(step);
+        let (mut names, mut hashes) = (Vec::new(), TagList::new());
+        if let Some(Match { rule, captures, .. }) = &ruled {
+            for template in &rule.tags {
+                let mut name = Vec::new();
+                template.render(captures, &mut name);
+                let hash = shared.tag_hasher().hash_made(&name).get();
+                names.push((hash, Some(String::from_utf8_lossy(&name).into_owned())));
+            }
+            hashes = home.tags_of(rule, captures);
+        }
+        let item = if let Lookup::Found(found) = home.lookup(hash, key, step) {
+            let state = ruled.as_ref().map(|ruled| &**ruled.state);
+            let standing = home.standing(found, hash, state, step);
+            let item = home.store().item(found);
+            for tag in item.tags() {
+                if !names.iter().any(|(hash, _)| *hash == tag) {
+                    names.push((tag, None));
+                }
+            }
+            Some(WhyItem {
+                cas: item.cas(),
+                edited: item.marks().has(Marks::EDITED),
+                grace: (item.grace_s() != 0).then(|| now.left(item.dead_at())).flatten(),
+                refresh_in: item.refresh_at().and_then(|second| now.left(second)),
+                size: item.value_len(),
+                stale: item.marks().has(Marks::STALE),
+                standing: name(standing),
+                stamp: item.stamp(),
+                ttl: now.left(item.expiry()),
+            })
+        } else {
+            None
+        };
+        let bumps = shared.tags().bumps();
+        let tag = |(hash, tag): (u64, Option<String>)| {
+            let stored = TagHash::from_stored(hash);
+            let (hard, soft) = (bumps.last(stored, Kind::Hard), bumps.last(stored, Kind::Soft));
+            WhyTag { hard, hash: format!("{hash:016x}"), soft, tag }
+        };
+        let (hard, soft) = shared.outside(hash, hashes.hashes(), now);
+        let herd = home.herd.as_deref_mut();
+        let (lease, fence, oldest_miss) = herd.map_or((None, None, None), |herd| {
+            let events = herd.fence.events(hash);
+            (
+                herd.lease(hash, key, now.ms).map(WhyLease::from),
+                Some(Numbers { hard: events.hard, soft: events.soft }),
+                herd.ledger.oldest(hash, now.ms).map(|oldest| oldest.number),
+            )
+        });
+        let floors = shared.tags().floors();
+        Why {
+            clock: shared.clock(),
+            fence,
+            floor: floors.hard(),
+            item,
+            key: String::from_utf8_lossy(key).into_owned(),
+            lease,
+            oldest_miss,
+            outside: Numbers { hard, soft },
+            rolling: floors
+                .rolling()
+                .map(|floor| WhyRolling {
+                    number: floor.number,
+                    seconds: floor.period_ms / 1000,
+                    served: floor.share_served(now.ms),
+                })
+                .collect(),
+            rule: ruled.as_ref().map(|Match { rule, .. }| WhyRule {
+                pattern: rule.pattern.text().to_owned(),
+                number: rule.number,
+            }),
+            tags: names.into_iter().map(tag).collect(),
+        }
+    }
+}
+
+fn name(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Absent => "absent",
+        Standing::Negative => "negative",
+        Standing::Stale => "stale",
+        Standing::Fresh => "fresh",
+        Standing::Early => "due for a refresh",
+    }
+}
