@@ -192,8 +192,7 @@ impl Engine {
             WhyTag { hard, hash: format!("{hash:016x}"), soft, tag }
         };
         let (hard, soft) = shared.outside(hash, hashes.hashes(), now);
-        let herd = home.herd.as_deref_mut();
-        let (lease, fence, oldest_miss) = herd.map_or((None, None, None), |herd| {
+        let (lease, fence, oldest_miss) = home.herd.as_deref_mut().map_or((None, None, None), |herd| {
             let events = herd.fence.events(hash);
             (
                 herd.lease(hash, key, now.ms).map(WhyLease::from),

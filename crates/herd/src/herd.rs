@@ -553,14 +553,14 @@ impl Herd {
             let queued = self.waiters.iter(&lease.queue).count();
             assert_eq!(queued, lease.queue.len() as usize, "a queue's length is right");
             waiting += queued;
-            if !lease.holder.computes() {
-                assert!(queued > 0, "a lease without a holder has waiters");
-                assert!(lease.begun.is_none(), "a lease without a holder does not compute");
-            } else {
+            if lease.holder.computes() {
                 assert!(lease.begun.is_some(), "a holder computes");
                 let deadline = (lease.deadline_ms, *hash, lease.token);
                 assert!(self.deadlines.contains(&deadline), "a lease has a deadline");
                 computing += 1;
+            } else {
+                assert!(queued > 0, "a lease without a holder has waiters");
+                assert!(lease.begun.is_none(), "a lease without a holder does not compute");
             }
         }
         assert_eq!(computing, self.deadlines.len(), "deadlines of leases that have ended");
