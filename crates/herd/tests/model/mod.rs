@@ -377,7 +377,9 @@ impl World {
         }
         let given = self.herd(|herd, step| herd.stored(hash, KEYS[key], by, soft, step));
         let mut effects = Effects::default();
-        given.into_iter().for_each(|waiter| effects.wake(waiter, Verdict::Value(())));
+        for waiter in given {
+            effects.wake(waiter, Verdict::Value(()));
+        }
         self.take(effects);
         if let Some(number) = number {
             self.herd.fence.raise_hard(hash, number);
