@@ -6,23 +6,22 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Get, Keys, Request, StoreVerb};
+use cattlegrid_protocol::{Request, StoreVerb};
 use cattlegrid_store::{
     HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
 };
 
-use crate::ask::{Answer, KeyState};
 use crate::event::Looker;
-use crate::park::Parked;
+use crate::item::KeyState;
+use crate::rules::why::{Explain, Why};
 use crate::shard::{Flow, Shard};
-use crate::shard_lock::{PREFETCH_MAX, ShardLock};
+use crate::shards::{ShardLock, Shards};
 use crate::shared::Shared;
 use crate::step::Context;
-use crate::store_cmd::{Mode, Write, note_refused};
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Now;
-use crate::waiting::Pending;
-use crate::why::{Explain, Why};
+use crate::wait::park::Parked;
+use crate::write::store::{Mode, Write, note_refused};
 
 /// What an engine is built from.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +53,7 @@ pub struct EngineConfig {
 /// All shards. See the module's text.
 pub struct Engine {
     memory: Arc<Memory>,
-    shards: Box<[Slot]>,
+    pub(crate) shards: Shards,
     hasher: KeyHasher,
     shared: Arc<Shared>,
     inline_max: usize,
@@ -66,38 +65,6 @@ pub struct Engine {
     allows_flush: bool,
     explain: Explain,
 }
-
-/// How much of a `get` is executed at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
-    /// Keys before these are answered already, and what was written of it may be sent.
-    pub begun: bool,
-    /// Until the output has this many bytes or more.
-    pub bytes: usize,
-    /// At most so many keys, above 0.
-    pub keys: usize,
-}
-
-impl Piece {
-    /// All of it.
-    pub const ALL: Self = Self { begun: false, bytes: usize::MAX, keys: usize::MAX };
-}
-
-/// What became of a `get`.
-#[derive(Debug)]
-#[must_use]
-pub enum Got<'k> {
-    /// Answered; `END` is written.
-    Done,
-    /// These keys, one at least, are still to be answered.
-    More(Keys<'k>),
-    /// It waits; nothing is written.
-    Parked(Box<Parked>),
-}
-
-/// A shard's lock, in cache lines of its own.
-#[repr(align(128))]
-struct Slot(Mutex<Shard>);
 
 impl Engine {
     /// An empty engine.
@@ -117,13 +84,13 @@ impl Engine {
         let shards = (0..count)
             .map(|_| {
                 let store = Store::new(Arc::clone(&memory), hasher.clone(), layout)?;
-                Some(Slot(Mutex::new(Shard::new(store, Arc::clone(&shared)))))
+                Some(Shard::new(store, Arc::clone(&shared)))
             })
-            .collect::<Option<Box<[_]>>>()
+            .collect::<Option<Vec<_>>>()
             .ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             memory,
-            shards,
+            shards: Shards::new(shards.into_iter()),
             hasher,
             shared,
             inline_max: layout.inline_max(),
@@ -152,7 +119,7 @@ impl Engine {
 
     /// No shard locked yet.
     pub fn shard_lock(&self) -> ShardLock<'_> {
-        ShardLock::new(self)
+        ShardLock::new(&self.shards)
     }
 
     /// The hash of the request's key, of the first if it has several; `None`: it is about no key.
@@ -198,7 +165,7 @@ impl Engine {
             _ => &[],
         };
         let mut huge = None;
-        if data.len() > self.inline_max {
+        if !self.fits_the_log(data) {
             lock.release();
             huge = self.huge_value(data);
             if huge.is_none() {
@@ -209,7 +176,7 @@ impl Engine {
         let mut flow = lock.shard(hash).execute(request, hash, huge.clone(), cx);
         if let Flow::NeedsRoom(bytes) = flow {
             lock.release();
-            self.free(bytes.max(self.inline_max * 4), Some(hash));
+            self.make_room(bytes, hash);
             let shard = lock.shard(hash);
             shard.insist(true);
             flow = shard.execute(request, hash, huge, cx);
@@ -223,82 +190,6 @@ impl Engine {
                 Some(parked)
             }
             Flow::NeedsRoom(_) => unreachable!("a shard that insists always replies"),
-        }
-    }
-
-    /// Executes a piece of a `get` whose first key has the hash `first`. To go on: the same with the keys that are left.
-    ///
-    /// The pause keeps a request for many large values from filling memory while its client reads slowly, and one for many
-    /// keys from keeping other clients waiting.
-    pub fn get<'k>(
-        &self,
-        get: &Get<'k>,
-        first: u64,
-        piece: Piece,
-        lock: &mut ShardLock<'_>,
-        cx: &mut Context<'_>,
-    ) -> Got<'k> {
-        let mut keys = get.keys.clone().flatten();
-        let one = keys.next().filter(|_| keys.clone().next().is_none());
-        let mut pending = Pending::new(cx);
-        let left = match one {
-            Some(key) if cx.out.len() < piece.bytes => {
-                let answer = lock.shard(first).get(key, first, get.cas, get.touch, cx);
-                if answer != Answer::Hit {
-                    pending.note(key, first, answer, cx);
-                }
-                None
-            }
-            _ => self.get_many(get, piece, lock, &mut pending, cx),
-        };
-        // A lease that was revoked may have had a slot of its rule.
-        self.settle(lock, &mut cx.step);
-        if pending.is_special() {
-            let got = self.finish_get(get, &pending, piece.begun, left, lock, cx);
-            self.settle(lock, &mut cx.step);
-            return got;
-        }
-        if let Some(left) = left {
-            return Got::More(left);
-        }
-        cx.out.bytes.extend_from_slice(cattlegrid_protocol::reply::END);
-        Got::Done
-    }
-
-    fn get_many<'k>(
-        &self,
-        get: &Get<'k>,
-        piece: Piece,
-        lock: &mut ShardLock<'_>,
-        pending: &mut Pending<'k>,
-        cx: &mut Context<'_>,
-    ) -> Option<Keys<'k>> {
-        let mut keys = get.keys.clone().flatten();
-        let mut room = piece.keys;
-        let mut batch: [&[u8]; PREFETCH_MAX] = [&[]; PREFETCH_MAX];
-        let mut hashes = [0; PREFETCH_MAX];
-        loop {
-            let mut count = 0;
-            while let Some(key) = (count < PREFETCH_MAX).then(|| keys.next()).flatten() {
-                batch[count] = key;
-                hashes[count] = self.hasher.hash(key);
-                count += 1;
-            }
-            lock.prefetch(&hashes[..count]);
-            for (key, hash) in batch.iter().copied().zip(hashes).take(count) {
-                if cx.out.len() >= piece.bytes || room == 0 {
-                    let all = get.keys.rest();
-                    return Some(Keys::of_rest(&all[key.as_ptr().addr() - all.as_ptr().addr()..]));
-                }
-                room -= 1;
-                let answer = lock.shard(hash).get(key, hash, get.cas, get.touch, cx);
-                if answer != Answer::Hit {
-                    pending.note(key, hash, answer, cx);
-                }
-            }
-            if count < PREFETCH_MAX {
-                return None;
-            }
         }
     }
 
@@ -326,8 +217,18 @@ impl Engine {
         self.settle(&mut lock, &mut cx.step);
     }
 
+    /// Whether a value is kept in the log, and not in pages of its own.
+    pub(crate) fn fits_the_log(&self, data: &[u8]) -> bool {
+        data.len() <= self.inline_max
+    }
+
+    /// The shard of this hash has found no room for so many bytes: frees some in the others.
+    pub(crate) fn make_room(&self, bytes: usize, hash: u64) {
+        self.free(bytes.max(self.inline_max * 4), Some(hash));
+    }
+
     /// Pages for a value too long for the log; evicts from the fullest shards to get them.
-    fn huge_value(&self, data: &[u8]) -> Option<Arc<HugeValue>> {
+    pub(crate) fn huge_value(&self, data: &[u8]) -> Option<Arc<HugeValue>> {
         // Others may take what was freed: try a few times, for more than is needed.
         for _ in 0..4 {
             if let Some(huge) = HugeValue::new(&self.memory, &[data]) {
@@ -347,11 +248,11 @@ impl Engine {
         if !self.evictions {
             return 0;
         }
-        let except = except.map(|hash| self.shard_number(hash));
+        let except = except.map(|hash| self.shards.number(hash));
         let mut freed = 0;
         let mut by_size: Vec<(usize, usize)> = (0..self.shards.len())
             .filter(|n| Some(*n) != except)
-            .map(|n| (self.lock(n).store().held_bytes(), n))
+            .map(|n| (self.shards.lock(n).store().held_bytes(), n))
             .collect();
         by_size.sort_unstable_by(|a, b| b.cmp(a));
         // A little from each first, so that one large value does not cost one shard everything.
@@ -361,7 +262,7 @@ impl Engine {
                 if freed >= bytes {
                     return freed;
                 }
-                freed += self.lock(number).store_mut().give_back(share.min(bytes - freed));
+                freed += self.shards.lock(number).store_mut().give_back(share.min(bytes - freed));
             }
         }
         freed
@@ -448,7 +349,7 @@ impl Engine {
     pub fn verify(&self) {
         let waiting: usize = (0..self.shards.len())
             .filter_map(|n| {
-                let shard = self.lock(n);
+                let shard = self.shards.lock(n);
                 let herd = shard.herd.as_ref()?;
                 herd.verify();
                 Some(herd.waiting())
@@ -460,7 +361,7 @@ impl Engine {
     /// What a key is to those who ask for it, for tests: see [`KeyState`].
     pub fn key_state(&self, key: &[u8], now: Now) -> KeyState {
         let hash = self.hasher.hash(key);
-        self.lock(self.shard_number(hash)).key_state(key, hash, now)
+        self.shards.lock(self.shards.number(hash)).key_state(key, hash, now)
     }
 
     /// Nobody computes, waits or is published as doing both.
@@ -475,7 +376,7 @@ impl Engine {
 
     /// Leases there are, for tests and statistics.
     pub fn leases(&self) -> usize {
-        (0..self.shards.len()).filter_map(|n| self.lock(n).herd.as_ref().map(|herd| herd.len())).sum()
+        (0..self.shards.len()).filter_map(|n| self.shards.lock(n).herd.as_ref().map(|herd| herd.len())).sum()
     }
 
     /// Once a second: gives the memory of dead segments back, a bounded piece of each shard. True: there is more to do.
@@ -484,7 +385,7 @@ impl Engine {
         let floor = self.shared.floor(now.second);
         let mut more = false;
         for number in 0..self.shards.len() {
-            let mut shard = self.lock(number);
+            let mut shard = self.shards.lock(number);
             shard.store_mut().advance(now.second, floor);
             more |= shard.store_mut().tick();
         }
@@ -496,7 +397,7 @@ impl Engine {
         let mut usage = StoreUsage::default();
         let mut stats = StoreStats::default();
         for number in 0..self.shards.len() {
-            let shard = self.lock(number);
+            let shard = self.shards.lock(number);
             usage.add(&shard.store().usage());
             stats.add(&shard.store().stats());
         }
@@ -506,12 +407,12 @@ impl Engine {
     /// The second of the last use of the item that has been unused longest, as far as the oldest segments of the shards
     /// tell; `None` without items.
     pub fn oldest_use(&self) -> Option<u32> {
-        (0..self.shards.len()).filter_map(|number| self.lock(number).store().oldest_use()).min()
+        (0..self.shards.len()).filter_map(|number| self.shards.lock(number).store().oldest_use()).min()
     }
 
     /// Sets the stores' counters to zero.
     pub fn reset_stats(&self) {
-        (0..self.shards.len()).for_each(|n| self.lock(n).store_mut().reset_stats());
+        (0..self.shards.len()).for_each(|n| self.shards.lock(n).store_mut().reset_stats());
     }
 
     /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to go on; `None` at the end.
@@ -519,31 +420,11 @@ impl Engine {
         if cursor.shard >= self.shards.len() {
             return None;
         }
-        let next = self.lock(cursor.shard).store().scan(cursor.bucket, most, &mut each);
+        let next = self.shards.lock(cursor.shard).store().scan(cursor.bucket, most, &mut each);
         Some(match next {
             Some(bucket) => Cursor { bucket, ..cursor },
             None => Cursor { shard: cursor.shard + 1, bucket: 0 },
         })
-    }
-
-    #[inline]
-    pub(crate) fn shard_number(&self, hash: u64) -> usize {
-        (hash >> 56) as usize & (self.shards.len() - 1)
-    }
-
-    #[inline]
-    pub(crate) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
-        self.shards[number].0.lock().expect("a thread that panics takes the process with it")
-    }
-
-    /// As [`Engine::lock`], if nobody holds it.
-    #[inline]
-    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Shard>> {
-        match self.shards[number].0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => unreachable!("a thread that panics takes the process with it"),
-        }
     }
 }
 

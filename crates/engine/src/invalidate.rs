@@ -4,13 +4,14 @@ use cattlegrid_protocol::{Keys, Meta, Request, reply};
 use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
 use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
 
-use crate::engine::{Engine, Got};
-use crate::meta_reply::{OfCommand, Shown, hit, return_flags};
+use crate::engine::Engine;
+use crate::read::pending::Got;
+use crate::read::pending::Pending;
+use crate::read::reply::{OfCommand, Shown, hit, return_flags};
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::step::Context;
 use crate::time::Now;
-use crate::waiting::Pending;
 
 /// Longest rolling flush, in seconds.
 pub const ROLLING_FLUSH_MAX_S: u64 = 24 * 60 * 60;
@@ -193,7 +194,11 @@ impl Engine {
             Control::Flush(seconds) => {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
-            Control::Why(key) => self.explain(&self.why(key, &cx.step)),
+            Control::Why(key) => {
+                let hash = self.hash_key(key);
+                let why = self.shards.lock(self.shards.number(hash)).why(key, hash, &cx.step);
+                self.explain(&why)
+            }
         }
     }
 

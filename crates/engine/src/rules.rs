@@ -9,12 +9,15 @@
 //!   with `_lock` or `lock:`, or ends with `:lock` or `_lock`, as the key does.
 //! * Finding a rule allocates nothing and reads a key once for each pattern tried.
 
+pub(crate) mod active;
 mod cover;
+pub(crate) mod decide;
 mod example;
 mod index;
 mod lock;
 mod pattern;
 mod template;
+pub(crate) mod why;
 
 use std::sync::Arc;
 

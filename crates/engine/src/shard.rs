@@ -1,15 +1,17 @@
 //! One shard: its store, and the dispatch of requests to the families of commands.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::Herd;
+use cattlegrid_herd::{Herd, Step as HerdStep};
 use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
 use crate::event::{Event, EventKind, Interest, Looker};
-use crate::park::Parked;
 use crate::shared::Shared;
 use crate::step::{Context, Step};
+use crate::wait::delivered::Delivered;
+use crate::wait::park::Parked;
 
 /// What became of a request.
 #[derive(Debug)]
@@ -145,6 +147,23 @@ impl Shard {
         } else if let Lookup::Found(found) = self.store.lookup(hash, key) {
             self.store.remove(hash, found);
         }
+    }
+
+    /// The herd, if a rule has needed one.
+    pub(crate) fn with_herd<R>(
+        &mut self,
+        step: &mut Step<'_>,
+        act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivered>>) -> R,
+    ) -> Option<R> {
+        let herd = self.herd.as_deref_mut()?;
+        let before = herd.waiting();
+        let effects = &mut step.effects.herd;
+        let result = act(herd, &mut HerdStep { now_ms: step.now.ms, clock: &*self.shared, effects });
+        self.shared.waiting.fetch_add(herd.waiting().wrapping_sub(before), Ordering::Relaxed);
+        if let Some(deadline_ms) = herd.next_deadline_ms() {
+            step.effects.deadline_ms = step.effects.deadline_ms.min(deadline_ms);
+        }
+        Some(result)
     }
 
     /// Moves the store on to the request's time.

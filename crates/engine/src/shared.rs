@@ -3,15 +3,16 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
-use cattlegrid_herd::{Admitted, Clock, Peers, RuleState, WaitGraph};
+use cattlegrid_herd::{Admitted, Clock, Peers, WaitGraph};
 use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
-use crate::park::DeliveredBytes;
-use crate::rules::{Captures, Rule, Rules};
+use crate::rules::active::ActiveRules;
+use crate::rules::{Rule, Rules};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::time::Now;
+use crate::wait::delivered::DeliveredBytes;
 
 /// The numbers that decide what may be served, and the options that commands obey.
 #[derive(Debug)]
@@ -55,60 +56,6 @@ pub struct Shared {
     reruled: AtomicBool,
     /// When leases were last looked through for that, in milliseconds.
     revoked_ms: AtomicU64,
-}
-
-/// The rules in force, and what has been learned under each.
-#[derive(Debug)]
-pub struct ActiveRules {
-    rules: Arc<Rules>,
-    /// By the rule's place.
-    states: Box<[Arc<RuleState>]>,
-}
-
-/// The rule of a key, and what of the key its pattern has captured.
-pub(crate) struct Match<'a> {
-    pub(crate) rule: &'a Arc<Rule>,
-    pub(crate) state: &'a Arc<RuleState>,
-    pub(crate) captures: Captures<'a>,
-}
-
-impl ActiveRules {
-    /// Rules that take over what the old ones of the same pattern have learned and counted.
-    fn new(rules: Arc<Rules>, old: Option<&Self>) -> Self {
-        let states = rules
-            .rules()
-            .iter()
-            .map(|rule| {
-                let before = old.and_then(|old| old.state_of(rule.pattern.text()));
-                Arc::new(match before {
-                    Some(state) => state.with_policy(rule.policy),
-                    None => RuleState::new(rule.policy),
-                })
-            })
-            .collect();
-        Self { rules, states }
-    }
-
-    fn state_of(&self, pattern: &str) -> Option<&Arc<RuleState>> {
-        self.each().find(|(rule, _)| rule.pattern.text() == pattern).map(|(_, state)| state)
-    }
-
-    /// The rule of a key.
-    #[inline]
-    pub(crate) fn find<'a>(&'a self, key: &'a [u8]) -> Option<Match<'a>> {
-        let (rule, captures) = self.rules.find(key)?;
-        Some(Match { rule, state: &self.states[rule.number as usize - 1], captures })
-    }
-
-    /// Rules and cascades.
-    pub fn rules(&self) -> &Arc<Rules> {
-        &self.rules
-    }
-
-    /// All rules with their states, in order.
-    pub fn each(&self) -> impl Iterator<Item = (&Arc<Rule>, &Arc<RuleState>)> {
-        self.rules.rules().iter().zip(&self.states)
-    }
 }
 
 impl Clock for Shared {

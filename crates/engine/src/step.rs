@@ -10,8 +10,8 @@ use cattlegrid_herd::Session;
 use crate::counters::Counters;
 use crate::event::{Event, EventKind, Interest};
 use crate::output::Output;
-use crate::park::Delivered;
 use crate::time::Now;
+use crate::wait::delivered::Delivered;
 
 /// One key of one request need not be waited for any more.
 pub type Wake = cattlegrid_herd::Wake<Arc<Delivered>>;
@@ -84,6 +84,11 @@ pub struct Ticket {
     pub connection: u64,
     /// The request's number on it.
     pub request: u64,
+}
+
+impl Ticket {
+    /// What no connection has asked for.
+    pub const NONE: Self = Self { connection: 0, request: 0 };
 }
 
 /// A step that a client has asked for.

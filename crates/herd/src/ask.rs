@@ -2,33 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::grant::Grant;
+use crate::how::How;
 use crate::lease::Kind;
 use crate::rule::RuleState;
 use crate::session::Record;
 use crate::waiters::WaiterId;
-
-/// A lease as its new holder is told of it.
-#[derive(Debug, Clone)]
-pub struct Grant {
-    /// The miss that came with it; its number is the token.
-    pub record: Record,
-    /// What the one who computes is told.
-    pub hint: Option<Arc<[u8]>>,
-}
-
-/// How a key is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// As any client does.
-    Plain,
-    /// For the lease itself: `mg` with `N` or `R`.
-    Explicit {
-        /// The lease outlives the connection.
-        detached: bool,
-        /// The lease time asked for, in milliseconds.
-        lease_ms: Option<u32>,
-    },
-}
 
 /// A key asked for that has no fresh value, or one that is to be refreshed.
 #[derive(Clone, Copy)]
@@ -53,8 +32,9 @@ pub struct Ask<'a> {
     pub hold_ms: u32,
 }
 
-/// What one who asks gets.
+/// The answer to a key that is asked for.
 #[derive(Debug)]
+#[must_use]
 pub enum Role {
     /// A miss and the lease.
     Compute(Grant),
@@ -70,8 +50,9 @@ pub enum Role {
     Busy,
 }
 
-/// What one who wants to wait gets.
+/// The answer to one that wants to wait.
 #[derive(Debug)]
+#[must_use]
 pub enum Waited {
     /// A place in the queue.
     Waits(WaiterId),
@@ -103,15 +84,4 @@ pub enum Withdrawn {
     OwnWrite,
     /// Its get is answered at once, because of another of its keys.
     Answered,
-}
-
-/// Who fills.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Filler {
-    /// The connection.
-    pub connection: u64,
-    /// The token it showed.
-    pub token: Option<u64>,
-    /// It fills a miss that another connection was told of, as happens in pools.
-    pub pooled: bool,
 }

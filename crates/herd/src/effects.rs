@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::ask::Grant;
 use crate::caller::Caller;
-use crate::rule::RuleState;
+use crate::grant::Grant;
+use crate::rule::Admitted;
 use crate::session::Record;
 use crate::waiters::Waiter;
 
@@ -56,17 +56,6 @@ impl<V> Effects<V> {
         let Waiter { caller, request, slot, .. } = waiter;
         self.wakes.push(Wake { caller, request, slot, verdict });
     }
-}
-
-/// A lease that waited for a slot of its rule, and has one.
-#[derive(Debug)]
-pub struct Admitted {
-    /// The rule.
-    pub rule: Arc<RuleState>,
-    /// The key's hash.
-    pub hash: u64,
-    /// The lease's token.
-    pub token: u64,
 }
 
 /// One key of one request need not be waited for any more.
@@ -120,7 +109,8 @@ impl<V> Verdict<V> {
 
     /// The lease.
     pub fn lease(grant: Grant) -> Self {
-        Self::Miss { record: Some(grant.record), hint: grant.hint }
+        let (record, hint) = grant.into_parts();
+        Self::Miss { record: Some(record), hint }
     }
 
     /// What the connection is to remember.

@@ -5,17 +5,19 @@
 //! * A lease has a holder, or waits for a slot of its rule and has waiters.
 //! * The deadlines are those of the leases that have a holder, and no others.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
+use crate::ask::{Ask, Hold, Role, Waited, Withdrawn};
 use crate::effects::{Step, Verdict};
 use crate::fence::Fence;
+use crate::grant::Grant;
 use crate::hash::BuildIdentity;
 use crate::holder::{Holder, lease_ms};
+use crate::how::{Filler, How};
 use crate::lease::{Kind, Lease, LeaseView};
+use crate::leases::Leases;
 use crate::ledger::Ledger;
 use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_MAX_MS, OnBusy};
@@ -29,11 +31,8 @@ mod end;
 /// A shard's herd. See the module's text.
 #[derive(Debug)]
 pub struct Herd {
-    /// Boxed: the places that a table keeps free are small.
-    leases: HashMap<u64, Box<Lease>, BuildIdentity>,
+    leases: Leases,
     waiters: Waiters,
-    /// (milliseconds, key's hash, token)
-    deadlines: BTreeSet<(u64, u64, u64)>,
     passes: PassList,
     /// Tokens of leases that ended unfilled.
     ended: HashMap<u64, Ended, BuildIdentity>,
@@ -83,9 +82,8 @@ impl Herd {
     /// The same with tables as given, for tests of tiny ones.
     pub fn with(leases: usize, ledger: Ledger, fence: Fence) -> Self {
         Self {
-            leases: HashMap::with_hasher(BuildIdentity),
+            leases: Leases::new(),
             waiters: Waiters::default(),
-            deadlines: BTreeSet::new(),
             passes: PassList::new(leases),
             ended: HashMap::with_hasher(BuildIdentity),
             ended_order: VecDeque::new(),
@@ -114,7 +112,7 @@ impl Herd {
         let window = self.window_ms(hash, leased, rule, step.now_ms);
         self.ledger.record(hash, number, step.now_ms, window);
         let until_ms = step.now_ms + u64::from(window);
-        if leased && let Some(lease) = self.leases.get_mut(&hash).filter(|lease| lease.token == number) {
+        if leased && let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.token == number) {
             lease.missed_until_ms = until_ms;
         }
         Record { hash, number, until_ms, leased }
@@ -124,7 +122,7 @@ impl Herd {
     /// yet acted on.)
     fn window_ms(&self, hash: u64, leased: bool, rule: &RuleState, now_ms: u64) -> u32 {
         let window = rule.fill_window_ms();
-        match self.leases.get(&hash).filter(|_| leased) {
+        match self.leases.get(hash).filter(|_| leased) {
             Some(lease) => {
                 window.max(u32::try_from(lease.deadline_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX))
             }
@@ -137,7 +135,7 @@ impl Herd {
         self.revoke_if_below(ask, step);
         let connection = session.caller().number();
         let counters = ask.rule.counters();
-        match self.leases.get_mut(&ask.hash) {
+        match self.leases.get_mut(ask.hash) {
             // Another key of the same hash.
             Some(lease) if *lease.key != *ask.key => match ask.found {
                 Kind::Absent => Role::Miss(self.miss(ask.hash, ask.rule, step)),
@@ -192,7 +190,7 @@ impl Herd {
                     rule.begin_unleased();
                     let record = self.record(ask.hash, step.clock.tick(), true, rule, step);
                     self.end_token(ask.hash, record.number, record.until_ms, rule, step.now_ms);
-                    Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
+                    Role::Compute(Grant::new(record, ask.hint.map(Into::into)))
                 }
             };
         }
@@ -230,7 +228,7 @@ impl Herd {
             Kind::Early => &counters.leases_early,
         });
         let record = self.record(ask.hash, token, true, rule, step);
-        Role::Compute(Grant { record, hint: ask.hint.map(Into::into) })
+        Role::Compute(Grant::new(record, ask.hint.map(Into::into)))
     }
 
     fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
@@ -256,10 +254,7 @@ impl Herd {
             tags: ask.tags.into(),
             hint: ask.hint.map(Into::into),
         };
-        self.leases.insert(ask.hash, Box::new(lease));
-        if !queued {
-            self.deadlines.insert((deadline_ms, ask.hash, token));
-        }
+        self.leases.insert(ask.hash, lease);
     }
 
     /// The answer to one that cannot be helped by waiting.
@@ -282,7 +277,7 @@ impl Herd {
         step: &mut Step<'_, V>,
     ) -> Waited {
         let counters = ask.rule.counters();
-        let Some(lease) = self.leases.get_mut(&ask.hash).filter(|lease| *lease.key == *ask.key) else {
+        let Some(lease) = self.leases.of_key(ask.hash, ask.key) else {
             // A rule whose slots are taken, and one that would not wait for them.
             count(&counters.busy_no_hold);
             return self.send_away(ask, step);
@@ -332,7 +327,7 @@ impl Herd {
         match ask.rule.policy().on_busy {
             OnBusy::Miss => {
                 let record = self.miss(ask.hash, ask.rule, step);
-                if let Some(lease) = self.leases.get_mut(&ask.hash).filter(|lease| *lease.key == *ask.key) {
+                if let Some(lease) = self.leases.of_key(ask.hash, ask.key) {
                     lease.join(step.now_ms);
                 }
                 Waited::Miss(record)
@@ -349,7 +344,7 @@ impl Herd {
         why: Withdrawn,
         step: &mut Step<'_, V>,
     ) -> Option<Record> {
-        let lease = self.leases.get_mut(&hash)?;
+        let lease = self.leases.get_mut(hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
         lease.join(step.now_ms);
         let rule = Arc::clone(&lease.rule);
@@ -373,7 +368,7 @@ impl Herd {
         released: bool,
         step: &mut Step<'_, V>,
     ) -> Option<Verdict<V>> {
-        let lease = self.leases.get_mut(&hash)?;
+        let lease = self.leases.get_mut(hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
         let rule = Arc::clone(&lease.rule);
         let counters = rule.counters();
@@ -404,7 +399,7 @@ impl Herd {
     /// The miss of a waiter of this connection whose wait was decided while it gave it up: that of the lease, if it has
     /// it now.
     pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Record {
-        let Some(lease) = self.leases.get(&hash) else {
+        let Some(lease) = self.leases.get(hash) else {
             let (number, window) = (step.clock.last(), FILL_WINDOW_MAX_MS);
             self.ledger.record(hash, number, step.now_ms, window);
             return Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: false };
@@ -420,11 +415,11 @@ impl Herd {
 
     /// A lease that waits for its slot goes when nobody waits with it.
     fn drop_if_deserted(&mut self, hash: u64) {
-        if let Entry::Occupied(lease) = self.leases.entry(hash)
-            && !lease.get().holder.computes()
-            && lease.get().queue.len() == 0
+        let is_deserted = |lease: &Lease| !lease.holder.computes() && lease.queue.len() == 0;
+        if self.leases.get(hash).is_some_and(is_deserted)
+            && let Some(removed) = self.leases.remove(hash)
         {
-            let lease = lease.remove();
+            let lease = removed.end();
             lease.rule.leave_queue(lease.token);
         }
     }
@@ -439,7 +434,7 @@ impl Herd {
         heard: &[Record],
         step: &mut Step<'_, V>,
     ) -> bool {
-        let Some(lease) = self.leases.get_mut(&hash) else { return false };
+        let Some(lease) = self.leases.get_mut(hash) else { return false };
         if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
             // A client that gives up waiting computes, and its fill comes on another connection.
             let rule = Arc::clone(&lease.rule);
@@ -470,22 +465,22 @@ impl Herd {
 
     /// Whether a token is that of the key's lease.
     pub fn is_current(&self, hash: u64, token: u64) -> bool {
-        self.leases.get(&hash).is_some_and(|lease| lease.token == token && lease.holder.computes())
+        self.leases.get(hash).is_some_and(|lease| lease.token == token && lease.holder.computes())
     }
 
     /// The connection that holds the key's lease.
     pub fn holder(&self, hash: u64) -> Option<u64> {
-        self.leases.get(&hash)?.holder.connection()
+        self.leases.get(hash)?.holder.connection()
     }
 
     /// Whether the key has a lease.
     pub fn is_leased(&self, hash: u64, key: &[u8]) -> bool {
-        self.leases.get(&hash).is_some_and(|lease| *lease.key == *key)
+        self.leases.get(hash).is_some_and(|lease| *lease.key == *key)
     }
 
     /// Whether this connection, or this token, holds the key's lease.
     pub fn holds(&self, hash: u64, by: Filler) -> bool {
-        self.leases.get(&hash).is_some_and(|lease| lease.holder.is_filler(lease.token, by))
+        self.leases.get(hash).is_some_and(|lease| lease.holder.is_filler(lease.token, by))
     }
 
     /// Whether the key is let pass, without a lease.
@@ -500,7 +495,7 @@ impl Herd {
 
     /// Nobody computes.
     pub fn is_empty(&self) -> bool {
-        self.leases.is_empty()
+        self.leases.len() == 0
     }
 
     /// Waiters there are.
@@ -515,32 +510,29 @@ impl Herd {
 
     /// Deadlines that are kept: one for each lease that has a holder.
     pub fn deadlines(&self) -> usize {
-        self.deadlines.len()
+        self.leases.deadlines()
     }
 
     /// Bytes of all that leases leave or need but for their keys, tags and hints: leases, deadlines, keys let pass, tokens of
     /// leases that have ended. An upper estimate.
     pub fn leases_bytes(&self) -> usize {
-        // A table has a byte of its own for each place; a node of a tree is half full at worst.
-        let table = |places: usize, bytes: usize| places * (bytes + 1) * 8 / 7;
-        table(self.leases.capacity(), size_of::<(u64, Box<Lease>)>())
-            + self.leases.len() * size_of::<Lease>()
-            + self.deadlines.len() * 2 * size_of::<(u64, u64, u64)>()
+        self.leases.bytes()
             + self.passes.bytes()
-            + table(self.ended.capacity(), size_of::<(u64, Ended)>())
+            // A table has a byte of its own for each place.
+            + self.ended.capacity() * (size_of::<(u64, Ended)>() + 1) * 8 / 7
             + self.ended_order.capacity() * size_of::<u64>()
     }
 
     /// Calls `each` for all leases.
     pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
-        for lease in self.leases.values() {
+        for (_, lease) in self.leases.iter() {
             each(view(lease, now_ms));
         }
     }
 
     /// The key's lease.
     pub fn lease(&self, hash: u64, key: &[u8], now_ms: u64) -> Option<LeaseView> {
-        self.leases.get(&hash).filter(|lease| *lease.key == *key).map(|lease| view(lease, now_ms))
+        self.leases.get(hash).filter(|lease| *lease.key == *key).map(|lease| view(lease, now_ms))
     }
 
     /// Walks everything: for tests.
@@ -549,21 +541,20 @@ impl Herd {
     /// Where an invariant does not hold.
     pub fn verify(&self) {
         let (mut waiting, mut computing) = (0, 0);
-        for (hash, lease) in &self.leases {
+        for (hash, lease) in self.leases.iter() {
             let queued = self.waiters.iter(&lease.queue).count();
             assert_eq!(queued, lease.queue.len() as usize, "a queue's length is right");
             waiting += queued;
             if lease.holder.computes() {
                 assert!(lease.begun.is_some(), "a holder computes");
-                let deadline = (lease.deadline_ms, *hash, lease.token);
-                assert!(self.deadlines.contains(&deadline), "a lease has a deadline");
+                assert!(self.leases.has_deadline(hash, lease), "a lease has a deadline");
                 computing += 1;
             } else {
                 assert!(queued > 0, "a lease without a holder has waiters");
                 assert!(lease.begun.is_none(), "a lease without a holder does not compute");
             }
         }
-        assert_eq!(computing, self.deadlines.len(), "deadlines of leases that have ended");
+        assert_eq!(computing, self.leases.deadlines(), "deadlines of leases that have ended");
         assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
         assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
         assert!(self.ended_order.len() <= self.leases_max, "ended tokens are bounded");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ask::{Filler, How};
 use crate::caller::{Caller, Holding};
+use crate::how::{Filler, How};
 use crate::rule::RuleState;
 
 /// See the module's text.
@@ -75,7 +75,7 @@ impl Holder {
     pub(crate) fn is_filler(&self, token: u64, by: Filler) -> bool {
         match by.token {
             Some(shown) => self.computes() && shown == token,
-            None => !self.is_named() && self.is(by.connection),
+            None => !self.is_named() && by.connection.is_some_and(|connection| self.is(connection)),
         }
     }
 
@@ -85,8 +85,8 @@ impl Holder {
         match (by.token, self) {
             (_, Self::Queued) => false,
             (Some(shown), _) => shown == token,
-            (None, Self::Client(_)) => self.is(by.connection) || by.pooled && computers == 1,
-            (None, Self::Named { .. }) => self.is(by.connection),
+            (None, Self::Client(_)) if by.pooled && computers == 1 => true,
+            (None, _) => by.connection.is_some_and(|connection| self.is(connection)),
         }
     }
 

@@ -12,13 +12,17 @@
 mod ask;
 mod caller;
 mod cycle;
+mod duty;
 mod effects;
 mod fence;
 mod freshness;
+mod grant;
 mod hash;
 mod herd;
 mod holder;
+mod how;
 mod lease;
+mod leases;
 mod ledger;
 mod pass;
 mod policy;
@@ -29,19 +33,21 @@ mod sync;
 mod times;
 mod waiters;
 
-pub use ask::{Ask, Filler, Grant, Hold, How, Role, Waited, Withdrawn};
+pub use ask::{Ask, Hold, Role, Waited, Withdrawn};
 pub use caller::{Caller, Peer, PeerKey, Peers};
 pub use cycle::{EDGES_MAX, Edge, WaitGraph, Walk};
-pub use effects::{Admitted, Clock, Effects, Step, Verdict, Wake};
+pub use effects::{Clock, Effects, Step, Verdict, Wake};
 pub use fence::{Events, Fence};
 pub use freshness::refresh_lead_s;
+pub use grant::Grant;
 pub use herd::{Herd, HerdConfig, LEASE_BYTES};
+pub use how::{Filler, How};
 pub use lease::{Kind, LeaseView};
 pub use ledger::{Ledger, Oldest};
 pub use policy::{
     FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Policy,
 };
-pub use rule::{DropCause, RuleCounters, RuleState, WAIT_BUCKETS_MS};
+pub use rule::{Admitted, DropCause, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 pub use session::{RECORDS_MAX, Record, Session, Wait, Withheld};
 pub use slots::{NESTED_MAX, QUEUED_MAX};
 pub use times::{Ran, Times};

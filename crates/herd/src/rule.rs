@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::effects::Admitted;
 use crate::policy::{
     FILL_WINDOW_MAX_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
 };
@@ -83,6 +82,18 @@ struct Minute {
 const ABANDONED_PERCENT: u32 = 10;
 /// Fewer in a minute are not worth a word.
 const ABANDONED_LEAST: u64 = 5;
+
+/// A lease that waited for a slot of its rule, and has one, which must be used or given back ([`crate::Herd::admit`]).
+#[derive(Debug)]
+#[must_use]
+pub struct Admitted {
+    /// The rule.
+    pub rule: Arc<RuleState>,
+    /// The key's hash.
+    pub hash: u64,
+    /// The lease's token.
+    pub token: u64,
+}
 
 /// Why a fill is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

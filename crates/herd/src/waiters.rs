@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ask::How;
 use crate::caller::Caller;
+use crate::how::How;
 
 /// A waiter's place. Not reused: a place that is left is never found again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -29,7 +29,7 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
     let (mut herd, clock) = (Herd::new(config), Numbers(Cell::new(0)));
     let rule = Arc::new(RuleState::new(Policy::default()));
     let peers = Peers::default();
-    let session = Session::new(Arc::new(Caller::new(1, 0, 1, peers.join(PeerKey::Process(1)))));
+    let mut session = Session::new(Arc::new(Caller::new(1, 0, 1, peers.join(PeerKey::Process(1)))));
     let mut most_bytes = 0;
     for n in 0..3_000_000_u64 {
         let mut effects = Effects::<()>::default();
@@ -46,11 +46,12 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
             hold_ms: 0,
         };
         let Role::Compute(grant) = herd.ask(&ask, &session, &mut step) else { panic!("no lease") };
+        let (token, _hint) = grant.accept(&mut session, step.now_ms);
         // The first goes on.
         if n > 0 {
-            let by = Filler { connection: 1, token: Some(grant.record.number), pooled: false };
+            let by = Filler { connection: Some(1), token: Some(token), pooled: false };
             assert!(herd.stored(ask.hash, ask.key, by, None, &mut step).is_empty());
-            herd.use_token(ask.hash, grant.record.number, step.now_ms);
+            herd.use_token(ask.hash, token, step.now_ms);
         }
         assert_eq!((herd.len(), herd.deadlines()), (1, 1));
         most_bytes = most_bytes.max(herd.leases_bytes());

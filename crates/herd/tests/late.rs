@@ -35,7 +35,7 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         let peer = peers.join(PeerKey::Process(number as i32));
         Session::new(Arc::new(Caller::new(number, 0, number, peer)))
     };
-    let (holder, mut waiter) = (session(1), session(2));
+    let (mut holder, mut waiter) = (session(1), session(2));
     let mut herd = Herd::new(HerdConfig { leases: 10, ledger_bytes: 1 << 16, fence_bytes: 1 << 10 });
     let ask = Ask {
         key: b"k",
@@ -53,7 +53,10 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
     let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut Step<'_, ()>)| {
         act(&mut herd, &mut Step { now_ms, clock: &Seven, effects: &mut effects });
     };
-    at(0, &mut |herd, step| assert!(matches!(herd.ask(&ask, &holder, step), Role::Compute(_))));
+    at(0, &mut |herd, step| {
+        let Role::Compute(grant) = herd.ask(&ask, &holder, step) else { panic!("no lease") };
+        let _told = grant.accept(&mut holder, step.now_ms);
+    });
     at(1, &mut |herd, step| assert!(matches!(herd.ask(&ask, &waiter, step), Role::Leased)));
     at(1, &mut |herd, step| assert!(matches!(herd.wait(&ask, &hold, &mut waiter, step), Waited::Waits(_))));
     at(10, &mut Herd::handle_timeouts);

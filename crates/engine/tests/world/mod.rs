@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Piece,
-    ReplyQueue, RulesConfig, Step, Ticket, Wake,
+    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Filled, Got, Interest, Now, Output,
+    Piece, ReplyQueue, RulesConfig, Step, Ticket, TokenFill, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -389,6 +389,26 @@ impl World {
         self.connections.get_mut(&number).unwrap().replies = replies;
         self.answer(number);
         self.deliver(wakes);
+    }
+
+    /// Somebody without a connection fills.
+    pub(crate) fn fill(&mut self, fill: &TokenFill<'_>) -> Filled {
+        self.with_step(|engine, step| engine.fill(fill, &mut engine.shard_lock(), step))
+    }
+
+    /// Somebody without a connection gives up.
+    pub(crate) fn fail(&mut self, key: &str, token: u64, text: &str) -> bool {
+        self.with_step(|engine, step| {
+            engine.fail(key.as_bytes(), token, text.as_bytes(), &mut engine.shard_lock(), step)
+        })
+    }
+
+    fn with_step<R>(&mut self, call: impl FnOnce(&Engine, &mut Step<'_>) -> R) -> R {
+        let (now, interest, mut effects) = (self.now(), Interest::none(), Effects::default());
+        let mut step = Step { now, counters: &self.counters, interest, effects: &mut effects };
+        let result = call(&self.engine, &mut step);
+        self.deliver(effects.take_wakes());
+        result
     }
 
     /// The client sends no more: what it waits for is answered.

@@ -256,9 +256,10 @@ impl World {
                 Role::Compute(grant) => {
                     let revoked = before.as_ref().is_some_and(|l| l.token < ask.last_event);
                     assert!(before.is_none() || revoked, "it had a lease already: {before:?}");
-                    assert!(passes || self.herd.is_current(ask.hash, grant.record.number));
+                    assert!(passes || self.herd.is_current(ask.hash, grant.record().number));
                     computes = true;
-                    self.told(connection, key, grant.record);
+                    let verdict = Verdict::<()>::lease(grant);
+                    self.told(connection, key, *verdict.record().expect("a lease comes with a record"));
                 }
                 Role::Miss(record) => self.told(connection, key, record),
                 Role::Old => assert!(found != Kind::Absent, "there is no old value"),
@@ -356,7 +357,11 @@ impl World {
                 "a fill of {miss:?} counts as of {number:?}"
             );
         }
-        let by = Filler { connection, token, pooled: token.is_none() && number.is_some() && own.is_none() };
+        let by = Filler {
+            connection: Some(connection),
+            token,
+            pooled: token.is_none() && number.is_some() && own.is_none(),
+        };
         self.answer_own_waits(connection, hash, by);
         let events = self.herd.fence.events(hash);
         let dropped = number.is_some_and(|number| number < events.hard.max(self.floor));

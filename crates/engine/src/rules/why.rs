@@ -1,14 +1,16 @@
 //! Everything that decides what a reader of a key gets, as `@why:` tells it. The engine collects it; how it is written is the
 //! server's.
 
+use std::sync::Arc;
+
 use cattlegrid_herd::LeaseView;
 use cattlegrid_store::{Lookup, Marks};
 use cattlegrid_tags::{Kind, TagHash, TagList};
 use serde::Serialize;
 
-use crate::ask::Standing;
-use crate::engine::Engine;
-use crate::shared::Match;
+use crate::item::Standing;
+use crate::rules::active::Match;
+use crate::shard::Shard;
 use crate::step::Step;
 
 /// Writes it as text, on one line.
@@ -143,15 +145,14 @@ pub struct WhyTag {
     pub tag: Option<String>,
 }
 
-impl Engine {
+impl Shard {
     /// Everything that decides what a reader of this key gets.
-    pub(crate) fn why(&self, key: &[u8], step: &Step<'_>) -> Why {
-        let (hash, now) = (self.hash_key(key), step.now);
-        let shared = self.shared();
+    pub(crate) fn why(&mut self, key: &[u8], hash: u64, step: &Step<'_>) -> Why {
+        let now = step.now;
+        let shared = Arc::clone(&self.shared);
         let active = shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
-        let mut home = self.lock(self.shard_number(hash));
-        home.advance(step);
+        self.advance(step);
         let (mut names, mut hashes) = (Vec::new(), TagList::new());
         if let Some(Match { rule, captures, .. }) = &ruled {
             for template in &rule.tags {
@@ -160,12 +161,12 @@ impl Engine {
                 let hash = shared.tag_hasher().hash_made(&name).get();
                 names.push((hash, Some(String::from_utf8_lossy(&name).into_owned())));
             }
-            hashes = home.tags_of(rule, captures);
+            hashes = self.tags_of(rule, captures);
         }
-        let item = if let Lookup::Found(found) = home.lookup(hash, key, step) {
+        let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
             let state = ruled.as_ref().map(|ruled| &**ruled.state);
-            let standing = home.standing(found, hash, state, step);
-            let item = home.store().item(found);
+            let standing = self.standing(found, hash, state, step);
+            let item = self.store().item(found);
             for tag in item.tags() {
                 if !names.iter().any(|(hash, _)| *hash == tag) {
                     names.push((tag, None));
@@ -192,7 +193,7 @@ impl Engine {
             WhyTag { hard, hash: format!("{hash:016x}"), soft, tag }
         };
         let (hard, soft) = shared.outside(hash, hashes.hashes(), now);
-        let (lease, fence, oldest_miss) = home.herd.as_deref_mut().map_or((None, None, None), |herd| {
+        let (lease, fence, oldest_miss) = self.herd.as_deref_mut().map_or((None, None, None), |herd| {
             let events = herd.fence.events(hash);
             (
                 herd.lease(hash, key, now.ms).map(WhyLease::from),

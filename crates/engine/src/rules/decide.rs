@@ -1,14 +1,16 @@
 //! What one who asks for a key under a rule gets. `get` and `mg` ask the same question, and write the answer each in its own way.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Ask, Grant, Hold, How, Kind, Role, Waited};
+use cattlegrid_herd::{Ask, Hold, How, Kind, Role, Waited};
 use cattlegrid_store::{Found, Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
-use crate::ask::Standing;
+use crate::item::Standing;
+use crate::rules::active::Match;
+use crate::rules::{Captures, Rule};
 use crate::shard::Shard;
-use crate::shared::Match;
 use crate::step::Context;
 
 /// How a key is asked for.
@@ -52,7 +54,14 @@ pub(crate) enum Decision {
     /// A miss.
     Miss,
     /// A miss, and the lease. With the value that is over or due for a refresh, if there is one.
-    Compute(Grant, Option<(Found, Kind)>),
+    Compute {
+        /// The lease's token.
+        token: u64,
+        /// What the one who computes is told.
+        hint: Option<Arc<[u8]>>,
+        /// The value.
+        old: Option<(Found, Kind)>,
+    },
     /// It is computed already: it may be waited for.
     Leased(Holds),
     /// The rule's answer to those who cannot be helped.
@@ -107,8 +116,8 @@ impl Shard {
         let now_ms = cx.step.now.ms;
         match (role.expect("rules come with herds"), old) {
             (Role::Compute(grant), old) => {
-                cx.session.record(grant.record, now_ms);
-                Decision::Compute(grant, old)
+                let (token, hint) = grant.accept(cx.session, now_ms);
+                Decision::Compute { token, hint, old }
             }
             (Role::Miss(record), _) => {
                 cx.session.record(record, now_ms);
@@ -192,5 +201,19 @@ impl Shard {
             Standing::Fresh if is_due => Standing::Early,
             standing => standing,
         }
+    }
+
+    /// Hashes of the tags that a rule gives a key.
+    pub(crate) fn tags_of(&mut self, rule: &Rule, captures: &Captures<'_>) -> TagList {
+        let mut list = TagList::new();
+        for template in &rule.tags {
+            self.scratch.clear();
+            template.render(captures, &mut self.scratch);
+            let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+            // A rule has no more of them than fit.
+            let fits = list.insert(tag);
+            debug_assert!(fits.is_ok(), "a rule has at most eight tags");
+        }
+        list
     }
 }

@@ -3,7 +3,7 @@
 use cattlegrid_protocol::{Meta, reply};
 
 use crate::output::Output;
-use crate::park::Delivered;
+use crate::wait::delivered::Delivered;
 
 /// What return flags show. A flag is passed over where there is nothing to show.
 pub(crate) trait Shown {

@@ -4,18 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Edge, Herd, HerdConfig, LEASE_BYTES, LeaseView, Wait, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{Edge, Herd, HerdConfig, LEASE_BYTES, LeaseView, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
-use cattlegrid_store::Lookup;
 
-use crate::ask::{Answer, Held, done_part};
-use crate::decide::Holds;
-use crate::engine::{Engine, Got};
-use crate::meta_ruled::count_miss;
-use crate::park::{Form, Parked, Part};
+use crate::engine::Engine;
+use crate::read::get::{Held, done_part};
+use crate::read::miss::count_miss;
+use crate::read::pending::{Got, LeasedKey, Pending};
 use crate::rules::Rules;
-use crate::shard_lock::ShardLock;
-use crate::step::{Context, Step, Verdict, Wake};
+use crate::shards::ShardLock;
+use crate::step::{Context, Step};
+use crate::wait::park::{Form, Parked, Part, TRIAL_MS};
 
 /// What rules may take of the memory limit, and how many requests may wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,64 +50,10 @@ pub struct HerdUsage {
     pub fence_collisions: f64,
 }
 
-/// The keys of a `get` that are neither hits nor simple misses.
-pub(crate) struct Pending<'k> {
-    /// Where its output begins.
-    pub(crate) from: (usize, usize),
-    /// It is to compute one of its keys.
-    computes: bool,
-    /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of it was sent before.
-    busy: Vec<(&'k [u8], u64)>,
-    leased: Vec<LeasedKey<'k>>,
-    /// Control keys, and their places in the output.
-    pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
-}
-
-/// A key that somebody else computes.
-struct LeasedKey<'k> {
-    key: &'k [u8],
-    hash: u64,
-    /// Its place in the output.
-    at: (usize, usize),
-    holds: Holds,
-}
-
-impl<'k> Pending<'k> {
-    #[inline]
-    pub(crate) fn new(cx: &Context<'_>) -> Self {
-        Self {
-            from: cx.out.place(),
-            computes: false,
-            busy: Vec::new(),
-            leased: Vec::new(),
-            control: Vec::new(),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn note(&mut self, key: &'k [u8], hash: u64, answer: Answer, cx: &Context<'_>) {
-        match answer {
-            Answer::Hit | Answer::Miss => {}
-            Answer::Compute => self.computes = true,
-            Answer::Busy => self.busy.push((key, hash)),
-            Answer::Control => self.control.push((key, cx.out.place())),
-            Answer::Leased(holds) => self.leased.push(LeasedKey { key, hash, at: cx.out.place(), holds }),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn is_special(&self) -> bool {
-        !self.busy.is_empty() || !self.leased.is_empty() || !self.control.is_empty()
-    }
-}
-
 /// Keys that one request waits for at most.
 const KEYS_HELD_MAX: usize = 1024;
 /// Untrue circles that are looked behind before a wait is given up.
 const UNTRUE_MAX: usize = 8;
-/// How long a connection that computes a key and asks for it again waits for something else to be sent on it, in
-/// milliseconds.
-pub(crate) const TRIAL_MS: u32 = 10;
 /// Least time between two looks for leases that a flush or a bump revokes, in milliseconds.
 const REVOKE_EVERY_MS: u64 = 10;
 
@@ -127,7 +72,7 @@ impl Engine {
             if rules.rules().iter().any(|rule| !rule.tags.is_empty()) || rules.has_cascades() {
                 self.reserve_tags()?;
             }
-            if self.lock(0).herd.is_none() {
+            if self.shards.lock(0).herd.is_none() {
                 self.reserve(config.ledger_bytes + config.fence_bytes)?;
             }
             let shards = self.shard_count();
@@ -138,7 +83,7 @@ impl Engine {
                 fence_bytes: config.fence_bytes / shards,
             };
             for number in 0..shards {
-                self.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd)));
+                self.shards.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd)));
             }
         }
         self.shared().set_rules(rules);
@@ -450,7 +395,7 @@ impl Engine {
     /// Calls `each` for every lease.
     pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
         for number in 0..self.shard_count() {
-            if let Some(herd) = &self.lock(number).herd {
+            if let Some(herd) = &self.shards.lock(number).herd {
                 herd.each_lease(now_ms, &mut each);
             }
         }
@@ -460,7 +405,7 @@ impl Engine {
     pub fn herd_usage(&self, now_ms: u64) -> HerdUsage {
         let mut usage = HerdUsage::default();
         for number in 0..self.shard_count() {
-            if let Some(herd) = &mut self.lock(number).herd {
+            if let Some(herd) = &mut self.shards.lock(number).herd {
                 usage.leases += herd.len();
                 usage.deadlines += herd.deadlines();
                 usage.leases_bytes += herd.leases_bytes();
@@ -488,52 +433,4 @@ fn forget_one(withheld: &mut Vec<Withheld>, hash: u64) {
 
 fn push_done(parts: &mut Vec<Part>, done: Option<crate::Output>) {
     parts.extend(done.filter(|done| !done.is_empty()).map(Part::Done));
-}
-
-impl crate::shard::Shard {
-    /// Ends a wait of this connection as a miss, and tells it so.
-    pub(crate) fn give_up(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) {
-        if !self.withdraw(wait, why, cx) {
-            return;
-        }
-        let caller = Arc::clone(cx.session.caller());
-        let verdict = Verdict::Miss { record: None, hint: None };
-        cx.step.effects.wake(Wake { caller, request: wait.request, slot: wait.slot, verdict });
-    }
-
-    /// The value of a key under a rule is withheld while its request waits.
-    fn withhold(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
-        let Lookup::Found(_) = self.lookup(hash, key, &cx.step) else { return };
-        let Some(ruled) = self.rule_of(key) else { return };
-        let (number, window_ms) = (self.shared.clock(), ruled.state.fill_window_ms());
-        cx.session.withhold(cx.ticket.request, Withheld { hash, number, window_ms });
-    }
-
-    /// A wait that was decided elsewhere in the same moment, and whose wake comes too late: the lease, if that was it, is
-    /// this connection's, and otherwise it has a miss.
-    fn note_decided(&mut self, wait: &Wait, cx: &mut Context<'_>) {
-        let connection = cx.session.caller().number();
-        let record = self.with_herd(&mut cx.step, |herd, step| herd.promoted(wait.hash, connection, step));
-        if let Some(record) = record {
-            cx.session.record(record, cx.step.now.ms);
-        }
-    }
-
-    /// Ends the leases of keys that no rule leases any more: a `set` of such a key wakes nobody.
-    fn end_unruled(&mut self, step: &mut Step<'_>) {
-        // Loaded under the shard's lock: what is asked for later is asked for under these rules or newer ones.
-        let active = Option::clone(&self.shared.rules());
-        let leases = |key: &[u8]| {
-            let found = active.as_ref().and_then(|active| active.find(key));
-            found.is_some_and(|ruled| ruled.state.policy().leases)
-        };
-        self.with_herd(step, |herd, step| herd.end_unruled(leases, step));
-    }
-
-    fn revoke(&mut self, step: &mut Step<'_>) {
-        let now = step.now;
-        let shared = Arc::clone(&self.shared);
-        let below = |hash, tags: &[u64]| shared.last_event(hash, tags, now);
-        self.with_herd(step, |herd, step| herd.revoke(below, step));
-    }
 }

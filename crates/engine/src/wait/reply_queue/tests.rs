@@ -5,7 +5,7 @@ use cattlegrid_store::{HugeValue, Memory};
 use proptest::prelude::*;
 
 use super::*;
-use crate::park::Form;
+use crate::wait::park::Form;
 
 /// How long a hurried request may still wait, in milliseconds.
 const BEHIND_MS: u64 = 50;

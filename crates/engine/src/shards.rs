@@ -11,9 +11,47 @@
 //! * Nobody waits for a shard's lock while holding another's: a second one is only tried, and when that fails the
 //!   others are let go before it is waited for.
 
-use crate::engine::Engine;
 use crate::shard::Shard;
-use crate::sync::MutexGuard;
+use crate::sync::{Mutex, MutexGuard, TryLockError};
+
+/// All shards, each with its lock.
+pub(crate) struct Shards(Box<[Slot]>);
+
+/// A shard's lock, in cache lines of its own.
+#[repr(align(128))]
+struct Slot(Mutex<Shard>);
+
+impl Shards {
+    /// A shard for each store.
+    pub(crate) fn new(shards: impl Iterator<Item = Shard>) -> Self {
+        Self(shards.map(|shard| Slot(Mutex::new(shard))).collect())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Which one a key of this hash belongs to.
+    #[inline]
+    pub(crate) fn number(&self, hash: u64) -> usize {
+        (hash >> 56) as usize & (self.0.len() - 1)
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
+        self.0[number].0.lock().expect("a thread that panics takes the process with it")
+    }
+
+    /// As [`Shards::lock`], if nobody holds it.
+    #[inline]
+    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Shard>> {
+        match self.0[number].0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => unreachable!("a thread that panics takes the process with it"),
+        }
+    }
+}
 
 /// Shards that a batch keeps locked at most; those whose numbers differ by a multiple of it take each other's place.
 const HELD_MAX: usize = 8;
@@ -21,7 +59,7 @@ const HELD_MAX: usize = 8;
 /// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before whatever locks
 /// shards by itself: every method of [`Engine`] that does not take one of these.
 pub struct ShardLock<'e> {
-    engine: &'e Engine,
+    shards: &'e Shards,
     held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],
     /// Another worker had what was wanted.
     met: bool,
@@ -31,8 +69,8 @@ pub struct ShardLock<'e> {
 pub const PREFETCH_MAX: usize = 32;
 
 impl<'e> ShardLock<'e> {
-    pub(crate) fn new(engine: &'e Engine) -> Self {
-        Self { engine, held: [const { None }; HELD_MAX], met: false }
+    pub(crate) fn new(shards: &'e Shards) -> Self {
+        Self { shards, held: [const { None }; HELD_MAX], met: false }
     }
 
     /// Lets go of all shards.
@@ -43,7 +81,7 @@ impl<'e> ShardLock<'e> {
     /// The shard of this hash, locked.
     #[inline]
     pub(crate) fn shard(&mut self, hash: u64) -> &mut Shard {
-        self.numbered(self.engine.shard_number(hash))
+        self.numbered(self.shards.number(hash))
     }
 
     #[inline]
@@ -61,10 +99,10 @@ impl<'e> ShardLock<'e> {
         if self.met {
             self.release();
         }
-        let guard = self.engine.try_lock(number).unwrap_or_else(|| {
+        let guard = self.shards.try_lock(number).unwrap_or_else(|| {
             self.release();
             self.met = true;
-            self.engine.lock(number)
+            self.shards.lock(number)
         });
         self.held[place] = Some((number, guard));
     }
@@ -85,15 +123,15 @@ impl<'e> ShardLock<'e> {
         let hashes = &hashes[..hashes.len().min(PREFETCH_MAX)];
         let mut left = u32::MAX >> (PREFETCH_MAX - hashes.len());
         while left != 0 {
-            let number = self.engine.shard_number(hashes[left.trailing_zeros() as usize]);
-            let engine = self.engine;
+            let number = self.shards.number(hashes[left.trailing_zeros() as usize]);
+            let shards = self.shards;
             let shard = self.numbered(number);
             let mut candidates = left;
             while candidates != 0 {
                 let bit = candidates & candidates.wrapping_neg();
                 let hash = hashes[candidates.trailing_zeros() as usize];
                 candidates ^= bit;
-                if engine.shard_number(hash) == number {
+                if shards.number(hash) == number {
                     each(shard, hash);
                     left ^= bit;
                 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use cattlegrid_store::HugeValue;
 
 use crate::output::Output;
-use crate::park::Parked;
+use crate::wait::park::Parked;
 
 /// Takes the replies out of a worker's buffer, which is large and stays with the worker unless they fill half of it.
 fn take_output(out: &mut Output) -> Output {

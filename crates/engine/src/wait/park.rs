@@ -4,84 +4,16 @@
 //! among the connection's replies, gives it the [`crate::Wake`]s that come, and writes its reply when it is done.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cattlegrid_herd::Session;
 use cattlegrid_protocol::{Meta, OwnedMeta, reply};
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
-use crate::meta_reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
 use crate::output::Output;
+use crate::read::reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
 use crate::step::Verdict;
-
-/// A value on its way to all who waited for it.
-#[derive(Debug)]
-pub struct Delivered {
-    /// Client flags.
-    pub flags: u32,
-    /// Its CAS as clients are told it.
-    pub cas: u64,
-    /// Seconds to live; None is for ever.
-    pub ttl: Option<u64>,
-    /// The value.
-    pub value: DeliveredValue,
-    /// Its bytes among those of all values on their way.
-    pub(crate) counted: Counted,
-}
-
-/// Bytes of all values on their way.
-#[derive(Debug, Default)]
-pub(crate) struct DeliveredBytes(Arc<AtomicUsize>);
-
-/// Bytes of one of them, for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Counted {
-    sum: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl DeliveredBytes {
-    pub(crate) fn count(&self, bytes: usize) -> Counted {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-        Counted { sum: Arc::clone(&self.0), bytes }
-    }
-
-    pub(crate) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// Its bytes.
-#[derive(Debug)]
-pub enum DeliveredValue {
-    /// Copied once.
-    Inline(Box<[u8]>),
-    /// In pages of its own.
-    Huge(Arc<HugeValue>),
-}
-
-impl DeliveredValue {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Inline(bytes) => bytes.len(),
-            Self::Huge(huge) => huge.len(),
-        }
-    }
-
-    pub(crate) fn write(&self, out: &mut Output) {
-        match self {
-            Self::Inline(bytes) => out.bytes.extend_from_slice(bytes),
-            Self::Huge(huge) => out.huge.push((out.bytes.len(), Arc::clone(huge))),
-        }
-    }
-}
+use crate::wait::delivered::DeliveredValue;
 
 /// A request that waits. See the module's text.
 #[derive(Debug)]
@@ -115,6 +47,10 @@ pub(crate) enum Part {
     /// One that is waited for.
     Key { slot: u16, key: Box<[u8]>, verdict: Option<Verdict> },
 }
+
+/// How long a connection that computes a key and asks for it again waits for something else to be sent on it, in
+/// milliseconds.
+pub(crate) const TRIAL_MS: u32 = 10;
 
 impl Parked {
     pub(crate) fn new(
@@ -173,7 +109,7 @@ impl Parked {
     /// Bytes kept for the reply: its own, and those of values that it shares with other requests.
     pub fn kept_bytes(&self) -> (usize, usize) {
         let value = |verdict: &Option<Verdict>| match verdict {
-            Some(Verdict::Value(value)) => value.counted.bytes,
+            Some(Verdict::Value(value)) => value.copied_bytes(),
             _ => 0,
         };
         match &self.form {

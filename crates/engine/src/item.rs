@@ -1,0 +1,177 @@
+//! What an item is worth to a reader: a value, an old one, a negative answer, or nothing.
+//!
+//! Its expiry and its marks are in the item. What has been invalidated by name is found by comparing its stamp with the
+//! bumps of its tags and the floors of flushes. An item that is just a value is known as one by a look at its header
+//! ([`Shard::is_just_a_value`]), and a hit goes no further.
+
+use cattlegrid_herd::RuleState;
+use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER};
+use cattlegrid_tags::Validity;
+
+use crate::shard::Shard;
+use crate::step::Step;
+use crate::time::Now;
+
+/// What an item is to one who asks for its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Not there.
+    Absent,
+    /// Known to be absent.
+    Negative,
+    /// Over, but its rule lets the old value be served while a new one is computed.
+    Stale,
+    /// Good.
+    Fresh,
+    /// Good, and due to be refreshed.
+    Early,
+}
+
+/// What a key is to those who ask for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeyState {
+    /// Never stored, deleted, over, or known to be absent.
+    Absent,
+    /// There.
+    Fresh,
+    /// Over, and served while it is refreshed.
+    Stale,
+    /// Computed for the first time.
+    LeasedAbsent,
+    /// Refreshed after it was over.
+    LeasedStale,
+    /// Refreshed before that.
+    LeasedFresh,
+    /// Not worth a lease.
+    Pass,
+}
+
+impl Shard {
+    /// Whether its expiry alone says what an item is worth: on the way of every hit.
+    #[inline]
+    pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
+        !self.rolling && self.store.item(found).is_plain(self.store.now())
+    }
+
+    /// The item under a key, as what was invalidated has left it.
+    pub(crate) fn lookup(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Lookup {
+        let lookup = self.store.lookup(hash, key);
+        if let Lookup::Found(found) = lookup { self.invalidated(hash, found, step) } else { lookup }
+    }
+
+    /// The same, as an option.
+    pub(crate) fn lookup_found(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Option<Found> {
+        if let Lookup::Found(found) = self.lookup(hash, key, step) { Some(found) } else { None }
+    }
+
+    /// The same, for an item that was found. What a flush or a bump has killed is removed; what a soft one has made stale has
+    /// expired in that moment, so that no later one can prolong its grace.
+    pub(crate) fn invalidated(&mut self, hash: u64, found: Found, step: &Step<'_>) -> Lookup {
+        if self.is_just_a_value(found) {
+            return Lookup::Found(found);
+        }
+        let item = self.store.item(found);
+        match self.shared.tags().check(item.stamp(), item.tags(), hash, step.now.ms) {
+            Validity::Valid => Lookup::Found(found),
+            Validity::Dead => {
+                self.store.remove(hash, found);
+                Lookup::Flushed
+            }
+            Validity::Stale => {
+                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, step.now);
+                let since = since.unwrap_or(step.now.second);
+                let (expiry, grace_s) = (item.expiry(), item.grace_s());
+                if grace_s == 0 || expiry != NEVER && expiry <= since {
+                    return Lookup::Found(found);
+                }
+                if since.saturating_add(grace_s) <= step.now.second {
+                    self.store.remove(hash, found);
+                    return Lookup::Flushed;
+                }
+                Lookup::Found(self.store.set_expiry(hash, found, since))
+            }
+        }
+    }
+
+    /// The item under a key that a command other than a read may see: live, not negative, not in its grace.
+    pub(crate) fn find(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Option<Found> {
+        let Lookup::Found(found) = self.lookup(hash, key, step) else { return None };
+        if self.is_just_a_value(found) {
+            return Some(found);
+        }
+        let active = self.shared.rules();
+        let rule = active.as_ref().and_then(|active| active.find(key)).map(|ruled| &**ruled.state);
+        if matches!(self.standing(found, hash, rule, step), Standing::Fresh | Standing::Early) {
+            return Some(found);
+        }
+        if rule.is_none() {
+            // Its rule has gone: with another it would be an old value again, also after a delete that has not found it.
+            self.store.remove(hash, found);
+        }
+        None
+    }
+
+    /// What the item under a key is worth to a reader. `rule`: the key's.
+    pub(crate) fn standing(
+        &self,
+        found: Found,
+        hash: u64,
+        rule: Option<&RuleState>,
+        step: &Step<'_>,
+    ) -> Standing {
+        self.standing_at(found, hash, rule, step.now)
+    }
+
+    /// See [`KeyState`].
+    pub(crate) fn key_state(&mut self, key: &[u8], hash: u64, now: Now) -> KeyState {
+        self.store.advance(now.second, self.shared.floor(now.second));
+        let active = self.shared.rules();
+        let rule = active.as_ref().and_then(|active| active.find(key)).map(|ruled| &**ruled.state);
+        let standing = match self.store.lookup(hash, key) {
+            Lookup::Found(found) => self.standing_at(found, hash, rule, now),
+            _ => Standing::Absent,
+        };
+        let herd = self.herd.as_ref();
+        match (standing, herd.is_some_and(|herd| herd.is_leased(hash, key))) {
+            (Standing::Absent | Standing::Negative, true) => KeyState::LeasedAbsent,
+            (Standing::Stale, true) => KeyState::LeasedStale,
+            (Standing::Fresh | Standing::Early, true) => KeyState::LeasedFresh,
+            (Standing::Absent, false) if herd.is_some_and(|herd| herd.passes(hash, now.ms)) => KeyState::Pass,
+            (Standing::Absent | Standing::Negative, false) => KeyState::Absent,
+            (Standing::Stale, false) => KeyState::Stale,
+            (Standing::Fresh | Standing::Early, false) => KeyState::Fresh,
+        }
+    }
+
+    fn standing_at(&self, found: Found, hash: u64, rule: Option<&RuleState>, now: Now) -> Standing {
+        let item = self.store.item(found);
+        let marks = item.marks();
+        if marks.has(Marks::NEGATIVE) {
+            return Standing::Negative;
+        }
+        let softened = match self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms) {
+            Validity::Dead => return Standing::Absent,
+            Validity::Stale => self.shared.stale_since(item.stamp(), item.tags(), hash, now),
+            Validity::Valid => None,
+        };
+        let expired = Some(item.expiry()).filter(|expiry| *expiry != NEVER && *expiry <= now.second);
+        let over = expired.into_iter().chain(softened).min();
+        // Without leases nobody refreshes: what is marked stale is a value, as in memcached.
+        let Some(rule) = rule.filter(|rule| rule.policy().leases) else {
+            return if over.is_some() { Standing::Absent } else { Standing::Fresh };
+        };
+        let edited = marks.has(Marks::EDITED);
+        if over.is_some() || marks.has(Marks::STALE) {
+            // A counter is not a computed value: nobody is given an old one. Nor is what was marked without a grace to end.
+            let in_grace = over.is_some_and(|over| now.second < over.saturating_add(item.grace_s()));
+            return if in_grace && !edited { Standing::Stale } else { Standing::Absent };
+        }
+        let due = item.refresh_at().is_some_and(|second| second <= now.second);
+        if due && !edited && rule.policy().early { Standing::Early } else { Standing::Fresh }
+    }
+}
+
+/// What `N` makes on a miss, while who won it has not filled it yet.
+pub(crate) fn is_stub(item: &Item<'_>) -> bool {
+    item.value_len() == 0 && item.marks().has(Marks::WON) && !item.marks().has(Marks::STALE)
+}

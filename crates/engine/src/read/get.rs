@@ -1,0 +1,221 @@
+//! `get gets gat gats` of one key.
+//!
+//! A hit of a plain value is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A miss of a key that may have a rule,
+//! and an item that is more than a value (in its grace, due for a refresh, tagged, stale, a negative answer), go on to
+//! [`Shard::get_ruled`].
+
+use cattlegrid_herd::Waited;
+use cattlegrid_protocol::reply;
+use cattlegrid_store::{Found, Lookup};
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::item::Standing;
+use crate::read::miss::missed;
+use crate::rules::Change;
+use crate::rules::active::ActiveRules;
+use crate::rules::decide::{Decision, Holds, Query};
+use crate::shard::Shard;
+use crate::step::Context;
+use crate::wait::park::Part;
+use std::sync::Arc;
+
+/// What a key of a `get` came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Answer {
+    /// Its `VALUE` block is written.
+    Hit,
+    /// It has none.
+    Miss,
+    /// It has none, and this connection is to compute it.
+    Compute,
+    /// It is computed already; it has not been waited for yet.
+    Leased(Holds),
+    /// `SERVER_ERROR busy`.
+    Busy,
+    /// It is a control key.
+    Control,
+}
+
+/// How waiting for a key began.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// It waits.
+    Waits,
+    /// It has been answered meanwhile: its block, or nothing, is written.
+    Written,
+    /// This connection is to compute it after all.
+    Compute,
+    /// `SERVER_ERROR busy`.
+    Busy,
+}
+
+impl Shard {
+    /// One key of a `get`: its `VALUE` block, if it is there. `touch`: the exptime of a `gat`.
+    #[inline]
+    pub(crate) fn get(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        cas: bool,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        self.advance(&cx.step);
+        cx.step.counters.cmd_get.add(1);
+        if touch.is_some() {
+            cx.step.counters.cmd_touch.add(1);
+        }
+        let lookup = self.store.lookup(hash, key);
+        match lookup {
+            Lookup::Found(found) if self.is_just_a_value(found) => {
+                self.write_hit(key, hash, found, cas, touch, cx)
+            }
+            // A miss of a key that may have a rule, or an item that is more than a value.
+            Lookup::Found(_) => self.get_ruled(key, hash, cas, touch, lookup, cx),
+            _ if self.herd.is_some() => self.get_ruled(key, hash, cas, touch, lookup, cx),
+            _ => miss(key, touch.is_some(), lookup, cx),
+        }
+    }
+
+    /// Writes a `VALUE` block.
+    #[inline]
+    pub(crate) fn write_hit(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        cas: bool,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let mut found = found;
+        if let Some(exptime) = touch {
+            found = self.store.set_expiry(hash, found, cx.step.now.expiry(exptime));
+            cx.step.counters.touch_hits.add(1);
+        } else {
+            cx.step.counters.get_hits.add(1);
+        }
+        let item = self.store.item(found);
+        let (value, size) = (item.value(), item.value_len());
+        let cas = cas.then(|| self.shown_cas(item.cas()));
+        reply::value_header(&mut cx.out.bytes, key, item.flags(), size, cas);
+        cx.out.value(value);
+        reply::end_line(&mut cx.out.bytes);
+        self.store.count_read(found);
+        cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size, by: Looker::Get });
+        if touch.is_some() {
+            self.cascade(key, hash, Change::Touch, cx.step.now);
+        }
+        Answer::Hit
+    }
+
+    /// A key of a `get` that is not simply there or not there.
+    #[cold]
+    pub(crate) fn get_ruled(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        cas: bool,
+        touch: Option<i64>,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        if self.shared.control(key).is_some() {
+            return Answer::Control;
+        }
+        let lookup = match lookup {
+            Lookup::Found(found) => self.invalidated(hash, found, &cx.step),
+            _ => lookup,
+        };
+        let active = self.shared.rules();
+        let ruled = active.as_ref().and_then(|active| active.find(key));
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some(ruled) = ruled else {
+            return match found.map(|found| (found, self.standing(found, hash, None, &cx.step))) {
+                Some((found, Standing::Fresh)) => self.write_hit(key, hash, found, cas, touch, cx),
+                _ => miss(key, touch.is_some(), lookup, cx),
+            };
+        };
+        match self.decide(&Query::plain(key, hash, touch.is_some()), &ruled, lookup, cx) {
+            Decision::Fresh(found) => self.write_hit(key, hash, found, cas, touch, cx),
+            // It is not prolonged by those who read it.
+            Decision::Old(found, _) => self.write_hit(key, hash, found, cas, None, cx),
+            Decision::Negative => miss(key, touch.is_some(), Lookup::Absent, cx),
+            Decision::Miss => miss(key, touch.is_some(), lookup, cx),
+            Decision::Compute { .. } => {
+                missed(key, touch.is_some(), lookup, cx);
+                Answer::Compute
+            }
+            Decision::Leased(holds) => Answer::Leased(holds),
+            Decision::Busy => Answer::Busy,
+        }
+    }
+
+    /// After [`Answer::Leased`]: waits for the key, for `hold_ms` at most; by now it may be there.
+    #[expect(clippy::too_many_arguments, reason = "a key, how it is asked for, and how it would wait")]
+    pub(crate) fn hold_key(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        slot: u16,
+        hold_ms: u32,
+        cas: bool,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Held {
+        self.advance(&cx.step);
+        let active = self.shared.rules();
+        let lookup = self.lookup(hash, key, &cx.step);
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
+            // The rules have changed in between.
+            let _answered = self.get_ruled(key, hash, cas, touch, lookup, cx);
+            return Held::Written;
+        };
+        let standing =
+            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
+        let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
+        if standing != Standing::Absent || !leased {
+            match self.get_ruled(key, hash, cas, touch, lookup, cx) {
+                Answer::Compute => return Held::Compute,
+                Answer::Busy => return Held::Busy,
+                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
+                // By another again; or its rule lets no more compute.
+                Answer::Leased(_) => {}
+            }
+        }
+        let query = Query { hold_ms: Some(hold_ms), ..Query::plain(key, hash, touch.is_some()) };
+        match self.hold(&query, &ruled, slot, touch, cx) {
+            Waited::Waits(_) => Held::Waits,
+            Waited::Miss(_) => {
+                missed(key, touch.is_some(), lookup, cx);
+                Held::Written
+            }
+            Waited::Busy => Held::Busy,
+        }
+    }
+
+    /// After [`Answer::Leased`] that is not waited for: a miss.
+    pub(crate) fn do_not_wait(&mut self, key: &[u8], hash: u64, touches: bool, cx: &mut Context<'_>) {
+        let active = self.shared.rules();
+        if let Some(ruled) = active.as_ref().and_then(|active| active.find(key)) {
+            self.record_miss(hash, ruled.state, cx);
+        }
+        missed(key, touches, Lookup::Absent, cx);
+    }
+}
+
+/// Counts a miss.
+fn miss(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+    missed(key, touches, lookup, cx);
+    Answer::Miss
+}
+
+/// Parts of a classic reply of which some keys wait: cuts what was written since `from`.
+pub(crate) fn done_part(parts: &mut Vec<Part>, cx: &mut Context<'_>, from: (usize, usize)) {
+    let done = cx.out.split_off(from);
+    if !done.is_empty() {
+        parts.push(Part::Done(done));
+    }
+}

@@ -1,0 +1,250 @@
+//! `mg` and `me`.
+
+use cattlegrid_protocol::{Meta, MetaFlags, MetaKey, reply};
+use cattlegrid_store::{Attributes, Found, Item, Lookup, Marks, NEVER, NewValue};
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::read::miss::meta_get_miss;
+use crate::read::reply::{Shown, hit, return_flags};
+use crate::rules::Change;
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
+use crate::time::Now;
+
+impl Shard {
+    pub(crate) fn meta_get(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let (key, flags) = (meta.key.bytes(), &meta.set);
+        let touches = flags.has(b'T');
+        let mut created = false;
+        let lookup = self.lookup(hash, key, &cx.step);
+        // Under a rule without leases everything is as in memcached; but misses are recorded, and stubs have the rule's tags.
+        let mut unleased = None;
+        if self.herd.is_some() && self.may_be_ruled(meta, lookup, cx) {
+            let active = self.shared.rules();
+            match active.as_ref().and_then(|active| active.find(key)) {
+                Some(ruled) if ruled.state.policy().leases => {
+                    return self.meta_get_ruled(meta, hash, lookup, &ruled, cx);
+                }
+                Some(_) => unleased = self.rule_of(key),
+                None => {}
+            }
+        } else if self.herd.is_some() && self.is_won(lookup) {
+            unleased = self.rule_of(key).filter(|ruled| !ruled.state.policy().leases);
+        }
+        let negative = unleased.is_some() && self.is_negative(lookup);
+        let mut found = self.find(hash, key, &cx.step);
+        if found.is_none() && flags.has(b'N') && !negative {
+            let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
+            let tags = unleased.as_ref().map_or(&[][..], |ruled| ruled.tags.hashes());
+            let stub = Attributes { accessed: cx.step.now.second, cas, stamp, tags, ..Attributes::default() };
+            if self.store.put(hash, key, &stub, NewValue::Inline([&[], &[]])).is_err() {
+                return self.no_room(key.len() + 64, false, cx);
+            }
+            created = true;
+            found = self.find(hash, key, &cx.step);
+        }
+        cx.step.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_get.add(1);
+        if touches {
+            cx.step.counters.cmd_touch.add(1);
+        }
+        let Some(found) = found else {
+            if let Some(ruled) = &unleased {
+                self.record_miss(hash, &ruled.state, cx);
+            }
+            meta_get_miss(meta, lookup, touches, cx);
+            return Flow::Replied;
+        };
+        if touches {
+            cx.step.counters.touch_hits.add(1);
+        } else if created {
+            cx.step.counters.get_misses.add(1);
+        } else {
+            cx.step.counters.get_hits.add(1);
+        }
+        let computes = self.meta_get_hit(meta, hash, found, created, cx);
+        if let Some(ruled) = unleased.filter(|_| computes) {
+            self.record_miss(hash, &ruled.state, cx);
+        }
+        Flow::Replied
+    }
+
+    /// Somebody was told to recompute the item.
+    fn is_won(&self, lookup: Lookup) -> bool {
+        matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::WON))
+    }
+
+    fn is_negative(&self, lookup: Lookup) -> bool {
+        matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::NEGATIVE))
+    }
+
+    /// Answers a hit. True: it is none to who asked, who may compute the value, whether told to (`W`) or not (`Z` without
+    /// a value).
+    fn meta_get_hit(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        found: Found,
+        created: bool,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let flags = &meta.set;
+        let item = self.store.item(found);
+        let (marks, size) = (item.marks(), item.value_len());
+        // `C` on a get: the client has this version already, spare it the value.
+        let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == item.cas());
+        let stale = marks.has(Marks::STALE);
+        let (expiry, recache) = self.meta_get_header(meta, found, created, with_value, None, cx);
+        let won = created || (recache || stale) && !marks.has(Marks::WON);
+        let out = &mut cx.out.bytes;
+        if marks.has(Marks::WON) {
+            reply::lost(out);
+        }
+        if stale {
+            reply::stale(out);
+        }
+        if won {
+            reply::won(out);
+        }
+        reply::end_line(out);
+        if with_value {
+            cx.out.value(self.store.item(found).value());
+            reply::end_line(&mut cx.out.bytes);
+        }
+        if won {
+            self.store.set_marks(found, marks.with(Marks::WON));
+        }
+        let found = match expiry {
+            Some(expiry) => self.store.set_expiry(hash, found, expiry),
+            None => found,
+        };
+        if !flags.has(b'u') {
+            self.store.count_read(found);
+        }
+        let (status, size) = if created { ("not_found", 0) } else { ("found", size) };
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size, by: Looker::Other });
+        if flags.has(b'T') && !created {
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
+        }
+        won || marks.has(Marks::WON) && size == 0
+    }
+
+    /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that the
+    /// ones before them have set. `shown`: what `c` shows instead of the CAS. Returns the new expiry, and whether `R` asks for the item to be computed again.
+    pub(crate) fn meta_get_header(
+        &self,
+        meta: &Meta<'_>,
+        found: Found,
+        created: bool,
+        with_value: bool,
+        shown: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> (Option<u32>, bool) {
+        let item = self.store.item(found);
+        let (size, cas) = (item.value_len(), shown.unwrap_or_else(|| self.shown_cas(item.cas())));
+        // A stub's time begins at its `N` in the line, as in memcached.
+        let expiry = created.then_some(NEVER);
+        let mut shown =
+            OfItem { item, flags: &meta.set, now: cx.step.now, created, cas, expiry, recache: false };
+        hit(size, with_value, &mut cx.out.bytes);
+        return_flags(meta, &mut shown, &mut cx.out.bytes);
+        (shown.expiry, shown.recache)
+    }
+
+    pub(crate) fn meta_debug(&mut self, key: &MetaKey<'_>, hash: u64, cx: &mut Context<'_>) {
+        cx.step.counters.cmd_meta.add(1);
+        let Some(found) = self.find(hash, key.bytes(), &cx.step) else {
+            cx.out.bytes.extend_from_slice(b"EN\r\n");
+            return;
+        };
+        let item = self.store.item(found);
+        let out = &mut cx.out.bytes;
+        out.extend_from_slice(b"ME ");
+        reply::key_text(out, key);
+        describe(out, &item, self.shown_cas(item.cas()), cx.step.now);
+        reply::end_line(out);
+    }
+}
+
+/// ` exp= la= cas= fetch= cls= size=` of an item, as `me` shows it.
+fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: Now) {
+    out.extend_from_slice(b" exp=");
+    match now.left(item.expiry()) {
+        Some(left) => reply::number(out, left),
+        None => out.extend_from_slice(b"-1"),
+    }
+    out.extend_from_slice(b" la=");
+    reply::number(out, u64::from(now.second.saturating_sub(item.accessed())));
+    out.extend_from_slice(b" cas=");
+    reply::number(out, cas);
+    let fetched: &[u8] = if item.marks().has(Marks::FETCHED) { b" fetch=yes" } else { b" fetch=no" };
+    out.extend_from_slice(fetched);
+    // One class: there are no slabs.
+    out.extend_from_slice(b" cls=1 size=");
+    reply::number(out, item.size() as u64);
+}
+
+/// An item as an `mg` shows it.
+pub(crate) struct OfItem<'a> {
+    pub(crate) item: Item<'a>,
+    pub(crate) flags: &'a MetaFlags,
+    pub(crate) now: Now,
+    /// It is a stub that this `mg` has made.
+    pub(crate) created: bool,
+    pub(crate) cas: u64,
+    /// When it is to end, if that changes: flags see what those before them have set.
+    pub(crate) expiry: Option<u32>,
+    /// `R` asks for it to be computed again.
+    pub(crate) recache: bool,
+}
+
+impl OfItem<'_> {
+    fn ends(&self) -> u32 {
+        self.expiry.unwrap_or(self.item.expiry())
+    }
+}
+
+impl Shown for OfItem<'_> {
+    #[inline]
+    fn act(&mut self, letter: u8) {
+        match letter {
+            b'N' if self.created => self.expiry = Some(self.now.expiry(self.flags.vivify)),
+            b'T' => self.expiry = Some(self.now.expiry(self.flags.exptime)),
+            b'R' => {
+                let ends = self.ends();
+                self.recache = !self.created && ends != NEVER && ends < self.now.expiry(self.flags.recache);
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn size(&self) -> Option<usize> {
+        Some(self.item.value_len())
+    }
+
+    #[inline]
+    fn ttl(&self) -> Option<Option<u64>> {
+        Some(self.now.left(self.ends()))
+    }
+
+    #[inline]
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    #[inline]
+    fn client_flags(&self) -> Option<u32> {
+        Some(self.item.flags())
+    }
+
+    #[inline]
+    fn last_access(&self) -> Option<u64> {
+        Some(u64::from(self.now.second.saturating_sub(self.item.accessed())))
+    }
+
+    #[inline]
+    fn hit_before(&self) -> Option<bool> {
+        Some(self.item.marks().has(Marks::FETCHED))
+    }
+}

@@ -1,0 +1,181 @@
+//! `mg` of keys under a rule with leases: how a decision is written.
+
+use cattlegrid_herd::{How, Kind, Waited};
+use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_store::{Found, Lookup, NEVER};
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::read::advice::Advice;
+use crate::read::miss::{count_miss, meta_busy, meta_get_miss, meta_miss};
+use crate::read::reply::{is_explicit, lease_reply};
+use crate::rules::Change;
+use crate::rules::active::Match;
+use crate::rules::decide::{Decision, Holds, Query};
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
+use crate::wait::park::{Form, Parked, TRIAL_MS};
+
+impl Shard {
+    /// Whether an `mg` has to look for the key's rule: not for a plain hit that needs no refresh.
+    #[inline]
+    pub(crate) fn may_be_ruled(&self, meta: &Meta<'_>, lookup: Lookup, cx: &Context<'_>) -> bool {
+        let Lookup::Found(found) = lookup else { return true };
+        let item = self.store.item(found);
+        self.rolling || !item.is_plain(cx.step.now.second) || recache_due(meta, item.expiry(), cx)
+    }
+
+    /// `mg` of a key under a rule with leases that is absent, old, due for a refresh or a negative answer.
+    #[cold]
+    pub(crate) fn meta_get_ruled(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        lookup: Lookup,
+        ruled: &Match<'_>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
+        cx.step.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_get.add(1);
+        if touches {
+            cx.step.counters.cmd_touch.add(1);
+        }
+        let advice = Advice::of(meta);
+        let query = Query {
+            key: meta.key.bytes(),
+            hash,
+            how: if explicit { advice.how(meta) } else { How::Plain },
+            prolongs: touches && !explicit,
+            recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
+            hint: advice.hint,
+            hold_ms: explicit.then(|| advice.wait_ms.unwrap_or(0)),
+        };
+        match self.decide(&query, ruled, lookup, cx) {
+            Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
+            Decision::Old(found, kind) => {
+                let mark = match (kind, explicit) {
+                    (Kind::Stale, _) => Mark::Lost(true),
+                    (_, true) => Mark::Lost(false),
+                    (_, false) => Mark::None,
+                };
+                self.meta_hit(meta, hash, found, mark, None, cx)
+            }
+            Decision::Negative => {
+                meta_get_miss(meta, Lookup::Absent, touches, cx);
+                Flow::Replied
+            }
+            Decision::Compute { token, hint, old } if explicit => {
+                count_miss(touches, cx);
+                let hint = hint.as_deref();
+                if let Some((found, kind)) = old {
+                    return self.meta_hit(meta, hash, found, Mark::Won(token, kind == Kind::Stale), hint, cx);
+                }
+                lease_reply(meta, Some(token), hint, cx.out);
+                Flow::Replied
+            }
+            Decision::Compute { .. } | Decision::Miss => meta_miss(meta, cx),
+            Decision::Leased(holds) => self.meta_wait(meta, &query, ruled, holds, cx),
+            Decision::Busy => meta_busy(cx),
+        }
+    }
+
+    fn meta_wait(
+        &mut self,
+        meta: &Meta<'_>,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        holds: Holds,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let touches = meta.set.has(b'T');
+        match self.hold(query, ruled, 0, touches.then_some(meta.set.exptime), cx) {
+            Waited::Waits(_) => {
+                let full = cx.step.now.ms + u64::from(holds.one_ms);
+                let deadline =
+                    if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
+                let form = Form::Meta { meta: meta.to_owned(), verdict: None };
+                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, touches, form);
+                Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
+            }
+            Waited::Miss(_) => meta_miss(meta, cx),
+            Waited::Busy => meta_busy(cx),
+        }
+    }
+
+    /// A hit of a key under a rule, with what is said about its lease.
+    fn meta_hit(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        found: Found,
+        mark: Mark,
+        hint: Option<&[u8]>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let flags = &meta.set;
+        let (cas, size) = (self.store.item(found).cas(), self.store.item(found).value_len());
+        let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == cas);
+        let token = if let Mark::Won(token, _) = mark { Some(token) } else { None };
+        let (expiry, _) = self.meta_get_header(meta, found, false, with_value, token, cx);
+        let out = &mut cx.out.bytes;
+        if let Mark::Lost(_) = mark {
+            reply::lost(out);
+        }
+        if let Mark::Lost(true) | Mark::Won(_, true) = mark {
+            reply::stale(out);
+        }
+        if let Mark::Won(..) = mark {
+            reply::won(out);
+        }
+        if let Some(hint) = hint {
+            out.extend_from_slice(b" Ph");
+            out.extend_from_slice(hint);
+        }
+        reply::end_line(out);
+        if with_value {
+            cx.out.value(self.store.item(found).value());
+            reply::end_line(&mut cx.out.bytes);
+        }
+        if token.is_none() {
+            if flags.has(b'T') {
+                cx.step.counters.touch_hits.add(1);
+            } else {
+                cx.step.counters.get_hits.add(1);
+            }
+        }
+        // An old value is not prolonged by those who read it.
+        let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
+        let found = match expiry.filter(|_| !old) {
+            Some(expiry) => self.store.set_expiry(hash, found, expiry),
+            None => found,
+        };
+        if !flags.has(b'u') {
+            self.store.count_read(found);
+        }
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+            status: "found",
+            size,
+            by: Looker::Other,
+        });
+        if flags.has(b'T') && !old {
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
+        }
+        Flow::Replied
+    }
+}
+
+/// What a hit says about the key's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// Nothing.
+    None,
+    /// `W`: the lease is yours, this is its token. True: the value is old.
+    Won(u64, bool),
+    /// `Z`: somebody else computes. True: the value is old.
+    Lost(bool),
+}
+
+/// Whether `R` asks for a value that expires then to be computed again.
+fn recache_due(meta: &Meta<'_>, expiry: u32, cx: &Context<'_>) -> bool {
+    meta.set.has(b'R') && expiry != NEVER && expiry < cx.step.now.expiry(meta.set.recache)
+}

@@ -1,0 +1,98 @@
+//! Misses: how they are counted, recorded and written.
+
+use cattlegrid_herd::RuleState;
+use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_store::Lookup;
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::read::reply::{is_explicit, lease_reply, status_line};
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
+
+/// Counts a miss.
+#[inline]
+pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) {
+    let status = match lookup {
+        Lookup::Expired => {
+            cx.step.counters.get_expired.add(1);
+            "expired"
+        }
+        Lookup::Flushed => {
+            cx.step.counters.get_flushed.add(1);
+            "flushed"
+        }
+        Lookup::Found(_) | Lookup::Absent => "not_found",
+    };
+    if touches {
+        cx.step.counters.touch_misses.add(1);
+    } else {
+        cx.step.counters.get_misses.add(1);
+    }
+    cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size: 0, by: Looker::Get });
+}
+
+impl Shard {
+    /// Records a miss under a rule that comes without a lease.
+    pub(crate) fn record_miss(&mut self, hash: u64, rule: &RuleState, cx: &mut Context<'_>) {
+        let record = self.with_herd(&mut cx.step, |herd, step| herd.miss(hash, rule, step));
+        if let Some(record) = record {
+            cx.session.record(record, cx.step.now.ms);
+        }
+    }
+}
+
+pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: &mut Context<'_>) {
+    let (counter, status) = match lookup {
+        Lookup::Expired => (Some(&cx.step.counters.get_expired), "expired"),
+        Lookup::Flushed => (Some(&cx.step.counters.get_flushed), "flushed"),
+        _ => (None, "not_found"),
+    };
+    if let Some(counter) = counter {
+        counter.add(1);
+    }
+    if touches {
+        cx.step.counters.touch_misses.add(1);
+    } else {
+        cx.step.counters.get_misses.add(1);
+    }
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::Other });
+    if !meta.set.has(b'q') {
+        status_line(&mut cx.out.bytes, reply::EN, meta);
+    }
+}
+
+pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
+    if touches {
+        cx.step.counters.touch_misses.add(1);
+    } else {
+        cx.step.counters.get_misses.add(1);
+    }
+}
+
+/// A miss of a key under a rule: `Z` to one who has asked for the lease.
+pub(crate) fn meta_miss(meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
+    count_miss(meta.set.has(b'T'), cx);
+    if is_explicit(meta) {
+        lease_reply(meta, None, None, cx.out);
+    } else {
+        meta_get_miss_uncounted(meta, cx);
+    }
+    Flow::Replied
+}
+
+pub(crate) fn meta_busy(cx: &mut Context<'_>) -> Flow {
+    reply::line(&mut cx.out.bytes, reply::error::BUSY);
+    Flow::Replied
+}
+
+/// `EN`, unless it is quiet.
+fn meta_get_miss_uncounted(meta: &Meta<'_>, cx: &mut Context<'_>) {
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+        status: "not_found",
+        size: 0,
+        by: Looker::Other,
+    });
+    if !meta.set.has(b'q') {
+        status_line(&mut cx.out.bytes, reply::EN, meta);
+    }
+}

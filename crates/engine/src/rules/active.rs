@@ -1,0 +1,69 @@
+//! The rules in force: each with what it has learned.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::RuleState;
+use cattlegrid_tags::TagList;
+
+use crate::rules::{Captures, Rule, Rules};
+
+/// The rules in force, and what has been learned under each.
+#[derive(Debug)]
+pub struct ActiveRules {
+    rules: Arc<Rules>,
+    /// By the rule's place.
+    states: Box<[Arc<RuleState>]>,
+}
+
+/// The rule of a key, and what of the key its pattern has captured.
+pub(crate) struct Match<'a> {
+    pub(crate) rule: &'a Arc<Rule>,
+    pub(crate) state: &'a Arc<RuleState>,
+    pub(crate) captures: Captures<'a>,
+}
+
+/// The rule of a key that is written.
+pub(crate) struct Ruled {
+    pub(crate) state: Arc<RuleState>,
+    pub(crate) tags: TagList,
+    pub(crate) negative_ttl_s: u32,
+}
+
+impl ActiveRules {
+    /// Rules that take over what the old ones of the same pattern have learned and counted.
+    pub(crate) fn new(rules: Arc<Rules>, old: Option<&Self>) -> Self {
+        let states = rules
+            .rules()
+            .iter()
+            .map(|rule| {
+                let before = old.and_then(|old| old.state_of(rule.pattern.text()));
+                Arc::new(match before {
+                    Some(state) => state.with_policy(rule.policy),
+                    None => RuleState::new(rule.policy),
+                })
+            })
+            .collect();
+        Self { rules, states }
+    }
+
+    pub(crate) fn state_of(&self, pattern: &str) -> Option<&Arc<RuleState>> {
+        self.each().find(|(rule, _)| rule.pattern.text() == pattern).map(|(_, state)| state)
+    }
+
+    /// The rule of a key.
+    #[inline]
+    pub(crate) fn find<'a>(&'a self, key: &'a [u8]) -> Option<Match<'a>> {
+        let (rule, captures) = self.rules.find(key)?;
+        Some(Match { rule, state: &self.states[rule.number as usize - 1], captures })
+    }
+
+    /// Rules and cascades.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.rules
+    }
+
+    /// All rules with their states, in order.
+    pub fn each(&self) -> impl Iterator<Item = (&Arc<Rule>, &Arc<RuleState>)> {
+        self.rules.rules().iter().zip(&self.states)
+    }
+}

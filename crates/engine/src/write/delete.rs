@@ -1,0 +1,286 @@
+//! What removes, marks as old or prolongs: `delete touch md`.
+
+use std::sync::Arc;
+
+use cattlegrid_protocol::{Delete, Meta, Touch, reply};
+use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
+use cattlegrid_tags::Kind;
+
+use crate::event::{EventKind, Interest};
+use crate::item::is_stub;
+use crate::read::advice::Advice;
+use crate::read::reply::status_line;
+use crate::rules::Change;
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
+
+impl Shard {
+    pub(crate) fn touch(&mut self, touch: &Touch<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        cx.step.counters.cmd_touch.add(1);
+        let text = if let Some(found) = self.find(hash, touch.key, &cx.step) {
+            cx.step.counters.touch_hits.add(1);
+            let found = self.store.set_expiry(hash, found, cx.step.now.expiry(touch.exptime));
+            self.store.count_read(found);
+            self.cascade(touch.key, hash, Change::Touch, cx.step.now);
+            reply::TOUCHED
+        } else {
+            cx.step.counters.touch_misses.add(1);
+            reply::NOT_FOUND
+        };
+        if !touch.noreply {
+            cx.out.bytes.extend_from_slice(text);
+        }
+        Flow::Replied
+    }
+
+    pub(crate) fn classic_delete(&mut self, delete: &Delete<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let deleted = if self.rule_of(delete.key).is_some() {
+            self.delete_ruled(delete.key, hash, cx)
+        } else if let Some(found) = self.find(hash, delete.key, &cx.step) {
+            let size = self.store.item(found).value_len();
+            self.store.remove(hash, found);
+            Some(size)
+        } else {
+            None
+        };
+        self.cascade(delete.key, hash, Change::Delete, cx.step.now);
+        let text = if let Some(size) = deleted {
+            cx.step.counters.delete_hits.add(1);
+            cx.note(Interest::DELETIONS, delete.key, || EventKind::Deleted { command: "delete", size });
+            reply::DELETED
+        } else {
+            cx.step.counters.delete_misses.add(1);
+            reply::NOT_FOUND
+        };
+        if !delete.noreply {
+            cx.out.bytes.extend_from_slice(text);
+        }
+        Flow::Replied
+    }
+
+    pub(crate) fn meta_delete(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let flags = &meta.set;
+        let key = meta.key.bytes();
+        let quiet = flags.has(b'q');
+        if self.rule_of(key).is_some() {
+            return self.meta_delete_ruled(meta, hash, cx);
+        }
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let mut cascades = false;
+        let status = match self.find(hash, key, &cx.step) {
+            None => {
+                // Under a condition there was nothing to delete.
+                cascades = !flags.has(b'C');
+                cx.step.counters.delete_misses.add(1);
+                Some(reply::NF)
+            }
+            Some(found) if flags.has(b'C') && self.store.item(found).cas() != flags.compare_cas => {
+                cx.step.counters.delete_misses.add(1);
+                Some(reply::EX)
+            }
+            Some(found) => {
+                let size = self.store.item(found).value_len();
+                cascades = !self.gives_up_stub(meta, found);
+                if !self.invalidate_item(meta, hash, found, cx) {
+                    return self.no_room(key.len() + 64, false, cx);
+                }
+                cx.step.counters.delete_hits.add(1);
+                if !flags.has(b'I') {
+                    cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                }
+                (!quiet).then_some(reply::HD)
+            }
+        };
+        if cascades {
+            self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
+        }
+        cx.step.counters.cmd_meta.add(1);
+        if let Some(status) = status {
+            status_line(&mut cx.out.bytes, status, meta);
+        }
+        Flow::Replied
+    }
+
+    /// `md` of a key under a rule.
+    pub(crate) fn meta_delete_ruled(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let (key, flags) = (meta.key.bytes(), &meta.set);
+        let found = match self.lookup(hash, key, &cx.step) {
+            Lookup::Found(found) => Some(found),
+            _ => None,
+        };
+        let seen = found.filter(|found| !self.store.item(*found).marks().has(Marks::NEGATIVE));
+        let compare = flags.has(b'C').then_some(flags.compare_cas);
+        let is_items =
+            compare.is_none_or(|cas| seen.is_some_and(|found| self.store.item(found).cas() == cas));
+        let gives_up = compare.filter(|token| {
+            !is_items && self.herd.as_ref().is_some_and(|herd| herd.is_current(hash, *token))
+        });
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let mut cascades = false;
+        let status = if let Some(token) = gives_up {
+            let text = Advice::of(meta).error.unwrap_or_default();
+            let failed = self.with_herd(&mut cx.step, |herd, step| herd.failed(hash, token, text, step));
+            cx.session.take_number(hash, token);
+            if failed == Some(true) { reply::HD } else { reply::NF }
+        } else {
+            match seen {
+                // Under a condition there was nothing to delete.
+                None if compare.is_some() => reply::NF,
+                None => {
+                    // Known to be absent, or not there: a delete all the same, for what is being computed.
+                    if flags.has(b'I') {
+                        self.soften(key, hash, cx);
+                    } else {
+                        self.delete_ruled(key, hash, cx);
+                    }
+                    cascades = true;
+                    reply::NF
+                }
+                Some(_) if !is_items => reply::EX,
+                Some(stub) if self.gives_up_stub(meta, stub) => {
+                    self.store.remove(hash, stub);
+                    reply::HD
+                }
+                Some(found) => {
+                    let size = self.store.item(found).value_len();
+                    if flags.has(b'I') || flags.has(b'x') {
+                        self.answer_all_own_waits(hash, cx);
+                        if !self.invalidate_item(meta, hash, found, cx) {
+                            return self.no_room(key.len() + 64, false, cx);
+                        }
+                        if flags.has(b'I') {
+                            self.soften(key, hash, cx);
+                        } else {
+                            self.changed(key, hash, false, cx);
+                        }
+                    } else {
+                        self.delete_ruled(key, hash, cx);
+                    }
+                    if !flags.has(b'I') {
+                        cx.note(Interest::DELETIONS, key, || EventKind::Deleted { command: "md", size });
+                    }
+                    cascades = true;
+                    reply::HD
+                }
+            }
+        };
+        if cascades {
+            self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
+        }
+        cx.step.counters.cmd_meta.add(1);
+        if status == reply::HD {
+            cx.step.counters.delete_hits.add(1);
+        } else {
+            cx.step.counters.delete_misses.add(1);
+        }
+        if !(flags.has(b'q') && status == reply::HD) {
+            status_line(&mut cx.out.bytes, status, meta);
+        }
+        Flow::Replied
+    }
+
+    fn soften(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
+        let number = self.shared.tick();
+        self.invalidate_softly(key, hash, number, cx);
+    }
+
+    /// Whether an `md` takes a stub away because its computation failed (`C` with `Pe`): nothing is invalidated then.
+    pub(crate) fn gives_up_stub(&self, meta: &Meta<'_>, found: Found) -> bool {
+        let failed = meta.set.has(b'C') && Advice::of(meta).error.is_some();
+        failed && is_stub(&self.store.item(found))
+    }
+
+    /// `md` on an item: `I` marks it stale, `x` takes its value, otherwise it goes. False: no room.
+    pub(crate) fn invalidate_item(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        found: Found,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let flags = &meta.set;
+        if !flags.has(b'I') && !flags.has(b'x') {
+            self.store.remove(hash, found);
+            return true;
+        }
+        let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
+        let expiry = flags.has(b'T').then(|| cx.step.now.expiry(flags.exptime));
+        let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
+        if flags.has(b'x') {
+            let bare = Attributes {
+                expiry: expiry.unwrap_or(NEVER),
+                accessed: cx.step.now.second,
+                cas,
+                stamp,
+                marks: stale,
+                ..Attributes::default()
+            };
+            return self.store.put(hash, meta.key.bytes(), &bare, NewValue::Inline([&[], &[]])).is_ok();
+        }
+        self.mark_stale(meta.key.bytes(), hash, found, (cas, stamp), expiry, cx)
+    }
+
+    /// Marks an item stale: it has expired in this moment, if it has a grace. `numbers`: its new CAS, and its stamp if that is
+    /// another number. False: no room.
+    pub(crate) fn mark_stale(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        (cas, stamp): (u64, Option<u64>),
+        mut expiry: Option<u32>,
+        cx: &Context<'_>,
+    ) -> bool {
+        let mut room = [0; TAGS_MAX];
+        let item = self.store.item(found);
+        let old = item.attributes(&mut room);
+        let marks = old.marks.without(Marks::WON).with(Marks::STALE);
+        let mut grace_s = old.grace_s;
+        if grace_s > 0 {
+            // It expires in this moment, if it has not before; `T` bounds for how long it is served then.
+            let left = expiry.and_then(|end| cx.step.now.left(end));
+            grace_s = left.map_or(grace_s, |left| grace_s.min(u32::try_from(left).unwrap_or(u32::MAX)));
+            expiry = Some(if old.expiry == NEVER {
+                cx.step.now.second
+            } else {
+                old.expiry.min(cx.step.now.second)
+            });
+        }
+        let kept = self.kept_stamp(&item);
+        if stamp.is_none() && kept.is_none() && grace_s == old.grace_s {
+            self.store.set_cas(found, cas);
+            self.store.set_marks(found, marks);
+            if let Some(expiry) = expiry {
+                self.store.set_expiry(hash, found, expiry);
+            }
+            return true;
+        }
+        let expiry = expiry.unwrap_or(old.expiry);
+        let marked = Attributes { expiry, grace_s, cas, stamp: kept.or(stamp), marks, ..old };
+        self.rewrite(key, hash, found, &marked)
+    }
+
+    /// Stores an item's value again with other attributes. False: no room.
+    pub(crate) fn rewrite(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        attributes: &Attributes<'_>,
+    ) -> bool {
+        match self.store.item(found).value() {
+            Value::Huge(huge) => {
+                let huge = Arc::clone(huge);
+                self.store.put(hash, key, attributes, NewValue::Huge(huge)).is_ok()
+            }
+            Value::Inline(value) => {
+                let mut copy = std::mem::take(&mut self.scratch);
+                copy.clear();
+                copy.extend_from_slice(value);
+                let stored = self.store.put(hash, key, attributes, NewValue::Inline([&copy, &[]]));
+                self.keep_scratch(copy);
+                stored.is_ok()
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! `ms` and `ma`.
+
+use std::sync::Arc;
+
+use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_store::{Attributes, Found, HugeValue, Marks, NEVER, NewValue};
+
+use crate::event::{EventKind, Interest};
+use crate::read::meta::OfItem;
+use crate::read::reply::{Shown, hit, return_flags, status_line};
+use crate::rules::Change;
+use crate::shard::{Flow, Shard};
+use crate::step::Context;
+use crate::write::store::{Mode, Outcome, Sum, Write};
+
+impl Shard {
+    pub(crate) fn meta_set(
+        &mut self,
+        meta: &Meta<'_>,
+        data: &[u8],
+        hash: u64,
+        huge: Option<Arc<HugeValue>>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let flags = &meta.set;
+        let mode = Mode::of(flags.store_verb());
+        let negative = flags.has(b'n');
+        let expiry = if flags.has(b'T') { cx.step.now.expiry(flags.exptime) } else { NEVER };
+        let ends = if negative { self.negative_expiry(meta.key.bytes(), expiry, cx) } else { Some(expiry) };
+        let Some(expiry) = ends else {
+            reply::line(&mut cx.out.bytes, NEGATIVE_NEEDS_TTL);
+            return Flow::Replied;
+        };
+        let tags = match self.tags_named(meta) {
+            Ok(tags) => tags,
+            Err(error) => {
+                reply::line(&mut cx.out.bytes, &format!("CLIENT_ERROR {error}"));
+                return Flow::Replied;
+            }
+        };
+        let write = Write {
+            mode,
+            huge,
+            tags,
+            flags: if flags.has(b'F') { flags.client_flags } else { 0 },
+            expiry,
+            compare: if flags.has(b'C') { flags.compare_cas } else { 0 },
+            explicit_cas: flags.has(b'E').then_some(flags.explicit_cas),
+            or_stale: flags.has(b'I'),
+            vivify: flags.has(b'N').then(|| cx.step.now.expiry(flags.vivify)),
+            takes_token: true,
+            negative,
+            ..Write::set(meta.key.bytes(), hash, data)
+        };
+        let (status, cas, size) = match self.write(&write, cx) {
+            Outcome::Stored { cas, size } => (reply::HD, cas, size),
+            Outcome::NotStored => (reply::NS, 0, data.len()),
+            Outcome::Exists => (reply::EX, 0, data.len()),
+            Outcome::NotFound => (reply::NF, 0, data.len()),
+            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, false, cx),
+        };
+        cx.step.counters.cmd_meta.add(1);
+        if flags.has(b'q') && status == reply::HD {
+            return Flow::Replied;
+        }
+        let out = &mut cx.out.bytes;
+        out.extend_from_slice(status);
+        return_flags(meta, &mut OfStored { cas, size }, out);
+        reply::end_line(out);
+        Flow::Replied
+    }
+
+    /// When a negative answer ends: at `expiry`, or as its key's rule says; None: never, which is refused.
+    pub(crate) fn negative_expiry(&mut self, key: &[u8], expiry: u32, cx: &Context<'_>) -> Option<u32> {
+        if expiry != NEVER {
+            return Some(expiry);
+        }
+        let seconds = self.rule_of(key)?.negative_ttl_s;
+        (seconds > 0).then(|| cx.step.now.second.saturating_add(seconds))
+    }
+
+    pub(crate) fn meta_arith(&mut self, meta: &Meta<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
+        let flags = &meta.set;
+        let key = meta.key.bytes();
+        let incr = !matches!(flags.mode, b'D' | b'-');
+        let delta = if flags.has(b'D') { flags.delta } else { 1 };
+        let compare = if flags.has(b'C') { flags.compare_cas } else { 0 };
+        let explicit_cas = flags.has(b'E').then_some(flags.explicit_cas);
+        let mut created = false;
+        let (sum, found) = match self.add(key, hash, incr, delta, compare, explicit_cas, cx) {
+            Sum::Is(sum, found) => (sum, found),
+            Sum::NotFound if flags.has(b'N') => {
+                created = true;
+                let initial = if flags.has(b'J') { flags.initial } else { 0 };
+                match self.vivify_number(key, hash, initial, explicit_cas, cx) {
+                    Some(found) => (initial, found),
+                    None => return self.no_room(key.len() + 64, false, cx),
+                }
+            }
+            Sum::NotFound => return meta_arith_failed(reply::NF, meta, cx),
+            Sum::Exists => return meta_arith_failed(reply::EX, meta, cx),
+            Sum::NotNumeric => {
+                cx.step.counters.cmd_meta.add(1);
+                reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
+                return Flow::Replied;
+            }
+            Sum::NoRoom => return self.no_room(key.len() + 64, false, cx),
+        };
+        cx.step.counters.cmd_meta.add(1);
+        let item = self.store.item(found);
+        let (now, cas) = (cx.step.now, self.shown_cas(item.cas()));
+        let mut shown = OfSum(OfItem { item, flags, now, created, cas, expiry: None, recache: false });
+        let quiet = flags.has(b'q');
+        let kept = cx.out.bytes.len();
+        let mut digits = Vec::new();
+        reply::number(&mut digits, sum);
+        let out = &mut cx.out.bytes;
+        hit(digits.len(), flags.has(b'v'), out);
+        return_flags(meta, &mut shown, out);
+        reply::end_line(out);
+        if flags.has(b'v') {
+            out.extend_from_slice(&digits);
+            reply::end_line(out);
+        }
+        if quiet {
+            out.truncate(kept);
+        }
+        if let Some(expiry) = shown.0.expiry {
+            self.store.set_expiry(hash, found, expiry);
+        }
+        Flow::Replied
+    }
+
+    fn vivify_number(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        initial: u64,
+        explicit_cas: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Option<Found> {
+        let (cas, stamp) = self.numbers(explicit_cas);
+        let attributes = Attributes {
+            accessed: cx.step.now.second,
+            cas,
+            stamp,
+            marks: Marks::EDITED,
+            ..Attributes::default()
+        };
+        let mut digits = Vec::new();
+        reply::number(&mut digits, initial);
+        self.store.put(hash, key, &attributes, NewValue::Inline([&digits, &[]])).ok()?;
+        cx.note(Interest::MUTATIONS, key, || EventKind::Store {
+            status: "stored",
+            command: "add",
+            ttl: 0,
+            size: digits.len(),
+            classic: false,
+        });
+        self.changed(key, hash, true, cx);
+        self.cascade(key, hash, Change::Incr, cx.step.now);
+        self.find(hash, key, &cx.step)
+    }
+}
+
+fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
+    cx.step.counters.cmd_meta.add(1);
+    status_line(&mut cx.out.bytes, status, meta);
+    Flow::Replied
+}
+
+/// A negative answer without a time to live would hide the key for ever.
+const NEGATIVE_NEEDS_TTL: &str = "CLIENT_ERROR negative answer needs a TTL";
+
+/// What an `ms` has stored.
+struct OfStored {
+    cas: u64,
+    size: usize,
+}
+
+impl Shown for OfStored {
+    fn size(&self) -> Option<usize> {
+        Some(self.size)
+    }
+
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+}
+
+/// The sum of an `ma`: an item of which only CAS and end are shown.
+struct OfSum<'a>(OfItem<'a>);
+
+impl Shown for OfSum<'_> {
+    fn act(&mut self, letter: u8) {
+        if letter != b'R' {
+            self.0.act(letter);
+        }
+    }
+
+    fn ttl(&self) -> Option<Option<u64>> {
+        self.0.ttl()
+    }
+
+    fn cas(&self) -> Option<u64> {
+        self.0.cas()
+    }
+}
