@@ -5,8 +5,10 @@ use std::path::Path;
 
 use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule};
 
-use super::keys::{self, Key};
-use super::{ConfigError, Protection, RuleFile};
+use crate::error::ConfigError;
+use crate::keys::{self, Key};
+use crate::protection::Protection;
+use crate::rule_file::RuleFile;
 
 /// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
 /// that key.
@@ -48,7 +50,7 @@ fn as_toml(file: &RuleFile, protection: &Protection) -> String {
 fn write_keys<D, S>(text: &mut String, keys: &[Key<D, S>], shown: &S) {
     for key in keys {
         if let Some(value) = (key.show)(shown) {
-            write_to(text, format_args!("{} = {value}\n", key.name));
+            write_to(text, format_args!("{} = {value}\n", key.row.name));
         }
     }
 }

@@ -1,8 +1,5 @@
 //! The command line: memcached's own options, and ours.
 //!
-//! `table.rs` defines every option once: its names, the values it takes, its words in the help, and what
-//! happens to it. The parser below, `--help`, and `docs/configuration.md` all come from that table.
-//!
 //! The grammar is that of memcached, so `getopt_long` with `getsubopt`: short flags cluster (`-vvv`,
 //! `-dp 11211`), a value follows in the same word or the next (`-p11211`, `-p 11211`), long options take
 //! `--port=11211` or `--port 11211` and may be shortened while that is unambiguous, and `-o` takes a list
@@ -11,28 +8,15 @@
 //! memcached reads `-p abc` as port 0; here a value that makes no sense is an error that names the option,
 //! what is wrong and what would be right.
 
-mod extended;
-mod file;
-mod listen_address;
-mod reference;
-mod settings;
-mod table;
-mod value;
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Parser as _;
-
-pub(crate) use file::FileOption;
-pub use listen_address::{Host, ListenAddress, TcpPort};
-pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};
-pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
-
-use crate::bench::BenchOptions;
-use crate::config::RuleFile;
-use table::{Class, Name, Row};
-use value::Value;
+use crate::apply::{Stop, apply, missing};
+use crate::error::UsageError;
+use crate::option_row::{Name, OptionRow};
+use crate::options::rows;
+use crate::rule_file::RuleFile;
+use crate::settings::Settings;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -44,8 +28,8 @@ pub enum Command {
         /// Leave the server of the tour running at its end.
         keep: bool,
     },
-    /// Load a server.
-    Bench(Box<BenchOptions>),
+    /// Load a server: the subcommand and its words, which the load driver reads.
+    Bench(Vec<String>),
     /// Say what a rule file means.
     Check {
         /// The rule file.
@@ -53,27 +37,21 @@ pub enum Command {
         /// Say what applies to this key instead.
         key: Option<String>,
     },
-    /// Print this, the help of a subcommand, and leave with status 0.
-    SubcommandHelp(String),
-    /// `-h`: print [`help`] and leave with status 0.
+    /// `-h`: print [`crate::help`] and leave with status 0.
     Help,
-    /// `-V`: print [`version`] and leave with status 0.
+    /// `-V`: print [`crate::version`] and leave with status 0.
     Version,
-    /// `-i`: print [`license`] and leave with status 0.
+    /// `-i`: print [`crate::license`] and leave with status 0.
     License,
 }
 
-/// A command line that cannot be followed: one line with the option, what is wrong, and the fix; for a rule file
-/// a line for each thing that is wrong with it.
-///
-/// The process leaves with status 2.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(String);
-
-impl UsageError {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
+impl From<Stop> for Command {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Help => Self::Help,
+            Stop::Version => Self::Version,
+            Stop::License => Self::License,
+        }
     }
 }
 
@@ -94,7 +72,7 @@ where
     match words.first().map(String::as_str) {
         Some("serve") => parse_serve(&words[1..]),
         Some("demo") => parse_demo(&words[1..]),
-        Some("bench") => parse_bench(&words),
+        Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
         Some(word) if !word.starts_with('-') => Err(UsageError::new(format!(
             "{word}: no such subcommand; there are serve, demo, bench and check, and options start with - (see --help)"
@@ -113,21 +91,6 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
         }
     }
     Ok(Command::Demo { keep })
-}
-
-/// `words` with the subcommand, which stands for the program's name.
-fn parse_bench(words: &[String]) -> Result<Command, UsageError> {
-    match BenchOptions::try_parse_from(words) {
-        Ok(options) => Ok(Command::Bench(Box::new(options))),
-        Err(error) if !error.use_stderr() => Ok(Command::SubcommandHelp(error.render().to_string())),
-        Err(error) => {
-            // What clap says in several lines, as one; its usage and hints follow an empty line.
-            let text = error.render().to_string();
-            let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
-            let line = lines.collect::<Vec<_>>().join(" ");
-            Err(UsageError::new(format!("bench: {}", line.strip_prefix("error: ").unwrap_or(&line))))
-        }
-    }
 }
 
 /// `FILE [--key K]`, in either order.
@@ -164,14 +127,14 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
 
 fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
     let mut settings = Settings::default();
-    if let Some(command) = parse_options(words, &mut settings)? {
-        return Ok(command);
+    if let Some(stop) = parse_options(words, &mut settings)? {
+        return Ok(stop.into());
     }
     if let Some(path) = settings.config {
         // Once more, over what the file says.
         let file = RuleFile::load(&path).map_err(|error| UsageError::new(error.to_string()))?;
         settings = Settings::default();
-        file.apply(&mut settings)?;
+        file.server.apply(&mut settings)?;
         // Options that add to what there is begin anew.
         let listen = std::mem::take(&mut settings.listen);
         let verbosity = std::mem::take(&mut settings.verbosity);
@@ -189,7 +152,7 @@ fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
 }
 
 /// Reads options; what they ask for if it is not the server.
-fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Command>, UsageError> {
+fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, UsageError> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let stop = if word == "--" {
@@ -220,14 +183,14 @@ fn parse_long(
     text: &str,
     words: &mut std::slice::Iter<'_, String>,
     settings: &mut Settings,
-) -> Result<Option<Command>, UsageError> {
+) -> Result<Option<Stop>, UsageError> {
     let (name, attached) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (text, None),
     };
     let row = find_long(name)?;
     let shown = row.name.shown();
-    if !row.value.is_wanted() {
+    if !row.kind.is_wanted() {
         if attached.is_some() {
             return Err(UsageError::new(format!(
                 "{shown}: takes no value; leave out the = and what follows"
@@ -240,9 +203,9 @@ fn parse_long(
 }
 
 /// The row of a long name, or of the only one that starts so.
-fn find_long(name: &str) -> Result<&'static Row, UsageError> {
+fn find_long(name: &str) -> Result<&'static OptionRow, UsageError> {
     let longs = || {
-        table::rows().filter_map(|row| match row.name {
+        rows().filter_map(|row| match row.name {
             Name::Switch { long: Some(long), .. } => Some((long, row)),
             _ => None,
         })
@@ -265,17 +228,17 @@ fn parse_cluster(
     cluster: &str,
     words: &mut std::slice::Iter<'_, String>,
     settings: &mut Settings,
-) -> Result<Option<Command>, UsageError> {
+) -> Result<Option<Stop>, UsageError> {
     let mut rest = cluster;
     while let Some(letter) = rest.chars().next() {
         rest = &rest[letter.len_utf8()..];
-        let row = table::rows()
+        let row = rows()
             .find(|row| matches!(row.name, Name::Switch { short: Some(short), .. } if short == letter))
             .ok_or_else(|| UsageError::new(format!("-{letter}: unknown option; --help lists all")))?;
         let shown = format!("-{letter}");
-        if !row.value.is_wanted() {
-            if let Some(command) = apply(row, &shown, None, settings)? {
-                return Ok(Some(command));
+        if !row.kind.is_wanted() {
+            if let Some(stop) = apply(row, &shown, None, settings)? {
+                return Ok(Some(stop));
             }
             continue;
         }
@@ -284,71 +247,6 @@ fn parse_cluster(
         return apply(row, &shown, Some(value), settings);
     }
     Ok(None)
-}
-
-/// One `-o a,b=c` list.
-fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError> {
-    for part in list.split(',').filter(|part| !part.is_empty()) {
-        let (name, value) = match part.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (part, None),
-        };
-        let row = table::rows()
-            .find(|row| match row.name {
-                Name::Extended(own) => own == name,
-                Name::Family(prefix) => name.starts_with(prefix),
-                Name::Switch { .. } => false,
-            })
-            .ok_or_else(|| UsageError::new(format!("-o {name}: unknown option; --help lists all")))?;
-        let shown = format!("-o {name}");
-        if !row.value.is_optional() && value.is_none() {
-            return Err(missing(row, &shown));
-        }
-        // Like memcached, `maxconns_fast=x` is taken as `maxconns_fast`: only values that are wanted are read.
-        apply(row, &shown, value.filter(|_| row.value.is_wanted()), settings)?;
-    }
-    Ok(())
-}
-
-fn missing(row: &Row, shown: &str) -> UsageError {
-    match row.class {
-        Class::Refused(reason) => UsageError::new(format!("{shown}: {reason}")),
-        _ => UsageError::new(format!("{shown}: needs a value: {}", row.value.describe())),
-    }
-}
-
-/// Does what the row says; `shown` is the option as the user typed it.
-fn apply(
-    row: &'static Row,
-    shown: &str,
-    value: Option<&str>,
-    settings: &mut Settings,
-) -> Result<Option<Command>, UsageError> {
-    let read = |value| row.value.read(value).map_err(|problem| UsageError::new(format!("{shown} {problem}")));
-    match row.class {
-        Class::Refused(reason) => Err(UsageError::new(format!("{shown}: {reason}"))),
-        Class::Help => Ok(Some(Command::Help)),
-        Class::Version => Ok(Some(Command::Version)),
-        Class::License => Ok(Some(Command::License)),
-        Class::List => parse_extended(value.unwrap_or_default(), settings).map(|()| None),
-        Class::Honoured(set) => {
-            let given = read(value)?;
-            set(settings, &given).map_err(|problem| UsageError::new(format!("{shown} {problem}")))?;
-            Ok(None)
-        }
-        Class::Accepted { setting, why } => {
-            let given = read(value).map_err(|error| match row.value {
-                Value::Number { min, max, .. } if min == max => UsageError::new(format!("{error}; {why}")),
-                _ => error,
-            })?;
-            if let Some((name, text)) = setting.map(|setting| setting.entry(&given)) {
-                settings.tuning.insert(name, text);
-            }
-            let typed = value.map_or_else(|| shown.to_owned(), |value| format!("{shown} {value}"));
-            settings.notices.push(format!("{typed}: accepted without effect: {why}"));
-            Ok(None)
-        }
-    }
 }
 
 #[cfg(test)]

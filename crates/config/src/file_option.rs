@@ -1,12 +1,16 @@
 //! Options as a rule file's `[server]` names them: by their long name with `_` for `-`.
 
-use super::table::{self, Class, Name, Row};
-use super::value::Value;
-use super::{Settings, UsageError, apply};
+use crate::apply::apply;
+use crate::error::UsageError;
+use crate::option_row::{Name, OptionRow};
+use crate::options::rows;
+use crate::settings::Settings;
+use crate::table::Class;
+use crate::value::{Kind, Place};
 
 /// An option that a rule file can set.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FileOption(&'static Row);
+#[derive(Clone, Copy)]
+pub(crate) struct FileOption(&'static OptionRow);
 
 impl FileOption {
     /// The option of that name.
@@ -16,11 +20,11 @@ impl FileOption {
 
     /// The names of all.
     pub(crate) fn names() -> impl Iterator<Item = String> {
-        Self::all().filter(|option| !matches!(option.0.class, Class::Refused(_))).map(Self::name)
+        Self::all().filter(|option| !option.0.is_refused()).map(Self::name)
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        table::rows().filter(|row| matches!(row.name, Name::Switch { long: Some(_), .. })).map(Self)
+        rows().filter(|row| matches!(row.name, Name::Switch { long: Some(_), .. })).map(Self)
     }
 
     pub(crate) fn name(self) -> String {
@@ -28,7 +32,7 @@ impl FileOption {
     }
 
     pub(crate) fn is_switch(self) -> bool {
-        !self.0.value.is_wanted()
+        !self.0.kind.is_wanted()
     }
 
     /// Whether it may be given more than once.
@@ -37,21 +41,21 @@ impl FileOption {
     }
 
     pub(crate) fn is_octal(self) -> bool {
-        matches!(self.0.value, Value::Octal)
+        matches!(self.0.kind, Kind::Octal)
     }
 
     /// For sizes: the bytes of one unit of its value.
     pub(crate) fn size_unit(self) -> Option<u64> {
-        match self.0.value {
-            Value::Size { .. } => Some(1),
-            Value::Number { unit: "MiB", .. } => Some(1 << 20),
+        match self.0.kind {
+            Kind::Size { .. } => Some(1),
+            Kind::Number { unit: "MiB", .. } => Some(1 << 20),
             _ => None,
         }
     }
 
     /// What is allowed, in words.
     pub(crate) fn describe(self) -> String {
-        self.0.value.describe()
+        self.0.kind.describe(Place::CommandLine)
     }
 
     /// Does what the option says; `text` as on the command line, None for a switch. The error begins with the

@@ -2,43 +2,33 @@
 
 use std::path::Path;
 
-use super::keys::NOT_YET;
-
 /// Problems and where they are, in any order.
 #[derive(Debug, Default)]
-pub(super) struct Problems(Vec<(usize, String)>);
+pub(crate) struct Problems(Vec<(usize, String)>);
 
 impl Problems {
-    pub(super) fn add(&mut self, offset: usize, problem: impl Into<String>) {
+    pub(crate) fn add(&mut self, offset: usize, problem: impl Into<String>) {
         self.0.push((offset, problem.into()));
     }
 
-    /// A key or table that is not one of `known`; `table` is where it stands, `label` how messages name that.
-    pub(super) fn unknown<'k>(
+    /// A key or table that is not one of `known`; `label` is how messages name the table where it stands.
+    pub(crate) fn unknown<'k>(
         &mut self,
         offset: usize,
-        table: &str,
         label: &str,
         name: &str,
         known: impl Iterator<Item = &'k str>,
     ) {
         let what = if label.is_empty() { name.to_owned() } else { format!("{label}: {name}") };
-        let not_yet = NOT_YET.iter().find(|(own, key, _)| *own == table && *key == name);
-        self.add(
-            offset,
-            match not_yet {
-                Some((_, _, reason)) => format!("{what}: {reason}"),
-                None => format!("{what}: is unknown; {}", nearest(name, known)),
-            },
-        );
+        self.add(offset, format!("{what}: is unknown; {}", nearest(name, known)));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// A line each, in the order of the file, whose text is `text`.
-    pub(super) fn lines(mut self, path: &Path, text: &str) -> Vec<String> {
+    pub(crate) fn lines(mut self, path: &Path, text: &str) -> Vec<String> {
         self.0.sort();
         let (mut line, mut counted) = (1, 0);
         self.0
@@ -67,16 +57,16 @@ fn one_line(problem: &str) -> String {
 }
 
 /// The line of an offset, from 1.
-pub(super) fn line_of(text: &str, offset: usize) -> usize {
+pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     newlines(&text.as_bytes()[..offset.min(text.len())]) + 1
 }
 
-pub(super) fn newlines(text: &[u8]) -> usize {
+pub(crate) fn newlines(text: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', text).count()
 }
 
 /// The name that was probably meant, or all there are.
-pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let known: Vec<&str> = known.collect();
     let similarity = |other: &str| strsim::jaro_winkler(name, other);
     let best = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));

@@ -1,108 +1,41 @@
 //! The rule file: TOML with `[server]`, `[[rule]]` and `[[cascade]]`.
 //!
-//! `keys.rs` defines every key once: the reader, `check` and the reference come from that table. `[server]` also
-//! takes the options of the command line, by their long names with `_` for `-`; those are defined in
-//! [`crate::options`], and a command line that names one wins.
+//! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
+//! `-`; a command line that names one wins.
 //!
 //! A file is taken whole or not at all. Everything that is wrong with it is reported, a line each: file, line,
 //! what, and what would be right.
 
-mod check;
-mod keys;
-mod kind;
-mod problems;
-mod reference;
-mod rules;
-mod server;
-
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use cattlegrid_engine::RulesConfig;
 use cattlegrid_engine::rules::Rules;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub use check::{check, explain};
-pub(crate) use keys::ServerDraft;
-use problems::Problems;
-pub(crate) use reference::reference_markdown;
-use server::ServerSection;
-
-use crate::options::{Settings, UsageError};
+use crate::error::{ConfigError, UsageError};
+use crate::file::open_file;
+use crate::keys::TABLES_NOT_YET;
+use crate::problems::{self, Problems};
+use crate::rule_file::{RuleFile, ServerSection};
+use crate::rules;
+use crate::settings::Settings;
 
 /// Bytes a rule file may have.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// Rules a file may have, and cascades.
 pub const RULES_MAX: usize = 1000;
 
-/// A rule file that was read and is right.
-#[derive(Debug, Clone)]
-pub struct RuleFile {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its rules and cascades.
-    pub rules: Arc<Rules>,
-    server: ServerSection,
-}
-
-/// What `[server]` says of rules and control keys, with the defaults of what it leaves out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Protection {
-    /// What control keys begin with; empty: there are none.
-    pub control: String,
-    /// Memory for the numbers of tags, in bytes; a part of the memory limit, as the next two.
-    pub tag_bytes: usize,
-    /// Memory for open misses, in bytes.
-    pub ledger_bytes: usize,
-    /// Memory for the last event of each key, in bytes.
-    pub fence_bytes: usize,
-    /// Gets that are held at most, of all keys together.
-    pub waiters: usize,
-    /// Commands that are read behind a held get of the same connection.
-    pub read_ahead: usize,
-}
-
-impl Protection {
-    /// What the engine is told of it.
-    pub fn rules_config(&self) -> RulesConfig {
-        RulesConfig {
-            tag_bytes: self.tag_bytes,
-            ledger_bytes: self.ledger_bytes,
-            fence_bytes: self.fence_bytes,
-            waiters: self.waiters,
-            control: self.control.as_bytes().into(),
-        }
-    }
-}
-
-/// Why a rule file cannot be used: a line for each thing that is wrong, with its place and what would be right.
-///
-/// The process leaves with status 2.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", lines.join("\n"))]
-pub struct ConfigError {
-    lines: Vec<String>,
-}
-
-impl ConfigError {
-    fn one(path: &Path, problem: impl std::fmt::Display) -> Self {
-        Self { lines: vec![format!("{}: {problem}", path.display())] }
-    }
-
-    /// The lines, at least one.
-    pub fn lines(&self) -> &[String] {
-        &self.lines
-    }
-}
-
 impl RuleFile {
     /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let cannot = |error| ConfigError::one(path, format_args!("cannot be read: {error}"));
         let mut bytes = Vec::new();
-        let file = crate::sys::open_file(path).map_err(cannot)?;
+        let file = open_file(path).map_err(cannot)?;
         file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
         if bytes.len() > FILE_BYTES_MAX {
             return Err(ConfigError::one(path, format_args!("is too large; at most {FILE_BYTES_MAX} bytes")));
@@ -110,7 +43,7 @@ impl RuleFile {
         let text = String::from_utf8(bytes).map_err(|error| {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = problems::newlines(before) + 1;
-            ConfigError { lines: vec![format!("{}:{line}: is not UTF-8", path.display())] }
+            ConfigError::new(vec![format!("{}:{line}: is not UTF-8", path.display())])
         })?;
         Self::parse(path, &text)
     }
@@ -128,7 +61,7 @@ impl RuleFile {
         };
         match file {
             Some(file) if problems.is_empty() => Ok(file),
-            _ => Err(ConfigError { lines: problems.lines(path, text) }),
+            _ => Err(ConfigError::new(problems.lines(path, text))),
         }
     }
 
@@ -142,8 +75,13 @@ impl RuleFile {
                 ("rule", list) => rules = tables("rule", name, list, problems),
                 ("cascade", list) => cascades = tables("cascade", name, list, problems),
                 (unknown, _) => {
-                    let known = ["server", "rule", "cascade"].into_iter();
-                    problems.unknown(name.span().start, "", "", unknown, known);
+                    let not_yet = TABLES_NOT_YET.iter().find(|(table, _)| *table == unknown);
+                    if let Some((table, why)) = not_yet {
+                        problems.add(name.span().start, format!("{table}: {why}"));
+                    } else {
+                        let known = ["server", "rule", "cascade"].into_iter();
+                        problems.unknown(name.span().start, "", unknown, known);
+                    }
                 }
             }
         }
@@ -161,36 +99,19 @@ impl RuleFile {
     }
 
     /// Reads the same file again.
-    pub(crate) fn read_again(&self) -> Result<Self, ConfigError> {
+    ///
+    /// # Errors
+    /// As [`RuleFile::load`].
+    pub fn read_again(&self) -> Result<Self, ConfigError> {
         Self::load(&self.path)
-    }
-
-    /// Sets what `[server]` says.
-    pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), UsageError> {
-        self.server.apply(settings)
     }
 
     /// The settings of a server that is started with this file and nothing else.
     pub(crate) fn settings(&self) -> Result<Settings, UsageError> {
-        let mut settings = Settings::default();
-        settings.rule_file = Some(self.clone());
-        self.apply(&mut settings)?;
+        let mut settings = Settings { rule_file: Some(self.clone()), ..Settings::default() };
+        self.server.apply(&mut settings)?;
         settings.check()?;
         Ok(settings)
-    }
-
-    /// What is said when it is read again and has no rule: it may have been emptied by mistake. A `[server]` alone is enough at
-    /// the start.
-    pub(crate) fn warns_of_no_rules(&self) -> Option<String> {
-        let is_empty = self.rules.rules().is_empty() && !self.rules.has_cascades();
-        is_empty.then(|| {
-            format!("{}: has no [[rule]] and no [[cascade]]: no key has a rule now", self.path.display())
-        })
-    }
-
-    /// A line for each thing that `newer` says otherwise and that only a restart can change.
-    pub(crate) fn needs_restart(&self, newer: &Self) -> Vec<String> {
-        self.server.needs_restart(&newer.server, &newer.path)
     }
 }
 

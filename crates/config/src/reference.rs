@@ -1,8 +1,13 @@
 //! The help and the reference page, both from the table.
 
+mod rule_file;
+
 use std::fmt::Write as _;
 
-use super::table::{self, Class, Name, Row};
+use crate::option_row::{Name, OptionRow};
+use crate::options::rows;
+use crate::table::Class;
+use crate::value::{Kind, Place};
 
 /// What `-V` prints, without the newline: `cattlegrid 0.1.0`.
 pub fn version() -> String {
@@ -32,27 +37,22 @@ pub fn help() -> String {
     help_rows(&mut text, |row| is_switch(row) && !is_refused(row));
     text.push_str("\nOptions of -o:\n");
     help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Honoured(_)));
-    text.push_str("\nOptions of -o that are taken for memcached's sake and change nothing:\n");
-    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Accepted { .. }));
+    text.push_str("\nOptions of -o that are accepted for memcached's scripts and have no effect:\n");
+    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Inert { .. }));
     text.push_str("\nRefused:\n");
     help_rows(&mut text, is_refused);
     text
 }
 
-fn help_rows(text: &mut String, wanted: impl Fn(&Row) -> bool) {
-    for row in table::rows().filter(|row| wanted(row)) {
+fn help_rows(text: &mut String, wanted: impl Fn(&OptionRow) -> bool) {
+    for row in rows().filter(|row| wanted(row)) {
         let mut doc = row.doc.to_owned();
         match row.class {
-            Class::Accepted { why, .. } if is_switch(row) => {
-                doc.push_str(" Accepted without effect: ");
-                doc.push_str(why);
-                doc.push('.');
+            Class::Inert { why, .. } if doc.is_empty() => {
+                write_to(&mut doc, format_args!("Without effect: {why}."));
             }
-            Class::Refused(reason) => {
-                doc.push_str(" Refused: ");
-                doc.push_str(reason);
-                doc.push('.');
-            }
+            Class::Inert { why, .. } => write_to(&mut doc, format_args!(" Without effect: {why}.")),
+            Class::Refused(reason) => write_to(&mut doc, format_args!(" Refused: {reason}.")),
             _ => {}
         }
         if !row.default.is_empty() {
@@ -84,8 +84,12 @@ fn wrap(text: &mut String, doc: &str, indent: usize, width: usize) {
 }
 
 /// `-p, --port=<num>`, or `  ext_*=<value>` for those of `-o`.
-fn usage(row: &Row) -> String {
-    let value = row.value.placeholder();
+fn usage(row: &OptionRow) -> String {
+    // A switch or a value: scripts have both, and neither is read.
+    let value = match (row.kind, row.name) {
+        (Kind::Any, Name::Extended(_)) => String::new(),
+        (kind, _) => kind.placeholder(),
+    };
     let equals = if value.is_empty() { "" } else { "=" };
     match row.name {
         Name::Switch { short: Some(short), long: Some(long) } => format!("-{short}, --{long}{equals}{value}"),
@@ -100,7 +104,7 @@ fn usage(row: &Row) -> String {
 pub fn reference_markdown() -> String {
     let mut text = String::from(
         "# Options\n\n\
-         <!-- Written by `cargo xtask docs`; change crates/server/src/options instead. -->\n\n\
+         <!-- Written by `cargo xtask docs`; change crates/config/src instead. -->\n\n\
          `cattlegrid` takes memcached's command line: `cattlegrid [serve] [options]`. Short flags cluster \
          (`-dvv`), values follow in the same word or the next (`-p11211`, `-p 11211`, `--port=11211`, \
          `--port 11211`), long names may be shortened while that is unambiguous, `-o` takes a list \
@@ -110,23 +114,22 @@ pub fn reference_markdown() -> String {
          otherwise (an address in use, a missing right).\n\n",
     );
     section(&mut text, "## Honoured\n\n| option | value | default | meaning |\n|---|---|---|---|\n", |row| {
-        let usable = !matches!(row.class, Class::Accepted { .. } | Class::Refused(_));
+        let usable = !matches!(row.class, Class::Inert { .. } | Class::Refused(_));
         usable.then(|| {
             let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
-            let value = if row.value.is_wanted() { row.value.describe() } else { String::new() };
+            let value =
+                if row.kind.is_wanted() { row.kind.describe(Place::CommandLine) } else { String::new() };
             format!("{value} | {default} | {}", row.doc)
         })
     });
     section(
         &mut text,
-        "\n## Accepted without effect\n\nTaken so that existing scripts work; the value is checked and shown in \
-         `stats settings`, and one line in the log says that it changes nothing.\n\n\
-         | option | value | why it changes nothing |\n|---|---|---|\n",
+        "\n## Accepted without effect\n\nAccepted so that existing scripts work. Any value is taken, with two \
+         exceptions: `-U` only takes 0, and `-B` only takes `auto` or `ascii`. Where memcached has a setting of it, \
+         `stats settings` shows the value given. One line in the log says why the option has no effect.\n\n\
+         | option | why it has no effect |\n|---|---|\n",
         |row| match row.class {
-            Class::Accepted { why, .. } => {
-                let value = if row.value.is_wanted() { row.value.describe() } else { String::new() };
-                Some(format!("{value} | {why}"))
-            }
+            Class::Inert { why, .. } => Some(why.to_owned()),
             _ => None,
         },
     );
@@ -160,13 +163,13 @@ pub fn reference_markdown() -> String {
          dropped or left out, `stats cattlegrid` counts them. At the end the last lines have one second to be \
          written.\n",
     );
-    text.push_str(&crate::config::reference_markdown());
+    text.push_str(&rule_file::reference_markdown());
     text
 }
 
-fn section(text: &mut String, head: &str, cells: impl Fn(&Row) -> Option<String>) {
+fn section(text: &mut String, head: &str, cells: impl Fn(&OptionRow) -> Option<String>) {
     text.push_str(head);
-    for row in table::rows() {
+    for row in rows() {
         if let Some(cells) = cells(row) {
             let name = match row.name {
                 Name::Switch { short: Some(short), long: Some(long) } => format!("`-{short}`, `--{long}`"),
@@ -177,11 +180,11 @@ fn section(text: &mut String, head: &str, cells: impl Fn(&Row) -> Option<String>
     }
 }
 
-fn is_switch(row: &Row) -> bool {
+fn is_switch(row: &OptionRow) -> bool {
     matches!(row.name, Name::Switch { .. })
 }
 
-fn is_refused(row: &Row) -> bool {
+fn is_refused(row: &OptionRow) -> bool {
     matches!(row.class, Class::Refused(_))
 }
 
@@ -203,7 +206,7 @@ mod tests {
     #[test]
     fn the_help_and_the_reference_name_every_option() {
         let (help, reference) = (help(), reference_markdown());
-        for row in table::rows() {
+        for row in rows() {
             assert!(help.contains(&usage(row)), "help lacks {}", usage(row));
             assert!(reference.contains(&row.name.shown()), "reference lacks {}", row.name.shown());
         }

@@ -1,21 +1,25 @@
 //! Rules and cascades from their tables.
 
+use std::borrow::Cow;
+
 use cattlegrid_engine::rules::{
     Cascade, Change, Changes, Pattern, Rule, Rules, SelfBump, TAGS_MAX, TagTemplate,
 };
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{self, CascadeDraft, Key, PROTECTING, RuleDraft, UNLEASED};
-use super::kind::Text;
-use super::problems::{Problems, line_of, nearest};
+use crate::keys::{self, CascadeDraft, Key, PROTECTING, RuleDraft, UNLEASED};
+use crate::problems::{Problems, line_of, nearest};
+use crate::table::{Class, Row};
+use crate::value::Text;
 
 /// The rules of `[[rule]]`, in order; those with problems are left out.
-pub(super) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems: &mut Problems) -> Vec<Rule> {
+pub(crate) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems: &mut Problems) -> Vec<Rule> {
     let mut rules: Vec<(usize, Rule)> = Vec::new();
     for (number, (offset, table)) in (1..).zip(tables) {
         let label = label("rule", number, table);
         let mut draft = RuleDraft::default();
-        read_table(keys::RULE, "rule", &label, table, &mut draft, problems);
+        read_table(keys::RULE, &label, table, &mut draft, problems);
         let Some((pattern_text, pattern)) =
             read_pattern(draft.pattern.take(), (*offset, table), &label, problems)
         else {
@@ -66,7 +70,7 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
         return;
     }
     for (name, _) in table {
-        let is_key = keys::RULE.iter().any(|key| key.name == &**name.get_ref());
+        let is_key = keys::usable(keys::RULE).any(|key| key.row.name == &**name.get_ref());
         if is_key && !UNLEASED.contains(&&**name.get_ref()) {
             problems.add(
                 name.span().start,
@@ -81,7 +85,7 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
 }
 
 /// The cascades of `[[cascade]]`, in order, with where each says on what; those with problems are left out.
-pub(super) fn read_cascades(
+pub(crate) fn read_cascades(
     tables: &[(usize, &DeTable<'_>)],
     problems: &mut Problems,
 ) -> Vec<(usize, Cascade)> {
@@ -89,7 +93,7 @@ pub(super) fn read_cascades(
     for (number, (offset, table)) in (1..).zip(tables) {
         let label = label("cascade", number, table);
         let mut draft = CascadeDraft::default();
-        read_table(keys::CASCADE, "cascade", &label, table, &mut draft, problems);
+        read_table(keys::CASCADE, &label, table, &mut draft, problems);
         let on = read_changes(&draft.on, table, *offset, &label, problems);
         let pattern = if on.has(Change::Flush) {
             if let Some(pattern) = &draft.pattern {
@@ -113,7 +117,7 @@ pub(super) fn read_cascades(
 }
 
 /// A `set` that invalidates the item it stores is never meant. `places`: where each cascade with a pattern says on what.
-pub(super) fn check_self_bumps(rules: &Rules, places: &[usize], problems: &mut Problems) {
+pub(crate) fn check_self_bumps(rules: &Rules, places: &[usize], problems: &mut Problems) {
     for SelfBump { cascade, rule, key, tag } in rules.self_bumps() {
         let pattern = |pattern: Option<&Pattern>| pattern.map_or("", Pattern::text).to_owned();
         let own = pattern(rules.all_cascades().nth(cascade).and_then(|cascade| cascade.pattern.as_ref()));
@@ -165,31 +169,47 @@ fn is_list_or_absent(table: &DeTable<'_>, key: &str) -> bool {
 
 /// How messages name a table: by its pattern, or by its number if it has none.
 fn label(what: &str, number: u32, table: &DeTable<'_>) -> String {
-    match table.get("match").map(toml::Spanned::get_ref) {
+    match table.get("match").map(Spanned::get_ref) {
         Some(DeValue::String(pattern)) if !pattern.is_empty() => format!("{what} {pattern}"),
         _ => format!("{what} {number}"),
     }
 }
 
 /// Reads every key of a table into `draft`.
-pub(super) fn read_table<D, S>(
+fn read_table<D, S>(
     keys: &[Key<D, S>],
-    name: &str,
     label: &str,
     table: &DeTable<'_>,
     draft: &mut D,
     problems: &mut Problems,
 ) {
     for (key, value) in table {
-        let Some(row) = keys.iter().find(|row| row.name == &**key.get_ref()) else {
-            let known = keys.iter().map(|row| row.name);
-            problems.unknown(key.span().start, name, label, key.get_ref(), known);
-            continue;
-        };
-        match row.kind.read(value) {
-            Ok(given) => (row.set)(draft, given),
-            Err(problem) => problems.add(value.span().start, format!("{label}: {} {problem}", row.name)),
+        if let Some(row) = keys.iter().map(|key| &key.row).find(|row| row.name == &**key.get_ref()) {
+            read_key(row, key, value, label, draft, problems);
+        } else {
+            let known = keys::usable(keys).map(|key| key.row.name);
+            problems.unknown(key.span().start, label, key.get_ref(), known);
         }
+    }
+}
+
+/// Reads the value of one key into `draft`.
+pub(crate) fn read_key<D>(
+    row: &Row<&'static str, D>,
+    key: &Spanned<Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+    label: &str,
+    draft: &mut D,
+    problems: &mut Problems,
+) {
+    let name = row.name;
+    let set = match row.class {
+        Class::Honoured(set) => set,
+        Class::Refused(why) => return problems.add(key.span().start, format!("{label}: {name}: {why}")),
+        _ => unreachable!("keys of a rule file are honoured or refused"),
+    };
+    if let Err(problem) = row.kind.read_toml(value).and_then(|given| set(draft, &given)) {
+        problems.add(value.span().start, format!("{label}: {name} {problem}"));
     }
 }
 

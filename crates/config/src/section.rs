@@ -1,28 +1,19 @@
 //! `[server]`: options of the command line, and keys of its own.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use toml::de::{DeTable, DeValue};
 
-use super::Protection;
-use super::keys::{self, ServerDraft};
-use super::kind::{integer, read_size, show};
-use super::problems::{Problems, line_of};
-use crate::options::{FileOption, Settings, UsageError};
-
-/// `[server]` as it was read.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ServerSection {
-    /// Options, and the values of each as the command line would have them; None for a switch that is on.
-    options: Vec<(FileOption, Vec<Option<String>>)>,
-    own: ServerDraft,
-    /// Every key: what it says, as messages show it, and its line.
-    said: BTreeMap<String, (String, usize)>,
-}
+use crate::error::UsageError;
+use crate::file_option::FileOption;
+use crate::keys;
+use crate::problems::{Problems, line_of};
+use crate::rule_file::ServerSection;
+use crate::rules::read_key;
+use crate::settings::Settings;
+use crate::toml_value::{integer, show};
+use crate::value::read_size;
 
 impl ServerSection {
-    pub(super) fn read(table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Self {
+    pub(crate) fn read(table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Self {
         let mut section = Self::default();
         // Every value is tried at once, so that all problems are found and each has its line.
         let mut scratch = Settings::default();
@@ -30,18 +21,14 @@ impl ServerSection {
             let name = &**key.get_ref();
             let line = line_of(text, key.span().start);
             section.said.insert(name.to_owned(), (text[value.span()].to_owned(), line));
-            if let Some(row) = keys::SERVER.iter().find(|row| row.name == name) {
-                match row.kind.read(value) {
-                    Ok(given) => (row.set)(&mut section.own, given),
-                    Err(problem) => problems.add(value.span().start, format!("[server]: {name} {problem}")),
-                }
+            if let Some(row) = keys::SERVER.iter().map(|key| &key.row).find(|row| row.name == name) {
+                read_key(row, key, value, "[server]", &mut section.own, problems);
                 continue;
             }
             let Some(option) = FileOption::find(name) else {
-                let known = keys::SERVER.iter().map(|row| row.name.to_owned());
+                let known = keys::usable(keys::SERVER).map(|key| key.row.name.to_owned());
                 let known: Vec<String> = known.chain(FileOption::names()).collect();
-                let known = known.iter().map(String::as_str);
-                problems.unknown(key.span().start, "server", "[server]", name, known);
+                problems.unknown(key.span().start, "[server]", name, known.iter().map(String::as_str));
                 continue;
             };
             let texts = texts(option, value.get_ref());
@@ -54,7 +41,7 @@ impl ServerSection {
                     .map_err(|error| error.to_string())
             });
             match tried {
-                Ok(texts) => section.options.push((option, texts)),
+                Ok(texts) => section.options.push((option.name(), texts)),
                 Err(problem) => problems.add(value.span().start, format!("[server]: {problem}")),
             }
         }
@@ -62,56 +49,13 @@ impl ServerSection {
     }
 
     /// Sets what it says.
-    pub(super) fn apply(&self, settings: &mut Settings) -> Result<(), UsageError> {
-        for (option, texts) in &self.options {
+    pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), UsageError> {
+        for (name, texts) in &self.options {
+            let option = FileOption::find(name).expect("it was found when the section was read");
             texts.iter().try_for_each(|text| option.apply(text.as_deref(), settings))?;
         }
         settings.own = self.own.clone();
         Ok(())
-    }
-
-    /// The options it sets, by name, and what it says of them.
-    pub(super) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
-        let is_option = |name: &str| self.options.iter().any(|(option, _)| option.name() == name);
-        let said = self.said.iter().filter(move |(name, _)| is_option(name));
-        said.map(|(name, (said, _))| (name.as_str(), said.as_str()))
-    }
-
-    /// A line for each thing that `newer`, in the file at `path`, says otherwise.
-    pub(super) fn needs_restart(&self, newer: &Self, path: &Path) -> Vec<String> {
-        let mut lines = Vec::new();
-        let path = path.display();
-        for (name, (new, line)) in &newer.said {
-            match self.said.get(name) {
-                Some((old, _)) if old == new => {}
-                Some((old, _)) => lines.push(format!(
-                    "{path}:{line}: [server]: {name} was {old} at the start and is {new} now: needs a restart"
-                )),
-                None => {
-                    lines.push(format!("{path}:{line}: [server]: {name} = {new} is new: needs a restart"));
-                }
-            }
-        }
-        for name in self.said.keys().filter(|name| !newer.said.contains_key(*name)) {
-            lines.push(format!("{path}: [server]: {name} is gone: needs a restart"));
-        }
-        lines
-    }
-}
-
-impl ServerDraft {
-    /// With the defaults of what was not said, for a memory limit of so many bytes.
-    pub(crate) fn resolve(&self, memory_bytes: usize) -> Protection {
-        let bytes = |given: Option<u64>, default| given.map_or(default, |bytes| bytes as usize);
-        let count = |given: Option<u32>, default| given.map_or(default, |count| count as usize);
-        Protection {
-            control: self.control.clone().unwrap_or_else(|| "@".to_owned()),
-            tag_bytes: bytes(self.tag_bytes, memory_bytes / 32),
-            ledger_bytes: bytes(self.ledger_bytes, (memory_bytes / 64).max(1 << 20)),
-            fence_bytes: bytes(self.fence_bytes, (memory_bytes / 128).max(1 << 20)),
-            waiters: count(self.waiters, 1 << 16),
-            read_ahead: count(self.read_ahead, 64),
-        }
     }
 }
 

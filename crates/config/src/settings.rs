@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ListenAddress, TcpPort, UsageError};
-use crate::config::{Protection, RuleFile, ServerDraft};
+use crate::error::UsageError;
+use crate::listen_address::{ListenAddress, TcpPort};
+use crate::protection::{Protection, ServerDraft};
+use crate::rule_file::RuleFile;
 
 /// The server's settings.
 ///
-/// Built by [`super::parse_args`], which has checked every value and how they fit together; `default()` is
+/// Built by [`crate::parse_args`], which has checked every value and how they fit together; `default()` is
 /// what no options at all give.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -75,8 +77,8 @@ pub struct Settings {
     /// `-Z` and the `ssl_*` options; None without `-Z`.
     pub tls: Option<TlsSettings>,
     /// The `ssl_*` options, also without `-Z` (for `stats settings`).
-    pub(super) tls_given: TlsSettings,
-    pub(super) tls_wanted: bool,
+    pub(crate) tls_given: TlsSettings,
+    pub(crate) tls_wanted: bool,
 
     /// `-u`: the user to become, if started as root.
     pub user: Option<String>,
@@ -88,8 +90,8 @@ pub struct Settings {
     pub core_dumps: bool,
     /// `-o drop_privileges` and `-o relaxed_privileges`.
     pub privileges: Privileges,
-    pub(super) drop_privileges: bool,
-    pub(super) relaxed_privileges: bool,
+    pub(crate) drop_privileges: bool,
+    pub(crate) relaxed_privileges: bool,
 
     /// `-v`: how often it was given.
     pub verbosity: u8,
@@ -98,7 +100,7 @@ pub struct Settings {
     /// What the rule file's `[server]` says of rules and control keys, with the defaults that follow from the
     /// memory limit.
     pub protection: Protection,
-    pub(super) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     pub(crate) own: ServerDraft,
 
     /// `--log-format`.
@@ -114,7 +116,7 @@ pub struct Settings {
     pub tuning: BTreeMap<&'static str, String>,
     /// One line for each option that was accepted without effect; log them at start.
     pub notices: Vec<String>,
-    pub(super) port_given: bool,
+    pub(crate) port_given: bool,
 }
 
 /// `-Z` and its `ssl_*` options.
@@ -297,63 +299,20 @@ impl Settings {
 
     /// What can be judged only when all options are known.
     pub(crate) fn check(&mut self) -> Result<(), UsageError> {
-        let error = |message: String| Err(UsageError::new(message));
         self.protection = self.own.resolve(self.memory_bytes);
-        let Protection { tag_bytes, ledger_bytes, fence_bytes, .. } = self.protection;
-        let taken = tag_bytes.saturating_add(ledger_bytes).saturating_add(fence_bytes);
-        if self.rule_file.is_some() && taken > self.memory_bytes / 2 {
-            return error(format!(
-                "[server]: tag_memory, ledger_memory and fence_memory take {taken} bytes, above half of the memory \
-                 (-m {}); lower them or raise -m",
-                self.memory_bytes >> 20,
-            ));
-        }
-        if self.item_bytes_max > self.memory_bytes / 2 {
-            return error(format!(
-                "-I: an item of {} bytes is above half of the memory (-m {}); raise -m or lower -I",
-                self.item_bytes_max,
-                self.memory_bytes >> 20,
-            ));
-        }
-        if !self.tls_wanted && self.listen.iter().any(|address| !address.tls) {
-            return error(
-                "-l notls: means something only with -Z; leave the prefix out or add -Z".to_owned(),
-            );
-        }
-        if !self.tls_wanted && self.listen.iter().any(|address| address.peer.is_some()) {
-            self.notices.push(
-                "-l mtls: and btls: mean nothing without -Z: those addresses speak plain text, as in memcached"
-                    .to_owned(),
-            );
-        }
+        self.check_memory()?;
+        self.check_prefixes()?;
         if self.tls_wanted {
-            let verifies = matches!(self.tls_given.verify_mode, VerifyMode::Require | VerifyMode::Once);
-            let other = |peer: bool| peer != verifies || self.tls_given.verify_mode == VerifyMode::Request;
-            if let Some(address) = self.listen.iter().find(|address| address.peer.is_some_and(other)) {
-                return error(format!(
-                    "-l {address}: all addresses ask clients for certificates alike; mtls: needs -o \
-                     ssl_verify_mode=2, btls: ssl_verify_mode=0"
-                ));
-            }
-            let tls = &self.tls_given;
-            if tls.chain_cert.as_os_str().is_empty() {
-                return error("-Z: needs a certificate: -o ssl_chain_cert=<file>".to_owned());
-            }
-            if tls.verify_mode != VerifyMode::None && tls.ca_cert.is_none() {
-                return error(
-                    "-o ssl_verify_mode: to check clients needs their authority: -o ssl_ca_cert=<file>"
-                        .to_owned(),
-                );
-            }
-            self.tls = Some(tls.clone());
+            self.check_tls()?;
+            self.tls = Some(self.tls_given.clone());
         }
         if self.unix_socket.is_none() && self.tcp_addresses().is_empty() {
-            return error(
-                "-p 0: nothing is left to listen on; add -s <file> or -l <address>:<port>".to_owned(),
-            );
+            return Err(UsageError::new(
+                "-p 0: nothing is left to listen on; add -s <file> or -l <address>:<port>",
+            ));
         }
         if self.tls_wanted && self.tcp_addresses().is_empty() {
-            return error("-Z: TLS is spoken on TCP only; add -p <num>".to_owned());
+            return Err(UsageError::new("-Z: TLS is spoken on TCP only; add -p <num>"));
         }
         if self.threads > 64 {
             self.notices.push(format!(
@@ -366,6 +325,68 @@ impl Settings {
             (true, true) => Privileges::NoNew,
             (true, false) => Privileges::Drop,
         };
+        Ok(())
+    }
+
+    /// Half of the memory is for items, and an item takes at most half of it.
+    fn check_memory(&self) -> Result<(), UsageError> {
+        let Protection { tag_bytes, ledger_bytes, fence_bytes, .. } = self.protection;
+        let taken = tag_bytes.saturating_add(ledger_bytes).saturating_add(fence_bytes);
+        if self.rule_file.is_some() && taken > self.memory_bytes / 2 {
+            return Err(UsageError::new(format!(
+                "[server]: tag_memory, ledger_memory and fence_memory take {taken} bytes, above half of the memory \
+                 (-m {}); lower them or raise -m",
+                self.memory_bytes >> 20,
+            )));
+        }
+        if self.item_bytes_max > self.memory_bytes / 2 {
+            return Err(UsageError::new(format!(
+                "-I: an item of {} bytes is above half of the memory (-m {}); raise -m or lower -I",
+                self.item_bytes_max,
+                self.memory_bytes >> 20,
+            )));
+        }
+        Ok(())
+    }
+
+    /// The prefixes of `-l` without `-Z`.
+    fn check_prefixes(&mut self) -> Result<(), UsageError> {
+        if self.tls_wanted {
+            return Ok(());
+        }
+        if self.listen.iter().any(|address| !address.tls) {
+            return Err(UsageError::new(
+                "-l notls: means something only with -Z; leave the prefix out or add -Z",
+            ));
+        }
+        if self.listen.iter().any(|address| address.peer.is_some()) {
+            self.notices.push(
+                "-l mtls: and btls: mean nothing without -Z: those addresses speak plain text, as in memcached"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Under `-Z`.
+    fn check_tls(&self) -> Result<(), UsageError> {
+        let tls = &self.tls_given;
+        let verifies = matches!(tls.verify_mode, VerifyMode::Require | VerifyMode::Once);
+        let other = |peer: bool| peer != verifies || tls.verify_mode == VerifyMode::Request;
+        if let Some(address) = self.listen.iter().find(|address| address.peer.is_some_and(other)) {
+            return Err(UsageError::new(format!(
+                "-l {address}: all addresses ask clients for certificates alike; mtls: needs -o \
+                 ssl_verify_mode=2, btls: ssl_verify_mode=0"
+            )));
+        }
+        if tls.chain_cert.as_os_str().is_empty() {
+            return Err(UsageError::new("-Z: needs a certificate: -o ssl_chain_cert=<file>"));
+        }
+        if tls.verify_mode != VerifyMode::None && tls.ca_cert.is_none() {
+            return Err(UsageError::new(
+                "-o ssl_verify_mode: to check clients needs their authority: -o ssl_ca_cert=<file>",
+            ));
+        }
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 pub mod auth;
 pub mod bench;
 mod commands;
-pub mod config;
 mod connection;
 mod control;
 pub mod demo;
@@ -13,7 +12,6 @@ mod dump;
 pub mod harness;
 pub mod listen;
 pub mod log;
-pub mod options;
 mod outbox;
 mod poller;
 pub mod serve;

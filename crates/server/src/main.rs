@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cattlegrid::bench::{BenchCommand, BenchError};
 use cattlegrid::log;
-use cattlegrid::options::{self, AS_MEMCACHED, Command};
+use cattlegrid_config::{self as config, AS_MEMCACHED, Command};
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
@@ -14,7 +15,7 @@ fn main() -> ExitCode {
     let as_memcached = Path::new(&name).file_name().is_some_and(|name| name == "memcached");
     // memcached has no subcommands.
     let words = as_memcached.then(|| "serve".into()).into_iter().chain(args);
-    match options::parse_args(words) {
+    match config::parse_args(words) {
         Ok(command) => act(command, if as_memcached { AS_MEMCACHED } else { "" }),
         Err(error) => usage_error(&error),
     }
@@ -31,21 +32,29 @@ fn act(command: Command, first: &str) -> ExitCode {
             }
         },
         Command::Demo { keep } => done(cattlegrid::demo::demo(keep)),
-        Command::Bench(options) => match cattlegrid::bench::bench(&options) {
+        Command::Bench(words) => match bench(&words) {
             Ok(text) => print(&text),
+            Err(error @ BenchError::Usage(_)) => usage_error(&format_args!("bench: {error}")),
             Err(error) => {
                 log::error(format_args!("bench: {error}"));
                 ExitCode::FAILURE
             }
         },
-        Command::Check { file, key } => match cattlegrid::config::check(&file, key.as_deref()) {
+        Command::Check { file, key } => match config::check(&file, key.as_deref()) {
             Ok(text) => print(&text),
             Err(error) => usage_error(&error),
         },
-        Command::SubcommandHelp(text) => print(&text),
-        Command::Help => print(&format!("{first}{}", options::help())),
-        Command::Version => print(&format!("{first}{}\n", options::version())),
-        Command::License => print(&options::license()),
+        Command::Help => print(&format!("{first}{}", config::help())),
+        Command::Version => print(&format!("{first}{}\n", config::version())),
+        Command::License => print(&config::license()),
+    }
+}
+
+/// `words` with the subcommand; the report, or the help.
+fn bench(words: &[String]) -> Result<String, BenchError> {
+    match BenchCommand::parse(words)? {
+        BenchCommand::Load(options) => cattlegrid::bench::bench(&options),
+        BenchCommand::Help(text) => Ok(text),
     }
 }
 

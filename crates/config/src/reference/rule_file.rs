@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::keys::{self, Key, NOT_YET};
+use crate::keys::{self, Key, TABLES_NOT_YET};
+use crate::value::Place;
 
 /// From its heading on.
 pub(crate) fn reference_markdown() -> String {
@@ -58,20 +59,21 @@ pub(crate) fn reference_markdown() -> String {
     );
     section(&mut text, keys::SERVER);
     text.push_str("\n## Not part of this version\n\nAn error, so that nothing is left out in silence:");
-    for (number, (table, key, _)) in NOT_YET.iter().enumerate() {
-        let comma = if number == 0 { " " } else { ", " };
-        let name = if table.is_empty() { format!("`[{key}]`") } else { format!("`{key}` in `{table}`") };
-        write_to(&mut text, format_args!("{comma}{name}"));
-    }
+    let tables = TABLES_NOT_YET.iter().map(|(table, _)| format!("`[{table}]`"));
+    let rule = keys::not_yet(keys::RULE).map(|(key, _)| format!("`{key}` in `rule`"));
+    let server = keys::not_yet(keys::SERVER).map(|(key, _)| format!("`{key}` in `server`"));
+    let all: Vec<String> = tables.chain(rule).chain(server).collect();
+    write_to(&mut text, format_args!(" {}", all.join(", ")));
     text.push_str(".\n");
     text
 }
 
 fn section<D, S>(text: &mut String, keys: &[Key<D, S>]) {
     text.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
-    for key in keys {
-        let (value, default) = (key.kind.describe(), key.default);
-        write_to(text, format_args!("| `{}` | {value} | {default} | {} |\n", key.name, key.doc));
+    for key in keys::usable(keys) {
+        let row = &key.row;
+        let (value, default) = (row.kind.describe(Place::RuleFile), row.default);
+        write_to(text, format_args!("| `{}` | {value} | {default} | {} |\n", row.name, row.doc));
     }
 }
 

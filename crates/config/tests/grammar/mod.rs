@@ -9,7 +9,7 @@ mod text;
 use std::path::Path;
 use std::sync::Arc;
 
-use cattlegrid::config::{RuleFile, explain};
+use cattlegrid_config::{RuleFile, explain};
 use cattlegrid_engine::rules::Change;
 use cattlegrid_engine::{
     Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Piece, RulesConfig, Step,

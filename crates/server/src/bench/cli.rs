@@ -106,6 +106,35 @@ pub struct BenchOptions {
     json: bool,
 }
 
+/// What the command line of `cattlegrid bench` asks for.
+#[derive(Debug)]
+pub enum BenchCommand {
+    /// Load a server.
+    Load(Box<BenchOptions>),
+    /// Print this, the help.
+    Help(String),
+}
+
+impl BenchCommand {
+    /// Reads `words`, of which the first stands for the program's name.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`].
+    pub fn parse(words: &[String]) -> Result<Self, BenchError> {
+        match BenchOptions::try_parse_from(words) {
+            Ok(options) => Ok(Self::Load(Box::new(options))),
+            Err(error) if !error.use_stderr() => Ok(Self::Help(error.render().to_string())),
+            Err(error) => {
+                // What clap says in several lines, as one; its usage and hints follow an empty line.
+                let text = error.render().to_string();
+                let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+                let line = lines.collect::<Vec<_>>().join(" ");
+                Err(BenchError::Usage(line.strip_prefix("error: ").unwrap_or(&line).to_owned()))
+            }
+        }
+    }
+}
+
 fn in_range(low: u64, high: u64) -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(low..=high)
 }
@@ -317,4 +346,39 @@ impl Comparison<'_> {
 fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(value).expect("reports have only names and finite numbers");
     text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<BenchCommand, BenchError> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        BenchCommand::parse(&words)
+    }
+
+    #[test]
+    fn a_command_line() {
+        let depth =
+            |command| if let BenchCommand::Load(options) = command { Some(options.depth) } else { None };
+        assert_eq!(parse(&["bench", "localhost:11211", "--depth", "32"]).map(depth).unwrap(), Some(32));
+        let help = |command| if let BenchCommand::Help(text) = command { text } else { String::new() };
+        assert!(help(parse(&["bench", "--help"]).unwrap()).contains("Usage: "));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_one_line() {
+        for (words, part) in [
+            (&["bench"][..], "the following required arguments were not provided: <ADDR>"),
+            (&["bench", "x:1", "--fooble"], "unexpected argument '--fooble' found"),
+            (&["bench", "x:1", "--depth", "0"], "invalid value '0' for '--depth <N>': 0 is not in 1..=10000"),
+            (&["bench", "x:1", "--value-size", "9-1"], "for '--value-size <SIZES>': the range must rise"),
+            (&["bench", "x:1", "--ratio", "0:0"], "for '--ratio <GETS:SETS>'"),
+            (&["bench", "x:1", "--vs-pid", "1"], "required arguments were not provided: --vs <ADDR>"),
+            (&["bench", "x:1", "--seconds", "1", "--requests", "1"], "cannot be used with"),
+        ] {
+            let error = parse(words).expect_err(part).to_string();
+            assert!(error.contains(part) && !error.contains('\n'), "{words:?}: {error}");
+        }
+    }
 }

@@ -20,7 +20,7 @@ mod workload;
 
 use std::io;
 
-pub use cli::{BenchOptions, bench};
+pub use cli::{BenchCommand, BenchOptions, bench};
 pub use driver::{Meter, Peer, Session, Until};
 pub use process::Process;
 pub use report::{Report, Tally, count, micros};
@@ -60,6 +60,9 @@ pub enum BenchError {
     /// A file named on the command line cannot be used.
     #[error("{0}")]
     File(String),
+    /// The command line cannot be followed: one line with the option, what is wrong, and the fix.
+    #[error("{0}")]
+    Usage(String),
     /// Somebody asked for the end, with Ctrl-C for one.
     #[error("interrupted")]
     Interrupted,
