@@ -222,6 +222,8 @@ const STAGES: &[Stage] = &[
                 "--target",
                 HOST,
                 "-p",
+                "cattlegrid-server",
+                "-p",
                 "cattlegrid",
                 "--lib",
                 "--test",

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use cattlegrid::bench::{Plan, Process, Target};
+use cattlegrid_load::{Plan, Process, Target};
 use tempfile::TempDir;
 
 use crate::resp::Speech;

@@ -1,13 +1,15 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
+mod demo;
+
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cattlegrid::bench::{BenchCommand, BenchError};
-use cattlegrid::log;
 use cattlegrid_config::{self as config, AS_MEMCACHED, Command};
+use cattlegrid_load::{BenchCommand, BenchError};
+use cattlegrid_server::log;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
@@ -24,14 +26,14 @@ fn main() -> ExitCode {
 /// `first`: what the version and the help begin with.
 fn act(command: Command, first: &str) -> ExitCode {
     match command {
-        Command::Serve(settings) => match cattlegrid::serve(*settings) {
+        Command::Serve(settings) => match cattlegrid_server::serve(*settings) {
             Ok(()) => flushed(ExitCode::SUCCESS),
             Err(error) => {
                 log_lines(&error);
                 flushed(ExitCode::from(error.exit_status()))
             }
         },
-        Command::Demo { keep } => done(cattlegrid::demo::demo(keep)),
+        Command::Demo { keep } => done(demo::demo(keep)),
         Command::Bench(words) => match bench(&words) {
             Ok(text) => print(&text),
             Err(error @ BenchError::Usage(_)) => usage_error(&format_args!("bench: {error}")),
@@ -53,7 +55,7 @@ fn act(command: Command, first: &str) -> ExitCode {
 /// `words` with the subcommand; the report, or the help.
 fn bench(words: &[String]) -> Result<String, BenchError> {
     match BenchCommand::parse(words)? {
-        BenchCommand::Load(options) => cattlegrid::bench::bench(&options),
+        BenchCommand::Load(options) => cattlegrid_load::bench(&options),
         BenchCommand::Help(text) => Ok(text),
     }
 }

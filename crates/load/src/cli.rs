@@ -9,12 +9,12 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Serialize;
 
-use super::progress::Progress;
-use super::{
+use crate::progress::Progress;
+use crate::{
     BenchError, Memcached, Meter, Plan, Popularity, Replay, Report, Sizes, Spread, Tally, Target, Ttls,
     Until, count, stampede,
 };
-use crate::sys;
+use cattlegrid_server::sys;
 
 /// Loads a memcached-protocol server and verifies every reply.
 ///

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::verify::{Contents, Fault, Versions};
-use super::wire::{Element, Wire};
-use super::workload::{Op, Plan, Supply};
-use super::{BenchError, Tally};
-use crate::poller::{Poller, Wish};
-use crate::time::Clock;
+use crate::verify::{Contents, Fault, Versions};
+use crate::wire::{Element, Wire};
+use crate::workload::{Op, Plan, Supply};
+use crate::{BenchError, Tally};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
 
 /// A server under load, shared by the sessions that load it.
 #[derive(Debug)]

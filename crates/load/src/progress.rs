@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Meter, count};
+use crate::{Meter, count};
 
 /// Shows the count of a meter until it is dropped.
 #[derive(Debug)]

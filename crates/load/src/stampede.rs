@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use socket2::Socket;
 
-use super::driver::Peer;
-use super::report::micros;
-use super::verify::{Contents, Fault};
-use super::wire::{Element, Memcached, Wire as _};
-use super::workload::Plan;
-use super::{BenchError, Meter, Process, Spread, Tally, Until, count};
-use crate::poller::{Poller, Wish};
-use crate::time::Clock;
+use crate::driver::Peer;
+use crate::report::micros;
+use crate::verify::{Contents, Fault};
+use crate::wire::{Element, Memcached, Wire as _};
+use crate::workload::Plan;
+use crate::{BenchError, Meter, Process, Spread, Tally, Until, count};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
 
 /// What stampedes came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::driver::{Meter, Peer, Session, Until};
-use super::wire::Wire;
-use super::workload::{Fill, Mix, Plan, Supply};
-use super::{BenchError, Process, Tally};
+use crate::driver::{Meter, Peer, Session, Until};
+use crate::wire::Wire;
+use crate::workload::{Fill, Mix, Plan, Supply};
+use crate::{BenchError, Process, Tally};
 
 /// A server, and the threads that load it.
 pub struct Target<W> {
@@ -72,7 +72,7 @@ impl<W: Wire + Clone + Send> Target<W> {
 }
 
 impl Supply for &mut Box<dyn Supply> {
-    fn next(&mut self, keys: &mut Vec<u64>) -> Option<super::Op> {
+    fn next(&mut self, keys: &mut Vec<u64>) -> Option<crate::Op> {
         (***self).next(keys)
     }
 }

@@ -160,7 +160,7 @@ pub(crate) fn mix(number: u64) -> u64 {
 }
 
 /// The version of every key at one server, shared by the threads that load it. A key that is asked for once
-/// ([`super::Plan::one_hit_share`]) is written once at most, in version 1.
+/// ([`crate::Plan::one_hit_share`]) is written once at most, in version 1.
 #[derive(Debug)]
 pub struct Versions {
     /// Version in the upper half, writes under way in the lower.

@@ -2,7 +2,7 @@
 
 use std::slice::ChunksExact;
 
-use super::verify::Fault;
+use crate::verify::Fault;
 
 /// A protocol: requests out, replies in.
 pub trait Wire {

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, LogNormal, Zipf};
 
-use super::verify::mix;
+use crate::verify::mix;
 
 /// A load.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ const RUN_LETTERS: usize = 6;
 impl Plan {
     /// Letters for [`Plan::run`] that a later or simultaneous run will not have.
     pub fn new_run() -> [u8; RUN_LETTERS] {
-        let now = crate::time::unix_now().as_nanos() as u64;
+        let now = cattlegrid_server::time::unix_now().as_nanos() as u64;
         let mut number = mix(now ^ u64::from(std::process::id()) << 40);
         std::array::from_fn(|_| {
             let letter = b"abcdefghijklmnopqrstuvwxyz"[(number % 26) as usize];

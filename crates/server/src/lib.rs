@@ -1,11 +1,9 @@
-//! The Cattlegrid server: everything between the process and the engine.
+//! The Cattlegrid server: everything between the process and the engine, without the command line.
 
 pub mod auth;
-pub mod bench;
 mod commands;
 mod connection;
 mod control;
-pub mod demo;
 mod detail;
 mod dump;
 #[cfg(any(test, fuzzing))]
@@ -13,7 +11,7 @@ pub mod harness;
 pub mod listen;
 pub mod log;
 mod outbox;
-mod poller;
+pub mod poller;
 pub mod serve;
 mod shortage;
 pub mod signals;

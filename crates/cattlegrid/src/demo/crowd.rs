@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::DemoError;
-use crate::bench::{BenchError, Fault, Meter, Peer, Tally};
-use crate::poller::{Poller, Wish};
-use crate::time::Clock;
+use cattlegrid_load::{BenchError, Fault, Meter, Peer, Tally};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
 
 /// What computes for the clients: so many at a time, in order, each for so long.
 #[derive(Debug, Clone, Copy)]

@@ -7,8 +7,8 @@ use super::plain::Plain;
 use super::protection::promise;
 use super::scenes::Stage;
 use super::{Act, DemoError, Outcome, Scene};
-use crate::bench::count;
-use crate::time::Clock;
+use cattlegrid_load::count;
+use cattlegrid_server::time::Clock;
 
 /// The shop.
 pub(super) const SHOP: Act = Act {

@@ -19,11 +19,11 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::bench::{BenchError, Meter, count};
-use crate::poller::{Poller, Wish};
-use crate::signals::{Signal, Signals};
-use crate::sys;
-use crate::time::Clock;
+use cattlegrid_load::{BenchError, Meter, count};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::signals::{Signal, Signals};
+use cattlegrid_server::sys;
+use cattlegrid_server::time::Clock;
 
 use scenes::Stage;
 use server::Server;
@@ -31,8 +31,7 @@ use table::Table;
 
 /// Why the tour ended early.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DemoError {
+pub(crate) enum DemoError {
     /// The server did not start.
     #[error("demo: the server did not start: {0}")]
     Server(String),
@@ -87,7 +86,7 @@ const CONNECTIONS_MAX: usize = 2000;
 const STEP: Duration = Duration::from_millis(100);
 
 /// Runs the tour; `keep` leaves its server with rules running.
-pub fn demo(keep: bool) -> Result<(), DemoError> {
+pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
     // Before the first thread, which inherits it.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
     sys::raise_open_files(CONNECTIONS_MAX, 1).map_err(|error| DemoError::Server(error.to_string()))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use super::DemoError;
-use crate::bench::{BenchError, Fault, Meter};
+use cattlegrid_load::{BenchError, Fault, Meter};
 
 /// A connected client.
 pub(super) struct Plain<'m> {

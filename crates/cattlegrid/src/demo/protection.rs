@@ -8,7 +8,7 @@ use super::crowd::{Backend, Crowd, Play, Seen, value};
 use super::plain::Plain;
 use super::scenes::Stage;
 use super::{Act, DemoError, Outcome, Scene};
-use crate::bench::{Peer, count, micros};
+use cattlegrid_load::{Peer, count, micros};
 
 /// These scenes.
 pub(super) const ACT: Act = Act {

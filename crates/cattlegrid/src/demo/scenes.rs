@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::server::{MEMORY_MIB, Server};
 use super::{Act, DemoError, Outcome, Scene};
-use crate::bench::{
+use cattlegrid_load::{
     BenchError, Fill, Memcached, Meter, Mix, Peer, Plan, Popularity, Process, Report, Session, Sizes, Supply,
     Ttls, Until, count, micros,
 };
-use crate::poller::Poller;
-use crate::time::Clock;
+use cattlegrid_server::poller::Poller;
+use cattlegrid_server::time::Clock;
 
 /// These scenes.
 pub(super) const ACT: Act = Act {

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::DemoError;
-use crate::poller::Poller;
+use cattlegrid_server::poller::Poller;
 
 /// A running server; stopped when dropped.
 pub(super) struct Server {

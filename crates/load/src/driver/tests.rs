@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use super::*;
-use crate::bench::{Memcached, Mix, Popularity, Sizes, Ttls};
+use crate::{Memcached, Mix, Popularity, Sizes, Ttls};
 
 fn plan() -> Plan {
     Plan {
