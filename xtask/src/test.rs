@@ -255,6 +255,7 @@ const STAGES: &[Stage] = &[
             Step { when: When::Always, env: OPENED, command: &["cargo", "fuzz", "build"] },
             fuzz!("text", "-dict=fuzz/protocol.dict"),
             fuzz!("meta", "-dict=fuzz/protocol.dict"),
+            fuzz!("response", "-max_len=300"),
             fuzz!("store"),
             fuzz!("connection", "-max_len=8192"),
             fuzz!("frames"),

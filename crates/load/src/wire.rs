@@ -2,6 +2,8 @@
 
 use std::slice::ChunksExact;
 
+use cattlegrid_protocol::{ErrorKind, ParsedResponse, Response, Status, parse_response, request};
+
 use crate::verify::Fault;
 
 /// A protocol: requests out, replies in.
@@ -56,26 +58,15 @@ pub struct Memcached;
 
 impl Wire for Memcached {
     fn get(&self, keys: ChunksExact<'_, u8>, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"get");
-        for key in keys {
-            out.push(b' ');
-            out.extend_from_slice(key);
-        }
-        out.extend_from_slice(b"\r\n");
+        request::get(out, "get", keys);
     }
 
     fn set(&self, key: &[u8], flags: u32, ttl_seconds: u32, value_bytes: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"set ");
-        out.extend_from_slice(key);
-        for number in [u64::from(flags), u64::from(ttl_seconds), value_bytes as u64] {
-            out.push(b' ');
-            decimal(number, out);
-        }
-        out.extend_from_slice(b"\r\n");
+        request::store_header(out, "set", key, flags, ttl_seconds, value_bytes);
     }
 
     fn end_set(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"\r\n");
+        request::end_data(out);
     }
 
     fn read<'a>(
@@ -85,74 +76,35 @@ impl Wire for Memcached {
         input: &'a [u8],
     ) -> Result<Option<(Element<'a>, usize)>, Fault> {
         let asked = if keys == 0 { "set" } else { "get" };
-        let Some(newline) = memchr::memchr(b'\n', input) else {
-            return if input.len() > LINE_BYTES_MAX { Err(unexpected(asked, input)) } else { Ok(None) };
+        let (response, used) = match parse_response(input) {
+            ParsedResponse::Complete { response, used } => (response, used),
+            ParsedResponse::Partial { .. } => return Ok(None),
+            ParsedResponse::Broken(_) => return Err(unexpected(asked, input)),
         };
-        let line = input[..newline].strip_suffix(b"\r").unwrap_or(&input[..newline]);
-        let start = newline + 1;
-        if keys == 0 {
-            return match line {
-                b"STORED" => Ok(Some((Element::Stored, start))),
-                // Memory is short, or the value is too large: no fault of the reply.
-                line if line.starts_with(b"SERVER_ERROR ") => Ok(Some((Element::Refused, start))),
-                line => Err(unexpected(asked, line)),
-            };
-        }
-        if line == b"END" {
-            return Ok(Some((Element::End, start)));
-        }
-        let (key, flags, bytes) = value_line(line).ok_or_else(|| unexpected(asked, line))?;
-        let Some(block) = input.get(start..start + bytes + 2) else { return Ok(None) };
-        match block.split_at(bytes) {
-            (data, b"\r\n") => Ok(Some((Element::Named { key, flags, data }, start + bytes + 2))),
-            (_, after) => Err(unexpected(asked, after)),
-        }
+        let element = match response {
+            Response::Value { key, flags, data, cas: None } if keys > 0 => {
+                Element::Named { key, flags, data }
+            }
+            Response::End if keys > 0 => Element::End,
+            Response::Status(Status::Stored) if keys == 0 => Element::Stored,
+            // Memory is short, or the value is too large: no fault of the reply.
+            Response::Error { kind: ErrorKind::Server, .. } if keys == 0 => Element::Refused,
+            _ => return Err(unexpected(asked, &input[..used])),
+        };
+        Ok(Some((element, used)))
     }
 }
 
-/// Longest line of a reply: a `VALUE` line with a key of 250 bytes, and room.
-const LINE_BYTES_MAX: usize = 1024;
-
-fn value_line(line: &[u8]) -> Option<(&[u8], u32, usize)> {
-    let mut words = line.strip_prefix(b"VALUE ")?.split(|byte| *byte == b' ');
-    let key = words.next()?;
-    let flags = parse(words.next()?)?;
-    let bytes = parse(words.next()?)?;
-    words.next().is_none().then_some((key, flags.try_into().ok()?, bytes.try_into().ok()?))
-}
-
 /// The fault of a reply that is no answer.
-pub(crate) fn unexpected(asked: &'static str, answer: &[u8]) -> Fault {
+fn unexpected(asked: &'static str, answer: &[u8]) -> Fault {
     let start = &answer[..answer.len().min(80)];
     Fault::Unexpected { asked, answer: String::from_utf8_lossy(start).trim_end().to_owned() }
 }
 
-/// Digits only, at most ten of them.
-fn parse(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 10 {
-        return None;
-    }
-    digits
-        .iter()
-        .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')))
-}
-
-fn decimal(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-}
-
 #[cfg(test)]
 mod tests {
+    use cattlegrid_protocol::RESPONSE_LINE_MAX;
+
     use super::*;
 
     #[test]
@@ -185,10 +137,11 @@ mod tests {
             (0, b"ERROR\r\n"),
             (1, b"STORED\r\n"),
             (1, b"VALUE k 7\r\n"),
-            (1, b"VALUE k 7 3 9\r\n"),
+            (1, b"VALUE k 7 3 9 1\r\n"),
             (1, b"VALUE k -7 3\r\n"),
             (1, b"VALUE k 7 3\r\nabcd\r\n"),
-            (1, &[b'x'; 2000]),
+            (1, b"VALUE k 7 3 1\r\nabc\r\n"),
+            (1, &[b'x'; RESPONSE_LINE_MAX + 2]),
         ] {
             assert!(Memcached.read(keys, 0, reply).is_err(), "{}", String::from_utf8_lossy(reply));
         }

@@ -13,6 +13,7 @@ use socket2::Socket;
 
 use super::DemoError;
 use cattlegrid_load::{BenchError, Fault, Meter, Peer, Tally};
+use cattlegrid_protocol::{ParsedResponse, Response, Status, parse_response};
 use cattlegrid_server::poller::{Poller, Wish};
 use cattlegrid_server::time::Clock;
 
@@ -262,17 +263,23 @@ impl Client {
 
     /// The next reply, if all of it has come.
     fn reply(&mut self) -> Result<Option<Reply>, DemoError> {
-        let text = String::from_utf8_lossy(&self.input).into_owned();
-        let Some((line, rest)) = text.split_once("\r\n") else { return Ok(None) };
-        let (reply, used) = match line {
-            "END" => (Reply::Miss, line.len() + 2),
-            "STORED" => (Reply::Stored, line.len() + 2),
-            _ if line.starts_with("VALUE ") => {
-                let Some((value, rest)) = rest.split_once("\r\n") else { return Ok(None) };
-                let Some(_) = rest.strip_prefix("END\r\n") else { return Ok(None) };
-                (Reply::Hit(value.to_owned()), line.len() + value.len() + 9)
+        let (mut used, mut value) = (0, None);
+        let reply = loop {
+            let (response, bytes) = match parse_response(&self.input[used..]) {
+                ParsedResponse::Complete { response, used } => (response, used),
+                ParsedResponse::Partial { .. } => return Ok(None),
+                ParsedResponse::Broken(_) => return Err(unexpected(&String::from_utf8_lossy(&self.input))),
+            };
+            used += bytes;
+            match response {
+                Response::Value { data, .. } if value.is_none() => value = Some(data),
+                Response::End => {
+                    break value
+                        .map_or(Reply::Miss, |data| Reply::Hit(String::from_utf8_lossy(data).into_owned()));
+                }
+                Response::Status(Status::Stored) if value.is_none() => break Reply::Stored,
+                _ => return Err(unexpected(&String::from_utf8_lossy(&self.input[..used]))),
             }
-            _ => return Err(unexpected(line)),
         };
         self.input.drain(..used);
         Ok(Some(reply))

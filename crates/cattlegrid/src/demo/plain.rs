@@ -1,6 +1,6 @@
 //! A plain client: one connection, one command at a time.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,10 +9,13 @@ use socket2::SockRef;
 
 use super::DemoError;
 use cattlegrid_load::{BenchError, Fault, Meter};
+use cattlegrid_protocol::{ParsedResponse, Response, Status, parse_response, request};
 
 /// A connected client.
 pub(super) struct Plain<'m> {
-    stream: BufReader<TcpStream>,
+    stream: TcpStream,
+    /// What has arrived and is not read yet.
+    input: Vec<u8>,
     meter: &'m Meter,
 }
 
@@ -28,62 +31,84 @@ impl<'m> Plain<'m> {
             Ok(stream)
         };
         let stream = connect().map_err(|error| lost(&error))?;
-        Ok(Self { stream: BufReader::new(stream), meter })
+        Ok(Self { stream, input: Vec::new(), meter })
     }
 
     /// Stores a value; `exptime`: in seconds, 0 for ever.
     pub(super) fn set(&mut self, key: &str, value: &str, exptime: u32) -> Result<(), DemoError> {
-        self.expect(&format!("set {key} 0 {exptime} {}\r\n{value}\r\n", value.len()), "STORED")
+        let mut command = Vec::new();
+        request::set(&mut command, key.as_bytes(), 0, exptime, value.as_bytes());
+        self.send(&command)?;
+        self.next(|response, input| match response {
+            Response::Status(Status::Stored) => Ok(()),
+            _ => Err(unexpected(String::from_utf8_lossy(input).into_owned())),
+        })?
     }
 
     /// Sends a command; its reply must be this line.
     pub(super) fn expect(&mut self, command: &str, reply: &str) -> Result<(), DemoError> {
-        self.send(command)?;
-        let line = self.line()?;
+        self.send(command.as_bytes())?;
+        let line = self.next(|_, input| String::from_utf8_lossy(input).trim_end().to_owned())?;
         if line == reply { Ok(()) } else { Err(unexpected(line)) }
     }
 
     /// The values of those keys that are there, with their keys.
     pub(super) fn get(&mut self, keys: &[String]) -> Result<Vec<(String, String)>, DemoError> {
-        self.send(&format!("get {}\r\n", keys.join(" ")))?;
+        let mut line = Vec::new();
+        request::get(&mut line, "get", keys.iter().map(String::as_bytes));
+        self.send(&line)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut found = Vec::new();
         loop {
-            let line = self.line()?;
-            let mut words = line.split(' ');
-            match (words.next(), words.next(), words.next(), words.next().map(str::parse::<usize>)) {
-                (Some("END"), None, ..) => return Ok(found),
-                (Some("VALUE"), Some(key), Some(_), Some(Ok(bytes))) => {
-                    let key = key.to_owned();
-                    let mut data = vec![0; bytes + 2];
-                    self.stream.read_exact(&mut data).map_err(|error| lost(&error))?;
-                    data.truncate(bytes);
-                    found.push((key, String::from_utf8_lossy(&data).into_owned()));
-                }
-                _ => return Err(unexpected(line)),
+            let value = self.next(|response, input| match response {
+                Response::Value { key, data, .. } => Ok(Some((text(key), text(data)))),
+                Response::End => Ok(None),
+                _ => Err(unexpected(text(input))),
+            })??;
+            match value {
+                Some(value) => found.push(value),
+                None => return Ok(found),
             }
         }
     }
 
     /// Cuts the connection: the server gets a reset.
     pub(super) fn kill(self) -> Result<(), DemoError> {
-        let stream = self.stream.into_inner();
-        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).map_err(|error| lost(&error))
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).map_err(|error| lost(&error))
     }
 
-    fn send(&mut self, text: &str) -> Result<(), DemoError> {
+    fn send(&mut self, request: &[u8]) -> Result<(), DemoError> {
         if self.meter.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted.into());
         }
-        self.stream.get_mut().write_all(text.as_bytes()).map_err(|error| lost(&error))
+        self.stream.write_all(request).map_err(|error| lost(&error))
     }
 
-    fn line(&mut self) -> Result<String, DemoError> {
-        let mut line = String::new();
-        match self.stream.read_line(&mut line) {
+    /// What `take` makes of the next element of a reply and of its bytes.
+    fn next<T>(&mut self, take: impl FnOnce(Response<'_>, &[u8]) -> T) -> Result<T, DemoError> {
+        loop {
+            match parse_response(&self.input) {
+                ParsedResponse::Complete { response, used } => {
+                    self.meter.answered.fetch_add(1, Ordering::Relaxed);
+                    let taken = take(response, &self.input[..used]);
+                    self.input.drain(..used);
+                    return Ok(taken);
+                }
+                ParsedResponse::Partial { .. } => self.receive()?,
+                ParsedResponse::Broken(_) => {
+                    return Err(unexpected(String::from_utf8_lossy(&self.input).into_owned()));
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), DemoError> {
+        let mut buffer = [0; 4096];
+        match self.stream.read(&mut buffer) {
             Ok(0) => Err(lost(&io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => {
-                self.meter.answered.fetch_add(1, Ordering::Relaxed);
-                Ok(line.trim_end().to_owned())
+            Ok(received) => {
+                self.input.extend_from_slice(&buffer[..received]);
+                Ok(())
             }
             Err(error) => Err(lost(&error)),
         }
