@@ -3,56 +3,20 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Command, Output};
 
+use cattlegrid_load::harness::{Server, Start};
 use serde_json::Value;
 
-/// A server on a free port, stopped when dropped.
-struct Server {
-    child: Child,
-    address: String,
-}
+const PROGRAM: &str = env!("CARGO_BIN_EXE_cattlegrid");
 
-impl Server {
-    fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let ports = directory.path().join("ports");
-        let child = Command::new(env!("CARGO_BIN_EXE_cattlegrid"))
-            .args(["serve", "-p", "-1", "-t", "1", "-m", "16"])
-            .env("MEMCACHED_PORT_FILENAME", &ports)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        // Nobody sends: each wait gives the processor to the server for a moment.
-        let (_sender, receiver) = mpsc::channel::<()>();
-        let port = (0..2000).find_map(|_| {
-            assert!(receiver.recv_timeout(Duration::from_millis(5)).is_err());
-            port(&ports)
-        });
-        Self { child, address: format!("127.0.0.1:{}", port.unwrap()) }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-fn port(file: &Path) -> Option<u16> {
-    std::fs::read_to_string(file).ok()?.trim().strip_prefix("TCP INET: ")?.parse().ok()
+fn start() -> Server {
+    let words = ["serve", "-p", "-1", "-t", "1", "-m", "16"];
+    Server::start(&Start::new(Path::new(PROGRAM), &words)).unwrap()
 }
 
 fn bench(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_cattlegrid")).arg("bench").args(words).output().unwrap()
+    Command::new(PROGRAM).arg("bench").args(words).output().unwrap()
 }
 
 fn json(words: &[&str]) -> Value {
@@ -67,8 +31,8 @@ fn number(report: &Value, name: &str) -> f64 {
 
 #[test]
 fn a_second_of_load() {
-    let server = Server::start();
-    let (address, pid) = (&*server.address, &*server.pid());
+    let server = start();
+    let (address, pid) = (server.address(), &*server.pid().to_string());
     let report = json(&[
         address,
         "--pid",
@@ -104,8 +68,8 @@ fn a_second_of_load() {
 
 #[test]
 fn misses_traces_and_warmth() {
-    let server = Server::start();
-    let address = &*server.address;
+    let server = start();
+    let address = server.address();
     let report =
         json(&[address, "-n", "2000", "-k", "100", "--ratio", "1:0", "--fill-on-miss", "-c", "1", "--json"]);
     let missed = number(&report, "sets");
@@ -124,39 +88,39 @@ fn misses_traces_and_warmth() {
 
 #[test]
 fn keys_that_are_asked_for_once() {
-    let server = Server::start();
+    let server = start();
     let words = ["-n", "2000", "-k", "10", "--ratio", "1:0", "--fill-on-miss", "--one-hit", "0.5", "-c", "2"];
-    let report = json(&[&[&*server.address, "--json"], &words[..]].concat());
+    let report = json(&[&[server.address(), "--json"], &words[..]].concat());
     // 1000 and five standard deviations, and the ten others.
     assert!((888.0..=1122.0).contains(&number(&report, "sets")), "{report}");
 }
 
 #[test]
 fn a_stampede_makes_all_compute() {
-    let server = Server::start();
-    let words = ["--stampede", "20", "-c", "30", "-n", "90", "--pid", &server.pid(), "--json"];
-    let report = json(&[&[&*server.address], &words[..]].concat());
+    let server = start();
+    let words = ["--stampede", "20", "-c", "30", "-n", "90", "--pid", &server.pid().to_string(), "--json"];
+    let report = json(&[&[server.address()], &words[..]].concat());
     assert_eq!((report["rounds"].as_u64(), report["connections"].as_u64()), (Some(3), Some(30)));
     // Who is late finds the value there; on a slow machine that may be many.
     let (computed, held) = (number(&report, "computations"), number(&report, "held"));
     assert!(computed >= 3.0 && (computed + held - 90.0).abs() < 0.5, "{report}");
     assert!(number(&report, "p50_us") > 0.0 && number(&report, "max_us") >= 20_000.0, "{report}");
-    let Output { status, stdout, .. } = bench(&[&server.address, "--stampede", "0", "-c", "5", "-n", "5"]);
+    let Output { status, stdout, .. } = bench(&[server.address(), "--stampede", "0", "-c", "5", "-n", "5"]);
     let text = String::from_utf8(stdout).unwrap();
     assert!(status.success() && text.starts_with("stampedes     1 in "), "{text}");
 }
 
 #[test]
 fn two_servers_by_turns() {
-    let [one, two] = [Server::start(), Server::start()];
+    let [one, two] = [start(), start()];
     let comparison = json(&[
-        &one.address,
+        one.address(),
         "--pid",
-        &one.pid(),
+        &one.pid().to_string(),
         "--vs",
-        &two.address,
+        two.address(),
         "--vs-pid",
-        &two.pid(),
+        &two.pid().to_string(),
         "-n",
         "2000",
         "--turns",

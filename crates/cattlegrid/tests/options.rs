@@ -8,14 +8,11 @@ use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
+use cattlegrid_load::harness::{Server, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cattlegrid"));
@@ -30,48 +27,17 @@ fn refused(words: &[&str]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-/// Waits for a condition that another process brings about.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let (sender, receiver) = mpsc::channel::<()>();
-    let mut waited = Duration::ZERO;
-    let step = Duration::from_millis(5);
-    while !holds() {
-        assert!(waited < DEADLINE, "{what}: not within {DEADLINE:?}");
-        // Nobody sends: this gives the processor to the other process for a moment.
-        assert!(receiver.recv_timeout(step).is_err());
-        waited += step;
-    }
-    drop(sender);
+/// A server in the foreground.
+fn spawn(command: Command) -> Server {
+    Server::spawn(command).unwrap()
 }
 
-/// A server in the foreground, stopped when dropped.
-struct Server(Child);
-
-impl Server {
-    fn start(mut command: Command) -> Self {
-        Self(command.stderr(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    /// Asks it to leave; its status and what it said.
-    fn stop(mut self, signal: Signal) -> (Option<i32>, String) {
-        self.signal(signal);
-        let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.0.wait().unwrap().code(), said)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-    }
+/// Asks a server to leave; its status and what it said.
+fn stop(mut server: Server, signal: Signal) -> (Option<i32>, String) {
+    server.signal(signal);
+    let mut said = String::new();
+    server.take_log().unwrap().read_to_string(&mut said).unwrap();
+    (server.wait().unwrap().code(), said)
 }
 
 fn text(path: &Path) -> &str {
@@ -171,13 +137,13 @@ fn the_port_file_appears_whole_and_every_signal_ends_it_well() {
         let (ports, pid) = (dir.path().join("ports"), dir.path().join("pid"));
         let mut command = command(&["-p", "-1", "-u", "root", "-P", text(&pid), "-o", "modern"]);
         command.env("MEMCACHED_PORT_FILENAME", &ports);
-        let server = Server::start(command);
+        let server = spawn(command);
         until("pid file", || pid.exists());
         let said = fs::read_to_string(&ports).unwrap();
         let port: u16 = said.strip_prefix("TCP INET: ").unwrap().trim_end().parse().unwrap();
         std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-        assert_eq!(fs::read_to_string(&pid).unwrap(), format!("{}\n", server.0.id()));
-        let (status, said) = server.stop(signal);
+        assert_eq!(fs::read_to_string(&pid).unwrap(), format!("{}\n", server.pid()));
+        let (status, said) = stop(server, signal);
         assert_eq!(status, Some(0), "{signal}: {said}");
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains("-o modern: accepted without effect"), "{said}");
@@ -228,9 +194,9 @@ fn a_running_pid_in_the_pid_file_is_worth_a_warning() {
     let pid = dir.path().join("pid");
     let own = format!("{}\n", std::process::id());
     fs::write(&pid, &own).unwrap();
-    let server = Server::start(command(&["-p", "-1", "-u", "root", "-P", text(&pid)]));
+    let server = spawn(command(&["-p", "-1", "-u", "root", "-P", text(&pid)]));
     until("pid file", || fs::read_to_string(&pid).is_ok_and(|text| text != own));
-    let (status, said) = server.stop(Signal::SIGTERM);
+    let (status, said) = stop(server, Signal::SIGTERM);
     assert_eq!(status, Some(0));
     let warning = format!("warning: -P: the pid file contained the following (running) pid: {own}");
     assert!(said.contains(&warning), "{said}");
@@ -242,12 +208,12 @@ fn a_reload_is_all_or_nothing() {
     let (pid, users) = (dir.path().join("pid"), dir.path().join("users"));
     fs::write(&users, "foo:bar\n").unwrap();
     let words = ["-p", "-1", "-u", "root", "-P", text(&pid), "-Y", text(&users), "--log-format", "json"];
-    let server = Server::start(command(&words));
+    let server = spawn(command(&words));
     until("pid file", || pid.exists());
     fs::write(&users, "no colon\n").unwrap();
     server.signal(Signal::SIGHUP);
     let mut server = server;
-    let mut stderr = server.0.stderr.take().unwrap();
+    let mut stderr = server.take_log().unwrap();
     let mut said = String::new();
     let mut byte = [0];
     while !said.ends_with('\n') {
@@ -257,7 +223,7 @@ fn a_reload_is_all_or_nothing() {
     assert!(said.starts_with("{\"ts\":") && said.contains("\"level\":\"error\""), "{said}");
     assert!(said.contains("nothing reloaded: -Y ") && said.contains("line 1: has no colon"), "{said}");
     server.signal(Signal::SIGTERM);
-    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
 /// The lines a server says, as they come.
@@ -277,8 +243,8 @@ fn sighup_reads_the_rule_file_again() {
     let dir = tempfile::tempdir().unwrap();
     let (rules, pid) = (dir.path().join("rules.toml"), dir.path().join("pid"));
     fs::write(&rules, "[server]\nthreads = 1\nport = -1\n[[rule]]\nmatch = \"a:{b}\"\n").unwrap();
-    let mut server = Server::start(command(&["-u", "root", "-P", text(&pid), "--config", text(&rules)]));
-    let mut stderr = server.0.stderr.take().unwrap();
+    let mut server = spawn(command(&["-u", "root", "-P", text(&pid), "--config", text(&rules)]));
+    let mut stderr = server.take_log().unwrap();
     until("pid file", || pid.exists());
 
     fs::write(&rules, "[server]\nport = -1\nthreads = 2\nwaiters = 7\n[[rule]]\nmatch = \"c\"\n").unwrap();
@@ -313,7 +279,7 @@ fn sighup_reads_the_rule_file_again() {
         assert_eq!(next_line(&mut stderr), "cattlegrid: reloaded\n");
     }
     server.signal(Signal::SIGTERM);
-    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -363,12 +329,12 @@ fn files_are_written_as_the_user() {
     }
     let mut server = command(&["-p", "-1", "-u", "nobody", "-P", text(&pid)]);
     server.env("MEMCACHED_PORT_FILENAME", &ports);
-    let server = Server::start(server);
+    let server = spawn(server);
     for file in [&pid, &ports] {
         until("the file is written", || file.symlink_metadata().is_ok_and(|data| data.is_file()));
         assert_eq!(fs::metadata(file).unwrap().uid(), nobody.uid.as_raw());
     }
-    let (status, said) = server.stop(Signal::SIGTERM);
+    let (status, said) = stop(server, Signal::SIGTERM);
     assert_eq!(status, Some(0), "{said}");
     assert!(!pid.exists(), "{said}");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
@@ -376,9 +342,9 @@ fn files_are_written_as_the_user() {
     // Where it could not be removed it is not written.
     let pid = dir.path().join("pid");
     let socket = own.join("socket");
-    let server = Server::start(command(&["-s", text(&socket), "-u", "nobody", "-P", text(&pid)]));
+    let server = spawn(command(&["-s", text(&socket), "-u", "nobody", "-P", text(&pid)]));
     until("it listens", || UnixStream::connect(&socket).is_ok());
-    let (status, said) = server.stop(Signal::SIGTERM);
+    let (status, said) = stop(server, Signal::SIGTERM);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("-P: could not write the pid file") && !pid.exists(), "{said}");
 }
@@ -392,7 +358,7 @@ fn root_becomes_the_user_and_gives_up_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let (socket, pid) = (dir.path().join("socket"), dir.path().join("pid"));
-    let server = Server::start(command(&[
+    let server = spawn(command(&[
         "-s",
         text(&socket),
         "-P",
@@ -404,7 +370,7 @@ fn root_becomes_the_user_and_gives_up_the_rest() {
         "drop_privileges",
         "-v",
     ]));
-    let status_file = format!("/proc/{}/status", server.0.id());
+    let status_file = format!("/proc/{}/status", server.pid());
     let field = |name: &str| {
         let status = fs::read_to_string(&status_file).unwrap_or_default();
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
@@ -420,7 +386,7 @@ fn root_becomes_the_user_and_gives_up_the_rest() {
     // The system shows who may not dump core as root's.
     let shown = || fs::metadata(&status_file).map(|data| data.uid());
     until("-r: may dump core", || shown().is_ok_and(|uid| uid == nobody.uid.as_raw()));
-    let limits = fs::read_to_string(format!("/proc/{}/limits", server.0.id())).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
     let limit = |name: &str| -> Vec<String> {
         let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.split_whitespace().take(2).map(ToOwned::to_owned).collect()
@@ -429,7 +395,7 @@ fn root_becomes_the_user_and_gives_up_the_rest() {
     assert_eq!(core[0], core[1], "-r: as far as allowed");
     assert!(limit("Max open files")[0].parse::<u64>().unwrap() >= 3000, "-c 3000");
     let locked = field("VmLck:");
-    let (status, said) = server.stop(Signal::SIGTERM);
+    let (status, said) = stop(server, Signal::SIGTERM);
     assert_eq!(status, Some(0), "{said}");
     assert!(locked != "0 kB" || said.contains("-k invalid, mlockall() failed"), "{locked} {said}");
     assert!(!socket.exists() && !pid.exists(), "{said}");
@@ -442,9 +408,9 @@ fn root_without_a_user_is_worth_one_warning() {
     }
     let dir = tempfile::tempdir().unwrap();
     let pid = dir.path().join("pid");
-    let server = Server::start(command(&["-p", "-1", "-P", text(&pid)]));
+    let server = spawn(command(&["-p", "-1", "-P", text(&pid)]));
     until("pid file", || pid.exists());
-    let (status, said) = server.stop(Signal::SIGTERM);
+    let (status, said) = stop(server, Signal::SIGTERM);
     assert_eq!(status, Some(0));
     assert_eq!(said, "cattlegrid: warning: running as root; -u <user> names a user to become\n");
 }

@@ -8,6 +8,7 @@
 
 mod cli;
 mod driver;
+pub mod harness;
 mod process;
 mod progress;
 mod report;

@@ -26,7 +26,6 @@ use cattlegrid_server::sys;
 use cattlegrid_server::time::Clock;
 
 use scenes::Stage;
-use server::Server;
 use table::Table;
 
 /// Why the tour ended early.
@@ -90,10 +89,10 @@ pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
     // Before the first thread, which inherits it.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
     sys::raise_open_files(CONNECTIONS_MAX, 1).map_err(|error| DemoError::Server(error.to_string()))?;
-    let ruled = Server::start(CONNECTIONS_MAX, Some(RULES))?;
+    let ruled = server::start(CONNECTIONS_MAX, Some(RULES))?;
     let mut screen = Screen::new();
     Screen::line(&format!("cattlegrid demo: a server on {}, process {}", ruled.address(), ruled.pid()));
-    let loaded = Server::start(CONNECTIONS_MAX, None)?;
+    let loaded = server::start(CONNECTIONS_MAX, None)?;
 
     let meter = Arc::new(Meter::default());
     let mut stage = Stage::new(&ruled, &loaded, Arc::clone(&meter))?;
@@ -117,7 +116,7 @@ pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
     Screen::line(&format!("{text}\n{}", notes.join("\n")));
     loaded.stop();
     if keep {
-        Screen::line(&ruled.keep());
+        Screen::line(&server::keep(ruled));
     } else {
         ruled.stop();
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::server::{MEMORY_MIB, Server};
+use super::server::MEMORY_MIB;
 use super::{Act, DemoError, Outcome, Scene};
+use cattlegrid_load::harness::Server;
 use cattlegrid_load::{
     BenchError, Fill, Memcached, Meter, Mix, Peer, Plan, Popularity, Process, Report, Session, Sizes, Supply,
     Ttls, Until, count, micros,
