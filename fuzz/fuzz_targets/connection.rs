@@ -4,5 +4,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    cattlegrid::harness::run(input);
+    cattlegrid_server::harness::run(input);
 });

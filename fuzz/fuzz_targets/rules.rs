@@ -7,7 +7,7 @@
 #[path = "../draw.rs"]
 #[allow(dead_code, reason = "shared by several targets")]
 mod draw;
-#[path = "../../crates/server/tests/grammar/mod.rs"]
+#[path = "../../crates/config/tests/grammar/mod.rs"]
 mod grammar;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cattlegrid::bench::{Meter, Plan, Popularity, Report, Sizes, Spread, Until};
+use cattlegrid_load::{Meter, Plan, Popularity, Report, Sizes, Spread, Until};
 use serde_json::{Value, json};
 
 use crate::chart::{Axis, Chart, Line, Scale};

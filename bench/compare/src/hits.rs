@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cattlegrid::bench::{Meter, Replay, Report, Until};
 use cattlegrid_compare::loads::{Load, loads};
+use cattlegrid_load::{Meter, Replay, Report, Until};
 use serde_json::{Value, json};
 
 use crate::servers::{KINDS, Kind, Programs, Server};

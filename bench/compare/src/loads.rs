@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
-use cattlegrid::bench::{Plan, Popularity, Replay, Sizes, Ttls};
+use cattlegrid_load::{Plan, Popularity, Replay, Sizes, Ttls};
 
 /// A load and the memory it is given.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cattlegrid::bench::{Meter, Plan};
 use cattlegrid_compare::loads::plan;
+use cattlegrid_load::{Meter, Plan};
 use serde_json::{Value, json};
 
 use crate::servers::{KINDS, Kind, Programs, Server};

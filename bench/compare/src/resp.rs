@@ -2,7 +2,7 @@
 
 use std::slice::ChunksExact;
 
-use cattlegrid::bench::{Element, Fault, Memcached, Wire};
+use cattlegrid_load::{Element, Fault, Memcached, Wire};
 
 /// Either protocol, so that one loop can load all servers.
 #[derive(Debug, Clone, Copy)]

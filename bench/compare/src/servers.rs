@@ -1,17 +1,14 @@
 //! The servers that are compared, each in a process of its own on 127.0.0.1.
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use cattlegrid::bench::{Plan, Process, Target};
-use tempfile::TempDir;
+use cattlegrid_load::harness::{self, Start};
+use cattlegrid_load::{Plan, Process, Target};
 
 use crate::resp::Speech;
 
@@ -76,9 +73,7 @@ impl Programs {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) kind: Kind,
-    child: Child,
-    address: String,
-    _directory: TempDir,
+    process: harness::Server,
 }
 
 impl Server {
@@ -87,7 +82,7 @@ impl Server {
         Self::start_with(programs, kind, memory_mib, 1, 2000)
     }
 
-    /// The same with so many threads, which Redis has not, and room for so many connections.
+    /// The same with this many threads, which Redis does not have, and room for this many connections.
     pub(crate) fn start_with(
         programs: &Programs,
         kind: Kind,
@@ -95,65 +90,32 @@ impl Server {
         threads: u64,
         connections: u64,
     ) -> Result<Self> {
-        let directory = tempfile::tempdir()?;
-        let ports = directory.path().join("ports");
-        let program = programs.path(kind);
-        let mut command = Command::new(program);
-        let mut known_port = None;
+        let [memory, threads, connections] = [memory_mib, threads, connections].map(|n| n.to_string());
+        let (max_memory, mut port, port_text) = (format!("{memory_mib}mb"), None, free_port()?.to_string());
+        let mut words = Vec::new();
         if kind == Kind::Redis {
-            // Free a moment ago; Redis cannot be asked to choose.
-            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-            known_port = Some(port);
-            command.args([
-                "--bind",
-                "127.0.0.1",
-                "--port",
-                &port.to_string(),
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ]);
-            command.args(["--maxmemory", &format!("{memory_mib}mb"), "--maxmemory-policy", "allkeys-lru"]);
-            command.args(["--daemonize", "no", "--maxclients", &connections.to_string()]);
-            command.arg("--dir").arg(directory.path());
+            port = Some(port_text.parse()?);
+            words.extend(["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"]);
+            words.extend(["--maxmemory", &max_memory, "--maxmemory-policy", "allkeys-lru"]);
+            words.extend(["--daemonize", "no", "--maxclients", &connections]);
         } else {
-            command.args(["-l", "127.0.0.1", "-p", "-1"]);
-            for (option, number) in [("-t", threads), ("-c", connections), ("-m", memory_mib)] {
-                command.args([option, &number.to_string()]);
-            }
+            words.extend(["-l", "127.0.0.1", "-p", "-1", "-t", &threads, "-c", &connections, "-m", &memory]);
             if nix::unistd::geteuid().is_root() {
-                command.args(["-u", "root"]);
+                words.extend(["-u", "root"]);
             }
-            command.env("MEMCACHED_PORT_FILENAME", &ports);
         }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| program.display().to_string())?;
-        let mut server = Self { kind, child, address: String::new(), _directory: directory };
-        // Nobody sends: each wait gives the processor to the server for a moment.
-        let (_sender, receiver) = mpsc::channel::<()>();
-        for _ in 0..1000 {
-            let found = known_port.or_else(|| port(&ports));
-            if let Some(port) = found.filter(|port| TcpStream::connect(("127.0.0.1", *port)).is_ok()) {
-                server.address = format!("127.0.0.1:{port}");
-                return Ok(server);
-            }
-            if server.child.try_wait()?.is_some() {
-                break;
-            }
-            receiver.recv_timeout(Duration::from_millis(10)).unwrap_or_default();
-        }
-        bail!("{}: does not listen", program.display());
+        // Programs are found from here; the servers have directories of their own.
+        let path = programs.path(kind);
+        let path = if path.components().count() > 1 { std::path::absolute(path)? } else { path.to_owned() };
+        let start = Start { port, ..Start::new(&path, &words) };
+        let process = harness::Server::start(&start).with_context(|| path.display().to_string())?;
+        Ok(Self { kind, process })
     }
 
     /// Connections to it that are ready to load it.
     pub(crate) fn open(&self, plan: &Arc<Plan>, connections: usize, depth: usize) -> Result<Target<Speech>> {
-        let pid = Some(self.child.id());
-        Ok(Target::open(&self.kind.speech(), plan, &self.address, pid, (1, connections, depth))?)
+        let pid = Some(self.process.pid());
+        Ok(Target::open(&self.kind.speech(), plan, self.process.address(), pid, (1, connections, depth))?)
     }
 
     /// A connection that has asked for a key which is not there, and has been answered.
@@ -162,7 +124,7 @@ impl Server {
             Kind::Cattlegrid | Kind::Memcached => (b"get nothing\r\n", b"END\r\n"),
             Kind::Redis => (b"GET nothing\r\n", b"$-1\r\n"),
         };
-        let mut stream = TcpStream::connect(&self.address)?;
+        let mut stream = TcpStream::connect(self.process.address())?;
         stream.write_all(request)?;
         let mut answer = vec![0; reply.len()];
         stream.read_exact(&mut answer)?;
@@ -173,18 +135,11 @@ impl Server {
     }
 
     pub(crate) fn resident_bytes(&self) -> Result<u64> {
-        Ok(Process::new(self.child.id())?.resident_bytes()?)
+        Ok(Process::new(self.process.pid())?.resident_bytes()?)
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Nothing of theirs is kept, so nothing is lost. Whatever fails here, the process is gone.
-        self.child.kill().unwrap_or_default();
-        self.child.wait().map(drop).unwrap_or_default();
-    }
-}
-
-fn port(file: &Path) -> Option<u16> {
-    fs::read_to_string(file).ok()?.lines().find_map(|line| line.strip_prefix("TCP INET: ")?.parse().ok())
+/// Free a moment ago; Redis cannot be asked to choose.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cattlegrid::bench::{Meter, Plan, Report, Spread, Until};
 use cattlegrid_compare::loads::plan;
+use cattlegrid_load::{Meter, Plan, Report, Spread, Until};
 use serde_json::{Value, json};
 
 use crate::servers::{KINDS, Kind, Programs, Server};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cattlegrid::bench::{Mix, Op, Replay, Supply};
 use cattlegrid_compare::loads::{Load, loads};
+use cattlegrid_load::{Mix, Op, Replay, Supply};
 
 use crate::cache::Cache;
 

@@ -246,7 +246,7 @@ impl Soak {
 
 /// Resident bytes of this process.
 fn resident_bytes() -> Result<u64> {
-    Ok(cattlegrid::bench::Process::new(std::process::id())?.resident_bytes()?)
+    Ok(cattlegrid_load::Process::new(std::process::id())?.resident_bytes()?)
 }
 
 /// Resident bytes of these addresses, as the system says.

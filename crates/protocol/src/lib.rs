@@ -1,8 +1,10 @@
-//! The memcached text and meta protocols: bytes to [`Request`]s, and replies to bytes.
+//! The memcached text and meta protocols: for a server, bytes to [`Request`]s and replies to bytes; for a client, requests
+//! to bytes and bytes to [`Response`]s.
 //!
 //! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes whatever
 //! has arrived and says what it is: a [`Request`], a line to refuse ([`Refused`]: with memcached
 //! 1.6.45's own words), or how many bytes are wanted. [`reply`] appends answers to a buffer.
+//! [`request`] and [`parse_response`] are the same of the client's side.
 //!
 //! # Invariants
 //! * Parsing any bytes never panics. A line is searched once for its end and walked once for its
@@ -17,9 +19,15 @@ mod meta;
 mod number;
 mod parse;
 pub mod reply;
+pub mod request;
+mod response;
 mod text;
 mod words;
 
 pub use command::*;
 pub use number::{strict_i32, strict_u32};
 pub use parse::{BINARY_MAGIC, LINE_MAX, Limits, parse, parse_from};
+pub use response::{
+    BrokenResponse, ErrorKind, MetaStatus, ParsedResponse, RESPONSE_DATA_MAX, RESPONSE_LINE_MAX, Response,
+    Status, parse_response,
+};

@@ -72,6 +72,15 @@ pub fn strict_u32(word: &[u8]) -> Option<u32> {
     u32::try_from(n).ok()
 }
 
+/// A number of 64 bits: digits only, at most 20 of them.
+#[inline]
+pub(crate) fn strict_u64(word: &[u8]) -> Option<u64> {
+    if word.is_empty() || word.len() > 20 {
+        return None;
+    }
+    word.iter().try_fold(0_u64, |n, &b| n.checked_mul(10)?.checked_add(digit(b)?.into()))
+}
+
 /// `strtol`: 64 bits.
 #[inline]
 fn signed(word: &[u8]) -> Option<i64> {

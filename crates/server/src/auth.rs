@@ -148,7 +148,7 @@ impl AuthFile {
 
 fn read(path: &Path) -> Result<Users, AuthError> {
     let unreadable = |error| AuthError::Unreadable { path: path.to_owned(), error };
-    let text = crate::sys::read_file(path).map_err(unreadable)?;
+    let text = cattlegrid_config::read_file(path).map_err(unreadable)?;
     let mut users = Vec::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let malformed = |problem| AuthError::Malformed { path: path.to_owned(), line: index + 1, problem };

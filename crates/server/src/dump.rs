@@ -189,7 +189,7 @@ mod tests {
     use cattlegrid_protocol::{Limits, Parsed, parse};
 
     use super::*;
-    use crate::options::{Command, parse_args};
+    use cattlegrid_config::{Command, parse_args};
 
     /// Items are listed once each, in turns that are short in bytes and, where all are dead, in items.
     #[test]

@@ -27,12 +27,12 @@ use cattlegrid_herd::{LeaseTime, PeerKey, Policy};
 use socket2::SockRef;
 
 use crate::listen::Address;
-use crate::options::Settings;
 use crate::serve::share_under;
 use crate::state::{Caps, ConnectionInfo, ListenerInfo, Message, Shared};
 use crate::time::Clock;
 use crate::worker::Worker;
 use book::Book;
+use cattlegrid_config::Settings;
 use client::Client;
 
 /// What a run came to.

@@ -1,21 +1,17 @@
-//! The Cattlegrid server: everything between the process and the engine.
+//! The Cattlegrid server: everything between the process and the engine, without the command line.
 
 pub mod auth;
-pub mod bench;
 mod commands;
-pub mod config;
 mod connection;
 mod control;
-pub mod demo;
 mod detail;
 mod dump;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
 pub mod listen;
 pub mod log;
-pub mod options;
 mod outbox;
-mod poller;
+pub mod poller;
 pub mod serve;
 mod shortage;
 pub mod signals;

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::log;
-use crate::options::{Host, ListenAddress, Settings, TcpPort};
 use crate::sys::{self, Account, reason};
+use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -246,7 +246,7 @@ mod tests {
     use socket2::SockRef;
 
     use super::*;
-    use crate::options::{Command, parse_args};
+    use cattlegrid_config::{Command, parse_args};
 
     fn settings(words: &[&str]) -> Settings {
         match parse_args(words.iter().copied()).unwrap() {

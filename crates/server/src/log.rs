@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::options::LogFormat;
 use crate::time::unix_now;
+use cattlegrid_config::LogFormat;
 use queue::{Line, Queue};
 
 /// How important a line is.

@@ -10,16 +10,19 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 /// A set of descriptors to wait for, each known by a token.
-pub(crate) struct Poller {
+pub struct Poller {
     epoll: OwnedFd,
     events: Vec<Event>,
 }
 
 /// What a descriptor is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub enum Wish {
+    /// Something to read, or the peer's end.
     Read,
+    /// Room for writing.
     Write,
+    /// Either.
     Both,
     /// The peer's end, said once: it stays true, and nobody may be able to act on it at once.
     HangUp,
@@ -31,25 +34,28 @@ pub(crate) enum Wish {
 const EVENTS: usize = 256;
 
 impl Poller {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Without descriptors yet.
+    pub fn new() -> io::Result<Self> {
         Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS) })
     }
 
-    pub(crate) fn add(&self, fd: impl AsFd, token: u64, wish: Wish) -> io::Result<()> {
+    /// Waits for this descriptor, too, until it is closed or removed; `wait` reports it by `token`.
+    pub fn add(&self, fd: impl AsFd, token: u64, wish: Wish) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), wish.flags())?)
     }
 
-    pub(crate) fn modify(&self, fd: impl AsFd, token: u64, wish: Wish) -> io::Result<()> {
+    /// Waits for something else of a descriptor that was added.
+    pub fn modify(&self, fd: impl AsFd, token: u64, wish: Wish) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token), wish.flags())?)
     }
 
     /// Stops waiting for a descriptor that stays open.
-    pub(crate) fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
     /// Waits for the first descriptor, for ever without `timeout`; calls `each` with the tokens of those ready.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>, mut each: impl FnMut(u64)) -> io::Result<()> {
+    pub fn wait(&mut self, timeout: Option<Duration>, mut each: impl FnMut(u64)) -> io::Result<()> {
         self.events.clear();
         let timeout = timeout.map(|t| Timespec {
             tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX),
@@ -83,6 +89,7 @@ impl Wish {
 pub(crate) struct Waker(OwnedFd);
 
 impl Waker {
+    /// Not woken yet.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }

@@ -7,15 +7,13 @@ use cattlegrid_engine::{Engine, EngineConfig};
 use cattlegrid_protocol::Limits;
 
 use crate::auth::{AuthError, AuthFile};
-use crate::config::ConfigError;
 use crate::detail::Detail;
 use crate::dump::Dumps;
 use crate::listen::{self, ListenError};
-use crate::options::Settings;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
 use crate::signals::Signals;
-use crate::state::{Caps, Gauges, Shared, WorkerPart};
+use crate::state::{Caps, Gauges, Shared, WorkerPart, rules_config};
 use crate::sys::{self, PidFile, SysError};
 use crate::time::Clock;
 use crate::tls::{TlsAcceptor, TlsError};
@@ -23,6 +21,8 @@ use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
 use crate::{control, log, shortage};
+use cattlegrid_config::ConfigError;
+use cattlegrid_config::Settings;
 
 /// Why the server did not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -191,7 +191,7 @@ pub(crate) fn share_under(
     .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;
     if let Some(file) = &settings.rule_file {
         engine
-            .set_rules(Some(Arc::clone(&file.rules)), &settings.protection.rules_config())
+            .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection))
             .map_err(io("there is no memory for the rules"))?;
     }
     let gauges = Gauges::default();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use cattlegrid_engine::{Counters, Engine, Interest, Now, Wake};
+use cattlegrid_config::{Protection, Settings};
+use cattlegrid_engine::{Counters, Engine, Interest, Now, RulesConfig, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_protocol::Limits;
 
@@ -13,7 +14,6 @@ use crate::detail::Detail;
 use crate::dump::Dumps;
 use crate::listen::Address;
 use crate::log;
-use crate::options::Settings;
 use crate::poller::Waker;
 use crate::serve::ServeError;
 use crate::shortage::Shortage;
@@ -325,7 +325,7 @@ impl Shared {
                 log::warning(text);
             }
             self.engine
-                .set_rules(Some(newer.rules), &self.settings.protection.rules_config())
+                .set_rules(Some(newer.rules), &rules_config(&self.settings.protection))
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
             // Who waits for a key that has no rule now is to be answered, and all workers may sleep.
             self.workers[0].tell(Message::Wakes(Vec::new()));
@@ -374,9 +374,20 @@ impl Shared {
     }
 }
 
+/// What the engine is told of rules and control keys.
+pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
+    RulesConfig {
+        tag_bytes: protection.tag_bytes,
+        ledger_bytes: protection.ledger_bytes,
+        fence_bytes: protection.fence_bytes,
+        waiters: protection.waiters,
+        control: protection.control.as_bytes().into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::options::{Command, parse_args};
+    use cattlegrid_config::{Command, parse_args};
 
     #[test]
     fn a_reload_takes_the_rules_whole_or_not_at_all() {

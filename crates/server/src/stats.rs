@@ -14,8 +14,8 @@ use cattlegrid_protocol::{Words, reply};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::connection::Turn;
-use crate::options::{KeyFormat, TlsVersion, VerifyMode};
 use crate::state::Shared;
+use cattlegrid_config::{KeyFormat, TlsVersion, VerifyMode};
 
 pub(crate) use rules::abandoned;
 

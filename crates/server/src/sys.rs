@@ -27,8 +27,8 @@ use rustix::fs::{AtFlags, FileType, OFlags, chownat, fstat, open};
 use rustix::thread as caps;
 
 use crate::log;
-use crate::options::Privileges;
 use crate::shortage::HEADROOM_BYTES;
+use cattlegrid_config::Privileges;
 
 /// What could not be had from the system; the message says what would help.
 #[derive(Debug, thiserror::Error)]
@@ -414,31 +414,6 @@ impl Drop for PidFile {
     }
 }
 
-/// Opens a file that an option names. What is no regular file is refused: a pipe that nobody writes into would keep the
-/// thread that opens it, and with it the server, waiting for good.
-///
-/// # Errors
-/// The system's, and `InvalidInput` for what is no regular file.
-pub(crate) fn open_file(path: &Path) -> io::Result<File> {
-    // Without O_NONBLOCK opening a pipe waits; without O_NOCTTY a terminal could become the process's own.
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    Ok(file)
-}
-
-/// All that is in such a file.
-///
-/// # Errors
-/// As [`open_file`].
-pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_file(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// The process that a regular file names; nothing else is read, since opening a pipe waits and a link may lead anywhere.
 fn pid_in(path: &Path) -> Option<Pid> {
     let file = File::options()
@@ -520,20 +495,6 @@ mod tests {
         std::fs::create_dir(&beside).unwrap();
         assert!(replace_file(&path, "more").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "ports", "what was there stays");
-    }
-
-    #[test]
-    fn only_regular_files_are_opened() {
-        let dir = tempfile::tempdir().unwrap();
-        let [pipe, file, link] = ["pipe", "file", "link"].map(|name| dir.path().join(name));
-        unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-        std::fs::write(&file, "text").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert_eq!(read_file(&link).unwrap(), b"text", "links are followed");
-        for other in [pipe.as_path(), dir.path(), Path::new("/dev/null")] {
-            assert_eq!(reason(&read_file(other).unwrap_err()), "it is not a regular file");
-        }
-        assert!(read_file(&dir.path().join("absent")).is_err());
     }
 
     /// Opening a pipe for reading would wait for a writer.

@@ -15,8 +15,9 @@ use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiCli
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
 
-use crate::options::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
-use crate::sys::{read_file, reason};
+use crate::sys::reason;
+use cattlegrid_config::read_file;
+use cattlegrid_config::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
 
 mod session;
 

@@ -2,7 +2,9 @@
 
 mod cases;
 mod common;
+mod elements;
 mod numbers;
 mod prop;
+mod responses;
 mod soak;
 mod transcript;

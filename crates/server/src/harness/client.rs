@@ -8,6 +8,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
+use cattlegrid_protocol::{MetaStatus, ParsedResponse, Response, parse_response};
+
 use super::book::{Book, KEYS, UNWRITTEN, is_ruled};
 use super::{Choices, ITEM_MAX, caps};
 
@@ -386,14 +388,18 @@ impl Client {
     /// Matches the next reply; the bytes it has. None: it is not there whole.
     fn match_next(&mut self, at: usize, book: &mut Book) -> Option<usize> {
         let reply = &self.received[at..];
-        let line_end = memchr::memmem::find(reply, b"\r\n")?;
-        let line = String::from_utf8_lossy(&reply[..line_end]).into_owned();
+        let (response, bytes) = match parse_response(reply) {
+            ParsedResponse::Complete { response, used } => (response, used),
+            ParsedResponse::Partial { .. } => return None,
+            ParsedResponse::Broken(why) => panic!("{why:?}: {}", show(reply)),
+        };
+        let line_end = memchr::memchr(b'\n', reply).expect("an element has a line");
+        let line = String::from_utf8_lossy(&reply[..line_end]).trim_end_matches('\r').to_owned();
         loop {
             let asked = self.asked.front_mut().unwrap_or_else(|| panic!("nobody asked: {}", show(reply)));
-            let used = match asked.matches(&line, reply, line_end + 2, book) {
-                Match::Whole(used) => used,
-                Match::Part => return None,
-                Match::Begins(used) => return Some(used),
+            match asked.matches(&line, response, book) {
+                Match::Whole => {}
+                Match::Begins => return Some(bytes),
                 Match::None => {
                     // It has no reply, and what comes is a later one's: it was executed.
                     let asked = self.asked.pop_front().expect("it is the front");
@@ -401,36 +407,34 @@ impl Client {
                     asked.executed("", book);
                     continue;
                 }
-                Match::Last(used) => {
+                Match::Last => {
                     self.closing = true;
                     self.asked.clear();
                     self.unsent.clear();
-                    return Some(used);
+                    return Some(bytes);
                 }
-            };
+            }
             let asked = self.asked.front_mut().expect("it is the front");
             let asked = Asked { what: std::mem::replace(&mut asked.what, What::Silent), ..*asked };
             asked.executed(&line, book);
             if asked.unsent == 0 {
                 self.asked.pop_front();
             }
-            return Some(used);
+            return Some(bytes);
         }
     }
 }
 
 /// How a reply fits a command.
 enum Match {
-    /// It is the command's, and has this many bytes.
-    Whole(usize),
-    /// It is the command's, and not whole.
-    Part,
-    /// So many bytes of it are whole, and more is to come.
-    Begins(usize),
+    /// It is the command's, and its last.
+    Whole,
+    /// It is the command's, and more is to come.
+    Begins,
     /// The command has no reply.
     None,
     /// As [`Match::Whole`], and the connection ends.
-    Last(usize),
+    Last,
 }
 
 impl Asked {
@@ -443,13 +447,13 @@ impl Asked {
         self.bytes >= caps().upload_bytes || !book.evictions
     }
 
-    fn matches(&mut self, line: &str, reply: &[u8], after_line: usize, book: &Book) -> Match {
+    fn matches(&mut self, line: &str, response: Response<'_>, book: &Book) -> Match {
         if let What::Get(keys) = &mut self.what {
             if line == NO_MEMORY_READING && self.bytes >= caps().upload_bytes {
-                return Match::Last(after_line);
+                return Match::Last;
             }
             assert_eq!(self.unsent, 0, "{line} before all of it was sent");
-            return value_of(keys, line, reply, after_line, self.sent, book);
+            return value_of(keys, line, response, self.sent, book);
         }
         let refused = |too_large: bool| {
             if too_large { line == TOO_LARGE } else { line == NO_MEMORY && self.may_find_no_memory(book) }
@@ -458,24 +462,18 @@ impl Asked {
         // A refusal comes as soon as the line is there, everything else when all is.
         let fits = match &self.what {
             What::Get(_) => unreachable!("matched above"),
-            What::MetaGet { key, opaque, quiet } => {
-                let mut words = line.split(' ');
-                match words.next() {
-                    Some("VA") => {
-                        let len: usize = words.next().and_then(|word| word.parse().ok()).expect("a length");
-                        assert!(words.any(|word| word == opaque), "{line} for {opaque}");
-                        let Some(value) = reply.get(after_line..after_line + len + 2) else {
-                            return Match::Part;
-                        };
-                        assert!(value.ends_with(b"\r\n"), "{line}");
-                        book.seen(*key, &value[..len], self.sent);
-                        return Match::Whole(after_line + len + 2);
-                    }
-                    Some("EN") => !quiet && words.any(|word| word == opaque),
-                    Some("MN") if *quiet => return Match::None,
-                    _ => false,
+            What::MetaGet { key, opaque, quiet } => match response {
+                Response::MetaValue { mut flags, data } => {
+                    assert!(flags.any(|flag| flag == opaque.as_bytes()), "{line} for {opaque}");
+                    book.seen(*key, data, self.sent);
+                    return Match::Whole;
                 }
-            }
+                Response::Meta { status: MetaStatus::Miss, mut flags } => {
+                    !quiet && flags.any(|flag| flag == opaque.as_bytes())
+                }
+                Response::MetaNoop if *quiet => return Match::None,
+                _ => false,
+            },
             What::Silent | What::Store { noreply: true, .. } | What::Delete { noreply: true, .. } => {
                 return Match::None;
             }
@@ -506,7 +504,7 @@ impl Asked {
         };
         assert!(fits, "{line:?} is no reply to {self:?}");
         assert!(self.unsent == 0 || line == NO_MEMORY || line == TOO_LARGE, "{line} before all of {self:?}");
-        Match::Whole(after_line)
+        Match::Whole
     }
 
     /// Notes what its execution, with this reply or none, says of values.
@@ -545,27 +543,17 @@ impl Asked {
 }
 
 /// The next `VALUE`, of one of the keys in their order, or `END`.
-fn value_of(
-    keys: &mut VecDeque<usize>,
-    line: &str,
-    reply: &[u8],
-    at: usize,
-    sent: u64,
-    book: &Book,
-) -> Match {
-    if line == "END" {
-        return Match::Whole(at);
-    }
-    let words: Vec<&str> = line.split(' ').collect();
-    let ["VALUE", name, "0", len, ..] = words[..] else { panic!("{line:?} is no reply to a get") };
-    let len: usize = len.parse().expect("a length");
-    let Some(value) = reply.get(at..at + len + 2) else { return Match::Part };
-    assert!(value.ends_with(b"\r\n"), "{line}");
-    let place = keys.iter().position(|key| KEYS[*key].0 == name);
-    let place = place.unwrap_or_else(|| panic!("{name} was not asked for, or not there"));
-    book.seen(keys[place], &value[..len], sent);
+fn value_of(keys: &mut VecDeque<usize>, line: &str, response: Response<'_>, sent: u64, book: &Book) -> Match {
+    let (name, data) = match response {
+        Response::End => return Match::Whole,
+        Response::Value { key, flags: 0, data, .. } => (key, data),
+        _ => panic!("{line:?} is no reply to a get"),
+    };
+    let place = keys.iter().position(|key| KEYS[*key].0.as_bytes() == name);
+    let place = place.unwrap_or_else(|| panic!("{line}: was not asked for, or not there"));
+    book.seen(keys[place], data, sent);
     keys.drain(..=place);
-    Match::Begins(at + len + 2)
+    Match::Begins
 }
 
 /// Between two words.

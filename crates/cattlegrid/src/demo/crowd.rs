@@ -1,0 +1,327 @@
+//! Many clients of one key, each of which computes what it misses: as a plain memcached client does.
+//!
+//! All are played by one thread. A client asks; on a miss it computes, which takes a place of the [`Backend`] for a
+//! while, stores the value and has it. Every value names the computation it came from, so that each reply can be
+//! checked.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::DemoError;
+use cattlegrid_load::{BenchError, Fault, Meter, Peer, Tally};
+use cattlegrid_protocol::{ParsedResponse, Response, Status, parse_response};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
+
+/// What computes for the clients: so many at a time, in order, each for so long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Backend {
+    pub(super) at_once: usize,
+    pub(super) takes: Duration,
+}
+
+/// What the clients do.
+#[derive(Debug, Clone)]
+pub(super) struct Play<'a> {
+    pub(super) key: &'a str,
+    /// Exptime of what they store.
+    pub(super) exptime: u32,
+    pub(super) backend: Backend,
+    /// Ask again and again until so long after a value was stored; None: each asks once.
+    pub(super) again_for: Option<Duration>,
+}
+
+/// What they saw.
+pub(super) struct Seen {
+    /// Computations made.
+    pub(super) computed: u64,
+    /// Gets answered with a value.
+    pub(super) hits: u64,
+    /// Of these, while a computation was under way.
+    pub(super) hits_meanwhile: u64,
+    /// From a question to its value. Under `again_for` only of what was answered while one computed.
+    pub(super) tally: Tally,
+}
+
+/// Connected clients.
+pub(super) struct Crowd<'m> {
+    meter: &'m Meter,
+    clock: Clock,
+    poller: Poller,
+    clients: Vec<Client>,
+}
+
+struct Client {
+    socket: Socket,
+    input: Vec<u8>,
+    state: State,
+    asked: Instant,
+    /// The least version that is right: stored before it asked.
+    floor: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Asked,
+    Computing,
+    /// It stores this version.
+    Storing(u64),
+}
+
+/// A reply.
+enum Reply {
+    Miss,
+    Hit(String),
+    Stored,
+}
+
+/// A server that says nothing for so long, while nobody computes, is lost.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A play that lasts longer does not end by itself.
+const LONGEST: Duration = Duration::from_secs(60);
+const ROUND: Duration = Duration::from_millis(50);
+
+/// One run of a play.
+struct Run<'a> {
+    play: &'a Play<'a>,
+    seen: Seen,
+    /// Clients that wait for a place of the backend.
+    queue: VecDeque<usize>,
+    /// Those that have one, and when they are done; in order.
+    busy: VecDeque<(Instant, usize)>,
+    /// The last version whose store was acknowledged, and when.
+    stored: (u64, Option<Instant>),
+    /// Clients that are not idle.
+    active: usize,
+    now: Instant,
+}
+
+impl<'m> Crowd<'m> {
+    pub(super) fn open(peer: &Peer, size: usize, meter: &'m Meter) -> Result<Self, DemoError> {
+        let (clock, poller) = (Clock::new(), Poller::new().map_err(DemoError::io("no epoll"))?);
+        let mut clients = Vec::with_capacity(size);
+        for token in 0..size {
+            let socket = peer.connect()?;
+            poller.add(&socket, token as u64, Wish::Read).map_err(DemoError::io("epoll"))?;
+            let asked = clock.now();
+            clients.push(Client { socket, input: Vec::new(), state: State::Idle, asked, floor: 0 });
+        }
+        Ok(Self { meter, clock, poller, clients })
+    }
+
+    /// All ask for a key at once.
+    pub(super) fn ask(&mut self, key: &str) -> Result<(), DemoError> {
+        let line = format!("get {key}\r\n");
+        for client in &mut self.clients {
+            client.ask(&line, self.clock.now(), 0)?;
+        }
+        Ok(())
+    }
+
+    /// Plays on until everybody has the value, or has asked long enough.
+    pub(super) fn settle(&mut self, play: &Play<'_>) -> Result<Seen, DemoError> {
+        let start = self.clock.now();
+        let seen = Seen { computed: 0, hits: 0, hits_meanwhile: 0, tally: Tally::new() };
+        let mut run = Run {
+            play,
+            seen,
+            queue: VecDeque::new(),
+            busy: VecDeque::new(),
+            stored: (0, None),
+            active: self.clients.iter().filter(|client| client.state != State::Idle).count(),
+            now: start,
+        };
+        let mut heard = start;
+        let mut ready = Vec::new();
+        while run.active > 0 {
+            let due = run.busy.front().map(|(done, _)| done.saturating_duration_since(run.now));
+            let waited =
+                self.poller.wait(Some(due.unwrap_or(ROUND).min(ROUND)), |token| ready.push(token as usize));
+            waited.map_err(DemoError::io("epoll"))?;
+            run.now = self.clock.now();
+            if self.meter.stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Interrupted.into());
+            }
+            if !ready.is_empty() || !run.busy.is_empty() {
+                heard = run.now;
+            } else if run.now.duration_since(heard) > PATIENCE {
+                let silent = self.clients.iter().filter(|client| client.state != State::Idle).count();
+                return Err(DemoError::Broken(format!("{silent} clients have no answer after 30 seconds")));
+            }
+            if run.now.duration_since(start) > LONGEST {
+                return Err(DemoError::Broken(format!("{}: no end after 60 seconds", play.key)));
+            }
+            self.compute(&mut run)?;
+            for token in ready.drain(..) {
+                self.receive(token, &mut run)?;
+            }
+        }
+        run.seen.tally.elapsed = self.clock.now().duration_since(start);
+        Ok(run.seen)
+    }
+
+    /// Ends computations that are done, and begins those there is a place for.
+    fn compute(&mut self, run: &mut Run<'_>) -> Result<(), DemoError> {
+        while run.busy.front().is_some_and(|(done, _)| *done <= run.now) {
+            let Some((_, token)) = run.busy.pop_front() else { break };
+            run.seen.computed += 1;
+            let version = run.seen.computed;
+            let client = &mut self.clients[token];
+            client.state = State::Storing(version);
+            let Play { key, exptime, .. } = run.play;
+            let value = value(key, version);
+            client.send(&format!("set {key} 0 {exptime} {}\r\n{value}\r\n", value.len()))?;
+        }
+        while run.busy.len() < run.play.backend.at_once
+            && let Some(token) = run.queue.pop_front()
+        {
+            run.busy.push_back((run.now + run.play.backend.takes, token));
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), DemoError> {
+        let client = &mut self.clients[token];
+        if !client.receive()? {
+            return Ok(());
+        }
+        while let Some(reply) = client.reply()? {
+            self.meter.answered.fetch_add(1, Ordering::Relaxed);
+            let under_way = !run.busy.is_empty();
+            match (client.state, reply) {
+                (State::Asked, Reply::Miss) => {
+                    client.state = State::Computing;
+                    run.queue.push_back(token);
+                    // It computes from now on, not from the next round on.
+                    if run.busy.len() < run.play.backend.at_once
+                        && let Some(token) = run.queue.pop_front()
+                    {
+                        run.busy.push_back((self.clock.now() + run.play.backend.takes, token));
+                    }
+                    continue;
+                }
+                (State::Asked, Reply::Hit(text)) => {
+                    check(run.play.key, &text, client.floor, run.seen.computed)?;
+                    run.seen.hits += 1;
+                    run.seen.hits_meanwhile += u64::from(under_way);
+                }
+                (State::Storing(version), Reply::Stored) => {
+                    run.stored = (version.max(run.stored.0), run.stored.1.or(Some(run.now)));
+                }
+                (_, Reply::Miss) => return Err(unexpected("END")),
+                (_, Reply::Hit(text)) => return Err(unexpected(&text)),
+                (_, Reply::Stored) => return Err(unexpected("STORED")),
+            }
+            if run.play.again_for.is_none() || under_way {
+                run.seen.tally.answered(run.now.duration_since(client.asked));
+            }
+            client.state = State::Idle;
+            run.active -= 1;
+            let goes_on = run.play.again_for.is_some_and(|time| {
+                run.stored.1.is_none_or(|stored| run.now.saturating_duration_since(stored) < time)
+            });
+            if goes_on {
+                run.active += 1;
+                client.ask(&format!("get {}\r\n", run.play.key), self.clock.now(), run.stored.0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Client {
+    fn ask(&mut self, line: &str, now: Instant, floor: u64) -> Result<(), DemoError> {
+        (self.state, self.asked, self.floor) = (State::Asked, now, floor);
+        self.send(line)
+    }
+
+    /// A request is so short that the socket takes it whole.
+    fn send(&mut self, text: &str) -> Result<(), DemoError> {
+        self.socket.write_all(text.as_bytes()).map_err(|error| lost(&error))
+    }
+
+    /// Whether something came.
+    fn receive(&mut self) -> Result<bool, DemoError> {
+        let mut buffer = [0; 4096];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => Err(lost(&io::ErrorKind::UnexpectedEof.into())),
+            Ok(received) => {
+                self.input.extend_from_slice(&buffer[..received]);
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(false)
+            }
+            Err(error) => Err(lost(&error)),
+        }
+    }
+
+    /// The next reply, if all of it has come.
+    fn reply(&mut self) -> Result<Option<Reply>, DemoError> {
+        let (mut used, mut value) = (0, None);
+        let reply = loop {
+            let (response, bytes) = match parse_response(&self.input[used..]) {
+                ParsedResponse::Complete { response, used } => (response, used),
+                ParsedResponse::Partial { .. } => return Ok(None),
+                ParsedResponse::Broken(_) => return Err(unexpected(&String::from_utf8_lossy(&self.input))),
+            };
+            used += bytes;
+            match response {
+                Response::Value { data, .. } if value.is_none() => value = Some(data),
+                Response::End => {
+                    break value
+                        .map_or(Reply::Miss, |data| Reply::Hit(String::from_utf8_lossy(data).into_owned()));
+                }
+                Response::Status(Status::Stored) if value.is_none() => break Reply::Stored,
+                _ => return Err(unexpected(&String::from_utf8_lossy(&self.input[..used]))),
+            }
+        };
+        self.input.drain(..used);
+        Ok(Some(reply))
+    }
+}
+
+/// What a computation of a key makes. Version 0 is what was there before the play.
+pub(super) fn value(key: &str, version: u64) -> String {
+    format!("{key}, version {version}")
+}
+
+fn check(key: &str, text: &str, floor: u64, computed: u64) -> Result<(), DemoError> {
+    let number = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(", version "));
+    let version: Option<u64> = number.and_then(|number| number.parse().ok());
+    match version {
+        Some(version) if version < floor => Err(DemoError::Broken(format!(
+            "{key}: version {version} was served, although version {floor} had been stored"
+        ))),
+        Some(version) if version <= computed => Ok(()),
+        _ => Err(unexpected(text)),
+    }
+}
+
+fn lost(error: &io::Error) -> DemoError {
+    BenchError::Lost(format!("a client's connection: {error}")).into()
+}
+
+fn unexpected(answer: &str) -> DemoError {
+    BenchError::Wrong(Fault::Unexpected { asked: "a get or set", answer: answer.to_owned() }).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_tells_its_version() {
+        let key = "page:1";
+        check(key, &value(key, 0), 0, 0).unwrap();
+        check(key, &value(key, 12), 12, 12).unwrap();
+        assert!(matches!(check(key, &value(key, 1), 2, 2), Err(DemoError::Broken(_))));
+        assert!(check(key, &value(key, 3), 0, 2).is_err(), "nobody has computed that");
+        assert!(check(key, &value("page:2", 0), 0, 2).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! The tour: servers on free ports, clients that need them, and tables of what happened.
+//!
+//! One server has rules; the scenes of herd protection and of invalidation are its. The other has none and is
+//! loaded. Every scene checks what is promised, and ends the tour with an error if it is not kept. A scene runs in a
+//! thread of its own, while this one shows how far it is and listens for Ctrl-C. Whatever happens, the servers are
+//! stopped at the end, unless the one with rules is to be kept.
+
+mod crowd;
+mod invalidation;
+mod plain;
+mod protection;
+mod scenes;
+mod server;
+mod table;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use cattlegrid_load::{BenchError, Meter, count};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::signals::{Signal, Signals};
+use cattlegrid_server::sys;
+use cattlegrid_server::time::Clock;
+
+use scenes::Stage;
+use table::Table;
+
+/// Why the tour ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DemoError {
+    /// The server did not start.
+    #[error("demo: the server did not start: {0}")]
+    Server(String),
+    /// A load failed; an interruption is one, too.
+    #[error("demo: {0}")]
+    Load(#[from] BenchError),
+    /// The server did not do what it is there for.
+    #[error("demo: a promise is broken: {0}")]
+    Broken(String),
+    /// A system call failed that never should.
+    #[error("demo: {what}: {error}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The call's error.
+        error: io::Error,
+    },
+}
+
+impl DemoError {
+    fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self::Io { what, error }
+    }
+}
+
+/// Scenes that are shown in one table.
+struct Act {
+    /// The heads of its columns; the first is the act's title.
+    heads: &'static [&'static str],
+    scenes: &'static [Scene],
+}
+
+/// A part of the tour.
+struct Scene {
+    title: &'static str,
+    run: fn(&mut Stage) -> Result<Outcome, DemoError>,
+}
+
+/// What a scene showed.
+struct Outcome {
+    /// Lines of the act's table.
+    rows: Vec<Vec<String>>,
+    /// A sentence for below the tables.
+    note: Option<String>,
+}
+
+const ACTS: &[Act] = &[protection::ACT, invalidation::SHOP, invalidation::FLUSH, scenes::ACT];
+/// Rules of the server that has some.
+const RULES: &str = include_str!("rules.toml");
+/// Connections that all scenes together may have open at once.
+const CONNECTIONS_MAX: usize = 2000;
+const STEP: Duration = Duration::from_millis(100);
+
+/// Runs the tour; `keep` leaves its server with rules running.
+pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
+    // Before the first thread, which inherits it.
+    let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
+    sys::raise_open_files(CONNECTIONS_MAX, 1).map_err(|error| DemoError::Server(error.to_string()))?;
+    let ruled = server::start(CONNECTIONS_MAX, Some(RULES))?;
+    let mut screen = Screen::new();
+    Screen::line(&format!("cattlegrid demo: a server on {}, process {}", ruled.address(), ruled.pid()));
+    let loaded = server::start(CONNECTIONS_MAX, None)?;
+
+    let meter = Arc::new(Meter::default());
+    let mut stage = Stage::new(&ruled, &loaded, Arc::clone(&meter))?;
+    let scenes: usize = ACTS.iter().map(|act| act.scenes.len()).sum();
+    let (mut number, mut text, mut notes) = (0, String::new(), Vec::new());
+    for act in ACTS {
+        let mut table = Table::new(act.heads);
+        for scene in act.scenes {
+            number += 1;
+            let head = format!("[{number}/{scenes}] {}", scene.title);
+            let outcome = thread::scope(|scope| {
+                let running = scope.spawn(|| (scene.run)(&mut stage));
+                watch(running, &mut screen, &mut signals, &meter, &head)
+            })?;
+            table.add(outcome.rows);
+            notes.extend(outcome.note);
+        }
+        text = format!("{text}\n{table}");
+    }
+    drop(stage);
+    Screen::line(&format!("{text}\n{}", notes.join("\n")));
+    loaded.stop();
+    if keep {
+        Screen::line(&server::keep(ruled));
+    } else {
+        ruled.stop();
+    }
+    Ok(())
+}
+
+/// Shows how far a scene is until it ends.
+fn watch(
+    running: ScopedJoinHandle<'_, Result<Outcome, DemoError>>,
+    screen: &mut Screen,
+    signals: &mut Signals,
+    meter: &Meter,
+    head: &str,
+) -> Result<Outcome, DemoError> {
+    let mut poller = Poller::new().map_err(DemoError::io("no epoll"))?;
+    poller.add(&*signals, 0, Wish::Read).map_err(DemoError::io("epoll"))?;
+    let before = meter.answered.load(Ordering::Relaxed);
+    screen.start(head);
+    while !running.is_finished() {
+        poller.wait(Some(STEP), |_| {}).map_err(DemoError::io("epoll"))?;
+        let signal = signals.next().map_err(DemoError::io("signals cannot be received"))?;
+        if matches!(signal, Some(Signal::Drain | Signal::LeaveNow)) {
+            meter.stop.store(true, Ordering::Relaxed);
+        }
+        screen.progress(head, meter.answered.load(Ordering::Relaxed) - before);
+    }
+    let outcome = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    screen.end(head, meter.answered.load(Ordering::Relaxed) - before);
+    outcome
+}
+
+/// Standard output: a line that changes on a terminal, lines that stay elsewhere.
+struct Screen {
+    terminal: bool,
+    clock: Clock,
+    started: Instant,
+}
+
+impl Screen {
+    fn new() -> Self {
+        let clock = Clock::new();
+        Self { terminal: io::stdout().is_terminal(), started: clock.now(), clock }
+    }
+
+    /// Whoever listens no longer (`cattlegrid demo | head`) misses nothing.
+    fn write(text: &str) {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or_default();
+    }
+
+    fn line(text: &str) {
+        Self::write(&format!("{text}\n"));
+    }
+
+    fn start(&mut self, head: &str) {
+        self.started = self.clock.now();
+        if !self.terminal {
+            Self::line(&format!("{head} ..."));
+        }
+    }
+
+    fn progress(&self, head: &str, answered: u64) {
+        if self.terminal {
+            Self::write(&format!("\r\x1b[K{}", self.state(head, answered)));
+        }
+    }
+
+    fn end(&self, head: &str, answered: u64) {
+        let state = self.state(head, answered);
+        Self::line(&if self.terminal { format!("\r\x1b[K{state}") } else { state });
+    }
+
+    fn state(&self, head: &str, answered: u64) -> String {
+        let seconds = self.clock.now().duration_since(self.started).as_secs_f64();
+        format!("{head}: {} replies checked in {seconds:.1} s", count(answered))
+    }
+}

@@ -1,0 +1,138 @@
+//! Scenes of herd protection: who computes, who waits, who gets the old value.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use super::crowd::{Backend, Crowd, Play, Seen, value};
+use super::plain::Plain;
+use super::scenes::Stage;
+use super::{Act, DemoError, Outcome, Scene};
+use cattlegrid_load::{Peer, count, micros};
+
+/// These scenes.
+pub(super) const ACT: Act = Act {
+    heads: &["many ask for one key", "gets", "computed", "saved", "p50", "p99", "longest"],
+    scenes: &[
+        Scene { title: "a cold key, no rule", run: unprotected },
+        Scene { title: "a cold key under a rule", run: protected },
+        Scene { title: "the one that computes is killed", run: killed },
+        Scene { title: "an expired key, refreshed under grace", run: refreshed },
+    ],
+};
+
+/// Clients of a stampede.
+const CROWD: u64 = 1000;
+/// Clients that wait for one that is killed.
+const WAITING: u64 = 99;
+/// Clients that read while one refreshes.
+const READERS: u64 = 64;
+/// A database, say, that does 100 of these at once.
+const BACKEND: Backend = Backend { at_once: 100, takes: Duration::from_millis(200) };
+const REFRESH: Backend = Backend { at_once: 100, takes: Duration::from_millis(500) };
+/// Looks at what the server says of a key.
+const LOOKS: u32 = 3000;
+
+fn unprotected(stage: &mut Stage) -> Result<Outcome, DemoError> {
+    let seen = stampede(stage, "unruled:1")?;
+    promise(seen.computed == CROWD, || format!("{} computations without a rule", seen.computed))?;
+    let note = format!(
+        "Stampede: {} clients, a backend that makes {} values at once, 200 ms each.",
+        count(CROWD),
+        BACKEND.at_once
+    );
+    Ok(outcome("1,000 clients, a cold key, no rule", &seen, Some(note)))
+}
+
+fn protected(stage: &mut Stage) -> Result<Outcome, DemoError> {
+    let seen = stampede(stage, "page:1")?;
+    promise(seen.computed == 1 && seen.hits == CROWD - 1, || {
+        format!("{} computations and {} values under a rule", seen.computed, seen.hits)
+    })?;
+    Ok(outcome("1,000 clients, a cold key under a rule", &seen, None))
+}
+
+fn stampede(stage: &Stage, key: &str) -> Result<Seen, DemoError> {
+    let mut crowd = open(stage, CROWD)?;
+    crowd.ask(key)?;
+    crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })
+}
+
+fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
+    let key = "page:2";
+    let mut winner = Plain::open(stage.ruled(), stage.meter())?;
+    let found = winner.get(&[key.to_owned()])?;
+    promise(found.is_empty(), || "a key that nobody has stored was found".to_owned())?;
+    let mut crowd = open(stage, WAITING)?;
+    crowd.ask(key)?;
+    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+    let mut waiting = 0;
+    for _ in 0..LOOKS {
+        waiting = waiters(&mut plain, key)?;
+        if waiting == WAITING {
+            break;
+        }
+        stage.pause(Duration::from_millis(10))?;
+    }
+    promise(waiting == WAITING, || format!("{waiting} of {WAITING} clients wait"))?;
+    winner.kill()?;
+    let seen = crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
+    promise(seen.computed == 1 && seen.hits == WAITING - 1, || {
+        format!("{} computations and {} values after the first was killed", seen.computed, seen.hits)
+    })?;
+    let note = "Killed: the first client's connection was reset with 99 waiting; the next in line computed.";
+    Ok(outcome("99 wait, the one that computes is killed", &seen, Some(note.to_owned())))
+}
+
+/// How many gets wait for a key.
+fn waiters(plain: &mut Plain<'_>, key: &str) -> Result<u64, DemoError> {
+    let found = plain.get(&[format!("@why:{key}")])?;
+    let said = found.first().map_or("", |(_, text)| text);
+    let said: Json =
+        serde_json::from_str(said).map_err(|error| DemoError::Broken(format!("@why:{key}: {error}")))?;
+    Ok(said["lease"]["waiters"].as_u64().unwrap_or(0))
+}
+
+fn refreshed(stage: &mut Stage) -> Result<Outcome, DemoError> {
+    let key = "news:1";
+    Plain::open(stage.ruled(), stage.meter())?.set(key, &value(key, 0), 1)?;
+    let mut crowd = open(stage, READERS)?;
+    crowd.ask(key)?;
+    let again_for = Some(Duration::from_millis(200));
+    let seen = crowd.settle(&Play { key, exptime: 60, backend: REFRESH, again_for })?;
+    promise(seen.computed == 1, || format!("{} computations under grace", seen.computed))?;
+    promise(seen.hits_meanwhile > 0, || "nobody got the old value during a refresh".to_owned())?;
+    let note = format!(
+        "Grace: {READERS} clients read on while one computed for 500 ms; {} times they were given the old value, and \
+         never after the new one was stored.",
+        count(seen.hits_meanwhile)
+    );
+    let mut outcome = outcome("64 clients, an expired key under grace", &seen, Some(note));
+    outcome.rows[0][1] = count(seen.hits_meanwhile + 1);
+    outcome.rows[0][3] = count(seen.hits_meanwhile);
+    Ok(outcome)
+}
+
+fn open(stage: &Stage, size: u64) -> Result<Crowd<'_>, DemoError> {
+    let peer = Peer::new(stage.ruled(), stage.plan())?;
+    Crowd::open(&peer, size as usize, stage.meter())
+}
+
+fn outcome(title: &str, seen: &Seen, note: Option<String>) -> Outcome {
+    let latency = |share| micros(seen.tally.latency(share).as_secs_f64() * 1e6);
+    let gets = seen.computed + seen.hits;
+    let row = vec![
+        title.to_owned(),
+        count(gets),
+        count(seen.computed),
+        count(seen.hits),
+        latency(0.5),
+        latency(0.99),
+        latency(1.0),
+    ];
+    Outcome { rows: vec![row], note }
+}
+
+pub(super) fn promise(kept: bool, broken: impl FnOnce() -> String) -> Result<(), DemoError> {
+    if kept { Ok(()) } else { Err(DemoError::Broken(broken())) }
+}

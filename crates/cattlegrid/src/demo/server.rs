@@ -1,0 +1,39 @@
+//! The demo's servers: this program, in processes of their own.
+
+use cattlegrid_load::harness::{Server, Start, StartError};
+
+use super::DemoError;
+
+/// Their memory limit in MiB.
+pub(super) const MEMORY_MIB: u32 = 64;
+
+/// Starts one on a free port of 127.0.0.1, with a rule file of this text.
+pub(super) fn start(connections: usize, rules: Option<&str>) -> Result<Server, DemoError> {
+    let program = std::env::current_exe().map_err(DemoError::io("this program cannot be found"))?;
+    let (memory, connections) = (MEMORY_MIB.to_string(), connections.to_string());
+    let words = ["serve", "-p", "-1", "-l", "127.0.0.1", "-m", &memory, "-t", "1", "-c", &connections];
+    // Ctrl-C is for the demo, which stops its servers or leaves one running.
+    let start = Start { rules, own_group: true, ..Start::new(&program, &words) };
+    Server::start(&start).map_err(|error| match error {
+        StartError::Io { what, error } => DemoError::Io { what, error },
+        other => DemoError::Server(other.to_string()),
+    })
+}
+
+/// Leaves a server running; what can be done with it.
+pub(super) fn keep(server: Server) -> String {
+    let text = format!(
+        "The server goes on, on {address}.\n  \
+         talk to it:  printf 'stats\\r\\nquit\\r\\n' | nc 127.0.0.1 {port}\n  \
+         ask it why:  printf 'get @why:page:1\\r\\nquit\\r\\n' | nc 127.0.0.1 {port}\n  \
+         its rules:   {rules}; kill -HUP {pid} makes it read them again\n  \
+         load it:     cattlegrid bench {address} --pid {pid}\n  \
+         stop it:     kill {pid}",
+        address = server.address(),
+        port = server.address().rsplit(':').next().unwrap_or_default(),
+        pid = server.pid(),
+        rules = server.rule_file().display(),
+    );
+    server.keep();
+    text
+}

@@ -1,0 +1,101 @@
+//! `cattlegrid check`: what a rule file means.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule};
+
+use crate::error::ConfigError;
+use crate::keys::{self, Key};
+use crate::protection::Protection;
+use crate::rule_file::RuleFile;
+
+/// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
+/// that key.
+///
+/// # Errors
+/// What is wrong with the file; and what the server would say of the settings if it were started with nothing
+/// but the file.
+pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
+    explain(&RuleFile::load(path)?, key)
+}
+
+/// The same of a file that was read.
+///
+/// # Errors
+/// What the server would say of the settings if it were started with nothing but the file.
+pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
+    let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
+    Ok(key.map_or_else(|| as_toml(file, &settings.protection), |key| of_key(file, key)))
+}
+
+/// The file as it was understood, itself a rule file.
+fn as_toml(file: &RuleFile, protection: &Protection) -> String {
+    let mut text = String::from("[server]\n");
+    for (name, said) in file.server.options() {
+        write_to(&mut text, format_args!("{name} = {said}\n"));
+    }
+    write_keys(&mut text, keys::SERVER, protection);
+    for rule in file.rules.rules() {
+        text.push_str("\n[[rule]]\n");
+        write_keys(&mut text, keys::RULE, &**rule);
+    }
+    for cascade in file.rules.all_cascades() {
+        text.push_str("\n[[cascade]]\n");
+        write_keys(&mut text, keys::CASCADE, cascade);
+    }
+    text
+}
+
+fn write_keys<D, S>(text: &mut String, keys: &[Key<D, S>], shown: &S) {
+    for key in keys {
+        if let Some(value) = (key.show)(shown) {
+            write_to(text, format_args!("{} = {value}\n", key.row.name));
+        }
+    }
+}
+
+/// What applies to a key: its rule, tags and cascades.
+fn of_key(file: &RuleFile, key: &str) -> String {
+    let mut text = format!("key {key}\n");
+    match file.rules.find(key.as_bytes()) {
+        None => text.push_str("no rule\n"),
+        Some((rule, captures)) => {
+            let Rule { number, pattern, tags, .. } = &**rule;
+            write_to(&mut text, format_args!("rule {number}: {}\n", pattern.text()));
+            write_captures(&mut text, pattern, &captures);
+            for tag in tags {
+                write_to(&mut text, format_args!("  tag {}\n", tag.name(&captures)));
+            }
+        }
+    }
+    for cascade in file.rules.all_cascades() {
+        let changes = Change::ALL.into_iter().filter(|change| cascade.on.has(*change));
+        let applies = changes.clone().any(|change| {
+            let mut all = file.rules.cascades(key.as_bytes(), change);
+            all.any(|(other, _)| std::ptr::eq(other, cascade))
+        });
+        let captures = cascade.pattern.as_ref().and_then(|pattern| pattern.match_key(key.as_bytes()));
+        if let Cascade { pattern: Some(pattern), bump, .. } = cascade
+            && let Some(captures) = captures.filter(|_| applies)
+        {
+            let names: Vec<&str> = changes.map(Change::name).collect();
+            write_to(&mut text, format_args!("cascade on {}: {}\n", names.join(", "), pattern.text()));
+            write_captures(&mut text, pattern, &captures);
+            for tag in bump {
+                write_to(&mut text, format_args!("  bump {}\n", tag.name(&captures)));
+            }
+        }
+    }
+    text
+}
+
+fn write_captures(text: &mut String, pattern: &Pattern, captures: &Captures<'_>) {
+    for (name, held) in pattern.names().zip(captures.iter()) {
+        write_to(text, format_args!("  {name} = {}\n", String::from_utf8_lossy(held)));
+    }
+}
+
+fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("writing to a String cannot fail");
+}

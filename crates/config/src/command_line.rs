@@ -1,0 +1,253 @@
+//! The command line: memcached's own options, and ours.
+//!
+//! The grammar is that of memcached, so `getopt_long` with `getsubopt`: short flags cluster (`-vvv`,
+//! `-dp 11211`), a value follows in the same word or the next (`-p11211`, `-p 11211`), long options take
+//! `--port=11211` or `--port 11211` and may be shortened while that is unambiguous, and `-o` takes a list
+//! (`-o idle_timeout=5,no_modern`) and may be repeated. Where an option is given twice, the last one wins.
+//!
+//! memcached reads `-p abc` as port 0; here a value that makes no sense is an error that names the option,
+//! what is wrong and what would be right.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::apply::{Stop, apply, missing};
+use crate::error::UsageError;
+use crate::option_row::{Name, OptionRow};
+use crate::options::rows;
+use crate::rule_file::RuleFile;
+use crate::settings::Settings;
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Be the server.
+    Serve(Box<Settings>),
+    /// The self-contained tour.
+    Demo {
+        /// Leave the server of the tour running at its end.
+        keep: bool,
+    },
+    /// Load a server: the subcommand and its words, which the load driver reads.
+    Bench(Vec<String>),
+    /// Say what a rule file means.
+    Check {
+        /// The rule file.
+        file: PathBuf,
+        /// Say what applies to this key instead.
+        key: Option<String>,
+    },
+    /// `-h`: print [`crate::help`] and leave with status 0.
+    Help,
+    /// `-V`: print [`crate::version`] and leave with status 0.
+    Version,
+    /// `-i`: print [`crate::license`] and leave with status 0.
+    License,
+}
+
+impl From<Stop> for Command {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Help => Self::Help,
+            Stop::Version => Self::Version,
+            Stop::License => Self::License,
+        }
+    }
+}
+
+/// Reads the arguments that follow the program's name.
+///
+/// No subcommand, or a first argument that starts with `-`, means `serve`.
+pub fn parse_args<I>(args: I) -> Result<Command, UsageError>
+where
+    I: IntoIterator,
+    I::Item: Into<OsString>,
+{
+    let mut words = Vec::new();
+    for arg in args {
+        words.push(arg.into().into_string().map_err(|arg| {
+            UsageError::new(format!("{}: not UTF-8; options and paths must be UTF-8", arg.display()))
+        })?);
+    }
+    match words.first().map(String::as_str) {
+        Some("serve") => parse_serve(&words[1..]),
+        Some("demo") => parse_demo(&words[1..]),
+        Some("bench") => Ok(Command::Bench(words)),
+        Some("check") => parse_check(&words[1..]),
+        Some(word) if !word.starts_with('-') => Err(UsageError::new(format!(
+            "{word}: no such subcommand; there are serve, demo, bench and check, and options start with - (see --help)"
+        ))),
+        _ => parse_serve(&words),
+    }
+}
+
+fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
+    let mut keep = false;
+    for word in words {
+        match word.as_str() {
+            "--keep" => keep = true,
+            "-h" | "--help" => return Ok(Command::Help),
+            _ => return Err(UsageError::new(format!("demo {word}: unknown option; demo takes only --keep"))),
+        }
+    }
+    Ok(Command::Demo { keep })
+}
+
+/// `FILE [--key K]`, in either order.
+fn parse_check(words: &[String]) -> Result<Command, UsageError> {
+    let (mut file, mut key) = (None, None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-h" | "--help" => return Ok(Command::Help),
+            "--key" => {
+                let missing = || UsageError::new("check --key: needs a value: a key");
+                key = Some(words.next().ok_or_else(missing)?.clone());
+            }
+            "--try" => {
+                return Err(UsageError::new(
+                    "check --try: runs a loader, and loaders are not part of this version; leave it out",
+                ));
+            }
+            word if word.starts_with("--key=") => key = Some(word["--key=".len()..].to_owned()),
+            word if word.starts_with('-') => {
+                return Err(UsageError::new(format!("check {word}: unknown option; there is --key <key>")));
+            }
+            _ if file.is_some() => {
+                return Err(UsageError::new(format!("check {word}: unexpected; check takes one file")));
+            }
+            word => file = Some(PathBuf::from(word)),
+        }
+    }
+    match file {
+        Some(file) => Ok(Command::Check { file, key }),
+        None => Err(UsageError::new("check: needs a rule file: check <file> [--key <key>]")),
+    }
+}
+
+fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
+    let mut settings = Settings::default();
+    if let Some(stop) = parse_options(words, &mut settings)? {
+        return Ok(stop.into());
+    }
+    if let Some(path) = settings.config {
+        // Once more, over what the file says.
+        let file = RuleFile::load(&path).map_err(|error| UsageError::new(error.to_string()))?;
+        settings = Settings::default();
+        file.server.apply(&mut settings)?;
+        // Options that add to what there is begin anew.
+        let listen = std::mem::take(&mut settings.listen);
+        let verbosity = std::mem::take(&mut settings.verbosity);
+        parse_options(words, &mut settings)?;
+        if settings.listen.is_empty() {
+            settings.listen = listen;
+        }
+        if settings.verbosity == 0 {
+            settings.verbosity = verbosity;
+        }
+        settings.rule_file = Some(file);
+    }
+    settings.check()?;
+    Ok(Command::Serve(Box::new(settings)))
+}
+
+/// Reads options; what they ask for if it is not the server.
+fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, UsageError> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let stop = if word == "--" {
+            words.by_ref().for_each(|word| stray(word, settings));
+            None
+        } else if let Some(long) = word.strip_prefix("--") {
+            parse_long(long, &mut words, settings)?
+        } else if let Some(cluster) = word.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
+            parse_cluster(cluster, &mut words, settings)?
+        } else {
+            stray(word, settings);
+            None
+        };
+        if stop.is_some() {
+            return Ok(stop);
+        }
+    }
+    Ok(None)
+}
+
+/// A word that is no option nor the value of one: memcached takes no notice of it.
+fn stray(word: &str, settings: &mut Settings) {
+    settings.notices.push(format!("{word}: ignored: every option starts with - (see --help)"));
+}
+
+/// `port=11211` or `port` with its value in the next word, without the two dashes.
+fn parse_long(
+    text: &str,
+    words: &mut std::slice::Iter<'_, String>,
+    settings: &mut Settings,
+) -> Result<Option<Stop>, UsageError> {
+    let (name, attached) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (text, None),
+    };
+    let row = find_long(name)?;
+    let shown = row.name.shown();
+    if !row.kind.is_wanted() {
+        if attached.is_some() {
+            return Err(UsageError::new(format!(
+                "{shown}: takes no value; leave out the = and what follows"
+            )));
+        }
+        return apply(row, &shown, None, settings);
+    }
+    let value = attached.or_else(|| words.next().map(String::as_str)).ok_or_else(|| missing(row, &shown))?;
+    apply(row, &shown, Some(value), settings)
+}
+
+/// The row of a long name, or of the only one that starts so.
+fn find_long(name: &str) -> Result<&'static OptionRow, UsageError> {
+    let longs = || {
+        rows().filter_map(|row| match row.name {
+            Name::Switch { long: Some(long), .. } => Some((long, row)),
+            _ => None,
+        })
+    };
+    if let Some((_, row)) = longs().find(|(long, _)| *long == name) {
+        return Ok(row);
+    }
+    let mut close = longs().filter(|(long, _)| !name.is_empty() && long.starts_with(name));
+    match (close.next(), close.next()) {
+        (Some((_, row)), None) => Ok(row),
+        (Some((one, _)), Some((two, _))) => {
+            Err(UsageError::new(format!("--{name}: could be --{one} or --{two}; write it out")))
+        }
+        _ => Err(UsageError::new(format!("--{name}: unknown option; --help lists all"))),
+    }
+}
+
+/// `vvv`, `dp` with its value in the next word, or `p11211`, without the dash.
+fn parse_cluster(
+    cluster: &str,
+    words: &mut std::slice::Iter<'_, String>,
+    settings: &mut Settings,
+) -> Result<Option<Stop>, UsageError> {
+    let mut rest = cluster;
+    while let Some(letter) = rest.chars().next() {
+        rest = &rest[letter.len_utf8()..];
+        let row = rows()
+            .find(|row| matches!(row.name, Name::Switch { short: Some(short), .. } if short == letter))
+            .ok_or_else(|| UsageError::new(format!("-{letter}: unknown option; --help lists all")))?;
+        let shown = format!("-{letter}");
+        if !row.kind.is_wanted() {
+            if let Some(stop) = apply(row, &shown, None, settings)? {
+                return Ok(Some(stop));
+            }
+            continue;
+        }
+        let value = if rest.is_empty() { words.next().map(String::as_str) } else { Some(rest) };
+        let value = value.ok_or_else(|| missing(row, &shown))?;
+        return apply(row, &shown, Some(value), settings);
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,437 @@
+//! Every row of the table, one by one, and the grammar around them.
+
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStringExt as _;
+use std::time::Duration;
+
+use super::*;
+use crate::file_option::FileOption;
+use crate::listen_address::TcpPort;
+use crate::settings::{KeyFormat, LogFormat, Privileges, TlsVersion, VerifyMode};
+use crate::table::Class;
+use crate::value::{Kind, Place};
+
+fn parse(words: &[&str]) -> Result<Settings, String> {
+    match parse_args(words.iter().copied().map(OsString::from)) {
+        Ok(Command::Serve(settings)) => Ok(*settings),
+        Ok(other) => Err(format!("{other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+type Effect = (&'static str, &'static [&'static str], fn(&Settings) -> bool);
+
+/// For each honoured row: its name, a command line that uses it, and what must be true of the result and false
+/// without it (or, for defaults said aloud, after the command line's other options alone).
+#[rustfmt::skip] // one row is one line
+const EFFECTS: &[Effect] = &[
+    ("--port", &["-p", "11311"], |s| s.tcp_port == TcpPort::Fixed(11311)),
+    ("--listen", &["-l", "127.0.0.2:5,::1"], |s| s.inter() == "127.0.0.2:5,::1"),
+    ("--unix-socket", &["-s", "/tmp/x"], |s| s.unix_socket == Some("/tmp/x".into()) && s.tcp_addresses().is_empty()),
+    ("--unix-mask", &["-a", "777"], |s| s.unix_mask == 0o777),
+    ("--listen-backlog", &["-b", "7"], |s| s.backlog == 7),
+    ("--user", &["-u", "nobody"], |s| s.user.as_deref() == Some("nobody")),
+    ("--memory-limit", &["-m", "100"], |s| s.memory_bytes == 100 << 20),
+    ("--disable-evictions", &["-M"], |s| !s.evictions),
+    ("--max-item-size", &["-I", "2m"], |s| s.item_bytes_max == 2 << 20),
+    ("--threads", &["-t", "2"], |s| s.threads == 2),
+    ("--conn-limit", &["-c", "5"], |s| s.connections_max == 5),
+    ("--max-reqs-per-event", &["-R", "1"], |s| s.requests_per_event == 1),
+    ("--disable-cas", &["-C"], |s| !s.cas),
+    ("--disable-flush-all", &["-F"], |s| !s.flush),
+    ("--disable-dumping", &["-X"], |s| !s.dump),
+    ("--disable-watch", &["-W"], |s| !s.watch),
+    ("--enable-shutdown", &["-A"], |s| s.shutdown_command),
+    ("--auth-file", &["-Y", "users"], |s| s.auth_file == Some("users".into())),
+    ("--enable-ssl", &["-Z", "-o", "ssl_chain_cert=c"], |s| s.tls.is_some()),
+    ("--daemon", &["-d"], |s| s.daemon),
+    ("--pidfile", &["-P", "pid"], |s| s.pid_file == Some("pid".into())),
+    ("--enable-coredumps", &["-r"], |s| s.core_dumps),
+    ("--lock-memory", &["-k"], |s| s.lock_memory),
+    ("--enable-largepages", &["-L"], |s| s.large_pages),
+    ("--stat-delimiter", &["-D", "/"], |s| s.stat_delimiter == b'/' && s.stat_detail),
+    ("--verbose", &["-v"], |s| s.verbosity == 1),
+    ("--config", &["--config", EXAMPLE], |s| s.rule_file.is_some() && s.memory_bytes == 256 << 20),
+    ("--log-format", &["--log-format", "json"], |s| s.log_format == LogFormat::Json),
+    ("--drain", &["--drain", "250ms"], |s| s.drain == Duration::from_millis(250)),
+    ("--unsent-memory", &["--unsent-memory", "2m"], |s| s.unsent_bytes == 2 << 20),
+    ("-o idle_timeout", &["-o", "idle_timeout=9"], |s| s.idle_timeout == Some(Duration::from_secs(9))),
+    ("-o maxconns_fast", &["-o", "no_maxconns_fast,maxconns_fast"], |s| s.connections_max_fast),
+    ("-o no_maxconns_fast", &["-o", "no_maxconns_fast"], |s| !s.connections_max_fast),
+    ("-o watcher_logbuf_size", &["-o", "watcher_logbuf_size=1"], |s| s.watcher_buffer_bytes == 1024),
+    ("-o worker_logbuf_size", &["-o", "worker_logbuf_size=2"], |s| s.worker_log_buffer_bytes == 2048),
+    ("-o drop_privileges", &["-o", "drop_privileges"], |s| s.privileges == Privileges::Drop),
+    ("-o no_drop_privileges", &["-o", "drop_privileges,no_drop_privileges"], |s| s.privileges == Privileges::Keep),
+    ("-o relaxed_privileges", &["-o", "drop_privileges,relaxed_privileges"], |s| s.privileges == Privileges::NoNew),
+    ("-o debugtime", &["-o", "debugtime"], |s| s.debugtime),
+    ("-o ssl_chain_cert", &["-Z", "-o", "ssl_chain_cert=c"], |s| s.tls.as_ref().unwrap().chain_cert.ends_with("c")),
+    ("-o ssl_key", &["-o", "ssl_key=k"], |s| s.tls_given().key == Some("k".into())),
+    ("-o ssl_keyformat", &["-o", "ssl_keyformat=DER"], |s| s.tls_given().key_format == KeyFormat::Der),
+    ("-o ssl_verify_mode", &["-o", "ssl_verify_mode=2"], |s| s.tls_given().verify_mode == VerifyMode::Require),
+    ("-o ssl_ca_cert", &["-o", "ssl_ca_cert=a"], |s| s.tls_given().ca_cert == Some("a".into())),
+    ("-o ssl_min_version", &["-o", "ssl_min_version=tlsv1.3"], |s| s.tls_given().min_version == TlsVersion::Tls13),
+    ("-o ssl_ciphers", &["-o", "ssl_ciphers=A:B"], |s| s.tls_given().ciphers.as_deref() == Some("A:B")),
+    ("-o ssl_session_cache", &["-o", "ssl_session_cache"], |s| s.tls_given().session_cache),
+];
+
+/// A rule file that is right.
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/example.toml");
+
+/// The default, said aloud.
+const SAME_AS_DEFAULT: &[&str] = &["-o maxconns_fast", "-o no_drop_privileges"];
+
+#[test]
+fn every_honoured_option_has_its_effect() {
+    for row in rows().filter(|row| matches!(row.class, Class::Honoured(_))) {
+        let name = row.name.shown();
+        let (_, words, holds) =
+            EFFECTS.iter().find(|(own, ..)| *own == name).unwrap_or_else(|| panic!("{name}: no test"));
+        let settings = parse(words).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(holds(&settings), "{name}");
+        if name != "-o ssl_chain_cert" && !SAME_AS_DEFAULT.contains(&name.as_str()) {
+            assert!(!holds(&Settings::default()), "{name}: true without it, too");
+        }
+        assert!(settings.notices.is_empty(), "{name}: {:?}", settings.notices);
+    }
+}
+
+/// A command line with the row's option and this value.
+fn words_for(row: &OptionRow, value: Option<&str>) -> Vec<String> {
+    let with = |name: &str| value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
+    match row.name {
+        Name::Switch { long: Some(long), .. } => vec![with(&format!("--{long}"))],
+        Name::Switch { short, .. } => {
+            vec![format!("-{}", short.unwrap()), value.unwrap_or_default().to_owned()]
+        }
+        Name::Extended(name) => vec!["-o".to_owned(), with(name)],
+        Name::Family(prefix) => vec!["-o".to_owned(), with(&format!("{prefix}path"))],
+    }
+}
+
+fn parse_row(row: &OptionRow, value: Option<&str>) -> Result<Settings, String> {
+    let words = words_for(row, value);
+    parse(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A value that the row takes.
+fn good(kind: Kind) -> Option<String> {
+    match kind {
+        Kind::None => None,
+        Kind::Number { min, .. } => Some(min.to_string()),
+        Kind::Size { min, .. } => Some(min.to_string()),
+        Kind::Ms { .. } => Some("1s".to_owned()),
+        Kind::Octal => Some("640".to_owned()),
+        Kind::Choice { names, .. } => Some(names[0].to_owned()),
+        Kind::Any | Kind::Text { .. } => Some("x".to_owned()),
+        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } => panic!("for rule files: {kind:?}"),
+    }
+}
+
+/// Values that the row does not take.
+fn bad(kind: Kind) -> Vec<String> {
+    match kind {
+        Kind::None | Kind::Any => vec![],
+        Kind::Number { min, max, .. } => {
+            let outside = [min - 1, max + 1].map(|number| number.to_string());
+            [&["abc", "1x", "", "0.5"].map(ToOwned::to_owned)[..], &outside[..]].concat()
+        }
+        Kind::Size { min, max } => {
+            let outside = [min - 1, max + 1].map(|number| number.to_string());
+            [&["abc", "1x", "", "-1k"].map(ToOwned::to_owned)[..], &outside[..]].concat()
+        }
+        Kind::Ms { .. } => ["", "5x", "-1s"].map(ToOwned::to_owned).to_vec(),
+        Kind::Octal => ["", "8", "1000", "-1", "rwx"].map(ToOwned::to_owned).to_vec(),
+        Kind::Choice { refused, .. } => {
+            let refused = refused.iter().map(|(name, _)| (*name).to_owned());
+            refused.chain(["fooble".to_owned(), String::new()]).collect()
+        }
+        Kind::Text { .. } => vec![String::new()],
+        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } => panic!("for rule files: {kind:?}"),
+    }
+}
+
+#[test]
+fn every_accepted_option_leaves_one_line_and_its_setting() {
+    let mut seen = 0;
+    for row in rows() {
+        let Class::Inert { setting, why } = row.class else { continue };
+        seen += 1;
+        let name = row.name.shown();
+        let value = good(row.kind);
+        let settings = parse_row(row, value.as_deref()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(settings.notices.len(), 1, "{name}: {:?}", settings.notices);
+        assert!(settings.notices[0].contains(&name) && settings.notices[0].ends_with(why), "{name}");
+        if let Some(setting) = setting {
+            let (key, text) = setting.entry(value.as_deref()).unwrap();
+            assert_eq!(settings.tuning[key], text, "{name}");
+            assert!(Settings::default().tuning.contains_key(key), "{name}: {key} has no default");
+        }
+    }
+    assert!(seen > 30);
+}
+
+/// memcached's scripts have values of all versions: none of them is a reason not to start.
+#[test]
+fn options_without_effect_take_any_value() {
+    for words in [
+        &["-o", "hashpower=99,slab_automove=7,tail_repair_time=,lru_crawler_sleep"][..],
+        &["-f", "0", "-n", "many", "-N", "-1"],
+    ] {
+        assert!(!parse(words).unwrap().notices.is_empty(), "{words:?}");
+    }
+    assert_eq!(parse(&["-o", "slab_chunk_max=4,hot_lru_pct"]).unwrap().tuning["slab_chunk_max"], "4096");
+    assert_eq!(parse(&["-o", "hot_lru_pct"]).unwrap().tuning["hot_lru_pct"], "20", "memcached's default");
+}
+
+#[test]
+fn every_refused_option_names_its_reason_with_or_without_a_value() {
+    let mut seen = 0;
+    for row in rows() {
+        let Class::Refused(reason) = row.class else { continue };
+        seen += 1;
+        let values = if row.kind.is_wanted() { vec![None, Some("x")] } else { vec![None] };
+        for value in values {
+            let error = parse_row(row, value).expect_err(reason);
+            let name = row.name.shown();
+            assert!(error.starts_with(name.trim_end_matches('*')) && error.ends_with(reason), "{error}");
+        }
+    }
+    assert!(seen >= 5);
+}
+
+#[test]
+fn every_option_refuses_values_that_make_no_sense() {
+    for row in rows().filter(|row| !matches!(row.class, Class::Refused(_) | Class::List)) {
+        let name = row.name.shown();
+        for value in bad(row.kind) {
+            let error = parse_row(row, Some(&value)).expect_err(&format!("{name} {value:?}"));
+            assert!(error.starts_with(&name) && !error.contains('\n'), "{name} {value:?}: {error}");
+        }
+        let may_lack_it = row.kind.is_optional() && matches!(row.name, Name::Extended(_));
+        if row.kind.is_wanted() && may_lack_it {
+            assert!(parse_row(row, None).is_ok(), "{name}");
+        } else if row.kind.is_wanted() {
+            let error = parse_row(row, None).expect_err(&name);
+            assert_eq!(error, format!("{name}: needs a value: {}", row.kind.describe(Place::CommandLine)));
+        } else if matches!(row.name, Name::Switch { .. }) {
+            let error = parse_row(row, Some("1")).expect_err(&name);
+            assert!(error.starts_with(&format!("{name}: takes no value")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn no_name_is_used_twice() {
+    let mut names = BTreeSet::new();
+    for row in rows() {
+        if let Name::Switch { short: Some(short), .. } = row.name {
+            assert!(names.insert(format!("-{short}")), "-{short}");
+        }
+        assert!(names.insert(row.name.shown()), "{}", row.name.shown());
+        let is_explained = matches!(row.class, Class::Inert { .. }) || !row.doc.is_empty();
+        assert!(is_explained && (row.doc.is_empty() || row.doc.ends_with('.')), "{}", row.name.shown());
+    }
+}
+
+#[test]
+fn defaults_said_aloud_change_nothing() {
+    for row in rows().filter(|row| matches!(row.class, Class::Honoured(_)) && !row.default.is_empty()) {
+        let settings = parse_row(row, Some(row.default)).unwrap();
+        let mut shown = settings.clone();
+        shown.port_given = false;
+        shown.stat_detail = false;
+        shown.listen.clear();
+        assert_eq!(format!("{shown:?}"), format!("{:?}", Settings::default()), "{}", row.name.shown());
+        assert_eq!(settings.inter(), Settings::default().inter());
+    }
+}
+
+#[test]
+fn the_grammar_is_that_of_getopt() {
+    assert_eq!(parse(&["-vvv"]).unwrap().verbosity, 3);
+    assert_eq!(parse(&["-v", "--verbose", "-v"]).unwrap().verbosity, 3);
+    for words in [
+        &["-dp11311"][..],
+        &["-dp", "11311"],
+        &["-d", "-p11311"],
+        &["-d", "--port=11311"],
+        &["-d", "--port", "11311"],
+        &["-d", "--por", "11311"],
+        &["serve", "-d", "-p", "1", "-p", "11311", "--"],
+    ] {
+        let settings = parse(words).unwrap();
+        assert!(settings.daemon && settings.tcp_port == TcpPort::Fixed(11311), "{words:?}");
+    }
+    let settings = parse(&["-o", "idle_timeout=3,,no_maxconns_fast=x", "-o", "", "-omodern"]).unwrap();
+    assert_eq!(settings.idle_timeout, Some(Duration::from_secs(3)));
+    assert!(!settings.connections_max_fast);
+    assert_eq!(settings.notices.len(), 1);
+    let settings = parse(&["-l", "127.0.0.1,[::1]:5", "-l", "a"]).unwrap();
+    assert_eq!(settings.inter(), "127.0.0.1,[::1]:5,a");
+}
+
+#[test]
+fn what_is_unknown_is_named() {
+    for (words, part) in [
+        (&["-Q"][..], "-Q: unknown option"),
+        (&["-vQ"], "-Q: unknown option"),
+        (&["--fooble"], "--fooble: unknown option"),
+        (&["--=5"], "--: unknown option"),
+        (&["--disable"], "could be --disable-evictions or --disable-cas"),
+        (&["-o", "fooble=1"], "-o fooble: unknown option"),
+        (&["--config", "/nonexistent"], "/nonexistent: cannot be read: "),
+        (&["--con", "x"], "--con: could be --conn-limit or --config"),
+        (&["check"], "check: needs a rule file"),
+        (&["check", "f", "g"], "check g: unexpected"),
+        (&["check", "f", "--kye"], "check --kye: unknown option"),
+        (&["check", "f", "--key"], "check --key: needs a value"),
+        (
+            &["check", "f", "--try", "k"],
+            "check --try: runs a loader, and loaders are not part of this version",
+        ),
+        (&["fooble"], "fooble: no such subcommand"),
+        (&["demo", "--kep"], "demo --kep: unknown option"),
+    ] {
+        let error = parse(words).expect_err(part);
+        assert!(error.contains(part), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together() {
+    for (words, part) in [
+        (&["-I", "256m"][..], "-I: an item of 268435456 bytes is above half of the memory (-m 64)"),
+        (&["-I", "1025m", "-m", "10000"], "1k to 1g"),
+        (&["-I", "1000"], "1k to 1g"),
+        (&["-m", "1"], "above half of the memory"),
+        (&["-c", "0"], "-c 0: must be a whole number of connections, 1 or more"),
+        (&["-c", "-1"], "-c -1: must be"),
+        (&["-t", "0"], "-t 0: must be a whole number, 1 to 1024"),
+        (&["-U", "1"], "-U 1: must be 0 only; there is no UDP"),
+        (&["-B", "http"], "-B http: must be one of auto, ascii"),
+        (&["-B", "binary"], "-B binary: the binary protocol is not spoken"),
+        (&["-p", "0"], "nothing is left to listen on"),
+        (&["-Z"], "ssl_chain_cert"),
+        (&["-Z", "-o", "ssl_chain_cert=c,ssl_verify_mode=1"], "ssl_ca_cert"),
+        (&["-Z", "-s", "x", "-o", "ssl_chain_cert=c"], "TLS is spoken on TCP only"),
+        (&["-l", "notls:127.0.0.1"], "only with -Z"),
+        (&["-m", "64k"], "-m 64k: must be a whole number of MiB"),
+        (&["-m", "m"], "-m m: must be"),
+        (&["-Z", "-l", "mtls:a", "-o", "ssl_chain_cert=c"], "-l mtls:a: all addresses"),
+        (
+            &["-Z", "-l", "a,btls:b", "-o", "ssl_chain_cert=c,ssl_ca_cert=a,ssl_verify_mode=2"],
+            "-l btls:b: all",
+        ),
+        (&["-Z", "-l", "btls:b", "-o", "ssl_chain_cert=c,ssl_ca_cert=a,ssl_verify_mode=1"], "-l btls:b: all"),
+        (&["-l", ","], "names no address"),
+        (&["-l", "127.0.0.1:x"], "-l 127.0.0.1:x: x is not a port"),
+    ] {
+        let error = parse(words).expect_err(part);
+        assert!(error.contains(part), "{words:?}: {error}");
+    }
+    assert_eq!(parse(&["-I", "1g", "-m", "2048"]).unwrap().item_bytes_max, 1 << 30);
+    assert_eq!(parse(&["-t", "65"]).unwrap().notices.len(), 1);
+    assert_eq!(parse(&["-o", "relaxed_privileges"]).unwrap().privileges, Privileges::Keep);
+    assert!(parse(&["-o", "ssl_min_version=1"]).unwrap().notices[0].contains("tlsv1.2"));
+}
+
+/// Command lines that start memcached, where it reads the beginning of a value or takes no notice of a word.
+#[test]
+fn what_memcached_overlooks_is_no_error() {
+    for suffix in ["64", "64m", "64M"] {
+        assert_eq!(parse(&["-m", suffix]).unwrap().memory_bytes, 64 << 20);
+    }
+    let settings = parse(&["-D", "::"]).unwrap();
+    assert!(settings.stat_delimiter == b':' && settings.stat_detail);
+    let settings = parse(&["-v", "fooble", "-p", "5", "-", "--", "-v", "x"]).unwrap();
+    assert_eq!((settings.verbosity, settings.tcp_port), (1, TcpPort::Fixed(5)));
+    assert_eq!(settings.notices.len(), 4, "{:?}", settings.notices);
+    assert!(settings.notices[0].starts_with("fooble: ignored"));
+    for (list, value) in [("slab_automove", "1"), ("slab_automove=2", "2"), ("slab_automove,modern", "1")] {
+        assert_eq!(parse(&["-o", list]).unwrap().tuning["slab_automove"], value);
+    }
+    let inter = |words: &[&str]| parse(words).unwrap().inter();
+    assert_eq!(inter(&["-l", "mtls:a:1,btls:b,proto[auto]:c"]), "mtls:a:1,btls:b,c");
+    let tls = "ssl_chain_cert=c,ssl_ca_cert=a,ssl_verify_mode=2";
+    assert_eq!(inter(&["-Z", "-l", "mtls:a,notls:b", "-o", tls]), "mtls:a,notls:b");
+    assert_eq!(inter(&["-Z", "-l", "btls:a,b", "-o", "ssl_chain_cert=c"]), "btls:a,b");
+}
+
+#[test]
+fn where_to_listen() {
+    let ports = |words: &[&str]| -> Vec<String> {
+        let settings = parse(words).unwrap();
+        settings
+            .tcp_addresses()
+            .iter()
+            .map(|(address, port)| format!("{} {port}", address.host_text()))
+            .collect()
+    };
+    assert_eq!(ports(&[]), ["127.0.0.1 11211"]);
+    assert_eq!(ports(&["-p", "-1"]), ["127.0.0.1 -1"]);
+    assert_eq!(ports(&["-p", "5", "-l", "a,b:6"]), ["a 5", "b 6"]);
+    assert_eq!(ports(&["-p", "0", "-l", "a,b:6"]), ["b 6"]);
+    assert_eq!(ports(&["-s", "x", "-p", "5"]), ["127.0.0.1 5"]);
+    assert_eq!(ports(&["-s", "x", "-l", "a"]), ["a 11211"]);
+    assert!(ports(&["-s", "x"]).is_empty());
+    assert!(ports(&["-s", "x", "-p", "0"]).is_empty());
+}
+
+#[test]
+fn the_other_commands() {
+    let command = |words: &[&str]| parse_args(words.iter().copied().map(OsString::from)).unwrap();
+    assert!(matches!(command(&["-h"]), Command::Help));
+    assert!(matches!(command(&["-vh", "--fooble"]), Command::Help));
+    assert!(matches!(command(&["--help"]), Command::Help));
+    assert!(matches!(command(&["serve", "-V"]), Command::Version));
+    assert!(matches!(command(&["-i"]), Command::License));
+    assert!(matches!(command(&["demo"]), Command::Demo { keep: false }));
+    assert!(matches!(command(&["demo", "--keep"]), Command::Demo { keep: true }));
+    let bench = &["bench", "localhost:11211", "--depth", "32"];
+    assert!(matches!(command(bench), Command::Bench(words) if words == bench));
+    assert!(matches!(command(&["check", "f"]), Command::Check { key: None, .. }));
+    for words in [&["check", "f", "--key", "k"], &["check", "--key=k", "f"][..]] {
+        let Command::Check { file, key } = command(words) else { panic!("{words:?}") };
+        assert_eq!((file, key.as_deref()), (PathBuf::from("f"), Some("k")));
+    }
+    assert!(matches!(command(&[]), Command::Serve(_)));
+    assert!(parse_args([OsString::from_vec(vec![b'-', b'u', 0xff])]).is_err());
+}
+
+#[test]
+fn the_command_line_wins_over_the_rule_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        file.path(),
+        "[server]\nport = 11300\nlisten = [\"127.0.0.2\", \"127.0.0.3:5\"]\nthreads = 3\n\
+         memory_limit = \"1GiB\"\nmax_item_size = \"2MiB\"\ndisable_cas = true\ndisable_flush_all = false\n\
+         verbose = true\nunix_mask = 0o750\ndrain = \"250ms\"\nextended = [\"idle_timeout=9\", \"modern\"]\n",
+    )
+    .unwrap();
+    let with =
+        |words: &[&str]| parse(&[words, &["--config", file.path().to_str().unwrap()]].concat()).unwrap();
+    let alone = with(&[]);
+    assert_eq!((alone.tcp_port, alone.threads, alone.memory_bytes), (TcpPort::Fixed(11300), 3, 1 << 30));
+    assert_eq!((alone.inter().as_str(), alone.item_bytes_max), ("127.0.0.2,127.0.0.3:5", 2 << 20));
+    assert_eq!((alone.cas, alone.flush, alone.verbosity, alone.unix_mask), (false, true, 1, 0o750));
+    assert_eq!((alone.drain, alone.idle_timeout), (Duration::from_millis(250), Some(Duration::from_secs(9))));
+    assert_eq!(alone.notices.len(), 1, "{:?}", alone.notices);
+    assert_eq!(alone.protection.tag_bytes, 32 << 20);
+
+    let both = with(&["-p", "0", "-l", "[::1]:7", "-t1", "-m", "512", "-vv", "-o", "idle_timeout=1"]);
+    assert_eq!((both.tcp_port, both.threads, both.memory_bytes), (TcpPort::None, 1, 512 << 20));
+    assert_eq!((both.inter().as_str(), both.verbosity, both.cas), ("[::1]:7", 2, false));
+    assert_eq!(both.idle_timeout, Some(Duration::from_secs(1)));
+    assert_eq!(both.protection.tag_bytes, 16 << 20, "defaults follow from what counts in the end");
+}
+
+#[test]
+fn a_rule_file_may_name_every_option_that_is_honoured() {
+    for row in rows().filter(|row| matches!(row.name, Name::Switch { long: Some(_), .. })) {
+        let name = row.name.shown().trim_start_matches('-').replace('-', "_");
+        let option = FileOption::find(&name).unwrap_or_else(|| panic!("{name}"));
+        let applied = option.apply(good(row.kind).as_deref(), &mut Settings::default());
+        let usable = matches!(row.class, Class::Honoured(_) | Class::Inert { .. } | Class::List);
+        assert_eq!(applied.is_ok() || name == "extended", usable && name != "config", "{name}: {applied:?}");
+    }
+}

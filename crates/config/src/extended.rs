@@ -1,0 +1,152 @@
+//! The options of `-o`.
+
+use crate::option_row::{NO_SLABS, Name, OptionRow, number, text};
+use crate::settings::{KeyFormat, Settings, TlsVersion, VerifyMode};
+use crate::table::{Class, Row, Setting, set};
+use crate::value::Kind;
+
+const FILE: Kind = text("file");
+const SWITCH: Kind = Kind::None;
+
+const fn honoured(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    doc: &'static str,
+    class: Class<Settings>,
+) -> OptionRow {
+    Row { name: Name::Extended(name), kind, default, doc, class }
+}
+
+const fn inert(name: &'static str, setting: Option<Setting>, why: &'static str) -> OptionRow {
+    Row {
+        name: Name::Extended(name),
+        kind: Kind::Any,
+        default: "",
+        doc: "",
+        class: Class::Inert { setting, why },
+    }
+}
+
+const fn refused(name: Name, kind: Kind, doc: &'static str, why: &'static str) -> OptionRow {
+    Row { name, kind, default: "", doc, class: Class::Refused(why) }
+}
+
+const ONE_LRU: &str = "eviction works without segments to tune";
+const NO_CRAWLER: &str = "expired items are found without a crawler to tune";
+const NO_REBALANCING: &str = "memory has no slab classes to move pages between";
+const HASH: &str = "the hash table sizes itself";
+const OWN_BUFFERS: &str = "buffers of connections are sized by need and returned when idle";
+
+#[rustfmt::skip] // one option is one line, or one block of short ones
+pub(crate) const ROWS: &[OptionRow] = &[
+    honoured("idle_timeout", number("seconds", 0, u32::MAX as i64), "0",
+        "Close connections without a command for so long. 0: never.",
+        set!(idle_timeout, given => Some(std::time::Duration::from_secs(given.number())).filter(|time| !time.is_zero()))),
+    honoured("maxconns_fast", SWITCH, "",
+        "Above the limit of -c, or without a descriptor, answer an error and close at once. This is the default.",
+        set!(connections_max_fast = true)),
+    honoured("no_maxconns_fast", SWITCH, "",
+        "Above the limit of -c, or without a descriptor, leave new connections waiting until there is room.",
+        set!(connections_max_fast = false)),
+    honoured("watcher_logbuf_size", number("KiB", 1, 1 << 20), "256",
+        "Buffer of each watcher, in KiB.",
+        set!(watcher_buffer_bytes, given => given.number::<usize>() << 10)),
+    honoured("worker_logbuf_size", number("KiB", 1, 1 << 20), "64",
+        "Buffer of each worker thread towards the watchers, in KiB.",
+        set!(worker_log_buffer_bytes, given => given.number::<usize>() << 10)),
+    honoured("drop_privileges", SWITCH, "",
+        "Once it listens, give up all capabilities and the right to gain any (no_new_privs). memcached restricts system calls here; this does not.",
+        set!(drop_privileges = true)),
+    honoured("no_drop_privileges", SWITCH, "",
+        "Undo drop_privileges. This is the default.",
+        set!(drop_privileges = false)),
+    honoured("relaxed_privileges", SWITCH, "",
+        "With drop_privileges: keep the capabilities, give up only the right to gain more.",
+        set!(relaxed_privileges = true)),
+    honoured("debugtime", SWITCH, "",
+        "Allow the command debugtime, which moves the clock. For tests.",
+        set!(debugtime = true)),
+    honoured("ssl_chain_cert", FILE, "",
+        "Certificate chain, PEM. Needed by -Z. SIGHUP and refresh_certs read it again.",
+        set!(tls_given.chain_cert, given => given.text().into())),
+    honoured("ssl_key", FILE, "",
+        "Private key, if it is not in the chain file.",
+        set!(tls_given.key, given => Some(given.text().into()))),
+    honoured("ssl_keyformat",
+        Kind::Choice { names: &["PEM", "DER"], refused: &[("ENGINE", "there are no key engines; use PEM or DER")] }, "PEM",
+        "Format of the private key.",
+        set!(tls_given.key_format, given => if given.text() == "DER" { KeyFormat::Der } else { KeyFormat::Pem })),
+    honoured("ssl_verify_mode", number("", 0, 3), "0",
+        "Certificates of clients: 0 none, 1 checked if one is sent, 2 required, 3 as 2.",
+        set!(tls_given.verify_mode, given => match given.number::<i64>() {
+            0 => VerifyMode::None,
+            1 => VerifyMode::Request,
+            2 => VerifyMode::Require,
+            _ => VerifyMode::Once,
+        })),
+    honoured("ssl_ca_cert", FILE, "",
+        "Authorities that vouch for clients, PEM.",
+        set!(tls_given.ca_cert, given => Some(given.text().into()))),
+    honoured("ssl_min_version",
+        Kind::Choice { names: &["0", "1", "2", "3", "tlsv1.0", "tlsv1.1", "tlsv1.2", "tlsv1.3"], refused: &[] }, "2",
+        "Oldest version spoken: 2 or tlsv1.2, 3 or tlsv1.3. 0 and 1 (tlsv1.0, tlsv1.1) mean tlsv1.2, with a line in the log.",
+        Class::Honoured(|settings, given| {
+            settings.tls_given.min_version = match given.text() {
+                "3" | "tlsv1.3" => TlsVersion::Tls13,
+                _ => TlsVersion::Tls12,
+            };
+            if matches!(given.text(), "0" | "1" | "tlsv1.0" | "tlsv1.1") {
+                settings.notices.push(format!("-o ssl_min_version {}: means tlsv1.2, the oldest that is spoken", given.text()));
+            }
+            Ok(())
+        })),
+    honoured("ssl_ciphers", text("list"), "",
+        "Cipher suites by their OpenSSL names, separated by colons. TLS 1.3 keeps all of its own unless the list names one of them.",
+        set!(tls_given.ciphers, given => Some(given.text().to_owned()))),
+    honoured("ssl_session_cache", SWITCH, "",
+        "Let clients resume sessions.",
+        set!(tls_given.session_cache, _given => true)),
+
+    inert("ssl_wbuf_size", Some(Setting::Kib("ssl_wbuf_size")), OWN_BUFFERS),
+    inert("ssl_kernel_tls", Some(Setting::Fixed("ssl_kernel_tls", "yes")), "encryption is not left to the kernel"),
+    inert("read_buf_mem_limit", Some(Setting::Mib("read_buf_mem_limit")), OWN_BUFFERS),
+    inert("resp_obj_mem_limit", None, OWN_BUFFERS),
+    inert("hashpower", Some(Setting::Given("hashpower_init")), HASH),
+    inert("no_hashexpand", Some(Setting::Fixed("hash_expand", "no")), HASH),
+    inert("hash_algorithm", Some(Setting::Given("hash_algorithm")), "the hash function is fixed"),
+    inert("tail_repair_time", Some(Setting::Given("tail_repair_time")), "items cannot leak references"),
+    inert("slab_reassign", Some(Setting::Fixed("slab_reassign", "yes")), NO_REBALANCING),
+    inert("no_slab_reassign", Some(Setting::Fixed("slab_reassign", "no")), NO_REBALANCING),
+    inert("slab_automove", Some(Setting::GivenOr("slab_automove", "1")), NO_REBALANCING),
+    inert("no_slab_automove", Some(Setting::Fixed("slab_automove", "0")), NO_REBALANCING),
+    inert("slab_automove_ratio", Some(Setting::Given("slab_automove_ratio")), NO_REBALANCING),
+    inert("slab_automove_window", Some(Setting::Given("slab_automove_window")), NO_REBALANCING),
+    inert("slab_automove_freeratio", Some(Setting::Given("slab_automove_freeratio")), NO_REBALANCING),
+    inert("slab_chunk_max", Some(Setting::Kib("slab_chunk_max")), NO_SLABS),
+    inert("slab_sizes", None, NO_SLABS),
+    inert("no_chunked_items", None, NO_SLABS),
+    inert("lru_crawler", Some(Setting::Fixed("lru_crawler", "yes")), NO_CRAWLER),
+    inert("no_lru_crawler", Some(Setting::Fixed("lru_crawler", "no")), NO_CRAWLER),
+    inert("lru_crawler_sleep", Some(Setting::Given("lru_crawler_sleep")), NO_CRAWLER),
+    inert("lru_crawler_tocrawl", Some(Setting::Given("lru_crawler_tocrawl")), NO_CRAWLER),
+    inert("lru_maintainer", Some(Setting::Fixed("lru_maintainer_thread", "yes")), ONE_LRU),
+    inert("no_lru_maintainer", Some(Setting::Fixed("lru_maintainer_thread", "no")), ONE_LRU),
+    inert("hot_lru_pct", Some(Setting::Given("hot_lru_pct")), ONE_LRU),
+    inert("warm_lru_pct", Some(Setting::Given("warm_lru_pct")), ONE_LRU),
+    inert("hot_max_factor", Some(Setting::Given("hot_max_factor")), ONE_LRU),
+    inert("warm_max_factor", Some(Setting::Given("warm_max_factor")), ONE_LRU),
+    inert("temporary_ttl", Some(Setting::Given("temporary_ttl")), ONE_LRU),
+    inert("track_sizes", Some(Setting::Fixed("track_sizes", "yes")), "stats sizes needs no preparation"),
+    inert("inline_ascii_resp", None, "it is without effect in memcached, too"),
+    inert("no_inline_ascii_resp", None, "it is without effect in memcached, too"),
+    inert("modern", None, "there is one set of defaults"),
+    inert("no_modern", None, "there is one set of defaults"),
+
+    refused(Name::Extended("sock_cookie_id"), text("num"), "Mark sockets for packet filters.",
+        "sockets are not marked; filter by port instead"),
+    refused(Name::Family("ext_"), text("value"), "Storage of items on disk (extstore).",
+        "items are kept in memory only, there is no extstore; leave the option out and raise -m"),
+    refused(Name::Family("proxy_"), text("value"), "The proxy.",
+        "the proxy is not built in; leave the option out"),
+];

@@ -1,0 +1,51 @@
+//! What the server is told: options of the command line, and the rule file.
+//!
+//! Every option and every key is a row of a table (`options.rs`, `extended.rs`, `keys.rs`) of one framework
+//! (`table.rs`): its name, the kind of its value (`value.rs`), its default, its words in the reference, and what it
+//! sets. The parsers, `--help`, `check` and `docs/configuration.md` come from these tables.
+//!
+//! ```text
+//!   command line ──▶ command_line.rs ──▶ apply.rs ──▶ Settings
+//!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
+//!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
+//! ```
+//!
+//! # Invariants
+//! * Settings are plain data: no socket, no lock, nothing of the engine but its rules. The server makes its own
+//!   structures of them.
+//! * A value that makes no sense is an error that names the option, what is wrong and what would be right. A rule file is
+//!   taken whole or not at all.
+
+mod apply;
+mod check;
+mod command_line;
+mod error;
+mod extended;
+mod file;
+mod file_option;
+mod keys;
+mod listen_address;
+mod option_row;
+mod options;
+mod problems;
+mod protection;
+mod read;
+mod reference;
+mod rule_file;
+mod rules;
+mod section;
+mod settings;
+mod table;
+mod toml_value;
+mod value;
+
+pub use check::{check, explain};
+pub use command_line::{Command, parse_args};
+pub use error::{ConfigError, UsageError};
+pub use file::{open_file, read_file};
+pub use listen_address::{Host, ListenAddress, TcpPort};
+pub use protection::Protection;
+pub use read::{FILE_BYTES_MAX, RULES_MAX};
+pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};
+pub use rule_file::RuleFile;
+pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};

@@ -1,0 +1,169 @@
+//! The one definition of every option: here those with a letter or a long name; `extended.rs` has those of `-o`.
+
+use crate::extended;
+use crate::listen_address::{ListenAddress, TcpPort};
+use crate::option_row::{INT, NO_SLABS, Name, OptionRow, both, number, text};
+use crate::settings::{LogFormat, Settings};
+use crate::table::{Class, Row, Setting, set};
+use crate::value::{Given, Kind};
+
+/// All options, in the order of the help.
+pub(crate) fn rows() -> impl Iterator<Item = &'static OptionRow> {
+    ROWS.iter().chain(extended::ROWS)
+}
+
+const fn inert(name: Name, setting: Option<Setting>, why: &'static str) -> OptionRow {
+    Row { name, kind: Kind::Any, default: "", doc: "", class: Class::Inert { setting, why } }
+}
+
+#[rustfmt::skip] // one option is one block of short lines, all alike
+const ROWS: &[OptionRow] = &[
+    Row { name: both('p', "port"), kind: number("", -1, 65535), default: "11211",
+        doc: "TCP port to listen on. -1 takes a free one, 0 none.",
+        class: Class::Honoured(set_port) },
+    Row { name: both('l', "listen"), kind: text("addr"), default: "127.0.0.1",
+        doc: "Addresses to listen on, separated by commas or in several -l: a name or address, with a port or without (host:port, [v6]:port); * is every address. Under -Z the prefix notls: keeps one free of TLS; btls: and mtls: say what ssl_verify_mode says for all, that clients are not asked for certificates or must have one.",
+        class: Class::Honoured(set_listen) },
+    Row { name: both('s', "unix-socket"), kind: text("file"), default: "",
+        doc: "Unix socket to listen on. Without -p or -l beside it there is no TCP.",
+        class: set!(unix_socket, given => Some(given.text().into())) },
+    Row { name: both('a', "unix-mask"), kind: Kind::Octal, default: "700",
+        doc: "Access bits of the unix socket, in octal.",
+        class: set!(unix_mask, given => given.octal()) },
+    Row { name: both('b', "listen-backlog"), kind: number("connections", 0, INT), default: "1024",
+        doc: "Connections the kernel may hold until they are accepted.",
+        class: set!(backlog, given => given.number()) },
+    Row { name: both('u', "user"), kind: text("user"), default: "",
+        doc: "User to become once the sockets are open; only root can. Started as root without it, the server warns and stays root.",
+        class: set!(user, given => Some(given.text().to_owned())) },
+    Row { name: both('m', "memory-limit"), kind: number("MiB", 1, 1 << 30), default: "64",
+        doc: "Memory for items, in MiB; a suffix m changes nothing.",
+        class: set!(memory_bytes, given => given.number::<usize>() << 20) },
+    Row { name: both('M', "disable-evictions"), kind: Kind::None, default: "",
+        doc: "When memory is full answer an error instead of evicting items.",
+        class: set!(evictions = false) },
+    Row { name: both('I', "max-item-size"), kind: Kind::Size { min: 1 << 10, max: 1 << 30 }, default: "1m",
+        doc: "Largest item; at most half of -m.",
+        class: set!(item_bytes_max, given => given.bytes()) },
+    Row { name: both('t', "threads"), kind: number("", 1, 1024), default: "4",
+        doc: "Worker threads.",
+        class: set!(threads, given => given.number()) },
+    Row { name: both('c', "conn-limit"), kind: number("connections", 1, INT), default: "1024",
+        doc: "Simultaneous connections. The limit on open files is raised to fit.",
+        class: set!(connections_max, given => given.number()) },
+    Row { name: both('R', "max-reqs-per-event"), kind: number("requests", 1, INT), default: "256",
+        doc: "Requests served from one connection before the others get their turn. memcached's default is 20; a turn here costs one send whatever it holds, so that more are better.",
+        class: set!(requests_per_event, given => given.number()) },
+    Row { name: both('C', "disable-cas"), kind: Kind::None, default: "",
+        doc: "Hide CAS values from clients. The numbers are still kept, so that nothing about memory changes.",
+        class: set!(cas = false) },
+    Row { name: both('F', "disable-flush-all"), kind: Kind::None, default: "",
+        doc: "Refuse flush_all.",
+        class: set!(flush = false) },
+    Row { name: both('X', "disable-dumping"), kind: Kind::None, default: "",
+        doc: "Refuse stats cachedump and lru_crawler metadump.",
+        class: set!(dump = false) },
+    Row { name: both('W', "disable-watch"), kind: Kind::None, default: "",
+        doc: "Refuse watch.",
+        class: set!(watch = false) },
+    Row { name: both('A', "enable-shutdown"), kind: Kind::None, default: "",
+        doc: "Allow the command shutdown.",
+        class: set!(shutdown_command = true) },
+    Row { name: both('Y', "auth-file"), kind: text("file"), default: "",
+        doc: "Clients must log in; the file has up to 8 lines user:password. SIGHUP reads it again.",
+        class: set!(auth_file, given => Some(given.text().into())) },
+    Row { name: both('Z', "enable-ssl"), kind: Kind::None, default: "",
+        doc: "Speak TLS on TCP; see the ssl_ options of -o.",
+        class: set!(tls_wanted = true) },
+    Row { name: both('d', "daemon"), kind: Kind::None, default: "",
+        doc: "Run in the background, in /. The command returns when the server listens. Without -v its log goes to /dev/null.",
+        class: set!(daemon = true) },
+    Row { name: both('P', "pidfile"), kind: text("file"), default: "",
+        doc: "Write the process id to this file; removed at exit.",
+        class: set!(pid_file, given => Some(given.text().into())) },
+    Row { name: both('r', "enable-coredumps"), kind: Kind::None, default: "",
+        doc: "Raise the limit on core files; -d then stays in the current directory.",
+        class: set!(core_dumps = true) },
+    Row { name: both('k', "lock-memory"), kind: Kind::None, default: "",
+        doc: "Keep all memory from being paged out. If the limit (ulimit -l) forbids it, a warning, and it runs.",
+        class: set!(lock_memory = true) },
+    Row { name: both('L', "enable-largepages"), kind: Kind::None, default: "",
+        doc: "Ask the kernel for large pages for items.",
+        class: set!(large_pages = true) },
+    Row { name: both('D', "stat-delimiter"), kind: text("char"), default: ":",
+        doc: "What ends a key's prefix in stats detail: the first character of this. Given, it switches stats detail on.",
+        class: Class::Honoured(set_delimiter) },
+    Row { name: both('v', "verbose"), kind: Kind::None, default: "",
+        doc: "Log what happens; -vv also requests and replies, -vvv also internal steps.",
+        class: Class::Honoured(|settings, _| { settings.verbosity = settings.verbosity.saturating_add(1); Ok(()) }) },
+    Row { name: Name::Switch { short: None, long: Some("config") }, kind: text("file"), default: "",
+        doc: "Rule file: which keys are protected and which tags they carry; it may also hold these options. SIGHUP reads it again.",
+        class: set!(config, given => Some(given.text().into())) },
+    Row { name: Name::Switch { short: None, long: Some("log-format") },
+        kind: Kind::Choice { names: &["text", "json"], refused: &[] }, default: "text",
+        doc: "How log lines look; json is one object a line with ts, level and msg.",
+        class: set!(log_format, given => if given.text() == "json" { LogFormat::Json } else { LogFormat::Text }) },
+    Row { name: Name::Switch { short: None, long: Some("drain") }, kind: Kind::Ms { min: 0, max: u64::MAX }, default: "5s",
+        doc: "How long SIGTERM waits at most for requests that are held.",
+        class: set!(drain, given => given.duration()) },
+    Row { name: Name::Switch { short: None, long: Some("unsent-memory") }, kind: Kind::Size { min: 1 << 20, max: 1 << 40 }, default: "64m",
+        doc: "Memory for replies that clients have not taken yet, of all connections together. Near it connections whose clients do not read are no longer served, and closed after 10 s; beyond it those with most are closed at once.",
+        class: set!(unsent_bytes, given => given.bytes()) },
+    Row { name: both('h', "help"), kind: Kind::None, default: "",
+        doc: "Print this help and exit.", class: Class::Help },
+    Row { name: both('V', "version"), kind: Kind::None, default: "",
+        doc: "Print the version and exit.", class: Class::Version },
+    Row { name: both('i', "license"), kind: Kind::None, default: "",
+        doc: "Print the licence and exit.", class: Class::License },
+    Row { name: both('o', "extended"), kind: text("list"), default: "",
+        doc: "More options, separated by commas: name or name=value. May be repeated.", class: Class::List },
+
+    inert(both('f', "slab-growth-factor"), Some(Setting::Given("growth_factor")), NO_SLABS),
+    inert(both('n', "slab-min-size"), Some(Setting::Given("chunk_size")), NO_SLABS),
+    Row { name: both('B', "protocol"), default: "auto",
+        kind: Kind::Choice { names: &["auto", "ascii"],
+            refused: &[("binary", "the binary protocol is not spoken; use auto, and a client's text or meta protocol")] },
+        doc: "Protocol. Text and meta are spoken either way.",
+        class: Class::Inert { setting: None, why: "text and meta are always spoken, nothing else is" } },
+    Row { name: both('U', "udp-port"), default: "0", kind: number("", 0, 0),
+        doc: "UDP port. There is no UDP, so only 0.",
+        class: Class::Inert { setting: None, why: "there is no UDP" } },
+    inert(both('N', "napi_ids"), Some(Setting::Given("num_napi_ids")), "connections are spread over the threads without regard to receive queues"),
+
+    Row { name: both('S', "enable-sasl"), kind: Kind::None, default: "",
+        doc: "SASL authentication.",
+        class: Class::Refused("SASL belongs to the binary protocol, which is not spoken; use -Y <file>, and -Z to keep passwords secret") },
+    Row { name: both('e', "memory-file"), kind: text("file"), default: "",
+        doc: "File for item memory that outlives a restart.",
+        class: Class::Refused("items do not outlive a restart; leave the option out") },
+];
+
+#[expect(clippy::unnecessary_wraps, reason = "as the table wants it")]
+fn set_port(settings: &mut Settings, given: &Given) -> Result<(), String> {
+    settings.tcp_port = match given.number::<i64>() {
+        -1 => TcpPort::Ephemeral,
+        0 => TcpPort::None,
+        _ => TcpPort::Fixed(given.number()),
+    };
+    settings.port_given = true;
+    Ok(())
+}
+
+fn set_listen(settings: &mut Settings, given: &Given) -> Result<(), String> {
+    for entry in given.text().split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        settings.listen.push(ListenAddress::parse(entry)?);
+    }
+    if settings.listen.is_empty() {
+        return Err(format!("{}: names no address", given.text()));
+    }
+    Ok(())
+}
+
+fn set_delimiter(settings: &mut Settings, given: &Given) -> Result<(), String> {
+    let &[delimiter, ..] = given.text().as_bytes() else {
+        return Err("\"\": must be a char".to_owned());
+    };
+    settings.stat_delimiter = delimiter;
+    settings.stat_detail = true;
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! The rule file: TOML with `[server]`, `[[rule]]` and `[[cascade]]`.
+//!
+//! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
+//! `-`; a command line that names one wins.
+//!
+//! A file is taken whole or not at all. Everything that is wrong with it is reported, a line each: file, line,
+//! what, and what would be right.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use cattlegrid_engine::rules::Rules;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::{ConfigError, UsageError};
+use crate::file::open_file;
+use crate::keys::TABLES_NOT_YET;
+use crate::problems::{self, Problems};
+use crate::rule_file::{RuleFile, ServerSection};
+use crate::rules;
+use crate::settings::Settings;
+
+/// Bytes a rule file may have.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+/// Rules a file may have, and cascades.
+pub const RULES_MAX: usize = 1000;
+
+impl RuleFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let cannot = |error| ConfigError::one(path, format_args!("cannot be read: {error}"));
+        let mut bytes = Vec::new();
+        let file = open_file(path).map_err(cannot)?;
+        file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+        if bytes.len() > FILE_BYTES_MAX {
+            return Err(ConfigError::one(path, format_args!("is too large; at most {FILE_BYTES_MAX} bytes")));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = problems::newlines(before) + 1;
+            ConfigError::new(vec![format!("{}:{line}: is not UTF-8", path.display())])
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads `text`, which is what the file at `path` holds.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut problems = Problems::default();
+        let file = match DeTable::parse(text) {
+            Ok(table) => Self::read(path, table.get_ref(), text, &mut problems),
+            Err(error) => {
+                let offset = error.span().map_or(0, |span| span.start);
+                problems.add(offset, error.message().replace('\n', ", "));
+                None
+            }
+        };
+        match file {
+            Some(file) if problems.is_empty() => Ok(file),
+            _ => Err(ConfigError::new(problems.lines(path, text))),
+        }
+    }
+
+    fn read(path: &Path, table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Option<Self> {
+        let mut server = ServerSection::default();
+        let (mut rules, mut cascades) = (Vec::new(), Vec::new());
+        for (name, value) in table {
+            match (&**name.get_ref(), value.get_ref()) {
+                ("server", DeValue::Table(section)) => server = ServerSection::read(section, text, problems),
+                ("server", _) => problems.add(name.span().start, "server: is a table; write [server]"),
+                ("rule", list) => rules = tables("rule", name, list, problems),
+                ("cascade", list) => cascades = tables("cascade", name, list, problems),
+                (unknown, _) => {
+                    let not_yet = TABLES_NOT_YET.iter().find(|(table, _)| *table == unknown);
+                    if let Some((table, why)) = not_yet {
+                        problems.add(name.span().start, format!("{table}: {why}"));
+                    } else {
+                        let known = ["server", "rule", "cascade"].into_iter();
+                        problems.unknown(name.span().start, "", unknown, known);
+                    }
+                }
+            }
+        }
+        let rules = rules::read_rules(&rules, text, problems);
+        let cascades = rules::read_cascades(&cascades, problems);
+        if !problems.is_empty() {
+            return None;
+        }
+        let keyed = cascades.iter().filter(|(_, cascade)| cascade.pattern.is_some());
+        let places: Vec<usize> = keyed.map(|(place, _)| *place).collect();
+        let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
+        let rules = Arc::new(Rules::new(rules, cascades));
+        rules::check_self_bumps(&rules, &places, problems);
+        Some(Self { path: path.to_owned(), rules, server })
+    }
+
+    /// Reads the same file again.
+    ///
+    /// # Errors
+    /// As [`RuleFile::load`].
+    pub fn read_again(&self) -> Result<Self, ConfigError> {
+        Self::load(&self.path)
+    }
+
+    /// The settings of a server that is started with this file and nothing else.
+    pub(crate) fn settings(&self) -> Result<Settings, UsageError> {
+        let mut settings = Settings { rule_file: Some(self.clone()), ..Settings::default() };
+        self.server.apply(&mut settings)?;
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// The tables of `[[name]]`, with where each begins.
+fn tables<'t, 'i>(
+    name: &str,
+    key: &Spanned<std::borrow::Cow<'i, str>>,
+    list: &'t DeValue<'i>,
+    problems: &mut Problems,
+) -> Vec<(usize, &'t DeTable<'i>)> {
+    let wrong = format!("{name}: is a list of tables; write [[{name}]], in double brackets");
+    let DeValue::Array(list) = list else {
+        problems.add(key.span().start, wrong);
+        return Vec::new();
+    };
+    if list.len() > RULES_MAX {
+        problems.add(key.span().start, format!("{name}: {} of them; at most {RULES_MAX}", list.len()));
+        return Vec::new();
+    }
+    let mut tables = Vec::new();
+    for entry in list {
+        match entry.get_ref() {
+            DeValue::Table(table) => tables.push((entry.span().start, table)),
+            _ => problems.add(entry.span().start, wrong.clone()),
+        }
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests;

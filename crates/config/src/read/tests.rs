@@ -1,0 +1,500 @@
+//! What is understood of a rule file, and what is said of one that is wrong.
+
+use std::path::Path;
+
+use cattlegrid_engine::rules::Rule;
+use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use proptest::prelude::*;
+
+use crate::check::check;
+use crate::keys;
+use crate::protection::Protection;
+use crate::rule_file::RuleFile;
+
+fn parse(text: &str) -> Result<RuleFile, String> {
+    RuleFile::parse(Path::new("f.toml"), text).map_err(|error| error.to_string())
+}
+
+fn rule(keys: &str) -> Rule {
+    let file = parse(&format!("[[rule]]\nmatch = \"page:{{id}}\"\n{keys}")).unwrap();
+    Rule::clone(&file.rules.rules()[0])
+}
+
+/// `check` of a text.
+fn checked(text: &str, key: Option<&str>) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    check(file.path(), key).unwrap()
+}
+
+/// Every mistake has its line, its cause and what would be right.
+fn check_mistakes(cases: &[(&str, &str)]) {
+    for (text, expected) in cases {
+        assert_eq!(parse(text).unwrap_err(), *expected, "{text}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_whole_file() {
+    check_mistakes(&[
+        ("a = ", "f.toml:1: string values must be quoted, expected literal string"),
+        ("[serer]", "f.toml:1: serer: is unknown; did you mean server?"),
+        ("zzz = 1", "f.toml:1: zzz: is unknown; there are server, rule, cascade"),
+        ("server = 1", "f.toml:1: server: is a table; write [server]"),
+        (
+            "\n[rule]\nmatch = \"a\"",
+            "f.toml:2: rule: is a list of tables; write [[rule]], in double brackets",
+        ),
+        ("rule = [1]", "f.toml:1: rule: is a list of tables; write [[rule]], in double brackets"),
+        ("[loader.pages]", "f.toml:1: loader: loaders are not part of this version; leave it out"),
+        ("[objects]", "f.toml:1: objects: objects are not part of this version; leave the table out"),
+    ]);
+}
+
+#[test]
+fn mistakes_of_rules() {
+    let page = "[[rule]]\nmatch = \"page:{id}\"\n";
+    let with = |keys: &str| format!("{page}{keys}\n");
+    check_mistakes(&[
+        ("\n[[rule]]\nhold = \"1s\"", "f.toml:2: rule 1: lacks match, the pattern of its keys"),
+        (
+            "[[rule]]\nmatch = 7",
+            "f.toml:2: rule 1: match 7: must be a pattern, up to 1000 bytes without blanks",
+        ),
+        ("[[rule]]\nmatch = \"\"", "f.toml:2: rule 1: match \"\": is empty"),
+        (
+            "[[rule]]\nmatch = \"a:{b\"",
+            "f.toml:2: rule a:{b: match \"a:{b\": has a { that no } ends; write {{ for a brace",
+        ),
+        (&with("hodl = \"1s\""), "f.toml:3: rule page:{id}: hodl: is unknown; did you mean hold?"),
+        (&with("Grace = \"1s\""), "f.toml:3: rule page:{id}: Grace: is unknown; did you mean grace?"),
+        (&with("hold = 5"), "f.toml:3: rule page:{id}: hold 5: must be a time, \"0s\" to \"1m\""),
+        (&with("hold = \"61s\""), "f.toml:3: rule page:{id}: hold \"61s\": must be a time, \"0s\" to \"1m\""),
+        (
+            &with("lease = \"9ms\""),
+            "f.toml:3: rule page:{id}: lease \"9ms\": must be \"auto\" or a time, \"10ms\" to \"1h\"",
+        ),
+        (
+            &with("grace = \"500ms\""),
+            "f.toml:3: rule page:{id}: grace \"500ms\": must be a time of whole seconds, \"0s\" to \"30d\"",
+        ),
+        (&with("early = true"), "f.toml:3: rule page:{id}: early true: must be \"off\" or \"auto\""),
+        (
+            &with("hold = \"1s\"\nreentry = 17"),
+            "f.toml:4: rule page:{id}: reentry 17: must be a whole number, 0 to 16",
+        ),
+        (
+            &with("hold = \"1s\"\nmax_computers = 0"),
+            "f.toml:4: rule page:{id}: max_computers 0: must be a whole number, 1 to 1000000",
+        ),
+        (
+            &with("tags = \"x\""),
+            "f.toml:3: rule page:{id}: tags \"x\": must be a list of tags, such as [\"...\"]",
+        ),
+        (
+            &with("tags = [\n  \"x\",\n  \"user:{user}\",\n]"),
+            "f.toml:5: rule page:{id}: tags \"user:{user}\": {user}: the pattern has no such capture; it has {id}",
+        ),
+        (&with("tags = [\"x\", \"x\"]"), "f.toml:3: rule page:{id}: tags \"x\": is there twice"),
+        (
+            &with("tags = [\"1\", \"2\", \"3\", \"4\", \"5\", \"6\", \"7\", \"8\", \"9\"]"),
+            "f.toml:3: rule page:{id}: tags: 9 of them; at most 8",
+        ),
+        (
+            &with("tags = [\"x\"]\nmax_waiters = 5"),
+            "f.toml:4: rule page:{id}: max_waiters: does nothing, since the rule names none of hold, lease, \
+             grace, early; add one",
+        ),
+        (
+            &with("loader = \"pages\""),
+            "f.toml:3: rule page:{id}: loader: loaders are not part of this version; leave it out",
+        ),
+        (
+            &with("ttl = \"5s\""),
+            "f.toml:3: rule page:{id}: ttl: loaders are not part of this version; leave it out",
+        ),
+        (&with("hold = \"1s\"\nhold = \"2s\""), "f.toml:4: duplicate key"),
+        (&with(page), "f.toml:4: rule page:{id}: is there already, in line 2; leave one of them out"),
+        (
+            &with("[[rule]]\nmatch = \"page:new\""),
+            "f.toml:4: rule page:new: can never apply, since rule page:{id} in line 2 takes all of its keys; \
+             put it before that one",
+        ),
+        (
+            "[[rule]]\nmatch = \"{x*}\"\n[[rule]]\nmatch = \"a:{b}\"",
+            "f.toml:4: rule a:{b}: can never apply, since rule {x*} in line 2 takes all of its keys; put it \
+             before that one",
+        ),
+    ]);
+}
+
+#[test]
+fn mistakes_of_cascades() {
+    let cascade = |keys: &str| format!("[[cascade]]\n{keys}\n");
+    check_mistakes(&[
+        (
+            &cascade("match = \"u:{u}\"\nbump = [\"u:{u}\"]"),
+            "f.toml:1: cascade u:{u}: lacks on; it is a list of delete, set, incr, touch, flush",
+        ),
+        (
+            &cascade("on = [\"delete\"]\nbump = [\"u\"]"),
+            "f.toml:1: cascade 1: lacks match, the pattern of its keys",
+        ),
+        (
+            &cascade("on = [\"delete\"]\nmatch = \"u:{u}\""),
+            "f.toml:1: cascade u:{u}: lacks bump, the tags to invalidate",
+        ),
+        (
+            &cascade("on = [\"deleted\"]\nmatch = \"u:{u}\"\nbump = [\"u:{u}\"]"),
+            "f.toml:2: cascade u:{u}: on \"deleted\": is unknown; did you mean delete?",
+        ),
+        (
+            &cascade("on = [\"set\", \"set\"]\nmatch = \"u:{u}\"\nbump = [\"u:{u}\"]"),
+            "f.toml:2: cascade u:{u}: on \"set\": is there twice",
+        ),
+        (
+            &cascade("on = \"set\"\nmatch = \"u:{u}\"\nbump = [\"u:{u}\"]"),
+            "f.toml:2: cascade u:{u}: on \"set\": must be a list of delete, set, incr, touch, flush, such as \
+             [\"...\"]",
+        ),
+        (
+            &cascade("on = [\"set\"]\nmatch = \"u:{u}\"\nbump = [\"p:{p}\"]"),
+            "f.toml:4: cascade u:{u}: bump \"p:{p}\": {p}: the pattern has no such capture; it has {u}",
+        ),
+        (
+            &cascade("on = [\"flush\"]\nmatch = \"u:{u}\"\nbump = [\"u\"]"),
+            "f.toml:3: cascade u:{u}: match: a flush has no key; leave it out",
+        ),
+        (
+            &cascade("on = [\"flush\"]\nbump = [\"u:{u}\"]"),
+            "f.toml:3: cascade 1: bump \"u:{u}\": {u}: the pattern has no such capture; it has none",
+        ),
+        (
+            &cascade("on = [\"flush\", \"set\"]\nbump = [\"u\"]"),
+            "f.toml:2: cascade 1: on: flush has no key, so it stands alone; give it a [[cascade]] of its own",
+        ),
+    ]);
+}
+
+#[test]
+fn a_file_has_a_thousand_rules_and_cascades() {
+    let file = |rules: usize, cascades: usize| {
+        let rule = |n| format!("[[rule]]\nmatch = \"r{n}:{{id}}\"\n");
+        let cascade = |n| format!("[[cascade]]\non = [\"set\"]\nmatch = \"c{n}:{{id}}\"\nbump = [\"x\"]\n");
+        (0..rules).map(rule).chain((0..cascades).map(cascade)).collect::<String>()
+    };
+    let read = parse(&file(1000, 1000)).unwrap();
+    assert_eq!((read.rules.rules().len(), read.rules.all_cascades().count()), (1000, 1000));
+    check_mistakes(&[
+        (&file(1001, 0), "f.toml:1: rule: 1001 of them; at most 1000"),
+        (&file(0, 1001), "f.toml:1: cascade: 1001 of them; at most 1000"),
+    ]);
+}
+
+#[test]
+fn a_set_that_would_invalidate_its_own_item() {
+    let rule = "[[rule]]\nmatch = \"user:{id}\"\ntags = [\"users\", \"user:{id}\"]\n";
+    let flush = "[[cascade]]\non = [\"flush\"]\nbump = [\"users\"]\n";
+    let cascade = |on: &str, bump: &str| {
+        format!(
+            "{rule}{flush}[[cascade]]\nmatch = \"{{kind}}:{{u}}\"\nbump = [\"{bump}\"]\non = [\n  {on}\n]\n"
+        )
+    };
+    check_mistakes(&[
+        (
+            &cascade("\"delete\",\n  \"set\"", "{kind}:{u}"),
+            "f.toml:12: cascade {kind}:{u}: on \"set\": a set of user:a1 would invalidate the item that it stores, which \
+             has the tag user:a1 by rule user:{id}; leave set out, or give the items another tag",
+        ),
+        (
+            &cascade("\"set\"", "users"),
+            "f.toml:11: cascade {kind}:{u}: on \"set\": a set of user:a1 would invalidate the item that it stores, which \
+             has the tag users by rule user:{id}; leave set out, or give the items another tag",
+        ),
+    ]);
+    assert!(parse(&cascade("\"delete\"", "{kind}:{u}")).is_ok());
+    assert!(parse(&cascade("\"set\"", "pages:{u}")).is_ok());
+}
+
+#[test]
+fn mistakes_of_the_server_section() {
+    check_mistakes(&[
+        ("[server]\nthread = 4", "f.toml:2: [server]: thread: is unknown; did you mean threads?"),
+        (
+            "[server]\nthreads = \"many\"",
+            "f.toml:2: [server]: threads many: must be a whole number, 1 to 1024",
+        ),
+        ("[server]\ndisable_cas = 1", "f.toml:2: [server]: disable_cas 1: must be true or false"),
+        (
+            "[server]\nmemory_limit = \"1500KiB\"",
+            "f.toml:2: [server]: memory_limit \"1500KiB\": must be a whole number of MiB, 1 to 1073741824",
+        ),
+        (
+            "[server]\ncontrol = \"a b\"",
+            "f.toml:2: [server]: control \"a b\": must be a prefix, up to 16 bytes without blanks",
+        ),
+        (
+            "[server]\ntag_memory = \"1KiB\"",
+            "f.toml:2: [server]: tag_memory \"1KiB\": must be a size, \"64KiB\" to \"1024GiB\"",
+        ),
+        (
+            "[server]\nconfig = \"x\"",
+            "f.toml:2: [server]: config: is for the command line only; leave it out",
+        ),
+        (
+            "[server]\nmemory_file = \"x\"",
+            "f.toml:2: [server]: memory_file: items do not outlive a restart; leave the option out",
+        ),
+        (
+            "[server]\nadmin = \"x\"",
+            "f.toml:2: [server]: admin: the admin address is not part of this version; leave it out",
+        ),
+    ]);
+}
+
+#[test]
+fn a_mistake_is_one_line_whatever_it_quotes() {
+    let text = "\"a\\nb\" = 1\n[server]\ncontrol = \"\\n\"\n\"\\u0007\" = 1\nport = \"1\\n2\"\n[[rule]]\nmatch = \"p\\n\"\n";
+    let error = RuleFile::parse(Path::new("f.toml"), text).unwrap_err();
+    assert_eq!(error.lines().len(), 5);
+    assert_eq!(error.to_string().lines().count(), 5, "{error}");
+    assert!(error.lines()[0].starts_with("f.toml:1: a\\nb: is unknown; "), "{error}");
+}
+
+#[test]
+fn all_mistakes_are_reported_in_the_order_of_the_file() {
+    let text = "[[rule]]\nmatch = \"a\"\ntags = [\"{x}\"]\nhold = \"x\"\n\n[server]\nthreads = 0\n";
+    let error = parse(text).unwrap_err();
+    let lines: Vec<&str> =
+        error.lines().map(|line| line.rsplit_once(": must").map_or(line, |(a, _)| a)).collect();
+    assert_eq!(
+        lines,
+        [
+            "f.toml:3: rule a: tags \"{x}\": {x}: the pattern has no such capture; it has none",
+            "f.toml:4: rule a: hold \"x\"",
+            "f.toml:7: [server]: threads 0",
+        ]
+    );
+}
+
+#[test]
+fn a_rule_is_leased_and_held_by_what_it_names() {
+    let terms = |keys: &str| {
+        let Policy { leases, hold_ms, hold_many_ms, .. } = rule(keys).policy;
+        (leases, hold_ms, hold_many_ms)
+    };
+    assert_eq!(terms(""), (false, 0, 0));
+    assert_eq!(terms("tags = [\"x\"]\nowner = \"connection\""), (false, 0, 0));
+    assert_eq!(terms("grace = \"30s\""), (true, 0, 0));
+    assert_eq!(terms("early = \"auto\""), (true, 0, 0));
+    assert_eq!(terms("lease = \"auto\""), (true, 400, 100));
+    assert_eq!(terms("hold = \"70ms\""), (true, 70, 70));
+    assert_eq!(terms("hold = \"1s\"\ngrace = \"30s\""), (true, 1000, 100));
+    assert_eq!(terms("grace = \"30s\"\nhold_many = \"20ms\""), (true, 0, 20));
+}
+
+#[test]
+fn every_key_of_a_rule_reaches_it() {
+    let keys = "hold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
+                grace = \"6s\"\nearly = \"auto\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
+                max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
+                owner = \"connection\"\nfill_window = \"13s\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\n";
+    let Rule { policy, tags, negative_ttl_s, .. } = rule(keys);
+    let expected = Policy {
+        leases: true,
+        hold_ms: 1000,
+        hold_many_ms: 2000,
+        hold_behind_ms: 3000,
+        lease: LeaseTime::Fixed(4000),
+        close_grace_ms: 5000,
+        grace_s: 6,
+        early: true,
+        reentry: 7,
+        pass_after: 8,
+        pass_for_ms: 9000,
+        max_waiters: 10,
+        max_computers: 11,
+        rule_computers: Some(12),
+        on_busy: OnBusy::Error,
+        owner: Owner::Connection,
+        fill_window: FillWindow::Fixed(13_000),
+    };
+    assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
+    for key in keys::usable(keys::RULE).map(|key| &key.row) {
+        assert!(key.name == "match" || keys.contains(&format!("{} = ", key.name)), "{}", key.name);
+    }
+}
+
+#[test]
+fn the_server_section_has_defaults_that_follow_from_the_memory() {
+    let protection = |text: &str| parse(text).unwrap().settings().unwrap().protection;
+    let expected = Protection {
+        control: "@".to_owned(),
+        tag_bytes: 32 << 20,
+        ledger_bytes: 16 << 20,
+        fence_bytes: 8 << 20,
+        waiters: 65_536,
+        read_ahead: 64,
+    };
+    assert_eq!(protection("[server]\nmemory_limit = \"1GiB\""), expected);
+    let small = protection("[server]\nmemory_limit = 32");
+    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (1 << 20, 1 << 20, 1 << 20));
+    let given = protection(
+        "[server]\ncontrol = \"\"\ntag_memory = \"2MiB\"\nledger_memory = \"3m\"\nfence_memory = 65536\n\
+         waiters = 5\nread_ahead = 6",
+    );
+    let expected = Protection {
+        control: String::new(),
+        tag_bytes: 2 << 20,
+        ledger_bytes: 3 << 20,
+        fence_bytes: 1 << 16,
+        waiters: 5,
+        read_ahead: 6,
+    };
+    assert_eq!(given, expected);
+    let error = parse("[server]\ntag_memory = \"31MiB\"").unwrap().settings().unwrap_err().to_string();
+    assert!(error.starts_with("[server]: tag_memory, ledger_memory and fence_memory take"), "{error}");
+}
+
+#[test]
+fn check_shows_every_default() {
+    let text = "[server]\nthreads = 2\n[[rule]]\nmatch = \"page:{id}\"\ngrace = \"90s\"\ntags = [\"p:{id}\"]\n\
+                [[rule]]\nmatch = \"last:{user}:{rest*}\"\n[[cascade]]\non = [\"set\", \"delete\"]\n\
+                match = \"u:{u}\"\nbump = [\"user:{u}\"]\n[[cascade]]\non = [\"flush\"]\nbump = [\"all\"]\n";
+    let expected = "\
+[server]
+threads = 2
+control = \"@\"
+tag_memory = \"2MiB\"
+ledger_memory = \"1MiB\"
+fence_memory = \"1MiB\"
+waiters = 65536
+read_ahead = 64
+
+[[rule]]
+match = \"page:{id}\"
+hold = \"0s\"
+hold_many = \"0s\"
+hold_behind = \"50ms\"
+lease = \"auto\"
+close_grace = \"50ms\"
+grace = \"90s\"
+early = \"off\"
+reentry = 1
+pass_after = 2
+pass_for = \"10s\"
+max_waiters = 1024
+max_computers = 4
+on_busy = \"miss\"
+owner = \"key\"
+fill_window = \"auto\"
+negative_ttl = \"0s\"
+tags = [\"p:{id}\"]
+
+[[rule]]
+match = \"last:{user}:{rest*}\"
+owner = \"key\"
+fill_window = \"auto\"
+negative_ttl = \"0s\"
+tags = []
+
+[[cascade]]
+on = [\"delete\", \"set\"]
+match = \"u:{u}\"
+bump = [\"user:{u}\"]
+
+[[cascade]]
+on = [\"flush\"]
+bump = [\"all\"]
+";
+    let shown = checked(text, None);
+    assert_eq!(shown, expected);
+    assert_eq!(checked(&shown, None), shown, "what is shown is a rule file that means the same");
+    assert_eq!(parse(&shown).unwrap().rules.rules(), parse(text).unwrap().rules.rules());
+}
+
+#[test]
+fn check_says_what_applies_to_a_key() {
+    let text = include_str!("../../../../docs/example.toml");
+    assert_eq!(
+        checked(text, Some("last-watched:7:9")),
+        "key last-watched:7:9\nrule 3: last-watched:{user}:{product}\n  user = 7\n  product = 9\n  \
+         tag user:7\n  tag product:9\n"
+    );
+    assert_eq!(
+        checked(text, Some("user:7")),
+        "key user:7\nno rule\ncascade on delete, set: user:{user}\n  user = 7\n  bump user:7\n"
+    );
+    assert_eq!(checked(text, Some("user:7_lock")), "key user:7_lock\nno rule\n");
+}
+
+/// Pieces that make up rule files, so that random ones get past the first line.
+fn fragment() -> impl Strategy<Value = String> {
+    let pieces = [
+        "[server]\n",
+        "[[rule]]\n",
+        "[[cascade]]\n",
+        "[rule]\n",
+        "[loader.x]\n",
+        "match = ",
+        "hold = ",
+        "lease = ",
+        "tags = ",
+        "on = ",
+        "bump = ",
+        "threads = ",
+        "listen = ",
+        "unix_mask = ",
+        "memory_limit = ",
+        "drain = ",
+        "control = ",
+        "tag_memory = ",
+        "\"{a}:{b*}\"",
+        "\"a:{n:int}\"",
+        "\"{a}{b}\"",
+        "\"5s\"",
+        "\"auto\"",
+        "\"1GiB\"",
+        "\"é{\"",
+        "[\"delete\"]",
+        "[\"x:{a}\", 1]",
+        "[]",
+        "0o7_0",
+        "-1",
+        "99999999999999999999",
+        "1e9",
+        "nan",
+        "true",
+        "{ a = 1 }",
+        "1979-05-27",
+        "\n",
+        "\n",
+        ",",
+        "\"",
+        "#",
+    ];
+    prop_oneof![
+        6 => prop::sample::select(pieces.to_vec()).prop_map(str::to_owned),
+        1 => ".{0,6}".prop_map(String::from),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_is_a_rule_file_or_has_mistakes(pieces in prop::collection::vec(fragment(), 0..24)) {
+        let text = pieces.concat();
+        match RuleFile::parse(Path::new("f.toml"), &text) {
+            Ok(file) => prop_assert!(file.rules.find(b"a:7").is_none_or(|(rule, _)| rule.number > 0)),
+            Err(error) => {
+                let lines = text.lines().count() + 1;
+                prop_assert!(!error.lines().is_empty());
+                for line in error.lines() {
+                    let number: Option<usize> = line.split(':').nth(1).and_then(|number| number.parse().ok());
+                    prop_assert!(number.is_some_and(|number| (1..=lines).contains(&number)), "{}", line);
+                }
+            }
+        }
+    }
+}

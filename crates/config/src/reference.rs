@@ -1,0 +1,215 @@
+//! The help and the reference page, both from the table.
+
+mod rule_file;
+
+use std::fmt::Write as _;
+
+use crate::option_row::{Name, OptionRow};
+use crate::options::rows;
+use crate::table::Class;
+use crate::value::{Kind, Place};
+
+/// What `-V` prints, without the newline: `cattlegrid 0.1.0`.
+pub fn version() -> String {
+    format!("cattlegrid {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// What [`version`] and [`help`] begin with when the program is called as `memcached`, a line: scripts read the
+/// version from there.
+pub const AS_MEMCACHED: &str = "memcached 1.6.45\n";
+
+/// What `-i` prints.
+pub fn license() -> String {
+    format!(
+        "{}\n\nLicensed under either of the Apache License, Version 2.0, or the MIT license, at your choice.\n\
+         Provided \"as is\", without warranty of any kind.\n",
+        version()
+    )
+}
+
+/// What `-h` prints.
+pub fn help() -> String {
+    let mut text = format!("{}\n\n", version());
+    text.push_str("Usage: cattlegrid [serve] [options]    be the server\n");
+    text.push_str("       cattlegrid demo [--keep]        a tour of what it does\n");
+    text.push_str("       cattlegrid bench ADDR [options]  load a server; see bench --help\n");
+    text.push_str("       cattlegrid check FILE [--key KEY]  what a rule file means\n\nOptions:\n");
+    help_rows(&mut text, |row| is_switch(row) && !is_refused(row));
+    text.push_str("\nOptions of -o:\n");
+    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Honoured(_)));
+    text.push_str("\nOptions of -o that are accepted for memcached's scripts and have no effect:\n");
+    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Inert { .. }));
+    text.push_str("\nRefused:\n");
+    help_rows(&mut text, is_refused);
+    text
+}
+
+fn help_rows(text: &mut String, wanted: impl Fn(&OptionRow) -> bool) {
+    for row in rows().filter(|row| wanted(row)) {
+        let mut doc = row.doc.to_owned();
+        match row.class {
+            Class::Inert { why, .. } if doc.is_empty() => {
+                write_to(&mut doc, format_args!("Without effect: {why}."));
+            }
+            Class::Inert { why, .. } => write_to(&mut doc, format_args!(" Without effect: {why}.")),
+            Class::Refused(reason) => write_to(&mut doc, format_args!(" Refused: {reason}.")),
+            _ => {}
+        }
+        if !row.default.is_empty() {
+            write_to(&mut doc, format_args!(" (default: {})", row.default));
+        }
+        write_to(text, format_args!("{:<28}", usage(row)));
+        if usage(row).len() >= 28 {
+            write_to(text, format_args!("\n{:28}", ""));
+        }
+        wrap(text, &doc, 28, 100);
+    }
+}
+
+/// Words of `doc` from the current column on; later lines start at `indent`.
+fn wrap(text: &mut String, doc: &str, indent: usize, width: usize) {
+    let mut column = indent;
+    for (index, word) in doc.split(' ').enumerate() {
+        if index > 0 && column + 1 + word.len() > width {
+            write_to(text, format_args!("\n{:indent$}", ""));
+            column = indent;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.len();
+    }
+    text.push('\n');
+}
+
+/// `-p, --port=<num>`, or `  ext_*=<value>` for those of `-o`.
+fn usage(row: &OptionRow) -> String {
+    // A switch or a value: scripts have both, and neither is read.
+    let value = match (row.kind, row.name) {
+        (Kind::Any, Name::Extended(_)) => String::new(),
+        (kind, _) => kind.placeholder(),
+    };
+    let equals = if value.is_empty() { "" } else { "=" };
+    match row.name {
+        Name::Switch { short: Some(short), long: Some(long) } => format!("-{short}, --{long}{equals}{value}"),
+        Name::Switch { long: Some(long), .. } => format!("    --{long}{equals}{value}"),
+        Name::Switch { short, .. } => format!("-{} {value}", short.unwrap_or_default()),
+        Name::Extended(name) => format!("  {name}{equals}{value}"),
+        Name::Family(prefix) => format!("  {prefix}*"),
+    }
+}
+
+/// The text of `docs/configuration.md`.
+pub fn reference_markdown() -> String {
+    let mut text = String::from(
+        "# Options\n\n\
+         <!-- Written by `cargo xtask docs`; change crates/config/src instead. -->\n\n\
+         `cattlegrid` takes memcached's command line: `cattlegrid [serve] [options]`. Short flags cluster \
+         (`-dvv`), values follow in the same word or the next (`-p11211`, `-p 11211`, `--port=11211`, \
+         `--port 11211`), long names may be shortened while that is unambiguous, `-o` takes a list \
+         (`-o idle_timeout=60,no_modern`). The last one wins, but `-l` adds. A value that makes no sense is an \
+         error: one line, and status 2.\n\n\
+         Exit status: 0 after an orderly end, 2 for a command line or a file named there that cannot be used, 1 \
+         otherwise (an address in use, a missing right).\n\n",
+    );
+    section(&mut text, "## Honoured\n\n| option | value | default | meaning |\n|---|---|---|---|\n", |row| {
+        let usable = !matches!(row.class, Class::Inert { .. } | Class::Refused(_));
+        usable.then(|| {
+            let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
+            let value =
+                if row.kind.is_wanted() { row.kind.describe(Place::CommandLine) } else { String::new() };
+            format!("{value} | {default} | {}", row.doc)
+        })
+    });
+    section(
+        &mut text,
+        "\n## Accepted without effect\n\nAccepted so that existing scripts work. Any value is taken, with two \
+         exceptions: `-U` only takes 0, and `-B` only takes `auto` or `ascii`. Where memcached has a setting of it, \
+         `stats settings` shows the value given. One line in the log says why the option has no effect.\n\n\
+         | option | why it has no effect |\n|---|---|\n",
+        |row| match row.class {
+            Class::Inert { why, .. } => Some(why.to_owned()),
+            _ => None,
+        },
+    );
+    section(
+        &mut text,
+        "\n## Refused\n\nThe server does not start, since it would behave otherwise than asked.\n\n\
+         | option | reason |\n|---|---|\n",
+        |row| match row.class {
+            Class::Refused(reason) => Some(reason.to_owned()),
+            _ => None,
+        },
+    );
+    text.push_str(
+        "\nValues that are refused for a reason of their own: `-U` above 0 (there is no UDP), `-B binary` (the \
+         binary protocol is not spoken), `-o ssl_keyformat=ENGINE`.\n\n\
+         ## Environment\n\n\
+         `MEMCACHED_PORT_FILENAME`: a file that gets one line for each TCP address, `TCP INET: <port>` or \
+         `TCP INET6: <port>`, once all of them are bound; it appears whole.\n\n\
+         ## Signals\n\n\
+         | signal | effect |\n|---|---|\n\
+         | SIGTERM, SIGINT, SIGUSR1 | stop accepting, answer what is held, leave after `--drain` at most; a \
+         second one leaves at once |\n\
+         | SIGHUP | read the certificates, the file of `-Y` and the rule file again; if one of them is wrong the \
+         old ones stay, and the log says so. What is no regular file (a pipe, a device) is refused, at the start as \
+         well |\n\n\
+         ## Log\n\n\
+         The log goes to standard error, as text or with `--log-format json` as one object a line. While the server \
+         runs a thread of its own writes it, so that a terminal that is stopped or a pipe that nobody reads stops \
+         nothing else: up to 256 KiB of lines wait, what comes then is dropped. Without `-vv` there are at most ten \
+         lines a second of each kind, since clients can bring about most of them. The log says how many lines were \
+         dropped or left out, `stats cattlegrid` counts them. At the end the last lines have one second to be \
+         written.\n",
+    );
+    text.push_str(&rule_file::reference_markdown());
+    text
+}
+
+fn section(text: &mut String, head: &str, cells: impl Fn(&OptionRow) -> Option<String>) {
+    text.push_str(head);
+    for row in rows() {
+        if let Some(cells) = cells(row) {
+            let name = match row.name {
+                Name::Switch { short: Some(short), long: Some(long) } => format!("`-{short}`, `--{long}`"),
+                _ => format!("`{}`", row.name.shown()),
+            };
+            write_to(text, format_args!("| {name} | {} |\n", cells.replace("<file>", "`<file>`")));
+        }
+    }
+}
+
+fn is_switch(row: &OptionRow) -> bool {
+    matches!(row.name, Name::Switch { .. })
+}
+
+fn is_refused(row: &OptionRow) -> bool {
+    matches!(row.class, Class::Refused(_))
+}
+
+fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("writing to a String cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checked_in_reference_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(checked_in == reference_markdown(), "run `cargo xtask docs`");
+    }
+
+    #[test]
+    fn the_help_and_the_reference_name_every_option() {
+        let (help, reference) = (help(), reference_markdown());
+        for row in rows() {
+            assert!(help.contains(&usage(row)), "help lacks {}", usage(row));
+            assert!(reference.contains(&row.name.shown()), "reference lacks {}", row.name.shown());
+        }
+        assert!(help.lines().all(|line| line.len() <= 100));
+    }
+}

@@ -1,0 +1,82 @@
+//! The rule file's part of `docs/configuration.md`, from the table of its keys.
+
+use std::fmt::Write as _;
+
+use crate::keys::{self, Key, TABLES_NOT_YET};
+use crate::value::Place;
+
+/// From its heading on.
+pub(crate) fn reference_markdown() -> String {
+    let mut text = String::from(
+        "\n# Rule file\n\n\
+         `--config FILE` names a file in TOML that says which keys are protected, on what terms, and which tags \
+         they carry. `cattlegrid check FILE` says whether it is right and shows it with all defaults; \
+         `cattlegrid check FILE --key KEY` says what applies to a key. [example.toml](example.toml) is one to \
+         begin with.\n\n\
+         Without a rule file the server behaves as memcached does, and so do keys without a rule. The first rule \
+         whose pattern matches a key counts. Rules are for keys that can be computed again: what is stored under \
+         one may be dropped, as if it had been evicted at once.\n\n\
+         A file with a mistake is not taken: the server does not start, with status 2 and a line for each \
+         mistake. SIGHUP reads the file again; if it has a mistake the old rules stay, and the log says what is \
+         wrong. A new `[server]` needs a restart, and the log says so. A file that has neither rules nor cascades by then is \
+         taken, with a warning in the log: no key has a rule any more. A file has at most 1,000 rules, 1,000 cascades \
+         and 1 MiB.\n\n\
+         ## Patterns\n\n\
+         A pattern is text and captures, and matches whole keys. There are no other wildcards.\n\n\
+         | | matches |\n|---|---|\n\
+         | `{name}` | one or more bytes, none of them `:`, up to where the text behind it first occurs, or to the \
+         end |\n\
+         | `{name:int}` | the same, digits only |\n\
+         | `{name*}` | the rest of the key, one or more bytes, with `:`; stands last |\n\
+         | `{{`, `}}` | a brace |\n\n\
+         Two captures never touch, and a pattern has at most 8. `{a}-{n:int}` does not match `x-y-1`, since `a` \
+         ends at the first dash.\n\n\
+         Keys that clients use as locks have no rule and set off no cascade, whatever a pattern matches: \
+         `_lock*`, `lock:*`, `*:lock` and `*_lock`. Only a pattern that itself begins with `_lock` or `lock:`, or \
+         ends with `:lock` or `_lock`, applies to them.\n\n\
+         Tags have the same captures by their names, `user:{user}`. A tag that a long key makes longer than 200 \
+         bytes is kept whole; a cascade can invalidate it, a command cannot name it.\n\n\
+         Times are texts with `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or texts with `KiB`, `MiB`, `GiB` or \
+         `k`, `m`, `g`.\n\n\
+         ## `[[rule]]`\n\n\
+         A rule protects its keys as soon as it names one of `hold`, `lease`, `grace`, `early`: one client \
+         computes a missing value. The other keys of a lease need one of these beside them. Every rule keeps \
+         values from being stored that were computed before their key was deleted.\n\n",
+    );
+    section(&mut text, keys::RULE);
+    text.push_str(
+        "\n## `[[cascade]]`\n\n\
+         Invalidates tags when something happens to a key. Every cascade that matches applies; none sets off \
+         another. [Tags](tags.md#invalidating) says which replies set one off. On `set`, one that invalidates a tag of \
+         the item that was set is an error, where the patterns prove it.\n\n",
+    );
+    section(&mut text, keys::CASCADE);
+    text.push_str(
+        "\n## `[server]`\n\n\
+         Every option above by its long name, with `_` for `-`: `memory_limit = \"1GiB\"`, `threads = 4`, \
+         `disable_cas = true`, `listen = [\"127.0.0.1:11211\"]`, `extended = [\"idle_timeout=60\"]`. An option of \
+         the command line wins. `config`, `help`, `version` and `license` are for the command line only. And:\n\n",
+    );
+    section(&mut text, keys::SERVER);
+    text.push_str("\n## Not part of this version\n\nAn error, so that nothing is left out in silence:");
+    let tables = TABLES_NOT_YET.iter().map(|(table, _)| format!("`[{table}]`"));
+    let rule = keys::not_yet(keys::RULE).map(|(key, _)| format!("`{key}` in `rule`"));
+    let server = keys::not_yet(keys::SERVER).map(|(key, _)| format!("`{key}` in `server`"));
+    let all: Vec<String> = tables.chain(rule).chain(server).collect();
+    write_to(&mut text, format_args!(" {}", all.join(", ")));
+    text.push_str(".\n");
+    text
+}
+
+fn section<D, S>(text: &mut String, keys: &[Key<D, S>]) {
+    text.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
+    for key in keys::usable(keys) {
+        let row = &key.row;
+        let (value, default) = (row.kind.describe(Place::RuleFile), row.default);
+        write_to(text, format_args!("| `{}` | {value} | {default} | {} |\n", row.name, row.doc));
+    }
+}
+
+fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("writing to a String cannot fail");
+}

@@ -1,0 +1,75 @@
+//! A rule file that was read: its rules, and what its `[server]` says.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cattlegrid_engine::rules::Rules;
+
+use crate::protection::ServerDraft;
+
+/// A rule file that was read and is right.
+#[derive(Debug, Clone)]
+pub struct RuleFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its rules and cascades.
+    pub rules: Arc<Rules>,
+    pub(crate) server: ServerSection,
+}
+
+/// `[server]` as it was read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ServerSection {
+    /// Options by name, and the values of each as the command line would have them; None for a switch that is on.
+    pub(crate) options: Vec<(String, Vec<Option<String>>)>,
+    pub(crate) own: ServerDraft,
+    /// Every key: what it says, as messages show it, and its line.
+    pub(crate) said: BTreeMap<String, (String, usize)>,
+}
+
+impl RuleFile {
+    /// What is said when it is read again and has no rule: it may have been emptied by mistake. A `[server]` alone is enough at
+    /// the start.
+    pub fn warns_of_no_rules(&self) -> Option<String> {
+        let is_empty = self.rules.rules().is_empty() && !self.rules.has_cascades();
+        is_empty.then(|| {
+            format!("{}: has no [[rule]] and no [[cascade]]: no key has a rule now", self.path.display())
+        })
+    }
+
+    /// A line for each thing that `newer` says otherwise and that only a restart can change.
+    pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
+        self.server.needs_restart(&newer.server, &newer.path)
+    }
+}
+
+impl ServerSection {
+    /// The options it sets, by name, and what it says of them.
+    pub(crate) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_option = |name: &str| self.options.iter().any(|(option, _)| option == name);
+        let said = self.said.iter().filter(move |(name, _)| is_option(name));
+        said.map(|(name, (said, _))| (name.as_str(), said.as_str()))
+    }
+
+    /// A line for each thing that `newer`, in the file at `path`, says otherwise.
+    pub(crate) fn needs_restart(&self, newer: &Self, path: &Path) -> Vec<String> {
+        let mut lines = Vec::new();
+        let path = path.display();
+        for (name, (new, line)) in &newer.said {
+            match self.said.get(name) {
+                Some((old, _)) if old == new => {}
+                Some((old, _)) => lines.push(format!(
+                    "{path}:{line}: [server]: {name} was {old} at the start and is {new} now: needs a restart"
+                )),
+                None => {
+                    lines.push(format!("{path}:{line}: [server]: {name} = {new} is new: needs a restart"));
+                }
+            }
+        }
+        for name in self.said.keys().filter(|name| !newer.said.contains_key(*name)) {
+            lines.push(format!("{path}: [server]: {name} is gone: needs a restart"));
+        }
+        lines
+    }
+}

@@ -1,0 +1,259 @@
+//! Rules and cascades from their tables.
+
+use std::borrow::Cow;
+
+use cattlegrid_engine::rules::{
+    Cascade, Change, Changes, Pattern, Rule, Rules, SelfBump, TAGS_MAX, TagTemplate,
+};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::keys::{self, CascadeDraft, Key, PROTECTING, RuleDraft, UNLEASED};
+use crate::problems::{Problems, line_of, nearest};
+use crate::table::{Class, Row};
+use crate::value::Text;
+
+/// The rules of `[[rule]]`, in order; those with problems are left out.
+pub(crate) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems: &mut Problems) -> Vec<Rule> {
+    let mut rules: Vec<(usize, Rule)> = Vec::new();
+    for (number, (offset, table)) in (1..).zip(tables) {
+        let label = label("rule", number, table);
+        let mut draft = RuleDraft::default();
+        read_table(keys::RULE, &label, table, &mut draft, problems);
+        let Some((pattern_text, pattern)) =
+            read_pattern(draft.pattern.take(), (*offset, table), &label, problems)
+        else {
+            continue;
+        };
+        let tags = read_tags("tags", &draft.tags, Some(&pattern), &label, problems);
+        check_leases(table, &label, problems);
+        let earlier = rules.iter().find(|(_, earlier)| earlier.pattern.covers(&pattern));
+        if let Some((offset, earlier)) = earlier {
+            let line = line_of(text, *offset);
+            let problem = if earlier.pattern.text() == pattern.text() {
+                format!("{label}: is there already, in line {line}; leave one of them out")
+            } else {
+                format!(
+                    "{label}: can never apply, since rule {} in line {line} takes all of its keys; put it \
+                     before that one",
+                    earlier.pattern.text()
+                )
+            };
+            problems.add(pattern_text.offset, problem);
+        }
+        rules.push((pattern_text.offset, finish(number, pattern, tags, table, &draft)));
+    }
+    rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
+/// The rule, with what follows from which keys its table has.
+fn finish(
+    number: u32,
+    pattern: Pattern,
+    tags: Vec<TagTemplate>,
+    table: &DeTable<'_>,
+    draft: &RuleDraft,
+) -> Rule {
+    let named = |name: &str| table.contains_key(name);
+    let mut policy = draft.policy;
+    policy.leases = PROTECTING.into_iter().any(named);
+    // Old values and early refreshes keep gets from waiting; who wants both says so.
+    let holds = named("hold") || named("lease");
+    policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
+    policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_many_ms.min(policy.hold_ms));
+    Rule { number, pattern, policy, tags, negative_ttl_s: draft.negative_ttl_s }
+}
+
+/// A key that shapes leases in a rule that has none would do nothing.
+fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
+    if PROTECTING.into_iter().any(|name| table.contains_key(name)) {
+        return;
+    }
+    for (name, _) in table {
+        let is_key = keys::usable(keys::RULE).any(|key| key.row.name == &**name.get_ref());
+        if is_key && !UNLEASED.contains(&&**name.get_ref()) {
+            problems.add(
+                name.span().start,
+                format!(
+                    "{label}: {}: does nothing, since the rule names none of {}; add one",
+                    name.get_ref(),
+                    PROTECTING.join(", ")
+                ),
+            );
+        }
+    }
+}
+
+/// The cascades of `[[cascade]]`, in order, with where each says on what; those with problems are left out.
+pub(crate) fn read_cascades(
+    tables: &[(usize, &DeTable<'_>)],
+    problems: &mut Problems,
+) -> Vec<(usize, Cascade)> {
+    let mut cascades = Vec::new();
+    for (number, (offset, table)) in (1..).zip(tables) {
+        let label = label("cascade", number, table);
+        let mut draft = CascadeDraft::default();
+        read_table(keys::CASCADE, &label, table, &mut draft, problems);
+        let on = read_changes(&draft.on, table, *offset, &label, problems);
+        let pattern = if on.has(Change::Flush) {
+            if let Some(pattern) = &draft.pattern {
+                problems.add(pattern.offset, format!("{label}: match: a flush has no key; leave it out"));
+            }
+            None
+        } else {
+            match read_pattern(draft.pattern.take(), (*offset, table), &label, problems) {
+                Some((_, pattern)) => Some(pattern),
+                None => continue,
+            }
+        };
+        let bump = read_tags("bump", &draft.bump, pattern.as_ref(), &label, problems);
+        if draft.bump.is_empty() && is_list_or_absent(table, "bump") {
+            problems.add(*offset, format!("{label}: lacks bump, the tags to invalidate"));
+        }
+        let set = draft.on.iter().find(|name| name.text == Change::Set.name());
+        cascades.push((set.map_or(*offset, |set| set.offset), Cascade { on, pattern, bump }));
+    }
+    cascades
+}
+
+/// A `set` that invalidates the item it stores is never meant. `places`: where each cascade with a pattern says on what.
+pub(crate) fn check_self_bumps(rules: &Rules, places: &[usize], problems: &mut Problems) {
+    for SelfBump { cascade, rule, key, tag } in rules.self_bumps() {
+        let pattern = |pattern: Option<&Pattern>| pattern.map_or("", Pattern::text).to_owned();
+        let own = pattern(rules.all_cascades().nth(cascade).and_then(|cascade| cascade.pattern.as_ref()));
+        let rule = pattern(rules.rules().get(rule as usize - 1).map(|rule| &rule.pattern));
+        problems.add(
+            places[cascade],
+            format!(
+                "cascade {own}: on \"set\": a set of {key} would invalidate the item that it stores, which has the tag \
+                 {tag} by rule {rule}; leave set out, or give the items another tag"
+            ),
+        );
+    }
+}
+
+fn read_changes(
+    names: &[Text],
+    table: &DeTable<'_>,
+    offset: usize,
+    label: &str,
+    problems: &mut Problems,
+) -> Changes {
+    let mut on = Changes::default();
+    for name in names {
+        let Some(change) = Change::ALL.into_iter().find(|change| change.name() == name.text) else {
+            let near = nearest(&name.text, Change::ALL.into_iter().map(Change::name));
+            problems.add(name.offset, format!("{label}: on {:?}: is unknown; {near}", name.text));
+            continue;
+        };
+        if on.has(change) {
+            problems.add(name.offset, format!("{label}: on {:?}: is there twice", name.text));
+        }
+        on = on.with(change);
+    }
+    if on.has(Change::Flush) && on != Changes::default().with(Change::Flush) {
+        let problem = "on: flush has no key, so it stands alone; give it a [[cascade]] of its own";
+        problems.add(names[0].offset, format!("{label}: {problem}"));
+    }
+    if names.is_empty() && is_list_or_absent(table, "on") {
+        let all: Vec<&str> = Change::ALL.into_iter().map(Change::name).collect();
+        problems.add(offset, format!("{label}: lacks on; it is a list of {}", all.join(", ")));
+    }
+    on
+}
+
+/// Whether nothing has been said yet about the key: what is no list has been reported.
+fn is_list_or_absent(table: &DeTable<'_>, key: &str) -> bool {
+    table.get(key).is_none_or(|value| value.get_ref().is_array())
+}
+
+/// How messages name a table: by its pattern, or by its number if it has none.
+fn label(what: &str, number: u32, table: &DeTable<'_>) -> String {
+    match table.get("match").map(Spanned::get_ref) {
+        Some(DeValue::String(pattern)) if !pattern.is_empty() => format!("{what} {pattern}"),
+        _ => format!("{what} {number}"),
+    }
+}
+
+/// Reads every key of a table into `draft`.
+fn read_table<D, S>(
+    keys: &[Key<D, S>],
+    label: &str,
+    table: &DeTable<'_>,
+    draft: &mut D,
+    problems: &mut Problems,
+) {
+    for (key, value) in table {
+        if let Some(row) = keys.iter().map(|key| &key.row).find(|row| row.name == &**key.get_ref()) {
+            read_key(row, key, value, label, draft, problems);
+        } else {
+            let known = keys::usable(keys).map(|key| key.row.name);
+            problems.unknown(key.span().start, label, key.get_ref(), known);
+        }
+    }
+}
+
+/// Reads the value of one key into `draft`.
+pub(crate) fn read_key<D>(
+    row: &Row<&'static str, D>,
+    key: &Spanned<Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+    label: &str,
+    draft: &mut D,
+    problems: &mut Problems,
+) {
+    let name = row.name;
+    let set = match row.class {
+        Class::Honoured(set) => set,
+        Class::Refused(why) => return problems.add(key.span().start, format!("{label}: {name}: {why}")),
+        _ => unreachable!("keys of a rule file are honoured or refused"),
+    };
+    if let Err(problem) = row.kind.read_toml(value).and_then(|given| set(draft, &given)) {
+        problems.add(value.span().start, format!("{label}: {name} {problem}"));
+    }
+}
+
+fn read_pattern(
+    text: Option<Text>,
+    (offset, table): (usize, &DeTable<'_>),
+    label: &str,
+    problems: &mut Problems,
+) -> Option<(Text, Pattern)> {
+    let Some(text) = text else {
+        // One that is no text has been reported.
+        if !table.contains_key("match") {
+            problems.add(offset, format!("{label}: lacks match, the pattern of its keys"));
+        }
+        return None;
+    };
+    match Pattern::parse(&text.text) {
+        Ok(pattern) => Some((text, pattern)),
+        Err(error) => {
+            problems.add(text.offset, format!("{label}: match {:?}: {error}", text.text));
+            None
+        }
+    }
+}
+
+fn read_tags(
+    key: &str,
+    texts: &[Text],
+    pattern: Option<&Pattern>,
+    label: &str,
+    problems: &mut Problems,
+) -> Vec<TagTemplate> {
+    if let Some(extra) = texts.get(TAGS_MAX) {
+        problems.add(extra.offset, format!("{label}: {key}: {} of them; at most {TAGS_MAX}", texts.len()));
+    }
+    let mut tags = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        if texts[..index].iter().any(|earlier| earlier.text == text.text) {
+            problems.add(text.offset, format!("{label}: {key} {:?}: is there twice", text.text));
+        }
+        match TagTemplate::parse(&text.text, pattern) {
+            Ok(tag) => tags.push(tag),
+            Err(error) => problems.add(text.offset, format!("{label}: {key} {:?}: {error}", text.text)),
+        }
+    }
+    tags
+}

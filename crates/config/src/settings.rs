@@ -1,0 +1,445 @@
+//! What the command line came to: every value checked, typed and with its unit.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::UsageError;
+use crate::listen_address::{ListenAddress, TcpPort};
+use crate::protection::{Protection, ServerDraft};
+use crate::rule_file::RuleFile;
+
+/// The server's settings.
+///
+/// Built by [`crate::parse_args`], which has checked every value and how they fit together; `default()` is
+/// what no options at all give.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct Settings {
+    /// `-p`: the port of listening addresses that name none. Default 11211.
+    pub tcp_port: TcpPort,
+    /// `-l`: addresses to listen on, in the order given; empty if the option was not given, see
+    /// [`Settings::tcp_addresses`].
+    pub listen: Vec<ListenAddress>,
+    /// `-s`: the unix socket. Without `-p` or `-l` beside it there is no TCP.
+    pub unix_socket: Option<PathBuf>,
+    /// `-a`: access bits of the unix socket. Default 0o700.
+    pub unix_mask: u32,
+    /// `-b`: connections the kernel may hold until they are accepted. Default 1024.
+    pub backlog: i32,
+
+    /// `-m`: memory for items, in bytes. Default 64 MiB.
+    pub memory_bytes: usize,
+    /// `-I`: largest item, in bytes: 1 KiB to 1 GiB, at most half of [`Self::memory_bytes`]. Default 1 MiB.
+    pub item_bytes_max: usize,
+    /// Not `-M`: when memory is full, old items make room (otherwise the store answers an error).
+    pub evictions: bool,
+    /// `-k`: keep all memory from being paged out.
+    pub lock_memory: bool,
+    /// `-L`: ask the kernel for large pages for item memory.
+    pub large_pages: bool,
+
+    /// `-t`: worker threads, 1 or more. Default 4.
+    pub threads: usize,
+    /// `-c`: simultaneous connections, 1 or more. Default 1024.
+    pub connections_max: usize,
+    /// `-o maxconns_fast`: above that limit, answer `ERROR Too many open connections` and close (the default);
+    /// otherwise leave new connections in the backlog until there is room.
+    pub connections_max_fast: bool,
+    /// `-R`: requests served from one connection before others get their turn. Default 256.
+    pub requests_per_event: usize,
+    /// `-o idle_timeout`: close connections without a command for so long. None (0): never.
+    pub idle_timeout: Option<Duration>,
+
+    /// Not `-C`: CAS values are shown to clients.
+    pub cas: bool,
+    /// Not `-F`: `flush_all` is allowed.
+    pub flush: bool,
+    /// Not `-X`: `stats cachedump` and `lru_crawler metadump` are allowed.
+    pub dump: bool,
+    /// Not `-W`: `watch` is allowed.
+    pub watch: bool,
+    /// `-A`: `shutdown` is allowed.
+    pub shutdown_command: bool,
+    /// `-o debugtime`: the command `debugtime` moves the clock.
+    pub debugtime: bool,
+    /// `-D`: what ends a key's prefix in `stats detail`. Default `:`.
+    pub stat_delimiter: u8,
+    /// Whether `-D` was given, which switches `stats detail` on from the start.
+    pub stat_detail: bool,
+    /// `-o watcher_logbuf_size`: buffer of each watcher, in bytes. Default 256 KiB.
+    pub watcher_buffer_bytes: usize,
+    /// `-o worker_logbuf_size`: buffer of each worker towards the watchers, in bytes. Default 64 KiB.
+    pub worker_log_buffer_bytes: usize,
+
+    /// `-Y`: users and passwords; clients must log in when it is given.
+    pub auth_file: Option<PathBuf>,
+    /// `-Z` and the `ssl_*` options; None without `-Z`.
+    pub tls: Option<TlsSettings>,
+    /// The `ssl_*` options, also without `-Z` (for `stats settings`).
+    pub(crate) tls_given: TlsSettings,
+    pub(crate) tls_wanted: bool,
+
+    /// `-u`: the user to become, if started as root.
+    pub user: Option<String>,
+    /// `-d`: leave the terminal and run in the background.
+    pub daemon: bool,
+    /// `-P`: where to write the process id.
+    pub pid_file: Option<PathBuf>,
+    /// `-r`: raise the limit on core files.
+    pub core_dumps: bool,
+    /// `-o drop_privileges` and `-o relaxed_privileges`.
+    pub privileges: Privileges,
+    pub(crate) drop_privileges: bool,
+    pub(crate) relaxed_privileges: bool,
+
+    /// `-v`: how often it was given.
+    pub verbosity: u8,
+    /// `--config`: the rule file, which has been read.
+    pub rule_file: Option<RuleFile>,
+    /// What the rule file's `[server]` says of rules and control keys, with the defaults that follow from the
+    /// memory limit.
+    pub protection: Protection,
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) own: ServerDraft,
+
+    /// `--log-format`.
+    pub log_format: LogFormat,
+    /// `--drain`: how long SIGTERM waits at most for requests that are held. Default 5 s.
+    pub drain: Duration,
+    /// `--unsent-memory`: bytes of replies that clients have not taken yet, all connections together. At least 1 MiB,
+    /// default 64 MiB.
+    pub unsent_bytes: usize,
+
+    /// Settings of memcached that exist here in `stats settings` only: its name for them, and the value given
+    /// or memcached's default.
+    pub tuning: BTreeMap<&'static str, String>,
+    /// One line for each option that was accepted without effect; log them at start.
+    pub notices: Vec<String>,
+    pub(crate) port_given: bool,
+}
+
+/// `-Z` and its `ssl_*` options.
+#[derive(Debug, Clone, Default)]
+pub struct TlsSettings {
+    /// `ssl_chain_cert`: the certificate and those that lead to its root, PEM.
+    pub chain_cert: PathBuf,
+    /// `ssl_key`: the private key; None: it is in the chain file.
+    pub key: Option<PathBuf>,
+    /// `ssl_keyformat`.
+    pub key_format: KeyFormat,
+    /// `ssl_verify_mode`.
+    pub verify_mode: VerifyMode,
+    /// `ssl_ca_cert`: authorities that vouch for clients, PEM.
+    pub ca_cert: Option<PathBuf>,
+    /// `ssl_min_version`.
+    pub min_version: TlsVersion,
+    /// `ssl_ciphers`: names of cipher suites as OpenSSL writes them, separated by `:`.
+    pub ciphers: Option<String>,
+    /// `ssl_session_cache`: clients may resume sessions.
+    pub session_cache: bool,
+}
+
+/// How the private key is stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// Text.
+    #[default]
+    Pem,
+    /// Binary.
+    Der,
+}
+
+/// What is asked of clients, by memcached's numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VerifyMode {
+    /// 0: no certificate.
+    #[default]
+    None,
+    /// 1: a certificate is asked for; if one comes it must be good.
+    Request,
+    /// 2: a good certificate is required.
+    Require,
+    /// 3: as 2. It differs only where a connection negotiates again, which TLS as spoken here never does.
+    Once,
+}
+
+/// Oldest protocol version spoken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    #[default]
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// What the server gives up once it listens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Privileges {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// `-o drop_privileges,relaxed_privileges`: programs it starts gain nothing from setuid bits.
+    NoNew,
+    /// `-o drop_privileges`: that, and all capabilities.
+    Drop,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `cattlegrid: message`
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            tcp_port: TcpPort::Fixed(11211),
+            listen: Vec::new(),
+            unix_socket: None,
+            unix_mask: 0o700,
+            backlog: 1024,
+            memory_bytes: 64 << 20,
+            item_bytes_max: 1 << 20,
+            evictions: true,
+            lock_memory: false,
+            large_pages: false,
+            threads: 4,
+            connections_max: 1024,
+            connections_max_fast: true,
+            requests_per_event: 256,
+            idle_timeout: None,
+            cas: true,
+            flush: true,
+            dump: true,
+            watch: true,
+            shutdown_command: false,
+            debugtime: false,
+            stat_delimiter: b':',
+            stat_detail: false,
+            watcher_buffer_bytes: 256 << 10,
+            worker_log_buffer_bytes: 64 << 10,
+            auth_file: None,
+            tls: None,
+            tls_given: TlsSettings::default(),
+            tls_wanted: false,
+            user: None,
+            daemon: false,
+            pid_file: None,
+            core_dumps: false,
+            privileges: Privileges::Keep,
+            drop_privileges: false,
+            relaxed_privileges: false,
+            verbosity: 0,
+            rule_file: None,
+            protection: ServerDraft::default().resolve(64 << 20),
+            config: None,
+            own: ServerDraft::default(),
+            log_format: LogFormat::Text,
+            drain: Duration::from_secs(5),
+            unsent_bytes: 64 << 20,
+            tuning: TUNING.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+            notices: Vec::new(),
+            port_given: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Where to listen by TCP: the addresses of `-l` or else loopback, each with its port; entries whose port
+    /// is [`TcpPort::None`] are left out. Empty with `-s` and neither `-p` nor `-l`.
+    pub fn tcp_addresses(&self) -> Vec<(ListenAddress, TcpPort)> {
+        if self.unix_socket.is_some() && !self.port_given && self.listen.is_empty() {
+            return Vec::new();
+        }
+        let loopback = [ListenAddress::loopback()];
+        let given = if self.listen.is_empty() { &loopback[..] } else { &self.listen[..] };
+        given
+            .iter()
+            .map(|address| (address.clone(), address.port.map_or(self.tcp_port, TcpPort::Fixed)))
+            .filter(|(_, port)| *port != TcpPort::None)
+            .collect()
+    }
+
+    /// What memcached's `stats settings` calls `inter`: the addresses as given, by comma.
+    pub fn inter(&self) -> String {
+        match &self.listen[..] {
+            [] => ListenAddress::loopback().to_string(),
+            given => given.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+
+    /// The `ssl_*` options as given, for `stats settings`, with or without `-Z`.
+    pub fn tls_given(&self) -> &TlsSettings {
+        &self.tls_given
+    }
+
+    /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.
+    pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
+        let own = [&mut self.unix_socket, &mut self.auth_file, &mut self.pid_file];
+        for path in own.into_iter().flatten() {
+            *path = std::path::absolute(&*path)?;
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.chain_cert = std::path::absolute(&tls.chain_cert)?;
+            for path in [&mut tls.key, &mut tls.ca_cert].into_iter().flatten() {
+                *path = std::path::absolute(&*path)?;
+            }
+        }
+        if let Some(file) = &mut self.rule_file {
+            file.path = std::path::absolute(&file.path)?;
+        }
+        Ok(())
+    }
+
+    /// What can be judged only when all options are known.
+    pub(crate) fn check(&mut self) -> Result<(), UsageError> {
+        self.protection = self.own.resolve(self.memory_bytes);
+        self.check_memory()?;
+        self.check_prefixes()?;
+        if self.tls_wanted {
+            self.check_tls()?;
+            self.tls = Some(self.tls_given.clone());
+        }
+        if self.unix_socket.is_none() && self.tcp_addresses().is_empty() {
+            return Err(UsageError::new(
+                "-p 0: nothing is left to listen on; add -s <file> or -l <address>:<port>",
+            ));
+        }
+        if self.tls_wanted && self.tcp_addresses().is_empty() {
+            return Err(UsageError::new("-Z: TLS is spoken on TCP only; add -p <num>"));
+        }
+        if self.threads > 64 {
+            self.notices.push(format!(
+                "-t {}: that many threads rarely help; the number of cores of the machine or less is best",
+                self.threads
+            ));
+        }
+        self.privileges = match (self.drop_privileges, self.relaxed_privileges) {
+            (false, _) => Privileges::Keep,
+            (true, true) => Privileges::NoNew,
+            (true, false) => Privileges::Drop,
+        };
+        Ok(())
+    }
+
+    /// Half of the memory is for items, and an item takes at most half of it.
+    fn check_memory(&self) -> Result<(), UsageError> {
+        let Protection { tag_bytes, ledger_bytes, fence_bytes, .. } = self.protection;
+        let taken = tag_bytes.saturating_add(ledger_bytes).saturating_add(fence_bytes);
+        if self.rule_file.is_some() && taken > self.memory_bytes / 2 {
+            return Err(UsageError::new(format!(
+                "[server]: tag_memory, ledger_memory and fence_memory take {taken} bytes, above half of the memory \
+                 (-m {}); lower them or raise -m",
+                self.memory_bytes >> 20,
+            )));
+        }
+        if self.item_bytes_max > self.memory_bytes / 2 {
+            return Err(UsageError::new(format!(
+                "-I: an item of {} bytes is above half of the memory (-m {}); raise -m or lower -I",
+                self.item_bytes_max,
+                self.memory_bytes >> 20,
+            )));
+        }
+        Ok(())
+    }
+
+    /// The prefixes of `-l` without `-Z`.
+    fn check_prefixes(&mut self) -> Result<(), UsageError> {
+        if self.tls_wanted {
+            return Ok(());
+        }
+        if self.listen.iter().any(|address| !address.tls) {
+            return Err(UsageError::new(
+                "-l notls: means something only with -Z; leave the prefix out or add -Z",
+            ));
+        }
+        if self.listen.iter().any(|address| address.peer.is_some()) {
+            self.notices.push(
+                "-l mtls: and btls: mean nothing without -Z: those addresses speak plain text, as in memcached"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Under `-Z`.
+    fn check_tls(&self) -> Result<(), UsageError> {
+        let tls = &self.tls_given;
+        let verifies = matches!(tls.verify_mode, VerifyMode::Require | VerifyMode::Once);
+        let other = |peer: bool| peer != verifies || tls.verify_mode == VerifyMode::Request;
+        if let Some(address) = self.listen.iter().find(|address| address.peer.is_some_and(other)) {
+            return Err(UsageError::new(format!(
+                "-l {address}: all addresses ask clients for certificates alike; mtls: needs -o \
+                 ssl_verify_mode=2, btls: ssl_verify_mode=0"
+            )));
+        }
+        if tls.chain_cert.as_os_str().is_empty() {
+            return Err(UsageError::new("-Z: needs a certificate: -o ssl_chain_cert=<file>"));
+        }
+        if tls.verify_mode != VerifyMode::None && tls.ca_cert.is_none() {
+            return Err(UsageError::new(
+                "-o ssl_verify_mode: to check clients needs their authority: -o ssl_ca_cert=<file>",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `stats settings` of memcached 1.6 that tune what does not exist here, with its defaults.
+const TUNING: &[(&str, &str)] = &[
+    ("oldest", "0"),
+    ("growth_factor", "1.25"),
+    ("chunk_size", "48"),
+    ("binding_protocol", "auto-negotiate"),
+    ("hashpower_init", "0"),
+    ("hash_expand", "yes"),
+    ("slab_reassign", "yes"),
+    ("slab_automove", "1"),
+    ("slab_automove_ratio", "0.80"),
+    ("slab_automove_window", "30"),
+    ("slab_automove_freeratio", "0.010"),
+    ("slab_chunk_max", "524288"),
+    ("lru_crawler", "yes"),
+    ("lru_crawler_sleep", "100"),
+    ("lru_crawler_tocrawl", "0"),
+    ("tail_repair_time", "0"),
+    ("hash_algorithm", "murmur3"),
+    ("lru_maintainer_thread", "yes"),
+    ("lru_segmented", "yes"),
+    ("hot_lru_pct", "20"),
+    ("warm_lru_pct", "40"),
+    ("hot_max_factor", "0.20"),
+    ("warm_max_factor", "2.00"),
+    ("temp_lru", "no"),
+    ("temporary_ttl", "61"),
+    ("read_buf_mem_limit", "0"),
+    ("track_sizes", "no"),
+    ("inline_ascii_response", "no"),
+    ("ssl_wbuf_size", "16384"),
+    ("ssl_kernel_tls", "no"),
+    ("num_napi_ids", "0"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_absolute() {
+        let mut settings = Settings {
+            pid_file: Some("a.pid".into()),
+            auth_file: Some("/etc/users".into()),
+            ..Settings::default()
+        };
+        settings.make_paths_absolute().unwrap();
+        let pid_file = settings.pid_file.unwrap();
+        assert!(pid_file.is_absolute() && pid_file.ends_with("a.pid"));
+        assert_eq!(settings.auth_file.unwrap(), PathBuf::from("/etc/users"));
+    }
+}

@@ -1,0 +1,77 @@
+//! The kinds of values as a rule file writes them.
+
+use toml::Spanned;
+use toml::de::{DeInteger, DeValue};
+
+use crate::value::{Given, Kind, Place, SECOND, Text, read_ms, read_size};
+
+impl Kind {
+    /// Reads a value of a rule file; the error continues a sentence that began with the key.
+    pub(crate) fn read_toml(self, value: &Spanned<DeValue<'_>>) -> Result<Given, String> {
+        let given = value.get_ref();
+        // Milliseconds or seconds without a unit would be mistaken for each other; 0 is 0.
+        let ms = || match given {
+            DeValue::Integer(number) if integer(number) == Some(0) => Some(0),
+            DeValue::String(text) => read_ms(text),
+            _ => None,
+        };
+        let read = match self {
+            Self::Text { max, .. } => text_of(value).filter(|text| is_word(&text.text, max)).map(Given::Text),
+            Self::List { .. } => match given {
+                DeValue::Array(list) => list.iter().map(text_of).collect::<Option<_>>().map(Given::List),
+                _ => None,
+            },
+            Self::AutoMs { .. } if given.as_str() == Some("auto") => Some(Given::Auto),
+            Self::Ms { min, max } | Self::AutoMs { min, max } => {
+                ms().filter(|ms| (min..=max).contains(ms)).map(Given::Ms)
+            }
+            Self::Seconds { max } => {
+                let exact = ms().filter(|ms| *ms <= max && ms % SECOND == 0);
+                exact.and_then(|ms| u32::try_from(ms / SECOND).ok()).map(Given::Seconds)
+            }
+            Self::Number { min, max, .. } => match given {
+                DeValue::Integer(number) => {
+                    integer(number).filter(|number| (min..=max).contains(number)).map(Given::Number)
+                }
+                _ => None,
+            },
+            Self::Size { min, max } => match given {
+                DeValue::Integer(number) => integer(number).and_then(|number| u64::try_from(number).ok()),
+                DeValue::String(text) => read_size(text),
+                _ => None,
+            }
+            .filter(|bytes| (min..=max).contains(bytes))
+            .map(Given::Bytes),
+            Self::Choice { names, .. } => {
+                text_of(value).filter(|text| names.contains(&&*text.text)).map(Given::Text)
+            }
+            Self::None | Self::Any | Self::Octal => unreachable!("only options are of this kind"),
+        };
+        read.ok_or_else(|| format!("{}: must be {}", show(given), self.describe(Place::RuleFile)))
+    }
+}
+
+fn is_word(text: &str, max: usize) -> bool {
+    text.len() <= max && !text.chars().any(|c| c.is_whitespace() || c.is_control())
+}
+
+fn text_of(value: &Spanned<DeValue<'_>>) -> Option<Text> {
+    Some(Text { text: value.get_ref().as_str()?.to_owned(), offset: value.span().start })
+}
+
+/// A value as messages show it: short ones as they are, long ones by their type.
+pub(crate) fn show(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => {
+            integer(number).map_or_else(|| number.as_str().to_owned(), |n| n.to_string())
+        }
+        DeValue::Boolean(is) => is.to_string(),
+        _ => format!("a {}", value.type_str()),
+    }
+}
+
+/// The number, if it is none too large.
+pub(crate) fn integer(number: &DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
+}

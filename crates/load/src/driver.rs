@@ -1,0 +1,467 @@
+//! The connections of one thread, and the loop that keeps them busy.
+//!
+//! # Invariants
+//! * A connection has at most one batch under way; its replies come in the order of its requests.
+//! * [`Session::run`] returns only when no connection has a batch under way, unless it fails.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::verify::{Contents, Fault, Versions};
+use crate::wire::{Element, Wire};
+use crate::workload::{Op, Plan, Supply};
+use crate::{BenchError, Tally};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
+
+/// A server under load, shared by the sessions that load it.
+#[derive(Debug)]
+pub struct Peer {
+    /// As the user wrote it.
+    name: String,
+    address: SockAddr,
+    contents: Contents,
+    versions: Versions,
+}
+
+impl Peer {
+    /// `address`: `HOST:PORT`, or the path of a unix socket, which has a `/`. Connects to nothing yet.
+    pub fn new(address: &str, plan: &Plan) -> Result<Self, BenchError> {
+        let failed = |error| BenchError::Connect { address: address.to_owned(), error };
+        let found = if address.contains('/') {
+            SockAddr::unix(address).map_err(failed)?
+        } else {
+            let first = address.to_socket_addrs().map_err(failed)?.next();
+            first.map(SockAddr::from).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?
+        };
+        Ok(Self {
+            name: address.to_owned(),
+            address: found,
+            contents: Contents::new(plan.seed),
+            versions: Versions::new(plan.keys),
+        })
+    }
+
+    /// A connection that nothing has been sent over.
+    pub fn connect(&self) -> Result<Socket, BenchError> {
+        let failed = |error| BenchError::Connect { address: self.name.clone(), error };
+        let tcp = self.address.as_socket().as_ref().map(SocketAddr::is_ipv4);
+        let domain = match tcp {
+            Some(true) => Domain::IPV4,
+            Some(false) => Domain::IPV6,
+            None => Domain::UNIX,
+        };
+        let socket = Socket::new(domain, Type::STREAM, None).map_err(failed)?;
+        socket.connect(&self.address).map_err(failed)?;
+        if tcp.is_some() {
+            socket.set_tcp_nodelay(true).map_err(failed)?;
+        }
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(socket)
+    }
+}
+
+/// What other threads see of a run, and how they end it.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Requests answered so far.
+    pub answered: AtomicU64,
+    /// Somebody wants the run to fail with [`BenchError::Interrupted`].
+    pub stop: AtomicBool,
+}
+
+/// When a run ends; the end of its supply ends it too.
+#[derive(Debug, Clone, Copy)]
+pub enum Until {
+    /// No batch starts after this time.
+    Elapsed(Duration),
+    /// This many requests have been drawn from the supply; sets that fill misses are not among them.
+    Requests(u64),
+    /// The supply ends.
+    Exhausted,
+}
+
+/// Connections of one thread to one server.
+pub struct Session<W> {
+    wire: W,
+    plan: Arc<Plan>,
+    peer: Arc<Peer>,
+    depth: usize,
+    clock: Clock,
+    connections: Vec<Connection>,
+    /// What one receive takes.
+    buffer: Box<[u8]>,
+    /// For the keys of one request.
+    ids: Vec<u64>,
+    names: Vec<u8>,
+}
+
+/// The state of one run.
+struct Run<'a> {
+    poller: Poller,
+    supply: &'a mut dyn Supply,
+    meter: &'a Meter,
+    /// Requests that may still be drawn.
+    left: u64,
+    /// No new batch starts.
+    closing: bool,
+    under_way: usize,
+    now: Instant,
+    tally: Tally,
+}
+
+struct Connection {
+    socket: Socket,
+    /// The poller reports room for writing, too.
+    wants_write: bool,
+    output: Vec<u8>,
+    sent: usize,
+    /// The start of a reply whose rest has not come.
+    input: Vec<u8>,
+    /// Requests without their whole reply.
+    requests: VecDeque<Request>,
+    /// The keys of all requests of the batch, and the next one to be answered.
+    asked: Vec<Asked>,
+    next: usize,
+    /// The first key of the request being answered.
+    first: usize,
+    /// Keys to set because a get has missed them.
+    missed: VecDeque<u64>,
+    departed: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    op: Op,
+    /// The end of its keys in [`Connection::asked`].
+    end: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    id: u64,
+    /// The least version that a get may find.
+    floor: u32,
+}
+
+const BUFFER_BYTES: usize = 256 << 10;
+/// A server that says nothing for so long is lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ROUND: Duration = Duration::from_millis(50);
+
+impl<W: Wire> Session<W> {
+    /// Opens `connections` to the server; each will have `depth` requests under way.
+    pub fn open(
+        wire: W,
+        plan: Arc<Plan>,
+        peer: Arc<Peer>,
+        connections: usize,
+        depth: usize,
+    ) -> Result<Self, BenchError> {
+        let clock = Clock::new();
+        let mut opened = Vec::with_capacity(connections);
+        for _ in 0..connections {
+            opened.push(Connection::new(peer.connect()?, clock.now()));
+        }
+        Ok(Self {
+            wire,
+            plan,
+            peer,
+            depth,
+            clock,
+            connections: opened,
+            buffer: vec![0; BUFFER_BYTES].into(),
+            ids: Vec::new(),
+            names: Vec::new(),
+        })
+    }
+
+    /// Asks what `supply` says until the end, and waits for the last reply.
+    pub fn run(&mut self, supply: &mut dyn Supply, until: Until, meter: &Meter) -> Result<Tally, BenchError> {
+        let start = self.clock.now();
+        let deadline = if let Until::Elapsed(time) = until { Some(start + time) } else { None };
+        let mut run = Run {
+            poller: Poller::new().map_err(BenchError::io("no epoll"))?,
+            supply,
+            meter,
+            left: if let Until::Requests(number) = until { number } else { u64::MAX },
+            closing: false,
+            under_way: 0,
+            now: start,
+            tally: Tally::new(),
+        };
+        for token in 0..self.connections.len() {
+            let added = run.poller.add(&self.connections[token].socket, token as u64, Wish::Read);
+            added.map_err(BenchError::io("epoll"))?;
+            self.launch(token, &mut run)?;
+        }
+        let mut heard = start;
+        let mut ready = Vec::new();
+        while run.under_way > 0 {
+            let wait = run.poller.wait(Some(ROUND), |token| ready.push(token as usize));
+            wait.map_err(BenchError::io("epoll"))?;
+            run.now = self.clock.now();
+            run.closing |= deadline.is_some_and(|deadline| run.now >= deadline);
+            if meter.stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Interrupted);
+            }
+            if !ready.is_empty() {
+                heard = run.now;
+            } else if run.now.duration_since(heard) > PATIENCE {
+                return Err(self.lost("no answer for 10 seconds"));
+            }
+            for token in ready.drain(..) {
+                self.step(token, &mut run)?;
+            }
+        }
+        run.tally.elapsed = self.clock.now().duration_since(start);
+        Ok(run.tally)
+    }
+
+    fn lost(&self, how: &str) -> BenchError {
+        BenchError::Lost(format!("{}: {how}", self.peer.name))
+    }
+
+    /// Sends and receives what a connection is ready for.
+    fn step(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), BenchError> {
+        if self.connections[token].wants_write {
+            self.send(token, &run.poller)?;
+        }
+        loop {
+            let connection = &mut self.connections[token];
+            let received = match connection.socket.read(&mut self.buffer) {
+                Ok(0) => return Err(self.lost("the server closed a connection")),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.lost(&error.to_string())),
+            };
+            let fresh = &self.buffer[..received];
+            let used = if connection.input.is_empty() {
+                let used = connection.digest(&self.wire, &self.plan, &self.peer, fresh, run)?;
+                connection.input.extend_from_slice(&fresh[used..]);
+                used
+            } else {
+                connection.input.extend_from_slice(fresh);
+                let input = std::mem::take(&mut connection.input);
+                let used = connection.digest(&self.wire, &self.plan, &self.peer, &input, run)?;
+                connection.input = input;
+                connection.input.drain(..used);
+                used
+            };
+            if used > 0 && connection.requests.is_empty() {
+                run.under_way -= 1;
+                return self.launch(token, run);
+            }
+            if received < BUFFER_BYTES {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts the next batch of a connection, if there is one.
+    fn launch(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), BenchError> {
+        let connection = &mut self.connections[token];
+        if !connection.input.is_empty() {
+            return Err(BenchError::Wrong(Fault::Unexpected {
+                asked: "nothing",
+                answer: String::from_utf8_lossy(&connection.input).into_owned(),
+            }));
+        }
+        connection.reset();
+        while connection.requests.len() < self.depth && !run.closing {
+            self.ids.clear();
+            let op = if let Some(id) = connection.missed.pop_front() {
+                self.ids.push(id);
+                Op::Set
+            } else if run.left > 0
+                && let Some(op) = run.supply.next(&mut self.ids)
+            {
+                run.left -= 1;
+                op
+            } else {
+                break;
+            };
+            match op {
+                Op::Set => {
+                    connection.ask_set(&self.wire, &self.plan, &self.peer, self.ids[0], &mut self.names);
+                }
+                Op::Get => {
+                    self.names.clear();
+                    for id in &self.ids {
+                        self.plan.write_key(*id, &mut self.names);
+                        connection.asked.push(Asked { id: *id, floor: self.peer.versions.floor(*id) });
+                    }
+                    self.wire.get(self.names.chunks_exact(self.plan.key_bytes), &mut connection.output);
+                }
+            }
+            connection.requests.push_back(Request { op, end: connection.asked.len() });
+        }
+        if connection.requests.is_empty() {
+            return Ok(());
+        }
+        run.under_way += 1;
+        connection.departed = run.now;
+        self.send(token, &run.poller)
+    }
+
+    fn send(&mut self, token: usize, poller: &Poller) -> Result<(), BenchError> {
+        let connection = &mut self.connections[token];
+        while connection.sent < connection.output.len() {
+            match connection.socket.write(&connection.output[connection.sent..]) {
+                Ok(sent) => connection.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.lost(&error.to_string())),
+            }
+        }
+        let wants_write = connection.sent < connection.output.len();
+        if wants_write != connection.wants_write {
+            connection.wants_write = wants_write;
+            let wish = if wants_write { Wish::Both } else { Wish::Read };
+            let modified = poller.modify(&connection.socket, token as u64, wish);
+            modified.map_err(BenchError::io("epoll"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn new(socket: Socket, now: Instant) -> Self {
+        Self {
+            socket,
+            wants_write: false,
+            output: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            requests: VecDeque::new(),
+            asked: Vec::new(),
+            next: 0,
+            first: 0,
+            missed: VecDeque::new(),
+            departed: now,
+        }
+    }
+
+    fn reset(&mut self) {
+        self.output.clear();
+        self.sent = 0;
+        self.asked.clear();
+        self.next = 0;
+        self.first = 0;
+    }
+
+    fn ask_set(&mut self, wire: &impl Wire, plan: &Plan, peer: &Peer, id: u64, name: &mut Vec<u8>) {
+        name.clear();
+        plan.write_key(id, name);
+        let bytes = plan.value_bytes(id);
+        wire.set(name, plan.flags, plan.ttl_seconds(id), bytes, &mut self.output);
+        let version = peer.versions.begin(id);
+        peer.contents.write(id, version, bytes, &mut self.output);
+        wire.end_set(&mut self.output);
+        self.asked.push(Asked { id, floor: version });
+    }
+
+    /// Reads what has arrived; gives the number of bytes that are done with.
+    fn digest(
+        &mut self,
+        wire: &impl Wire,
+        plan: &Plan,
+        peer: &Peer,
+        input: &[u8],
+        run: &mut Run<'_>,
+    ) -> Result<usize, BenchError> {
+        let mut used = 0;
+        while let Some(request) = self.requests.front().copied() {
+            let keys = if request.op == Op::Get { request.end - self.first } else { 0 };
+            let Some((element, bytes)) = wire.read(keys, self.next - self.first, &input[used..])? else {
+                break;
+            };
+            used += bytes;
+            let done = match element {
+                Element::Skip => false,
+                Element::Named { key, flags, data } => {
+                    self.named(request, key, plan, run)?;
+                    let id = self.asked[self.next].id;
+                    if flags != plan.flags {
+                        return Err(Fault::Flags { id, flags, stored: plan.flags }.into());
+                    }
+                    self.hit(data, plan, peer, run)?;
+                    false
+                }
+                Element::Next(Some(data)) => {
+                    self.hit(data, plan, peer, run)?;
+                    self.next == request.end
+                }
+                Element::Next(None) => {
+                    self.miss(plan, run);
+                    self.next == request.end
+                }
+                Element::End => {
+                    while self.next < request.end {
+                        self.miss(plan, run);
+                    }
+                    true
+                }
+                Element::Stored | Element::Refused => {
+                    let stored = element == Element::Stored;
+                    peer.versions.end(self.asked[self.next].id, stored);
+                    self.next += 1;
+                    *if stored { &mut run.tally.sets } else { &mut run.tally.refused } += 1;
+                    true
+                }
+            };
+            if done {
+                self.requests.pop_front();
+                self.first = request.end;
+                run.tally.answered(run.now.duration_since(self.departed));
+                run.meter.answered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(used)
+    }
+
+    /// Moves on to the key of this name; those before it were missed.
+    fn named(&mut self, request: Request, key: &[u8], plan: &Plan, run: &mut Run<'_>) -> Result<(), Fault> {
+        let id = plan.id(key);
+        while self.next < request.end {
+            if id == Some(self.asked[self.next].id) {
+                return Ok(());
+            }
+            self.miss(plan, run);
+        }
+        Err(Fault::Key { key: String::from_utf8_lossy(key).into_owned() })
+    }
+
+    fn hit(&mut self, data: &[u8], plan: &Plan, peer: &Peer, run: &mut Run<'_>) -> Result<(), Fault> {
+        let Asked { id, floor } = self.asked[self.next];
+        self.next += 1;
+        run.tally.keys_got += 1;
+        run.tally.hits += 1;
+        let stored = plan.value_bytes(id);
+        if data.len() != stored {
+            return Err(Fault::Length { id, bytes: data.len(), stored });
+        }
+        match peer.contents.check(id, data)? {
+            Some(version) => peer.versions.check(id, version, floor),
+            None => Ok(()),
+        }
+    }
+
+    fn miss(&mut self, plan: &Plan, run: &mut Run<'_>) {
+        if plan.fill_on_miss {
+            self.missed.push_back(self.asked[self.next].id);
+        }
+        self.next += 1;
+        run.tally.keys_got += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

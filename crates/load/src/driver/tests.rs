@@ -1,0 +1,159 @@
+//! A session against a peer of a few lines whose replies can be made wrong.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+
+use super::*;
+use crate::{Memcached, Mix, Popularity, Sizes, Ttls};
+
+fn plan() -> Plan {
+    Plan {
+        keys: 50,
+        key_bytes: 20,
+        sizes: Sizes::fixed(40),
+        ttls: Ttls::never(),
+        flags: 3,
+        get_share: 0.5,
+        multiget: 3,
+        popularity: Popularity::Uniform,
+        drift: 0,
+        one_hit_share: 0.0,
+        fill_on_miss: false,
+        seed: 1,
+        run: *b"abcdef",
+    }
+}
+
+/// Serves one connection from a map; `edit` may change a reply to a get, or empty it to hang up.
+fn serve(stream: &TcpStream, edit: impl Fn(usize, Vec<u8>) -> Vec<u8>) -> io::Result<()> {
+    let mut items = std::collections::HashMap::new();
+    let mut input = BufReader::new(stream.try_clone()?);
+    let mut output = stream;
+    let mut line = String::new();
+    let mut gets = 0;
+    while {
+        line.clear();
+        input.read_line(&mut line)?
+    } > 0
+    {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        if words[0] == "set" {
+            let mut value = vec![0; words[4].parse::<usize>().unwrap() + 2];
+            input.read_exact(&mut value)?;
+            items.insert(words[1].clone(), (words[2].clone(), value));
+            output.write_all(b"STORED\r\n")?;
+            continue;
+        }
+        let mut reply = Vec::new();
+        for key in &words[1..] {
+            let Some((flags, value)) = items.get(key) else { continue };
+            reply.extend_from_slice(format!("VALUE {key} {flags} {}\r\n", value.len() - 2).as_bytes());
+            reply.extend_from_slice(value);
+        }
+        reply.extend_from_slice(b"END\r\n");
+        gets += 1;
+        let reply = edit(gets, reply);
+        if reply.is_empty() {
+            break;
+        }
+        output.write_all(&reply)?;
+    }
+    Ok(())
+}
+
+/// One connection, 16 deep, 2,000 requests.
+fn run(plan: Plan, edit: impl Fn(usize, Vec<u8>) -> Vec<u8> + Send + 'static) -> Result<Tally, BenchError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = thread::spawn(move || {
+        let stream = listener.accept().unwrap().0;
+        stream.set_nodelay(true).unwrap();
+        serve(&stream, edit).unwrap_or_default();
+        stream.shutdown(Shutdown::Both).unwrap_or_default();
+    });
+    let peer = Arc::new(Peer::new(&address, &plan)?);
+    let plan = Arc::new(plan);
+    let mut mix = Mix::new(Arc::clone(&plan), 0);
+    let mut session = Session::open(Memcached, plan, peer, 1, 16)?;
+    let tally = session.run(&mut mix, Until::Requests(2000), &Meter::default());
+    drop(session);
+    server.join().unwrap();
+    tally
+}
+
+/// At the 200th get, when every key has been set, one replacement.
+fn replace(from: &'static str, to: &'static str) -> impl Fn(usize, Vec<u8>) -> Vec<u8> + Send + 'static {
+    move |gets, reply| {
+        if gets < 200 {
+            return reply;
+        }
+        String::from_utf8(reply).unwrap().replacen(from, to, 1).into_bytes()
+    }
+}
+
+#[test]
+fn a_right_server_is_right() {
+    let tally = run(plan(), |_, reply| reply).unwrap();
+    assert_eq!(tally.requests, 2000);
+    let gets = tally.requests - tally.sets;
+    assert!((800..1200).contains(&gets), "{gets}");
+    assert_eq!(tally.keys_got, 3 * gets);
+    assert!(tally.hits > tally.keys_got * 8 / 10 && tally.hits < tally.keys_got);
+    assert!(tally.latency(1.0) > Duration::ZERO && tally.elapsed > Duration::ZERO);
+}
+
+#[test]
+fn misses_are_filled_if_asked_for() {
+    let filled = Plan { get_share: 1.0, fill_on_miss: true, ..plan() };
+    let tally = run(filled, |_, reply| reply).unwrap();
+    assert!(tally.sets >= 50 && tally.hits > tally.keys_got * 8 / 10);
+    assert_eq!(run(Plan { get_share: 1.0, ..plan() }, |_, reply| reply).unwrap().hits, 0);
+}
+
+#[test]
+fn wrong_replies_are_found() {
+    for (from, to, fault) in [
+        (" 3 40\r\n", " 4 40\r\n", "flags 4 instead of 3"),
+        (" 40\r\n", " 39\r\n", "a wrong reply: get was answered with"),
+        ("VALUE abcdef", "VALUE abcdeg", "which was not asked for there"),
+        ("END\r\n", "ERROR\r\n", "get was answered with \"ERROR\""),
+        ("\r\n0000", "\r\n1000", "its value is not what was stored"),
+        ("END\r\n", "END\r\nEND\r\n", "a wrong reply"),
+    ] {
+        let error = run(plan(), replace(from, to)).expect_err(fault).to_string();
+        assert!(error.contains(fault), "{fault}: {error}");
+    }
+}
+
+#[test]
+fn an_old_value_is_found() {
+    let kept = std::sync::Mutex::new(Vec::new());
+    // One key: from the 200th get on its first value again.
+    let plan = Plan { keys: 1, multiget: 1, ..plan() };
+    let error = run(plan, move |gets, reply| {
+        let mut kept = kept.lock().unwrap();
+        if kept.is_empty() && reply.len() > 5 {
+            kept.clone_from(&reply);
+        }
+        if gets < 200 { reply } else { kept.clone() }
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("had been stored"), "{error}");
+}
+
+#[test]
+fn a_server_that_goes_away_is_an_error() {
+    let error = run(plan(), |gets, reply| if gets < 200 { reply } else { Vec::new() });
+    assert!(matches!(error, Err(BenchError::Lost(_))), "{error:?}");
+}
+
+#[test]
+fn nobody_listens() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let plan = Arc::new(plan());
+    let peer = Arc::new(Peer::new(&address, &plan).unwrap());
+    assert!(matches!(Session::open(Memcached, plan, peer, 1, 1), Err(BenchError::Connect { .. })));
+}

@@ -1,0 +1,250 @@
+//! What a run saw, and how people read it.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// The counts of one run of one session, or of several.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    /// Requests answered; one get of many keys is one.
+    pub requests: u64,
+    /// Keys asked for.
+    pub keys_got: u64,
+    /// Keys found.
+    pub hits: u64,
+    /// Sets done.
+    pub sets: u64,
+    /// Sets the server had no memory for.
+    pub refused: u64,
+    /// From the first request to the last reply.
+    pub elapsed: Duration,
+    /// From a request's departure to its reply's arrival, in nanoseconds.
+    latency: Histogram<u64>,
+}
+
+/// Longer waits count as this one.
+const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
+/// Significant digits of a latency: within 1 %.
+const DIGITS: u8 = 2;
+
+impl Tally {
+    /// Nothing yet.
+    #[expect(clippy::new_without_default, reason = "an empty run is no default")]
+    pub fn new() -> Self {
+        Self {
+            requests: 0,
+            keys_got: 0,
+            hits: 0,
+            sets: 0,
+            refused: 0,
+            elapsed: Duration::ZERO,
+            latency: empty(),
+        }
+    }
+
+    /// A request has been answered after so long.
+    pub fn answered(&mut self, after: Duration) {
+        self.requests += 1;
+        self.latency.saturating_record(u64::try_from(after.as_nanos()).unwrap_or(LATENCY_NANOS_MAX));
+    }
+
+    /// Adds what another thread saw in the same time.
+    pub fn add_beside(&mut self, other: &Self) {
+        let elapsed = self.elapsed.max(other.elapsed);
+        self.add_after(other);
+        self.elapsed = elapsed;
+    }
+
+    /// Adds what was seen at another time.
+    pub fn add_after(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.keys_got += other.keys_got;
+        self.hits += other.hits;
+        self.sets += other.sets;
+        self.refused += other.refused;
+        self.elapsed += other.elapsed;
+        self.latency += &other.latency;
+    }
+
+    /// Keys asked for and sets: what a cost per operation is divided by.
+    pub fn operations(&self) -> u64 {
+        self.keys_got + self.sets + self.refused
+    }
+
+    /// The latency that this share of the requests did not exceed.
+    pub fn latency(&self, share: f64) -> Duration {
+        Duration::from_nanos(self.latency.value_at_quantile(share))
+    }
+}
+
+fn empty() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NANOS_MAX, DIGITS).expect("the bounds are constants, and valid")
+}
+
+/// A run as people and programs read it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Requests answered.
+    pub requests: u64,
+    /// Keys asked for and sets.
+    pub operations: u64,
+    /// Sets done.
+    pub sets: u64,
+    /// Sets the server had no memory for.
+    pub refused_sets: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Requests answered per second.
+    pub requests_per_second: f64,
+    /// Share of the keys asked for that were found; nothing if none was.
+    pub hit_ratio: Option<f64>,
+    /// Median latency of a request in microseconds.
+    pub p50_us: f64,
+    /// The latency one request in ten exceeds.
+    pub p90_us: f64,
+    /// One in a hundred.
+    pub p99_us: f64,
+    /// One in a thousand.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+    /// Processor time of the server per operation in microseconds, if its process is known.
+    pub cpu_us_per_operation: Option<f64>,
+}
+
+impl Report {
+    /// `cpu`: what the server's process used meanwhile.
+    #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 requests")]
+    pub fn new(tally: &Tally, cpu: Option<Duration>) -> Self {
+        let us = |share| tally.latency(share).as_secs_f64() * 1e6;
+        let seconds = tally.elapsed.as_secs_f64();
+        let operations = tally.operations();
+        Self {
+            requests: tally.requests,
+            operations,
+            sets: tally.sets,
+            refused_sets: tally.refused,
+            seconds,
+            requests_per_second: if seconds > 0.0 { tally.requests as f64 / seconds } else { 0.0 },
+            hit_ratio: (tally.keys_got > 0).then(|| tally.hits as f64 / tally.keys_got as f64),
+            p50_us: us(0.5),
+            p90_us: us(0.9),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            max_us: us(1.0),
+            cpu_us_per_operation: cpu
+                .filter(|_| operations > 0)
+                .map(|cpu| cpu.as_secs_f64() * 1e6 / operations as f64),
+        }
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "requests      {} in {:.2} s", count(self.requests), self.seconds)?;
+        #[expect(clippy::cast_sign_loss, reason = "a rate is not negative")]
+        let rate = self.requests_per_second as u64;
+        writeln!(out, "throughput    {} requests/s", count(rate))?;
+        if let Some(ratio) = self.hit_ratio {
+            writeln!(out, "hit ratio     {:.2} %", ratio * 100.0)?;
+        }
+        writeln!(
+            out,
+            "latency       p50 {}, p90 {}, p99 {}, p99.9 {}, longest {}",
+            micros(self.p50_us),
+            micros(self.p90_us),
+            micros(self.p99_us),
+            micros(self.p999_us),
+            micros(self.max_us)
+        )?;
+        if self.refused_sets > 0 {
+            writeln!(out, "refused sets  {}", count(self.refused_sets))?;
+        }
+        if let Some(cpu) = self.cpu_us_per_operation {
+            writeln!(out, "server CPU    {cpu:.2} us per key got or set")?;
+        }
+        write!(out, "verified      every reply")
+    }
+}
+
+/// `1234567` as `1,234,567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Microseconds as `87 us`, `1.52 ms` or `2.10 s`.
+pub fn micros(us: f64) -> String {
+    match us {
+        _ if us < 10.0 => format!("{us:.1} us"),
+        _ if us < 1e3 => format!("{us:.0} us"),
+        _ if us < 1e6 => format!("{:.2} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(latencies_us: std::ops::RangeInclusive<u64>) -> Tally {
+        let mut tally = Tally::new();
+        latencies_us.for_each(|us| tally.answered(Duration::from_micros(us)));
+        tally.keys_got = tally.requests;
+        tally.hits = tally.requests / 4;
+        tally.elapsed = Duration::from_secs(2);
+        tally
+    }
+
+    #[test]
+    fn percentiles_ratios_and_costs() {
+        let report = Report::new(&tally(1..=1000), Some(Duration::from_millis(3)));
+        for (got, wanted) in [
+            (report.p50_us, 500.0),
+            (report.p90_us, 900.0),
+            (report.p99_us, 990.0),
+            (report.p999_us, 999.0),
+            (report.max_us, 1000.0),
+            (report.requests_per_second, 500.0),
+            (report.hit_ratio.unwrap(), 0.25),
+            (report.cpu_us_per_operation.unwrap(), 3.0),
+        ] {
+            assert!((got / wanted - 1.0).abs() < 0.02, "{got} {wanted}");
+        }
+        let text = report.to_string();
+        assert!(text.starts_with("requests      1,000 in 2.00 s\nthroughput    500 requests/s\n"), "{text}");
+        assert!(text.contains("hit ratio     25.00 %\n"), "{text}");
+    }
+
+    #[test]
+    fn an_empty_run_divides_by_nothing() {
+        let report = Report::new(&Tally::new(), Some(Duration::ZERO));
+        assert_eq!((report.hit_ratio, report.cpu_us_per_operation), (None, None));
+        assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
+    }
+
+    #[test]
+    fn sums_beside_and_after() {
+        let mut beside = tally(1..=10);
+        beside.add_beside(&tally(11..=20));
+        assert_eq!((beside.requests, beside.elapsed), (20, Duration::from_secs(2)));
+        beside.add_after(&tally(1..=10));
+        assert_eq!((beside.requests, beside.elapsed), (30, Duration::from_secs(4)));
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([1.54, 87.0, 1520.0, 2.1e6].map(micros), ["1.5 us", "87 us", "1.52 ms", "2.10 s"]);
+    }
+}

@@ -1,0 +1,309 @@
+//! Many clients ask for one cold key at once.
+//!
+//! Round by round: every connection sends a get of a key that nobody has set. Whoever is told that it is missing
+//! computes it, which takes a given time, and sets it. Whoever gets the value with its first get was *held* by the
+//! server, since nobody could have had the value when it asked. A round ends when all have the value.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Display};
+use std::io::{self, Read as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use socket2::Socket;
+
+use crate::driver::Peer;
+use crate::report::micros;
+use crate::verify::{Contents, Fault};
+use crate::wire::{Element, Memcached, Wire as _};
+use crate::workload::Plan;
+use crate::{BenchError, Meter, Process, Spread, Tally, Until, count};
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
+
+/// What stampedes came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StampedeReport {
+    /// Keys, one after the other.
+    pub rounds: u64,
+    /// How many asked for each.
+    pub connections: u64,
+    /// How long one computation took, in milliseconds.
+    pub compute_ms: u64,
+    /// Gets that were answered with a miss, so that their client computed.
+    pub computations: u64,
+    /// The same per round.
+    pub computations_per_round: Option<Spread>,
+    /// Gets that the server answered late, with the value.
+    pub held: u64,
+    /// Median time from a get until its client had the value, computed or received, in microseconds.
+    pub p50_us: f64,
+    /// One client in a hundred waited longer.
+    pub p99_us: f64,
+    /// The longest wait.
+    pub max_us: f64,
+    /// How long all rounds took, in seconds.
+    pub seconds: f64,
+    /// Processor time of the server per client and round in microseconds, if its process is known.
+    pub cpu_us_per_get: Option<f64>,
+}
+
+/// Asks with all connections at once until the end; a round that has begun is finished.
+///
+/// [`Until::Requests`] counts gets. There is at least one round, and no more than the plan has keys.
+pub fn stampede(
+    plan: &Arc<Plan>,
+    address: &str,
+    pid: Option<u32>,
+    connections: usize,
+    compute: Duration,
+    until: Until,
+    meter: &Meter,
+) -> Result<StampedeReport, BenchError> {
+    let process = pid.map(Process::new).transpose().map_err(BenchError::io("no process of this pid"))?;
+    let cpu =
+        || process.map(Process::cpu_time).transpose().map_err(BenchError::io("the server's processor time"));
+    let peer = Peer::new(address, plan)?;
+    let crowd = Crowd::open(plan, &peer, connections, compute)?;
+    let before = cpu()?;
+    let mut report = crowd.run(until, meter)?;
+    let gets = report.rounds * report.connections;
+    #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 gets")]
+    let per_get = |time: Duration| time.as_secs_f64() * 1e6 / gets as f64;
+    report.cpu_us_per_get = cpu()?.zip(before).map(|(after, before)| per_get(after.saturating_sub(before)));
+    Ok(report)
+}
+
+struct Crowd<'a> {
+    plan: &'a Plan,
+    contents: Contents,
+    clock: Clock,
+    poller: Poller,
+    clients: Vec<Client>,
+    compute: Duration,
+    buffer: Vec<u8>,
+    /// Who computes, and since when; all take equally long.
+    computing: VecDeque<(Instant, usize)>,
+    tally: Tally,
+    held: u64,
+}
+
+struct Client {
+    socket: Socket,
+    input: Vec<u8>,
+    asked: Instant,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Has sent its get.
+    Asking,
+    Computing,
+    /// Has sent its set.
+    Setting,
+    HasIt,
+}
+
+/// A server that says nothing for so long after the longest computation is lost.
+const PATIENCE: Duration = Duration::from_secs(70);
+/// All computers of a key write the same value.
+const VERSION: u32 = 1;
+
+impl<'a> Crowd<'a> {
+    fn open(plan: &'a Plan, peer: &Peer, connections: usize, compute: Duration) -> Result<Self, BenchError> {
+        let clock = Clock::new();
+        let poller = Poller::new().map_err(BenchError::io("no epoll"))?;
+        let mut clients = Vec::with_capacity(connections);
+        for token in 0..connections {
+            let socket = peer.connect()?;
+            poller.add(&socket, token as u64, Wish::Read).map_err(BenchError::io("epoll"))?;
+            clients.push(Client { socket, input: Vec::new(), asked: clock.now(), state: State::HasIt });
+        }
+        Ok(Self {
+            plan,
+            contents: Contents::new(plan.seed),
+            clock,
+            poller,
+            clients,
+            compute,
+            buffer: vec![0; 64 << 10],
+            computing: VecDeque::new(),
+            tally: Tally::new(),
+            held: 0,
+        })
+    }
+
+    fn run(mut self, until: Until, meter: &Meter) -> Result<StampedeReport, BenchError> {
+        let start = self.clock.now();
+        let mut per_round = Vec::new();
+        let (mut computations, mut rounds) = (0, 0);
+        loop {
+            let computed = self.round(rounds, meter)?;
+            computations += computed;
+            #[expect(clippy::cast_precision_loss, reason = "at most 100000")]
+            per_round.push(computed as f64);
+            rounds += 1;
+            self.tally.elapsed = self.clock.now().duration_since(start);
+            let over = match until {
+                Until::Elapsed(time) => self.tally.elapsed >= time,
+                Until::Requests(number) => self.tally.requests >= number,
+                Until::Exhausted => false,
+            };
+            if over || rounds == self.plan.keys {
+                break;
+            }
+        }
+        let us = |share| self.tally.latency(share).as_secs_f64() * 1e6;
+        Ok(StampedeReport {
+            rounds,
+            connections: self.clients.len() as u64,
+            compute_ms: u64::try_from(self.compute.as_millis()).unwrap_or(u64::MAX),
+            computations,
+            computations_per_round: Spread::of(per_round),
+            held: self.held,
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            max_us: us(1.0),
+            seconds: self.tally.elapsed.as_secs_f64(),
+            cpu_us_per_get: None,
+        })
+    }
+
+    /// One key; returns how many have computed it.
+    fn round(&mut self, id: u64, meter: &Meter) -> Result<u64, BenchError> {
+        let mut key = Vec::new();
+        self.plan.write_key(id, &mut key);
+        let mut request = Vec::new();
+        Memcached.get(key.chunks_exact(key.len()), &mut request);
+        for client in &mut self.clients {
+            client.asked = self.clock.now();
+            client.state = State::Asking;
+            send(&client.socket, &request)?;
+        }
+        let mut set = Vec::new();
+        let bytes = self.plan.value_bytes(id);
+        Memcached.set(&key, self.plan.flags, self.plan.ttl_seconds(id), bytes, &mut set);
+        self.contents.write(id, VERSION, bytes, &mut set);
+        Memcached.end_set(&mut set);
+
+        let (mut waiting, mut computed) = (self.clients.len(), 0);
+        let mut heard = self.clock.now();
+        let mut ready = Vec::new();
+        while waiting > 0 {
+            let now = self.clock.now();
+            while let Some((since, token)) = self.computing.front().copied()
+                && now.duration_since(since) >= self.compute
+            {
+                self.computing.pop_front();
+                self.clients[token].state = State::Setting;
+                send(&self.clients[token].socket, &set)?;
+                heard = now;
+            }
+            let next = self
+                .computing
+                .front()
+                .map(|(since, _)| self.compute.saturating_sub(now.duration_since(*since)));
+            let timeout = next.unwrap_or(PATIENCE);
+            self.poller
+                .wait(Some(timeout), |token| ready.push(token as usize))
+                .map_err(BenchError::io("epoll"))?;
+            let now = self.clock.now();
+            if !ready.is_empty() {
+                heard = now;
+            } else if self.computing.is_empty() && now.duration_since(heard) >= PATIENCE {
+                return Err(BenchError::Lost(format!("no answer for {} seconds", PATIENCE.as_secs())));
+            }
+            for token in ready.drain(..) {
+                self.receive(token)?;
+                while let Some(step) = self.digest(token, id, now)? {
+                    if step == State::Computing {
+                        computed += 1;
+                    } else {
+                        waiting -= 1;
+                        meter.answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        Ok(computed)
+    }
+
+    fn receive(&mut self, token: usize) -> Result<(), BenchError> {
+        let client = &mut self.clients[token];
+        loop {
+            match client.socket.read(&mut self.buffer) {
+                Ok(0) => return Err(BenchError::Lost("the server closed a connection".to_owned())),
+                Ok(n) => client.input.extend_from_slice(&self.buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(BenchError::Lost(error.to_string())),
+            }
+        }
+    }
+
+    /// Reads one reply, if it is there; returns what its client has come to.
+    fn digest(&mut self, token: usize, id: u64, now: Instant) -> Result<Option<State>, BenchError> {
+        let client = &mut self.clients[token];
+        let keys = usize::from(client.state == State::Asking);
+        let Some((element, mut used)) = Memcached.read(keys, 0, &client.input)? else { return Ok(None) };
+        match (client.state, element) {
+            (State::Asking, Element::Named { data, .. }) => {
+                // With its END, or not yet.
+                let Some((Element::End, end)) = Memcached.read(1, 1, &client.input[used..])? else {
+                    return Ok(None);
+                };
+                used += end;
+                if data.len() != self.plan.value_bytes(id) {
+                    return Err(
+                        Fault::Length { id, bytes: data.len(), stored: self.plan.value_bytes(id) }.into()
+                    );
+                }
+                if self.contents.check(id, data)?.is_some_and(|version| version != VERSION) {
+                    return Err(Fault::Content { id }.into());
+                }
+                self.held += 1;
+                client.state = State::HasIt;
+            }
+            (State::Asking, Element::End) => {
+                self.computing.push_back((now, token));
+                client.state = State::Computing;
+            }
+            (State::Setting, Element::Stored | Element::Refused) => client.state = State::HasIt,
+            (_, element) => {
+                let answer = format!("{element:?}");
+                return Err(Fault::Unexpected { asked: "nothing", answer }.into());
+            }
+        }
+        client.input.drain(..used);
+        if client.state == State::HasIt {
+            self.tally.answered(now.duration_since(client.asked));
+        }
+        Ok(Some(client.state))
+    }
+}
+
+/// Sends a request to a server that is waiting for one.
+fn send(mut socket: &Socket, request: &[u8]) -> Result<(), BenchError> {
+    socket.write_all(request).map_err(|error| BenchError::Lost(error.to_string()))
+}
+
+impl Display for StampedeReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rounds, connections) = (count(self.rounds), count(self.connections));
+        writeln!(out, "stampedes     {rounds} in {:.2} s, {connections} clients each", self.seconds)?;
+        write!(out, "computed      {} times, {} ms each", count(self.computations), self.compute_ms)?;
+        if let Some(Spread { median, low, high }) = self.computations_per_round {
+            write!(out, "; per stampede {median:.0} ({low:.0} .. {high:.0})")?;
+        }
+        writeln!(out, "\nheld          {} clients", count(self.held))?;
+        let [p50, p99, max] = [self.p50_us, self.p99_us, self.max_us].map(micros);
+        writeln!(out, "had it after  p50 {p50}, p99 {p99}, longest {max}")?;
+        if let Some(cpu) = self.cpu_us_per_get {
+            writeln!(out, "server CPU    {cpu:.2} us per client")?;
+        }
+        write!(out, "verified      every reply")
+    }
+}

@@ -1,0 +1,96 @@
+//! A server under load from several threads.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::driver::{Meter, Peer, Session, Until};
+use crate::wire::Wire;
+use crate::workload::{Fill, Mix, Plan, Supply};
+use crate::{BenchError, Process, Tally};
+
+/// A server, and the threads that load it.
+pub struct Target<W> {
+    plan: Arc<Plan>,
+    process: Option<Process>,
+    workers: Vec<(Session<W>, Box<dyn Supply>)>,
+}
+
+impl<W: Wire + Clone + Send> Target<W> {
+    /// Opens `connections`, spread over `threads`, each with `depth` requests under way. The requests are drawn
+    /// from the plan's mix until [`Target::supply`] says otherwise.
+    ///
+    /// `pid`: of the server, for its processor time.
+    pub fn open(
+        wire: &W,
+        plan: &Arc<Plan>,
+        address: &str,
+        pid: Option<u32>,
+        (threads, connections, depth): (usize, usize, usize),
+    ) -> Result<Self, BenchError> {
+        let process = pid.map(Process::new).transpose().map_err(BenchError::io("no process of this pid"))?;
+        let peer = Arc::new(Peer::new(address, plan)?);
+        let threads = threads.min(connections);
+        let workers = (0..threads).map(|thread| {
+            let own = connections / threads + usize::from(thread < connections % threads);
+            let session = Session::open(wire.clone(), Arc::clone(plan), Arc::clone(&peer), own, depth)?;
+            let mix: Box<dyn Supply> = Box::new(Mix::new(Arc::clone(plan), thread as u64));
+            Ok((session, mix))
+        });
+        Ok(Self { plan: Arc::clone(plan), process, workers: workers.collect::<Result<_, BenchError>>()? })
+    }
+
+    /// Draws from clones of this from now on.
+    pub fn supply(&mut self, supply: &(impl Supply + Clone + 'static)) {
+        for (_, own) in &mut self.workers {
+            *own = Box::new(supply.clone());
+        }
+    }
+
+    /// Sets every key once.
+    pub fn fill(&mut self, meter: &Meter) -> Result<Tally, BenchError> {
+        let fill = Fill::new(&self.plan);
+        run(self.workers.iter_mut().map(|(session, _)| (session, fill.clone())), Until::Exhausted, meter)
+    }
+
+    /// Loads the server for a while; what was seen, and the processor time the server took.
+    pub fn run(&mut self, until: Until, meter: &Meter) -> Result<(Tally, Option<Duration>), BenchError> {
+        let until = match until {
+            Until::Requests(number) => Until::Requests(number.div_ceil(self.workers.len() as u64)),
+            other => other,
+        };
+        let before = self.cpu_time()?;
+        let tally = run(self.workers.iter_mut().map(|(session, supply)| (session, supply)), until, meter)?;
+        let after = self.cpu_time()?;
+        Ok((tally, after.zip(before).map(|(after, before)| after.saturating_sub(before))))
+    }
+
+    fn cpu_time(&self) -> Result<Option<Duration>, BenchError> {
+        let time = self.process.map(Process::cpu_time).transpose();
+        time.map_err(BenchError::io("the server's processor time"))
+    }
+}
+
+impl Supply for &mut Box<dyn Supply> {
+    fn next(&mut self, keys: &mut Vec<u64>) -> Option<crate::Op> {
+        (***self).next(keys)
+    }
+}
+
+/// Runs each session in a thread; they start and end together.
+fn run<'a, W: Wire + Send + 'a, S: Supply>(
+    workers: impl Iterator<Item = (&'a mut Session<W>, S)>,
+    until: Until,
+    meter: &Meter,
+) -> Result<Tally, BenchError> {
+    thread::scope(|scope| {
+        let running: Vec<_> = workers
+            .map(|(session, mut supply)| scope.spawn(move || session.run(&mut supply, until, meter)))
+            .collect();
+        let mut sum = Tally::new();
+        for worker in running {
+            sum.add_beside(&worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(sum)
+    })
+}

@@ -1,0 +1,149 @@
+//! How a server is spoken to.
+
+use std::slice::ChunksExact;
+
+use cattlegrid_protocol::{ErrorKind, ParsedResponse, Response, Status, parse_response, request};
+
+use crate::verify::Fault;
+
+/// A protocol: requests out, replies in.
+pub trait Wire {
+    /// Appends a request for these keys; there is at least one.
+    fn get(&self, keys: ChunksExact<'_, u8>, out: &mut Vec<u8>);
+
+    /// Appends the part of a set before its value.
+    fn set(&self, key: &[u8], flags: u32, ttl_seconds: u32, value_bytes: usize, out: &mut Vec<u8>);
+
+    /// Appends what follows the value.
+    fn end_set(&self, out: &mut Vec<u8>);
+
+    /// Reads one element of a reply: it and its length, or nothing while it is incomplete.
+    ///
+    /// `keys`: how many the request asked for, 0 for a set. `seen`: how many of them have been answered.
+    fn read<'a>(
+        &self,
+        keys: usize,
+        seen: usize,
+        input: &'a [u8],
+    ) -> Result<Option<(Element<'a>, usize)>, Fault>;
+}
+
+/// A part of a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Element<'a> {
+    /// A value and the key it belongs to; keys asked for before this one and not answered are misses.
+    Named {
+        /// As the server sent it.
+        key: &'a [u8],
+        /// Client flags.
+        flags: u32,
+        /// The value.
+        data: &'a [u8],
+    },
+    /// The answer to the next key: its value, or a miss.
+    Next(Option<&'a [u8]>),
+    /// Nothing by itself, such as the header of a list.
+    Skip,
+    /// The end of the reply to a get.
+    End,
+    /// The whole reply to a set that was done.
+    Stored,
+    /// The whole reply to a set that was not.
+    Refused,
+}
+
+/// The classic text protocol of memcached.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Memcached;
+
+impl Wire for Memcached {
+    fn get(&self, keys: ChunksExact<'_, u8>, out: &mut Vec<u8>) {
+        request::get(out, "get", keys);
+    }
+
+    fn set(&self, key: &[u8], flags: u32, ttl_seconds: u32, value_bytes: usize, out: &mut Vec<u8>) {
+        request::store_header(out, "set", key, flags, ttl_seconds, value_bytes);
+    }
+
+    fn end_set(&self, out: &mut Vec<u8>) {
+        request::end_data(out);
+    }
+
+    fn read<'a>(
+        &self,
+        keys: usize,
+        _: usize,
+        input: &'a [u8],
+    ) -> Result<Option<(Element<'a>, usize)>, Fault> {
+        let asked = if keys == 0 { "set" } else { "get" };
+        let (response, used) = match parse_response(input) {
+            ParsedResponse::Complete { response, used } => (response, used),
+            ParsedResponse::Partial { .. } => return Ok(None),
+            ParsedResponse::Broken(_) => return Err(unexpected(asked, input)),
+        };
+        let element = match response {
+            Response::Value { key, flags, data, cas: None } if keys > 0 => {
+                Element::Named { key, flags, data }
+            }
+            Response::End if keys > 0 => Element::End,
+            Response::Status(Status::Stored) if keys == 0 => Element::Stored,
+            // Memory is short, or the value is too large: no fault of the reply.
+            Response::Error { kind: ErrorKind::Server, .. } if keys == 0 => Element::Refused,
+            _ => return Err(unexpected(asked, &input[..used])),
+        };
+        Ok(Some((element, used)))
+    }
+}
+
+/// The fault of a reply that is no answer.
+fn unexpected(asked: &'static str, answer: &[u8]) -> Fault {
+    let start = &answer[..answer.len().min(80)];
+    Fault::Unexpected { asked, answer: String::from_utf8_lossy(start).trim_end().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use cattlegrid_protocol::RESPONSE_LINE_MAX;
+
+    use super::*;
+
+    #[test]
+    fn requests_as_memcached_reads_them() {
+        let mut out = Vec::new();
+        Memcached.get(b"ab".chunks_exact(1), &mut out);
+        Memcached.set(b"key", 5, 60, 3, &mut out);
+        out.extend_from_slice(b"abc");
+        Memcached.end_set(&mut out);
+        assert_eq!(out, b"get a b\r\nset key 5 60 3\r\nabc\r\n");
+    }
+
+    #[test]
+    fn replies_in_any_pieces() {
+        let reply = b"VALUE k 7 3\r\na\nb\r\nEND\r\n";
+        for cut in 0..18 {
+            assert_eq!(Memcached.read(1, 0, &reply[..cut]), Ok(None), "{cut}");
+        }
+        let value = Element::Named { key: b"k", flags: 7, data: b"a\nb" };
+        assert_eq!(Memcached.read(1, 0, reply), Ok(Some((value, 18))));
+        assert_eq!(Memcached.read(1, 1, &reply[18..]), Ok(Some((Element::End, 5))));
+        assert_eq!(Memcached.read(0, 0, b"STORED\r\nEND"), Ok(Some((Element::Stored, 8))));
+        assert_eq!(Memcached.read(0, 0, b"SERVER_ERROR x\r\n"), Ok(Some((Element::Refused, 16))));
+    }
+
+    #[test]
+    fn what_is_no_answer() {
+        for (keys, reply) in [
+            (0, &b"END\r\n"[..]),
+            (0, b"ERROR\r\n"),
+            (1, b"STORED\r\n"),
+            (1, b"VALUE k 7\r\n"),
+            (1, b"VALUE k 7 3 9 1\r\n"),
+            (1, b"VALUE k -7 3\r\n"),
+            (1, b"VALUE k 7 3\r\nabcd\r\n"),
+            (1, b"VALUE k 7 3 1\r\nabc\r\n"),
+            (1, &[b'x'; RESPONSE_LINE_MAX + 2]),
+        ] {
+            assert!(Memcached.read(keys, 0, reply).is_err(), "{}", String::from_utf8_lossy(reply));
+        }
+    }
+}
