@@ -1,6 +1,5 @@
 //! Every option of a pool, with default and range.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,102 +8,14 @@ use std::time::Duration;
 
 use cattlegrid_worker::{Limits, Sandbox};
 
+use crate::callbacks::{Callbacks, LogChunk};
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
-use crate::inbox::Inbox;
 use crate::launch::{Launch, check_env};
+use crate::options::{Options, QueuePolicy, Retry};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
-use crate::sizing::SizingConfig;
-
-/// What happens to a job when the queue is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QueuePolicy {
-    /// It ends as [`Error::Rejected`].
-    #[default]
-    Reject,
-    /// The oldest job of the least urgent class ends as [`Error::Rejected`] in its place.
-    DropOldest,
-    /// Its caller waits for room.
-    Wait,
-}
-
-/// Whether idempotent jobs are begun again when their worker is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retry {
-    pub(crate) times: u32,
-}
-
-impl Retry {
-    /// Never: the default.
-    pub fn never() -> Self {
-        Self { times: 0 }
-    }
-
-    /// Up to `count` times, only after [`Error::WorkerLost`], only jobs marked `idempotent`.
-    pub fn times(count: u32) -> Self {
-        Self { times: count }
-    }
-}
-
-/// Lines of a worker's output, or a line of its log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogChunk<'a> {
-    /// Number of the worker; 0 for the template.
-    pub worker: u64,
-    /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
-    pub level: u8,
-    /// Whole lines of output, each with its line end; a line of more than 4 KiB comes in pieces, one that is not finished
-    /// within 100 ms as it is. Of a LOG frame its text, without a line end.
-    pub bytes: &'a [u8],
-}
-
-/// Callbacks, all called on the pool's thread: they must be quick and must not wait for the pool.
-#[derive(Default)]
-pub(crate) struct Callbacks {
-    pub(crate) on_event: Option<Box<dyn FnMut(Event) + Send>>,
-    pub(crate) on_error: Option<ErrorFn>,
-    pub(crate) on_destroy: Option<Box<dyn FnOnce() + Send>>,
-    pub(crate) on_log: Option<LogFn>,
-    pub(crate) stream: Option<Arc<EventBuffer>>,
-}
-
-type ErrorFn = Box<dyn FnMut(&PoolError) + Send>;
-type LogFn = Box<dyn FnMut(LogChunk<'_>) + Send>;
-
-/// Options without the callbacks.
-#[derive(Debug)]
-pub(crate) struct Options {
-    pub(crate) sizing: SizingConfig,
-    pub(crate) spare: usize,
-    pub(crate) config: Vec<u8>,
-    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
-    pub(crate) env_clear: bool,
-    pub(crate) extra_args: Vec<OsString>,
-    pub(crate) fds: Vec<(String, OwnedFd)>,
-    pub(crate) queue_limit: usize,
-    pub(crate) queue_policy: QueuePolicy,
-    pub(crate) ageing: Duration,
-    pub(crate) inflight_bytes: usize,
-    pub(crate) max_frame: u32,
-    pub(crate) max_reply: usize,
-    pub(crate) job_timeout: Option<Duration>,
-    pub(crate) kill_grace: Duration,
-    pub(crate) start_timeout: Duration,
-    pub(crate) shutdown_grace: Duration,
-    pub(crate) ping: Option<Duration>,
-    pub(crate) retry: Retry,
-    pub(crate) max_jobs: u64,
-    pub(crate) jitter: f64,
-    pub(crate) max_age: Option<Duration>,
-    pub(crate) max_rss: Option<u64>,
-    pub(crate) setup: cattlegrid_worker::Setup,
-    pub(crate) crash_loop: (usize, Duration),
-    pub(crate) log_rate: u64,
-    pub(crate) probe: bool,
-}
 
 /// Builds a [`Pool`].
 pub struct Builder {
@@ -122,38 +33,16 @@ impl std::fmt::Debug for Builder {
     }
 }
 
+impl Pool {
+    /// Starts building a pool.
+    pub fn builder(launch: Launch) -> Builder {
+        Builder::new(launch)
+    }
+}
+
 impl Builder {
-    pub(crate) fn new(launch: Launch) -> Self {
-        let options = Options {
-            sizing: SizingConfig::default(),
-            spare: 0,
-            config: Vec::new(),
-            env: BTreeMap::new(),
-            env_clear: false,
-            extra_args: Vec::new(),
-            fds: Vec::new(),
-            queue_limit: 10_000,
-            queue_policy: QueuePolicy::Reject,
-            ageing: Duration::from_secs(1),
-            inflight_bytes: 4 << 20,
-            max_frame: cattlegrid_worker::frame::MAX_FRAME_DEFAULT,
-            max_reply: cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize,
-            job_timeout: None,
-            kill_grace: Duration::from_millis(500),
-            start_timeout: Duration::from_secs(30),
-            shutdown_grace: Duration::from_secs(30),
-            ping: None,
-            retry: Retry::never(),
-            max_jobs: 0,
-            jitter: 0.1,
-            max_age: None,
-            max_rss: None,
-            setup: cattlegrid_worker::Setup::default(),
-            crash_loop: (5, Duration::from_secs(10)),
-            log_rate: 64 << 10,
-            probe: true,
-        };
-        Self { launch, options, callbacks: Callbacks::default() }
+    fn new(launch: Launch) -> Self {
+        Self { launch, options: Options::default(), callbacks: Callbacks::default() }
     }
 
     /// Most worker processes, from 1. Default 4. A worker counts until its process is gone, so also while it is
@@ -514,16 +403,3 @@ const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 2
 
 /// Most descriptors that can be passed.
 const MAX_PASSED: usize = 32;
-
-/// What the handles and the pool's thread share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) counters: crate::stats::Counters,
-    pub(crate) max_frame: u32,
-    pub(crate) job_timeout: Option<Duration>,
-    pub(crate) queue_limit: usize,
-    pub(crate) queue_policy: QueuePolicy,
-    /// Jobs beyond the queue that workers can hold: `max * load`.
-    pub(crate) slack: std::sync::atomic::AtomicUsize,
-}

@@ -13,11 +13,11 @@ use cattlegrid_worker::frame::{Header, Kind, put_frame};
 use cattlegrid_worker::message::JobBody;
 use rustix::process::Signal;
 
-use crate::builder::QueuePolicy;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::job::{Job, NewJob, Outcome, Place, Sink};
 use crate::jsonl;
+use crate::options::QueuePolicy;
 use crate::promise::Waiter;
 use crate::queue::Priority;
 use crate::time::later;

@@ -9,25 +9,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Ending};
 use crate::error::{Error, PoolError};
 use crate::stderr;
 use crate::time::later;
-
-/// How far the end of the pool is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It is not.
-    No,
-    /// No new jobs; at the instant, if there is one, all is killed.
-    Draining(Option<Instant>),
-    /// All jobs are answered; waiting for processes, killed at the instant.
-    Leaving(Instant),
-}
 
 impl Driver {
     pub(crate) fn advance_ending(&mut self) {

@@ -21,10 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use cattlegrid_worker::sys::Spawn;
 use cattlegrid_worker::{Limits, Setup};
 use rustix::net::SendFlags;
-use rustix::process::{Pid, Signal};
-
-use crate::driver::{Driver, Source};
-use crate::error::PoolError;
+use rustix::process::Pid;
 
 /// A running guardian.
 #[derive(Debug)]
@@ -79,64 +76,6 @@ impl Guardian {
     }
 }
 
-impl Driver {
-    /// Puts an exec'ed worker's group under the guardian's watch, starting or replacing the guardian.
-    pub(crate) fn watch_group(&mut self, pid: Pid) {
-        if let Some(guardian) = &self.guardian
-            && guardian.watch(pid).is_ok()
-        {
-            return;
-        }
-        self.renew_guardian(None);
-        if let Some(guardian) = &self.guardian {
-            guardian.watch(pid).ok();
-        }
-    }
-
-    /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
-    pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
-        self.end_guardian();
-        let guardian = match Guardian::start() {
-            Ok(guardian) => guardian,
-            Err(error) if self.unguarded => return drop(error),
-            Err(error) => {
-                self.unguarded = true;
-                return self.report(&PoolError::Unguarded(error));
-            }
-        };
-        self.unguarded = false;
-        let ours = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
-        for known in ours.filter_map(|worker| worker.pid).filter(|pid| Some(*pid) != gone) {
-            guardian.watch(known).ok();
-        }
-        if let Some(pidfd) = &guardian.pidfd {
-            self.register(pidfd, Source::Guardian, guardian.pid.as_raw_pid().unsigned_abs().into()).ok();
-        }
-        self.guardian = Some(guardian);
-    }
-
-    /// The guardian has ended: another one takes its place.
-    pub(crate) fn on_guardian_end(&mut self, pid: u64) {
-        if self
-            .guardian
-            .as_ref()
-            .is_some_and(|guardian| u64::from(guardian.pid.as_raw_pid().unsigned_abs()) == pid)
-        {
-            self.renew_guardian(None);
-        }
-    }
-
-    /// Kills the guardian before the end of its socket can tell it to kill the groups.
-    pub(crate) fn end_guardian(&mut self) {
-        if let Some(guardian) = self.guardian.take() {
-            rustix::process::kill_process_group(guardian.pid, Signal::KILL).ok();
-            let pid = guardian.pid;
-            self.collect(pid);
-            drop(guardian);
-        }
-    }
-}
-
 const SCRIPT: &str = r#"
 trap '' TERM INT HUP
 groups=' '
@@ -151,6 +90,8 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::Signal;
+
     use super::*;
 
     /// Signals that wait for this thread. A blocked one waits also if the process ignores it, as the test's does SIGPIPE.

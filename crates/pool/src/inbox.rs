@@ -6,9 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::job::NewJob;
+use crate::job::{NewJob, Outcome};
 use crate::launch::Launch;
-use crate::promise::Resolver;
+use crate::promise::{Promise, Resolver};
+use crate::worker::WorkerInfo;
 
 /// What other threads ask of the pool's thread.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(crate) enum Message {
     /// A new job.
     Submit(NewJob),
     /// The caller of this job has gone.
-    Cancel(crate::promise::Promise<crate::job::Outcome>),
+    Cancel(Promise<Outcome>),
     /// Retire the worker with this number; answers whether there is one.
     Retire(u64, Resolver<bool>),
     /// New `idle` and `max`.
@@ -26,7 +27,7 @@ pub(crate) enum Message {
     /// Answer when this many workers are ready.
     Ready(usize, Resolver<Result<(), Error>>),
     /// Numbers and process ids of the ready workers.
-    Workers(Resolver<Vec<crate::pool::WorkerInfo>>),
+    Workers(Resolver<Vec<WorkerInfo>>),
     /// The event stream has room again.
     ResumeEvents,
     /// No more jobs; end when all are done, or after the time. `None`: no limit (the last handle was dropped).

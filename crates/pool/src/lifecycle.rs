@@ -6,15 +6,14 @@ use cattlegrid_worker::frame::{Kind, put_frame};
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::Signal;
 
-use crate::driver::Driver;
-use crate::ending::Ending;
+use crate::driver::{Driver, Ending};
 use crate::error::{Error, PoolError};
 use crate::job::Place;
 use crate::jsonl;
-use crate::pool::WorkerInfo;
-use crate::program::{LOOK, drain_log};
-use crate::time::later;
-use crate::worker::{Role, Sent, State, Worker};
+use crate::logs::drain_log;
+use crate::proc::oom_kills;
+use crate::time::{LOOK, later};
+use crate::worker::{Role, Sent, State, Worker, WorkerInfo};
 
 impl Driver {
     /// The worker has said READY.
@@ -398,13 +397,6 @@ impl Driver {
     pub(crate) fn ending_without_jobs(&self) -> bool {
         matches!(self.ending, Ending::Leaving(_))
     }
-}
-
-/// Kills of the out-of-memory killer since boot; 0 where the kernel does not say.
-pub(crate) fn oom_kills() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// A program whose workers do so would be started for ever.

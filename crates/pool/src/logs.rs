@@ -1,7 +1,8 @@
 //! What workers write to stdout and stderr: always drained, passed on up to a rate, its end kept.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// The last bytes a process wrote.
 #[derive(Debug, Default)]
@@ -121,6 +122,36 @@ const LINE: usize = 4096;
 
 /// Bytes kept of each process.
 const TAIL: usize = 4096;
+
+/// A pipe for stdout and stderr; our end does not block.
+pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::pipe::{PipeFlags, pipe_with};
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+/// Reads what is left in a log pipe, at most 1 MiB.
+pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
+    let mut chunk = [0; CHUNK];
+    let mut all = Vec::new();
+    for _ in 0..64 {
+        match rustix::io::read(log, &mut chunk) {
+            Ok(count) if count > 0 => {
+                tail.push(&chunk[..count]);
+                all.push(chunk[..count].to_vec());
+            }
+            _ => break,
+        }
+    }
+    all
+}
+
+/// How long an unfinished line is waited for.
+pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
+
+/// Read from a log pipe at a time, bytes.
+pub(crate) const CHUNK: usize = 16 << 10;
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to start from")]

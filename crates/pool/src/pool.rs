@@ -6,16 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::builder::{Builder, QueuePolicy, Shared};
 use crate::error::Error;
 use crate::event::Events;
 use crate::inbox::Message;
 use crate::job::{Callback, NewJob, Outcome, ProgressFn, Sink};
 use crate::launch::Launch;
+use crate::options::QueuePolicy;
 use crate::payload::Args;
 use crate::promise::{Promise, promise};
 use crate::queue::Priority;
+use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::worker::WorkerInfo;
 
 /// A pool of worker processes. Cheap to clone; when the last handle is dropped the pool finishes its jobs
 /// in the background and then calls `on_destroy`.
@@ -42,26 +44,7 @@ impl Drop for Handle {
     }
 }
 
-/// A ready worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkerInfo {
-    /// Number, for [`Pool::retire`].
-    pub number: u64,
-    /// Process id, and that of its process group.
-    pub pid: u32,
-    /// Generation of its program.
-    pub generation: u32,
-    /// Jobs it has now.
-    pub jobs: usize,
-}
-
 impl Pool {
-    /// Starts building a pool.
-    pub fn builder(launch: Launch) -> Builder {
-        Builder::new(launch)
-    }
-
     pub(crate) fn new(shared: Arc<Shared>, events: Option<Events>) -> Self {
         Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cattlegrid_worker::control::{Control, receive};
 use cattlegrid_worker::frame::VERSION;
@@ -11,59 +11,14 @@ use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Limits, Sandbox,
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::driver::{Driver, Source};
-use crate::ending::Ending;
+use crate::driver::{Driver, Ending, Source};
 use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::launch::{Launch, Mode};
-use crate::logs::{Lines, Tail};
+use crate::logs::{CHUNK, Lines, Tail, UNFINISHED, drain_log, log_pipe};
 use crate::promise::Resolver;
-use crate::time::later;
-use crate::traffic::UNFINISHED;
+use crate::template::{Launching, Program, Template};
+use crate::time::{LOOK, later};
 use crate::worker::{Role, State};
-
-/// The program workers are made of.
-#[derive(Debug)]
-pub(crate) struct Program {
-    /// Counted from 1; 0 before the first is ready.
-    pub(crate) generation: u32,
-    pub(crate) launch: Launch,
-}
-
-impl Program {
-    pub(crate) fn new(generation: u32, launch: Launch) -> Self {
-        Self { generation, launch }
-    }
-}
-
-/// A generation on its way to READY: the first one, or a reload.
-#[derive(Debug)]
-pub(crate) struct Launching {
-    pub(crate) program: Program,
-    /// Start a worker and wait for it, too.
-    pub(crate) probe: bool,
-    pub(crate) answer: Resolver<Result<(), Error>>,
-}
-
-/// A template process.
-#[derive(Debug)]
-pub(crate) struct Template {
-    pub(crate) serial: u64,
-    pub(crate) generation: u32,
-    pub(crate) pid: Pid,
-    pidfd: Option<OwnedFd>,
-    /// `None` when it was told to end.
-    pub(crate) control: Option<OwnedFd>,
-    log: OwnedFd,
-    pub(crate) ready: bool,
-    born: Instant,
-    tail: Tail,
-    /// Output on its way to the log.
-    said: Lines,
-    /// What it said before it gave up.
-    fatal: Option<String>,
-    /// SIGKILL is due then.
-    kill_at: Option<Instant>,
-}
 
 impl Driver {
     /// Starts a generation; `answer` is resolved when it is ready, or cannot be.
@@ -508,30 +463,6 @@ impl Driver {
     }
 }
 
-/// A pipe for stdout and stderr; our end does not block.
-pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    use rustix::pipe::{PipeFlags, pipe_with};
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    rustix::io::ioctl_fionbio(&reader, true)?;
-    Ok((reader, writer))
-}
-
-/// Reads what is left in a log pipe, at most 1 MiB.
-pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
-    let mut chunk = [0; CHUNK];
-    let mut all = Vec::new();
-    for _ in 0..64 {
-        match rustix::io::read(log, &mut chunk) {
-            Ok(count) if count > 0 => {
-                tail.push(&chunk[..count]);
-                all.push(chunk[..count].to_vec());
-            }
-            _ => break,
-        }
-    }
-    all
-}
-
 pub(crate) fn spawn_error(error: &SpawnError) -> Error {
     Error::StartFailed {
         reason: format!("{error}: {}", reason_of(&error.source)),
@@ -555,9 +486,3 @@ fn bare_setup() -> Setup {
         sandbox: Sandbox { no_new_privs: false, uid_gid: None },
     }
 }
-
-/// How often processes without a pidfd are looked for.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
-
-/// Read from a log pipe at a time, bytes.
-pub(crate) const CHUNK: usize = 16 << 10;

@@ -9,8 +9,17 @@ pub(crate) fn later(from: Instant, wait: Duration) -> Instant {
     from + wait.min(FAR)
 }
 
+/// The time now.
+#[expect(clippy::disallowed_methods, reason = "the pool's one reader of time; everything else is told")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// "Never": a hundred years, which an `Instant` of any uptime can still count.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// How often processes without a pidfd are looked for.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -18,7 +27,7 @@ mod tests {
 
     #[test]
     fn the_longest_wait_is_an_instant_like_any_other() {
-        let now = crate::driver::now();
+        let now = now();
         assert_eq!(later(now, Duration::from_secs(5)), now + Duration::from_secs(5));
         assert_eq!(later(now, Duration::MAX), now + FAR);
         assert!(later(later(now, Duration::MAX), Duration::MAX) > later(now, Duration::MAX));

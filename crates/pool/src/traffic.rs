@@ -1,21 +1,18 @@
 //! Bytes from and to workers: frames, JSON lines, output pipes.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, START_MAX, VERSION};
 use cattlegrid_worker::message::{ErrorBody, Hello};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::builder::LogChunk;
+use crate::callbacks::LogChunk;
 use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
-use crate::logs::{Lines, with_origin};
+use crate::logs::{CHUNK, Lines, UNFINISHED, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
-use crate::program::CHUNK;
 use crate::stderr;
 use crate::time::later;
 use crate::worker::State;
@@ -196,26 +193,8 @@ impl Driver {
             }
             Kind::Event => return self.on_event(slot, header.id, body),
             Kind::Progress => self.on_progress(slot, header.id, body.bytes),
-            Kind::Hello => {
-                let hello = Hello::parse(body.bytes).ok_or_else(malformed)?;
-                if hello.version != VERSION || !starting || worker.greeted {
-                    return Err(format!("HELLO of version {}, or a second one", hello.version));
-                }
-                (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
-                worker.said_pid = hello.pid;
-                worker.one_at_a_time = hello.concurrency == 1;
-                worker.max_frame = worker.max_frame.min(hello.max_frame);
-                worker.greeted = true;
-            }
-            Kind::Ready => {
-                if !starting || !worker.greeted {
-                    return Err("READY out of turn".into());
-                }
-                worker.uses_page &= worker.page.is_some();
-                worker.uses_claims &= worker.uses_page;
-                worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
-                self.on_worker_ready(slot);
-            }
+            Kind::Hello => return self.on_hello(slot, &Hello::parse(body.bytes).ok_or_else(malformed)?),
+            Kind::Ready => return self.on_ready_frame(slot),
             Kind::Leave => {
                 worker.asked_to_leave = true;
                 if !starting {
@@ -230,12 +209,7 @@ impl Driver {
             Kind::Log => {
                 let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
                 let number = worker.number;
-                self.shared.counters.log_bytes.add(text.len() as u64);
-                if self.log_limit.take(text.len(), self.now) {
-                    self.pass_on_log(number, level, text);
-                } else {
-                    self.shared.counters.log_dropped.add(text.len() as u64);
-                }
+                self.on_log(number, level, text);
             }
             Kind::Init | Kind::Job | Kind::Cancel | Kind::Retire | Kind::Ping => {
                 return Err(format!("{:?}, which only a parent sends", header.kind));
@@ -243,6 +217,41 @@ impl Driver {
             other => return Err(format!("unexpected {other:?}")),
         }
         Ok(())
+    }
+
+    fn on_hello(&mut self, slot: usize, hello: &Hello) -> Result<(), String> {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(()) };
+        if hello.version != VERSION || worker.state != State::Starting || worker.greeted {
+            return Err(format!("HELLO of version {}, or a second one", hello.version));
+        }
+        (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
+        worker.said_pid = hello.pid;
+        worker.one_at_a_time = hello.concurrency == 1;
+        worker.max_frame = worker.max_frame.min(hello.max_frame);
+        worker.greeted = true;
+        Ok(())
+    }
+
+    fn on_ready_frame(&mut self, slot: usize) -> Result<(), String> {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(()) };
+        if worker.state != State::Starting || !worker.greeted {
+            return Err("READY out of turn".into());
+        }
+        worker.uses_page &= worker.page.is_some();
+        worker.uses_claims &= worker.uses_page;
+        worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
+        self.on_worker_ready(slot);
+        Ok(())
+    }
+
+    /// A LOG frame.
+    fn on_log(&mut self, worker: u64, level: u8, text: &[u8]) {
+        self.shared.counters.log_bytes.add(text.len() as u64);
+        if self.log_limit.take(text.len(), self.now) {
+            self.pass_on_log(worker, level, text);
+        } else {
+            self.shared.counters.log_dropped.add(text.len() as u64);
+        }
     }
 
     fn on_result(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
@@ -509,9 +518,6 @@ impl Driver {
         }
     }
 }
-
-/// How long an unfinished line is waited for.
-pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
 
 /// Asked for in one read, bytes.
 const BUFFER: usize = 64 << 10;

@@ -99,6 +99,20 @@ pub(crate) struct Worker {
     pub(crate) proof: Option<Instant>,
 }
 
+/// A ready worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// Number, for [`crate::Pool::retire`].
+    pub number: u64,
+    /// Process id, and that of its process group.
+    pub pid: u32,
+    /// Generation of its program.
+    pub generation: u32,
+    /// Jobs it has now.
+    pub jobs: usize,
+}
+
 /// A job at a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
@@ -151,6 +165,61 @@ pub(crate) enum Role {
 }
 
 impl Worker {
+    /// A worker that is being started at `now`. The caller adds what it has of it: process, descriptors, limits.
+    pub(crate) fn new(number: u64, generation: u32, role: Role, now: Instant) -> Self {
+        Self {
+            number,
+            generation,
+            template: None,
+            state: State::Starting,
+            pid: None,
+            pidfd: None,
+            socket: None,
+            log: None,
+            page: None,
+            said_pid: 0,
+            uses_page: false,
+            uses_claims: false,
+            one_at_a_time: false,
+            json: false,
+            window: 1,
+            max_frame: 0,
+            input: Vec::new(),
+            lines: LineEnds::default(),
+            long_line: None,
+            output: Output::default(),
+            want_write: false,
+            paused: false,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            taken: 0,
+            sent: 0,
+            answered: 0,
+            job_limit: 0,
+            expires: None,
+            born: now,
+            last_used: 0,
+            doomed: Vec::new(),
+            stalled: (now, 0),
+            kill_at: None,
+            broke_protocol: false,
+            reason: None,
+            exit: None,
+            tail: Tail::default(),
+            said: Lines::default(),
+            rss_kib: 0,
+            role,
+            greeted: false,
+            was_ready: false,
+            asked_to_leave: false,
+            told_to_leave: false,
+            with_template: false,
+            pinged: false,
+            condemned: false,
+            proof: None,
+        }
+    }
+
     /// Whether the worker has begun this job of its own.
     pub(crate) fn has_begun(&self, sent: &Sent) -> bool {
         match &self.page {
