@@ -1,7 +1,7 @@
 //! Commands that are not about a key, and words that are no command.
 
 use crate::command::{Admin, Parsed, Request, Words};
-use crate::parse::{Limits, Line, close};
+use crate::line::{Limits, Line, close};
 use crate::reply::error;
 use crate::{number, words};
 

@@ -13,6 +13,7 @@
 mod admin;
 mod command;
 mod key;
+mod line;
 mod meta;
 mod number;
 mod parse;
@@ -21,5 +22,6 @@ mod text;
 mod words;
 
 pub use command::*;
+pub use line::{LINE_MAX, Limits};
 pub use number::{strict_i32, strict_u32};
-pub use parse::{BINARY_MAGIC, LINE_MAX, Limits, parse, parse_from};
+pub use parse::{BINARY_MAGIC, parse, parse_from};

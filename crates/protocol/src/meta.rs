@@ -16,7 +16,7 @@
 use crate::command::{
     Cause, FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, RefusedStore, Request,
 };
-use crate::parse::{Limits, Line};
+use crate::line::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
 

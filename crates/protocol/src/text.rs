@@ -5,7 +5,7 @@
 use crate::command::{
     Arith, Cause, Delete, Get, KEY_MAX, Keys, Parsed, Refused, RefusedStore, Request, Store, StoreVerb, Touch,
 };
-use crate::parse::{Limits, Line};
+use crate::line::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
 
