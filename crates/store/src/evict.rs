@@ -17,7 +17,7 @@
 use crate::index::USES_MAX;
 use crate::item::{self, Marks};
 use crate::segment::{Queue, Segment, State};
-use crate::store::{Found, Full, Store};
+use crate::store::{Evicted, Found, Full, Store, Walk};
 
 /// Values as large as the largest lately stored that the small queue has room for, up to a quarter of the memory.
 const LARGEST_KEPT: usize = 8;
@@ -35,30 +35,6 @@ const LONG_WALK_RATIO: usize = 8;
 const YIELD: usize = 7;
 /// Segments walked in vain after which items must have been used once more than otherwise to stay.
 const BARREN_SEGMENTS: usize = 2;
-
-/// A collection under way.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Walk {
-    pub(crate) segment: u32,
-    /// Where the next item to look at begins.
-    pub(crate) at: usize,
-    compact: bool,
-}
-
-/// An item that was evicted, for whoever watches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evicted {
-    /// Its key.
-    pub key: Box<[u8]>,
-    /// Whether it was ever read.
-    pub fetched: bool,
-    /// Second at which it would have expired; 0 is never.
-    pub expiry: u32,
-    /// Second of its last access.
-    pub accessed: u32,
-    /// Bytes of its value.
-    pub value_len: usize,
-}
 
 impl Store {
     /// Room for an item of `bytes`, made by collecting whole segments if there is no other way.

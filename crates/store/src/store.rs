@@ -13,14 +13,13 @@ use std::sync::Arc;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-use crate::evict::{Evicted, Walk};
+use crate::counters::StoreStats;
 use crate::ghost::Ghost;
 use crate::huge::HugeValue;
 use crate::index::{Index, Slot};
 use crate::item::{self, Attributes, HUGE_REF, Item, Marks, NEVER, SLACK_MAX};
 use crate::memory::Memory;
 use crate::segment::{Log, Queue};
-use crate::stats::StoreStats;
 
 /// Hashes keys with a seed of the process's own, so that nobody outside can choose keys that collide.
 #[derive(Clone)]
@@ -113,6 +112,31 @@ pub enum NewValue<'a> {
 /// There is no room, and none could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
+
+/// A collection under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Walk {
+    pub(crate) segment: u32,
+    /// Where the next item to look at begins.
+    pub(crate) at: usize,
+    /// Everything that is alive stays.
+    pub(crate) compact: bool,
+}
+
+/// An item that was evicted, for whoever watches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicted {
+    /// Its key.
+    pub key: Box<[u8]>,
+    /// Whether it was ever read.
+    pub fetched: bool,
+    /// Second at which it would have expired; 0 is never.
+    pub expiry: u32,
+    /// Second of its last access.
+    pub accessed: u32,
+    /// Bytes of its value.
+    pub value_len: usize,
+}
 
 /// A shard's items. See the module's text.
 pub struct Store {
