@@ -67,8 +67,10 @@ mod rolling;
 mod superseded;
 mod sync;
 mod tag;
+mod validity;
 
 pub use bumps::{Bumps, Kind, false_stale_share};
-pub use check::{CROWDED, TagStats, Tags, Validity};
+pub use check::{CROWDED, TagStats, Tags};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
 pub use tag::{TAG_BYTES_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagList};
+pub use validity::Validity;

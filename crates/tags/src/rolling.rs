@@ -15,8 +15,8 @@
 //! version is odd while a writer is at work, and a reader that saw it change reads again, at last with the
 //! writers' lock.
 
-use crate::check::Validity;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
+use crate::validity::Validity;
 
 /// Most rolling floors at a time; one more turns the oldest into a hard floor.
 pub const ROLLING_MAX: usize = 4;
