@@ -113,3 +113,30 @@ fn a_fresh_worker_over_max_rss_is_a_failed_start() {
         assert!(text.contains("before its first job, max_rss is 100 MiB"), "{text}");
     }
 }
+
+#[test]
+fn retire_twice_is_one_retirement() {
+    for launch in [template(), template().env("FIXTURE", "async")] {
+        let pool = quiet(launch).max(1).spawn().wait().unwrap();
+        pool.call(["retire"]).wait().unwrap();
+        eventually("it has left", || pool.stats().exited == 1);
+        let stats = pool.stats();
+        assert_eq!((stats.retired, stats.crashed, stats.killed), (1, 0, 0));
+        assert_eq!((stats.workers, stats.starting, stats.idle, stats.busy), (0, 0, 0, 0));
+        assert_eq!(pool.call(["echo", "again"]).wait().unwrap().text(), "again");
+        assert_eq!(pool.stats().spawned, 2);
+        pool.shutdown().wait();
+    }
+}
+
+#[test]
+fn retire_while_idle() {
+    let pool = quiet(template()).max(1).spawn().wait().unwrap();
+    let worker = pool.workers().wait()[0].number;
+    assert!(pool.retire(worker).wait());
+    assert!(!pool.retire(worker).wait());
+    assert!(!pool.retire(99).wait());
+    eventually("it has left", || pool.stats().exited == 1);
+    assert_eq!((pool.stats().retired, pool.stats().crashed), (1, 0));
+    pool.shutdown().wait();
+}
