@@ -1,4 +1,7 @@
-//! Every option of a pool, with default and range.
+//! The builder: every option of a pool with its default and range, and the check before the start.
+//!
+//! # Invariant
+//! A value that the system would refuse later is refused by [`Builder::spawn`], before anything is started.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -82,8 +85,8 @@ impl Builder {
         self
     }
 
-    /// Processes forked in advance and held before INIT, so that a start costs no fork. Beside `max`.
-    /// Default 0. They serve a template as well as exec'ed programs.
+    /// Processes started in advance and held before INIT, so that a start costs no fork. They do not count against `max`.
+    /// Default 0. For templates and for exec'ed programs.
     #[must_use]
     pub fn spare(mut self, processes: usize) -> Self {
         self.options.spare = processes;
@@ -104,7 +107,7 @@ impl Builder {
         self
     }
 
-    /// Gives workers an empty environment but for what is set here. Default: the parent's environment.
+    /// Gives workers an empty environment, except for the variables set here. Default: the parent's environment.
     #[must_use]
     pub fn env_clear(mut self) -> Self {
         self.options.env_clear = true;
@@ -132,8 +135,8 @@ impl Builder {
         self
     }
 
-    /// Most waiting jobs; what happens beyond says [`Builder::queue_policy`]. Default 10 000. Jobs at workers do not count.
-    /// A worker holds `load` of them from when it is ready: before, its jobs wait.
+    /// Most waiting jobs; [`Builder::queue_policy`] says what happens to more. Default 10 000. Jobs at workers do not count.
+    /// A worker takes `load` jobs once it is ready; until then they wait.
     #[must_use]
     pub fn queue_limit(mut self, jobs: usize) -> Self {
         self.options.queue_limit = jobs;
@@ -206,7 +209,7 @@ impl Builder {
         self
     }
 
-    /// Asks idle workers for a sign of life this often; one that has not answered by the next time is
+    /// Pings idle workers at this interval; a worker that has not answered by the next ping is
     /// killed. Default never.
     #[must_use]
     pub fn ping(mut self, every: Duration) -> Self {
@@ -242,7 +245,7 @@ impl Builder {
         self
     }
 
-    /// Retires a worker with more private memory, bytes; looked at once a second. What it shares with its template
+    /// Retires a worker with more private memory than this, bytes; measured once a second. What it shares with its template
     /// does not count. A worker that has more before its first job is a failed start. Default never.
     #[must_use]
     pub fn max_rss(mut self, bytes: impl Into<Option<u64>>) -> Self {
@@ -264,14 +267,14 @@ impl Builder {
         self
     }
 
-    /// So many failed starts within so much time open the breaker. Default 5 in 10 s.
+    /// `failures` failed starts within the time `within` open the breaker. Default 5 in 10 s.
     #[must_use]
     pub fn crash_loop(mut self, failures: usize, within: Duration) -> Self {
         self.options.crash_loop = (failures, within);
         self
     }
 
-    /// Bytes of workers' output passed on per second; lines beyond are read, counted and dropped whole. Default 64 KiB.
+    /// Bytes of workers' output passed on per second; lines over the rate are read, counted and dropped whole. Default 64 KiB.
     #[must_use]
     pub fn log_rate(mut self, bytes_per_second: u64) -> Self {
         self.options.log_rate = bytes_per_second;
@@ -293,7 +296,7 @@ impl Builder {
         self
     }
 
-    /// A bounded stream of events instead of a callback; when full, workers with more are held back.
+    /// A bounded stream of events instead of a callback; when it is full, workers with more events wait.
     #[must_use]
     pub fn event_stream(mut self, capacity: usize) -> Self {
         self.callbacks.stream = Some(Arc::new(EventBuffer::new(capacity)));
@@ -315,7 +318,7 @@ impl Builder {
         self
     }
 
-    /// Called once, when all jobs are answered and all processes are gone.
+    /// Called once, when all jobs have ended and no process is left.
     #[must_use]
     pub fn on_destroy(mut self, callback: impl FnOnce() + Send + 'static) -> Self {
         self.callbacks.on_destroy = Some(Box::new(callback));
@@ -350,7 +353,10 @@ impl Builder {
 }
 
 impl Builder {
-    /// Whether every option can be what it was set to. Durations of any length can.
+    /// Checks every option. Durations may have any length.
+    ///
+    /// # Errors
+    /// Which option is wrong, and its range.
     fn check(&self) -> Result<(), String> {
         let fds = &self.options.fds;
         if fds.len() > MAX_PASSED {
@@ -382,7 +388,7 @@ impl Builder {
     }
 }
 
-/// Whether a worker can be given these limits and privileges.
+/// Checks limits and privileges of workers.
 fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
     if setup.sandbox.uid_gid.is_some_and(|(uid, gid)| uid == u32::MAX || gid == u32::MAX) {
         return Err(format!("sandbox uid_gid: {} is no user or group, it means \"unchanged\"", u32::MAX));

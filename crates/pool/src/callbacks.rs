@@ -1,4 +1,6 @@
-//! What the program is told about on the pool's thread: events, errors, output of workers, the end.
+//! The callbacks of a pool: events, errors, output of workers, the end.
+//!
+//! All of them run on the pool's thread. A panic in one is caught and reported, and the pool goes on.
 
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ pub struct LogChunk<'a> {
     pub worker: u64,
     /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
     pub level: u8,
-    /// Whole lines of output, each with its line end; a line of more than 4 KiB comes in pieces, one that is not finished
-    /// within 100 ms as it is. Of a LOG frame its text, without a line end.
+    /// Whole lines of output, each with its line end. A line of more than 4 KiB comes in pieces; a line that is not finished
+    /// within 100 ms comes as it is, with a line end. For a LOG frame its text, without a line end.
     pub bytes: &'a [u8],
 }

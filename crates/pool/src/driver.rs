@@ -50,7 +50,7 @@ pub(crate) struct Driver {
     pub(crate) deadlines: Deadlines,
     pub(crate) sizing: Sizing,
     pub(crate) breaker: Breaker,
-    /// No process, memory or descriptors: when to try again, and the delay after that.
+    /// The system was short of processes, memory or descriptors: when to try again, and the delay after that.
     pub(crate) starved: Option<(Instant, Duration)>,
     pub(crate) workers: Vec<Option<Box<Worker>>>,
     pub(crate) last_number: u64,
@@ -58,29 +58,29 @@ pub(crate) struct Driver {
     pub(crate) uses: u64,
     /// Slots with unsent output.
     pub(crate) dirty: Vec<usize>,
-    /// Callers whose outcome is there. They are woken after the workers were given their next jobs.
+    /// Callers whose outcome has arrived. They are woken after the workers have got their next jobs.
     pub(crate) wakes: Vec<Waiter>,
     pub(crate) program: Program,
     pub(crate) launching: Option<Launching>,
     pub(crate) templates: Vec<Template>,
     pub(crate) last_template: u64,
     pub(crate) guardian: Option<Guardian>,
-    /// It was reported that there is none.
+    /// The lack of a guardian was reported.
     pub(crate) unguarded: bool,
-    /// Children of ours that were given up on; reaped when they end.
+    /// Children of ours that did not end in time; reaped when they end.
     pub(crate) orphans: Vec<rustix::process::Pid>,
-    /// The earliest of all timers but deadlines, sizing and breaker.
+    /// The earliest of all timers except those of deadlines, sizing and breaker.
     pub(crate) scan_at: Option<Instant>,
-    /// When the memory of the worker in `look_slot`, or the next one behind it, is measured.
+    /// When the memory of the worker in `look_slot`, or of the next worker after it, is measured.
     pub(crate) next_look: Option<Instant>,
     pub(crate) look_slot: usize,
-    /// It was reported that private memory cannot be read.
+    /// The pool has reported that private memory cannot be read.
     pub(crate) told_estimate: bool,
     pub(crate) next_ping: Option<Instant>,
     /// Since when no worker has been ready.
     pub(crate) deserted: Option<Instant>,
     pub(crate) last_start_error: Option<Error>,
-    /// A job has failed fast since the last start: the open breaker tries another one when it is time.
+    /// A job has failed fast since the last start: when the open breaker allows it, one start is tried.
     pub(crate) probe_wanted: bool,
     pub(crate) log_limit: RateLimit,
     pub(crate) random: u64,
@@ -107,16 +107,16 @@ pub(crate) enum Source {
 /// How far the end of the pool is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It is not.
+    /// The pool is not ending.
     No,
-    /// No new jobs; at the instant, if there is one, all is killed.
+    /// No new jobs; at the instant, if there is one, everything is killed.
     Draining(Option<Instant>),
-    /// All jobs are answered; waiting for processes, killed at the instant.
+    /// All jobs are answered; the pool waits for its processes, which are killed at the instant.
     Leaving(Instant),
 }
 
 impl Driver {
-    /// A pool without processes, which has waited for nothing yet.
+    /// The state of a pool that has no process yet.
     pub(crate) fn new(
         launch: Launch,
         options: Options,

@@ -1,4 +1,4 @@
-//! The end of a pool: its jobs first, then its processes, then the last words.
+//! The end of a pool: its jobs first, then its processes, then the last callbacks and log lines.
 //!
 //! `No` -> `Draining` (no new jobs) -> `Leaving` (no jobs; processes end) -> [`Driver::finish`]. A thread that has panicked
 //! goes straight to [`Driver::abandon`].
@@ -81,8 +81,8 @@ impl Driver {
         self.finish();
     }
 
-    /// Reaps what was killed and had not ended in time: nobody will look for it later. At most a second for each, a
-    /// process in the kernel's hands may take longer.
+    /// Reaps children that were killed and had not ended in time: nothing reaps them later. Waits at most a second for each;
+    /// a process that is blocked in the kernel may take longer.
     fn reap_orphans(&mut self) {
         for pid in std::mem::take(&mut self.orphans) {
             for _ in 0..100 {
@@ -94,7 +94,7 @@ impl Driver {
         self.orphans.clear();
     }
 
-    /// The last words, when no process is left.
+    /// Answers all callers that are left, calls `on_destroy` and writes the last log lines, when no process is left.
     pub(crate) fn finish(&mut self) {
         self.wake_callers();
         self.end_guardian();

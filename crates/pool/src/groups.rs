@@ -24,7 +24,7 @@ impl Driver {
         }
     }
 
-    /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
+    /// Replaces the guardian. The new one watches all groups of exec'ed workers except that of `gone`.
     pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
         self.end_guardian();
         let guardian = match Guardian::start() {
@@ -46,7 +46,7 @@ impl Driver {
         self.guardian = Some(guardian);
     }
 
-    /// The guardian has ended: another one takes its place.
+    /// The guardian has ended: it is replaced.
     pub(crate) fn on_guardian_end(&mut self, pid: u64) {
         if self
             .guardian

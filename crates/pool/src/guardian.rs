@@ -1,13 +1,13 @@
-//! Who kills the process groups of exec'ed workers when this process dies by SIGKILL.
+//! The guardian: a process that kills the process groups of exec'ed workers when this process dies by SIGKILL.
 //!
 //! A template does that for the workers it has forked. Exec'ed workers die by `PR_SET_PDEATHSIG`, but the
-//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups; the end of
-//! the other one is the end of this process, and of the groups.
+//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups. When the other
+//! end closes, this process has ended, and the shell kills the groups.
 //!
-//! What is guaranteed: when this process dies, its templates and workers die, and what the workers have started in
-//! their process groups, as long as the guardian (or for forked workers the template) lives a moment longer. It is
-//! watched, and replaced when it dies. Killed *in the same moment* as this process, it can kill nobody: templates
-//! and workers still die, but what workers have started lives on.
+//! What is guaranteed: when this process dies, its templates and workers die, and also the processes that the workers have
+//! started in their process groups, if the guardian (for forked workers: the template) lives a moment longer. The guardian is
+//! watched, and replaced when it dies. If it is killed *in the same moment* as this process, it kills no group: templates
+//! and workers still die, but the processes that workers have started live on.
 //!
 //! # Invariants
 //! * Without a guardian, that was reported, and each start of an exec'ed worker tries to start one.
@@ -27,7 +27,7 @@ use rustix::process::Pid;
 #[derive(Debug)]
 pub(crate) struct Guardian {
     socket: OwnedFd,
-    /// To be reaped when it has ended.
+    /// Its process id, for reaping it when it has ended.
     pub(crate) pid: Pid,
     /// Readable when it has ended.
     pub(crate) pidfd: Option<OwnedFd>,
@@ -46,7 +46,7 @@ impl Guardian {
             env: &[],
             dir: None,
             fds: &[reader.as_fd(), null.as_fd(), null.as_fd()],
-            // The system's own score: it must not be the first to go when memory is short.
+            // The system's own score: it must not be killed first when memory is short.
             setup: &Setup { limits: Limits { oom_score_adj: None, ..Limits::default() }, ..Setup::default() },
             outlive: true,
         };
@@ -69,7 +69,7 @@ impl Guardian {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = rustix::net::send(&self.socket, line.as_bytes(), flags)?;
         if sent < line.len() {
-            // It would take the rest of a line for another group.
+            // The guardian would read the rest of the line as another group.
             return Err(io::ErrorKind::WriteZero.into());
         }
         Ok(())
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Signals that wait for this thread. A blocked one waits also if the process ignores it, as the test's does SIGPIPE.
+    /// Pending signals of this thread. A blocked signal is also pending if the process ignores it, as this one ignores SIGPIPE.
     fn pending() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:")).unwrap();
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn to_speak_to_one_that_has_gone_is_an_error_and_no_signal() {
+    fn writing_to_a_dead_guardian_is_an_error_and_sends_no_signal() {
         const SIGPIPE: u64 = 1 << 12;
         let guardian = Guardian::start().unwrap();
         rustix::process::kill_process(guardian.pid, Signal::KILL).unwrap();
         while matches!(cattlegrid_worker::sys::reap(guardian.pid), Ok(None)) {
             std::thread::yield_now();
         }
-        // A thread of its own, whose mask is nobody else's.
+        // A thread of its own, so that no other test sees its signal mask.
         let check = move || {
             cattlegrid_worker::sys::block_signals();
             assert!(guardian.watch(guardian.pid).is_err());

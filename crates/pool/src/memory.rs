@@ -1,7 +1,7 @@
-//! The memory limit of workers (`max_rss`): who is measured when, and what happens to a worker that is over it.
+//! The memory limit of workers (`max_rss`): when each is measured, and what happens to a worker that is over the limit.
 //!
-//! Workers are measured in turn, each about once a second, one at a time: a walk over large page tables takes a
-//! millisecond for a gigabyte, and many walks in a row would hold up the jobs.
+//! Workers are measured in turn, each about once a second, one at a time: the kernel needs a millisecond for each gigabyte,
+//! and many measurements in a row would delay the jobs.
 //!
 //! # Invariants
 //! * Without the option nothing is measured.
@@ -23,7 +23,7 @@ impl Driver {
         }
         let known = |worker: &Option<Box<Worker>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
         let count = self.workers.iter().filter(|worker| known(worker)).count().max(1);
-        // One at a time, so that many walks over page tables do not hold up the jobs together.
+        // One at a time, so that many measurements do not delay the jobs together.
         let (before, after) = self.workers.split_at(self.look_slot.min(self.workers.len()));
         let next = after.iter().chain(before).position(known);
         if let Some(step) = next {
@@ -62,7 +62,7 @@ impl Driver {
         (memory.own_kib.saturating_mul(1024) > limit).then_some(memory.own_kib)
     }
 
-    /// A worker that is over the limit before it has done anything: another one would be, too.
+    /// Kills a worker that is over the limit before it has done a job: its successor would be, too.
     pub(crate) fn refuse_fresh(&mut self, slot: usize, own_kib: u64) {
         let limit = self.options.max_rss.unwrap_or(u64::MAX) >> 20;
         self.kill(

@@ -82,7 +82,7 @@ pub enum QueuePolicy {
     /// It ends as [`Error::Rejected`].
     #[default]
     Reject,
-    /// The oldest job of the least urgent class ends as [`Error::Rejected`] in its place.
+    /// The oldest job of the least urgent class ends as [`Error::Rejected`] instead.
     DropOldest,
     /// Its caller waits for room.
     Wait,

@@ -1,30 +1,28 @@
-//! What `/proc` says of memory: how much a process costs, and how often the system had to kill for want of it.
+//! Memory figures from `/proc`: the memory that a process has for itself, and how often the out-of-memory killer was at work.
 //!
-//! What it shares with its template, or with other users of the same files, is
-//! not its own.
+//! Memory that a worker shares with its template, or with other users of the same files, is not its own.
 //!
-//! The kernel sums up private pages in `smaps_rollup`, which takes a walk over all page tables: a millisecond
-//! for a gigabyte. The resident set is cheap and never smaller, so the walk is only made when that is over the
-//! limit. Where `smaps_rollup` cannot be read (a worker of another user), the resident set less the template's
-//! is what counts.
+//! The kernel sums up private pages in `smaps_rollup`, which walks all page tables: a millisecond for a gigabyte. The
+//! resident set is cheap to read and never smaller, so `smaps_rollup` is read only when the resident set is over the limit.
+//! Where it cannot be read (a worker of another user), the resident set less that of the template counts.
 
 use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
 
-/// What is known of a process's memory, KiB.
+/// Memory of a process, KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// Resident set; 0 when the process is gone.
     pub(crate) rss_kib: u64,
-    /// What counts against the limit: private memory if it had to be looked at, else the resident set.
+    /// The figure that counts against the limit: private memory if it was read, otherwise the resident set.
     pub(crate) own_kib: u64,
     /// `own_kib` is the resident set less that of the template.
     pub(crate) is_estimate: bool,
 }
 
 impl Memory {
-    /// Measures the process whose directory in `/proc` is `dir`. Private memory is looked at when its resident
+    /// Measures the process whose directory in `/proc` is `dir`. Private memory is read when its resident
     /// set is over `limit` bytes; `template_kib` is the resident set of its template, 0 without one.
     pub(crate) fn measure(dir: &Path, limit: u64, template_kib: u64) -> Self {
         let rss_kib = rss_kib(dir);
@@ -37,7 +35,7 @@ impl Memory {
             [Some(clean), Some(dirty), huge] => {
                 Self { rss_kib, own_kib: clean + dirty + huge.unwrap_or(0), is_estimate: false }
             }
-            // It may have ended meanwhile.
+            // The process may have ended in the meantime.
             _ if field(&read(dir, "status"), "VmRSS:").is_none() => {
                 Self { rss_kib: 0, own_kib: 0, is_estimate: false }
             }
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_pages_do_not_count_and_are_not_looked_for_without_need() {
+    fn shared_pages_do_not_count_and_are_read_only_when_needed() {
         let status = ("status", "Name:\tx\nVmRSS:\t  300000 kB\n");
         let rollup =
             "Rss: 300000 kB\nShared_Dirty: 290000 kB\nPrivate_Clean: 1000 kB\nPrivate_Dirty: 9000 kB\n";
@@ -94,7 +92,7 @@ mod tests {
         let over = Memory::measure(&dir, 200_000 * 1024, 290_000);
         assert_eq!(over, Memory { rss_kib: 300_000, own_kib: 10_000, is_estimate: false });
         let within = Memory::measure(&dir, 300_000 * 1024, 290_000);
-        assert_eq!(within.own_kib, 300_000, "not looked at");
+        assert_eq!(within.own_kib, 300_000, "not read");
         std::fs::remove_dir_all(dir).unwrap();
 
         let dir = process("unreadable", &[status]);

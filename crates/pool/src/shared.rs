@@ -1,5 +1,5 @@
-//! What the handles of a pool and its thread share: the inbox, the counters, and the limits that are checked before a job
-//! is sent.
+//! Data that the handles of a pool and its thread share: the inbox, the counters, and the limits that are checked before a
+//! job is submitted.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -1,8 +1,8 @@
-//! The start of a worker: its descriptors, its process, INIT; and what happens when the system is short of something.
+//! The start of a worker: its descriptors, its process, INIT; and the delay when the system is short of something.
 //!
 //! # Invariants
-//! * A worker has a slot from when its process was started or asked for, and counts in the sizing from then on.
-//! * Without descriptors, memory or processes nothing fails but the start: it is put off, and what workers there are serve.
+//! * A worker has a slot from the moment its process is started or asked for, and counts in the sizing from then on.
+//! * A lack of descriptors, memory or processes only delays the start: no job fails, and the present workers serve.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::worker::{Role, State, Worker};
 
 /// Why a start did not happen.
 enum StartError {
-    /// The system is short of something; later it may work.
+    /// The system is short of something; a later start may succeed.
     Resources(std::io::Error),
     /// The program is at fault.
     Program(Error),
@@ -43,7 +43,7 @@ impl From<rustix::io::Errno> for StartError {
 }
 
 impl Driver {
-    /// Starts a worker that counts; a spare if there is one. False when none could be started.
+    /// Starts a worker that counts in the sizing; uses a spare if there is one. False when none could be started.
     pub(crate) fn start_member(&mut self) -> bool {
         let generation = self.program.generation;
         let spare = self.workers.iter().position(|worker| {
@@ -204,7 +204,7 @@ impl Driver {
         Ok(child)
     }
 
-    /// Sends INIT, with the progress page beside it where that is possible.
+    /// Sends INIT, together with the progress page where that is possible.
     fn send_init(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let Some(socket) = &worker.socket else { return };
@@ -227,7 +227,7 @@ impl Driver {
 
     pub(crate) fn on_forked(&mut self, slot: u32, pid: u32, pidfd: Option<OwnedFd>) {
         let pid = Pid::from_raw(pid.cast_signed());
-        // Not when it was asked for: a fork that fails must not begin the delays again.
+        // Reset here and not when the fork was asked for: a fork that fails must not reset the delays.
         self.starved = None;
         let found = self.workers.iter_mut().flatten().find(|worker| worker.number as u32 == slot);
         match (found, pid) {
@@ -265,7 +265,7 @@ impl Driver {
         }
     }
 
-    /// Puts starts off: 100 ms, doubling to 5 s.
+    /// Delays all starts: 100 ms, doubled each time, at most 5 s.
     pub(crate) fn starve(&mut self, error: std::io::Error) {
         let delay = self.starved.map_or(STARVED, |(_, delay)| (delay * 2).min(STARVED_MAX));
         self.starved = Some((self.now + delay, delay));
@@ -281,5 +281,5 @@ const STARVED: Duration = Duration::from_millis(100);
 /// Longest such delay.
 const STARVED_MAX: Duration = Duration::from_secs(5);
 
-/// Asked for as the sockets' send buffers, bytes.
+/// Requested size of the sockets' send buffers, bytes.
 const SOCKET_BUFFER: usize = 1 << 20;

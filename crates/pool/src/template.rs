@@ -28,7 +28,7 @@ impl Program {
 #[derive(Debug)]
 pub(crate) struct Launching {
     pub(crate) program: Program,
-    /// Start a worker and wait for it, too.
+    /// It also starts a worker and waits until that is ready.
     pub(crate) probe: bool,
     pub(crate) answer: Resolver<Result<(), Error>>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Template {
     pub(crate) generation: u32,
     pub(crate) pid: Pid,
     pub(crate) pidfd: Option<OwnedFd>,
-    /// `None` when it was told to end.
+    /// `None` when the pool has told it to end.
     pub(crate) control: Option<OwnedFd>,
     pub(crate) log: OwnedFd,
     pub(crate) ready: bool,
@@ -48,8 +48,8 @@ pub(crate) struct Template {
     pub(crate) tail: Tail,
     /// Output on its way to the log.
     pub(crate) said: Lines,
-    /// What it said before it gave up.
+    /// The text of its FATAL message.
     pub(crate) fatal: Option<String>,
-    /// SIGKILL is due then.
+    /// When SIGKILL is due.
     pub(crate) kill_at: Option<Instant>,
 }

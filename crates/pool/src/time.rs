@@ -1,5 +1,8 @@
-//! Instants that options are counted to. The one place where a duration of an option meets an instant: there is
-//! no duration too long for it.
+//! The pool's clock, and the sum of an instant and a duration of an option, which may be of any length.
+//!
+//! # Invariants
+//! * Only [`now`] reads the clock; everything else is told the time.
+//! * [`later`] never overflows.
 
 use std::time::{Duration, Instant};
 

@@ -67,7 +67,7 @@ impl Driver {
             if catch_unwind(run).is_err() {
                 inbox.lost.store(true, Ordering::SeqCst);
                 inbox.closed.store(true, Ordering::SeqCst);
-                // If even that panics, all that is left ends below, by being dropped.
+                // If that panics, too, the remaining callers get their error below, when the rest is dropped.
                 catch_unwind(AssertUnwindSafe(|| driver.abandon())).ok();
                 inbox.end(&mut Vec::new());
             }
@@ -126,7 +126,7 @@ impl Driver {
         self.finish();
     }
 
-    /// Everything between two waits.
+    /// Everything between two waits: timers, jobs, sizes, output.
     fn turn(&mut self) {
         while let Some(id) = self.deadlines.pop_due(self.now, |id| self.jobs.is_open(id)) {
             self.time_out(id);
@@ -232,7 +232,7 @@ impl Driver {
             .min()
     }
 
-    /// Looks at every timer that is not in a structure of its own. Rare.
+    /// Checks every timer that is not in a structure of its own. Runs rarely.
     fn scan(&mut self) {
         self.scan_at = None;
         for slot in 0..self.workers.len() {
@@ -258,7 +258,7 @@ impl Driver {
         }
     }
 
-    /// Growth and shrink, as the sizing wants them.
+    /// Starts and retires workers as the sizing decides.
     fn resize_by_load(&mut self) {
         if self.ending != Ending::No && self.queue.is_empty() {
             return;
@@ -313,7 +313,7 @@ impl Driver {
         }
     }
 
-    /// Tells the sizing how many workers somebody waits for, and those who wait for more than there can be.
+    /// Tells the sizing how many ready workers callers wait for, and refuses callers that wait for more than `max`.
     fn want_ready(&mut self) {
         let max = self.sizing.config().max;
         let (possible, beyond): (Vec<_>, Vec<_>) =

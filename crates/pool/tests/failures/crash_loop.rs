@@ -1,4 +1,4 @@
-//! Programs whose workers end before their first job: they are not started for ever, and callers fail at once.
+//! Programs whose workers end before their first job: starts are limited, and callers fail at once.
 
 use cattlegrid_pool::{Error, Pool};
 
@@ -36,7 +36,7 @@ fn crash_loop_opens_the_breaker_and_closes_by_itself() {
     pool.shutdown().wait();
 }
 
-/// READY, and then nothing that can be understood: no job is ever sent, so no job would ever end.
+/// READY, and then garbage: no job is ever sent to such workers, so without the breaker no job would end.
 #[test]
 fn crash_loop_of_workers_that_break_the_protocol_before_their_first_job() {
     let errors = Errors::default();
@@ -53,7 +53,7 @@ fn crash_loop_of_workers_that_break_the_protocol_before_their_first_job() {
     pool.shutdown_now().wait();
 }
 
-/// Its program would be started for ever, and no job would be done.
+/// Otherwise the program would be started without a limit, and no job would be done.
 #[test]
 fn retire_before_the_first_job_is_a_failed_start() {
     for launch in [template(), exec(), python("app"), python_exec("app")] {

@@ -1,4 +1,4 @@
-//! Workers that live and do not go on: in a loop, stopped, deaf to signals or to their jobs' cancellation.
+//! Workers that hang: in a loop, stopped, ignoring signals or the cancellation of their jobs.
 
 use cattlegrid_pool::{Call, Error, Launch, Pool};
 use rustix::process::Signal;
@@ -50,7 +50,7 @@ fn stopped_idle_worker_is_found_by_a_ping() {
     pool.shutdown().wait();
 }
 
-/// It was idle when it was stopped, so it begins none of the jobs that it is given.
+/// A worker that was idle when it was stopped begins none of the jobs that it is given.
 fn a_stopped_idle_worker_is_replaced(retire: bool) {
     let pool = quiet(template()).max(1).load(2).kill_grace(ms(300)).spawn().wait().unwrap();
     let worker = pool.workers().wait()[0];
@@ -90,7 +90,7 @@ fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
     pool.shutdown().wait();
 }
 
-/// One job of many at an asynchronous worker does not let go: the others end, then the worker is killed.
+/// One job of many at an asynchronous worker ignores its cancellation: the others end, then the worker is killed.
 #[test]
 fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
     let errors = Errors::default();
@@ -108,7 +108,7 @@ fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
         assert_eq!(call.wait().unwrap().text(), n.to_string());
     }
     assert_eq!(next.wait().unwrap().text(), "next");
-    assert!(!is_alive(worker.pid), "max is 1: the next one had to wait for its end");
+    assert!(!is_alive(worker.pid), "max is 1: the next worker had to wait for its end");
     assert_eq!((pool.stats().lost, pool.stats().killed), (0, 1));
     assert_eq!(errors.count("stuck in a job"), 1, "{:?}", errors.all());
     pool.shutdown().wait();
@@ -130,7 +130,7 @@ fn a_job_that_blocks_the_loop_is_found_although_others_have_begun() {
     pool.shutdown().wait();
 }
 
-/// Its reply to the job that was given up lies unread behind events that nobody takes, while it is in the next job.
+/// The worker's reply to the job that was given up is unread, behind events that are not taken, while it is in the next job.
 #[test]
 fn a_job_that_was_let_go_of_does_not_cost_the_next_one() {
     let pool = quiet(template())

@@ -14,7 +14,7 @@ fn only_the_started_job_is_lost(how: &str, signal: Option<i32>, status: Option<i
     let pool = quiet(template()).max(2).idle(2).load(4).spawn().wait().unwrap();
     pool.ready(2).wait().unwrap();
     // Both workers are held in their first job, so that what comes next queues behind it in the worker; the
-    // other one is held until the killer is dead, so that nobody takes back what is behind the killer.
+    // other one is held until the killer is dead, so that the jobs behind the killer are not taken back.
     let [first, other] = ["first", "other"].map(|name| Gate::new(&format!("{name}-{how}")));
     let held = [pool.call(["gate", first.path()]), pool.call(["gate", first.path()])];
     let last = pool.call(["gate", other.path()]);
@@ -67,13 +67,13 @@ fn worker_exits_0_mid_job() {
 
 /// The pool hears of the worker's end before it has read the worker's last replies.
 #[test]
-fn replies_that_a_dead_worker_has_left_behind_are_read() {
+fn replies_that_a_dead_worker_had_sent_are_read() {
     let pool = quiet(template()).max(1).load(1_000).spawn().wait().unwrap();
     let pid = number(&pool.call(["pid"]).wait().unwrap());
     let gate = scratch("gate");
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
     pool.submit(["read", gate.to_str().unwrap()], move |_| {
-        // On the pool's thread: it reads nothing more until the worker was reaped.
+        // On the pool's thread: it reads nothing more until the worker is reaped.
         eventually("the worker is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
     });
     // Each reply is a frame of 1 KiB, so that reads end where frames end.
@@ -181,7 +181,7 @@ fn template_stopped_is_replaced() {
 }
 
 #[test]
-fn parent_killed_nobody_is_left_even_if_busy() {
+fn parent_killed_leaves_no_process_even_if_busy() {
     let (mut parent, mut pids) = parent();
     // Two grandchildren, four workers; and the template and the guardian.
     pids.extend(children(parent.id()).iter().map(|(pid, _)| *pid));
@@ -191,7 +191,7 @@ fn parent_killed_nobody_is_left_even_if_busy() {
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // It takes milliseconds, but how long on a loaded machine nobody knows.
+    // It takes milliseconds; on a loaded machine it may take much longer.
     eventually("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
 }
 

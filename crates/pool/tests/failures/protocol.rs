@@ -62,7 +62,7 @@ fn protocol_reply_to_unknown_id() {
 
 #[test]
 fn protocol_reply_that_is_no_list() {
-    a_broken_worker_is_killed("no-list", "no list");
+    a_broken_worker_is_killed("no-list", "not a list");
 }
 
 #[test]
@@ -89,7 +89,8 @@ fn protocol_duplicate_reply_counts_once_and_kills() {
     pool.shutdown_now().wait();
 }
 
-/// A worker in shell that says so when it cannot go on, and stays: `closes` or not, before it is ready or in its first job.
+/// A worker in shell that says that it cannot go on, and does not exit: it `closes` its socket or not, before it is ready or
+/// in its first job.
 fn a_hopeless_worker_is_killed(in_a_job: bool, closes: bool) {
     let close = if closes { "exec 0<&- 1>&-" } else { ":" };
     let ready =

@@ -42,7 +42,7 @@ fn stdio_flood_is_drained_and_never_blocks_the_worker() {
     pool.shutdown().wait();
 }
 
-/// What is over the rate is dropped line by line: no piece of one is passed on, and each byte counts once.
+/// Output over the rate is dropped line by line: no piece of a line is passed on, and each byte counts once.
 #[test]
 fn lines_over_the_rate_are_dropped_whole() {
     let script = r#"i=0
@@ -81,8 +81,8 @@ fn fds_of_a_child_are_the_streams_and_the_job_socket() {
             fds[0] == "0=/dev/null" && fds[1].starts_with("1=pipe:") && fds[2].starts_with("2=pipe:"),
             "{text}"
         );
-        // The SDK has its job socket twice, for reading and for writing. Nothing else, but for what the
-        // template chose to keep (`keep_fd`): not what it merely had open.
+        // The SDK has its job socket twice, for reading and for writing. Nothing else is open, except for the descriptor
+        // that the template chose to keep (`keep_fd`); others that it had open are closed.
         let rest: Vec<&&str> = fds[3..].iter().filter(|fd| !fd.contains("=socket:")).collect();
         let kept = rest.iter().filter(|fd| fd.ends_with("=/dev/full")).count();
         let held = format!("{launch:?}").contains("holds");
