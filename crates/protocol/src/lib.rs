@@ -1,13 +1,13 @@
 //! The memcached text and meta protocols: bytes to [`Request`]s, and replies to bytes.
 //!
-//! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes whatever
-//! has arrived and says what it is: a [`Request`], a line to refuse ([`Refused`]: with memcached
-//! 1.6.45's own words), or how many bytes are wanted. [`reply`] appends answers to a buffer.
+//! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes the bytes that
+//! have arrived and returns a [`Request`], a line to refuse ([`Refused`], with the words of memcached
+//! 1.6.45), or how many bytes are needed. [`reply`] appends replies to a buffer.
 //!
 //! # Invariants
 //! * Parsing any bytes never panics. A line is searched once for its end and walked once for its
 //!   words; nothing is allocated.
-//! * How the input is split into reads changes nothing: the requests and refusals are the same.
+//! * Requests and refusals do not depend on how the input is split into reads.
 //! * `used` is between 1 and the input's length; `need` is more than the input's length.
 
 mod admin;

@@ -4,15 +4,16 @@
 //! block through [`Line`].
 //!
 //! # Invariants
-//! * A refusal uses up at least the line; a refused store also uses up its data block, in `swallow` what has not arrived.
+//! * A refusal uses up at least the line. A refused store also uses up its data block; `swallow` counts the bytes of it that
+//!   have not arrived.
 
 use crate::command::{Cause, Parsed, Refused, Request};
 use crate::reply::error;
 
-/// Longest line in bytes, its LF not counted, of any command but `get gets gat gats`.
+/// Longest line in bytes, its LF not counted, of any command except `get gets gat gats`.
 pub const LINE_MAX: usize = 2048;
 
-/// What the parser refuses on grounds of size or configuration.
+/// Limits and options of the parser: what it refuses for its size, and which extensions it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Largest item in bytes (`-I`), as memcached counts it: see [`Limits::fits`]. A larger one is
@@ -23,13 +24,13 @@ pub struct Limits {
     pub max_get_line_bytes: usize,
     /// `debugtime` is a command (`-o debugtime`).
     pub debugtime: bool,
-    /// Flag letters which plain memcached refuses are known: `n` and `G` on `ms`, `G` on `mg md ma`,
+    /// Flag letters that memcached refuses are known: `n` and `G` on `ms`, `G` on `mg md ma`,
     /// `A` on `mg ms`.
     pub extensions: bool,
 }
 
 impl Default for Limits {
-    /// 1 MiB items, 1 MiB lines, nothing that memcached has not.
+    /// 1 MiB items, 1 MiB lines, no extensions of memcached.
     fn default() -> Self {
         Self { max_item_bytes: 1 << 20, max_get_line_bytes: 1 << 20, debugtime: false, extensions: false }
     }
@@ -44,17 +45,17 @@ impl Limits {
     }
 }
 
-/// Bytes of a line as the grammars want them.
+/// A line, and the input that it begins.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
-    /// All that has arrived.
+    /// All bytes that have arrived.
     pub(crate) input: &'a [u8],
     /// Length with the line end.
     pub(crate) used: usize,
 }
 
 impl<'a> Line<'a> {
-    /// Refuses the line and nothing more.
+    /// Refuses the line only.
     #[cold]
     pub(crate) fn refuse(self, reply: &'static str) -> Parsed<'a> {
         Parsed::Refused(refused(reply, self.used))
@@ -66,7 +67,7 @@ impl<'a> Line<'a> {
         self.refuse(if quiet { "" } else { reply })
     }
 
-    /// Refuses a store: its data block of `len` bytes goes too.
+    /// Refuses a store: its data block of `len` bytes is dropped, too.
     #[cold]
     pub(crate) fn refuse_store(self, reply: &'static str, len: usize) -> Refused<'a> {
         let all = self.used as u64 + len as u64 + 2;
@@ -75,8 +76,8 @@ impl<'a> Line<'a> {
     }
 
     /// Completes a store with its data block of `len` bytes. A block that does not end in CRLF is
-    /// used up nevertheless: what follows its last two bytes is the next line. `refuse`: how to refuse the
-    /// store while its block is on its way.
+    /// used up all the same: the next line begins after its last two bytes. `refuse`: how to refuse the
+    /// store while its block is incomplete.
     #[inline]
     pub(crate) fn with_data(
         self,
@@ -97,13 +98,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Not memcached's protocol: drop it all, say nothing.
+/// Not memcached's protocol: drops all input and closes the connection without a reply.
 #[cold]
 pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
     Parsed::Refused(Refused { close: true, ..refused("", input.len()) })
 }
 
-/// A line that breaks the grammar, of which nothing else is known.
+/// A refusal for breaking the grammar, with nothing else set.
 fn refused<'a>(reply: &'static str, used: usize) -> Refused<'a> {
     Refused {
         reply,

@@ -1,13 +1,17 @@
 //! Finding the line, telling commands apart, and the data block that follows a store.
 //!
-//! A line ends in LF; one CR before it belongs to the line end. The first word is whatever stands
-//! before the first blank: a line that begins with a blank is no command. The grammars are in `text`
-//! (classic), `meta` and `admin`; they get the line without its end and answer with a [`Parsed`].
+//! A line ends in LF; one CR before it belongs to the line end. The first word is the text before the first blank: a line
+//! that begins with a blank is not a command. The grammars are in `text` (classic), `meta` and `admin`; they get the line
+//! without its end and return a [`Parsed`].
 //!
 //! # Refusals
-//! All of memcached 1.6.45's: the words, which of several errors wins, and whether the data block of
-//! a refused store is dropped. It is, as soon as its length is known to be good; a line whose length
-//! is bad ends the command there, and its data block is then read as commands.
+//! They are those of memcached 1.6.45: the words, which of several errors wins, and whether the data block of
+//! a refused store is dropped. It is dropped if its length is valid; a line with a bad length ends the command,
+//! and its data block is then read as commands.
+//!
+//! # Invariants
+//! * The result does not depend on how a line is split into reads.
+//! * Every command is in [`by_name`]; [`dispatch`] only shortens the way of the most common ones.
 
 use crate::command::{Cause, Parsed, Refused, Request, StoreVerb};
 use crate::line::{LINE_MAX, Limits, Line, close};
@@ -34,7 +38,7 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
 }
 
 /// As [`parse`], for an input that has grown: `scanned` is its length when it was last found
-/// incomplete, or 0. Spares the long line of a `get` that trickles in from being searched again.
+/// incomplete, or 0. So the long line of a `get` that arrives in many pieces is searched once.
 #[inline]
 pub fn parse_from<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
     let window = &input[..input.len().min(LINE_MAX + 1)];
@@ -99,7 +103,7 @@ fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
     }
 }
 
-/// No LF among the first bytes: a line still on its way, a long `get`, or no line at all.
+/// No LF among the first bytes: an incomplete line, a long `get`, or bytes of another protocol.
 #[cold]
 fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
     if input.first() == Some(&BINARY_MAGIC) {
@@ -121,7 +125,7 @@ fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<
     }
 }
 
-/// The binary protocol: once the header is there, an error that its client understands, and the end.
+/// The binary protocol: when the header is complete, an error that its client understands, and the end of the connection.
 #[cold]
 fn binary(input: &[u8]) -> Parsed<'_> {
     match (input, close(input)) {

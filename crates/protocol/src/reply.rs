@@ -53,7 +53,7 @@ pub fn end_line(out: &mut Vec<u8>) {
     out.extend_from_slice(CRLF);
 }
 
-/// A reply of the binary protocol to a command that is not known: the only one that is spoken.
+/// A reply of the binary protocol to an unknown command: the only reply of that protocol.
 pub fn binary_unknown(out: &mut Vec<u8>, opcode: u8, opaque: [u8; 4]) {
     const TEXT: &[u8] = b"Unknown command";
     // Magic, opcode, no key, no extras, raw bytes, status 0x81, length of the body, opaque, no CAS.
@@ -109,7 +109,7 @@ pub fn va(out: &mut Vec<u8>, len: usize) {
     number(out, len as u64);
 }
 
-/// What the flag `k` returns: ` k<key>`, for a base64 key ` k<base64> b`. The flag `b` itself
+/// The return flag of `k`: ` k<key>`, for a base64 key ` k<base64> b`. The flag `b` itself
 /// returns nothing.
 pub fn key(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     out.extend_from_slice(b" k");
@@ -119,7 +119,7 @@ pub fn key(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     }
 }
 
-/// A key as it was sent, base64 in its one padded spelling.
+/// A key as it was sent; a base64 key in its padded spelling.
 pub fn key_text(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     if key.is_binary() {
         crate::key::encode(out, key.bytes());
@@ -128,7 +128,7 @@ pub fn key_text(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     }
 }
 
-/// A key's bytes as padded base64, for keys that a line cannot hold as they are.
+/// A key's bytes as padded base64, for keys that cannot stand in a line.
 pub fn key_base64(out: &mut Vec<u8>, key: &[u8]) {
     crate::key::encode(out, key);
 }
@@ -180,7 +180,7 @@ pub fn size(out: &mut Vec<u8>, bytes: usize) {
     flag_number(out, b's', bytes as u64);
 }
 
-/// ` h1` if the item was fetched before, else ` h0`.
+/// ` h1` if the item was fetched before, otherwise ` h0`.
 #[inline]
 pub fn hit_before(out: &mut Vec<u8>, hit: bool) {
     out.extend_from_slice(if hit { b" h1" } else { b" h0" });
@@ -192,7 +192,7 @@ pub fn last_access(out: &mut Vec<u8>, seconds: u64) {
     flag_number(out, b'l', seconds);
 }
 
-/// ` W`: you have the lease.
+/// ` W`: this client has the lease.
 #[inline]
 pub fn won(out: &mut Vec<u8>) {
     flag(out, b'W');
@@ -204,7 +204,7 @@ pub fn stale(out: &mut Vec<u8>) {
     flag(out, b'X');
 }
 
-/// ` Z`: somebody else has the lease.
+/// ` Z`: another client has the lease.
 #[inline]
 pub fn lost(out: &mut Vec<u8>) {
     flag(out, b'Z');

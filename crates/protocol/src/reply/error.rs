@@ -18,9 +18,9 @@ pub const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-nu
 pub const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag";
 /// A meta flag for the second time.
 pub const DUPLICATE_FLAG: &str = "CLIENT_ERROR duplicate flag";
-/// What `ma` says of any bad flag.
+/// The error of `ma` for any bad flag.
 pub const INVALID_OR_DUPLICATE: &str = "CLIENT_ERROR invalid or duplicate flag";
-/// A meta flag whose token is no number.
+/// A meta flag whose token is not a number.
 pub const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 /// More than 20 words in a meta command.
 pub const TOO_MANY_FLAGS: &str = "CLIENT_ERROR options flags are too long";
@@ -38,7 +38,7 @@ pub const INVALID_MS_MODE: &str = "CLIENT_ERROR invalid mode for ms M token";
 pub const INVALID_MA_MODE: &str = "CLIENT_ERROR invalid mode for ma M token";
 /// `shutdown` with a word it does not know.
 pub const INVALID_SHUTDOWN: &str = "CLIENT_ERROR invalid shutdown mode";
-/// A line longer than there is memory for; the connection closes after it.
+/// A line that is longer than the memory for it; the connection closes after it.
 pub const OUT_OF_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
 /// A data block above the limit.
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -52,9 +52,9 @@ pub const FLUSH_NOT_ALLOWED: &str = "CLIENT_ERROR flush_all not allowed";
 pub const WATCH_NOT_ALLOWED: &str = "CLIENT_ERROR watch commands not allowed";
 /// `shutdown` without `-A`.
 pub const SHUTDOWN_NOT_ENABLED: &str = "SERVER_ERROR: shutdown not enabled";
-/// Anything but the authenticating `set`, under `-Y`.
+/// Any command except the authenticating `set`, under `-Y`.
 pub const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
 /// The wrong user or password.
 pub const AUTHENTICATION_FAILURE: &str = "CLIENT_ERROR authentication failure";
-/// Said to a connection above the limit, then it is closed.
+/// Sent to a connection above the limit, which is then closed.
 pub const TOO_MANY_CONNECTIONS: &str = "ERROR Too many open connections";
