@@ -1,4 +1,4 @@
-//! What a store counts since its start. `stats.rs` has what it holds now.
+//! Counters of a store since its start. `stats.rs` has the figures of what it holds now.
 
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,13 +11,13 @@ pub struct StoreStats {
     pub evicted_unfetched: u64,
     /// Dead items removed, by a look-up or by the collector.
     pub reclaimed: u64,
-    /// Of those the collector removed: expired or flushed and never read.
+    /// Of those, removed by the collector: expired or flushed and never read.
     pub expired_unfetched: u64,
     /// Items moved by the collector.
     pub moved: u64,
-    /// Segments collected whole by a write that found no room: 0 while upkeep runs ahead.
+    /// Segments collected whole by a write that found no room: 0 while upkeep keeps up with the writers.
     pub collected_in_haste: u64,
-    /// Times that no segment was to be had, where one was needed to keep an item or to store one.
+    /// Times that no segment was available where one was needed to keep or to store an item.
     pub no_free_segment: u64,
 }
 

@@ -1,7 +1,11 @@
 //! Items in bounded memory: a bucketed index over a log of segments, with S3-FIFO eviction.
 //!
 //! [`Memory`] is the one budget, shared by all shards. A [`Store`] is one shard: an index, a log of segments
-//! in two queues, a ghost queue, and huge values in pages of their own. A store does no I/O, reads no clock and takes no lock.
+//! in two queues, a ghost queue, and huge values in pages of their own. A store does no I/O, reads no clock and takes no
+//! lock except the short one of the memory.
+//!
+//! # Invariant
+//! Memory whose size depends on the items comes from [`Memory`], so its limit bounds a store.
 
 mod counters;
 mod evict;
