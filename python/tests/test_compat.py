@@ -1,4 +1,4 @@
-"""The oldest Python that is promised can read every file, and `pyproject.toml` promises that one."""
+"""The oldest supported Python can parse every file, and `pyproject.toml` names that version."""
 
 import ast
 import pathlib

@@ -1,4 +1,4 @@
-"""The vectors of docs/worker-protocol.md, both ways."""
+"""The test vectors of docs/worker-protocol.md, written and read."""
 
 import pathlib
 import struct

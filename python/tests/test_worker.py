@@ -1,4 +1,4 @@
-"""A worker process, spoken to by hand as a pool would."""
+"""A worker process and a pool's side of the socket made by hand."""
 
 import mmap
 import os

@@ -1,5 +1,5 @@
 //! Measures a pool: throughput, CPU, latency, start, death. Prints `name value` lines; `bench/pool/run.py`
-//! runs it beside other pools and makes the table.
+//! runs it and other pools, and makes the table.
 //!
 //! `bench_pool rust|python WHAT...` with what of: t1 t4 t5 t6 t8 t10 t11 floor.
 
@@ -159,7 +159,7 @@ fn start(launch: &Launch) {
     }
 }
 
-/// T8: from SIGKILL of a worker in a job to the caller's error. T9 is a test (`failures.rs`).
+/// T8: from SIGKILL of a worker in a job to the caller's error. T9 is a test (`tests/failures`).
 fn death(launch: &Launch) {
     let pool =
         Pool::builder(launch.clone()).on_error(|_| {}).max(1).idle(1).start(Duration::ZERO).spawn().wait();

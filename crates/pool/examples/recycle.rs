@@ -1,4 +1,4 @@
-//! Workers that leak, and a pool that replaces them by memory before it hurts.
+//! Workers that leak memory, and a pool that replaces them before they use too much.
 //!
 //! `cargo run -p cattlegrid-pool --example recycle`. The program is its own worker: `Launch::rust`.
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Error> {
     let pool = Pool::builder(Launch::rust())
         .max(1)
         .max_rss(128 << 20)
-        // A second net: whatever the memory, nobody does more than a thousand jobs.
+        // A second limit: no worker does more than a thousand jobs, whatever its memory.
         .max_jobs(1_000)
         .start(Duration::ZERO)
         .spawn()

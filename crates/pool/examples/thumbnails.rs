@@ -27,7 +27,9 @@ fn main() -> Result<(), Error> {
         writeln!(out, "image {n}: {} bytes -> {} bytes", images[n].len(), thumbnail.len()).ok();
     }
     match pool.call(["no image", "8"]).wait() {
-        Err(Error::Worker { message, .. }) => writeln!(out, "and one that is none: {message}").ok(),
+        Err(Error::Worker { message, .. }) => {
+            writeln!(out, "and a file that is not a picture: {message}").ok()
+        }
         other => writeln!(out, "{other:?}").ok(),
     };
     let stats = pool.stats();

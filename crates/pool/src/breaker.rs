@@ -1,8 +1,12 @@
 //! When to try to start a worker again: back-off, and the crash-loop breaker.
 //!
-//! Sans-io. Every failed start delays the next one, 50 ms doubling to 1 s. `failures` of them within
-//! `window` open the breaker: callers fail fast unless a worker is still alive, and one start at a time
-//! is tried, 0.5 s doubling to 10 s apart. A start that succeeds closes it and resets the delays.
+//! Sans-io. Every failed start delays the next start: 50 ms, doubled each time, at most 1 s. `failures` failed starts within
+//! `window` open the breaker. While it is open, callers fail fast unless a worker is still alive, and single starts are
+//! tried, 0.5 s apart, doubled each time, at most 10 s. A start that succeeds closes the breaker and resets the delays.
+//!
+//! # Invariants
+//! * [`Breaker::allows`] is false from a failure until its delay is over.
+//! * The breaker opens once for each series of failures, and only a success closes it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,7 +18,7 @@ pub(crate) struct Breaker {
     window: Duration,
     recent: VecDeque<Instant>,
     open: bool,
-    /// Failures in a row, for the delay.
+    /// Consecutive failures, from which the delay follows.
     row: u32,
     /// No start before this.
     not_before: Option<Instant>,

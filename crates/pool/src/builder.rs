@@ -1,6 +1,8 @@
-//! Every option of a pool, with default and range.
+//! The builder: every option of a pool with its default and range, and the check before the start.
+//!
+//! # Invariant
+//! A value that the system would refuse later is refused by [`Builder::spawn`], before anything is started.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,102 +11,14 @@ use std::time::Duration;
 
 use cattlegrid_worker::{Limits, Sandbox};
 
+use crate::callbacks::{Callbacks, LogChunk};
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
-use crate::inbox::Inbox;
 use crate::launch::{Launch, check_env};
+use crate::options::{Options, QueuePolicy, Retry};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
-use crate::sizing::SizingConfig;
-
-/// What happens to a job when the queue is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QueuePolicy {
-    /// It ends as [`Error::Rejected`].
-    #[default]
-    Reject,
-    /// The oldest job of the least urgent class ends as [`Error::Rejected`] in its place.
-    DropOldest,
-    /// Its caller waits for room.
-    Wait,
-}
-
-/// Whether idempotent jobs are begun again when their worker is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retry {
-    pub(crate) times: u32,
-}
-
-impl Retry {
-    /// Never: the default.
-    pub fn never() -> Self {
-        Self { times: 0 }
-    }
-
-    /// Up to `count` times, only after [`Error::WorkerLost`], only jobs marked `idempotent`.
-    pub fn times(count: u32) -> Self {
-        Self { times: count }
-    }
-}
-
-/// Lines of a worker's output, or a line of its log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogChunk<'a> {
-    /// Number of the worker; 0 for the template.
-    pub worker: u64,
-    /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
-    pub level: u8,
-    /// Whole lines of output, each with its line end; a line of more than 4 KiB comes in pieces, one that is not finished
-    /// within 100 ms as it is. Of a LOG frame its text, without a line end.
-    pub bytes: &'a [u8],
-}
-
-/// Callbacks, all called on the pool's thread: they must be quick and must not wait for the pool.
-#[derive(Default)]
-pub(crate) struct Callbacks {
-    pub(crate) on_event: Option<Box<dyn FnMut(Event) + Send>>,
-    pub(crate) on_error: Option<ErrorFn>,
-    pub(crate) on_destroy: Option<Box<dyn FnOnce() + Send>>,
-    pub(crate) on_log: Option<LogFn>,
-    pub(crate) stream: Option<Arc<EventBuffer>>,
-}
-
-type ErrorFn = Box<dyn FnMut(&PoolError) + Send>;
-type LogFn = Box<dyn FnMut(LogChunk<'_>) + Send>;
-
-/// Options without the callbacks.
-#[derive(Debug)]
-pub(crate) struct Options {
-    pub(crate) sizing: SizingConfig,
-    pub(crate) spare: usize,
-    pub(crate) config: Vec<u8>,
-    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
-    pub(crate) env_clear: bool,
-    pub(crate) extra_args: Vec<OsString>,
-    pub(crate) fds: Vec<(String, OwnedFd)>,
-    pub(crate) queue_limit: usize,
-    pub(crate) queue_policy: QueuePolicy,
-    pub(crate) ageing: Duration,
-    pub(crate) inflight_bytes: usize,
-    pub(crate) max_frame: u32,
-    pub(crate) max_reply: usize,
-    pub(crate) job_timeout: Option<Duration>,
-    pub(crate) kill_grace: Duration,
-    pub(crate) start_timeout: Duration,
-    pub(crate) shutdown_grace: Duration,
-    pub(crate) ping: Option<Duration>,
-    pub(crate) retry: Retry,
-    pub(crate) max_jobs: u64,
-    pub(crate) jitter: f64,
-    pub(crate) max_age: Option<Duration>,
-    pub(crate) max_rss: Option<u64>,
-    pub(crate) setup: cattlegrid_worker::Setup,
-    pub(crate) crash_loop: (usize, Duration),
-    pub(crate) log_rate: u64,
-    pub(crate) probe: bool,
-}
 
 /// Builds a [`Pool`].
 pub struct Builder {
@@ -122,38 +36,16 @@ impl std::fmt::Debug for Builder {
     }
 }
 
+impl Pool {
+    /// Starts building a pool.
+    pub fn builder(launch: Launch) -> Builder {
+        Builder::new(launch)
+    }
+}
+
 impl Builder {
-    pub(crate) fn new(launch: Launch) -> Self {
-        let options = Options {
-            sizing: SizingConfig::default(),
-            spare: 0,
-            config: Vec::new(),
-            env: BTreeMap::new(),
-            env_clear: false,
-            extra_args: Vec::new(),
-            fds: Vec::new(),
-            queue_limit: 10_000,
-            queue_policy: QueuePolicy::Reject,
-            ageing: Duration::from_secs(1),
-            inflight_bytes: 4 << 20,
-            max_frame: cattlegrid_worker::frame::MAX_FRAME_DEFAULT,
-            max_reply: cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize,
-            job_timeout: None,
-            kill_grace: Duration::from_millis(500),
-            start_timeout: Duration::from_secs(30),
-            shutdown_grace: Duration::from_secs(30),
-            ping: None,
-            retry: Retry::never(),
-            max_jobs: 0,
-            jitter: 0.1,
-            max_age: None,
-            max_rss: None,
-            setup: cattlegrid_worker::Setup::default(),
-            crash_loop: (5, Duration::from_secs(10)),
-            log_rate: 64 << 10,
-            probe: true,
-        };
-        Self { launch, options, callbacks: Callbacks::default() }
+    fn new(launch: Launch) -> Self {
+        Self { launch, options: Options::default(), callbacks: Callbacks::default() }
     }
 
     /// Most worker processes, from 1. Default 4. A worker counts until its process is gone, so also while it is
@@ -193,8 +85,8 @@ impl Builder {
         self
     }
 
-    /// Processes forked in advance and held before INIT, so that a start costs no fork. Beside `max`.
-    /// Default 0. They serve a template as well as exec'ed programs.
+    /// Processes started in advance and held before INIT, so that a start costs no fork. They do not count against `max`.
+    /// Default 0. For templates and for exec'ed programs.
     #[must_use]
     pub fn spare(mut self, processes: usize) -> Self {
         self.options.spare = processes;
@@ -215,7 +107,7 @@ impl Builder {
         self
     }
 
-    /// Gives workers an empty environment but for what is set here. Default: the parent's environment.
+    /// Gives workers an empty environment, except for the variables set here. Default: the parent's environment.
     #[must_use]
     pub fn env_clear(mut self) -> Self {
         self.options.env_clear = true;
@@ -243,8 +135,8 @@ impl Builder {
         self
     }
 
-    /// Most waiting jobs; what happens beyond says [`Builder::queue_policy`]. Default 10 000. Jobs at workers do not count.
-    /// A worker holds `load` of them from when it is ready: before, its jobs wait.
+    /// Most waiting jobs; [`Builder::queue_policy`] says what happens to more. Default 10 000. Jobs at workers do not count.
+    /// A worker takes `load` jobs once it is ready; until then they wait.
     #[must_use]
     pub fn queue_limit(mut self, jobs: usize) -> Self {
         self.options.queue_limit = jobs;
@@ -317,7 +209,7 @@ impl Builder {
         self
     }
 
-    /// Asks idle workers for a sign of life this often; one that has not answered by the next time is
+    /// Pings idle workers at this interval; a worker that has not answered by the next ping is
     /// killed. Default never.
     #[must_use]
     pub fn ping(mut self, every: Duration) -> Self {
@@ -353,7 +245,7 @@ impl Builder {
         self
     }
 
-    /// Retires a worker with more private memory, bytes; looked at once a second. What it shares with its template
+    /// Retires a worker with more private memory than this, bytes; measured once a second. What it shares with its template
     /// does not count. A worker that has more before its first job is a failed start. Default never.
     #[must_use]
     pub fn max_rss(mut self, bytes: impl Into<Option<u64>>) -> Self {
@@ -375,14 +267,14 @@ impl Builder {
         self
     }
 
-    /// So many failed starts within so much time open the breaker. Default 5 in 10 s.
+    /// `failures` failed starts within the time `within` open the breaker. Default 5 in 10 s.
     #[must_use]
     pub fn crash_loop(mut self, failures: usize, within: Duration) -> Self {
         self.options.crash_loop = (failures, within);
         self
     }
 
-    /// Bytes of workers' output passed on per second; lines beyond are read, counted and dropped whole. Default 64 KiB.
+    /// Bytes of workers' output passed on per second; lines over the rate are read, counted and dropped whole. Default 64 KiB.
     #[must_use]
     pub fn log_rate(mut self, bytes_per_second: u64) -> Self {
         self.options.log_rate = bytes_per_second;
@@ -404,7 +296,7 @@ impl Builder {
         self
     }
 
-    /// A bounded stream of events instead of a callback; when full, workers with more are held back.
+    /// A bounded stream of events instead of a callback; when it is full, workers with more events wait.
     #[must_use]
     pub fn event_stream(mut self, capacity: usize) -> Self {
         self.callbacks.stream = Some(Arc::new(EventBuffer::new(capacity)));
@@ -426,7 +318,7 @@ impl Builder {
         self
     }
 
-    /// Called once, when all jobs are answered and all processes are gone.
+    /// Called once, when all jobs have ended and no process is left.
     #[must_use]
     pub fn on_destroy(mut self, callback: impl FnOnce() + Send + 'static) -> Self {
         self.callbacks.on_destroy = Some(Box::new(callback));
@@ -461,7 +353,10 @@ impl Builder {
 }
 
 impl Builder {
-    /// Whether every option can be what it was set to. Durations of any length can.
+    /// Checks every option. Durations may have any length.
+    ///
+    /// # Errors
+    /// Which option is wrong, and its range.
     fn check(&self) -> Result<(), String> {
         let fds = &self.options.fds;
         if fds.len() > MAX_PASSED {
@@ -493,7 +388,7 @@ impl Builder {
     }
 }
 
-/// Whether a worker can be given these limits and privileges.
+/// Checks limits and privileges of workers.
 fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
     if setup.sandbox.uid_gid.is_some_and(|(uid, gid)| uid == u32::MAX || gid == u32::MAX) {
         return Err(format!("sandbox uid_gid: {} is no user or group, it means \"unchanged\"", u32::MAX));
@@ -514,16 +409,3 @@ const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 2
 
 /// Most descriptors that can be passed.
 const MAX_PASSED: usize = 32;
-
-/// What the handles and the pool's thread share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) counters: crate::stats::Counters,
-    pub(crate) max_frame: u32,
-    pub(crate) job_timeout: Option<Duration>,
-    pub(crate) queue_limit: usize,
-    pub(crate) queue_policy: QueuePolicy,
-    /// Jobs beyond the queue that workers can hold: `max * load`.
-    pub(crate) slack: std::sync::atomic::AtomicUsize,
-}

@@ -1,7 +1,11 @@
-//! Many jobs at once, from an iterator: replies in order, or as they come. For blocking callers.
+//! Many jobs at once, from an iterator: replies in the order of the items, or in the order in which jobs end. For blocking callers.
 //!
-//! Arguments are taken from the iterator as room comes up: at most twice as many jobs are on their way as the
-//! workers can hold, and no more than the queue takes, so an iterator may be endless, and its arguments need not be in memory together.
+//! Arguments are taken from the iterator when there is room: at most twice as many jobs are outstanding as the
+//! workers can hold, and no more than the queue takes. So an iterator may be infinite, and its arguments are not all in
+//! memory at the same time.
+//!
+//! # Invariant
+//! Each item taken from the iterator gives exactly one outcome.
 
 use std::collections::VecDeque;
 use std::iter::Fuse;
@@ -13,11 +17,11 @@ use crate::payload::Args;
 use crate::pool::{Call, Pool};
 
 impl Pool {
-    /// Submits a job for each item; an iterator of their outcomes in the order of the items. Dropping it cancels the
-    /// jobs on their way. Never use it on the pool's own thread.
+    /// Submits a job for each item. Returns an iterator of the outcomes in the order of the items. Dropping it cancels the
+    /// outstanding jobs. Never use it on the pool's own thread.
     ///
-    /// With [`crate::QueuePolicy::Reject`] jobs of others may fill the queue: those refused are
-    /// [`crate::Error::Rejected`].
+    /// With [`crate::QueuePolicy::Reject`] the jobs of other callers may fill the queue: the outcome of a job that is refused
+    /// is [`crate::Error::Rejected`].
     pub fn map<A>(&self, args: A) -> Map<A::IntoIter>
     where
         A: IntoIterator,
@@ -26,8 +30,8 @@ impl Pool {
         Map { pool: self.clone(), args: args.into_iter().fuse(), calls: VecDeque::new() }
     }
 
-    /// As [`Pool::map`], but outcomes come as jobs end, each with the number of its item, counted from 0. When it is
-    /// dropped, jobs on their way are finished and their outcomes thrown away.
+    /// As [`Pool::map`], but outcomes come in the order in which jobs end, each with the number of its item, counted from 0.
+    /// When the iterator is dropped, outstanding jobs are finished and their outcomes are dropped.
     pub fn as_completed<A>(&self, args: A) -> AsCompleted<A::IntoIter>
     where
         A: IntoIterator,
@@ -38,7 +42,7 @@ impl Pool {
         AsCompleted { pool: self.clone(), args, submitted: 0, open: 0, sender, receiver }
     }
 
-    /// Most jobs on their way for one of these: no more than the queue takes, even while there is no worker.
+    /// Most outstanding jobs of one iterator: no more than the queue takes, even while there is no worker.
     fn width(&self) -> usize {
         let shared = self.shared();
         let held = shared.slack.load(Ordering::Relaxed);
@@ -79,7 +83,7 @@ pub struct AsCompleted<I: Iterator> {
     pool: Pool,
     args: Fuse<I>,
     submitted: usize,
-    /// Jobs whose outcome was not taken yet.
+    /// Outstanding jobs and outcomes that were not taken yet.
     open: usize,
     sender: mpsc::Sender<(usize, Outcome)>,
     receiver: mpsc::Receiver<(usize, Outcome)>,
@@ -97,7 +101,7 @@ where
             && let Some(args) = self.args.next()
         {
             let (number, sender) = (self.submitted, self.sender.clone());
-            // Nobody may be left to listen.
+            // The iterator may have been dropped; then the outcome is dropped, too.
             self.pool.submit(args, move |outcome| drop(sender.send((number, outcome))));
             self.submitted += 1;
             self.open += 1;

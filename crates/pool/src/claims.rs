@@ -1,18 +1,18 @@
-//! Jobs that wait at a worker behind a long one are taken back when another worker is idle, and when nobody waits for them any
-//! more: their time is up, or their callers have gone.
+//! Jobs that wait at a worker behind a long job are taken back: when another worker is idle, and when no caller waits for
+//! them any more, because their time is up or their callers have gone.
 //!
-//! Whose a job is, the worker's or ours, two words of the progress page decide (`cattlegrid_worker::claim`). A job that was
-//! taken back goes to the head of the queue and to the idle worker in the same turn. Its frame is still at the first worker:
-//! there it stays in `in_flight`, with `taken` set, until the worker has come to it and says SKIPPED. So a worker in a
-//! long job gets no more frames than `load`, however often its jobs are taken away.
+//! Two words of the progress page decide whether a job belongs to the worker or to the pool (`cattlegrid_worker::claim`). A
+//! job that was taken back goes to the head of the queue and to the idle worker in the same turn. Its frame is still at the
+//! first worker: the entry stays in `in_flight`, with `taken` set, until the worker reaches it and says SKIPPED. So a worker
+//! in a long job gets no more frames than `load`, however often its jobs are taken back.
 //!
 //! # Invariants
-//! * A job is taken for another worker from one that is in a job, not from one that has begun none: that one may be
-//!   stopped, and its jobs are what it is found by. One that nobody waits for stays among the doomed until it is skipped.
-//! * For other workers no more jobs are taken than are idle, and none while jobs are queued: these go first. With a job go
-//!   those before it that are not begun.
-//! * What is surely taken has one live entry at most, at its next worker. What is not (both sides at the same moment)
-//!   keeps its live entry until the worker has said SKIPPED, or has replied.
+//! * Jobs for another worker are taken only from a worker that is in a job. A worker that has begun none may be stopped, and
+//!   the pool finds that out by its jobs. A job without a caller stays among the doomed until it is skipped.
+//! * At most as many jobs are taken as workers are idle, and none while jobs are queued: queued jobs go first. The jobs
+//!   before a taken job that are not begun are taken with it.
+//! * A job that is surely taken has at most one live entry, at its next worker. A job that both sides claim at the same
+//!   moment keeps its live entry until the worker says SKIPPED or replies.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use crate::time::later;
 use crate::worker::{Role, State, Worker};
 
 impl Driver {
-    /// Gives idle workers jobs that others have not begun. Returns whether there is any for [`Driver::dispatch`].
+    /// Takes back jobs that busy workers have not begun, for idle workers. Returns whether [`Driver::dispatch`] has any to send.
     pub(crate) fn take_back(&mut self) -> bool {
         if self.sizing.idle() == 0
             || self.sizing.busy() + self.sizing.leaving() == 0
@@ -44,8 +44,8 @@ impl Driver {
         !self.queue.is_empty()
     }
 
-    /// Of the first jobs at each worker that are not begun, the one that may be taken first: when, the worker's slot,
-    /// and its place there.
+    /// Of each worker's first job that is not begun, the earliest that may be taken: the time, the worker's slot, and the
+    /// place of the job there.
     fn next_offered(&self) -> Option<(Instant, usize, usize)> {
         let first = |(slot, worker): (usize, &Option<Box<Worker>>)| {
             let worker = worker.as_ref().filter(|worker| worker.may_be_taken_from())?;
@@ -56,14 +56,14 @@ impl Driver {
                 .iter()
                 .position(|sent| !sent.taken && sent.order >= begun && self.jobs.is_open(sent.id))?;
             let sent = self.jobs.get(worker.in_flight[at].id)?.sent;
-            // Nothing tells when it begins one: it is looked at again, less and less often.
+            // No event says when the worker begins a job: it is looked at again, at growing intervals.
             let again = TAKE_AFTER.max(self.now.saturating_duration_since(sent) / 4);
             Some((if is_in_one { later(sent, TAKE_AFTER) } else { later(self.now, again) }, slot, at))
         };
         self.workers.iter().enumerate().filter_map(first).min()
     }
 
-    /// Takes back a job that nobody waits for any more, if it has not begun: it ends.
+    /// Takes back a job without a caller, if the worker has not begun it: the job ends.
     pub(crate) fn take_for_good(&mut self, slot: usize, id: u64) {
         let Some(worker) = self.workers.get(slot).and_then(Option::as_ref) else { return };
         let at =
@@ -73,7 +73,7 @@ impl Driver {
         }
     }
 
-    /// Takes back the job in place `at` and those before it that are not begun; for `ended` there is no other worker to find.
+    /// Takes back the job in place `at` and the jobs before it that are not begun. The job `ended` is not sent to another worker.
     fn take_up_to(&mut self, slot: usize, at: usize, ended: Option<u64>) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let Some(claims) = worker.page.as_ref().map(Page::claims) else { return };
@@ -85,7 +85,7 @@ impl Driver {
             ids.push(sent.id);
         }
         worker.taken += ids.len();
-        // Nobody waits for these, and the worker will not begin them.
+        // They have no callers, and the worker will not begin them.
         worker.doomed.retain(|doomed| !ids.contains(&doomed.id));
         for id in ids.into_iter().rev() {
             match self.jobs.get_mut(id) {
@@ -95,7 +95,7 @@ impl Driver {
         }
     }
 
-    /// A job that no worker has: to the head of the queue, or out of the table when nobody waits for it.
+    /// Puts a job that no worker has at the head of the queue, or removes it from the table if it has no caller.
     fn put_back(&mut self, id: u64) {
         match self.jobs.get_mut(id) {
             Some(job @ Job { sink: Some(_), .. }) => {
@@ -108,7 +108,10 @@ impl Driver {
         }
     }
 
-    /// The worker has come to a job that was taken back.
+    /// The worker has reached a job that was taken back.
+    ///
+    /// # Errors
+    /// The rule of the protocol that it broke: the job was not taken back.
     pub(crate) fn on_skipped(&mut self, slot: usize, id: u64) -> Result<(), String> {
         let found = self.workers[slot].as_ref().and_then(|worker| {
             let taken = worker.page.as_ref().filter(|_| worker.uses_claims)?.claims().taken();
@@ -140,6 +143,6 @@ impl Worker {
     }
 }
 
-/// How long a job lies at its worker before it is taken back. Most jobs are begun by then; to take one back costs two
-/// frames, and its arguments travel twice.
+/// How long a job waits at its worker before it may be taken back. Most jobs are begun by then; taking a job back costs two
+/// frames, and its arguments are sent twice.
 const TAKE_AFTER: Duration = Duration::from_millis(1);

@@ -11,7 +11,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Instant, u64)>>,
-    /// Entries whose job has not ended.
+    /// Number of entries whose job has not ended.
     live: usize,
 }
 

@@ -1,8 +1,13 @@
 //! A job's life: submission, queue, worker, outcome.
 //!
-//! # Invariant
-//! [`Driver::end_job`] is the only place that delivers outcomes. It takes the sink out of the job, so
-//! there is exactly one. A job stays in the table until its worker has let go of it.
+//! A job is queued, sent to the worker with the fewest jobs, and ended by its worker's reply, its deadline, its caller or the
+//! loss of its worker. What is sent to a worker keeps its entry in the table until the worker is done with it, so that a late
+//! reply is known.
+//!
+//! # Invariants
+//! * [`Driver::end_job`] is the only place that delivers outcomes. It takes the sink out of the job, so there is exactly one.
+//! * A job stays in the table until its worker has let go of it.
+//! * `backlog` counts the jobs that were submitted and are neither at a worker nor ended.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,11 +18,11 @@ use cattlegrid_worker::frame::{Header, Kind, put_frame};
 use cattlegrid_worker::message::JobBody;
 use rustix::process::Signal;
 
-use crate::builder::QueuePolicy;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::job::{Job, NewJob, Outcome, Place, Sink};
 use crate::jsonl;
+use crate::options::QueuePolicy;
 use crate::promise::Waiter;
 use crate::queue::Priority;
 use crate::time::later;
@@ -88,13 +93,13 @@ impl Driver {
         }
     }
 
-    /// Puts a job back that was sent and never begun, or is to be begun again.
+    /// Puts a job back into the queue: it was sent and never begun, or will be begun again.
     pub(crate) fn requeue(&mut self, id: u64, priority: Priority, since: Instant) {
         self.shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
         self.queue.push_front(id, priority, since);
     }
 
-    /// Sends waiting jobs to workers as long as there is credit.
+    /// Sends waiting jobs to workers while workers have room.
     pub(crate) fn dispatch(&mut self) {
         while !self.queue.is_empty() {
             let Some(slot) = self.best_worker() else { break };
@@ -126,14 +131,14 @@ impl Driver {
         }
     }
 
-    /// With the queue full, after [`Driver::dispatch`]: whether a worker takes this job at once. A job that waits goes
-    /// first, so there is none.
+    /// With the queue full, after [`Driver::dispatch`]: whether a worker takes this job at once. Never while other jobs
+    /// wait: these go first.
     fn has_room_at_once(&self, id: u64) -> bool {
         let bytes = self.jobs.get(id).map_or(0, |job| job.args.len());
         self.queue.is_empty() && self.best_worker().is_some_and(|slot| self.with_room(slot, bytes).is_some())
     }
 
-    /// The worker with fewest jobs; among equals the most recently used one, so that the others can idle out.
+    /// The worker with the fewest jobs; among equals the most recently used one, so that the others become idle and stop.
     #[inline]
     fn best_worker(&self) -> Option<usize> {
         let mut best: Option<(usize, u64, usize)> = None;
@@ -214,7 +219,7 @@ impl Driver {
         true
     }
 
-    /// The worker is done with what is at this place of those in flight.
+    /// The worker is done with the job at place `at` of those in flight.
     #[inline]
     pub(crate) fn let_go(&mut self, slot: usize, at: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
@@ -241,7 +246,7 @@ impl Driver {
         }
     }
 
-    /// Delivers the outcome of a job. What is sent to a worker stays in the table until the worker lets go.
+    /// Delivers the outcome of a job. A job that is at a worker stays in the table until the worker lets go of it.
     pub(crate) fn end_job(&mut self, id: u64, outcome: Outcome) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let Some(sink) = job.sink.take() else { return };
@@ -311,8 +316,8 @@ impl Driver {
         self.end_job(id, Err(Error::Timeout { started }));
     }
 
-    /// A job's caller has gone. 0 is the note of a job that has not come in yet, which cannot be: messages
-    /// keep their order.
+    /// A job's caller has gone. `id` 0 would be a job that was not submitted yet, which cannot happen: messages keep
+    /// their order.
     pub(crate) fn cancel(&mut self, id: u64) {
         if self.jobs.is_open(id) {
             self.give_up_on(id);
@@ -320,8 +325,8 @@ impl Driver {
         }
     }
 
-    /// Tells the worker, if one has the job; returns whether it had begun. One that had not, at a worker that claims its
-    /// jobs, is taken back: it will not be begun.
+    /// Tells the worker, if the job is at one, that the job has no caller any more. Returns whether the worker had begun it. A
+    /// job that was not begun, at a worker that claims its jobs, is taken back: it will not be begun.
     pub(crate) fn give_up_on(&mut self, id: u64) -> bool {
         let Some(Job { place: Place::Sent(slot), .. }) = self.jobs.get(id) else { return false };
         let slot = *slot;
@@ -329,7 +334,7 @@ impl Driver {
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return false };
         let begun = match worker.place_of(id).and_then(|at| worker.in_flight.get(at)) {
             Some(sent) => worker.has_begun(sent),
-            // It was taken back. That the worker comes to it is waited for all the same: it may be stopped.
+            // It was taken back. The worker must reach it in time all the same, or it is stopped.
             None if worker.in_flight.iter().any(|sent| sent.id == id) => false,
             None => return false,
         };
@@ -346,12 +351,12 @@ impl Driver {
         begun
     }
 
-    /// Workers that were told to let go of a job: SIGTERM after half the grace, SIGKILL after all of it. The
-    /// grace does not count while the worker is not in the job because it is in another one whose caller
-    /// waits: it will skip it, or has let go of it. A worker that is in no job and does not take the next one is stuck, too.
+    /// Checks a worker that was told to let go of jobs: SIGTERM after half the grace, SIGKILL after all of it. The
+    /// grace does not run while the worker is in another job whose caller waits: it will skip the doomed job, or has
+    /// let go of it. A worker that is in no job and does not take the next one is stuck, too.
     ///
-    /// A worker that does several jobs at a time may be at work on others: neither signal is sent while it is. It gets
-    /// no more jobs, and has to answer a ping within each grace: if it does not, it is stuck in all of them.
+    /// A worker that does several jobs at a time may be at work on others: while it is, neither signal is sent. It gets
+    /// no more jobs, and must answer a ping within each grace; otherwise it is stuck in all of its jobs.
     pub(crate) fn scan_doomed(&mut self, slot: usize) {
         let (now, grace) = (self.now, self.options.kill_grace);
         let Some(worker) = &mut self.workers[slot] else { return };
@@ -378,7 +383,7 @@ impl Driver {
         worker.doomed = doomed;
         if kill && others {
             if worker.paused {
-                // Its answer may be there: it is not read while the event stream is full.
+                // Its answer may have arrived: the worker is not read while the event stream is full.
                 worker.proof = None;
             }
             match worker.proof {
@@ -406,10 +411,10 @@ impl Driver {
         }
     }
 
-    /// Jobs do not wait for ever for a pool that cannot start workers.
+    /// Ends queued jobs when no worker has been ready for `start_timeout`, or at once while the breaker is open.
     pub(crate) fn scan_desertion(&mut self) {
         let ready = self.sizing.idle() + self.sizing.busy() > 0 || self.has_retiring_jobs();
-        // A template that does not fork is found out after as long; the jobs wait for the next one.
+        // A template that does not fork is found after the same time; the jobs wait for the next template.
         let asked = !self.breaker.is_open() && self.has_asked_template();
         if ready || asked || self.queue.is_empty() || self.launching.is_some() {
             self.deserted = None;

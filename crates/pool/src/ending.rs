@@ -1,4 +1,4 @@
-//! The end of a pool: its jobs first, then its processes, then the last words.
+//! The end of a pool: its jobs first, then its processes, then the last callbacks and log lines.
 //!
 //! `No` -> `Draining` (no new jobs) -> `Leaving` (no jobs; processes end) -> [`Driver::finish`]. A thread that has panicked
 //! goes straight to [`Driver::abandon`].
@@ -9,25 +9,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Ending};
 use crate::error::{Error, PoolError};
 use crate::stderr;
 use crate::time::later;
-
-/// How far the end of the pool is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It is not.
-    No,
-    /// No new jobs; at the instant, if there is one, all is killed.
-    Draining(Option<Instant>),
-    /// All jobs are answered; waiting for processes, killed at the instant.
-    Leaving(Instant),
-}
 
 impl Driver {
     pub(crate) fn advance_ending(&mut self) {
@@ -92,8 +81,8 @@ impl Driver {
         self.finish();
     }
 
-    /// Reaps what was killed and had not ended in time: nobody will look for it later. At most a second for each, a
-    /// process in the kernel's hands may take longer.
+    /// Reaps children that were killed and had not ended in time: nothing reaps them later. Waits at most a second for each;
+    /// a process that is blocked in the kernel may take longer.
     fn reap_orphans(&mut self) {
         for pid in std::mem::take(&mut self.orphans) {
             for _ in 0..100 {
@@ -105,7 +94,7 @@ impl Driver {
         self.orphans.clear();
     }
 
-    /// The last words, when no process is left.
+    /// Answers all callers that are left, calls `on_destroy` and writes the last log lines, when no process is left.
     pub(crate) fn finish(&mut self) {
         self.wake_callers();
         self.end_guardian();

@@ -140,7 +140,7 @@ pub enum PoolError {
     Callback,
 }
 
-/// The system's reason, for people: what "too many open files" means is that there is no descriptor left.
+/// The system's reason, for people. "Too many open files" gets an explanation: there is no descriptor left.
 pub(crate) fn reason_of(error: &io::Error) -> String {
     let short = error.raw_os_error().and_then(|errno| match rustix::io::Errno::from_raw_os_error(errno) {
         rustix::io::Errno::MFILE => Some("no descriptors left in this process, see ulimit -n"),

@@ -1,4 +1,10 @@
-//! Events of workers: handed to a callback, or to a bounded stream that holds its workers back.
+//! Events of workers: handed to a callback, or to a bounded stream.
+//!
+//! When the stream is full, the pool does not read from workers that have more events, so these workers wait. The reader
+//! tells the pool to go on when half of the buffer is free.
+//!
+//! # Invariant
+//! No event that was put into the stream is lost, except when [`Events`] is dropped.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use crate::inbox::{Inbox, Message};
 use crate::payload::Reply;
 
-/// Something a worker said beside its replies.
+/// A message of a worker that is not part of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
@@ -23,7 +29,7 @@ pub struct Event {
 /// A bounded stream of events (`Builder::event_stream`).
 ///
 /// When it is full the pool stops reading from workers that have more; a synchronous worker then blocks
-/// in `event`, as in the ancestor of this pool.
+/// in `event`, as in `AnyEvent::Fork::Pool`.
 ///
 /// It is an iterator that blocks; [`Events::recv`] is for async callers, and with the feature `stream` it is a
 /// `futures_core::Stream`.

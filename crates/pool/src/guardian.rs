@@ -1,13 +1,13 @@
-//! Who kills the process groups of exec'ed workers when this process dies by SIGKILL.
+//! The guardian: a process that kills the process groups of exec'ed workers when this process dies by SIGKILL.
 //!
 //! A template does that for the workers it has forked. Exec'ed workers die by `PR_SET_PDEATHSIG`, but the
-//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups; the end of
-//! the other one is the end of this process, and of the groups.
+//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups. When the other
+//! end closes, this process has ended, and the shell kills the groups.
 //!
-//! What is guaranteed: when this process dies, its templates and workers die, and what the workers have started in
-//! their process groups, as long as the guardian (or for forked workers the template) lives a moment longer. It is
-//! watched, and replaced when it dies. Killed *in the same moment* as this process, it can kill nobody: templates
-//! and workers still die, but what workers have started lives on.
+//! What is guaranteed: when this process dies, its templates and workers die, and also the processes that the workers have
+//! started in their process groups, if the guardian (for forked workers: the template) lives a moment longer. The guardian is
+//! watched, and replaced when it dies. If it is killed *in the same moment* as this process, it kills no group: templates
+//! and workers still die, but the processes that workers have started live on.
 //!
 //! # Invariants
 //! * Without a guardian, that was reported, and each start of an exec'ed worker tries to start one.
@@ -21,16 +21,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use cattlegrid_worker::sys::Spawn;
 use cattlegrid_worker::{Limits, Setup};
 use rustix::net::SendFlags;
-use rustix::process::{Pid, Signal};
-
-use crate::driver::{Driver, Source};
-use crate::error::PoolError;
+use rustix::process::Pid;
 
 /// A running guardian.
 #[derive(Debug)]
 pub(crate) struct Guardian {
     socket: OwnedFd,
-    /// To be reaped when it has ended.
+    /// Its process id, for reaping it when it has ended.
     pub(crate) pid: Pid,
     /// Readable when it has ended.
     pub(crate) pidfd: Option<OwnedFd>,
@@ -49,7 +46,7 @@ impl Guardian {
             env: &[],
             dir: None,
             fds: &[reader.as_fd(), null.as_fd(), null.as_fd()],
-            // The system's own score: it must not be the first to go when memory is short.
+            // The system's own score: it must not be killed first when memory is short.
             setup: &Setup { limits: Limits { oom_score_adj: None, ..Limits::default() }, ..Setup::default() },
             outlive: true,
         };
@@ -72,68 +69,10 @@ impl Guardian {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = rustix::net::send(&self.socket, line.as_bytes(), flags)?;
         if sent < line.len() {
-            // It would take the rest of a line for another group.
+            // The guardian would read the rest of the line as another group.
             return Err(io::ErrorKind::WriteZero.into());
         }
         Ok(())
-    }
-}
-
-impl Driver {
-    /// Puts an exec'ed worker's group under the guardian's watch, starting or replacing the guardian.
-    pub(crate) fn watch_group(&mut self, pid: Pid) {
-        if let Some(guardian) = &self.guardian
-            && guardian.watch(pid).is_ok()
-        {
-            return;
-        }
-        self.renew_guardian(None);
-        if let Some(guardian) = &self.guardian {
-            guardian.watch(pid).ok();
-        }
-    }
-
-    /// Replaces the guardian by one that watches all groups of exec'ed workers but that of `gone`.
-    pub(crate) fn renew_guardian(&mut self, gone: Option<Pid>) {
-        self.end_guardian();
-        let guardian = match Guardian::start() {
-            Ok(guardian) => guardian,
-            Err(error) if self.unguarded => return drop(error),
-            Err(error) => {
-                self.unguarded = true;
-                return self.report(&PoolError::Unguarded(error));
-            }
-        };
-        self.unguarded = false;
-        let ours = self.workers.iter().flatten().filter(|worker| worker.template.is_none());
-        for known in ours.filter_map(|worker| worker.pid).filter(|pid| Some(*pid) != gone) {
-            guardian.watch(known).ok();
-        }
-        if let Some(pidfd) = &guardian.pidfd {
-            self.register(pidfd, Source::Guardian, guardian.pid.as_raw_pid().unsigned_abs().into()).ok();
-        }
-        self.guardian = Some(guardian);
-    }
-
-    /// The guardian has ended: another one takes its place.
-    pub(crate) fn on_guardian_end(&mut self, pid: u64) {
-        if self
-            .guardian
-            .as_ref()
-            .is_some_and(|guardian| u64::from(guardian.pid.as_raw_pid().unsigned_abs()) == pid)
-        {
-            self.renew_guardian(None);
-        }
-    }
-
-    /// Kills the guardian before the end of its socket can tell it to kill the groups.
-    pub(crate) fn end_guardian(&mut self) {
-        if let Some(guardian) = self.guardian.take() {
-            rustix::process::kill_process_group(guardian.pid, Signal::KILL).ok();
-            let pid = guardian.pid;
-            self.collect(pid);
-            drop(guardian);
-        }
     }
 }
 
@@ -151,9 +90,11 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::Signal;
+
     use super::*;
 
-    /// Signals that wait for this thread. A blocked one waits also if the process ignores it, as the test's does SIGPIPE.
+    /// Pending signals of this thread. A blocked signal is also pending if the process ignores it, as this one ignores SIGPIPE.
     fn pending() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:")).unwrap();
@@ -161,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn to_speak_to_one_that_has_gone_is_an_error_and_no_signal() {
+    fn writing_to_a_dead_guardian_is_an_error_and_sends_no_signal() {
         const SIGPIPE: u64 = 1 << 12;
         let guardian = Guardian::start().unwrap();
         rustix::process::kill_process(guardian.pid, Signal::KILL).unwrap();
         while matches!(cattlegrid_worker::sys::reap(guardian.pid), Ok(None)) {
             std::thread::yield_now();
         }
-        // A thread of its own, whose mask is nobody else's.
+        // A thread of its own, so that no other test sees its signal mask.
         let check = move || {
             cattlegrid_worker::sys::block_signals();
             assert!(guardian.watch(guardian.pid).is_err());

@@ -1,4 +1,8 @@
-//! The way into the pool's thread: a locked vector and one eventfd, written only when it sleeps.
+//! The way into the pool's thread: a locked vector and one eventfd, written only when the thread sleeps.
+//!
+//! # Invariants
+//! * A message is handed to the pool's thread or refused, never lost: after [`Inbox::end`] each sender gets the refusal.
+//! * The thread never sleeps while a message is in the vector.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -6,9 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::job::NewJob;
+use crate::job::{NewJob, Outcome};
 use crate::launch::Launch;
-use crate::promise::Resolver;
+use crate::promise::{Promise, Resolver};
+use crate::worker::WorkerInfo;
 
 /// What other threads ask of the pool's thread.
 #[derive(Debug)]
@@ -16,7 +21,7 @@ pub(crate) enum Message {
     /// A new job.
     Submit(NewJob),
     /// The caller of this job has gone.
-    Cancel(crate::promise::Promise<crate::job::Outcome>),
+    Cancel(Promise<Outcome>),
     /// Retire the worker with this number; answers whether there is one.
     Retire(u64, Resolver<bool>),
     /// New `idle` and `max`.
@@ -26,7 +31,7 @@ pub(crate) enum Message {
     /// Answer when this many workers are ready.
     Ready(usize, Resolver<Result<(), Error>>),
     /// Numbers and process ids of the ready workers.
-    Workers(Resolver<Vec<crate::pool::WorkerInfo>>),
+    Workers(Resolver<Vec<WorkerInfo>>),
     /// The event stream has room again.
     ResumeEvents,
     /// No more jobs; end when all are done, or after the time. `None`: no limit (the last handle was dropped).
@@ -36,7 +41,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// The answer of a pool that has ended; `error` says how.
+    /// Answers the message for a pool that has ended; `error` says how it ended.
     pub(crate) fn refuse(self, error: Error) {
         match self {
             Self::Submit(job) => job.sink.deliver(Err(error)),
@@ -49,7 +54,7 @@ impl Message {
     }
 }
 
-/// See the module.
+/// Messages for the pool's thread, and the counts that callers check before they send.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// Messages, and whether the pool's thread still takes them.
@@ -81,7 +86,7 @@ impl Inbox {
         })
     }
 
-    /// Adds a message. One system call if the pool sleeps, else none.
+    /// Adds a message. One system call if the pool sleeps, otherwise none.
     pub(crate) fn send(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         if !messages.1 {
@@ -90,7 +95,8 @@ impl Inbox {
         }
         messages.0.push(message);
         drop(messages);
-        // 1: the pool finds no message, 2: we add one, 1: it sets `sleeping` and looks again (below).
+        // 1. The pool finds no message. 2. This thread adds one. 3. The pool sets `sleeping` and looks again
+        // (`before_wait`), so it finds the message.
         if self.sleeping.swap(false, Ordering::SeqCst) {
             rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).ok();
         }

@@ -1,4 +1,8 @@
-//! Jobs: what a caller hands over, and the table of all that have not ended.
+//! Jobs: the data that a caller hands over, and the table of all jobs that have not ended.
+//!
+//! # Invariants
+//! * An id names one job for the life of the pool (until 2^32 uses of its slot), so a late reply never ends another job.
+//! * A sink delivers exactly one outcome, also when it is dropped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -13,7 +17,7 @@ use crate::queue::Priority;
 /// How a job ended.
 pub type Outcome = Result<Reply, Error>;
 
-/// Called on the pool's thread with what a job says about how far it is.
+/// Called on the pool's thread with each progress report of a job.
 pub(crate) type ProgressFn = Box<dyn FnMut(&[u8]) + Send>;
 
 /// Where the outcome goes.
@@ -53,7 +57,7 @@ impl Sink {
         self.fill(outcome).wake();
     }
 
-    /// As [`Sink::deliver`], but who waits is left asleep.
+    /// As [`Sink::deliver`], but leaves it to the caller to wake the waiter.
     pub(crate) fn fill(self, outcome: Outcome) -> Waiter {
         match self {
             Self::Call(resolver) => return resolver.fill(outcome),
@@ -97,7 +101,7 @@ pub(crate) struct Job {
     pub(crate) progress: Option<ProgressFn>,
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
-    /// What it has sent and could not be passed on: its outcome when it ends.
+    /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
 }
 
@@ -108,7 +112,7 @@ pub(crate) enum Place {
     Held,
     /// In the queue.
     Queued,
-    /// Taken out of the queue to be ended.
+    /// Taken out of the queue, and about to end.
     Nowhere,
     /// At the worker in this slot.
     Sent(usize),
@@ -161,7 +165,7 @@ impl Jobs {
         self.get(id).is_some_and(|job| job.place == Place::Queued)
     }
 
-    /// Whether somebody still waits for the job's outcome.
+    /// Whether a caller still waits for the job's outcome.
     #[inline]
     pub(crate) fn is_open(&self, id: u64) -> bool {
         self.get(id).is_some_and(|job| job.sink.is_some())

@@ -1,7 +1,11 @@
 //! JSON lines: the protocol for programs without an SDK, translated from and to frames.
 //!
-//! Byte strings are JSON strings when they are UTF-8, else `{"b64": "..."}`. At most one job is at such a
+//! Byte strings are JSON strings when they are UTF-8, otherwise `{"b64": "..."}`. At most one job is at such a
 //! worker, so its lines need not repeat the id.
+//!
+//! # Invariants
+//! * Any bytes are read without a panic: a line is valid frames or an error text of one short line.
+//! * Each line that is written is one JSON object without a line feed inside.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +25,7 @@ pub(crate) struct Translated {
     pub(crate) body: Vec<u8>,
 }
 
-/// Finds the ends of lines in a buffer that grows: no byte is looked at twice, however often a long line is read on.
+/// Finds the ends of lines in a buffer that grows. No byte is examined twice, however many reads a long line takes.
 #[derive(Debug, Default)]
 pub(crate) struct LineEnds {
     /// Bytes at the start of the buffer that are known to have no line end.
@@ -29,12 +33,12 @@ pub(crate) struct LineEnds {
 }
 
 impl LineEnds {
-    /// Takes the first line off `buffer`: without its end, and how many bytes it has with it. `Ok(None)` while the end is
-    /// not there; as for [`LineEnds::find`].
+    /// Takes the first line from `buffer`: the line without its end, and its length in bytes with its end. `Ok(None)` while
+    /// the end has not arrived; as for [`LineEnds::find`].
     ///
     /// # Errors
-    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has come yet or not. Of that end
-    /// neither a line feed nor a carriage return before it counts.
+    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has arrived or not. The line feed
+    /// and a carriage return before it do not count.
     pub(crate) fn take<'b>(
         &mut self,
         buffer: &'b [u8],
@@ -50,8 +54,8 @@ impl LineEnds {
         Ok(end.map(|end| (buffer[..end].trim_ascii(), end + 1)))
     }
 
-    /// Where the line at the start of `buffer` ends. `None`: not yet; the next call is for the same buffer, longer. After
-    /// a find the next call is for what comes behind that line.
+    /// Where the line at the start of `buffer` ends. `None`: not yet; the next call must be for the same buffer with more
+    /// bytes. After a hit the next call must be for the bytes that follow the line.
     pub(crate) fn find(&mut self, buffer: &[u8]) -> Option<usize> {
         let known = self.known.min(buffer.len());
         let end = buffer[known..].iter().position(|byte| *byte == b'\n');
@@ -149,7 +153,8 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
     Err(format!("a line with none of the known fields: {}", names(&fields)))
 }
 
-/// An object with text in `code`, `message` and `detail` (none and `null` are no text), or a text: the message.
+/// An error as an object with text in `code`, `message` and `detail` (a missing field and `null` are empty), or as text,
+/// which is the message.
 fn error_frame(error: &RawValue, id: u64) -> Result<Translated, String> {
     let (fields, plain) = match string(error) {
         Some(message) => (Fields::new(), Some(message)),
@@ -191,7 +196,7 @@ fn to_json(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(|_| json!({"b64": encode(bytes)}), Value::from)
 }
 
-/// Strings are their text, `{"b64": ...}` what it encodes, everything else its JSON text as it was sent.
+/// A string gives its text, `{"b64": ...}` the bytes that it encodes, every other value its JSON text as it was sent.
 fn from_json(value: &RawValue) -> Result<Vec<u8>, String> {
     let text = value.get();
     if text.starts_with('"') {
@@ -203,17 +208,17 @@ fn from_json(value: &RawValue) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The text of a string; `None` of anything else.
+/// The text of a string; `None` for any other value.
 fn string(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// The fields of an object; `None` of anything else.
+/// The fields of an object; `None` for any other value.
 fn object(value: &RawValue) -> Option<Fields<'_>> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// An object whose values are not looked into.
+/// An object whose values are not parsed.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
 fn put_line(out: &mut Vec<u8>, value: &Value) {

@@ -1,4 +1,4 @@
-//! How worker processes come to be: forked from a template, or exec'ed one by one.
+//! A program and how its worker processes are started: forked from a template, or exec'ed one by one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ pub struct Launch {
     pub(crate) allow_threads: bool,
 }
 
-/// How the pool talks to what it has started.
+/// How the pool talks to the processes that it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// One process is exec'ed and forks the workers.
@@ -85,7 +85,7 @@ impl Launch {
         self
     }
 
-    /// Accepts a template that has threads. Its children have copies of locks whose owners are gone.
+    /// Accepts a template that has threads. Its children have copies of locks whose owners do not exist in the child.
     #[must_use]
     pub fn allow_threads(mut self) -> Self {
         self.allow_threads = true;
@@ -110,7 +110,7 @@ impl Launch {
         all.into_iter().collect()
     }
 
-    /// Whether the system can be asked for this at all.
+    /// Checks whether the system can start such a program at all: names without NUL bytes, and not empty.
     ///
     /// # Errors
     /// What is wrong, for people.

@@ -29,12 +29,13 @@
 //! * Every submitted job ends in exactly one reply or error.
 //! * A job that no worker had begun is never lost with a worker: it is sent to another one.
 //! * When this process ends, however it ends, its workers, its templates and what the workers have
-//!   started in their process groups end within a second. What workers have started may live on only if the template
-//!   (for exec'ed workers: the guardian, a shell) is killed in the same moment.
+//!   started in their process groups end within a second. There is one exception: processes that workers have started live on
+//!   if the template (for exec'ed workers: the guardian, a shell) is killed in the same moment.
 
 mod breaker;
 mod builder;
 mod bulk;
+mod callbacks;
 mod claims;
 mod deadlines;
 mod dispatch;
@@ -42,6 +43,7 @@ mod driver;
 mod ending;
 mod error;
 mod event;
+mod groups;
 mod guardian;
 mod inbox;
 mod job;
@@ -53,35 +55,43 @@ mod logs;
 mod long_line;
 mod memory;
 mod ncpu;
+mod options;
 mod output;
 mod payload;
 mod pool;
+mod proc;
 mod program;
 mod promise;
 mod queue;
+mod shared;
 mod sizing;
 mod start;
 mod stats;
 mod stderr;
+mod template;
 mod time;
 mod traffic;
+mod turn;
 #[cfg(feature = "serde")]
 mod typed;
 mod worker;
 
-pub use builder::{Builder, LogChunk, QueuePolicy, Retry};
+pub use builder::Builder;
 pub use bulk::{AsCompleted, Map};
+pub use callbacks::LogChunk;
 pub use cattlegrid_worker::{Limits, List, Sandbox};
 pub use error::{Error, PoolError};
 pub use event::{Event, Events};
 pub use job::Outcome;
 pub use launch::Launch;
 pub use ncpu::{Cpus, ncpu};
+pub use options::{QueuePolicy, Retry};
 pub use payload::{Args, Reply};
-pub use pool::{Call, JobBuilder, Pool, Spawning, WorkerInfo};
+pub use pool::{Call, JobBuilder, Pool, Spawning};
 pub use promise::Promise;
 pub use queue::Priority;
 pub use sizing::{Decision, Sizing, SizingConfig};
 pub use stats::{BUCKETS, Histogram, Stats};
 #[cfg(feature = "serde")]
 pub use typed::Codec;
+pub use worker::WorkerInfo;

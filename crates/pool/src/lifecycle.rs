@@ -1,4 +1,8 @@
-//! A worker's life from READY on: retirement, death, and what becomes of its jobs. `start.rs` has what comes before.
+//! A worker's life from READY on: retirement, death, and the end or return of its jobs. `start.rs` has its start.
+//!
+//! # Invariants
+//! * A worker is settled once, when its end is known or was waited for too long: its slot is free then.
+//! * At its end, jobs that it had begun end or are tried again ([`crate::Retry`]); all others go back to the queue.
 
 use std::time::Duration;
 
@@ -6,15 +10,14 @@ use cattlegrid_worker::frame::{Kind, put_frame};
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::Signal;
 
-use crate::driver::Driver;
-use crate::ending::Ending;
+use crate::driver::{Driver, Ending};
 use crate::error::{Error, PoolError};
 use crate::job::Place;
 use crate::jsonl;
-use crate::pool::WorkerInfo;
-use crate::program::{LOOK, drain_log};
-use crate::time::later;
-use crate::worker::{Role, Sent, State, Worker};
+use crate::logs::drain_log;
+use crate::proc::oom_kills;
+use crate::time::{LOOK, later};
+use crate::worker::{Role, Sent, State, Worker, WorkerInfo};
 
 impl Driver {
     /// The worker has said READY.
@@ -41,8 +44,8 @@ impl Driver {
         }
     }
 
-    /// Asks a worker to finish and leave; another may take its place. Once: a worker that is leaving or dying is
-    /// left alone.
+    /// Asks a worker to finish its jobs and leave; another may take its place. Does nothing for a worker that is leaving
+    /// or dying.
     pub(crate) fn retire(&mut self, slot: usize) {
         self.retire_as(slot, true);
     }
@@ -90,8 +93,8 @@ impl Driver {
         self.alarm(self.now + GIVE_UP);
     }
 
-    /// The worker has closed its socket. Most do so because they end; one that does not is killed: without a
-    /// socket it is of no use, and its jobs wait for its end.
+    /// The worker has closed its socket. Most workers do so because they end; a worker that does not end is killed: without
+    /// a socket it can do no job, and its jobs wait for its end.
     pub(crate) fn on_closed(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         worker.socket = None;
@@ -133,7 +136,7 @@ impl Driver {
         if let Some(guardian) = &self.guardian
             && guardian.forget(pid).is_err()
         {
-            // It must not keep a number that can be used again.
+            // The guardian must not keep a number that the system can use again.
             self.renew_guardian(Some(pid));
         }
         match sys::reap(pid) {
@@ -153,7 +156,7 @@ impl Driver {
         self.settle(slot, None);
     }
 
-    /// The worker has ended: reads what it has left, ends the jobs it had begun, puts the others back at the
+    /// The worker has ended: reads its last output, ends the jobs it had begun, puts the others back at the
     /// head of the queue, and frees the slot.
     fn settle(&mut self, slot: usize, exit: Option<Exit>) {
         if let Some(worker) = &mut self.workers[slot] {
@@ -185,7 +188,7 @@ impl Driver {
         self.close_templates();
     }
 
-    /// Tells the owner of the pool why a worker has ended, if that was not asked for.
+    /// Tells the owner of the pool why a worker has ended, if the pool had not asked it to.
     fn explain(&mut self, worker: &Worker) {
         let stuck = worker.condemned && worker.state == State::Killed;
         let is_young = self.now < later(worker.born, self.options.start_timeout);
@@ -206,7 +209,7 @@ impl Driver {
             return self.start_failed(worker, LEFT_AT_ONCE);
         }
         let ending = worker.ending();
-        // One that dies by itself before its first job, or breaks the protocol, is as bad as one that does not start.
+        // A worker that dies by itself or breaks the protocol before its first job counts as a failed start.
         let by_itself = (worker.reason.is_none() || worker.broke_protocol) && !worker.has_worked();
         if !worker.was_ready || by_itself {
             return self.start_failed(worker, &ending);
@@ -251,8 +254,7 @@ impl Driver {
         }
     }
 
-    /// Whether the kernel's out-of-memory killer has been at work since the last look and this worker died
-    /// of SIGKILL.
+    /// Whether this worker died of SIGKILL and the kernel's out-of-memory killer has killed a process since the last call.
     fn oom_happened(&mut self, exit: Option<Exit>) -> bool {
         if exit.is_none_or(|exit| exit.status != -9) {
             return false;
@@ -309,7 +311,7 @@ impl Driver {
             if due > now {
                 self.alarm(due);
             } else if worker.state == State::Killed {
-                // Killed, and its end is still not known: a process in the kernel's hands. Let go of it.
+                // Killed, and its end is still not known: it is blocked in the kernel. Stop waiting for it.
                 if worker.template.is_none()
                     && let Some(pid) = worker.pid
                 {
@@ -342,7 +344,7 @@ impl Driver {
         self.scan_stalled(slot);
     }
 
-    /// Kills a worker that leaves its jobs lying for `start_timeout`. None of them was begun: they are sent again.
+    /// Kills a worker that has begun none of its jobs for `start_timeout`. They are sent again.
     fn scan_stalled(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let alive = matches!(worker.state, State::Ready | State::Retiring);
@@ -357,7 +359,7 @@ impl Driver {
         }
     }
 
-    /// Asks idle workers for a sign of life, and kills those that gave none.
+    /// Pings idle workers, and kills those that have not answered the last ping.
     pub(crate) fn scan_pings(&mut self) {
         let (Some(due), Some(every)) = (self.next_ping, self.options.ping) else { return };
         if due > self.now {
@@ -400,14 +402,7 @@ impl Driver {
     }
 }
 
-/// Kills of the out-of-memory killer since boot; 0 where the kernel does not say.
-pub(crate) fn oom_kills() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
-/// A program whose workers do so would be started for ever.
+/// Without this rule a program whose workers do so would be started again without a limit.
 const LEFT_AT_ONCE: &str = "it asked to be retired before its first job";
-/// After a kill: how long its end may stay unknown.
+/// How long the pool waits for the end of a killed worker.
 const GIVE_UP: Duration = Duration::from_secs(1);

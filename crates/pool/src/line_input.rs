@@ -1,8 +1,8 @@
-//! Lines of JSON from a worker: one is translated into the frames it stands for, or, if it is longer than `max_frame`,
-//! skipped at the cost of its job.
+//! Lines of JSON from a worker: a line is translated into frames; a line that is longer than `max_frame` is skipped, and its
+//! job gets an error.
 //!
 //! # Invariant
-//! Of a worker's lines no more than `max_frame` bytes are kept, and a line end.
+//! At most `max_frame` bytes and a line end of a worker's lines are kept in memory.
 
 use cattlegrid_worker::frame::{FrameError, Header, Kind};
 use cattlegrid_worker::message::ErrorBody;
@@ -14,7 +14,8 @@ use crate::long_line::{Long, LongLine};
 use crate::traffic::Body;
 
 impl Driver {
-    /// Handles the line at the start of `rest`, or what is there of a long one; its length, or `None` if it is not complete.
+    /// Handles the line at the start of `rest`, or the part of a long line that has arrived. Returns its length, or `None` if
+    /// the line is not complete.
     ///
     /// # Errors
     /// Why the worker must be killed.
@@ -37,7 +38,7 @@ impl Driver {
         if !line.is_empty() {
             for frame in jsonl::read_line(line, current)? {
                 if frame.kind == Kind::Event && !self.has_event_room(slot) {
-                    // The whole line comes again.
+                    // The whole line is read again later.
                     if let Some(worker) = &mut self.workers[slot] {
                         worker.lines = LineEnds::default();
                     }
@@ -55,7 +56,7 @@ impl Driver {
         Ok(Some(len))
     }
 
-    /// Reads on in a long line; at its end its job gets the error, as if a worker with an SDK had refused to send it.
+    /// Reads the next part of a long line; at its end the job gets the error that an SDK would have sent for it.
     fn read_long_line(
         &mut self,
         slot: usize,
@@ -96,7 +97,7 @@ impl Driver {
         Ok(Some(end + 1))
     }
 
-    /// The first fault of a job is its outcome, when the worker is done with it.
+    /// Notes an error as the job's outcome, for when the worker is done with it. The first one counts.
     fn note_fault(&mut self, id: u64, error: Error) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.chunks = None;

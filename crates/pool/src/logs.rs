@@ -1,7 +1,12 @@
-//! What workers write to stdout and stderr: always drained, passed on up to a rate, its end kept.
+//! Output of processes on stdout and stderr: always drained, passed on in whole lines up to a rate, the last 4 KiB kept for errors.
+//!
+//! # Invariants
+//! * A pipe is read whether or not its bytes are passed on, so no process waits for the log.
+//! * Each byte is passed on or counted as dropped.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// The last bytes a process wrote.
 #[derive(Debug, Default)]
@@ -23,7 +28,7 @@ impl Tail {
     }
 }
 
-/// Puts together lines that come in pieces, so that those of several workers do not end up in each other.
+/// Joins the pieces of lines, so that the lines of several workers do not mix.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     partial: Vec<u8>,
@@ -37,7 +42,7 @@ impl Lines {
         self.partial.len()
     }
 
-    /// Adds bytes; returns what is finished: whole lines, or more than [`LINE`] bytes of one.
+    /// Adds bytes; returns the part that is finished: whole lines, or more than [`LINE`] bytes of a line.
     pub(crate) fn push(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         self.partial.extend_from_slice(bytes);
         let end = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -54,7 +59,7 @@ impl Lines {
         whole
     }
 
-    /// Takes the unfinished line, finished by a line end; nothing if there is none.
+    /// Takes the unfinished line and adds a line end; empty if there is none.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.since = None;
         if self.partial.last().is_some_and(|last| *last != b'\n') {
@@ -64,7 +69,7 @@ impl Lines {
     }
 }
 
-/// The default log's form of a worker's lines: each with its origin in front.
+/// A worker's lines as the default log writes them: each with its origin in front.
 pub(crate) fn with_origin(worker: u64, level: u8, bytes: &[u8]) -> Vec<u8> {
     let level = match level {
         1 => " error",
@@ -99,8 +104,8 @@ impl RateLimit {
         Self { rate, left: rate.into(), filled: now }
     }
 
-    /// Whether a line of `len` bytes may be passed on now. One that is longer than the reserve may when that is full; what
-    /// follows waits for it.
+    /// Whether a line of `len` bytes may be passed on now. A line that is longer than the reserve may be when the reserve is
+    /// full; the lines after it wait until the debt is paid.
     pub(crate) fn take(&mut self, len: usize, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled).as_millis() as u64;
         let (rate, len) = (i128::from(self.rate), len as i128);
@@ -116,11 +121,41 @@ impl RateLimit {
     }
 }
 
-/// Longer lines are passed on in pieces, bytes.
+/// Length from which a line is passed on in pieces, bytes.
 const LINE: usize = 4096;
 
 /// Bytes kept of each process.
 const TAIL: usize = 4096;
+
+/// A pipe for stdout and stderr; our end does not block.
+pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::pipe::{PipeFlags, pipe_with};
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+/// Reads what is left in a log pipe, at most 1 MiB.
+pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
+    let mut chunk = [0; CHUNK];
+    let mut all = Vec::new();
+    for _ in 0..64 {
+        match rustix::io::read(log, &mut chunk) {
+            Ok(count) if count > 0 => {
+                tail.push(&chunk[..count]);
+                all.push(chunk[..count].to_vec());
+            }
+            _ => break,
+        }
+    }
+    all
+}
+
+/// How long the pool waits for the end of an unfinished line before it passes the line on.
+pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
+
+/// Size of one read from a log pipe, bytes.
+pub(crate) const CHUNK: usize = 16 << 10;
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to start from")]
@@ -152,7 +187,7 @@ mod tests {
         assert_eq!(lines.take(), b"");
         assert_eq!(lines.push(b"no end", now), b"");
         assert_eq!(lines.take(), b"no end\n");
-        assert_eq!(lines.push(&[b'x'; LINE + 10], now).len(), LINE + 11, "a line without end");
+        assert_eq!(lines.push(&[b'x'; LINE + 10], now).len(), LINE + 11, "a line that does not end");
         assert_eq!(with_origin(3, 0, b"a\nb\n"), b"worker 3: a\nworker 3: b\n");
         assert_eq!(with_origin(0, 2, b"careful"), b"template warning: careful\n");
     }

@@ -1,16 +1,16 @@
-//! A line of JSON that is longer than `max_frame`: read as it passes by, and not kept.
+//! A line of JSON that is longer than `max_frame`: scanned as it arrives, and not kept.
 //!
-//! The job must get its error, and the worker stay, so it has to be known what the line is: a reply, a part of one, an event.
-//! The fields of the outer object say so; of them the names and the beginnings of short values are kept, and nothing of
-//! what is inside. It is not checked whether the rest is JSON.
+//! The job must get its error and the worker must stay, so the pool must know what the line is: a reply, a part of a reply,
+//! an event. The fields of the outer object say so. Only their names and the beginnings of short values are kept, nothing of
+//! nested values. Whether the rest is JSON is not checked.
 //!
 //! # Invariants
-//! * Every byte is looked at once, and no more than [`TOKEN_MAX`] bytes of the line are held.
-//! * A line has an end: at [`LongLine::MOST`] bytes it is refused.
+//! * Every byte is examined once, and no more than [`TOKEN_MAX`] bytes of the line are held.
+//! * A line has a limit: at [`LongLine::MOST`] bytes it is refused.
 
 use serde_json::from_slice;
 
-/// What a line was about, when it has ended.
+/// The meaning of a line, known when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Long {
     /// The reply or the error of this job.
@@ -35,12 +35,12 @@ pub(crate) struct LongLine {
     depth: u64,
     in_string: bool,
     escaped: bool,
-    /// It has begun with something else than `{`, ended with something else than `}`, or goes on behind that.
+    /// It does not begin with `{`, does not end with `}`, or has more text after the `}`.
     no_object: bool,
     was_open: bool,
     /// The beginning of the name or value that is being read, of the outer object.
     token: Vec<u8>,
-    /// The name that was read last, if it is one that is known.
+    /// The name that was read last, if it is a known name.
     name: Option<Field>,
     id: Option<Vec<u8>>,
     more: bool,
@@ -51,10 +51,10 @@ pub(crate) struct LongLine {
 type Field = usize;
 
 impl LongLine {
-    /// Bytes of a line from which on it is refused: what a frame could not have either, 4 GiB - 1.
+    /// Length at which a line is refused, bytes: 4 GiB - 1, the limit of a frame.
     pub(crate) const MOST: u64 = u32::MAX as u64;
 
-    /// Reads on. Where the line ends in `bytes`, if it does: the place of its line feed.
+    /// Scans the next bytes. Returns the place of the line feed in `bytes`, if the line ends there.
     ///
     /// # Errors
     /// A text for a line of [`LongLine::MOST`] bytes.
@@ -73,7 +73,7 @@ impl LongLine {
             rest = behind;
             self.read(byte);
             if self.in_string && !self.escaped && (self.depth > 1 || self.token.len() >= TOKEN_MAX) {
-                // What is inside of a long string is told by nothing but its end.
+                // Of a long string only its end matters.
                 let inside = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'));
                 rest = &rest[inside.unwrap_or(rest.len())..];
             }
@@ -86,7 +86,7 @@ impl LongLine {
         self.len - u64::from(self.at_return)
     }
 
-    /// What the line was about, after its end; `current` is the job that the worker has.
+    /// The meaning of the line, after its end; `current` is the job that the worker has.
     ///
     /// # Errors
     /// Why it is not part of the protocol, for the log: one short line.
@@ -101,14 +101,14 @@ impl LongLine {
                 .and_then(|id| id.parse().ok())
                 .ok_or_else(|| format!("a line of {} bytes whose id is not one of ours", self.len()))?,
         };
-        // In the order in which a line that is not too long is looked at.
+        // In the order in which `jsonl::read_line` looks for the fields of a shorter line.
         let first = FIELDS.iter().zip(self.seen).find_map(|(name, seen)| seen.then_some(*name));
         match first {
             Some("result") if self.more => Ok(Long::Part(id)),
             Some("result" | "error") => Ok(Long::Outcome(id)),
             Some(what @ ("event" | "progress")) => Ok(Long::Message(what, id)),
             Some("log") => Ok(Long::Log),
-            _ => Err(format!("a line of {} bytes, which is no reply, event or log line", self.len())),
+            _ => Err(format!("a line of {} bytes, which is not a reply, event or log line", self.len())),
         }
     }
 
@@ -155,7 +155,7 @@ impl LongLine {
         FIELDS.iter().position(|known| Some(*known) == name.as_deref())
     }
 
-    /// Of a name that is there twice the last one counts.
+    /// Ends a field. If a name occurs twice, the last value counts.
     fn end_field(&mut self) {
         let value = std::mem::take(&mut self.token);
         let Some(field) = self.name.take() else { return };
@@ -168,7 +168,7 @@ impl LongLine {
     }
 }
 
-/// The names that are known, those of kinds of lines in the order in which they are looked for.
+/// The known names; the kinds of lines come in the order in which `jsonl::read_line` looks for them.
 const FIELDS: [&str; 10] =
     ["ready", "retire", "pong", "result", "error", "event", "progress", "log", "id", "more"];
 

@@ -1,53 +1,18 @@
-//! How much memory a worker costs: what it shares with its template, or with other users of the same files, is
-//! not its own.
+//! The memory limit of workers (`max_rss`): when each is measured, and what happens to a worker that is over the limit.
 //!
-//! The kernel sums up private pages in `smaps_rollup`, which takes a walk over all page tables: a millisecond
-//! for a gigabyte. The resident set is cheap and never smaller, so the walk is only made when that is over the
-//! limit. Where `smaps_rollup` cannot be read (a worker of another user), the resident set less the template's
-//! is what counts.
+//! Workers are measured in turn, each about once a second, one at a time: the kernel needs a millisecond for each gigabyte,
+//! and many measurements in a row would delay the jobs.
+//!
+//! # Invariants
+//! * Without the option nothing is measured.
+//! * A worker that has worked is retired; a fresh one that is over the limit is a failed start, since the next would be, too.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use rustix::process::Pid;
 
 use crate::driver::Driver;
 use crate::error::PoolError;
+use crate::proc::{Memory, proc_dir, rss_kib};
 use crate::worker::{State, Worker};
-
-/// What is known of a process's memory, KiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory {
-    /// Resident set; 0 when the process is gone.
-    pub(crate) rss_kib: u64,
-    /// What counts against the limit: private memory if it had to be looked at, else the resident set.
-    pub(crate) own_kib: u64,
-    /// `own_kib` is the resident set less that of the template.
-    pub(crate) is_estimate: bool,
-}
-
-impl Memory {
-    /// Measures the process whose directory in `/proc` is `dir`. Private memory is looked at when its resident
-    /// set is over `limit` bytes; `template_kib` is the resident set of its template, 0 without one.
-    pub(crate) fn measure(dir: &Path, limit: u64, template_kib: u64) -> Self {
-        let rss_kib = rss_kib(dir);
-        if rss_kib.saturating_mul(1024) <= limit {
-            return Self { rss_kib, own_kib: rss_kib, is_estimate: false };
-        }
-        let rollup = read(dir, "smaps_rollup");
-        let parts = ["Private_Clean:", "Private_Dirty:", "Private_Hugetlb:"].map(|name| field(&rollup, name));
-        match parts {
-            [Some(clean), Some(dirty), huge] => {
-                Self { rss_kib, own_kib: clean + dirty + huge.unwrap_or(0), is_estimate: false }
-            }
-            // It may have ended meanwhile.
-            _ if field(&read(dir, "status"), "VmRSS:").is_none() => {
-                Self { rss_kib: 0, own_kib: 0, is_estimate: false }
-            }
-            _ => Self { rss_kib, own_kib: rss_kib.saturating_sub(template_kib), is_estimate: true },
-        }
-    }
-}
 
 impl Driver {
     /// Measures the workers' memory, each about once a second, if it is limited.
@@ -58,7 +23,7 @@ impl Driver {
         }
         let known = |worker: &Option<Box<Worker>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
         let count = self.workers.iter().filter(|worker| known(worker)).count().max(1);
-        // One at a time, so that many walks over page tables do not hold up the jobs together.
+        // One at a time, so that many measurements do not delay the jobs together.
         let (before, after) = self.workers.split_at(self.look_slot.min(self.workers.len()));
         let next = after.iter().chain(before).position(known);
         if let Some(step) = next {
@@ -97,64 +62,12 @@ impl Driver {
         (memory.own_kib.saturating_mul(1024) > limit).then_some(memory.own_kib)
     }
 
-    /// A worker that is over the limit before it has done anything: another one would be, too.
+    /// Kills a worker that is over the limit before it has done a job: its successor would be, too.
     pub(crate) fn refuse_fresh(&mut self, slot: usize, own_kib: u64) {
         let limit = self.options.max_rss.unwrap_or(u64::MAX) >> 20;
         self.kill(
             slot,
             &format!("it has {} MiB of its own before its first job, max_rss is {limit} MiB", own_kib >> 10),
         );
-    }
-}
-
-/// Resident set of a process, KiB; 0 when it is gone.
-pub(crate) fn rss_kib(dir: &Path) -> u64 {
-    field(&read(dir, "status"), "VmRSS:").unwrap_or(0)
-}
-
-fn read(dir: &Path, file: &str) -> String {
-    std::fs::read_to_string(dir.join(file)).unwrap_or_default()
-}
-
-/// The number of KiB behind `name`.
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().trim_end_matches("kB").trim().parse().ok()
-}
-
-fn proc_dir(pid: Pid) -> PathBuf {
-    format!("/proc/{}", pid.as_raw_pid()).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn process(name: &str, files: &[(&str, &str)]) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("cattlegrid-memory-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        for (file, text) in files {
-            std::fs::write(dir.join(file), text).unwrap();
-        }
-        dir
-    }
-
-    #[test]
-    fn shared_pages_do_not_count_and_are_not_looked_for_without_need() {
-        let status = ("status", "Name:\tx\nVmRSS:\t  300000 kB\n");
-        let rollup =
-            "Rss: 300000 kB\nShared_Dirty: 290000 kB\nPrivate_Clean: 1000 kB\nPrivate_Dirty: 9000 kB\n";
-        let dir = process("plain", &[status, ("smaps_rollup", rollup)]);
-        let over = Memory::measure(&dir, 200_000 * 1024, 290_000);
-        assert_eq!(over, Memory { rss_kib: 300_000, own_kib: 10_000, is_estimate: false });
-        let within = Memory::measure(&dir, 300_000 * 1024, 290_000);
-        assert_eq!(within.own_kib, 300_000, "not looked at");
-        std::fs::remove_dir_all(dir).unwrap();
-
-        let dir = process("unreadable", &[status]);
-        let guess = Memory::measure(&dir, 200_000 * 1024, 290_000);
-        assert_eq!(guess, Memory { rss_kib: 300_000, own_kib: 10_000, is_estimate: true });
-        std::fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(Memory::measure(&dir, 0, 0).rss_kib, 0, "it is gone");
     }
 }

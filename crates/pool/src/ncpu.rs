@@ -1,17 +1,17 @@
-//! How many processors this process may use.
+//! Processors that this process may use: its affinity, the topology, and the quotas of its cgroup and all ancestors.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-/// Processors of this machine, and what this process gets of them.
+/// Processors of this machine, as far as this process may use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpus {
     /// Cores this process may run on.
     pub cores: usize,
     /// Hardware threads this process may run on; at least `cores`.
     pub threads: usize,
-    /// Threads worth of time: the smaller of `threads` and the cgroup's quota, rounded up. Use this for `max`.
+    /// CPU time in threads: the smaller of `threads` and the cgroup's quota, rounded up. Use this for `max`.
     pub available: usize,
 }
 

@@ -1,4 +1,7 @@
-//! Bytes on their way to a worker: small frames are copied together, large arguments are not copied.
+//! Bytes to be sent to a worker: small frames are copied together, large arguments are not copied.
+//!
+//! # Invariant
+//! Bytes leave in the order in which they were added, however little the socket takes at a time.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -9,13 +12,13 @@ use bytes::{Buf, Bytes};
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    /// Goes first.
+    /// Written first, in order.
     sealed: VecDeque<Bytes>,
-    /// Grows at the end.
+    /// Written last; frames are appended here.
     tail: Vec<u8>,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flushed {
     /// Nothing is left.
@@ -99,10 +102,10 @@ impl Output {
     }
 }
 
-/// From here on arguments are not copied, bytes.
+/// Length from which arguments are not copied, bytes.
 const LARGE: usize = 16 << 10;
 
-/// Kept allocated when everything was written, bytes.
+/// Capacity kept when everything was written, bytes.
 const KEEP: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! Arguments and replies: lists of byte strings, encoded once.
+//! Arguments and replies: lists of byte strings, encoded once and passed on as bytes.
+//!
+//! # Invariant
+//! The bytes inside an [`Args`] or a [`Reply`] are a valid list.
 
 use bytes::Bytes;
 use cattlegrid_worker::List;

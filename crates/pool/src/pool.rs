@@ -1,4 +1,5 @@
-//! The handle of a pool: submitting jobs, and steering.
+//! The handle of a pool: it submits jobs, and controls the pool. All of it is messages to the pool's thread; only counters are
+//! read directly.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -6,16 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::builder::{Builder, QueuePolicy, Shared};
 use crate::error::Error;
 use crate::event::Events;
 use crate::inbox::Message;
 use crate::job::{Callback, NewJob, Outcome, ProgressFn, Sink};
 use crate::launch::Launch;
+use crate::options::QueuePolicy;
 use crate::payload::Args;
 use crate::promise::{Promise, promise};
 use crate::queue::Priority;
+use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::worker::WorkerInfo;
 
 /// A pool of worker processes. Cheap to clone; when the last handle is dropped the pool finishes its jobs
 /// in the background and then calls `on_destroy`.
@@ -35,33 +38,14 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The stream first: the pool must not wait for a reader that cannot come any more.
+        // The stream first: the pool must not wait for a reader that no longer exists.
         drop(self.events.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         self.shared.inbox.closed.store(true, Ordering::SeqCst);
         self.shared.inbox.send(Message::Drain(None, None));
     }
 }
 
-/// A ready worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkerInfo {
-    /// Number, for [`Pool::retire`].
-    pub number: u64,
-    /// Process id, and that of its process group.
-    pub pid: u32,
-    /// Generation of its program.
-    pub generation: u32,
-    /// Jobs it has now.
-    pub jobs: usize,
-}
-
 impl Pool {
-    /// Starts building a pool.
-    pub fn builder(launch: Launch) -> Builder {
-        Builder::new(launch)
-    }
-
     pub(crate) fn new(shared: Arc<Shared>, events: Option<Events>) -> Self {
         Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
     }
@@ -78,7 +62,7 @@ impl Pool {
     /// As [`Pool::call`], but a full queue is an error now, under any policy.
     ///
     /// # Errors
-    /// [`Error::Rejected`] when as many jobs are on their way as queue and workers hold.
+    /// [`Error::Rejected`] when as many jobs are outstanding as queue and workers hold.
     pub fn try_call(&self, args: impl Into<Args>) -> Result<Call, Error> {
         let [high, normal, low] = self.handle.shared.counters.queued();
         if self.is_full() || high + normal + low >= self.handle.shared.queue_limit as u64 {
@@ -120,13 +104,13 @@ impl Pool {
         self.send(Message::Resize(idle, max));
     }
 
-    /// Replaces the program. Old workers retire when a worker of the new one is ready; until then they
+    /// Replaces the program. Workers of the old program retire when a worker of the new one is ready; until then they
     /// serve.
     ///
     /// # Errors
     /// Resolves to [`Error::StartFailed`] when the new program does not become ready, or when another start or the end of
-    /// the pool is under way; the old one stays. To
-    /// [`Error::InvalidOption`] when the system cannot be asked for such a program.
+    /// the pool is under way; the old program stays. To
+    /// [`Error::InvalidOption`] when the system cannot start such a program (a NUL byte in a name, for instance).
     pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
         match launch.check() {
@@ -136,7 +120,7 @@ impl Pool {
         promise
     }
 
-    /// Resolves when `workers` workers are ready, and starts those that are missing. They may idle out later.
+    /// Resolves when `workers` workers are ready, and starts those that are missing. They may be stopped for idleness later.
     ///
     /// # Errors
     /// Resolves to [`Error::InvalidOption`] when that is more than `max`, to [`Error::StartFailed`] when the breaker
@@ -167,8 +151,8 @@ impl Pool {
         self.handle.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Accepts no more jobs, finishes the ones there are, and ends all processes. Jobs that are not done
-    /// after `shutdown_grace` end as [`Error::Shutdown`]. Resolves when all is gone.
+    /// Accepts no more jobs, finishes those that were submitted, and ends all processes. Jobs that are not done
+    /// after `shutdown_grace` end as [`Error::Shutdown`]. Resolves when no process is left.
     pub fn shutdown(&self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);
@@ -176,7 +160,7 @@ impl Pool {
         promise
     }
 
-    /// Kills all workers; unfinished jobs end as [`Error::Shutdown`]. Resolves when all is gone.
+    /// Kills all workers; unfinished jobs end as [`Error::Shutdown`]. Resolves when no process is left.
     pub fn shutdown_now(&self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);
@@ -195,7 +179,7 @@ impl Pool {
     }
 }
 
-/// A job on its way to being submitted.
+/// A job that is being built.
 #[must_use = "a job is submitted by call() or submit()"]
 pub struct JobBuilder<'a> {
     pool: &'a Pool,
@@ -304,7 +288,7 @@ impl Call {
     /// # Panics
     /// After the call has been polled to its end.
     pub fn wait(mut self) -> Outcome {
-        self.outcome.take().expect("a call is waited for once").wait()
+        self.outcome.take().expect("a call gives its outcome only once").wait()
     }
 }
 
@@ -333,7 +317,7 @@ impl Drop for Call {
 
 /// A pool that is starting: a future of the [`Pool`], or an error.
 #[derive(Debug)]
-#[must_use = "a pool that nobody waits for is shut down again"]
+#[must_use = "a pool whose start is not awaited is shut down again"]
 pub struct Spawning {
     started: Promise<Result<(), Error>>,
     pool: Option<Result<Pool, Error>>,
@@ -352,7 +336,7 @@ impl Spawning {
     /// # Panics
     /// After it has been polled to its end.
     pub fn wait(mut self) -> Result<Pool, Error> {
-        let pool = self.pool.take().expect("a start is waited for once")?;
+        let pool = self.pool.take().expect("a start gives its pool only once")?;
         self.started.wait().map(|()| pool)
     }
 }

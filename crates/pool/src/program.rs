@@ -1,8 +1,15 @@
-//! Programs and their template processes: launch, READY, FORK, death and replacement.
+//! Programs and their template processes: launch, READY, FORK, death and replacement. `template.rs` has their data.
+//!
+//! A generation is launched, and takes over when it is ready. Its template is replaced when it dies, with the delays of the
+//! breaker, and closed when neither its generation nor any of its workers is left.
+//!
+//! # Invariants
+//! * At most one generation is being launched at a time.
+//! * A worker whose template has died is settled with the template; that is reported once, for the template.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cattlegrid_worker::control::{Control, receive};
 use cattlegrid_worker::frame::VERSION;
@@ -11,59 +18,14 @@ use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Limits, Sandbox,
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::driver::{Driver, Source};
-use crate::ending::Ending;
+use crate::driver::{Driver, Ending, Source};
 use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::launch::{Launch, Mode};
-use crate::logs::{Lines, Tail};
+use crate::logs::{CHUNK, Lines, Tail, UNFINISHED, drain_log, log_pipe};
 use crate::promise::Resolver;
-use crate::time::later;
-use crate::traffic::UNFINISHED;
+use crate::template::{Launching, Program, Template};
+use crate::time::{LOOK, later};
 use crate::worker::{Role, State};
-
-/// The program workers are made of.
-#[derive(Debug)]
-pub(crate) struct Program {
-    /// Counted from 1; 0 before the first is ready.
-    pub(crate) generation: u32,
-    pub(crate) launch: Launch,
-}
-
-impl Program {
-    pub(crate) fn new(generation: u32, launch: Launch) -> Self {
-        Self { generation, launch }
-    }
-}
-
-/// A generation on its way to READY: the first one, or a reload.
-#[derive(Debug)]
-pub(crate) struct Launching {
-    pub(crate) program: Program,
-    /// Start a worker and wait for it, too.
-    pub(crate) probe: bool,
-    pub(crate) answer: Resolver<Result<(), Error>>,
-}
-
-/// A template process.
-#[derive(Debug)]
-pub(crate) struct Template {
-    pub(crate) serial: u64,
-    pub(crate) generation: u32,
-    pub(crate) pid: Pid,
-    pidfd: Option<OwnedFd>,
-    /// `None` when it was told to end.
-    pub(crate) control: Option<OwnedFd>,
-    log: OwnedFd,
-    pub(crate) ready: bool,
-    born: Instant,
-    tail: Tail,
-    /// Output on its way to the log.
-    said: Lines,
-    /// What it said before it gave up.
-    fatal: Option<String>,
-    /// SIGKILL is due then.
-    kill_at: Option<Instant>,
-}
 
 impl Driver {
     /// Starts a generation; `answer` is resolved when it is ready, or cannot be.
@@ -117,7 +79,7 @@ impl Driver {
         launching.answer.resolve(Ok(()));
     }
 
-    /// The new generation did not become ready. The first one takes the pool with it.
+    /// The new generation did not become ready. If it is the first one, the pool ends.
     pub(crate) fn launch_failed(&mut self, error: Error) {
         let Some(launching) = self.launching.take() else { return };
         let generation = launching.program.generation;
@@ -312,7 +274,7 @@ impl Driver {
         }
     }
 
-    /// A template is gone, or must be. Its workers die with it: their jobs are ended here, once, without a
+    /// A template has ended, or is broken and killed here. Its workers die with it: they are settled here, without a
     /// report for each worker.
     fn template_lost(&mut self, serial: u64, reason: &str) {
         let Some(at) = self.templates.iter().position(|template| template.serial == serial) else { return };
@@ -320,7 +282,7 @@ impl Driver {
         kill_process_group(template.pid, Signal::KILL).ok();
         let exit = self.collect(template.pid);
         if template.control.is_none() {
-            // It was told to end.
+            // The pool had told it to end.
             return;
         }
         for slot in 0..self.workers.len() {
@@ -366,16 +328,16 @@ impl Driver {
         });
     }
 
-    /// A template that does not answer FORK: it is killed, and then replaced like any that dies.
+    /// A template that does not answer FORK is killed, and then replaced like any template that dies.
     pub(crate) fn template_stuck(&mut self, serial: u64) {
         self.template_lost(serial, "it did not answer");
-        // Waiting jobs have the whole time for the next one.
+        // Waiting jobs have the whole `start_timeout` again, for the next template.
         self.deserted = None;
     }
 
-    /// Reaps a child of ours that has been killed; waits for it on the list of orphans otherwise.
+    /// Reaps a child of ours that has been killed, waiting up to 10 ms. If it has not ended by then, it goes to the orphans.
     pub(crate) fn collect(&mut self, pid: Pid) -> Option<Exit> {
-        // SIGKILL takes effect within microseconds; give it a moment rather than losing the status.
+        // SIGKILL takes effect within microseconds; wait a moment rather than lose the status.
         for _ in 0..20 {
             match sys::reap(pid) {
                 Ok(Some(exit)) => return Some(exit),
@@ -392,7 +354,7 @@ impl Driver {
     }
 
     pub(crate) fn on_template_end(&mut self, serial: u64) {
-        // What it has said before (FATAL, EXITED) comes first.
+        // Its last messages (FATAL, EXITED) come first.
         self.on_control(serial);
         self.template_lost(serial, "it ended");
     }
@@ -422,7 +384,7 @@ impl Driver {
         }
     }
 
-    /// Starts a template again when the one in force has died, and watches the time of all.
+    /// Checks the time limits of all templates, and starts a new one when that of the current generation has died.
     pub(crate) fn scan_templates(&mut self) {
         let (mut late, mut unfinished) = (Vec::new(), Vec::new());
         for template in &mut self.templates {
@@ -476,7 +438,7 @@ impl Driver {
             if let Error::StartFailed { errno: Some(errno), .. } = error {
                 let short = std::io::Error::from_raw_os_error(errno);
                 if is_shortage(&short) {
-                    // The system's affair, not the program's.
+                    // The system's fault, not the program's.
                     self.last_start_error = Some(error);
                     return self.starve(short);
                 }
@@ -508,30 +470,6 @@ impl Driver {
     }
 }
 
-/// A pipe for stdout and stderr; our end does not block.
-pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    use rustix::pipe::{PipeFlags, pipe_with};
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    rustix::io::ioctl_fionbio(&reader, true)?;
-    Ok((reader, writer))
-}
-
-/// Reads what is left in a log pipe, at most 1 MiB.
-pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
-    let mut chunk = [0; CHUNK];
-    let mut all = Vec::new();
-    for _ in 0..64 {
-        match rustix::io::read(log, &mut chunk) {
-            Ok(count) if count > 0 => {
-                tail.push(&chunk[..count]);
-                all.push(chunk[..count].to_vec());
-            }
-            _ => break,
-        }
-    }
-    all
-}
-
 pub(crate) fn spawn_error(error: &SpawnError) -> Error {
     Error::StartFailed {
         reason: format!("{error}: {}", reason_of(&error.source)),
@@ -548,16 +486,10 @@ fn system_error(what: &str, error: &std::io::Error) -> Error {
     }
 }
 
-/// A template gets no limits and keeps its privileges: both are its workers' affair.
+/// A template gets no limits and keeps its privileges: both are set for each worker.
 fn bare_setup() -> Setup {
     Setup {
         limits: Limits { core: None, oom_score_adj: None, ..Limits::default() },
         sandbox: Sandbox { no_new_privs: false, uid_gid: None },
     }
 }
-
-/// How often processes without a pidfd are looked for.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
-
-/// Read from a log pipe at a time, bytes.
-pub(crate) const CHUNK: usize = 16 << 10;

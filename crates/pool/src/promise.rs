@@ -1,4 +1,8 @@
 //! A value that arrives later, for async and for blocking callers. No runtime is needed.
+//!
+//! # Invariants
+//! * Each promise gets exactly one value: the resolver's, or [`Lost::lost`] when the resolver is dropped.
+//! * No wake-up is lost: the waiter is stored under the same lock as the value.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -15,7 +19,7 @@ pub struct Promise<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The sending half. Dropped without a value, it delivers [`Lost::lost`]: nobody waits for ever.
+/// The sending half. Dropped without a value, it delivers [`Lost::lost`], so no caller waits forever.
 #[derive(Debug)]
 pub(crate) struct Resolver<T: Lost> {
     /// `None` when the value was delivered.
@@ -53,7 +57,7 @@ impl<T> Lost for Vec<T> {
 #[derive(Debug)]
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// For whoever made the pair: the pool notes a job's id here.
+    /// A number that the two halves share: the id of the job.
     note: AtomicU64,
 }
 
@@ -64,7 +68,7 @@ enum State<T> {
     Taken,
 }
 
-/// Who is to be told. A system call is made only for a thread that waits.
+/// The waiter that is woken when the value arrives. Only waking a thread takes a system call.
 #[derive(Debug)]
 pub(crate) enum Waiter {
     Nobody,
@@ -95,7 +99,7 @@ impl<T: Lost> Resolver<T> {
         self.fill(value).wake();
     }
 
-    /// Delivers the value, and leaves it to the caller to wake who waits for it.
+    /// Delivers the value, and leaves it to the caller to wake the waiter.
     pub(crate) fn fill(mut self, value: T) -> Waiter {
         self.shared.take().map_or(Waiter::Nobody, |shared| Self::put(&shared, value))
     }
@@ -138,7 +142,7 @@ impl<T> Promise<T> {
                 State::Taken => unreachable!("the value was taken by poll before"),
             }
             drop(state);
-            // A wake-up between here and there is not lost, and one meant for something else does no harm.
+            // A wake-up between the unlock and `park` is not lost, and one for another reason does no harm.
             std::thread::park();
         }
     }
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolver_that_is_dropped_leaves_nobody_waiting() {
+    fn a_resolver_that_is_dropped_wakes_its_waiter() {
         let (resolver, promise) = promise::<Result<(), Error>>();
         let waiter = std::thread::spawn(move || promise.wait());
         drop(resolver);

@@ -1,10 +1,14 @@
 //! Jobs waiting for a worker: three classes of priority, with ageing.
 //!
-//! A job of a lower class counts as one of the next higher class that came `ageing` later. So High goes
-//! first, but a Normal job that has waited `ageing` longer, or a Low one that has waited twice that, is
-//! not passed any more: nothing starves.
+//! A job of a lower class counts as a job of the next higher class that came `ageing` later. So High goes
+//! first, but a Normal job that has waited `ageing` longer, or a Low job that has waited twice that, is
+//! not overtaken any more: no job starves.
 //!
-//! Removal is lazy: ids of jobs that have ended are skipped when they come up.
+//! Removal is lazy: ids of jobs that have ended are skipped when they reach the front.
+//!
+//! # Invariants
+//! * Within a class jobs keep their order, except that returned jobs go to the front.
+//! * `live` counts the entries whose jobs still wait; entries of ended jobs are at most twice as many plus 64.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -61,7 +65,7 @@ impl Queue {
         self.live
     }
 
-    /// Appends a job that came at `since`.
+    /// Appends a job that has waited since `since`.
     #[inline]
     pub(crate) fn push(&mut self, id: u64, priority: Priority, since: Instant) {
         self.classes[priority as usize].push_back(Entry { id, since });

@@ -3,9 +3,9 @@
 //! Sans-io: the caller reports what happened to workers, asks [`Sizing::poll`] what to do, and again at
 //! [`Sizing::poll_timeout`].
 //!
-//! * *Growth.* A worker is wanted while fewer than `idle` are idle, or jobs queue. After `start` of that,
-//!   the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... per `start` as
-//!   long as it persists. The first worker of an empty pool starts at once; `start` 0 starts at once all
+//! * *Growth.* Workers are wanted while fewer than `idle` are idle, or jobs queue. When that has lasted for `start`,
+//!   the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... after each further `start` while
+//!   jobs queue. The first worker of an empty pool starts at once; `start` 0 starts at once all
 //!   that the queue can use.
 //! * *Replacement.* A worker that was retired for another reason than too little work (its age, its jobs,
 //!   its memory, its own wish) is replaced without that delay as soon as its process is gone.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::time::later;
 
-/// The numbers a pool is sized by.
+/// The options that decide the number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizingConfig {
     /// Fewest idle workers, also the number at the start. Default 0.
@@ -50,7 +50,7 @@ pub struct Decision {
     pub stop: Vec<usize>,
 }
 
-/// See the module.
+/// The number of workers as a state machine. See the text of the module.
 #[derive(Debug)]
 pub struct Sizing {
     config: SizingConfig,
@@ -61,9 +61,9 @@ pub struct Sizing {
     leaving: usize,
     /// Workers that have left or are leaving and may be replaced without delay.
     owed: usize,
-    /// Ready workers that somebody waits for, however little work there is.
+    /// Ready workers that a caller waits for ([`Sizing::want`]), however little work there is.
     wanted: usize,
-    /// The next growth, while one is wanted.
+    /// The time of the next growth, while more workers are wanted.
     grow_at: Option<Instant>,
     /// Workers the next growth may start for the queue.
     step: usize,
@@ -115,17 +115,17 @@ impl Sizing {
         self.grow_at = Some(now);
     }
 
-    /// Somebody waits until this many workers are ready, at most `max`; 0 when nobody does any more. They are started
-    /// at once, and none is stopped for idleness before they are all there.
+    /// Sets how many ready workers a caller waits for, at most `max`; 0 when none does. They are started
+    /// at once, and none is stopped for idleness before all of them are ready.
     pub fn want(&mut self, workers: usize) {
         if workers < self.wanted {
-            // What was kept for the one who waited may be due now.
+            // Workers that were kept for the caller may be due now.
             self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
         }
         self.wanted = workers;
     }
 
-    /// The numbers in force.
+    /// The current options.
     pub fn config(&self) -> SizingConfig {
         self.config
     }
@@ -212,7 +212,7 @@ impl Sizing {
             if queued == 0 {
                 self.shrink(now, &mut decision);
             } else {
-                // An idle worker beside a queue is about to be given a job.
+                // Jobs are queued, so an idle worker is about to get one.
                 self.shrink_at = Some(later(now, self.config.stop));
             }
         }
@@ -334,5 +334,5 @@ impl Slot {
     }
 }
 
-/// Most workers one growth starts for the queue.
+/// Most workers that one growth starts for the queue.
 const STEP_MAX: usize = 64;

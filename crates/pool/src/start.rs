@@ -1,10 +1,9 @@
-//! The start of a worker: its descriptors, its process, INIT; and what happens when the system is short of something.
+//! The start of a worker: its descriptors, its process, INIT; and the delay when the system is short of something.
 //!
 //! # Invariants
-//! * A worker has a slot from when its process was started or asked for, and counts in the sizing from then on.
-//! * Without descriptors, memory or processes nothing fails but the start: it is put off, and what workers there are serve.
+//! * A worker has a slot from the moment its process is started or asked for, and counts in the sizing from then on.
+//! * A lack of descriptors, memory or processes only delays the start: no job fails, and the present workers serve.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -14,20 +13,18 @@ use cattlegrid_worker::sys::{self, Page};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use rustix::process::{Pid, Signal};
 
-use crate::driver::{Driver, Source};
-use crate::ending::Ending;
+use crate::driver::{Driver, Ending, Source};
 use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::jsonl;
 use crate::launch::{Launch, Mode};
-use crate::logs::{Lines, Tail};
-use crate::output::Output;
-use crate::program::{LOOK, log_pipe, spawn_error};
-use crate::time::{FAR, later};
+use crate::logs::log_pipe;
+use crate::program::spawn_error;
+use crate::time::{FAR, LOOK, later};
 use crate::worker::{Role, State, Worker};
 
 /// Why a start did not happen.
 enum StartError {
-    /// The system is short of something; later it may work.
+    /// The system is short of something; a later start may succeed.
     Resources(std::io::Error),
     /// The program is at fault.
     Program(Error),
@@ -46,7 +43,7 @@ impl From<rustix::io::Errno> for StartError {
 }
 
 impl Driver {
-    /// Starts a worker that counts; a spare if there is one. False when none could be started.
+    /// Starts a worker that counts in the sizing; uses a spare if there is one. False when none could be started.
     pub(crate) fn start_member(&mut self) -> bool {
         let generation = self.program.generation;
         let spare = self.workers.iter().position(|worker| {
@@ -139,90 +136,24 @@ impl Driver {
         let (log, writer) = log_pipe()?;
         self.register(&socket, Source::Worker, number)?;
         self.register(&log, Source::WorkerLog, number)?;
-        let (mut template, mut pid, mut pidfd) = (None, None, None);
-        if launch.mode == Mode::Template {
-            let Some(zygote) = self.template_of(generation) else {
-                return Err(StartError::Resources(std::io::ErrorKind::NotConnected.into()));
-            };
-            let Some(control) = &zygote.control else {
-                return Err(StartError::Resources(std::io::ErrorKind::NotConnected.into()));
-            };
-            let fork = Control::Fork { slot: number as u32, setup: self.options.setup.clone() };
-            fork.send(control.as_fd(), &[theirs.as_fd(), writer.as_fd()])?;
-            template = Some(zygote.serial);
-        } else {
-            let setup = self.options.setup.clone();
-            let child = self.exec(launch, Some(&theirs), &writer, &setup).map_err(|error| {
-                // What the child runs short of before its exec is the system's affair, too.
-                if error.step == sys::Step::Fork || is_shortage(&error.source) {
-                    StartError::Resources(error.source)
-                } else {
-                    StartError::Program(spawn_error(&error))
-                }
-            })?;
-            self.watch_group(child.pid);
-            match &child.pidfd {
-                Some(pidfd) => self.register(pidfd, Source::WorkerEnd, number)?,
-                None => self.alarm(self.now + LOOK),
+        let (template, pid, pidfd) = match launch.mode {
+            Mode::Template => (Some(self.ask_template(generation, number, &theirs, &writer)?), None, None),
+            Mode::Exec | Mode::Stdio | Mode::JsonLines => {
+                let child = self.exec_worker(launch, number, &theirs, &writer)?;
+                (None, Some(child.pid), child.pidfd)
             }
-            (pid, pidfd) = (Some(child.pid), child.pidfd);
-        }
+        };
         self.last_number = number;
         let spread = 1.0 - self.options.jitter * self.random();
         #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a count")]
         let job_limit = (self.options.max_jobs as f64 * spread).ceil() as u64;
         let expires = self.options.max_age.map(|age| later(self.now, age.min(FAR).mul_f64(spread)));
-        let worker = Worker {
-            number,
-            generation,
-            template,
-            state: State::Starting,
-            pid,
-            pidfd,
-            socket: Some(socket),
-            log: Some(log),
-            page: None,
-            said_pid: 0,
-            uses_page: false,
-            uses_claims: false,
-            one_at_a_time: false,
-            json: launch.mode == Mode::JsonLines,
-            window: 1,
-            max_frame: self.options.max_frame,
-            input: Vec::new(),
-            lines: jsonl::LineEnds::default(),
-            long_line: None,
-            output: Output::default(),
-            want_write: false,
-            paused: false,
-            in_flight: VecDeque::new(),
-            in_flight_bytes: 0,
-            taken: 0,
-            sent: 0,
-            answered: 0,
-            job_limit,
-            expires,
-            born: self.now,
-            last_used: 0,
-            doomed: Vec::new(),
-            stalled: (self.now, 0),
-            kill_at: None,
-            broke_protocol: false,
-            reason: None,
-            exit: None,
-            tail: Tail::default(),
-            said: Lines::default(),
-            rss_kib: 0,
-            role,
-            greeted: false,
-            was_ready: false,
-            asked_to_leave: false,
-            told_to_leave: false,
-            with_template: false,
-            pinged: false,
-            condemned: false,
-            proof: None,
-        };
+        let mut worker = Worker::new(number, generation, role, self.now);
+        (worker.template, worker.pid, worker.pidfd) = (template, pid, pidfd);
+        (worker.socket, worker.log) = (Some(socket), Some(log));
+        worker.json = launch.mode == Mode::JsonLines;
+        worker.max_frame = self.options.max_frame;
+        (worker.job_limit, worker.expires) = (job_limit, expires);
         self.alarm_opt(expires);
         let slot = self.workers.iter().position(Option::is_none).unwrap_or_else(|| {
             self.workers.push(None);
@@ -232,7 +163,48 @@ impl Driver {
         Ok(slot)
     }
 
-    /// Sends INIT, with the progress page beside it where that is possible.
+    /// Asks the template of `generation` for a fork. Returns its serial number.
+    fn ask_template(
+        &self,
+        generation: u32,
+        number: u64,
+        socket: &OwnedFd,
+        log: &OwnedFd,
+    ) -> Result<u64, StartError> {
+        let unconnected = || StartError::Resources(std::io::ErrorKind::NotConnected.into());
+        let template = self.template_of(generation).ok_or_else(unconnected)?;
+        let control = template.control.as_ref().ok_or_else(unconnected)?;
+        let fork = Control::Fork { slot: number as u32, setup: self.options.setup.clone() };
+        fork.send(control.as_fd(), &[socket.as_fd(), log.as_fd()])?;
+        Ok(template.serial)
+    }
+
+    /// Starts the program itself, and watches its end and its process group.
+    fn exec_worker(
+        &mut self,
+        launch: &Launch,
+        number: u64,
+        socket: &OwnedFd,
+        log: &OwnedFd,
+    ) -> Result<sys::Child, StartError> {
+        let setup = self.options.setup.clone();
+        let child = self.exec(launch, Some(socket), log, &setup).map_err(|error| {
+            // What the child runs short of before its exec is the system's fault, too.
+            if error.step == sys::Step::Fork || is_shortage(&error.source) {
+                StartError::Resources(error.source)
+            } else {
+                StartError::Program(spawn_error(&error))
+            }
+        })?;
+        self.watch_group(child.pid);
+        match &child.pidfd {
+            Some(pidfd) => self.register(pidfd, Source::WorkerEnd, number)?,
+            None => self.alarm(self.now + LOOK),
+        }
+        Ok(child)
+    }
+
+    /// Sends INIT, together with the progress page where that is possible.
     fn send_init(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let Some(socket) = &worker.socket else { return };
@@ -255,7 +227,7 @@ impl Driver {
 
     pub(crate) fn on_forked(&mut self, slot: u32, pid: u32, pidfd: Option<OwnedFd>) {
         let pid = Pid::from_raw(pid.cast_signed());
-        // Not when it was asked for: a fork that fails must not begin the delays again.
+        // Reset here and not when the fork was asked for: a fork that fails must not reset the delays.
         self.starved = None;
         let found = self.workers.iter_mut().flatten().find(|worker| worker.number as u32 == slot);
         match (found, pid) {
@@ -293,7 +265,7 @@ impl Driver {
         }
     }
 
-    /// Puts starts off: 100 ms, doubling to 5 s.
+    /// Delays all starts: 100 ms, doubled each time, at most 5 s.
     pub(crate) fn starve(&mut self, error: std::io::Error) {
         let delay = self.starved.map_or(STARVED, |(_, delay)| (delay * 2).min(STARVED_MAX));
         self.starved = Some((self.now + delay, delay));
@@ -309,5 +281,5 @@ const STARVED: Duration = Duration::from_millis(100);
 /// Longest such delay.
 const STARVED_MAX: Duration = Duration::from_secs(5);
 
-/// Asked for as the sockets' send buffers, bytes.
+/// Requested size of the sockets' send buffers, bytes.
 const SOCKET_BUFFER: usize = 1 << 20;

@@ -1,6 +1,9 @@
 //! Counters of a pool. Each is defined once, in the list below, with its doc text.
 //!
 //! The pool's thread is the only writer, so an increment is a load and a store; readers never block it.
+//!
+//! # Invariant
+//! When all jobs have ended, `submitted` is the sum of the counters of outcomes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The default log: standard error, written by a thread of its own.
 //!
-//! Standard error may be closed, or a pipe that nobody reads. A pool must not fail or wait for that: it hands
-//! its lines over and goes on. One thread, shared by all pools of the process, writes them; it may wait as long
-//! as it likes. What does not fit into [`ROOM`] meanwhile is dropped and counted.
+//! Standard error may be closed, or a pipe without a reader. A pool must neither fail nor wait for that: it hands
+//! its lines over and goes on. One thread, shared by all pools of the process, writes them; it may wait without a limit.
+//! Lines that do not fit into [`ROOM`] are dropped and counted.
 //!
 //! # Invariants
 //! * The lock is never held while something is written.
@@ -45,7 +45,7 @@ struct Log {
 struct State {
     pending: Vec<u8>,
     writing: bool,
-    /// Bytes since the last note of it.
+    /// Bytes dropped since the last line that reported them.
     dropped: u64,
 }
 
@@ -84,8 +84,8 @@ impl Log {
     }
 }
 
-/// Not by `std::io::stderr`: its lock would then be held while this thread waits, and every `eprintln!` of the
-/// program would wait for it.
+/// Does not use `std::io::stderr`: its lock would be held while this thread waits, and every `eprintln!` of the
+/// program would wait, too.
 fn write_all(mut bytes: &[u8]) {
     use rustix::event::{PollFd, PollFlags, poll};
     let stderr = rustix::stdio::stderr();

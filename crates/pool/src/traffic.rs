@@ -1,6 +1,9 @@
 //! Bytes from and to workers: frames, JSON lines, output pipes.
-
-use std::time::Duration;
+//!
+//! # Invariants
+//! * Any bytes of a worker are handled without a panic; a worker that breaks the protocol is killed, and its jobs end with it.
+//! * A worker is not read while an event of it has no room.
+//! * One worker cannot keep the loop: a turn reads at most [`READS`] times from it.
 
 use bytes::Bytes;
 use cattlegrid_worker::frame::{FLAG_MORE, FrameError, HEADER_LEN, Header, Kind, START_MAX, VERSION};
@@ -8,14 +11,13 @@ use cattlegrid_worker::message::{ErrorBody, Hello};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::builder::LogChunk;
+use crate::callbacks::LogChunk;
 use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
-use crate::logs::{Lines, with_origin};
+use crate::logs::{CHUNK, Lines, UNFINISHED, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
-use crate::program::CHUNK;
 use crate::stderr;
 use crate::time::later;
 use crate::worker::State;
@@ -34,7 +36,7 @@ impl Body<'_> {
 }
 
 impl Driver {
-    /// Reads from a worker and handles what is complete. Returns whether more may be there.
+    /// Reads from a worker and handles all complete frames. Returns whether more bytes may be waiting.
     pub(crate) fn on_readable(&mut self, slot: usize) -> bool {
         for _ in 0..READS {
             let Some(worker) = &mut self.workers[slot] else { return false };
@@ -70,7 +72,7 @@ impl Driver {
                         return false;
                     }
                     if long {
-                        // Most likely nothing is behind it; epoll says if there is.
+                        // Most likely nothing follows it; epoll says if something does.
                         return true;
                     }
                 }
@@ -85,7 +87,7 @@ impl Driver {
         true
     }
 
-    /// Reads what a dead worker has left behind.
+    /// Reads the bytes that a dead worker has left in its socket.
     pub(crate) fn drain_socket(&mut self, slot: usize) {
         self.process_input(slot);
         // Bounded: a grandchild may go on writing to the socket.
@@ -148,7 +150,7 @@ impl Driver {
     /// Handles the frame at the start of `rest`; its length, or `None` if it is not complete.
     fn next_frame(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
         let starting = self.workers[slot].as_ref().is_some_and(|worker| worker.state == State::Starting);
-        // One that has not read INIT does not know the limit.
+        // A worker that has not read INIT does not know the limit.
         let max = if starting { self.options.max_frame.max(START_MAX) } else { self.options.max_frame };
         let Some(header) = Header::decode(rest, max).map_err(|error| error.to_string())? else {
             return Ok(None);
@@ -169,7 +171,7 @@ impl Driver {
             return Err("a frame before HELLO".into());
         }
         if worker.state.is_over() && matches!(header.kind, Kind::Hello | Kind::Ready) {
-            // It was killed while it started; what it still had to say about that is no offence.
+            // It was killed while it started; frames that it had sent before are not an offence.
             return Ok(());
         }
         let empty = matches!(header.kind, Kind::Ready | Kind::Leave | Kind::Pong | Kind::Skipped);
@@ -196,26 +198,8 @@ impl Driver {
             }
             Kind::Event => return self.on_event(slot, header.id, body),
             Kind::Progress => self.on_progress(slot, header.id, body.bytes),
-            Kind::Hello => {
-                let hello = Hello::parse(body.bytes).ok_or_else(malformed)?;
-                if hello.version != VERSION || !starting || worker.greeted {
-                    return Err(format!("HELLO of version {}, or a second one", hello.version));
-                }
-                (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
-                worker.said_pid = hello.pid;
-                worker.one_at_a_time = hello.concurrency == 1;
-                worker.max_frame = worker.max_frame.min(hello.max_frame);
-                worker.greeted = true;
-            }
-            Kind::Ready => {
-                if !starting || !worker.greeted {
-                    return Err("READY out of turn".into());
-                }
-                worker.uses_page &= worker.page.is_some();
-                worker.uses_claims &= worker.uses_page;
-                worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
-                self.on_worker_ready(slot);
-            }
+            Kind::Hello => return self.on_hello(slot, &Hello::parse(body.bytes).ok_or_else(malformed)?),
+            Kind::Ready => return self.on_ready_frame(slot),
             Kind::Leave => {
                 worker.asked_to_leave = true;
                 if !starting {
@@ -230,12 +214,7 @@ impl Driver {
             Kind::Log => {
                 let (&level, text) = body.bytes.split_first().ok_or_else(malformed)?;
                 let number = worker.number;
-                self.shared.counters.log_bytes.add(text.len() as u64);
-                if self.log_limit.take(text.len(), self.now) {
-                    self.pass_on_log(number, level, text);
-                } else {
-                    self.shared.counters.log_dropped.add(text.len() as u64);
-                }
+                self.on_log(number, level, text);
             }
             Kind::Init | Kind::Job | Kind::Cancel | Kind::Retire | Kind::Ping => {
                 return Err(format!("{:?}, which only a parent sends", header.kind));
@@ -243,6 +222,41 @@ impl Driver {
             other => return Err(format!("unexpected {other:?}")),
         }
         Ok(())
+    }
+
+    fn on_hello(&mut self, slot: usize, hello: &Hello) -> Result<(), String> {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(()) };
+        if hello.version != VERSION || worker.state != State::Starting || worker.greeted {
+            return Err(format!("HELLO of version {}, or a second one", hello.version));
+        }
+        (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
+        worker.said_pid = hello.pid;
+        worker.one_at_a_time = hello.concurrency == 1;
+        worker.max_frame = worker.max_frame.min(hello.max_frame);
+        worker.greeted = true;
+        Ok(())
+    }
+
+    fn on_ready_frame(&mut self, slot: usize) -> Result<(), String> {
+        let Some(worker) = &mut self.workers[slot] else { return Ok(()) };
+        if worker.state != State::Starting || !worker.greeted {
+            return Err("READY out of turn".into());
+        }
+        worker.uses_page &= worker.page.is_some();
+        worker.uses_claims &= worker.uses_page;
+        worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
+        self.on_worker_ready(slot);
+        Ok(())
+    }
+
+    /// A LOG frame.
+    fn on_log(&mut self, worker: u64, level: u8, text: &[u8]) {
+        self.shared.counters.log_bytes.add(text.len() as u64);
+        if self.log_limit.take(text.len(), self.now) {
+            self.pass_on_log(worker, level, text);
+        } else {
+            self.shared.counters.log_dropped.add(text.len() as u64);
+        }
     }
 
     fn on_result(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
@@ -254,11 +268,11 @@ impl Driver {
             let (fault, has_chunks) = (job.fault.take(), job.chunks.is_some());
             let whole = if has_chunks { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
             let max = self.options.max_reply;
-            // A job that is answered with garbage is still at its worker, and lost with it.
+            // A job with a malformed reply is still at its worker, and is lost with it.
             outcome = Some(match (fault, whole) {
                 (Some(fault), _) => Err(fault),
                 (None, Some(body)) if body.len() > max => Err(Error::TooLarge { len: body.len(), max }),
-                (None, body) => Ok(body.and_then(Reply::new).ok_or("a reply that is no list")?),
+                (None, body) => Ok(body.and_then(Reply::new).ok_or("a reply that is not a list")?),
             });
         }
         self.release(slot, id);
@@ -278,10 +292,10 @@ impl Driver {
             job.chunks = None;
             return Ok(());
         }
-        let len = self.add_chunk(id, body.bytes).ok_or("a part of a reply that is no list")?;
+        let len = self.add_chunk(id, body.bytes).ok_or("a part of a reply that is not a list")?;
         let max = self.options.max_reply;
         if len > max {
-            // The caller need not wait for the rest, which is thrown away as it comes; nor does anybody else.
+            // The caller does not wait for the rest of the reply, which is dropped as it arrives.
             if let Some(job) = self.jobs.get_mut(id) {
                 job.chunks = None;
             }
@@ -319,7 +333,7 @@ impl Driver {
 
     fn on_progress(&mut self, slot: usize, id: u64, how_far: &[u8]) {
         if !self.has_job(slot, id) {
-            // From a thread or a task that has outlived its job: nobody waits for it any more.
+            // From a thread or a task that has outlived its job: the job has no caller any more.
             return;
         }
         let Some(mut callback) = self.jobs.get_mut(id).and_then(|job| job.progress.take()) else { return };
@@ -332,9 +346,9 @@ impl Driver {
     fn on_event(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
         let Some(worker) = &self.workers[slot] else { return Ok(()) };
         let number = worker.number;
-        // One of a job that has ended, from a thread or a task that has outlived it, is the worker's own.
+        // An event of a job that has ended, from a thread or a task that has outlived it, counts as the worker's own.
         let job = self.jobs.get(id).filter(|_| self.has_job(slot, id)).map(|job| job.tag);
-        let parts = Reply::new(body.keep()).ok_or("an event that is no list")?;
+        let parts = Reply::new(body.keep()).ok_or("an event that is not a list")?;
         self.deliver_event(Event { worker: number, job, parts });
         Ok(())
     }
@@ -397,7 +411,7 @@ impl Driver {
         }
     }
 
-    /// Writes what is pending for all workers that were given something.
+    /// Writes the pending bytes of all workers that were given something.
     pub(crate) fn flush_all(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
@@ -409,7 +423,7 @@ impl Driver {
     pub(crate) fn flush(&mut self, slot: usize) {
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return };
         let Some(socket) = &worker.socket else { return };
-        // A broken socket is seen by reading, which also finds what the worker said last.
+        // A broken socket is noticed when it is read, which also finds the last frames of the worker.
         let blocked = worker.output.flush(socket) == Flushed::Blocked;
         if blocked != worker.want_write {
             worker.want_write = blocked;
@@ -449,7 +463,7 @@ impl Driver {
         }
     }
 
-    /// Passes on a line that a worker has begun and not finished for a while.
+    /// Passes on a line that a worker began [`UNFINISHED`] ago and has not finished.
     pub(crate) fn scan_log(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let Some(since) = worker.said.since else { return };
@@ -471,7 +485,7 @@ impl Driver {
         self.within_rate(&whole, written)
     }
 
-    /// The same of a line that was not finished.
+    /// The same for a line that was not finished.
     pub(crate) fn limit_rest(&mut self, said: &mut Lines) -> Vec<u8> {
         let written = said.len();
         self.within_rate(&said.take(), written)
@@ -510,14 +524,11 @@ impl Driver {
     }
 }
 
-/// How long an unfinished line is waited for.
-pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
-
-/// Asked for in one read, bytes.
+/// Size of one read, bytes.
 const BUFFER: usize = 64 << 10;
 
-/// From here on a frame is worth not copying, bytes.
+/// Length from which a frame is kept without copying it, bytes.
 const LONG: usize = 32 << 10;
 
-/// Reads from one worker before others get their turn.
+/// Most reads from one worker before the others are served.
 const READS: usize = 8;

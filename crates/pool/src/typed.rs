@@ -20,7 +20,7 @@ impl Codec {
     /// Encodes a value as the only argument of a job.
     ///
     /// # Errors
-    /// [`Error::Codec`] when the value has no such form, such as a map with keys that are no strings in JSON.
+    /// [`Error::Codec`] when the value has no such form: a map whose keys are not strings, in JSON.
     pub fn args<T: Serialize>(self, value: &T) -> Result<Args, Error> {
         let bytes = match self {
             Self::Json => serde_json::to_vec(value).map_err(|error| Error::Codec(error.to_string()))?,

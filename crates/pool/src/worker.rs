@@ -1,4 +1,9 @@
 //! One worker process as its parent sees it.
+//!
+//! # Invariants
+//! * `in_flight` has an entry for each frame of a job that the worker has and has not answered, in the order sent; `taken` counts
+//!   those that were taken back.
+//! * `order` of a job counts the jobs sent to this worker, as the words of the progress page do.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -12,7 +17,7 @@ use crate::logs::{Lines, Tail};
 use crate::long_line::LongLine;
 use crate::output::Output;
 
-/// See the module.
+/// A worker and everything that the pool knows of it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
 pub(crate) struct Worker {
@@ -24,7 +29,7 @@ pub(crate) struct Worker {
     pub(crate) state: State,
     /// Unknown until FORKED.
     pub(crate) pid: Option<Pid>,
-    /// What it says its process id is. Nothing is done with it but to show it while FORKED has not come.
+    /// The process id that it says it has. Only shown, while FORKED has not arrived.
     pub(crate) said_pid: u32,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) socket: Option<OwnedFd>,
@@ -62,13 +67,14 @@ pub(crate) struct Worker {
     pub(crate) job_limit: u64,
     pub(crate) expires: Option<Instant>,
     pub(crate) born: Instant,
-    /// Time of the last dispatch or reply, as a count of them: larger is later.
+    /// The last dispatch or reply, as a count of all of them: larger is later.
     pub(crate) last_used: u64,
     /// Jobs it was told to cancel and still holds.
     pub(crate) doomed: Vec<Doomed>,
-    /// Since when it has begun no job, and how many it had begun by then; looked at only while it has jobs.
+    /// Since when it has begun no job, and how many it had begun by then. Meaningful only while it has jobs.
     pub(crate) stalled: (Instant, u64),
-    /// SIGKILL is due then: told to leave, or ending. Of a killed one: when to stop waiting for its end.
+    /// When SIGKILL is due, for a worker that was told to leave or is ending. For a killed worker: when to stop waiting for
+    /// its end.
     pub(crate) kill_at: Option<Instant>,
     /// It broke the protocol, and is killed for it.
     pub(crate) broke_protocol: bool,
@@ -79,7 +85,7 @@ pub(crate) struct Worker {
     /// Output on its way to the log.
     pub(crate) said: Lines,
     pub(crate) rss_kib: u64,
-    /// Not counted in the sizing: a spare, or the first of a new generation.
+    /// Whether it counts in the sizing, or is a spare or the first worker of a new generation.
     pub(crate) role: Role,
     /// It has said HELLO.
     pub(crate) greeted: bool,
@@ -92,11 +98,25 @@ pub(crate) struct Worker {
     /// It was told to leave: its end is no failure.
     pub(crate) told_to_leave: bool,
     pub(crate) pinged: bool,
-    /// It holds a job whose time is up and that does not end, beside others that must not be lost: it gets no more
+    /// It has a job whose time is up and that does not end, and other jobs that must not be lost: it gets no more
     /// jobs, and is killed when the others have ended.
     pub(crate) condemned: bool,
     /// Of a condemned worker: the ping that it has to answer, as proof that it still works on the others, and when it was sent.
     pub(crate) proof: Option<Instant>,
+}
+
+/// A ready worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// Number, for [`crate::Pool::retire`].
+    pub number: u64,
+    /// Process id, and that of its process group.
+    pub pid: u32,
+    /// Generation of its program.
+    pub generation: u32,
+    /// Jobs it has now.
+    pub jobs: usize,
 }
 
 /// A job at a worker.
@@ -106,15 +126,15 @@ pub(crate) struct Sent {
     /// Its place in the order of jobs sent to this worker, from 0.
     pub(crate) order: u64,
     pub(crate) bytes: usize,
-    /// It was taken back: the job is somewhere else, what is here is its frame, which the worker will skip.
+    /// It was taken back: the job is elsewhere, and this entry stands for its frame, which the worker will skip.
     pub(crate) taken: bool,
 }
 
-/// A job whose caller has gone while a worker has it.
+/// A job at a worker whose caller has gone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Doomed {
     pub(crate) id: u64,
-    /// Since when the worker has been in it and known.
+    /// Since when the worker has been in the job and been told to let go of it.
     pub(crate) since: Instant,
     pub(crate) termed: bool,
 }
@@ -134,7 +154,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Whether it is past all jobs: only its end is waited for.
+    /// Whether it does no more jobs: the pool only waits for its end.
     pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Ending | Self::Killed)
     }
@@ -151,6 +171,61 @@ pub(crate) enum Role {
 }
 
 impl Worker {
+    /// A worker that is being started at `now`. The caller adds what it has of it: process, descriptors, limits.
+    pub(crate) fn new(number: u64, generation: u32, role: Role, now: Instant) -> Self {
+        Self {
+            number,
+            generation,
+            template: None,
+            state: State::Starting,
+            pid: None,
+            pidfd: None,
+            socket: None,
+            log: None,
+            page: None,
+            said_pid: 0,
+            uses_page: false,
+            uses_claims: false,
+            one_at_a_time: false,
+            json: false,
+            window: 1,
+            max_frame: 0,
+            input: Vec::new(),
+            lines: LineEnds::default(),
+            long_line: None,
+            output: Output::default(),
+            want_write: false,
+            paused: false,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            taken: 0,
+            sent: 0,
+            answered: 0,
+            job_limit: 0,
+            expires: None,
+            born: now,
+            last_used: 0,
+            doomed: Vec::new(),
+            stalled: (now, 0),
+            kill_at: None,
+            broke_protocol: false,
+            reason: None,
+            exit: None,
+            tail: Tail::default(),
+            said: Lines::default(),
+            rss_kib: 0,
+            role,
+            greeted: false,
+            was_ready: false,
+            asked_to_leave: false,
+            told_to_leave: false,
+            with_template: false,
+            pinged: false,
+            condemned: false,
+            proof: None,
+        }
+    }
+
     /// Whether the worker has begun this job of its own.
     pub(crate) fn has_begun(&self, sent: &Sent) -> bool {
         match &self.page {
@@ -176,16 +251,16 @@ impl Worker {
         self.in_flight.iter().position(|sent| sent.id == id && !sent.taken)
     }
 
-    /// Whether the worker has begun this job and may still be in it, as far as can be seen: the reply of one that it is
-    /// done with may be on its way.
+    /// Whether the worker has begun this job and may still be in it, as far as the pool knows: the reply to a job that is
+    /// done may not have arrived yet.
     pub(crate) fn may_be_in(&self, sent: &Sent) -> bool {
         let last = |page: &Page| sent.order + 1 == page.claims().begun();
         self.has_begun(sent)
             && !(self.uses_page && self.one_at_a_time && self.page.as_ref().is_some_and(|page| !last(page)))
     }
 
-    /// Whether it has jobs, is in none of them, and has not taken the next one either: a stopped process
-    /// looks like that. Known only with a page.
+    /// Whether it has jobs, is in none of them, and does not take the next one: a stopped process
+    /// behaves so. Known only with a page.
     pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
         let Some(begun) = self.page.as_ref().filter(|_| self.uses_page).map(|page| page.claims().begun())
         else {
@@ -203,7 +278,7 @@ impl Worker {
         self.state == State::Ready && self.in_flight.len() < self.window && self.socket.is_some()
     }
 
-    /// Sends a signal to the worker's process group. Nothing happens when it is gone already.
+    /// Sends a signal to the worker's process group. Does nothing when the worker is gone.
     ///
     /// The pidfd tells whether the number is still the worker's. Between that check and the kill the
     /// worker could end *and* be reaped *and* its number be used again by a new group leader; the kernel

@@ -1,4 +1,4 @@
-//! The plain path: jobs, events, order, options, steering.
+//! The plain path: jobs, events, order, options, control of the pool.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -104,7 +104,7 @@ fn events_and_progress_come_in_order_before_the_result() {
     pool.shutdown().wait();
 }
 
-/// A thread that has outlived its job is heard by nobody, least of all by the next caller, and costs no worker.
+/// Messages of a thread that has outlived its job reach no caller, in particular not the next one, and cost no worker.
 #[test]
 fn progress_of_a_job_that_has_ended_is_ignored() {
     for launch in [template().env("FIXTURE", "async"), python("app"), python("tasks:work")] {
@@ -155,7 +155,7 @@ fn a_full_event_stream_holds_its_worker_back_and_loses_nothing() {
 fn map_keeps_the_order_and_as_completed_does_not_wait() {
     let pool = quiet(template()).max(2).idle(2).load(1).queue_limit(3).spawn().wait().unwrap();
     pool.ready(2).wait().unwrap();
-    // Endless, and far more than the queue takes.
+    // Infinite, so far more than the queue takes.
     let echoes = pool.map((0_u64..).map(|n| ["echo".to_owned(), n.to_string()])).take(500);
     for (n, outcome) in echoes.enumerate() {
         assert_eq!(outcome.unwrap().text(), n.to_string());
@@ -349,7 +349,7 @@ fn the_pool_grows_resizes_and_shrinks() {
     let pool = quiet(template()).max(3).load(1).start(ms(1)).stop(ms(50)).spawn().wait().unwrap();
     let mut calls = Vec::new();
     eventually("it has grown", || {
-        // On a slow machine the first jobs may be done before the third worker is there.
+        // On a slow machine the first jobs may be done before the third worker has started.
         while pool.stats().queued_normal < 6 && calls.len() < 10_000 {
             calls.extend((0..9).map(|_| pool.call(["sleep", "100", ""])));
             pause(ms(5));
@@ -365,7 +365,7 @@ fn the_pool_grows_resizes_and_shrinks() {
     pool.shutdown().wait();
 }
 
-/// `ready` starts what is missing, though there is no work for it.
+/// `ready` starts the missing workers, although there is no work for them.
 #[test]
 fn ready_resolves_up_to_max_and_refuses_more() {
     let pool = quiet(template()).max(3).stop(ms(20)).spawn().wait().unwrap();
@@ -376,7 +376,7 @@ fn ready_resolves_up_to_max_and_refuses_more() {
     assert!(matches!(pool.ready(4).wait(), Err(Error::InvalidOption(text)) if text.contains("max is 3")));
     pool.shutdown().wait();
 
-    // The second worker cannot be started: who waits for it is told when the breaker opens.
+    // The second worker cannot be started: its waiter gets an error when the breaker opens.
     let flag = scratch("ready");
     let pool = quiet(template()).init(format!("exit-if={}", flag.display())).max(2).crash_loop(3, PATIENCE);
     let pool = pool.spawn().wait().unwrap();

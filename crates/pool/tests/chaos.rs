@@ -1,8 +1,9 @@
-//! Everything at once: kills of workers and template, hangs, SIGSTOP, retires, reloads, floods.
+//! All kinds of harm at once: kills of workers and template, hangs, SIGSTOP, retirements, reloads, floods.
 //!
 //! Several pools at once in one process that has 512 MiB in use: forked and exec'ed workers, one pool with a fresh process
-//! for each job, one whose durations are the longest there are. Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n`
-//! for the same deeds again. One outcome for each job; never more processes than `max`; descriptors, zombies and memory flat.
+//! for each job, one with the longest durations possible. Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n`
+//! for the same harm again. Each job has one outcome; there are never more processes than `max`; descriptors, zombies and
+//! memory do not grow.
 //!
 //! And for a quarter of that time, programs whose pool logs to a standard error that is closed, full or slow.
 #![allow(
@@ -32,7 +33,7 @@ fn one_outcome_for_each_job_whatever_happens() {
     let seed: u64 =
         std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(std::process::id().into());
     eprintln!("SEED={seed}");
-    // The size of the parent is none of its workers' affair.
+    // A large parent must not make its workers slower or larger.
     let mut ballast = vec![0_u8; 512 << 20];
     ballast.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     let plain = |launch| {
@@ -56,7 +57,7 @@ fn one_outcome_for_each_job_whatever_happens() {
             plain(template()).load(1).max_jobs(1).max_jobs_jitter(0.0),
         ),
         Scene::new("exec'ed", seed, plain(exec()).max_jobs(20).max_rss(1 << 30)),
-        // Nothing but the jobs' own times and the grace ends anything here.
+        // Here only the jobs' own timeouts and the grace end anything.
         Scene::new(
             "for ever",
             seed,
@@ -81,7 +82,7 @@ fn one_outcome_for_each_job_whatever_happens() {
     });
     pools.iter().for_each(Scene::settle);
     for round in 0..2 {
-        // The same once more, and shorter: what is left after it was there before.
+        // A shorter second run: it must leave no more behind than the first.
         std::thread::scope(|scope| {
             let runs: Vec<_> = pools.iter().map(|scene| scope.spawn(|| scene.run(seconds() / 4))).collect();
             runs.into_iter().for_each(|run| run.join().unwrap());
@@ -103,7 +104,7 @@ fn one_outcome_for_each_job_whatever_happens() {
 
 /// Programs whose pool logs without callbacks, one for each kind of standard error, again and again.
 #[test]
-fn standard_errors_that_are_not_read_hold_nothing_up() {
+fn standard_errors_that_are_not_read_delay_no_job() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = now() + ms(seconds() * 250);
     let run = |kind: usize| {
@@ -147,14 +148,14 @@ fn standard_errors_that_are_not_read_hold_nothing_up() {
 /// Both tests count or kill the children of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Most workers of each pool, until a deed changes it.
+/// Most workers of each pool, until a resize changes it.
 const MAX: usize = 4;
 
 fn seconds() -> u64 {
     std::env::var("CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60)
 }
 
-/// A pool and what has been asked of it.
+/// A pool and the counts of its jobs.
 struct Scene {
     name: &'static str,
     pool: Pool,
@@ -168,7 +169,7 @@ impl Scene {
         Self { name, pool: builder.spawn().wait().unwrap(), counts: Arc::default(), seed }
     }
 
-    /// Jobs and harm for some time; longer on a loaded machine, until everything has happened.
+    /// Submits jobs and does harm for some time; on a loaded machine longer, until every kind has happened.
     fn run(&self, seconds: u64) {
         let (pool, counts) = (&self.pool, &self.counts);
         let mut random = Random(self.seed);
@@ -189,7 +190,7 @@ impl Scene {
                 do_harm(pool, &mut random);
             }
             let stats = pool.stats();
-            // One more while a reload brings in its first worker, and the counters are read one by one.
+            // One more while a reload starts its first worker; and the counters are read one by one.
             let most = MAX as u64 + 3;
             assert!(stats.workers + stats.starting <= most, "{}: {stats:?}", self.name);
             pause(ms(1));
@@ -302,7 +303,7 @@ fn settle(pool: &Pool, counts: &Counts) {
     pool.resize(0, MAX);
     patiently("all workers are gone", pool, counts, || {
         for worker in pool.workers().wait() {
-            // One that is stopped and is given no job any more ends by the grace of its retirement.
+            // A worker that is stopped and gets no job any more ends by the grace of its retirement.
             pool.retire(worker.number).wait();
         }
         let stats = pool.stats();
@@ -312,7 +313,7 @@ fn settle(pool: &Pool, counts: &Counts) {
     pool.ready(1).wait().unwrap();
 }
 
-/// As [`eventually`]; a panic says all that is known.
+/// As [`eventually`]; the panic prints the statistics and counts.
 fn patiently(what: &str, pool: &Pool, counts: &Counts, mut done: impl FnMut() -> bool) {
     let start = now();
     while !done() {

@@ -1,4 +1,4 @@
-//! Jobs that lie at a worker behind a long one: another worker that is idle gets them, and each is run once.
+//! Jobs that wait at a worker behind a long job: another, idle worker gets them, and each is run once.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ impl Scene {
         let job = |args: &&[&str]| pool.job(args.to_vec()).timeout(PATIENCE).call();
         let behind: Vec<Call> = behind.iter().map(job).collect();
         eventually("all lie there", || pool.stats().in_flight == 1 + behind.len() as u64);
-        assert_eq!(pool.stats().taken_back, 0, "there is nobody who could do them");
+        assert_eq!(pool.stats().taken_back, 0, "there is no other worker that could do them");
         Self { pool, gate, first, long, behind }
     }
 
@@ -89,7 +89,7 @@ fn a_short_job_does_not_wait_behind_a_long_one() {
     }
 }
 
-/// Behind as many as an asynchronous worker does together.
+/// Jobs behind as many as an asynchronous worker does at the same time.
 #[test]
 fn jobs_beyond_the_concurrency_of_a_worker_are_taken_back() {
     for (launch, wait) in
@@ -127,7 +127,7 @@ fn what_was_taken_back_counts_against_its_worker_until_it_is_skipped() {
 }
 
 #[test]
-fn those_whose_callers_have_gone_are_sent_to_nobody() {
+fn jobs_whose_callers_have_gone_are_sent_to_no_worker() {
     let mut scene = Scene::new("gone", quiet(template()), &[&["echo", "0"], &["pid"], &["echo", "2"]]);
     drop(scene.behind.remove(1));
     eventually("it is cancelled", || scene.pool.stats().cancelled == 1);
@@ -169,7 +169,7 @@ fn a_job_that_was_taken_back_has_the_time_it_had() {
     pool.shutdown().wait();
 }
 
-/// What its caller was told had not begun does not begin later; nor does what nobody waits for.
+/// A job whose caller was told that it had not begun does not begin later; nor does a job without a caller.
 #[test]
 fn a_job_whose_time_was_up_before_it_began_is_not_run() {
     for launch in [template(), exec(), python("app"), python_exec("app")] {
@@ -282,7 +282,7 @@ fn a_worker_by_the_page_of_the_protocol_is_taken_from() {
     });
 }
 
-/// It notes what it begins, and does not ask: its jobs stay with it.
+/// A worker that notes what it begins and does not claim: its jobs stay with it.
 #[test]
 fn nothing_is_taken_from_a_worker_that_does_not_claim() {
     hand_made("none", |pool, gate, long, behind| {
@@ -295,7 +295,7 @@ fn nothing_is_taken_from_a_worker_that_does_not_claim() {
     });
 }
 
-/// It replies to jobs that were taken from it: the first reply is one too many, and each caller has had one.
+/// A worker that replies to jobs that were taken from it: its first reply is one too many, and each caller has got one.
 #[test]
 fn a_reply_to_a_job_that_was_taken_back_breaks_the_protocol() {
     hand_made("begins", |pool, gate, long, behind| {
@@ -308,7 +308,7 @@ fn a_reply_to_a_job_that_was_taken_back_breaks_the_protocol() {
 }
 
 #[test]
-fn to_skip_a_job_that_was_not_taken_back_breaks_the_protocol() {
+fn skipping_a_job_that_was_not_taken_back_breaks_the_protocol() {
     let pool = quiet(by_hand("skips")).max(1).load(2).spawn().wait().unwrap();
     let calls = [pool.call([""]), pool.call([""])];
     let [first, second] = calls.map(Call::wait);
@@ -318,7 +318,7 @@ fn to_skip_a_job_that_was_not_taken_back_breaks_the_protocol() {
     pool.shutdown().wait();
 }
 
-/// It had ended, but that is not known: its reply waited for those of its batch. It may have had effects, so it is lost.
+/// The job had ended, but its reply was still in the worker's batch. It may have had effects, so it is lost.
 #[test]
 fn a_job_whose_reply_had_not_left_its_worker_is_lost_and_not_run_again() {
     let pool = quiet(by_hand("holds")).max(1).load(4).spawn().wait().unwrap();
@@ -333,7 +333,7 @@ fn a_job_whose_reply_had_not_left_its_worker_is_lost_and_not_run_again() {
     pool.shutdown_now().wait();
 }
 
-/// The same with the real ones, whose replies leave in time or not: what was run was run once.
+/// The same with real workers, whose replies leave in time or not: no job is run twice.
 #[test]
 fn no_job_before_the_one_that_kills_its_worker_is_run_twice() {
     for (launch, killer) in [(template(), &["die", "kill"][..]), (python("app"), &["kill"])] {

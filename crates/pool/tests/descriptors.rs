@@ -1,4 +1,4 @@
-//! A program that may have few descriptors has a pool all the same, or is told what is missing.
+//! Pools in a program with few descriptors: the pool works, or the error says what is missing.
 #![allow(clippy::unwrap_used, clippy::semicolon_if_nothing_returned, reason = "tests read better so")]
 
 mod common;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::*;
 
-/// What a template's and an exec'ed worker said in a process with this `ulimit -n`.
+/// The replies of a template's worker and an exec'ed worker in a process with this `ulimit -n`.
 fn said(limit: u32) -> Vec<String> {
     let script = "ulimit -n $0 && exec \"$1\"";
     let output = Command::new("sh")

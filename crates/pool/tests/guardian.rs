@@ -1,4 +1,4 @@
-//! Who ends the processes when the program with the pool is killed, and what happens when that one is killed, too.
+//! The guardian: it ends the processes when the program with the pool is killed. And what happens when it is killed, too.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -68,27 +68,27 @@ fn a_killed_guardian_is_replaced_and_its_successor_does_its_work() {
     let first = program.guardian().unwrap();
     kill(first, Signal::KILL);
     eventually("there is another", || program.guardian().is_some_and(|pid| pid != first));
-    // It knows of the workers that were there before it when it has read about one that came after.
+    // When it has read about a worker that started after it, it also knows the workers that started before it.
     program.replace_workers(1);
     assert!(is_alive(program.grandchild) && is_alive(program.worker));
     program.kill();
-    eventually("nobody is left", || !is_alive(program.grandchild) && !is_alive(program.worker));
+    eventually("no process is left", || !is_alive(program.grandchild) && !is_alive(program.worker));
 }
 
 #[test]
-fn a_stopped_guardian_holds_nothing_up() {
+fn a_stopped_guardian_delays_no_job() {
     let mut program = Program::start();
     let first = program.guardian().unwrap();
     kill(first, Signal::STOP);
-    // Far more lines than its socket takes.
+    // Far more lines than its socket can hold.
     program.replace_workers(400);
     assert_ne!(program.guardian(), Some(first), "it was replaced when its socket was full");
     program.kill();
-    eventually("nobody is left", || !is_alive(program.grandchild) && !is_alive(program.worker));
+    eventually("no process is left", || !is_alive(program.grandchild) && !is_alive(program.worker));
     eventually("the stopped one is gone, too", || !is_alive(first));
 }
 
-/// The limit of what is guaranteed: with the guardian dead in the same moment, workers die and grandchildren live.
+/// The limit of the guarantee: if the guardian dies at the same moment, workers die and grandchildren live on.
 #[test]
 fn guardian_and_program_killed_together_leave_no_worker() {
     let mut program = Program::start();

@@ -1,4 +1,4 @@
-//! What surrounds a pool: its program's standard error, destructors that panic, extreme settings.
+//! The surroundings of a pool: the program's standard error, destructors that panic, extreme settings.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use std::time::Duration;
 use cattlegrid_pool::{Error, Launch, Limits, Pool, Priority, Sandbox};
 use common::*;
 
-/// Runs a program whose pool logs to its standard error, and returns what it says about its jobs.
+/// Runs a program whose pool logs to its standard error, and returns the line that it prints about its jobs.
 fn talk(mut command: Command, stderr: Stdio, reader: impl FnOnce(std::process::ChildStderr)) -> String {
     let mut child = command
         .env("FIXTURE", "talker")
@@ -61,7 +61,7 @@ fn the_log_does_not_need_a_standard_error_that_is_read() {
 }
 
 #[test]
-fn a_slow_reader_of_the_log_holds_nothing_up() {
+fn a_slow_reader_of_the_log_delays_no_job() {
     let said = talk(Command::new(fixture()), Stdio::piped(), |mut stderr| {
         std::thread::spawn(move || {
             let mut chunk = [0; 512];
@@ -73,7 +73,7 @@ fn a_slow_reader_of_the_log_holds_nothing_up() {
     assert_eq!(said, ALL_WELL);
 }
 
-/// Two workers print at the same time, in pieces: the lines are whole, and say whose they are.
+/// Two workers print at the same time, in pieces: the lines are whole and begin with the number of their worker.
 #[test]
 fn lines_of_the_log_are_whole_and_have_their_origin() {
     let (sender, receiver) = mpsc::channel();
@@ -109,7 +109,7 @@ impl Drop for PanicsWhenDropped {
     }
 }
 
-/// A callback brings a value along whose destructor panics. That ends the pool's thread, and with it every call.
+/// The destructor of a value in a callback panics. That ends the pool's thread, and every call ends with an error.
 #[test]
 fn every_call_ends_when_the_thread_of_the_pool_does() {
     let errors = Errors::default();
@@ -149,7 +149,7 @@ fn every_call_ends_when_the_thread_of_the_pool_does() {
     assert!(pool.workers().wait().is_empty());
 }
 
-/// Every option that takes a duration, at its longest: the pool does all that it does otherwise.
+/// Every option that takes a duration, at its longest: the pool works as usual.
 #[test]
 fn no_duration_is_too_long() {
     let pool = quiet(template())
@@ -188,7 +188,7 @@ fn no_duration_is_too_long() {
 }
 
 #[test]
-fn what_an_option_cannot_be_is_refused_by_spawn() {
+fn invalid_options_are_refused_by_spawn() {
     let null = || File::open("/dev/null").unwrap();
     let many = |count: usize| {
         (0..count).fold(quiet(template()), |builder, n| builder.pass_fd(format!("fd{n}"), null()))
@@ -225,10 +225,10 @@ fn what_an_option_cannot_be_is_refused_by_spawn() {
     }
 }
 
-/// What fits into an INIT of 64 MiB.
+/// The longest configuration that fits into an INIT of 64 MiB.
 const LONGEST_INIT: usize = (64 << 20) - 21;
 
-/// A time in proportion to its length, or each worker would use more than a minute of its processor.
+/// Reading it takes time in proportion to its length; otherwise each worker would use more than a minute of CPU time.
 #[test]
 fn the_longest_init_is_read_by_every_worker() {
     for launch in [template(), python("app"), python_exec("app")] {
@@ -241,7 +241,7 @@ fn the_longest_init_is_read_by_every_worker() {
     }
 }
 
-/// Processor time of a process, which other processes of a busy machine do not lengthen.
+/// CPU time of a process, which other processes of a busy machine do not lengthen.
 fn processor_seconds(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, rest) = stat.rsplit_once(") ").unwrap();

@@ -1,4 +1,4 @@
-//! Lines of JSON drawn from seeds: what the fuzz target `jsonl` does, for a second.
+//! Lines of JSON drawn from seeds: the code of the fuzz target `jsonl`, for a second.
 
 #[path = "../../../fuzz/draw.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -70,12 +70,12 @@ fn shell_by_json_lines() {
 }
 
 #[test]
-fn json_lines_that_never_get_ready_are_told() {
+fn json_lines_that_are_never_ready_are_an_error() {
     let error = quiet(Launch::json_lines("sh", ["-c", "echo oops >&2; exit 4"])).spawn().wait().unwrap_err();
     assert!(error.to_string().contains("status 4") && error.to_string().contains("oops"), "{error}");
 }
 
-/// Before there is a worker that they could be about, or a pool that said how long they may be.
+/// Messages of `init`: there is no job yet, and the pool has not said how long a frame may be.
 #[test]
 fn python_logs_and_events_of_init() {
     for launch in [python("app"), python_exec("app")] {
@@ -217,9 +217,9 @@ const ODD: [(&str, &str); 11] = [
     ("undecided", "JobError: code: message"),
 ];
 
-/// What an exception does when it is asked for its text is an error of its job, too.
+/// An exception that raises when it is asked for its text is an error of its job, too.
 #[test]
-fn python_exceptions_that_cannot_be_told_are_errors_of_the_job() {
+fn python_exceptions_without_a_text_are_errors_of_the_job() {
     for launch in [python("app"), python("tasks:work")] {
         let pool = quiet(launch).max(1).max_frame(1 << 20).spawn().wait().unwrap();
         let pid = pool.call(["pid"]).wait().unwrap().text();
@@ -248,7 +248,7 @@ fn python_exceptions_that_cannot_be_told_are_errors_of_the_job() {
 
 /// The same while a program loads, and in its workers before the first job.
 #[test]
-fn python_exceptions_that_cannot_be_told_are_reported_by_a_start() {
+fn python_exceptions_without_a_text_are_reported_by_a_start() {
     for kind in ["no-text", "no-name", "surrogates"] {
         let text = ODD.iter().find(|(known, _)| *known == kind).unwrap().1;
         for launch in [python("app"), python_exec("app")] {
@@ -295,12 +295,12 @@ fn python_exit_functions_run_and_what_the_template_has_stays_its_own() {
     }
 }
 
-/// What a pool tells its worker is not for the programs that the worker starts.
+/// The variables that a pool sets for its worker do not reach the programs that the worker starts.
 #[test]
 fn a_worker_may_run_its_own_binary() {
     for launch in [template(), exec()] {
         let pool = quiet(launch).max(1).spawn().wait().unwrap();
-        // The fixture's own answer to being started by no pool.
+        // The fixture's answer when no pool has started it.
         assert_eq!(pool.call(["run-itself"]).wait().unwrap().text(), "2");
         pool.shutdown().wait();
     }
@@ -311,7 +311,7 @@ fn a_worker_may_run_its_own_binary() {
     }
 }
 
-/// Threads in a template are named, and the variable that keeps a library from starting them.
+/// The error names the threads of a template, and the variable that keeps a library from starting them.
 #[test]
 fn threads_of_a_python_template_are_named_with_the_variable_that_helps() {
     let error = quiet(python("app").env("APP", "threads")).spawn().wait().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What a worker has to say may be longer than `max_frame`: that is a matter of the one job, whatever the language.
+//! Messages of a worker that are longer than `max_frame`: only the one job gets an error, in every language.
 #![allow(clippy::unwrap_used, clippy::semicolon_if_nothing_returned, reason = "tests read better so")]
 
 mod common;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use cattlegrid_pool::{Builder, Error, Launch, Pool};
 use common::*;
 
-/// The least `max_frame`, and one that a long text or part does not fit into.
+/// The smallest `max_frame`, and a larger one that a long text or part does not fit into either.
 const LIMITS: [u32; 2] = [1024, 1 << 20];
 
 fn small(builder: Builder, limit: u32) -> Pool {
     builder.max(1).load(4).max_frame(limit).spawn().wait().unwrap()
 }
 
-/// The worker is the same process as before, and in no error of the protocol.
+/// The worker is the same process as before, and has broken no rule of the protocol.
 fn check_unharmed(pool: &Pool, pid: &str, ask: &[&str]) {
     assert_eq!(pool.call(ask).wait().unwrap().text(), pid);
     let stats = pool.stats();
@@ -38,7 +38,7 @@ fn check_cut(error: Error, limit: u32) {
     assert!(message.ends_with('ü'), "no character is cut");
 }
 
-/// Code and message are kept, and of the detail its end.
+/// Code and message are kept, and the end of the detail.
 fn check_detail(error: Error, limit: u32) {
     let Error::Worker { code, message, detail, .. } = error else { panic!("{error}") };
     assert_eq!((code.as_str(), message.as_str()), ("code", "message"));
@@ -97,7 +97,7 @@ fn of_a_python_worker() {
     check_all(|| quiet(python("app")), true);
 }
 
-/// A traceback is longer than the least frame.
+/// A traceback is longer than the smallest frame.
 #[test]
 fn of_an_asyncio_worker() {
     for limit in LIMITS {
@@ -129,7 +129,7 @@ fn of_arguments() {
     pool.shutdown().wait();
 }
 
-/// The limit comes with INIT; what goes wrong before is told all the same.
+/// The limit comes with INIT; an error before that is reported all the same.
 #[test]
 fn of_a_start_that_fails() {
     for (launch, text) in [
@@ -158,7 +158,7 @@ fn long_line(pool: &Pool, what: &str, size: &str) -> Result<cattlegrid_pool::Rep
     outcome.wait()
 }
 
-/// The line is skipped, whatever its job sends before and after, and where in the line its id is.
+/// The line is skipped, whatever its job sends before and after, and wherever in the line its id is.
 #[test]
 fn of_json_lines() {
     for limit in LIMITS {
@@ -202,7 +202,7 @@ fn of_json_lines() {
     }
 }
 
-/// The end of a line does not count, if it is of two bytes, too.
+/// The end of a line does not count, also if it has two bytes.
 #[test]
 fn of_json_lines_at_the_limit() {
     let pool = small(lines(&[]), 1024);
@@ -216,7 +216,7 @@ fn of_json_lines_at_the_limit() {
     pool.shutdown().wait();
 }
 
-/// About no job it is dropped, and that is said.
+/// A long line that belongs to no job is dropped, and the log says so.
 #[test]
 fn of_a_json_line_outside_of_jobs() {
     let logged = Arc::new(Mutex::new(Vec::new()));
@@ -231,7 +231,7 @@ fn of_a_json_line_outside_of_jobs() {
     pool.shutdown().wait();
 }
 
-/// What a short line must not do, a long one must not either; nor go on for ever.
+/// Rules of the protocol for short lines hold for long ones, too; and a line must end.
 #[test]
 fn json_lines_that_cost_their_worker() {
     let pool = small(lines(&[]).kill_grace(ms(100)), 1024);
@@ -250,14 +250,14 @@ fn json_lines_that_cost_their_worker() {
     pool.shutdown().wait();
 }
 
-/// A reply that is longer than `max_reply` is of no use to anybody: its job is cancelled, and ends the worker only if it does
-/// not end itself.
+/// A reply that is longer than `max_reply` is useless: its job is cancelled, and the worker is ended only if the job does
+/// not end.
 #[test]
 fn a_reply_over_max_reply_that_does_not_end_is_cancelled() {
     let many = u32::MAX.to_string();
     let polite = ["endless-parts", many.as_str(), "polite", "0"];
     let ruthless = ["endless-parts", many.as_str(), "ruthless", "0"];
-    // The last part is the one that is too much.
+    // Only with the last part the reply is too long.
     let asleep = ["endless-parts", "11", "ruthless", "3600000"];
     let small =
         |launch: Launch| quiet(launch).max(1).max_frame(1 << 20).max_reply(1 << 20).kill_grace(ms(2_000));

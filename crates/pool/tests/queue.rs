@@ -1,4 +1,4 @@
-//! How a full queue is judged: by the jobs that no worker has taken, and by what workers can take now.
+//! When the queue is full: it counts the jobs that no worker has taken, less those that workers can take at once.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -13,8 +13,8 @@ mod common;
 use cattlegrid_pool::{Call, Error};
 use common::*;
 
-/// A job at a worker does not count, and a worker that was not started yet takes none: four open jobs are too many
-/// for two workers and a queue of two as long as there is one worker.
+/// A job at a worker does not count, and a worker that was not started yet takes none. So four open jobs are too many
+/// for `max` 2 and a queue of two while only one worker runs.
 #[test]
 fn a_worker_holds_jobs_from_when_it_is_ready() {
     let pool = quiet(template()).max(2).load(1).queue_limit(2).start(PATIENCE * 10).spawn().wait().unwrap();
@@ -35,9 +35,9 @@ fn a_worker_holds_jobs_from_when_it_is_ready() {
     pool.shutdown().wait();
 }
 
-/// A worker has room for more jobs, but not for their arguments: that is no room.
+/// A worker that has room for more jobs but not for their arguments has no room.
 #[test]
-fn the_queue_is_bounded_when_workers_have_their_fill_of_bytes() {
+fn the_queue_is_bounded_when_workers_have_no_room_for_bytes() {
     let pool =
         quiet(template()).max(1).load(100).inflight_bytes(1_000).queue_limit(2).spawn().wait().unwrap();
     let gate = Gate::new("queue-bytes");

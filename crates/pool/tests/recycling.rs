@@ -81,7 +81,7 @@ fn a_retired_worker_that_does_not_leave_is_killed() {
     pool.shutdown().wait();
 }
 
-/// What a worker shares with its template is not its own: no worker is retired for it.
+/// Memory that a worker shares with its template is not its own: no worker is retired for it.
 #[test]
 fn memory_of_the_template_does_not_count() {
     let errors = Errors::default();
@@ -96,14 +96,14 @@ fn memory_of_the_template_does_not_count() {
     let same: Vec<u32> = pool.workers().wait().iter().map(|worker| worker.pid).collect();
     assert_eq!(same, workers.iter().map(|worker| worker.pid).collect::<Vec<_>>());
     assert_eq!((pool.stats().retired, errors.all()), (0, Vec::<String>::new()));
-    // What is its own does.
+    // Its own memory counts.
     let pid = pool.call(["hoard", "200000000"]).wait().unwrap().text();
     eventually("it is replaced", || pool.stats().retired == 1 && !is_alive(pid.parse().unwrap()));
     assert_eq!((pool.stats().killed, pool.stats().crashed), (0, 0));
     pool.shutdown().wait();
 }
 
-/// To replace a worker that is over the limit when it is fresh would go on for ever.
+/// Replacing a worker that is over the limit when it is fresh would never end.
 #[test]
 fn a_fresh_worker_over_max_rss_is_a_failed_start() {
     for launch in [template(), exec()] {
@@ -112,4 +112,31 @@ fn a_fresh_worker_over_max_rss_is_a_failed_start() {
         assert!(matches!(error, Error::StartFailed { .. }), "{text}");
         assert!(text.contains("before its first job, max_rss is 100 MiB"), "{text}");
     }
+}
+
+#[test]
+fn retire_twice_is_one_retirement() {
+    for launch in [template(), template().env("FIXTURE", "async")] {
+        let pool = quiet(launch).max(1).spawn().wait().unwrap();
+        pool.call(["retire"]).wait().unwrap();
+        eventually("it has left", || pool.stats().exited == 1);
+        let stats = pool.stats();
+        assert_eq!((stats.retired, stats.crashed, stats.killed), (1, 0, 0));
+        assert_eq!((stats.workers, stats.starting, stats.idle, stats.busy), (0, 0, 0, 0));
+        assert_eq!(pool.call(["echo", "again"]).wait().unwrap().text(), "again");
+        assert_eq!(pool.stats().spawned, 2);
+        pool.shutdown().wait();
+    }
+}
+
+#[test]
+fn retire_while_idle() {
+    let pool = quiet(template()).max(1).spawn().wait().unwrap();
+    let worker = pool.workers().wait()[0].number;
+    assert!(pool.retire(worker).wait());
+    assert!(!pool.retire(worker).wait());
+    assert!(!pool.retire(99).wait());
+    eventually("it has left", || pool.stats().exited == 1);
+    assert_eq!((pool.stats().retired, pool.stats().crashed), (1, 0));
+    pool.shutdown().wait();
 }

@@ -1,5 +1,5 @@
-//! Rows of the failure table about processes and descriptors, alone in their process: they change its
-//! limits, or count what it has.
+//! Rows of the failure table about processes and descriptors. They run alone in their process, since they change its
+//! limits or count its descriptors.
 #![allow(
     clippy::needless_for_each,
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ fn shortages_and_leaks() {
     ten_thousand_workers_leave_nothing_behind();
 }
 
-/// The soft limit of descriptors is set to what is open; then raised again.
+/// The soft limit of descriptors is set to the number that is open, and then raised again.
 fn emfile_in_the_parent_is_waited_out() {
     let errors = Errors::default();
     let builder = Pool::builder(template()).on_log(|_| {}).max(3).load(1).start(ms(10));
@@ -59,7 +59,7 @@ fn emfile_in_the_parent_is_waited_out() {
     pool.shutdown().wait();
 }
 
-/// However many are free: those of the parent are short, or those that the child needs before its exec.
+/// For any number of free descriptors: the parent runs short, or the child before its exec.
 fn emfile_of_an_exec_is_waited_out() {
     for free in 0..16 {
         let errors = Errors::default();
@@ -89,7 +89,7 @@ fn emfile_of_an_exec_is_waited_out() {
     }
 }
 
-/// Takes all numbers of descriptors but some; gives them back when it is dropped.
+/// Takes all free descriptors except `free`; gives them back when it is dropped.
 struct Shortage {
     before: Rlimit,
     fill: Vec<File>,
@@ -150,7 +150,7 @@ fn a_guardian_that_cannot_be_started_is_reported() {
     assert!(without > 0);
 }
 
-/// A template that dies while there are no descriptors is no program that fails.
+/// A template that dies while there are no descriptors is not a failure of the program.
 fn emfile_of_a_new_template_is_waited_out() {
     let errors = Errors::default();
     let builder = Pool::builder(template()).on_log(|_| {}).max(1).probe(false);
@@ -158,7 +158,7 @@ fn emfile_of_a_new_template_is_waited_out() {
     let template = children(std::process::id())[0].0;
     let shortage = Shortage::new(0);
     kill(template, Signal::KILL);
-    // What the old one has left is not enough for a new one.
+    // The descriptors that the old one has freed are not enough for a new one.
     eventually("it is tried again", || pool.stats().resource_failures >= 4);
     let waiting = pool.call(["echo", "at last"]);
     assert!(errors.count("no descriptors left in this process") >= 4, "{:?}", errors.all());
@@ -206,7 +206,7 @@ fn eagain_of_fork_is_waited_out() {
     pool.shutdown().wait();
 }
 
-/// The template has mapped more memory than there is, which the kernel does not copy; then it unmaps it.
+/// The template has mapped more memory than the system has, so the kernel refuses to fork it; then it unmaps it.
 fn enomem_of_fork_is_waited_out() {
     let overcommit = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
     if overcommit.trim() != "0" {

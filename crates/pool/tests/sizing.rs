@@ -52,7 +52,7 @@ enum State {
     Leaving,
 }
 
-/// A pool that does what the sizing says, and remembers.
+/// A model of a pool that does what the sizing says, and keeps the history.
 struct Model {
     sizing: Sizing,
     workers: Vec<Option<State>>,
@@ -71,7 +71,7 @@ impl Model {
         self.workers.iter().position(|state| state.is_some_and(&what))
     }
 
-    /// Polls until nothing more is to be done, as the driver does.
+    /// Polls until the sizing wants nothing more, as the driver does.
     fn settle(&mut self) {
         let config = self.sizing.config();
         let decision = self.sizing.poll(self.now, self.queued, true);

@@ -1,4 +1,4 @@
-//! Nanoseconds a parse, best of several rounds: `cargo bench -p cattlegrid-protocol`.
+//! Nanoseconds per parse, the best of several rounds: `cargo bench -p cattlegrid-protocol`.
 
 #![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a bench reads the clock and prints")]
 

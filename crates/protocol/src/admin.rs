@@ -1,12 +1,12 @@
-//! Commands that are not about a key, and words that are no command.
+//! Commands that are not about a key, and unknown commands.
 
 use crate::command::{Admin, Parsed, Request, Words};
-use crate::parse::{Limits, Line, close};
+use crate::line::{Limits, Line, close};
 use crate::reply::error;
 use crate::{number, words};
 
-/// `name` is what stands before the first blank, `rest` what follows, `text` both. A name after
-/// leading blanks is still one here (memcached looks these up apart from the others).
+/// Parses such a command. `name` is the text before the first blank, `rest` the text after it, `text` both. Here a name may
+/// follow leading blanks, as in memcached, which looks these commands up separately.
 pub(crate) fn parse<'a>(
     line: Line<'a>,
     name: &'a [u8],
@@ -55,7 +55,7 @@ pub(crate) fn parse<'a>(
         },
         b"refresh_certs" => complete(Admin::RefreshCerts),
         b"debugtime" if limits.debugtime => complete(Admin::Debugtime(Words { rest })),
-        // A browser, or somebody using one: the lines that follow must not run as commands.
+        // HTTP, for instance from a browser: the lines that follow must not run as commands.
         _ if words::last(rest).starts_with(b"HTTP/") => close(line.input),
         _ => line.refuse(error::ERROR),
     }
@@ -65,5 +65,5 @@ fn words_of(rest: &[u8]) -> usize {
     Words { rest }.count()
 }
 
-/// A shorter line, its LF included, is not even an unknown command.
+/// Length below which a line, with its LF, is a format error instead of an unknown command, as in memcached.
 const SHORTEST: usize = 4;

@@ -1,5 +1,6 @@
-//! What a client can ask: one enum for the classic text and the meta protocol.
+//! Requests: one enum for the classic text and the meta protocol, and the result of parsing.
 //!
+//! # Invariant
 //! A request is only built valid: key lengths, numbers and flag letters are checked by the parser.
 
 use crate::reply::error;
@@ -32,15 +33,15 @@ pub enum Request<'a> {
     MetaNoop,
     /// `me key [b]`.
     MetaDebug(MetaKey<'a>),
-    /// Whatever is not about a key.
+    /// A command that is not about a key.
     Admin(Admin<'a>),
 }
 
 /// `get gets gat gats`: one or more keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Get<'a> {
-    /// The keys, at least one. The parser refuses a line with a key that is too long, so those of a
-    /// parsed request are all good.
+    /// The keys, at least one. The parser refuses a line with a key that is too long, so the keys of a
+    /// parsed request are all valid.
     pub keys: Keys<'a>,
     /// `gets gats`: the reply carries CAS numbers.
     pub cas: bool,
@@ -58,10 +59,10 @@ pub struct Keys<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyTooLong;
 
-/// Which of the storing commands, and its CAS.
+/// Which storing command, and its CAS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreVerb {
-    /// Store whatever is there.
+    /// Store, whether the key is present or not.
     Set,
     /// Store only if absent.
     Add,
@@ -78,7 +79,7 @@ pub enum StoreVerb {
 /// `set add replace append prepend cas` with the data block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// Which of them.
+    /// Which storing command.
     pub verb: StoreVerb,
     /// 1 to 250 bytes.
     pub key: &'a [u8],
@@ -100,7 +101,7 @@ pub struct Arith<'a> {
     pub key: &'a [u8],
     /// `incr` or `decr`.
     pub incr: bool,
-    /// By how much.
+    /// The amount.
     pub delta: u64,
     /// No reply wanted.
     pub noreply: bool,
@@ -160,14 +161,14 @@ pub struct OwnedMeta {
 }
 
 impl OwnedMeta {
-    /// What it is a copy of.
+    /// The copied command.
     pub fn as_meta(&self) -> Meta<'_> {
         let (sent, rest) = self.text.split_at(self.key_len);
         let decoded = self.decoded.as_deref().cloned();
         Meta { key: MetaKey { sent, decoded }, flags: FlagTokens { rest }, set: self.set }
     }
 
-    /// Bytes of memory beside the struct's own.
+    /// Bytes of memory that it owns outside of the struct.
     pub fn bytes(&self) -> usize {
         self.text.len() + self.decoded.as_ref().map_or(0, |_| size_of::<DecodedKey>())
     }
@@ -176,7 +177,7 @@ impl OwnedMeta {
 /// A meta command's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaKey<'a> {
-    /// As sent (base64 if `binary`): what `k` returns.
+    /// As sent (base64 if `binary`); `k` returns it.
     pub sent: &'a [u8],
     /// The decoded bytes of a base64 key; `None` when the key was sent plain.
     pub(crate) decoded: Option<DecodedKey>,
@@ -210,7 +211,7 @@ impl std::fmt::Debug for DecodedKey {
     }
 }
 
-/// The flag tokens of a meta command as they stand in the line: iterates over non-empty `&[u8]`.
+/// The flag tokens of a meta command as sent: iterates over non-empty `&[u8]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlagTokens<'a> {
     pub(crate) rest: &'a [u8],
@@ -244,7 +245,7 @@ pub struct MetaFlags {
 }
 
 impl Get<'_> {
-    /// The same command, of which these keys are left.
+    /// The same command for the remaining keys `keys`.
     #[must_use]
     pub fn with_keys<'k>(&self, keys: Keys<'k>) -> Get<'k> {
         Get { keys, cas: self.cas, touch: self.touch }
@@ -259,7 +260,7 @@ impl MetaFlags {
         self.letters >> (letter - b'A') & 1 != 0
     }
 
-    /// What an `ms` does, as the classic command that does the same.
+    /// The classic command that does the same as this `ms`.
     pub fn store_verb(&self) -> StoreVerb {
         match self.mode {
             b'E' => StoreVerb::Add,
@@ -327,23 +328,23 @@ pub struct Words<'a> {
     pub(crate) rest: &'a [u8],
 }
 
-/// What the parser makes of the input.
+/// The result of parsing.
 #[expect(clippy::large_enum_variant, reason = "returned once a request, in place; a box would allocate")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not a whole command yet. It is no use to ask again with fewer than `need` bytes (a lower bound,
-    /// more than the input's length: the line's end may be anywhere, a data block's is known).
+    /// Not a whole command yet. Parse again with at least `need` bytes: more than the input's length; a lower bound for
+    /// a line, whose end may be anywhere; exact for a data block.
     Incomplete {
         /// Bytes wanted in all, from the start of this input.
         need: usize,
-        /// `None`: the line has not ended, and nothing is known of the command. Otherwise a storing command
-        /// whose line is whole and whose data block is not, and this is how to refuse it when there is no memory
-        /// to wait for the rest. It uses all of the input.
+        /// `None`: the line has not ended, and the command is not known. Otherwise a storing command whose line is
+        /// complete and whose data block is not: this is how to refuse it when there is no memory to wait for the
+        /// rest. The refusal uses all of the input.
         block: Option<Refused<'a>>,
     },
     /// A request, `used` bytes long with its line end and data block.
     Complete {
-        /// What is asked.
+        /// The request.
         request: Request<'a>,
         /// Bytes of the input it took.
         used: usize,
@@ -363,7 +364,7 @@ pub struct Refused<'a> {
     pub swallow: u64,
     /// Close the connection after the reply.
     pub close: bool,
-    /// A refused store: its key must not go on being served with the old value. As sent; see
+    /// The key of a refused store whose old value must not be served any more. As sent; see
     /// [`Refused::invalidated`].
     pub invalidate: Option<&'a [u8]>,
     /// `invalidate` is base64.
@@ -372,18 +373,18 @@ pub struct Refused<'a> {
     pub store: Option<RefusedStore<'a>>,
     /// `C` of a refused `ms`: its value was computed for the miss with this number.
     pub token: Option<u64>,
-    /// What is wrong with it; known also when there is no reply.
+    /// The reason; known also when there is no reply.
     pub cause: Cause,
 }
 
-/// A store that is refused though its line is valid, for whoever watches stores.
+/// A store that is refused although its line is valid, for logs and watchers of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedStore<'a> {
     /// Its key as sent; see [`RefusedStore::key`].
     pub sent_key: &'a [u8],
     /// The key is base64.
     pub is_binary: bool,
-    /// What it does.
+    /// Which storing command.
     pub verb: StoreVerb,
     /// By a classic command.
     pub classic: bool,
@@ -396,7 +397,7 @@ impl<'a> RefusedStore<'a> {
     }
 }
 
-/// Why a line is refused, for whoever counts.
+/// Why a line is refused, for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// It breaks the grammar.
@@ -409,7 +410,7 @@ pub enum Cause {
     Binary {
         /// Which command.
         opcode: u8,
-        /// What the client tells its replies apart by.
+        /// The client's number for its request, returned in the reply.
         opaque: [u8; 4],
     },
 }

@@ -1,8 +1,10 @@
-//! Base64 keys: decoded into room of their own, encoded again for the reply.
+//! Base64 keys: decoded into a buffer of fixed size, encoded again for the reply.
 //!
-//! The decoder is as forgiving as memcached's: characters outside the alphabet are passed over,
-//! what remains must be whole groups of four, and padding ends the key. So that a key has one
-//! spelling in replies, `k` returns it encoded afresh.
+//! The decoder accepts what memcached's accepts: characters outside the alphabet are skipped, the rest must be whole groups
+//! of four, and padding ends the key. `k` returns the key encoded again, so that a key has one spelling in replies.
+//!
+//! # Invariant
+//! A decoded key has 1 to 187 bytes, and the unused bytes of its buffer are zero, so that equal keys compare equal.
 
 use crate::command::{DecodedKey, MetaKey};
 

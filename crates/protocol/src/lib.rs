@@ -1,20 +1,21 @@
 //! The memcached text and meta protocols: for a server, bytes to [`Request`]s and replies to bytes; for a client, requests
 //! to bytes and bytes to [`Response`]s.
 //!
-//! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes whatever
-//! has arrived and says what it is: a [`Request`], a line to refuse ([`Refused`]: with memcached
-//! 1.6.45's own words), or how many bytes are wanted. [`reply`] appends answers to a buffer.
+//! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes the bytes that
+//! have arrived and returns a [`Request`], a line to refuse ([`Refused`], with the words of memcached
+//! 1.6.45), or how many bytes are needed. [`reply`] appends replies to a buffer.
 //! [`request`] and [`parse_response`] are the same of the client's side.
 //!
 //! # Invariants
 //! * Parsing any bytes never panics. A line is searched once for its end and walked once for its
 //!   words; nothing is allocated.
-//! * How the input is split into reads changes nothing: the requests and refusals are the same.
+//! * Requests and refusals do not depend on how the input is split into reads.
 //! * `used` is between 1 and the input's length; `need` is more than the input's length.
 
 mod admin;
 mod command;
 mod key;
+mod line;
 mod meta;
 mod number;
 mod parse;
@@ -25,8 +26,9 @@ mod text;
 mod words;
 
 pub use command::*;
+pub use line::{LINE_MAX, Limits};
 pub use number::{strict_i32, strict_u32};
-pub use parse::{BINARY_MAGIC, LINE_MAX, Limits, parse, parse_from};
+pub use parse::{BINARY_MAGIC, parse, parse_from};
 pub use response::{
     BrokenResponse, ErrorKind, MetaStatus, ParsedResponse, RESPONSE_DATA_MAX, RESPONSE_LINE_MAX, Response,
     Status, parse_response,

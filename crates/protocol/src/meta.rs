@@ -1,14 +1,14 @@
 //! The meta grammar: `mg md ma <key> <flag>*`, `ms <key> <bytes> <flag>*`, `me <key> [b]`.
 //!
 //! A flag is a letter and, for some, a token right after it. All commands know all flags. The flags
-//! are read in one pass which checks letters and numbers and notes both.
+//! are read in one pass, which checks letters and numbers and records both.
 //!
 //! # Which error wins
 //! 1. A flag that begins with neither letter nor digit (or with `{` and above): the line cannot be
 //!    split, `bad command line format`.
 //! 2. A key that is too long, then more than 20 words.
-//! 3. The first unknown or second equal letter.
-//! 4. The last bad token or undecodable key; a bad `F` gives its place to any other.
+//! 3. The first unknown or repeated letter.
+//! 4. The last bad token or undecodable key; a bad `F` only if there is no other.
 //! 5. A bad mode of `ms` or `ma`; then a value too large; then an opaque too long.
 //!
 //! `ma` answers 2 to 4 with one sentence.
@@ -16,7 +16,7 @@
 use crate::command::{
     Cause, FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, RefusedStore, Request,
 };
-use crate::parse::{Limits, Line};
+use crate::line::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
 
@@ -75,7 +75,7 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
     if long_opaque {
         return Parsed::Refused(line.refuse_store(error::OPAQUE_TOO_LONG, len));
     }
-    // Whatever the mode, and said under `q` too, which leaves out successes only: as memcached.
+    // For every mode, and also under `q`, which leaves out successes only: as memcached.
     let refuse = |cause: Cause| Refused {
         invalidate: Some(key),
         invalidate_binary: flags.has(b'b'),
@@ -97,7 +97,7 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
     })
 }
 
-/// `me`. memcached 1.6.45 takes no notice of `b`; here it decodes a key that can be decoded.
+/// `me`. memcached 1.6.45 ignores `b`; here it decodes a key that can be decoded.
 pub(crate) fn debug<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
     let key = words::take_key(&mut rest);
     if key.is_empty() || key.len() > KEY_MAX || !splits(rest) {
@@ -163,14 +163,14 @@ fn scan(
     Ok(long_opaque)
 }
 
-/// The key after a successful [`scan`], which has seen that it can be decoded.
+/// The key after a successful [`scan`], which has checked that it can be decoded.
 #[inline]
 fn whole_key<'a>(key: &'a [u8], flags: &MetaFlags) -> MetaKey<'a> {
     let binary = if flags.has(b'b') { MetaKey::base64(key) } else { None };
     binary.unwrap_or(MetaKey::plain(key))
 }
 
-/// A flag with a number or mode. The empty error is that of `F`, which has no words of its own.
+/// Records a flag with a number or mode. The empty error is that of `F`, which has no text of its own.
 #[inline]
 fn with_token(letter: u8, token: &[u8], flags: &mut MetaFlags) -> Result<(), &'static str> {
     match letter {
@@ -187,7 +187,7 @@ fn with_token(letter: u8, token: &[u8], flags: &mut MetaFlags) -> Result<(), &'s
     Ok(())
 }
 
-/// The error that goes before `found`.
+/// The error that wins over `found`.
 #[cold]
 fn first_of(key: &[u8], rest: &[u8], before: usize, found: &'static str) -> &'static str {
     if !splits(rest) || key.len() > KEY_MAX {
@@ -204,7 +204,7 @@ fn splits(rest: &[u8]) -> bool {
     FlagTokens { rest }.all(|token| matches!(token[0], b'A'..=b'z' | b'0'..=b'9'))
 }
 
-/// The letters of extensions, if they are on.
+/// The letters of extensions, if these are enabled.
 #[inline]
 fn extra(limits: &Limits, letters: &[u8]) -> u64 {
     if limits.extensions { mask(letters) } else { 0 }

@@ -1,9 +1,13 @@
 //! Decimal numbers as memcached reads them.
 //!
-//! Two families. The lenient one follows C's `strtol`: an optional sign, digits, then the word's end
+//! There are two families. The lenient one follows C's `strtol`: an optional sign, digits, then the end of the word,
 //! or white space (a tab) and anything. The strict one takes digits only.
+//!
+//! # Invariant
+//! A number out of range is refused, except where memcached takes it: client flags and the exptime of a store keep their
+//! lower 32 bits.
 
-/// The exptime of a store: `strtol`, of whose 64 bits memcached keeps the lower 32. Clients count on it: some send
+/// The exptime of a store: `strtol`, of whose 64 bits memcached keeps the lower 32. Clients rely on that: some send
 /// 4294967295 for -1.
 #[inline]
 pub(crate) fn exptime_of_store(word: &[u8]) -> Option<i64> {
@@ -33,7 +37,7 @@ pub(crate) fn client_flags(word: &[u8]) -> Option<u32> {
     unsigned(word).map(|n| n as u32)
 }
 
-/// The length of a data block; `None` also when it could not have its CRLF within 31 bits.
+/// The length of a data block; `None` also when it exceeds 31 bits together with its CRLF.
 #[inline]
 pub(crate) fn data_len(word: &[u8]) -> Option<usize> {
     let n = strict_i32(word)?;

@@ -1,57 +1,26 @@
 //! Finding the line, telling commands apart, and the data block that follows a store.
 //!
-//! A line ends in LF; one CR before it belongs to the line end. The first word is whatever stands
-//! before the first blank: a line that begins with a blank is no command. The grammars are in `text`
-//! (classic), `meta` and `admin`; they get the line without its end and answer with a [`Parsed`].
+//! A line ends in LF; one CR before it belongs to the line end. The first word is the text before the first blank: a line
+//! that begins with a blank is not a command. The grammars are in `text` (classic), `meta` and `admin`; they get the line
+//! without its end and return a [`Parsed`].
 //!
 //! # Refusals
-//! All of memcached 1.6.45's: the words, which of several errors wins, and whether the data block of
-//! a refused store is dropped. It is, as soon as its length is known to be good; a line whose length
-//! is bad ends the command there, and its data block is then read as commands.
+//! They are those of memcached 1.6.45: the words, which of several errors wins, and whether the data block of
+//! a refused store is dropped. It is dropped if its length is valid; a line with a bad length ends the command,
+//! and its data block is then read as commands.
+//!
+//! # Invariants
+//! * The result does not depend on how a line is split into reads.
+//! * Every command is in [`by_name`]; [`dispatch`] only shortens the way of the most common ones.
 
 use crate::command::{Cause, Parsed, Refused, Request, StoreVerb};
-use crate::reply::error;
+use crate::line::{LINE_MAX, Limits, Line, close};
 use crate::{admin, meta, text};
-
-/// Longest line in bytes, its LF not counted, of any command but `get gets gat gats`.
-pub const LINE_MAX: usize = 2048;
 
 /// First byte of a request in memcached's binary protocol, which is refused: one error, then the connection closes.
 pub const BINARY_MAGIC: u8 = 0x80;
 /// Bytes of such a request's header.
 const BINARY_HEADER: usize = 24;
-
-/// What the parser refuses on grounds of size or configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Largest item in bytes (`-I`), as memcached counts it: see [`Limits::fits`]. A larger one is
-    /// `SERVER_ERROR object too large for cache`.
-    pub max_item_bytes: usize,
-    /// Longest line in bytes of `get gets gat gats`; a longer one closes the connection. At least
-    /// [`LINE_MAX`] is taken. memcached has no such limit.
-    pub max_get_line_bytes: usize,
-    /// `debugtime` is a command (`-o debugtime`).
-    pub debugtime: bool,
-    /// Flag letters which plain memcached refuses are known: `n` and `G` on `ms`, `G` on `mg md ma`,
-    /// `A` on `mg ms`.
-    pub extensions: bool,
-}
-
-impl Default for Limits {
-    /// 1 MiB items, 1 MiB lines, nothing that memcached has not.
-    fn default() -> Self {
-        Self { max_item_bytes: 1 << 20, max_get_line_bytes: 1 << 20, debugtime: false, extensions: false }
-    }
-}
-
-impl Limits {
-    /// Whether memcached would take an item of this key, these client flags and a value of `len` bytes: its
-    /// limit includes 59 bytes of header, CAS, separators and CRLF, the key, and 4 bytes for flags above 0.
-    #[inline]
-    pub fn fits(&self, key: &[u8], flags: u32, len: usize) -> bool {
-        len + key.len() + 59 + if flags == 0 { 0 } else { 4 } <= self.max_item_bytes
-    }
-}
 
 /// Parses the first request of `input`.
 ///
@@ -69,86 +38,13 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
 }
 
 /// As [`parse`], for an input that has grown: `scanned` is its length when it was last found
-/// incomplete, or 0. Spares the long line of a `get` that trickles in from being searched again.
+/// incomplete, or 0. So the long line of a `get` that arrives in many pieces is searched once.
 #[inline]
 pub fn parse_from<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
     let window = &input[..input.len().min(LINE_MAX + 1)];
     match memchr::memchr(b'\n', window) {
         Some(lf) => dispatch(input, lf, limits),
         None => without_line(input, scanned, limits),
-    }
-}
-
-/// Bytes of a line as the grammars want them.
-#[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
-    /// All that has arrived.
-    pub(crate) input: &'a [u8],
-    /// Length with the line end.
-    pub(crate) used: usize,
-}
-
-impl<'a> Line<'a> {
-    /// Refuses the line and nothing more.
-    #[cold]
-    pub(crate) fn refuse(self, reply: &'static str) -> Parsed<'a> {
-        Parsed::Refused(Refused {
-            reply,
-            used: self.used,
-            swallow: 0,
-            close: false,
-            invalidate: None,
-            invalidate_binary: false,
-            store: None,
-            token: None,
-            cause: Cause::Grammar,
-        })
-    }
-
-    /// Refuses the line, unless quietly.
-    #[cold]
-    pub(crate) fn refuse_unless(self, quiet: bool, reply: &'static str) -> Parsed<'a> {
-        self.refuse(if quiet { "" } else { reply })
-    }
-
-    /// Refuses a store: its data block of `len` bytes goes too.
-    #[cold]
-    pub(crate) fn refuse_store(self, reply: &'static str, len: usize) -> Refused<'a> {
-        let all = self.used as u64 + len as u64 + 2;
-        let used = usize::try_from(all).map_or(self.input.len(), |all| all.min(self.input.len()));
-        Refused {
-            reply,
-            used,
-            swallow: all - used as u64,
-            close: false,
-            invalidate: None,
-            invalidate_binary: false,
-            store: None,
-            token: None,
-            cause: Cause::Grammar,
-        }
-    }
-
-    /// Completes a store with its data block of `len` bytes. A block that does not end in CRLF is
-    /// used up nevertheless: what follows its last two bytes is the next line. `refuse`: how to refuse the
-    /// store while its block is on its way.
-    #[inline]
-    pub(crate) fn with_data(
-        self,
-        len: usize,
-        quiet: bool,
-        refuse: impl FnOnce(Cause) -> Refused<'a>,
-        request: impl FnOnce(&'a [u8]) -> Request<'a>,
-    ) -> Parsed<'a> {
-        let need = self.used.saturating_add(len).saturating_add(2);
-        match self.input.get(self.used..need).map(|block| block.split_at(len)) {
-            Some((data, b"\r\n")) => Parsed::Complete { request: request(data), used: need },
-            Some(_) => {
-                let reply = if quiet { "" } else { error::BAD_DATA_CHUNK };
-                Parsed::Refused(self.refuse_store(reply, len))
-            }
-            None => Parsed::Incomplete { need, block: Some(refuse(Cause::NoMemory)) },
-        }
     }
 }
 
@@ -207,7 +103,7 @@ fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
     }
 }
 
-/// No LF among the first bytes: a line still on its way, a long `get`, or no line at all.
+/// No LF among the first bytes: an incomplete line, a long `get`, or bytes of another protocol.
 #[cold]
 fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
     if input.first() == Some(&BINARY_MAGIC) {
@@ -229,7 +125,7 @@ fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<
     }
 }
 
-/// The binary protocol: once the header is there, an error that its client understands, and the end.
+/// The binary protocol: when the header is complete, an error that its client understands, and the end of the connection.
 #[cold]
 fn binary(input: &[u8]) -> Parsed<'_> {
     match (input, close(input)) {
@@ -242,20 +138,4 @@ fn binary(input: &[u8]) -> Parsed<'_> {
         }
         _ => Parsed::Incomplete { need: BINARY_HEADER, block: None },
     }
-}
-
-/// Not memcached's protocol: drop it all, say nothing.
-#[cold]
-pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
-    Parsed::Refused(Refused {
-        reply: "",
-        used: input.len(),
-        swallow: 0,
-        close: true,
-        invalidate: None,
-        invalidate_binary: false,
-        store: None,
-        token: None,
-        cause: Cause::Grammar,
-    })
 }

@@ -3,6 +3,8 @@
 //! Constants in capitals are whole lines with their CRLF, except the status words of meta replies
 //! (`HD VA EN NF NS EX`): flags may follow those, and [`end_line`] ends them.
 
+pub mod error;
+
 use crate::command::MetaKey;
 
 /// `STORED`.
@@ -39,66 +41,6 @@ pub const NS: &[u8] = b"NS";
 /// Meta status: exists with another CAS. Ended by [`end_line`].
 pub const EX: &[u8] = b"EX";
 
-/// The text of error replies, without CRLF: [`line`](fn@line) writes them.
-pub mod error {
-    /// No such command.
-    pub const ERROR: &str = "ERROR";
-    /// Too few words, a key that is too long, a bad length, a blank line.
-    pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
-    /// A data block that does not end where its length says.
-    pub const BAD_DATA_CHUNK: &str = "CLIENT_ERROR bad data chunk";
-    /// `touch gat flush_all`.
-    pub const INVALID_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
-    /// `incr decr`.
-    pub const INVALID_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
-    /// `incr decr ma` on a value that is not a decimal number of 64 bits.
-    pub const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
-    /// An unknown meta flag.
-    pub const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag";
-    /// A meta flag for the second time.
-    pub const DUPLICATE_FLAG: &str = "CLIENT_ERROR duplicate flag";
-    /// What `ma` says of any bad flag.
-    pub const INVALID_OR_DUPLICATE: &str = "CLIENT_ERROR invalid or duplicate flag";
-    /// A meta flag whose token is no number.
-    pub const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
-    /// More than 20 words in a meta command.
-    pub const TOO_MANY_FLAGS: &str = "CLIENT_ERROR options flags are too long";
-    /// An opaque of more than 31 bytes.
-    pub const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
-    /// A base64 key that cannot be decoded.
-    pub const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
-    /// `J` elsewhere than on `ma`.
-    pub const INVALID_INITIAL: &str = "CLIENT_ERROR invalid numeric initial value";
-    /// `D` elsewhere than on `ma`.
-    pub const INVALID_META_DELTA: &str = "CLIENT_ERROR invalid numeric delta value";
-    /// `ms M`.
-    pub const INVALID_MS_MODE: &str = "CLIENT_ERROR invalid mode for ms M token";
-    /// `ma M`.
-    pub const INVALID_MA_MODE: &str = "CLIENT_ERROR invalid mode for ma M token";
-    /// `shutdown` with a word it does not know.
-    pub const INVALID_SHUTDOWN: &str = "CLIENT_ERROR invalid shutdown mode";
-    /// A line longer than there is memory for; the connection closes after it.
-    pub const OUT_OF_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
-    /// A data block above the limit.
-    pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
-    /// Waiting would not help, and the rule says not to answer a miss.
-    pub const BUSY: &str = "SERVER_ERROR busy";
-    /// No room could be made for an item.
-    pub const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
-    /// `flush_all` under `-F`.
-    pub const FLUSH_NOT_ALLOWED: &str = "CLIENT_ERROR flush_all not allowed";
-    /// `watch` under `-W`.
-    pub const WATCH_NOT_ALLOWED: &str = "CLIENT_ERROR watch commands not allowed";
-    /// `shutdown` without `-A`.
-    pub const SHUTDOWN_NOT_ENABLED: &str = "SERVER_ERROR: shutdown not enabled";
-    /// Anything but the authenticating `set`, under `-Y`.
-    pub const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
-    /// The wrong user or password.
-    pub const AUTHENTICATION_FAILURE: &str = "CLIENT_ERROR authentication failure";
-    /// Said to a connection above the limit, then it is closed.
-    pub const TOO_MANY_CONNECTIONS: &str = "ERROR Too many open connections";
-}
-
 /// A line of text.
 pub fn line(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
@@ -111,7 +53,7 @@ pub fn end_line(out: &mut Vec<u8>) {
     out.extend_from_slice(CRLF);
 }
 
-/// A reply of the binary protocol to a command that is not known: the only one that is spoken.
+/// A reply of the binary protocol to an unknown command: the only reply of that protocol.
 pub fn binary_unknown(out: &mut Vec<u8>, opcode: u8, opaque: [u8; 4]) {
     const TEXT: &[u8] = b"Unknown command";
     // Magic, opcode, no key, no extras, raw bytes, status 0x81, length of the body, opaque, no CAS.
@@ -167,7 +109,7 @@ pub fn va(out: &mut Vec<u8>, len: usize) {
     number(out, len as u64);
 }
 
-/// What the flag `k` returns: ` k<key>`, for a base64 key ` k<base64> b`. The flag `b` itself
+/// The return flag of `k`: ` k<key>`, for a base64 key ` k<base64> b`. The flag `b` itself
 /// returns nothing.
 pub fn key(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     out.extend_from_slice(b" k");
@@ -177,7 +119,7 @@ pub fn key(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     }
 }
 
-/// A key as it was sent, base64 in its one padded spelling.
+/// A key as it was sent; a base64 key in its padded spelling.
 pub fn key_text(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     if key.is_binary() {
         crate::key::encode(out, key.bytes());
@@ -186,7 +128,7 @@ pub fn key_text(out: &mut Vec<u8>, key: &MetaKey<'_>) {
     }
 }
 
-/// A key's bytes as padded base64, for keys that a line cannot hold as they are.
+/// A key's bytes as padded base64, for keys that cannot stand in a line.
 pub fn key_base64(out: &mut Vec<u8>, key: &[u8]) {
     crate::key::encode(out, key);
 }
@@ -238,7 +180,7 @@ pub fn size(out: &mut Vec<u8>, bytes: usize) {
     flag_number(out, b's', bytes as u64);
 }
 
-/// ` h1` if the item was fetched before, else ` h0`.
+/// ` h1` if the item was fetched before, otherwise ` h0`.
 #[inline]
 pub fn hit_before(out: &mut Vec<u8>, hit: bool) {
     out.extend_from_slice(if hit { b" h1" } else { b" h0" });
@@ -250,7 +192,7 @@ pub fn last_access(out: &mut Vec<u8>, seconds: u64) {
     flag_number(out, b'l', seconds);
 }
 
-/// ` W`: you have the lease.
+/// ` W`: this client has the lease.
 #[inline]
 pub fn won(out: &mut Vec<u8>) {
     flag(out, b'W');
@@ -262,7 +204,7 @@ pub fn stale(out: &mut Vec<u8>) {
     flag(out, b'X');
 }
 
-/// ` Z`: somebody else has the lease.
+/// ` Z`: another client has the lease.
 #[inline]
 pub fn lost(out: &mut Vec<u8>) {
     flag(out, b'Z');

@@ -1,11 +1,14 @@
 //! The classic grammar: `get gets gat gats`, the six stores, `incr decr touch delete`.
 //!
-//! Words after those a command knows are ignored, but for a last `noreply`.
+//! Extra words at the end of a line are ignored, except for a last `noreply`.
+//!
+//! # Invariant
+//! A request that is returned has a key of 1 to [`KEY_MAX`] bytes and numbers in their ranges.
 
 use crate::command::{
     Arith, Cause, Delete, Get, KEY_MAX, Keys, Parsed, Refused, RefusedStore, Request, Store, StoreVerb, Touch,
 };
-use crate::parse::{Limits, Line};
+use crate::line::{Limits, Line};
 use crate::reply::error;
 use crate::{number, words};
 

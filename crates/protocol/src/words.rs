@@ -1,6 +1,9 @@
 //! Splitting a line at blanks: the lazy iterators of requests, and the parser's own cursor.
 //!
 //! Only the blank (0x20) separates words; a tab or a control character is part of its word.
+//!
+//! # Invariant
+//! Each function looks at each byte of the line at most once, so that a line of a million blanks takes time in proportion.
 
 use crate::command::{FlagTokens, KEY_MAX, KeyTooLong, Keys, Words};
 
@@ -14,7 +17,7 @@ pub(crate) fn trim(line: &[u8]) -> &[u8] {
     }
 }
 
-/// The same for many blanks: a line may have a million.
+/// The same for many blanks: a line may have a million of them.
 #[cold]
 fn trim_many(mut line: &[u8]) -> &[u8] {
     while let Some((blanks, tail)) = line.split_first_chunk::<32>()
@@ -28,7 +31,7 @@ fn trim_many(mut line: &[u8]) -> &[u8] {
     line
 }
 
-/// Takes the next word off `rest`; empty when there is none.
+/// Takes the next word from `rest`; empty when there is none.
 #[inline]
 pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     let mut line = *rest;
@@ -41,7 +44,7 @@ pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     word
 }
 
-/// As [`take`], for a word that is probably long.
+/// As [`take`], faster for long words.
 #[inline]
 pub(crate) fn take_key<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     let line = trim(rest);
@@ -65,7 +68,7 @@ pub(crate) fn noreply(line: &[u8]) -> bool {
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of a part of a line that was parsed before: what [`Keys::rest`] was. A key that is too long ends them.
+    /// The keys of a part of a line that was parsed before, as [`Keys::rest`] returned it. A key that is too long ends them.
     pub fn of_rest(rest: &'a [u8]) -> Self {
         Self { rest }
     }
@@ -115,7 +118,7 @@ impl<'a> Iterator for Words<'a> {
 }
 
 impl Words<'_> {
-    /// Whether the last word is `noreply`: administrative commands then answer nothing.
+    /// Whether the last word is `noreply`: administrative commands then send no reply.
     pub fn noreply(&self) -> bool {
         noreply(self.rest)
     }

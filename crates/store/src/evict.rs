@@ -1,25 +1,29 @@
 //! Making room: S3-FIFO over segments, whole-segment expiry, compaction.
 //!
 //! One segment at a time is *walked* from front to back, a bounded piece at each write while memory is low,
-//! so that a fresh segment is ready before the open one is full. Which one: a segment in which nothing is
-//! alive; else the emptiest, if less than 60 % of it is alive (its items move to the end of their queue);
-//! else the oldest of the small queue while that is above its share, of the main queue otherwise. There,
-//! what was used moves to the main queue (small: its count starts again; main: it loses one), and the rest
-//! leaves, remembered by the ghost queue if it was in the small one.
+//! so that a fresh segment is ready before the open one is full. The walk takes a segment in which nothing is
+//! alive; if there is none, the emptiest, if less than 60 % of it is alive (its items move to the end of their queue);
+//! otherwise the oldest of the small queue while that is above its share, or else of the main queue. There,
+//! items that were used move to the end of the main queue (from the small queue with their count at 0, within the main
+//! queue with one use less), and the rest is evicted. The ghost queue remembers items evicted from the small queue.
 //!
-//! Where nearly everything was used, the walk frees nearly nothing, and no write may wait until it has aged
-//! all there is. So what is walked in vain is counted ([`Store::barren`]), and the more there is, the more
-//! uses an item must have to stay; after six segments none is enough. So in the long run one byte in seven that are
-//! walked is freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
+//! Where nearly every item was used, the walk frees nearly nothing, and no write may wait until all items have aged.
+//! So the bytes walked without freeing anything are counted ([`Store::barren`]), and the more they are, the more
+//! uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
+//! freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
+//!
+//! # Invariants
+//! * A write walks a bounded number of bytes, unless it finds no room at all.
+//! * The segment that is walked takes no appends, and its survivors have room: the collector's spare.
 //!
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 use crate::index::USES_MAX;
 use crate::item::{self, Marks};
 use crate::segment::{Queue, Segment, State};
-use crate::store::{Found, Full, Store};
+use crate::store::{Evicted, Found, Full, Store, Walk};
 
-/// Values as large as the largest lately stored that the small queue has room for, up to a quarter of the memory.
+/// The small queue has room for this many values of the size of the largest recent one, up to a quarter of the memory.
 const LARGEST_KEPT: usize = 8;
 /// The small queue's share of the memory, in per cent.
 const SMALL_PERCENT: usize = 10;
@@ -29,36 +33,12 @@ const COMPACT_PERCENT: usize = 60;
 const WALK_RATIO: usize = 16;
 /// Bounds of one piece of walk.
 const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
-/// Bytes walked for each byte written by those that write more than these bounds allow for.
+/// Bytes walked for each byte of a write that is too long for these bounds.
 const LONG_WALK_RATIO: usize = 8;
-/// One byte in so many that are walked is to be freed.
+/// Of this many walked bytes one should be freed.
 const YIELD: usize = 7;
-/// Segments walked in vain after which items must have been used once more than otherwise to stay.
+/// Segments walked without freeing anything, after which an item needs one more use to stay.
 const BARREN_SEGMENTS: usize = 2;
-
-/// A collection under way.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Walk {
-    pub(crate) segment: u32,
-    /// Where the next item to look at begins.
-    pub(crate) at: usize,
-    compact: bool,
-}
-
-/// An item that was evicted, for whoever watches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evicted {
-    /// Its key.
-    pub key: Box<[u8]>,
-    /// Whether it was ever read.
-    pub fetched: bool,
-    /// Second at which it would have expired; 0 is never.
-    pub expiry: u32,
-    /// Second of its last access.
-    pub accessed: u32,
-    /// Bytes of its value.
-    pub value_len: usize,
-}
 
 impl Store {
     /// Room for an item of `bytes`, made by collecting whole segments if there is no other way.
@@ -67,13 +47,13 @@ impl Store {
         let mut rounds = self.log.iter().count() * 2 + 4;
         self.log.set_may_grow(true);
         loop {
-            // Class and queue are preferences: better the wrong ones than to wait.
+            // Class and queue are preferences: the wrong ones are better than waiting.
             let location = self.log.append(queue, class, bytes);
             let location = location.or_else(|| self.log.append_anywhere(queue, bytes));
             if let Some(location) = location.or_else(|| self.log.append_anywhere(queue.other(), bytes)) {
                 return Ok(location);
             }
-            // Whoever waits does not wait for items to be moved.
+            // A write that waits does not wait for items to be moved.
             self.barren = self.most_barren();
             if rounds == 0 || !self.collect_one(false) {
                 // Where the log holds nothing, there is nothing to copy into the collector's spare.
@@ -108,7 +88,7 @@ impl Store {
     }
 
     /// Once a second: empties a segment in which nothing is alive, so that its memory can go back before
-    /// anybody needs it. True: there may be more.
+    /// it is needed. True: there may be more.
     pub fn tick(&mut self) -> bool {
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {
             return false;
@@ -121,7 +101,7 @@ impl Store {
     pub fn give_back(&mut self, bytes: usize) -> usize {
         let before = self.memory.used_bytes();
         let mut rounds = self.log.iter().count() * 2 + 4;
-        // Twice as many segments as would do if nothing stayed are looked at for what was not used.
+        // Unused items are looked for in twice as many segments as would be enough if no item stayed.
         let mut patience = 2 * bytes.div_ceil(self.config.segment_bytes) + 2;
         while before.saturating_sub(self.memory.used_bytes()) < bytes && rounds > 0 {
             if patience == 0 {
@@ -135,7 +115,7 @@ impl Store {
         before.saturating_sub(self.memory.used_bytes())
     }
 
-    /// Keeps a record of evicted items from now on, or no longer.
+    /// Begins or ends the recording of evicted items.
     pub fn record_evictions(&mut self, on: bool) {
         if on != self.evicted.is_some() {
             self.evicted = on.then(Vec::new);
@@ -188,7 +168,7 @@ impl Store {
         self.barren = (self.barren + walked).saturating_sub(YIELD * freed).min(self.most_barren());
         if done {
             self.walk = None;
-            // What replaces the collector's own spare is no gain yet: nothing of it is given away.
+            // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();
             let ghost_is_small = gained
                 && self.stats.evictions > 0
@@ -209,22 +189,22 @@ impl Store {
         Some(walked)
     }
 
-    /// By how many bytes the store holds more than its part of what all shards hold together.
+    /// Bytes that the store holds above its equal part of the bytes that all shards hold.
     fn surplus(&self) -> isize {
         self.held_bytes().cast_signed() - (self.memory.used_bytes() / self.config.shards).cast_signed()
     }
 
-    /// Where [`Store::barren`] ends: nothing stays then, however often it was used.
+    /// The highest value of [`Store::barren`]: then no item stays, however often it was used.
     fn most_barren(&self) -> usize {
         usize::from(USES_MAX) * BARREN_SEGMENTS * self.config.segment_bytes
     }
 
-    /// How many uses more than otherwise an item must have to stay, 0..=[`USES_MAX`].
+    /// Uses that an item needs to stay in addition to the usual one, 0..=[`USES_MAX`].
     fn severity(&self) -> u8 {
         (self.barren / (BARREN_SEGMENTS * self.config.segment_bytes)) as u8
     }
 
-    /// Keeps an item or lets it go. True: it was kept, and has moved.
+    /// Keeps an item or evicts it. True: it was kept, and has moved.
     fn collect_item(&mut self, location: u64, queue: Queue, compact: bool) -> bool {
         let hash = self.hash_at(location);
         let slot = self.index.find(hash, |l| l == location).expect("a live item is in the index");
@@ -287,7 +267,7 @@ impl Store {
     /// Chooses the next segment to empty. False: there is none.
     fn begin_walk(&mut self) -> bool {
         let victim = match self.choose(true) {
-            // Everything is in open segments: close one and look again. To compact it would only open another.
+            // Everything is in open segments: close one and choose again. Compacting it would only open another.
             None if self.log.seal_fullest() => self.choose(false),
             victim => victim,
         };
@@ -297,7 +277,7 @@ impl Store {
         true
     }
 
-    /// The segment to empty next, and whether what lives in it stays (`compact`).
+    /// The segment to empty next, and whether its live items stay (`compact`).
     fn choose(&self, may_compact: bool) -> Option<(u32, bool)> {
         let mut sparse: Option<(usize, u32)> = None;
         let mut oldest: [Option<(u64, u32)>; 2] = [None; 2];
@@ -342,10 +322,10 @@ impl Store {
         }
         let (small, main) = (self.log.queue_bytes(Queue::Small), self.log.queue_bytes(Queue::Main));
         let [from_small, from_main] = oldest;
-        // A few of the largest values must fit, or each would push out the one before it at once.
+        // A few of the largest values must fit; otherwise each would evict the one before it at once.
         let least = (LARGEST_KEPT * self.largest).min((small + main) / 4);
         let small_is_due = small * 100 > (small + main) * SMALL_PERCENT && small > least;
-        // Where the main queue gives nothing, the small one may, which is on trial.
+        // If the main queue has nothing to give, the small one may have.
         let (first, second) = if small_is_due || self.severity() > 0 {
             (from_small, from_main)
         } else {

@@ -1,8 +1,12 @@
 //! The ghost queue: fingerprints of keys that left the small queue unused. A key that comes back while its
 //! fingerprint is still here goes to the main queue at once.
 //!
-//! A table of cache lines, each a ring of the last 31 fingerprints whose hash chose it. Two bytes a key.
+//! It is a table of cache lines; each line is a ring of the last 31 fingerprints whose hash chose it. Two bytes a key.
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023 (its queue G).
+//!
+//! # Invariants
+//! * Insertion and look-up touch one cache line.
+//! * The table only grows, by chunks of the shared memory.
 
 use std::sync::Arc;
 
@@ -43,7 +47,7 @@ impl Ghost {
         ring[RING - 2] = (next + 1) as u8;
     }
 
-    /// Whether the key is remembered; it no longer is afterwards.
+    /// Whether the key is remembered; forgets it.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let Some(ring) = self.ring_mut(hash) else { return false };
         let wanted = fingerprint(hash);

@@ -1,6 +1,6 @@
-//! Values too large for the log: pages of their own, shared by whoever is sending them.
+//! Values too large for the log: they have pages of their own, shared by the store and all connections that send them.
 //!
-//! A value that leaves the store while others hold it is pinned: its pages stay in use until the last of them lets go.
+//! A value that leaves the store while it is being sent is pinned: its pages stay in use until the last connection has sent it.
 //! [`Memory::pinned_bytes`] is the sum of such values.
 //!
 //! # Invariants
@@ -26,7 +26,7 @@ pub struct HugeValue {
 }
 
 impl HugeValue {
-    /// Copies `parts`, one after the other; `None` when the memory has not so many free pages.
+    /// Copies `parts`, one after the other; `None` when the memory does not have as many free pages.
     ///
     /// # Panics
     /// Never: the runs hold as many bytes as the parts.
@@ -52,13 +52,13 @@ impl HugeValue {
         Some(Arc::new(Self { runs, len, memory, items: AtomicUsize::new(0), pinned: AtomicBool::new(false) }))
     }
 
-    /// An item has it now.
+    /// Notes that an item has it now.
     pub(crate) fn enter(&self) {
         self.items.fetch_add(1, Relaxed);
         self.unpin();
     }
 
-    /// An item has it no more, and gives up its share.
+    /// Notes that an item no longer has it; takes that item's reference.
     pub(crate) fn leave(self: Arc<Self>) {
         let was_last = self.items.fetch_sub(1, Relaxed) == 1;
         if was_last && Arc::strong_count(&self) > 1 {
@@ -67,7 +67,7 @@ impl HugeValue {
         }
     }
 
-    /// Whether it has left the store, and its pages stay in use for those who hold it.
+    /// Whether it has left the store and its pages stay in use for connections that send it.
     pub fn is_pinned(&self) -> bool {
         self.pinned.load(Relaxed)
     }
@@ -89,7 +89,7 @@ impl HugeValue {
         self.runs.iter().map(Run::len).sum()
     }
 
-    /// The value, piece by piece.
+    /// The value in pieces, one for each run of pages.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.len;
         self.runs.iter().map(move |run| {
@@ -154,7 +154,7 @@ mod tests {
         let alone = new();
         alone.enter();
         alone.leave();
-        assert_eq!((memory.pinned_bytes(), memory.used_bytes()), (0, 0), "nobody else has it");
+        assert_eq!((memory.pinned_bytes(), memory.used_bytes()), (0, 0), "it has no other owner");
 
         let reader = new();
         assert_eq!(memory.pinned_bytes(), 0, "it is on its way into the store");

@@ -6,9 +6,9 @@
 //!  | tag 16   | uses | next 6  | location 40   |      location 0: empty
 //! ```
 //! `tag` are hash bits 40..56 and are compared before any key is. `next` are the hash bits that the next
-//! splits need, so that a split reads no key, but for one doubling in six. A key lives in its home chain
-//! only. The table grows by one bucket at a time, ahead of [`FULL`], and shrinks the same way, so there is
-//! no moment at which it stops to rehash.
+//! splits need, so that a split reads no key, except in one doubling out of six. A key lives in its home chain
+//! only. The table grows by one bucket at a time, before it reaches [`FULL`], and shrinks the same way, so it never
+//! stops to rehash.
 //!
 //! Source of the scheme: W. Litwin, "Linear hashing: a new tool for file and table addressing", 1980.
 //!
@@ -28,25 +28,25 @@ pub(crate) struct Index {
     memory: Arc<Memory>,
     home: Pages,
     overflow: Pages,
-    /// First of the unused overflow buckets, linked by their word 0; 0 is none, else number + 1.
+    /// First of the unused overflow buckets, linked by their word 0: number + 1, or 0 for none.
     free_overflow: u64,
     free_overflow_count: usize,
     level: u32,
     split: usize,
     len: usize,
-    /// A page was wanted and not to be had since the last one that was.
+    /// The last page that was wanted was not available.
     hungry: bool,
     scratch: Vec<u64>,
 }
 
-/// Where an entry stands. Good until the index is changed.
+/// The place of an entry. Valid until the index is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     bucket: BucketId,
     lane: u8,
 }
 
-/// No page was to be had for another bucket.
+/// No page was available for another bucket.
 #[derive(Debug)]
 pub(crate) struct NoPage;
 
@@ -56,7 +56,7 @@ enum BucketId {
     Overflow(usize),
 }
 
-/// Word 0: link to the next bucket of the chain (0 is none, else overflow number + 1); then the slots.
+/// Word 0: link to the next bucket of the chain (overflow number + 1, or 0 for none); then the slots.
 type Bucket = [u64; 8];
 
 const LANES: usize = 7;
@@ -109,7 +109,7 @@ impl Index {
         (self.home.runs.len() + self.overflow.runs.len()) * PAGE
     }
 
-    /// Whether it should have a page as soon as there is one.
+    /// Whether it should get the next page that is available.
     pub(crate) fn is_hungry(&self) -> bool {
         self.hungry
     }
@@ -130,7 +130,7 @@ impl Index {
         self.level
     }
 
-    /// The entry with this hash for whose location `same` says yes.
+    /// The entry with this hash for whose location `same` returns true.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut same: impl FnMut(u64) -> bool) -> Option<Slot> {
         let tag = tag(hash);
@@ -195,7 +195,7 @@ impl Index {
         *word = *word & !(3 << USES_SHIFT) | u64::from(uses) << USES_SHIFT;
     }
 
-    /// The entry's item has moved.
+    /// Notes that the entry's item has moved.
     pub(crate) fn set_location(&mut self, slot: Slot, location: u64) {
         debug_assert!(location != 0 && location <= LOCATION);
         let word = self.word_mut(slot);
@@ -400,7 +400,7 @@ impl Index {
         if low < self.split { (hash & low_mask(self.level + 1)) as usize } else { low }
     }
 
-    /// How many hash bits tell the bucket from the others.
+    /// Number of hash bits that choose the bucket.
     fn level_of(&self, home: usize) -> u32 {
         self.level + u32::from(home < self.split || home >> self.level != 0)
     }
@@ -529,7 +529,7 @@ fn low_mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }
 
-/// Asks the processor to fetch the line at `address`. Nothing where the processor has no such order.
+/// Asks the processor to fetch the line at `address`. Does nothing on processors without such an instruction.
 #[inline]
 pub(crate) fn prefetch<T>(address: NonNull<T>) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -593,7 +593,7 @@ mod tests {
         assert_eq!(index.location(slot), 1);
     }
 
-    /// Chains without an attack, at any fill: nobody who does not know the seed does better than these keys do.
+    /// Lengths of chains without an attack, at any fill: without knowing the seed no choice of keys gives longer ones.
     #[test]
     fn chains_are_short() {
         for seed in 1..=4 {

@@ -6,8 +6,11 @@
 //! ```
 //! Little-endian, 8-byte aligned, padded to a multiple of 8. `kl` is the key's length. Optional fields are
 //! there when their bit in `state` is. `sl` and the top bits of `state` count the slack behind the value,
-//! in units of 8 bytes, so that a value can be rewritten in place. A huge value's place holds its number in
-//! the store's table of huge values instead.
+//! in units of 8 bytes, so that a value can be rewritten in place. Instead of a huge value the item has its number
+//! in the store's table of huge values.
+//!
+//! # Invariant
+//! The lengths in the header always describe the bytes that follow: all writes of an item are in this file.
 
 use std::sync::Arc;
 
@@ -24,7 +27,7 @@ pub(crate) const HUGE_REF: usize = 4;
 /// An item without expiry.
 pub const NEVER: u32 = 0;
 
-/// What can be said of an item in one bit. Kept across rewrites unless the writer says otherwise.
+/// Properties of an item that take one bit each. Kept across rewrites unless the writer changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks(u16);
 
@@ -33,7 +36,7 @@ impl Marks {
     pub const FETCHED: Self = Self(1 << 6);
     /// Marked stale by an invalidation.
     pub const STALE: Self = Self(1 << 7);
-    /// Somebody was told to recompute it.
+    /// A client was told to recompute it.
     pub const WON: Self = Self(1 << 8);
     /// A negative answer: known to be absent.
     pub const NEGATIVE: Self = Self(1 << 9);
@@ -47,13 +50,13 @@ impl Marks {
         Self(0)
     }
 
-    /// Both's marks.
+    /// The marks of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Without the other's marks.
+    /// These marks without those of the other.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -77,7 +80,7 @@ const MARKS: u16 =
     Marks::FETCHED.0 | Marks::STALE.0 | Marks::WON.0 | Marks::NEGATIVE.0 | Marks::OBJECT.0 | Marks::EDITED.0;
 const SLACK_HIGH_SHIFT: u32 = 13;
 
-/// Bytes of the optional fields but tags, by the low four bits of the state.
+/// Bytes of the optional fields except tags, by the low four bits of the state.
 const OPTIONAL: [u8; 16] = {
     let mut table = [0_u8; 16];
     let mut bits = 0;
@@ -91,7 +94,7 @@ const OPTIONAL: [u8; 16] = {
     table
 };
 
-/// What is stored beside key and value.
+/// The fields of an item other than key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes<'a> {
     /// Client flags.
@@ -115,7 +118,7 @@ pub struct Attributes<'a> {
 }
 
 impl Attributes<'_> {
-    /// The second from which it is of no use to anybody; [`NEVER`] is never.
+    /// The second from which it is dead: its expiry and its grace are over. [`NEVER`]: never.
     pub(crate) fn dead_at(&self) -> u32 {
         end_of_grace(self.expiry, self.grace_s)
     }
@@ -131,9 +134,9 @@ pub struct Item<'a> {
 /// An item's value.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// Lies in the log: copy it while the store is locked.
+    /// In the log: copy it while the store is locked.
     Inline(&'a [u8]),
-    /// Has pages of its own: keep the `Arc` and send it at leisure.
+    /// In pages of its own: keep the `Arc` and send it without the lock.
     Huge(&'a Arc<HugeValue>),
 }
 
@@ -226,7 +229,7 @@ impl<'a> Item<'a> {
         Marks(state(self.bytes) & MARKS)
     }
 
-    /// Whether it is just a value at second `now`: every reader may have it, and nothing is due.
+    /// Whether it is a plain value at second `now`: every reader may get it, and nothing is due.
     #[inline]
     pub fn is_plain(&self, now: u32) -> bool {
         const SPECIAL: u16 = HAS_TAGS | Marks::STALE.0 | Marks::NEGATIVE.0;
@@ -234,7 +237,7 @@ impl<'a> Item<'a> {
         state & SPECIAL == 0 && (state & (HAS_GRACE | HAS_REFRESH) == 0 || !self.is_over_or_due(now))
     }
 
-    /// It has expired, or should be refreshed.
+    /// Whether it has expired or should be refreshed.
     #[inline]
     fn is_over_or_due(&self, now: u32) -> bool {
         self.expiry() != NEVER && self.expiry() <= now.saturating_add(self.refresh_lead_s())
@@ -254,7 +257,7 @@ impl<'a> Item<'a> {
         grace_s(self.bytes)
     }
 
-    /// The second from which it is of no use to anybody: its expiry and its grace are over; [`NEVER`] is never.
+    /// The second from which it is dead: its expiry and its grace are over. [`NEVER`]: never.
     pub fn dead_at(&self) -> u32 {
         dead_at(self.bytes)
     }
@@ -274,7 +277,7 @@ impl<'a> Item<'a> {
         u32_at(self.bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 7)]))
     }
 
-    /// Everything beside key and value, with the tags put into `room`.
+    /// All fields other than key and value; the tags are put into `room`.
     pub fn attributes<'r>(&self, room: &'r mut [u64; TAGS_MAX]) -> Attributes<'r> {
         let mut count = 0;
         for (slot, tag) in room.iter_mut().zip(self.tags()) {
@@ -307,9 +310,9 @@ pub(crate) fn needed(attributes: &Attributes<'_>, key: usize, stored_value: usiz
     (HEADER + optional + key + stored_value).next_multiple_of(8)
 }
 
-/// Writes an item over `into`, whose whole length it takes: what is beyond [`needed`] is slack.
+/// Writes an item over `into` and takes its whole length: the bytes beyond [`needed`] are slack.
 ///
-/// `stored` is what goes in the value's place: the value's parts, or a huge value's number.
+/// `stored`: the value's parts, or the number of a huge value.
 pub(crate) fn write(
     into: &mut [u8],
     key: &[u8],
@@ -395,13 +398,13 @@ pub(crate) fn set_dead(bytes: &mut [u8]) {
     set_state(bytes, state(bytes) | IS_DEAD);
 }
 
-/// The second from which it is of no use to anybody; [`NEVER`] is never.
+/// The second from which it is dead: its expiry and its grace are over. [`NEVER`]: never.
 #[inline]
 pub(crate) fn dead_at(bytes: &[u8]) -> u32 {
     end_of_grace(u32_at(bytes, 8), grace_s(bytes))
 }
 
-/// Grace is a time from the expiry on, so that it moves with it.
+/// Grace is counted from the expiry, so it moves with the expiry.
 #[inline]
 fn end_of_grace(expiry: u32, grace_s: u32) -> u32 {
     if expiry == NEVER { NEVER } else { expiry.saturating_add(grace_s) }

@@ -1,8 +1,13 @@
 //! Items in bounded memory: a bucketed index over a log of segments, with S3-FIFO eviction.
 //!
 //! [`Memory`] is the one budget, shared by all shards. A [`Store`] is one shard: an index, a log of segments
-//! in two queues, a ghost queue, and huge values in pages of their own. A store does no I/O, reads no clock and takes no lock.
+//! in two queues, a ghost queue, and huge values in pages of their own. A store does no I/O, reads no clock and takes no
+//! lock except the short one of the memory.
+//!
+//! # Invariant
+//! Memory whose size depends on the items comes from [`Memory`], so its limit bounds a store.
 
+mod counters;
 mod evict;
 mod ghost;
 mod huge;
@@ -13,9 +18,9 @@ mod segment;
 mod stats;
 mod store;
 
-pub use evict::Evicted;
+pub use counters::StoreStats;
 pub use huge::HugeValue;
 pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run};
-pub use stats::{StoreHeld, StoreStats, StoreUsage};
-pub use store::{Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};
+pub use stats::{StoreHeld, StoreUsage};
+pub use store::{Evicted, Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};

@@ -51,7 +51,7 @@ struct Pages {
 /// Address space left to the rest of the process, where there is a limit on it.
 const SPARE_BYTES: usize = 96 << 20;
 
-/// The most of four, two and one times `limit` pages that leaves [`SPARE_BYTES`]; one time it need not.
+/// The largest of four, two and one times `limit` pages that leaves [`SPARE_BYTES`]; one time also without.
 fn reserve(limit: usize) -> std::io::Result<(NonNull<u8>, usize)> {
     let times = if cfg!(miri) { &[1][..] } else { &[4, 2, 1] };
     let mut error = std::io::ErrorKind::OutOfMemory.into();
@@ -73,11 +73,11 @@ fn reserve(limit: usize) -> std::io::Result<(NonNull<u8>, usize)> {
 }
 
 impl Memory {
-    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later; for less where the
-    /// process may not have so much and 96 MiB beside it.
+    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later; less if the
+    /// process may not have that much and 96 MiB more.
     ///
     /// # Errors
-    /// The system's, when it has not so much address space.
+    /// The system's, when it does not have the address space.
     pub fn new(limit_bytes: usize) -> std::io::Result<Arc<Self>> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         let (base, reserved_pages) = reserve(limit)?;
@@ -109,7 +109,7 @@ impl Memory {
         os::large_pages(self.base, self.reserved_pages * PAGE_BYTES)
     }
 
-    /// Raises or lowers the limit. Lowering frees nothing by itself: who owns pages must give them back.
+    /// Raises or lowers the limit. Lowering frees nothing by itself: the owners of pages must give them back.
     ///
     /// # Errors
     /// `InvalidInput` above what is reserved, four times the first limit as a rule; the system's when it refuses the memory.
@@ -148,7 +148,7 @@ impl Memory {
         self.limit.load(Relaxed).saturating_sub(self.used.load(Relaxed)) * PAGE_BYTES
     }
 
-    /// Of the bytes handed out those of values that have left the store, kept by who still sends them.
+    /// Of the bytes handed out, those of values that have left the store and are still being sent.
     #[inline]
     pub fn pinned_bytes(&self) -> usize {
         self.pinned.load(Relaxed)
@@ -162,7 +162,7 @@ impl Memory {
         self.pinned.fetch_sub(bytes, Relaxed);
     }
 
-    /// Where offsets are counted from, for the segment log, which brings its own checks.
+    /// The address from which offsets are counted, for the segment log, which checks its accesses itself.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -172,7 +172,7 @@ impl Memory {
         self.reserved_pages * PAGE_BYTES
     }
 
-    /// The reservation's addresses, for whoever asks the system about them.
+    /// The reservation's addresses, for questions to the system about them.
     pub fn addresses(&self) -> std::ops::Range<usize> {
         let start = self.base.as_ptr().addr();
         start..start + self.reserved_bytes()
@@ -190,7 +190,7 @@ impl Memory {
         Some(self.take(&mut pages, at, count))
     }
 
-    /// Runs that together hold `bytes`, as few as there are; `None` when there is not so much free.
+    /// Runs that together hold `bytes`, as few as there are; `None` when less is free.
     pub fn scattered(self: &Arc<Self>, bytes: usize) -> Option<Vec<Run>> {
         let mut wanted = bytes.div_ceil(PAGE_BYTES);
         let mut pages = self.lock();
@@ -340,7 +340,7 @@ fn mask(bit: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - count)) << bit
 }
 
-/// Pages that are their holder's alone until it drops them. Their content is whatever was there before.
+/// Pages that belong to their owner alone until it drops them. Their first content is arbitrary.
 pub struct Run {
     memory: Arc<Memory>,
     page: usize,
@@ -375,7 +375,7 @@ impl Run {
         unsafe { std::slice::from_raw_parts_mut(self.memory.base.as_ptr().add(self.offset()), self.len()) }
     }
 
-    /// Address of the first byte, for the index and the segment log, which bring their own checks.
+    /// Address of the first byte, for the index and the segment log, which check their accesses themselves.
     #[inline]
     pub(crate) fn address(&self) -> NonNull<u8> {
         // SAFETY: the offset lies inside the reservation.

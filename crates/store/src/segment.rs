@@ -2,11 +2,11 @@
 //!
 //! An item is known by its *location*: its offset in the reservation in units of 8 bytes, plus 1. A segment
 //! is in one of two queues and one TTL class; one segment of each pair is *open* and takes appends, the
-//! others are *sealed*. The log knows how many live bytes a segment holds, not which: the index does.
+//! others are *sealed*. The log knows how many live bytes a segment holds; the index knows which.
 //!
 //! # Invariants
 //! * Locations handed out lie in segments of this log, never across a segment's end.
-//! * A segment's `live_bytes` and `live_items` are what [`Log::add`] and [`Log::remove`] say they are.
+//! * A segment's `live_bytes` and `live_items` are the sums of the calls of [`Log::add`] and [`Log::remove`].
 #![expect(unsafe_code, reason = "items lie in segments, reached by location")]
 
 use std::ptr::NonNull;
@@ -20,12 +20,12 @@ use crate::memory::{Memory, Run};
 pub(crate) enum Queue {
     /// Where new keys begin.
     Small = 0,
-    /// For what was used while in the small queue, or came back soon after leaving it.
+    /// For items that were used while in the small queue, or came back soon after leaving it.
     Main = 1,
 }
 
 impl Queue {
-    /// The queue that it is not.
+    /// The other queue.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Small => Self::Main,
@@ -42,14 +42,14 @@ pub(crate) struct Log {
     segments: Vec<Option<Segment>>,
     /// Segment number (offset / segment bytes) → index in `segments`, [`NONE`] if not ours.
     by_number: Vec<u32>,
-    /// Segments kept in hand: the collector's, and one for whoever appends.
+    /// Spare segments: the collector's, and one for the writers.
     spare: Vec<Run>,
     open: [Vec<u32>; 2],
     sequence: u64,
     /// Bytes of the sealed and open segments of each queue, and of the huge values that they name.
     queue_bytes: [usize; 2],
     classes: u8,
-    /// May take segments from the memory; else only what it frees itself.
+    /// May take segments from the memory; otherwise only those that it frees itself.
     may_grow: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Segment {
     stamp: u64,
 }
 
-/// What may happen to a segment.
+/// The state of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// Takes appends.
@@ -92,17 +92,17 @@ const NONE: u32 = u32::MAX;
 const RESERVE: usize = 1;
 /// Cache lines of an item that are fetched ahead: header, key and a value of some 100 bytes.
 const PREFETCH_LINES: usize = 4;
-/// Spare segments kept in hand.
+/// Spare segments that the log keeps.
 const SPARES: usize = 2;
-/// A segment is sealed when its items name huge values of so many times its size: an eighth of a shard of 256
-/// segments, to which the rest of the segment, if it stays empty, adds 3 %.
+/// A segment is sealed when its items name huge values of this many times its size: an eighth of a shard of 256
+/// segments. If the rest of the segment stays empty, that adds 3 %.
 const HEAVY: usize = 32;
 /// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
 const OCTAVES: u32 = 22;
 
 impl Log {
     /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least).
-    /// `None` when the memory has not even the reserve.
+    /// `None` when the memory does not even have the reserve.
     pub(crate) fn new(memory: Arc<Memory>, segment_bytes: usize, classes: u8) -> Option<Self> {
         let spare = (0..SPARES).map(|_| memory.aligned(segment_bytes)).collect::<Option<Vec<_>>>()?;
         Some(Self {
@@ -136,7 +136,7 @@ impl Log {
     }
 
     /// Room for `bytes` in the open segment of `queue` and `class`, or in a new one. The last spare segment is
-    /// the collector's. `None`: there is no segment to be had.
+    /// the collector's. `None`: no segment is available.
     pub(crate) fn append(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
         if !self.has_room(queue, class, bytes) {
             let run = self.new_segment()?;
@@ -151,9 +151,9 @@ impl Log {
         self.take(queue, class, bytes)
     }
 
-    /// The collector's: room for an item that stays. The last spare is taken when nothing else of the queue has room, and
-    /// what comes after it can go there whatever its class: it takes all that lived in one segment. The other
-    /// queue is the last resort, for where a writer has used some of that.
+    /// Room for an item that the collector keeps. The last spare is taken when nothing else of the queue has room; all later
+    /// survivors fit there, whatever their class, since it holds as much as one segment. The other queue is the last
+    /// resort, in case a writer has used some of the spare.
     pub(crate) fn append_survivor(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
         if let Some(location) = self.append(queue, class, bytes) {
             return Some(location);
@@ -198,7 +198,7 @@ impl Log {
         true
     }
 
-    /// Whether the collector has nothing to copy survivors to.
+    /// Whether the collector has no segment to copy survivors to.
     pub(crate) fn is_reserve_gone(&self) -> bool {
         self.spare.is_empty()
     }
@@ -265,7 +265,7 @@ impl Log {
         fullest.map(|index| self.seal(index)).is_some()
     }
 
-    /// An item of `bytes` at `location` has become live.
+    /// Notes that an item of `bytes` at `location` has become live.
     pub(crate) fn add(&mut self, location: u64, bytes: usize, huge_bytes: usize, dead_at: u32, stamp: u64) {
         let segment = self.segment_of_mut(location);
         segment.live_bytes += bytes;
@@ -274,14 +274,14 @@ impl Log {
         segment.cover(dead_at, stamp);
         let (queue, weighs, state) = (segment.queue, segment.huge_bytes, segment.state);
         self.queue_bytes[queue as usize] += huge_bytes;
-        // Else a queue of huge values would be one open segment, which leaves all at once. Without a spare the
-        // collector may need it still.
+        // Otherwise a queue of huge values would be one open segment, which would be evicted all at once. Without a spare
+        // the collector may still need it.
         if state == State::Open && weighs > self.segment_bytes() * HEAVY && !self.spare.is_empty() {
             self.seal(self.index_of(location) as u32);
         }
     }
 
-    /// The item at `location` is live no more.
+    /// Notes that the item at `location` is no longer live.
     pub(crate) fn remove(&mut self, location: u64, bytes: usize, huge_bytes: usize) {
         let segment = self.segment_of_mut(location);
         segment.live_bytes -= bytes;
@@ -291,12 +291,12 @@ impl Log {
         self.queue_bytes[queue as usize] -= huge_bytes;
     }
 
-    /// The item at `location` was changed where it stands.
+    /// Notes that the item at `location` was changed in place.
     pub(crate) fn cover(&mut self, location: u64, dead_at: u32, stamp: u64) {
         self.segment_of_mut(location).cover(dead_at, stamp);
     }
 
-    /// Gives an emptied segment back: kept in hand while there are too few, unless `to_memory`.
+    /// Gives an emptied segment back: it becomes a spare while there are too few, unless `to_memory`.
     pub(crate) fn free(&mut self, index: u32, to_memory: bool) {
         let segment = self.segments[index as usize].take().expect("a collected segment exists");
         debug_assert!(
@@ -323,7 +323,7 @@ impl Log {
         self.segments.get(index as usize)?.as_ref()
     }
 
-    /// The segment is to be emptied: it takes no appends from now on.
+    /// Marks the segment as being emptied: it takes no appends from now on.
     pub(crate) fn collect(&mut self, index: u32) {
         if self.get(index).is_some_and(|s| s.state == State::Open) {
             self.seal(index);
@@ -357,7 +357,7 @@ impl Log {
         self.queue_bytes[0] + self.queue_bytes[1] + self.spare.len() * self.segment_bytes()
     }
 
-    /// The bytes from `location` to the end of its segment: an item and what lies behind it.
+    /// The bytes from `location` to the end of its segment: an item and what follows it.
     #[inline]
     pub(crate) fn bytes(&self, location: u64) -> &[u8] {
         let (offset, len) = self.check(location);
@@ -384,8 +384,8 @@ impl Log {
         }
     }
 
-    /// Offset and bytes to the segment's end. Panics unless the segment is ours: serving some other
-    /// item's bytes would be worse than going down.
+    /// Offset and bytes to the segment's end. Panics unless the segment is ours: serving the bytes of another
+    /// item would be worse than a crash.
     #[inline]
     fn check(&self, location: u64) -> (usize, usize) {
         let offset = offset(location);
@@ -424,7 +424,7 @@ impl Segment {
         self.stamp = self.stamp.max(stamp);
     }
 
-    /// Nothing in it can be served any more.
+    /// Whether nothing in it can be served any more.
     pub(crate) fn is_dead(&self, now: u32, floor: u64) -> bool {
         self.live_items == 0 || self.dead_at != NEVER && self.dead_at <= now || self.stamp < floor
     }

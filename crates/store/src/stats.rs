@@ -1,29 +1,9 @@
 //! What a store counts.
 
+use crate::counters::StoreStats;
 use crate::item::{self, Item};
 use crate::segment::Queue;
 use crate::store::Store;
-
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StoreStats {
-    /// Items stored.
-    pub total: u64,
-    /// Live items dropped to make room.
-    pub evictions: u64,
-    /// Of these, never read.
-    pub evicted_unfetched: u64,
-    /// Dead items removed, by a look-up or by the collector.
-    pub reclaimed: u64,
-    /// Of those the collector removed: expired or flushed and never read.
-    pub expired_unfetched: u64,
-    /// Items moved by the collector.
-    pub moved: u64,
-    /// Segments collected whole by a write that found no room: 0 while upkeep runs ahead.
-    pub collected_in_haste: u64,
-    /// Times that no segment was to be had, where one was needed to keep an item or to store one.
-    pub no_free_segment: u64,
-}
 
 /// What a store holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,20 +37,6 @@ pub struct StoreHeld {
     pub index: usize,
     /// The ghost queue.
     pub ghost: usize,
-}
-
-impl StoreStats {
-    /// Adds another store's.
-    pub fn add(&mut self, other: &Self) {
-        self.total += other.total;
-        self.evictions += other.evictions;
-        self.evicted_unfetched += other.evicted_unfetched;
-        self.reclaimed += other.reclaimed;
-        self.expired_unfetched += other.expired_unfetched;
-        self.moved += other.moved;
-        self.collected_in_haste += other.collected_in_haste;
-        self.no_free_segment += other.no_free_segment;
-    }
 }
 
 impl StoreUsage {

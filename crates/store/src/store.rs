@@ -1,8 +1,8 @@
 //! A shard's items: look up, write, change in place, remove.
 //!
 //! The store knows when an item is dead (expired, or below the flush floor) and makes room by collecting
-//! segments ([`crate::evict`]); what a command means is the engine's business. It reads no clock: the caller
-//! moves it on with [`Store::advance`].
+//! segments ([`crate::evict`]); the meaning of commands is the engine's matter. The store reads no clock: the
+//! caller sets its time with [`Store::advance`].
 //!
 //! # Invariants (walked by [`Store::verify`])
 //! * Each index entry names one item that is not marked dead, in a segment of this store, whose key hashes
@@ -13,16 +13,15 @@ use std::sync::Arc;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-use crate::evict::{Evicted, Walk};
+use crate::counters::StoreStats;
 use crate::ghost::Ghost;
 use crate::huge::HugeValue;
 use crate::index::{Index, Slot};
 use crate::item::{self, Attributes, HUGE_REF, Item, Marks, NEVER, SLACK_MAX};
 use crate::memory::Memory;
 use crate::segment::{Log, Queue};
-use crate::stats::StoreStats;
 
-/// Hashes keys with a seed of the process's own, so that nobody outside can choose keys that collide.
+/// Hashes keys with a seed of this process, so that clients cannot choose keys that collide.
 #[derive(Clone)]
 pub struct KeyHasher(Arc<RapidSecrets>);
 
@@ -39,7 +38,7 @@ impl KeyHasher {
     }
 }
 
-/// How a store is laid out.
+/// The layout of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreConfig {
     /// Bytes of a segment, a power of two of at least 16 KiB.
@@ -56,7 +55,7 @@ impl StoreConfig {
     /// Number of shards and their layout for a server of `memory_bytes` and `threads` workers.
     ///
     /// Half the square of the workers, up to four for each: the chance that one meets another in a shard then stays about the
-    /// same, and few workers need few locks for a batch (one worker has nobody to wait for). At least four for each 8 GiB,
+    /// same, and few workers need few locks for a batch (one worker never waits). At least four for each 8 GiB,
     /// since with many segments the choice of the next to empty would take too long; and each has 8 MiB. A shard
     /// has 256 segments, so that the four or five that are spare, open or half emptied are 2 % of it, of 16 KiB to
     /// 1 MiB: fewer in less memory, more in much. TTL classes: up to 23 (one an octave), one for 16 segments.
@@ -81,20 +80,20 @@ impl StoreConfig {
     }
 }
 
-/// What a look-up finds.
+/// The result of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     /// Nothing.
     Absent,
-    /// An item whose time was over; it is gone now.
+    /// An item that had expired; it is removed now.
     Expired,
-    /// An item from before the last flush; it is gone now.
+    /// An item from before the last flush; it is removed now.
     Flushed,
     /// A live item.
     Found(Found),
 }
 
-/// A live item's place. Good until the store is changed, but for the in-place changes of the item itself.
+/// A live item's place. Valid until the store is changed; in-place changes of the item itself keep it valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub(crate) slot: Slot,
@@ -106,13 +105,38 @@ pub struct Found {
 pub enum NewValue<'a> {
     /// Up to [`StoreConfig::inline_max`] bytes, in two parts.
     Inline([&'a [u8]; 2]),
-    /// A longer one, in pages already.
+    /// A longer value, already copied into pages.
     Huge(Arc<HugeValue>),
 }
 
-/// There is no room, and none could be made.
+/// No room, and none could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
+
+/// A collection under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Walk {
+    pub(crate) segment: u32,
+    /// Offset of the next item in the segment.
+    pub(crate) at: usize,
+    /// All live items stay.
+    pub(crate) compact: bool,
+}
+
+/// An item that was evicted, for watchers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicted {
+    /// Its key.
+    pub key: Box<[u8]>,
+    /// Whether it was ever read.
+    pub fetched: bool,
+    /// Second at which it would have expired; 0 is never.
+    pub expiry: u32,
+    /// Second of its last access.
+    pub accessed: u32,
+    /// Bytes of its value.
+    pub value_len: usize,
+}
 
 /// A shard's items. See the module's text.
 pub struct Store {
@@ -122,7 +146,8 @@ pub struct Store {
     pub(crate) log: Log,
     pub(crate) ghost: Ghost,
     pub(crate) walk: Option<Walk>,
-    /// Bytes walked in vain: walked, less a multiple of what that has freed. From 0 to [`Store::most_barren`].
+    /// Bytes walked without freeing anything: the bytes walked, less a multiple of those freed. From 0 to
+    /// [`Store::most_barren`].
     pub(crate) barren: usize,
     /// The last segment emptied was given to other shards.
     pub(crate) donated: bool,
@@ -131,15 +156,15 @@ pub struct Store {
     huge: Vec<Option<Arc<HugeValue>>>,
     huge_free: Vec<u32>,
     hasher: KeyHasher,
-    /// The largest value that lately began in the small queue; shrinks as segments leave that.
+    /// The largest value that recently entered the small queue; shrinks as segments leave that queue.
     pub(crate) largest: usize,
     pub(crate) now: u32,
     pub(crate) floor: u64,
 }
 
 impl Store {
-    /// An empty store that takes its memory from `memory`, page by page. `None`: not even its reserve was
-    /// to be had.
+    /// An empty store that takes its memory from `memory`, page by page. `None`: not even its reserve is
+    /// available.
     pub fn new(memory: Arc<Memory>, hasher: KeyHasher, config: StoreConfig) -> Option<Self> {
         Some(Self {
             index: Index::new(Arc::clone(&memory))?,
@@ -191,7 +216,7 @@ impl Store {
         lookup
     }
 
-    /// Pages with a value too long for the log; makes room for it by evicting if there is no other way.
+    /// Pages with a value that is too long for the log; evicts items to make room if there is no other way.
     pub fn huge_value(&mut self, value: &[u8]) -> Option<Arc<HugeValue>> {
         HugeValue::new(&self.memory, &[value]).or_else(|| {
             if self.config.evictions {
@@ -235,8 +260,8 @@ impl Store {
         self.log.cover(found.location, dead_at, stamp);
     }
 
-    /// Changes an item's expiry. Returns its place, which may be another: one that is to live much
-    /// longer moves to a segment of its like.
+    /// Changes an item's expiry. Returns its place, which may be a new one: an item that will live much
+    /// longer moves to a segment of that TTL class.
     pub fn set_expiry(&mut self, hash: u64, found: Found, expiry: u32) -> Found {
         let bytes = self.log.bytes_mut(found.location);
         item::set_expiry(bytes, expiry);
@@ -248,17 +273,17 @@ impl Store {
             (segment.queue, segment.class)
         };
         let bytes = item::allotted(self.log.bytes(found.location));
-        // Only while there is room: a touch must not make others leave.
+        // Only while there is room: a touch must not evict other items.
         if class > old && self.log.has_room(queue, class, bytes) {
             return self.relocate(hash, found, queue, class).unwrap_or(found);
         }
         found
     }
 
-    /// Stores an item, in the place of the key's old one if there is one.
+    /// Stores an item; replaces the key's old one if there is one.
     ///
     /// # Errors
-    /// [`Full`]: no room. The old item, if any, is as it was.
+    /// [`Full`]: no room. The old item, if any, is unchanged.
     pub fn put(
         &mut self,
         hash: u64,
@@ -286,7 +311,7 @@ impl Store {
                 return Ok(());
             }
         }
-        // A key that is rewritten once will be again: leave it some room.
+        // A key that is rewritten once will probably be rewritten again: leave it some room.
         let slack = if old.is_some() { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
         let queue = queue.unwrap_or_else(|| if self.ghost.take(hash) { Queue::Main } else { Queue::Small });
         if queue == Queue::Small
@@ -336,18 +361,18 @@ impl Store {
         }
     }
 
-    /// The second to which it was moved on last.
+    /// The second of the last [`Store::advance`].
     #[inline]
     pub fn now(&self) -> u32 {
         self.now
     }
 
-    /// How it is laid out.
+    /// Its layout.
     pub fn config(&self) -> StoreConfig {
         self.config
     }
 
-    /// Forbids or allows to evict live items.
+    /// Forbids or allows the eviction of live items.
     pub fn set_evictions(&mut self, on: bool) {
         self.config.evictions = on;
     }
@@ -432,8 +457,8 @@ impl Store {
         huge.map_or(0, |h| h.held_bytes())
     }
 
-    /// Adds an index entry; without a page for it in the place of the chain's least used one. The spare segment is
-    /// for that only where nothing may be evicted: a writer would soon have to wait for another.
+    /// Adds an index entry; if there is no page for it, it replaces the least used entry of its chain. The spare segment is
+    /// used for a page only where nothing may be evicted; otherwise a writer would soon have to wait for another spare.
     fn insert(&mut self, hash: u64, location: u64) -> Result<(), Full> {
         let try_insert = |store: &mut Self| {
             let (hasher, log) = (&store.hasher, &store.log);

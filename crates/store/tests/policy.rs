@@ -1,4 +1,4 @@
-//! What stays and what leaves: shares of several stores, and of small and huge values in one.
+//! The policy of eviction: shares of several stores, and of small and huge values in one store.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cattlegrid_store::{
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// A store and what is needed to use it.
+/// A store, its memory and its hasher.
 struct One {
     memory: Arc<Memory>,
     hasher: KeyHasher,
@@ -22,8 +22,10 @@ impl One {
         let memory = Memory::new(memory_bytes).expect("there is address space");
         let hasher = KeyHasher::new(1);
         let by_workers = (1..20).map(|workers| StoreConfig::derive(memory_bytes, workers, true));
-        let (_, config) =
-            by_workers.into_iter().find(|(shards, _)| *shards == count).expect("workers for so many");
+        let (_, config) = by_workers
+            .into_iter()
+            .find(|(shards, _)| *shards == count)
+            .expect("workers for this many shards");
         let store = || Store::new(Arc::clone(&memory), hasher.clone(), config).expect("there is a reserve");
         let one = |()| Self { memory: Arc::clone(&memory), hasher: hasher.clone(), store: store(), cas: 0 };
         std::iter::repeat_n((), count).map(one).collect()
@@ -95,11 +97,11 @@ fn shards_of_like_load_hold_like_shares() {
     }
 }
 
-/// Bytes that a write may collect at once: the most for a short one, or so many times what it writes.
+/// Bytes that a write may collect at once: a fixed most for a short write, or a multiple of its length.
 const COLLECTED: usize = 32 << 10;
 const COLLECTED_RATIO: usize = 8;
 
-/// Puts an item; what the collector did meanwhile must be in proportion. `least`: bytes of the shortest items.
+/// Stores an item; the work of the collector for it must be in proportion. `least`: bytes of the shortest items.
 fn put_in_steps(one: &mut One, key: u64, len: usize, least: usize) {
     let work = |one: &One| {
         let stats = one.store.stats();
@@ -113,7 +115,7 @@ fn put_in_steps(one: &mut One, key: u64, len: usize, least: usize) {
     assert!(items <= most as u64, "key {key}: {items} items collected, {most} are due");
 }
 
-/// Where every item has been read, nothing leaves until the collector has been through all of it. No write
+/// Where every item has been read, nothing is evicted until the collector has walked over all of it. No write
 /// waits for that.
 #[test]
 fn no_write_waits_for_a_whole_collection() {
@@ -155,7 +157,7 @@ fn long_values_pay_for_their_bytes_only() {
             }
         }
     }
-    // Where items become many, the index takes pages of the log.
+    // With many items the index takes pages of the log.
     for key in 0..items * 2 {
         put_in_steps(&mut one, 1 << 40 | key, 3, 24 + 8);
     }
@@ -163,7 +165,7 @@ fn long_values_pay_for_their_bytes_only() {
     one.store.verify();
 }
 
-/// A huge value takes the place of what was read, in proportion to its bytes.
+/// A huge value evicts items that were read, in proportion to its bytes.
 #[test]
 fn a_huge_value_does_not_wait_for_a_whole_collection() {
     let (memory, items) = if cfg!(miri) { return } else { (32 * MEBIBYTE, 230_000) };
@@ -171,7 +173,7 @@ fn a_huge_value_does_not_wait_for_a_whole_collection() {
     (0..items).for_each(|key| one.put(key, 100));
     (0..3).for_each(|_| (0..items).for_each(|key| _ = one.get(key)));
     let (len, segment) = (300_000, one.store.config().segment_bytes);
-    // Twice as many segments as would do are looked at for what was not used, then as many are emptied.
+    // Unused items are looked for in twice as many segments as needed, then as many are emptied.
     let most = (3 * usize::div_ceil(len, segment) + 4) * segment / (24 + 8 + 100);
     for key in 0..20 {
         let before = one.store.stats();
@@ -198,7 +200,7 @@ fn with_hot_items() -> One {
 
 const HOT: u64 = if cfg!(miri) { 100 } else { 30_000 };
 
-/// Huge values that nobody reads do not drive out what is read.
+/// Huge values that are not read do not evict items that are read.
 #[test]
 fn huge_values_leave_before_what_is_read() {
     let mut one = with_hot_items();

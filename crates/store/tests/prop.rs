@@ -1,4 +1,4 @@
-//! The store against a plain map: what it returns is what was last stored, or nothing.
+//! The store against a plain map: it returns the value stored last, or nothing.
 
 mod model;
 
@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// Many small items in little memory: the index must find its pages while the log holds nearly all.
+/// Many small items in little memory: the index must get its pages while the log holds nearly all of them.
 #[test]
 fn the_index_grows_in_a_full_store() {
     let mut model = Model::new(1 << 20, true);
@@ -84,7 +84,7 @@ fn the_index_grows_in_a_full_store() {
     assert!(cfg!(miri) || usage.items > 8_000, "{usage:?}");
 }
 
-/// Upkeep runs ahead of the writers: nobody has to collect a whole segment while a client waits.
+/// Upkeep stays ahead of the writers: no write has to collect a whole segment while its client waits.
 #[test]
 fn no_write_waits_for_the_collector() {
     let mut model = Model::new(if cfg!(miri) { 1 << 20 } else { 12 << 20 }, true);

@@ -1,14 +1,18 @@
 //! When each tag was last bumped: two arrays of numbers, hard and soft.
 //!
 //! Both have two rows of `2^k` slots, and a tag has one slot in each row. Hard and soft numbers of a place
-//! lie side by side, so that a look-up of both kinds reaches one cache line a row:
+//! are adjacent, so that a look-up of both kinds reaches one cache line for each row:
 //! ```text
 //!   row 0   | hard soft | hard soft | ... 2^k          row 1   | hard soft | hard soft | ... 2^k
 //! ```
 //! # Order
 //! Bumps are serialised by one lock: take the number, raise the slots, publish it as `last_bump` (release).
-//! Who loads `last_bump` (acquire) and then slots sees all that was raised up to it. Slots are read without
-//! the lock: one that a bump is just raising is seen old or new, and that bump has not been answered yet.
+//! A thread that loads `last_bump` (acquire) and then slots sees all slots that were raised up to it. Slots are read without
+//! the lock: a slot that a bump is just raising is seen old or new, and that bump has not been answered yet.
+//!
+//! # Invariants
+//! * A slot never goes down, so a bump is never forgotten.
+//! * Numbers of bumps rise in the order of the lock.
 
 use crate::occupancy::{Occupancy, ROWS};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, zeros};
@@ -43,7 +47,7 @@ pub struct Bumps {
     bits: u32,
     /// The highest number of any bump, 0 before the first.
     last_bump: AtomicU64,
-    /// Held while a bump takes its number and raises slots. Guards what is known of the slots' ages, too.
+    /// Held while a bump takes its number and raises slots. Also guards the ages of the slots.
     writer: Mutex<Writer>,
 }
 
@@ -58,10 +62,10 @@ struct Writer {
     self_bumped: u64,
 }
 
-/// Samples that the running mean is over; with fewer it says little, and is not shown.
+/// Samples in the running mean; with fewer samples it is not reliable and not shown.
 pub(crate) const SAMPLES_MIN: u64 = 64;
 
-/// What the arrays say about themselves.
+/// Figures about the arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BumpStats {
     pub(crate) bumps: [u64; KINDS],
@@ -102,15 +106,15 @@ impl Bumps {
         1 << self.bits
     }
 
-    /// Invalidates what carries the tag and has a stamp below the number taken, which it returns.
+    /// Invalidates all items that carry the tag and have a stamp below the number taken. Returns that number.
     ///
     /// `take_number` is called once, under the lock that orders bumps; it gives the clock's next number,
-    /// higher than that of any bump before. What checks after this has returned obeys it.
+    /// higher than that of any bump before. A check that begins after this has returned obeys it.
     pub fn bump(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> u64 {
         self.replace(tag, kind, take_number).0
     }
 
-    /// The same; and what the tag's slots held before.
+    /// The same; also returns the previous contents of the tag's slots.
     pub(crate) fn replace(
         &self,
         tag: TagHash,
@@ -152,7 +156,7 @@ impl Bumps {
         debug_assert!(number > writer.last_bump, "numbers rise");
         let places = self.places(tag);
         let slots = places.map(|place| self.slot(place, kind));
-        // A swap waits for its cache miss before anything else goes on: fetch both slots.
+        // A swap waits for its cache miss before anything else proceeds: fetch both slots first.
         #[cfg(not(loom))]
         let _fetched = slots.map(|slot| slot.load(Ordering::Relaxed));
         // The lock makes this a maximum.
@@ -168,7 +172,7 @@ impl Bumps {
         self.places(tag).map(Place)
     }
 
-    /// What a soft bump of this number made stale in this place is dead from now on. The number was bumped before, so
+    /// Items that a soft bump of this number made stale in this place are dead from now on. The number was bumped before, so
     /// `last_bump` is not below it.
     pub(crate) fn harden(&self, place: Place, number: u64) {
         let mut writer = self.lock();
@@ -181,7 +185,7 @@ impl Bumps {
         }
     }
 
-    /// The highest number of any bump, 0 before the first. Slots read after it hold what was raised up to it.
+    /// The highest number of any bump, 0 before the first. Slots read after it include all bumps up to it.
     #[inline]
     pub fn last_bump(&self) -> u64 {
         self.last_bump.load(Ordering::Acquire)
@@ -197,7 +201,7 @@ impl Bumps {
 
     /// Whether the tag looks bumped above `stamp`: hard, soft. After [`Bumps::last_bump`].
     ///
-    /// Mostly the first row denies both, and the second, another cache miss, is not needed.
+    /// Mostly the first row answers no to both, and the second row, another cache miss, is not needed.
     #[inline]
     pub(crate) fn are_above(&self, stamp: u64, tag: TagHash) -> (bool, bool) {
         let above = |place, kind| self.slot(place, kind).load(Ordering::Relaxed) > stamp;
@@ -209,16 +213,16 @@ impl Bumps {
         (hard && above(b, Kind::Hard), soft && above(b, Kind::Soft))
     }
 
-    /// Share of tags, 0.0..=1.0, that look bumped above `since` though they were not: the probability, per
-    /// tag, that an item with that stamp is recomputed for nothing. Hard and soft together, counted from the
+    /// Share of tags, 0.0..=1.0, that look bumped above `since` although they were not: the probability, per
+    /// tag, that an item with that stamp is recomputed without need. Hard and soft together, counted from the
     /// slots.
     ///
-    /// Waits for a bump that is under way; not for the path of a look-up.
+    /// Waits for a bump that is in progress; do not call it for each look-up.
     pub fn estimate(&self, since: u64) -> f64 {
         self.lock().estimate(since)
     }
 
-    /// Puts an item that was looked up into the running mean, unless a bump is under way.
+    /// Adds an item that was looked up to the running mean, unless a bump is in progress.
     #[cold]
     pub(crate) fn sample(&self, stamp: u64) {
         if let Ok(mut writer) = self.writer.try_lock() {
@@ -265,7 +269,7 @@ impl Writer {
     }
 }
 
-/// Share of tags, 0.0..=1.0, that look bumped though they were not, after `bumped` distinct others were, with
+/// Share of tags, 0.0..=1.0, that look bumped although they were not, after `bumped` distinct other tags were, with
 /// `slots_per_row` slots in each of two rows: `(1 - (1 - 1/m)^n)^2`.
 ///
 /// 2 Mi slots and 100,000 bumps give 0.002, 1,000,000 give 0.14.

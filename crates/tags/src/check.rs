@@ -1,28 +1,21 @@
-//! May an item be served? Its stamp against bumps and floors.
+//! The check whether an item may be served: its stamp is compared with bumps and floors.
+//!
+//! [`Tags`] joins the arrays of bumps, the floors and the superseded soft bumps.
+//!
+//! # Invariant
+//! A check that begins after a bump or a flush has returned obeys it.
 
 use crate::bumps::{BumpStats, Bumps, Kind};
 use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
 use crate::superseded::Superseded;
 use crate::sync::{Mutex, lock};
 use crate::tag::TagHash;
+use crate::validity::Validity;
 
-/// What invalidations say of an item. Its expiry is another matter. Ordered: of two answers the greater
-/// holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Validity {
-    /// Nothing has invalidated it.
-    Valid,
-    /// Softly invalidated: as after its expiry. Within its grace one client recomputes it and the others get
-    /// the old value; without grace it is a miss.
-    Stale,
-    /// A miss. Nobody may see the value.
-    Dead,
-}
-
-/// All that invalidates: bumps of tags, and floors.
+/// All invalidations: bumps of tags, and floors.
 ///
-/// Used by all threads at once. Numbers come from the caller's clock, times are milliseconds of one that does
-/// not go back.
+/// Used by all threads at once. Numbers come from the caller's clock, times are milliseconds of a clock that
+/// does not go back.
 #[derive(Debug)]
 pub struct Tags {
     bumps: Bumps,
@@ -33,7 +26,7 @@ pub struct Tags {
 /// Share of false stale answers per tag above which `tag_memory` should be larger.
 pub const CROWDED: f64 = 0.05;
 
-/// One in so many look-ups that reach the arrays goes into the running estimate.
+/// Of this many look-ups that reach the arrays one goes into the running estimate.
 const SAMPLED: u64 = 4096;
 
 impl Tags {
@@ -46,12 +39,12 @@ impl Tags {
         }
     }
 
-    /// Bumps a tag softly: what carries it is stale from now on, and dead `grace_ms` later, however often the tag is
-    /// bumped meanwhile. Returns the bump's number, which `take_number` gives (see [`Bumps::bump`]).
+    /// Bumps a tag softly: items that carry it are stale from now on, and dead `grace_ms` later, however often the tag is
+    /// bumped in that time. Returns the bump's number, which `take_number` gives (see [`Bumps::bump`]).
     ///
-    /// `grace_ms`: the longest grace of any item; 0: stale items are not served, and there is nothing to end.
-    /// `time_of`: when a number was given out, in milliseconds, or earlier. [`Tags::settle`] is to be called about once a
-    /// second.
+    /// `grace_ms`: the longest grace of any item; 0: stale items are not served, and there is no grace to end.
+    /// `time_of`: when a number was given out, in milliseconds, or earlier. The caller must call [`Tags::settle`] about once
+    /// a second.
     pub fn bump_softly(
         &self,
         tag: TagHash,
@@ -73,8 +66,8 @@ impl Tags {
     }
 
     /// Bumps tags hard on behalf of a change of an item that carries some of them, so that the change does not invalidate the
-    /// item itself: returns the stamp that the item is to have from now on; `None` if a bump or a floor before this concerns
-    /// it, and so no later stamp is right.
+    /// item itself. Returns the item's new stamp; `None` if an earlier bump or floor invalidates it, so that no later
+    /// stamp is right.
     ///
     /// `bumped`: at least one tag, each once. `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`], called once
     /// for each tag.
@@ -90,7 +83,7 @@ impl Tags {
         (stamp >= self.floors.highest_raised()).then_some(number)
     }
 
-    /// Ends what time ends: rolling floors whose period is over, and the grace of what soft bumps made stale.
+    /// Ends rolling floors whose period is over, and the grace of items that soft bumps made stale.
     pub fn settle(&self, now_ms: u64) {
         self.floors.settle(now_ms);
         lock(&self.superseded).settle(now_ms, &self.bumps);
@@ -137,15 +130,15 @@ impl Tags {
         firsts.map(|first| first.unwrap_or(last).min(last)).into_iter().max().unwrap_or(last)
     }
 
-    /// What holds for an item that counts as of `stamp` and carries `tags`, hashes as [`TagHash::get`] gave
+    /// Checks an item that counts as of `stamp` and carries `tags`, hashes as [`TagHash::get`] returned
     /// them.
     ///
     /// In this order: the hard floor; rolling floors; without tags, or with a stamp not below the last bump
-    /// of any tag, no more; the tags' own last bumps, hard and soft. The worst of it holds: what is hard for
-    /// one tag is never softened by what is soft for another, or by a later soft bump of the same.
+    /// of any tag, no more; the tags' own last bumps, hard and soft. The greatest answer holds: a hard bump of
+    /// one tag is never softened by a soft bump of another tag, or by a later soft bump of the same tag.
     ///
-    /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead one must not be stored
-    /// or kept; a stale one may be stored with that stamp and is stale on arrival.
+    /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead value must not be stored
+    /// or kept; a stale value may be stored with that stamp and is stale at once.
     #[inline]
     pub fn check(
         &self,
@@ -165,7 +158,7 @@ impl Tags {
         let (mut hard, mut soft, mut tagged) = (false, floors == Validity::Stale, false);
         for tag in tags {
             let above = self.bumps.are_above(stamp, TagHash::from_stored(tag));
-            // No way out of the loop: one tag's cache miss need not wait for another's.
+            // No early exit from the loop, so that the cache misses of several tags overlap.
             hard |= above.0;
             soft |= above.1;
             tagged = true;
@@ -181,7 +174,7 @@ impl Tags {
         }
     }
 
-    /// For `stats tags`. Waits for a bump that is under way.
+    /// For `stats tags`. Waits for a bump that is in progress.
     pub fn stats(&self) -> TagStats {
         let BumpStats { bumps, used, false_stale, self_bumped } = self.bumps.stats();
         let Snapshot { hard, rolling } = self.floors.snapshot();
@@ -202,7 +195,7 @@ impl Tags {
     }
 }
 
-/// What [`Tags`] knows about itself.
+/// Figures about [`Tags`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TagStats {
     /// Hard bumps since the start.
@@ -221,11 +214,11 @@ pub struct TagStats {
     pub hard_slots_used: u64,
     /// Slots that soft bumps have used, in the fuller row.
     pub soft_slots_used: u64,
-    /// Share of tags, 0.0..=1.0, that look bumped though they were not: the running mean over a sample of the
-    /// items looked up that carry tags and are older than the last bump. None before 64 of them, one in 4,096 of
-    /// such look-ups: fewer say little.
+    /// Share of tags, 0.0..=1.0, that look bumped although they were not: the running mean over a sample of the
+    /// items looked up that carry tags and are older than the last bump. `None` before 64 samples (one in 4,096 of
+    /// such look-ups): fewer are not reliable.
     pub false_stale: Option<f64>,
-    /// What has a stamp below this is dead.
+    /// Items with a stamp below this are dead.
     pub hard_floor: u64,
     /// The rolling floors that run, oldest first.
     pub rolling: [Option<RollingFloor>; ROLLING_MAX],
@@ -271,7 +264,7 @@ mod tests {
             self.tags.bumps().bump(self.hasher.hash(tag.as_bytes()).unwrap(), kind, || self.tick())
         }
 
-        /// What holds for an item with this stamp and these tags, at time 0.
+        /// The answer for an item with this stamp and these tags, at time 0.
         fn check(&self, stamp: u64, list: &str) -> Validity {
             let list = self.hasher.parse_list(list.as_bytes()).unwrap();
             self.tags.check(stamp, list.hashes().iter().copied(), KEY, 0)
@@ -300,7 +293,7 @@ mod tests {
         let stamp = bump(item).unwrap();
         assert_eq!((all.check(item, "a,b"), all.check(stamp, "a,b")), (Dead, Valid));
         assert_eq!((all.check(item, "c"), all.check(stamp, "c")), (Dead, Valid));
-        // What was invalidated before stays so: by a bump of either kind, by a floor.
+        // Items that were invalidated before stay so: by a bump of either kind, by a floor.
         all.bump("b", Soft);
         assert_eq!(bump(stamp), None);
         let item = all.tick();
@@ -386,7 +379,7 @@ mod tests {
     fn soft_bumps_again_and_again_do_not_prolong_the_grace() {
         assert_eq!(dies_at(&Fixture::new(), 700, 60_000, 5_000), Some(5_000));
         assert_eq!(dies_at(&Fixture::new(), 7_000, 60_000, 5_000), Some(7_000), "with the second bump");
-        assert_eq!(dies_at(&Fixture::new(), 700, 60_000, 0), None, "nobody serves what is stale");
+        assert_eq!(dies_at(&Fixture::new(), 700, 60_000, 0), None, "stale items are not served");
     }
 
     #[test]
@@ -406,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stale_says_since_when() {
+    fn a_stale_item_tells_since_when() {
         let all = Fixture::new();
         let item = all.tick();
         let tags = [b"a", b"b"].map(|name| all.hasher.hash(name).unwrap().get());

@@ -1,17 +1,17 @@
 //! Invalidation in O(1): tags, bumps and flushes as numbers of one clock.
 //!
 //! A *tag* is a name to invalidate by: every item of one user, one product, one template. An item carries the
-//! hashes of its tags and a *stamp*, the number of the server's clock that it counts as of. Invalidating is
-//! taking the next number and noting it: for one tag ([`Bumps`]) or for everything ([`Floors`]). Looking up
-//! is comparing ([`Tags::check`]):
+//! hashes of its tags and a *stamp*, the number of the server's clock that it counts as of. An
+//! invalidation takes the next number and notes it: for one tag ([`Bumps`]) or for everything ([`Floors`]). A look-up
+//! compares numbers ([`Tags::check`]):
 //!
 //! > An item is served iff its stamp is not below the last bump of any of its tags, nor below any floor that
 //! > applies to it.
 //!
 //! # Why there is no index from tags to keys
-//! Such an index grows with the items, has to be kept in step with evictions, blocks while a large tag is
-//! walked, and misses the keys that are stored meanwhile. A counter per tag in the cache itself can be
-//! evicted, and with it the invalidation. Here nothing is kept per tag at all. The last bumps lie in arrays
+//! Such an index grows with the items, must be kept in step with evictions, blocks while a large tag is
+//! walked, and misses the keys that are stored in that time. A counter per tag in the cache itself can be
+//! evicted, and with it the invalidation. Here nothing is kept per tag. The last bumps are in arrays
 //! of fixed size: a count-min sketch whose cells hold "last bumped at" instead of counts. A bump raises one
 //! slot in each of two rows, chosen by independent hashes of the tag; a tag's last bump is at most the
 //! smaller of its two slots. Since a slot never goes down, a bump is never forgotten. Two tags that share a
@@ -22,15 +22,15 @@
 //! ```text
 //!   (1 - (1 - 1/m)^n)^2  ≈  (1 - e^(-n/m))^2      m = 2 Mi:  n = 100,000: 0.2 %   n = 1,000,000: 14 %
 //! ```
-//! See [`false_stale_share`] for the formula, [`Bumps::estimate`] for what the arrays say.
+//! See [`false_stale_share`] for the formula, [`Bumps::estimate`] for an estimate from the arrays.
 //!
 //! Source of the sketch: G. Cormode and S. Muthukrishnan, "An improved data stream summary: the count-min
 //! sketch and its applications", Journal of Algorithms 55 (2005).
 //!
 //! # What the caller does
-//! It owns the clock and hands out its numbers, rising and never twice, through the `take_number` arguments.
-//! It says what an item counts as of: a value computed after a miss counts as of that miss, so that one
-//! computed before a bump and stored after it is below it. It looks up after it has received a request, so
+//! The caller owns the clock and gives out its numbers, rising and each only once, through the `take_number` arguments.
+//! It decides what an item counts as of: a value computed after a miss counts as of that miss, so that a value
+//! computed before a bump and stored after it is below the bump. It looks up after it has received a request, so
 //! that a request sent after the answer to a bump sees the bump. Everything is used concurrently behind
 //! `&self`; nothing here reads a clock or does I/O.
 //!
@@ -67,8 +67,10 @@ mod rolling;
 mod superseded;
 mod sync;
 mod tag;
+mod validity;
 
 pub use bumps::{Bumps, Kind, false_stale_share};
-pub use check::{CROWDED, TagStats, Tags, Validity};
+pub use check::{CROWDED, TagStats, Tags};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
 pub use tag::{TAG_BYTES_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagList};
+pub use validity::Validity;

@@ -1,19 +1,22 @@
-//! How many slots hold a number above a given one: what false stale answers are estimated from.
+//! The number of slots that hold a number above a given one, from which the share of false stale answers is estimated.
 //!
-//! Counting bumps would do if each were of another tag. Since one tag bumped a million times raises the same
-//! two slots a million times, the slots are counted instead, by the *epoch* in which they were last raised.
-//! An epoch is a run of a 256th as many bumps as a row has slots; the last 1024 are kept, which is as far
-//! back as it matters: four bumps a slot ago 96 % of all other tags look bumped.
+//! It would be enough to count bumps if each were of another tag. But a tag that is bumped a million times raises the same
+//! two slots a million times, so the slots are counted, by the *epoch* in which they were last raised.
+//! An epoch has a 256th as many bumps as a row has slots; the last 1024 epochs are kept. Older ones do not matter:
+//! after four bumps for each slot 96 % of all other tags look bumped.
+//!
+//! # Invariant
+//! Each slot of a row is counted in at most one epoch: that of its last raise.
 
 use std::collections::VecDeque;
 
 /// Rows of the sketch.
 pub(crate) const ROWS: usize = 2;
 
-/// Slots in use by the age of what they hold, for one kind of bump.
+/// Slots in use by the age of their numbers, for one kind of bump.
 #[derive(Debug)]
 pub(crate) struct Occupancy {
-    /// Oldest first. A slot that was last raised before the first epoch is counted nowhere.
+    /// Oldest first. A slot that was last raised before the first epoch is not counted.
     epochs: VecDeque<Epoch>,
     slots_per_row: u64,
     used: [u64; ROWS],
@@ -36,7 +39,7 @@ const EPOCHS: usize = 1024;
 const EPOCHS_PER_ROW: u64 = 256;
 
 impl Occupancy {
-    /// For rows of so many slots, all unused.
+    /// For rows of this many slots, all unused.
     pub(crate) fn new(slots_per_row: usize) -> Self {
         Self {
             epochs: VecDeque::new(),
@@ -82,7 +85,7 @@ impl Occupancy {
         }
     }
 
-    /// Share of tags that look bumped above `since` though they were not: both their slots are.
+    /// Share of tags that look bumped above `since` although they were not: those of which both slots are above it.
     ///
     /// Within an epoch numbers are taken to be spread evenly.
     pub(crate) fn false_share(&self, since: u64) -> f64 {
@@ -100,7 +103,7 @@ impl Occupancy {
             let above = (end - 1).saturating_sub(since) as f64 / (end - start) as f64;
             (0..ROWS).for_each(|row| raised[row] += above * slots[row] as f64);
         } else {
-            // Older than what is told apart: anything in use may have been raised since.
+            // Older than the first epoch: every slot in use may have been raised since.
             (0..ROWS).for_each(|row| raised[row] = self.used[row] as f64);
         }
         raised.iter().map(|raised| raised / self.slots_per_row as f64).product()
@@ -180,7 +183,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let place = (random >> 40) as usize % 64;
             if number % 3 == 0 {
-                // A number of some time ago, as it is raised only if the slot is below it.
+                // An older number: the slot is raised only if it is below it.
                 let (row, late) = ((random >> 60) as usize % 2, number - number / 7);
                 let old = rows.slots[row][place];
                 if old < late {

@@ -1,22 +1,26 @@
 //! Floors: numbers below which everything is invalid, at once (hard) or spread over a period (rolling).
 //!
-//! `flush_all` raises the *hard floor*; what lies below it is dead. A *rolling floor* has a number, a start
+//! `flush_all` raises the *hard floor*; items below it are dead. A *rolling floor* has a number, a start
 //! and a period: an item below it is stale once its own phase has passed since the start,
 //! ```text
 //!   phase(key) = hash'(key) / 2^64 x period
 //! ```
-//! so that at time `t` the share `1 - t / period` of the old items is still served and what stands behind the
-//! cache meets the recomputations one by one. When the period is over, the rolling floor is a hard one.
+//! so that at time `t` the share `1 - t / period` of the old items is still served, and the recomputations reach the
+//! application one by one. When the period is over, the rolling floor is a hard one.
 //!
 //! # How it is read
-//! An item that is not below the highest floor, hard or rolling, is below none: one load and one compare, and
-//! all there is to do for what was stored after the last flush. Anything older reads a snapshot under a
+//! An item that is not below the highest floor, hard or rolling, is below none: one load and one comparison, which is
+//! enough for all items stored after the last flush. The check of an older item reads a snapshot under a
 //! sequence lock (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", 2012): the
-//! version is odd while a writer is at work, and a reader that saw it change reads again, at last with the
+//! version is odd while a writer is at work, and a reader that saw it change reads again, after some attempts with the
 //! writers' lock.
+//!
+//! # Invariants
+//! * The hard floor and the highest number never go down.
+//! * A check that begins after a flush has returned obeys it.
 
-use crate::check::Validity;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
+use crate::validity::Validity;
 
 /// Most rolling floors at a time; one more turns the oldest into a hard floor.
 pub const ROLLING_MAX: usize = 4;
@@ -24,7 +28,7 @@ pub const ROLLING_MAX: usize = 4;
 /// A flush spread over a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RollingFloor {
-    /// What has a stamp below this is flushed.
+    /// Items with a stamp below this are flushed.
     pub number: u64,
     /// When it began, in milliseconds of the caller's clock.
     pub start_ms: u64,
@@ -33,7 +37,7 @@ pub struct RollingFloor {
 }
 
 impl RollingFloor {
-    /// Milliseconds from the start at which a key's old item goes: below the period, by a hash that is
+    /// Milliseconds from the start at which a key's old item becomes stale: below the period, by a hash that is
     /// independent of the bits of `key_hash` that index and shards use.
     #[inline]
     pub fn phase_ms(&self, key_hash: u64) -> u64 {
@@ -61,7 +65,7 @@ impl RollingFloor {
         self.elapsed_ms(now_ms) >= self.period_ms
     }
 
-    /// A thread whose round began just before the start is at the start.
+    /// For a thread that read its clock just before the start, 0.
     fn elapsed_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.start_ms)
     }
@@ -79,14 +83,14 @@ pub struct Floors {
     hard: AtomicU64,
     /// Number, start, period; the number 0 is none.
     rolling: [[AtomicU64; 3]; ROLLING_MAX],
-    /// Held by whoever changes any of this; what readers see is a copy of what it guards.
+    /// Held by a thread that changes any of this; readers see a copy of the guarded floors.
     writer: Mutex<Writer>,
 }
 
 #[derive(Debug, Default)]
 struct Writer {
     floors: Snapshot,
-    /// What readers see.
+    /// The copy that readers see.
     published: Snapshot,
     highest: u64,
     version: u64,
@@ -143,7 +147,7 @@ impl Floors {
         Some(number)
     }
 
-    /// Executes the pending flush if it is due. To be called before each command: one load when none is
+    /// Executes the pending flush if it is due. The caller must call it before each command; it is one load when none is
     /// pending.
     #[inline]
     pub fn execute_due(&self, now_ms: u64, take_number: impl FnOnce() -> u64) {
@@ -160,7 +164,7 @@ impl Floors {
         if at_ms != 0 && now_ms >= at_ms {
             let number = take_number();
             self.raise_hard(&mut writer, number);
-            // Last: who sees that none is pending sees the floor, too.
+            // Last: a thread that sees that none is pending sees the floor, too.
             self.set_pending(&mut writer, 0);
         }
     }
@@ -183,8 +187,8 @@ impl Floors {
         number
     }
 
-    /// Turns rolling floors whose period is over into hard ones. For the upkeep: checks see them as hard
-    /// anyway, but then have fewer to look at.
+    /// Turns rolling floors whose period is over into hard ones. Part of the upkeep: checks treat them as hard
+    /// anyway, and then have fewer floors to compare with.
     pub fn settle(&self, now_ms: u64) {
         let mut writer = lock(&self.writer);
         let settled = writer.floors.settle(now_ms);
@@ -194,13 +198,13 @@ impl Floors {
         }
     }
 
-    /// What has a stamp below this is dead.
+    /// Items with a stamp below this are dead.
     #[inline]
     pub fn hard(&self) -> u64 {
         self.hard.load(Ordering::Acquire)
     }
 
-    /// The highest number of any floor, hard or rolling, there ever was: what is not below it is below none.
+    /// The highest number of any floor, hard or rolling, up to now: an item that is not below it is below no floor.
     #[inline]
     pub fn highest(&self) -> u64 {
         self.highest.load(Ordering::Acquire)
@@ -211,8 +215,8 @@ impl Floors {
         lock(&self.writer).highest
     }
 
-    /// Whether a rolling flush has ended since the last call, by its time or to make room for another: what it concerned is
-    /// flushed altogether. One that a flush at once has overtaken does not count.
+    /// Whether a rolling flush has ended since the last call, by its time or to make room for another: all its items are
+    /// flushed now. A rolling flush that an immediate flush has overtaken does not count.
     pub fn take_ended(&self) -> bool {
         std::mem::take(&mut lock(&self.writer).ended)
     }
@@ -227,7 +231,7 @@ impl Floors {
         Some(self.flush_at_ms.load(Ordering::Acquire)).filter(|&at_ms| at_ms != 0)
     }
 
-    /// What the floors say of an item.
+    /// The answer of the floors for an item.
     #[inline]
     pub fn check(&self, stamp: u64, key_hash: u64, now_ms: u64) -> Validity {
         if stamp >= self.highest() {
@@ -261,7 +265,7 @@ impl Floors {
         lock(&self.writer).floors
     }
 
-    /// The fields as they are: consistent if nobody changes them.
+    /// The fields as they are: consistent if no thread changes them.
     fn read(&self) -> Snapshot {
         let load = |field: &AtomicU64| field.load(Ordering::Relaxed);
         Snapshot {
@@ -284,10 +288,10 @@ impl Floors {
         self.publish(writer, number);
     }
 
-    /// Makes the writer's floors what readers see, and `number` the highest if it is.
+    /// Publishes the writer's floors to readers, and `number` as the highest if it is.
     fn publish(&self, writer: &mut Writer, number: u64) {
         self.version.store(writer.version + 1, Ordering::Relaxed);
-        // The odd version is seen by whoever sees one of the stores below.
+        // A thread that sees one of the stores below sees the odd version, too.
         fence(Ordering::Release);
         let (before, next) = (writer.published, writer.floors);
         if next.hard != before.hard {
@@ -331,7 +335,7 @@ impl Snapshot {
         full
     }
 
-    /// Rolling floors that are not above the hard one say nothing more.
+    /// Removes rolling floors that are not above the hard one: they change no answer.
     fn raise_hard(&mut self, number: u64) {
         self.hard = self.hard.max(number);
         let mut rest = self.rolling.into_iter().flatten().filter(|floor| floor.number > self.hard);
@@ -367,7 +371,7 @@ mod tests {
         }
     }
 
-    /// A hash whose phase is so many 256ths of the period.
+    /// A hash whose phase is this many 256ths of the period.
     fn key_of_phase(part: u64) -> u64 {
         (0..1 << 20).find(|&key| mix(key) >> 56 == part).unwrap()
     }
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_over_becomes_hard() {
+    fn a_rolling_floor_that_is_over_becomes_hard() {
         let (floors, clock) = (Floors::new(), Clock::default());
         let number = floors.start_rolling(0, 100, || clock.tick());
         let longer = floors.start_rolling(0, 1_000, || clock.tick());
@@ -478,7 +482,7 @@ mod tests {
         let old = clock.tick();
         floors.start_rolling(1_000, 60_000, || clock.tick());
         let floor = floors.rolling().next().unwrap();
-        // Consecutive numbers are the worst that a hash can give.
+        // Consecutive numbers are the worst possible hashes.
         let served = |now| {
             let count = (0..KEYS).filter(|&key| floors.check(old, key, now) == Valid).count();
             count as f64 / KEYS as f64

@@ -1,4 +1,4 @@
-//! Locks and atomics: std's, or those of a checker: loom's in `tests/loom.rs`, shuttle's in the engine's
+//! Locks and atomics: those of std, or those of a model checker: loom in `tests/loom.rs`, shuttle in the engine's
 //! `tests/shuttle.rs`.
 
 #[cfg(not(any(loom, shuttle)))]

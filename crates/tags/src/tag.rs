@@ -1,7 +1,10 @@
 //! Tags: names, their hashes, and lists of them.
 //!
-//! Beyond parsing a tag is its hash. Two tags with the same 64-bit hash are invalidated together: an extra
+//! After parsing, a tag is its hash. Two tags with the same 64-bit hash are invalidated together: that can cause an extra
 //! miss, never an old value.
+//!
+//! # Invariant
+//! A list has at most [`TAGS_MAX`] tags, each once.
 
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
@@ -18,18 +21,18 @@ pub const TAGS_MAX: usize = 8;
 pub struct TagHash(u64);
 
 impl TagHash {
-    /// One that an item has held, as [`TagHash::get`] gave it.
+    /// The hash of an item's tag, as [`TagHash::get`] returned it.
     pub const fn from_stored(hash: u64) -> Self {
         Self(hash)
     }
 
-    /// What an item holds of it.
+    /// The number that an item stores for it.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// Hashes tags with a seed of the process's own, so that nobody outside can choose tags that collide.
+/// Hashes tags with a seed of this process, so that clients cannot choose tags that collide.
 #[derive(Clone)]
 pub struct TagHasher(Arc<RapidSecrets>);
 
@@ -43,7 +46,7 @@ impl TagHasher {
     /// A hasher for this seed, which may be the seed of the key hash: a tag's hash is not that of a key with
     /// its name.
     pub fn new(seed: u64) -> Self {
-        // Any constant does.
+        // Any constant will do.
         const TAGS: u64 = u64::from_le_bytes(*b"tag hash");
         Self(Arc::new(RapidSecrets::seed(seed ^ TAGS)))
     }
@@ -67,7 +70,7 @@ impl TagHasher {
     }
 
     /// The tags of `text`: names separated by commas, where `%2C` is a comma and `%25` a per cent sign. A tag
-    /// that is there twice counts once.
+    /// that occurs twice counts once.
     ///
     /// # Errors
     /// When a name is empty (so in an empty text) or too long, when there are more than [`TAGS_MAX`], and on
@@ -109,10 +112,10 @@ impl TagList {
         Ok(())
     }
 
-    /// This list's tags and then those of the other that it lacks.
+    /// The tags of this list, followed by those of the other that are not in this one.
     ///
     /// # Errors
-    /// When that are more than [`TAGS_MAX`].
+    /// When they are more than [`TAGS_MAX`].
     pub fn union(mut self, other: &Self) -> Result<Self, TagError> {
         other.hashes().iter().try_for_each(|&hash| self.insert(TagHash(hash)))?;
         Ok(self)

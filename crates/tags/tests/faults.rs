@@ -1,4 +1,4 @@
-//! What counters kept in the cache itself got wrong, each as a test.
+//! Faults of invalidation by counters that are kept in the cache itself, each as a test.
 
 #![cfg(not(loom))]
 
@@ -26,7 +26,7 @@ impl Clock {
     }
 }
 
-/// There: a second process read the record of changes at the wrong size and saw no change.
+/// With counters: a second process read the record of changes at the wrong size and saw no change.
 #[test]
 fn a_bump_is_seen_with_arrays_of_every_size_and_on_every_thread() {
     for bits in 0..21 {
@@ -43,7 +43,7 @@ fn a_bump_is_seen_with_arrays_of_every_size_and_on_every_thread() {
     }
 }
 
-/// There: a counter was evicted, began again, and old content came back.
+/// With counters: a counter was evicted, began again, and old content came back.
 #[test]
 fn no_bump_is_forgotten_however_many_follow() {
     let (tags, clock) = (Tags::new(32 << 10), Clock::default());
@@ -57,7 +57,7 @@ fn no_bump_is_forgotten_however_many_follow() {
     }
 }
 
-/// There: a bump had no effect while a flush was under way.
+/// With counters: a bump had no effect during a flush.
 #[test]
 fn a_bump_during_a_rolling_flush_has_its_effect() {
     let (tags, clock) = (Tags::new(1 << 20), Clock::default());
@@ -74,7 +74,7 @@ fn a_bump_during_a_rolling_flush_has_its_effect() {
     assert_eq!([check(old, 180_000), check(new, 180_000)], [Validity::Dead; 2], "and when it has ended");
 }
 
-/// There: a value computed before a bump and stored after it was served as fresh.
+/// With counters: a value computed before a bump and stored after it was served as fresh.
 #[test]
 fn a_value_computed_before_a_bump_and_stored_after_it_is_not_fresh() {
     for (kind, expected) in [(Kind::Hard, Validity::Dead), (Kind::Soft, Validity::Stale)] {

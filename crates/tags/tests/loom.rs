@@ -3,8 +3,8 @@
 //!
 //! `cargo xtask test --stage loom`.
 //!
-//! Loom compares an access with the last one to the same place alone. A thread that loads what it stores next
-//! would hide from it what others have loaded before; so the writers keep their own copy under their lock and
+//! Loom compares an access only with the last one to the same place. A thread that loads a place before it stores there
+//! would hide earlier loads of other threads from it; so the writers keep their own copy under their lock and
 //! only store.
 #![cfg(loom)]
 
@@ -19,7 +19,7 @@ use cattlegrid_tags::{Kind, TagHash, Tags, Validity};
 struct Server {
     tags: Tags,
     clock: AtomicU64,
-    /// The answer has been sent; who sees it sends the next request.
+    /// The answer has been sent; the thread that sees it sends the next request.
     answered: AtomicBool,
 }
 
@@ -169,7 +169,7 @@ fn a_rolling_floor_is_never_seen_in_part() {
         // Makes readers look.
         server.tags.floors().start_rolling(1_000, 1_000_000, || server.tick());
         let flusher = spawn(&server, |server| {
-            // Seen with its number but without start or period it would be over.
+            // If its number were seen without start or period, it would be over.
             server.tags.floors().start_rolling(1_000, 1_000_000, || server.tick());
         });
         assert_eq!(server.check(1, &[], 1_000), Validity::Valid);
@@ -185,7 +185,7 @@ fn what_is_published_has_been_raised() {
         let bumper = spawn(&server, |server| {
             server.bump(1, Kind::Hard);
         });
-        // No answer was awaited: the arrays' own order.
+        // No answer was awaited: this tests the order within the arrays.
         let published = server.tags.bumps().last_bump();
         let raised = server.tags.bumps().last(TagHash::from_stored(1), Kind::Hard);
         assert!(raised >= published);

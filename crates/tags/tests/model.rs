@@ -1,8 +1,8 @@
-//! Random sets, misses, fills, bumps, flushes and evictions against a model that does it the naive way: an
-//! index from tags to keys, and marks on the items.
+//! Random sets, misses, fills, bumps, flushes and evictions against a naive model: an index from tags to keys, and marks on
+//! the items.
 //!
-//! With arrays of four slots nothing may be more lenient than the model; with arrays that are large enough
-//! all is equal.
+//! With arrays of four slots no answer may be more lenient than the model's; with arrays that are large enough
+//! all answers are equal.
 
 #![cfg(not(loom))]
 
@@ -45,7 +45,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What has happened to an item, or to everything since a miss.
+/// An invalidation of an item, or of everything since a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     Bump(u8, Kind),
@@ -82,7 +82,7 @@ struct Model {
     keys_of_tag: BTreeMap<u8, BTreeSet<u8>>,
     /// Since each miss that has not been filled.
     misses: Vec<(u8, Vec<Event>)>,
-    /// All rolling flushes there were.
+    /// All rolling flushes up to now.
     rolling: Vec<RollingFloor>,
     /// Those that count for the limit, oldest first.
     running: Vec<usize>,
@@ -127,7 +127,7 @@ impl Model {
         let now_ms = floor.start_ms;
         let over =
             |number: &usize| now_ms - self.rolling[*number].start_ms >= self.rolling[*number].period_ms;
-        // One that is over leaves nothing of those before it.
+        // A flush that is over has flushed everything that earlier ones would flush.
         if let Some(last_over) = self.running.iter().copied().filter(over).max() {
             self.running.retain(|&number| number > last_over);
         }
@@ -230,29 +230,7 @@ fn run(ops: &[Op], memory_bytes: usize, exact: bool) -> Result<(), TestCaseError
                 server.misses.push(server.clock.get());
                 model.misses.push((*key, Vec::new()));
             }
-            Op::Fill { miss, tags } => {
-                if server.misses.is_empty() {
-                    continue;
-                }
-                let miss = miss % server.misses.len();
-                let stamp = server.misses.remove(miss);
-                let (key, since) = model.misses.remove(miss);
-                let _cas = server.tick();
-                let list = server.list(tags);
-                model.store(key, tags, &since);
-                if server.check(key, stamp, &list) == Validity::Dead {
-                    // Dropped: nothing is stored, and what was there is as good as evicted.
-                    server.items.remove(&key);
-                    let verdict = model.get(key, server.key_hash(key), server.now_ms);
-                    prop_assert!(
-                        !exact || verdict == Some(Validity::Dead),
-                        "a good fill was dropped: {verdict:?}"
-                    );
-                    model.evict(key);
-                } else {
-                    server.items.insert(key, (stamp, list));
-                }
-            }
+            Op::Fill { miss, tags } => fill(&mut server, &mut model, *miss, tags, exact)?,
             Op::Evict { key } => {
                 server.items.remove(key);
                 model.evict(*key);
@@ -285,15 +263,50 @@ fn run(ops: &[Op], memory_bytes: usize, exact: bool) -> Result<(), TestCaseError
             Op::Advance { ms } => server.now_ms += ms,
             Op::Settle => server.tags.floors().settle(server.now_ms),
         }
-        for key in 0..KEYS {
-            let told = server.items.get(&key).map(|(stamp, list)| server.check(key, *stamp, list));
-            let expected = model.get(key, server.key_hash(key), server.now_ms);
-            if exact {
-                prop_assert_eq!(told, expected, "key {} after {:?}", key, op);
-            } else {
-                prop_assert!(told.is_none() == expected.is_none(), "both have the same items");
-                prop_assert!(told >= expected, "key {key} after {op:?}: {told:?}, but {expected:?}");
-            }
+        compare(&server, &model, op, exact)?;
+    }
+    Ok(())
+}
+
+/// The value computed after a miss arrives: stored, or dropped if it is dead.
+fn fill(
+    server: &mut Server,
+    model: &mut Model,
+    miss: usize,
+    tags: &[u8],
+    exact: bool,
+) -> Result<(), TestCaseError> {
+    if server.misses.is_empty() {
+        return Ok(());
+    }
+    let miss = miss % server.misses.len();
+    let stamp = server.misses.remove(miss);
+    let (key, since) = model.misses.remove(miss);
+    let _cas = server.tick();
+    let list = server.list(tags);
+    model.store(key, tags, &since);
+    if server.check(key, stamp, &list) == Validity::Dead {
+        // Dropped: nothing is stored, and an older item counts as evicted.
+        server.items.remove(&key);
+        let verdict = model.get(key, server.key_hash(key), server.now_ms);
+        prop_assert!(!exact || verdict == Some(Validity::Dead), "a good fill was dropped: {verdict:?}");
+        model.evict(key);
+    } else {
+        server.items.insert(key, (stamp, list));
+    }
+    Ok(())
+}
+
+/// Every key has the same answer from both, or with small arrays no more lenient one from the server.
+fn compare(server: &Server, model: &Model, op: &Op, exact: bool) -> Result<(), TestCaseError> {
+    for key in 0..KEYS {
+        let told = server.items.get(&key).map(|(stamp, list)| server.check(key, *stamp, list));
+        let expected = model.get(key, server.key_hash(key), server.now_ms);
+        if exact {
+            prop_assert_eq!(told, expected, "key {} after {:?}", key, op);
+        } else {
+            prop_assert!(told.is_none() == expected.is_none(), "both have the same items");
+            prop_assert!(told >= expected, "key {key} after {op:?}: {told:?}, but {expected:?}");
         }
     }
     Ok(())

@@ -4,6 +4,10 @@
 //! on a small executor of its own. Futures of a runtime such as tokio work when the job function runs
 //! inside that runtime's context (`Runtime::enter` before `serve_async`, with the runtime's own threads
 //! doing the I/O); start it in `init`, after the fork.
+//!
+//! # Invariants
+//! * Jobs begin in order of arrival; at most `concurrency` are in progress.
+//! * No frame of a job follows its outcome: `ended` is set and read with the outbox locked.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -33,13 +37,13 @@ pub struct AsyncJob {
     leaving: Arc<AtomicBool>,
 }
 
-/// What others have to say about a job.
+/// State of a job that its handle, the loop and the reader share.
 #[derive(Debug, Default)]
 struct Flags {
     cancelled: AtomicBool,
     /// Its outcome is in the outbox; written with the outbox locked.
     ended: AtomicBool,
-    /// What it was to send and could not: its outcome, whatever its future returns.
+    /// The error of a message that could not be sent: the job's outcome, whatever its future returns.
     fault: OnceLock<JobError>,
 }
 
@@ -69,9 +73,9 @@ impl AsyncJob {
         self.flags.cancelled.load(Ordering::Acquire)
     }
 
-    /// Sends an event that names this job; after its end, one that names no job.
+    /// Sends an event that names this job, or no job when this one has ended.
     ///
-    /// One that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
+    /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
     pub fn event<P: AsRef<[u8]>>(&self, parts: &[P]) {
         if !self.fits("error", "the event", list_len(parts)) {
             return;
@@ -83,7 +87,7 @@ impl AsyncJob {
         self.outbox.flush();
     }
 
-    /// Tells the caller how far the job is; the limit is that of [`AsyncJob::event`]. Nothing happens after its end.
+    /// Reports to the caller how far the job is; the limit is that of [`AsyncJob::event`]. Does nothing after the job's end.
     pub fn progress(&self, how_far: &[u8]) {
         if !self.fits("error", "the progress", how_far.len()) {
             return;
@@ -91,8 +95,8 @@ impl AsyncJob {
         self.send(Kind::Progress, 0, |out| out.extend_from_slice(how_far));
     }
 
-    /// Sends a part of the reply; what the future returns is appended to it. Nothing happens after its end. After a part
-    /// that is longer than the pool's `max_frame` nothing is sent, and the job ends as too large.
+    /// Sends a part of the reply; the list that the future returns is appended to it. Does nothing after the job's end. After a
+    /// part that is longer than the pool's `max_frame` nothing is sent, and the job ends as too large.
     pub fn chunk<P: AsRef<[u8]>>(&self, parts: &[P]) {
         if !self.fits("too_large", "a part of the reply", list_len(parts)) || self.flags.fault.get().is_some()
         {
@@ -101,7 +105,7 @@ impl AsyncJob {
         self.send(Kind::Result, FLAG_MORE, |out| put_list(out, parts));
     }
 
-    /// Whether `what`, `len` bytes, fits into a frame; if not, that is how the job ends.
+    /// Whether `what`, `len` bytes, fits into a frame; if not, the job will end with that error.
     fn fits(&self, code: &str, what: &str, len: usize) -> bool {
         let fault = check_len(code, what, len, self.max_frame).err();
         // The first one counts.
@@ -118,12 +122,12 @@ impl AsyncJob {
         self.outbox.flush();
     }
 
-    /// Writes a line to the pool's log. What is over 16 KiB, or does not fit into the pool's `max_frame`, is cut.
+    /// Writes a line to the pool's log. A text over 16 KiB, or over the pool's `max_frame`, is cut.
     pub fn log(&self, level: Level, text: &str) {
         log(&self.outbox, self.max_frame, level, text);
     }
 
-    /// Asks to be retired after the jobs that are already here. Calling it again changes nothing.
+    /// Asks to be retired after the jobs that have already arrived. Calling it again changes nothing.
     pub fn retire(&self) {
         if !self.leaving.swap(true, Ordering::AcqRel) {
             send_now(&self.outbox, Kind::Leave, 0, 0, |_| {});
@@ -221,7 +225,8 @@ where
     F: Fn(AsyncJob) -> Fut,
     Fut: Future<Output = Result<R, JobError>> + 'static,
 {
-    /// Takes what has arrived, polls what was woken, writes what is finished; sleeps if all that is nothing.
+    /// Takes the frames that have arrived, polls the futures that were woken, writes the outcomes; sleeps if there is nothing
+    /// to do.
     fn turn(&mut self) {
         let (frames, woken) = {
             let mut state = self.mail.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Claims: whether a job that lies at a worker is begun there or was taken back by the parent.
+//! Claims: whether a job that waits at a worker is begun there or was taken back by the parent.
 //!
 //! Jobs of a worker are numbered in the order in which they were sent, from 0; a number is never used again. A job is
 //! *offered* when it is sent. From then on either the worker *begins* it or the parent *takes it back*, to send it to another
@@ -6,15 +6,15 @@
 //!
 //! ```text
 //!            worker                                parent
-//!  begun := end of its claim             taken := end of what it wants
+//!  begun := end of its claim             taken := end of the jobs it wants
 //!  fence                                 fence
 //!  reads taken                           reads begun
 //!  numbers below taken: skips them       numbers from begun on: has taken them back
 //!  the others: begins them               numbers below begun: the worker says which
 //! ```
-//! Of two that store, fence and load like this at least one sees the other's store (the heart of Dekker's algorithm). So the
-//! worker never begins what the parent has surely taken back. If both see the other, the worker skips the job and says so
-//! (SKIPPED), and the parent, which saw it begun, waits for that or for the reply. A compare-and-swap of one word would
+//! When two sides store, fence and load in this order, at least one of them sees the other's store (the core of Dekker's
+//! algorithm). So the worker never begins a job that the parent has surely taken back. If each sees the other's store, the
+//! worker skips the job and says so (SKIPPED), and the parent, which saw it begun, waits for that or for the reply. A compare-and-swap of one word would
 //! decide at once, but Python has none for shared memory; it has a fence (a lock that is released and acquired).
 //!
 //! # Invariants
@@ -30,7 +30,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Claims {
-    /// Offset 0. Nobody reads it.
+    /// Offset 0. Reserved; not read by either side.
     reserved: AtomicU64,
     /// Offset 8.
     begun: AtomicU64,
@@ -45,7 +45,7 @@ impl Claims {
     }
 
     /// The worker claims the jobs `numbers`, which follow those that it has claimed before. Returns those it has got,
-    /// the end of `numbers`; the ones before them were taken back and are to be skipped.
+    /// the end of `numbers`; the jobs before them were taken back and must be skipped.
     #[inline]
     pub fn claim(&self, numbers: Range<u64>) -> Range<u64> {
         self.begun.store(numbers.end, Ordering::Release);

@@ -1,4 +1,8 @@
-//! How a program becomes a worker: what it finds in its environment, and [`Worker`].
+//! How a program becomes a worker: the variables and descriptors that a pool gives it, and [`Worker`].
+//!
+//! # Invariants
+//! * A process becomes a worker at most once; each passed descriptor is taken at most once.
+//! * Programs that a worker starts do not become workers of its pool.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Mutex, OnceLock};
@@ -19,7 +23,7 @@ pub const ENV_FDS: &str = "CATTLEGRID_FDS";
 /// `1` when a template may have threads.
 pub const ENV_THREADS: &str = "CATTLEGRID_ALLOW_THREADS";
 
-/// A program that was started by a pool, on its way to becoming a worker.
+/// A program that was started by a pool and will become a worker.
 ///
 /// In template mode everything the program does before [`Worker::serve`] is done once; `init` and the
 /// jobs run in the forked workers.
@@ -36,7 +40,7 @@ pub struct Worker {
     init: Option<InitFn>,
 }
 
-/// What the environment says.
+/// The mode that the environment gives.
 #[derive(Debug)]
 enum Start {
     Template { control: OwnedFd, allow_threads: bool },
@@ -48,8 +52,8 @@ enum Start {
 /// every call after the first.
 ///
 /// Call it first in `main`, before any thread is started: it then removes the pool's variables from the environment,
-/// so that programs which the worker starts, its own binary among them, do not take themselves for workers. With
-/// threads the variables stay; a program that inherits them without the descriptors is no worker, either.
+/// so that programs that the worker starts, its own binary among them, do not become workers. With
+/// threads the variables stay; a program that inherits them without the descriptors does not become a worker either.
 pub fn maybe_worker() -> Option<Worker> {
     let mode = std::env::var(ENV_MODE).ok()?;
     let worker = claim(&mode);
@@ -90,7 +94,7 @@ pub fn job_socket() -> Option<OwnedFd> {
     }
 }
 
-/// A descriptor the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was taken.
+/// The descriptor that the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was taken.
 pub fn inherited_fd(name: &str) -> Option<OwnedFd> {
     let number = passed_fds().into_iter().find(|(known, _)| known == name)?.1;
     sys::claim_fd(number).ok()
@@ -192,7 +196,7 @@ fn read_passed() -> Vec<(String, RawFd)> {
         .collect()
 }
 
-/// What [`ENV_FDS`] said before it was removed.
+/// The value of [`ENV_FDS`], read before it was removed.
 static PASSED: OnceLock<Vec<(String, RawFd)>> = OnceLock::new();
 /// Numbers given to [`keep_fd`].
 static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());

@@ -18,7 +18,7 @@ pub const HEADER_LEN: usize = 16;
 /// Default of the largest body either side accepts, 64 MiB.
 pub const MAX_FRAME_DEFAULT: u32 = 64 << 20;
 
-/// Longest body a worker sends before INIT has told it the limit, 64 KiB.
+/// Longest body that a worker sends before INIT has told it the limit, 64 KiB.
 pub const START_MAX: u32 = 64 << 10;
 
 /// Flag of RESULT: more of this reply follows in another RESULT of the same id.
@@ -27,7 +27,7 @@ pub const FLAG_MORE: u8 = 1;
 /// Flag of ERROR: trying the job again may help.
 pub const FLAG_RETRYABLE: u8 = 2;
 
-/// What a frame says.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What a worker's functions are given: a job, or the moment before the first one.
+//! The arguments of a worker's functions: a job, or the context of `init`.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub struct Job<'a> {
     pub(crate) attempt: u32,
     pub(crate) deadline_ms: u32,
     pub(crate) args: List<'a>,
-    /// What it was to send and could not: its outcome, whatever the function returns.
+    /// The error of a message that could not be sent: the job's outcome, whatever the function returns.
     pub(crate) fault: Option<JobError>,
     pub(crate) link: &'a mut Link,
 }
@@ -43,15 +43,15 @@ impl<'a> Job<'a> {
 
     /// Whether the caller has gone: timed out, cancelled, or the parent died.
     ///
-    /// One `poll(2)` a call, so ask every few milliseconds of work rather than in the innermost loop.
-    /// A job that stops early returns any error; nobody waits for it.
+    /// Each call takes one `poll(2)`, so call it every few milliseconds of work rather than in the innermost loop.
+    /// A job that stops early returns any error; it reaches no caller.
     pub fn cancelled(&mut self) -> bool {
         self.link.is_cancelled(self.id)
     }
 
     /// Sends an event that names this job. Events and results of a worker arrive in order.
     ///
-    /// One that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
+    /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
         if let Err(fault) = check_len("error", "the event", list_len(parts), self.link.max_frame) {
             self.fault.get_or_insert(fault);
@@ -61,7 +61,7 @@ impl<'a> Job<'a> {
         send_now(&self.link.outbox, Kind::Event, 0, id, |out| put_list(out, parts));
     }
 
-    /// Tells the caller how far the job is; the limit is that of [`Job::event`].
+    /// Reports to the caller how far the job is; the limit is that of [`Job::event`].
     pub fn progress(&mut self, how_far: &[u8]) {
         if let Err(fault) = check_len("error", "the progress", how_far.len(), self.link.max_frame) {
             self.fault.get_or_insert(fault);
@@ -71,7 +71,7 @@ impl<'a> Job<'a> {
         send_now(&self.link.outbox, Kind::Progress, 0, id, |out| out.extend_from_slice(how_far));
     }
 
-    /// Sends a part of the reply; what the function returns is appended to it.
+    /// Sends a part of the reply; the list that the function returns is appended to it.
     ///
     /// For replies longer than a frame. The parent collects up to its `max_reply`. After a part that is longer than the
     /// pool's `max_frame` nothing is sent, and the job ends as too large.
@@ -88,22 +88,22 @@ impl<'a> Job<'a> {
         send_now(&self.link.outbox, Kind::Result, FLAG_MORE, id, |out| put_list(out, parts));
     }
 
-    /// Writes a line to the pool's log. What is over 16 KiB, or does not fit into the pool's `max_frame`, is cut.
+    /// Writes a line to the pool's log. A text over 16 KiB, or over the pool's `max_frame`, is cut.
     pub fn log(&mut self, level: Level, text: &str) {
         log(&self.link.outbox, self.link.max_frame, level, text);
     }
 
-    /// Asks to be retired after the jobs that are already here. Calling it again changes nothing.
+    /// Asks to be retired after the jobs that have already arrived. Calling it again changes nothing.
     pub fn retire(&mut self) {
         self.link.leave();
     }
 }
 
-/// What `init` is given: once per worker, before its first job.
+/// The argument of `init`, which runs once per worker, before its first job.
 #[derive(Debug)]
 pub struct Context<'a> {
     pub(crate) config: &'a [u8],
-    /// What it was to send and could not: the start fails.
+    /// The error of a message that could not be sent: the start fails.
     pub(crate) fault: Option<JobError>,
     pub(crate) link: &'a mut Link,
 }
@@ -124,7 +124,7 @@ impl<'a> Context<'a> {
         self.link.generation
     }
 
-    /// Sends an event about this worker. One that is longer than the pool's `max_frame` makes the start fail.
+    /// Sends an event about this worker. An event that is longer than the pool's `max_frame` makes the start fail.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
         if let Err(fault) = check_len("error", "the event", list_len(parts), self.link.max_frame) {
             self.fault.get_or_insert(fault);
@@ -253,7 +253,7 @@ pub(crate) fn put_outcome<R: Reply>(
 }
 
 /// # Errors
-/// When `what` has more than `max_frame` bytes: sent, it would cost the worker.
+/// When `what` has more than `max_frame` bytes: the pool would kill the worker for it.
 pub(crate) fn check_len(code: &str, what: &str, len: usize, max_frame: u32) -> Result<(), JobError> {
     if len <= max_frame as usize {
         return Ok(());

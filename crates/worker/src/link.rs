@@ -1,4 +1,10 @@
-//! What a worker receives: the job socket, read in batches, and cancellations seen early.
+//! The receiving side of a worker: the job socket, read in batches, and cancellations seen early.
+//!
+//! A job that asks whether it is cancelled reads ahead; those bytes are kept for the loop.
+//!
+//! # Invariants
+//! * A worker ends when its parent closes the socket, or breaks the protocol.
+//! * Bytes are handed on in order, whether they were read by the loop or ahead.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,9 +22,9 @@ pub(crate) struct Link {
     rx: OwnedFd,
     /// Where replies go.
     pub(crate) outbox: Arc<Outbox>,
-    /// Which jobs are this worker's.
+    /// The claims of this worker's jobs.
     pub(crate) claimed: Claimed,
-    /// Longest body the parent accepts; before INIT, what every parent does.
+    /// Longest body that the parent accepts; before INIT, the length that every parent accepts.
     pub(crate) max_frame: u32,
     /// Number of this worker.
     pub(crate) worker: u64,
@@ -28,14 +34,14 @@ pub(crate) struct Link {
     ahead: Vec<u8>,
     scan: CancelScan,
     shrink: Shrink,
-    /// When the last bytes came; deadlines count from here.
+    /// When the last bytes arrived; deadlines are counted from here.
     pub(crate) received: Instant,
     /// RETIRE was asked for or received.
     pub(crate) leaving: bool,
 }
 
 impl Link {
-    /// Says HELLO and reads INIT; returns the link and the configuration bytes.
+    /// Sends HELLO and reads INIT; returns the link and the configuration bytes.
     ///
     /// Ends the process when the parent goes away or breaks the protocol.
     pub(crate) fn open(rx: OwnedFd, tx: OwnedFd, concurrency: u32, is_socket: bool) -> (Self, Vec<u8>) {
@@ -99,7 +105,7 @@ impl Link {
         self.refuse("protocol", "expected INIT")
     }
 
-    /// Says why this worker cannot start, and ends the process.
+    /// Sends the reason why this worker cannot start, and ends the process.
     fn refuse(&self, code: &str, message: &str) -> ! {
         let (code, message) = (code.into(), message.into());
         die(
@@ -140,7 +146,7 @@ impl Link {
         poll(&mut [PollFd::new(&self.rx, PollFlags::IN)], None).ok();
     }
 
-    /// Reads more into `buffer`, whose first `used` bytes are done with. Blocks for at least one byte.
+    /// Reads more into `buffer`, whose first `used` bytes are processed. Blocks for at least one byte.
     ///
     /// Ends the process when the parent has closed: a worker does not outlive its parent.
     pub(crate) fn fill(&mut self, buffer: &mut Vec<u8>, used: usize) {
@@ -187,7 +193,7 @@ impl Link {
             self.ahead.reserve(BUFFER);
             match rustix::io::read(&self.rx, rustix::buffer::spare_capacity(&mut self.ahead)) {
                 Ok(count) if count > 0 => self.scan.feed(&self.ahead[start..]),
-                // The parent has gone: as good as cancelled.
+                // The parent has gone, which counts as a cancellation.
                 _ => return true,
             }
         }
@@ -250,7 +256,7 @@ pub fn cancels_in<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Vec<u64> {
     scan.ids
 }
 
-/// Follows the byte stream and notes the ids of CANCEL frames before their turn.
+/// Follows the byte stream and notes the ids of CANCEL frames before the loop reaches them.
 #[derive(Debug, Default)]
 struct CancelScan {
     head: [u8; HEADER_LEN],
@@ -299,7 +305,7 @@ impl CancelScan {
     }
 }
 
-/// Bytes asked for in one read.
+/// Size of one read, bytes.
 const BUFFER: usize = 64 << 10;
 
 /// Most bytes read ahead by a running job.

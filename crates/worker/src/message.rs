@@ -1,16 +1,19 @@
-//! Bodies of the frames that have more than bytes in them.
+//! Bodies of the frames that have fields: HELLO, INIT, JOB, ERROR.
+//!
+//! # Invariant
+//! Any bytes are parsed without a panic; a body that is accepted is the same when it is written again.
 
 use crate::frame::{FLAG_RETRYABLE, Kind, put_frame};
 use crate::list::{List, put_list};
 
-/// HELLO: who the worker is.
+/// HELLO: the worker's version, process id and abilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Protocol version, now 1.
     pub version: u16,
     /// The worker will map the progress page if INIT brings one.
     pub page: bool,
-    /// It claims jobs in that page, so that those it has not begun can be taken back.
+    /// It claims jobs in that page, so that jobs that it has not begun can be taken back.
     pub claims: bool,
     /// Process id of the worker.
     pub pid: u32,
@@ -48,7 +51,7 @@ impl Hello {
     }
 }
 
-/// INIT: what a worker is told at its start. Borrowed from the frame.
+/// INIT: the limits, numbers and configuration of a worker. Borrowed from the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Init<'a> {
     /// Longest body the parent accepts.
@@ -123,8 +126,8 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
-    /// As [`ErrorBody::put`], with texts cut that do not fit into a body of `max_frame` bytes: of the detail the end is
-    /// kept; if that is not enough, of message and code the beginning.
+    /// As [`ErrorBody::put`], with texts cut so that the body has at most `max_frame` bytes: the end of the detail is
+    /// kept; if that is not enough, the beginnings of message and code.
     pub fn put_within(&self, out: &mut Vec<u8>, id: u64, max_frame: u32) {
         let room = (max_frame as usize).saturating_sub(LENGTHS);
         if self.code.len() + self.message.len() + self.detail.len() <= room {

@@ -1,11 +1,15 @@
-//! What a worker sends: frames are collected and written in one go.
+//! The sending side of a worker: frames are collected and written together.
 //!
-//! One write for all replies of a batch is what makes small jobs cheap. A reply that is finished must
-//! not wait for a slow job behind it, though, so before the next job starts:
+//! One write for all replies of a batch makes small jobs cheap. But a finished reply must not wait for a slow job behind it,
+//! so before the next job starts:
 //! * replies are written when their batch began more than [`HOLD`] ago;
-//! * younger ones are left to the *flusher*, a thread that looks every [`LOOK`] while there is something
-//!   to look for, and sleeps without a timer otherwise. It starts with the first such batch: a worker
+//! * younger replies are left to the *flusher*, a thread that checks every [`LOOK`] while there are pending
+//!   frames, and sleeps without a timer otherwise. It starts with the first such batch: a worker
 //!   at load 1 never has one.
+//!
+//! # Invariants
+//! * Frames leave whole and in the order in which they were appended.
+//! * A pending frame is written within about [`HOLD`] + [`LOOK`], or when its batch ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -116,7 +120,7 @@ impl Outbox {
                 Ok(count) => rest = &rest[count..],
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => wait_writable(&self.fd),
-                // The parent has gone, or killed this connection: nobody is left to work for.
+                // The parent has gone, or has closed this connection: there is no work left.
                 Err(_) => std::process::exit(0),
             }
         }
@@ -162,7 +166,7 @@ fn wait_writable(fd: &impl AsFd) {
     poll(&mut [PollFd::new(fd, PollFlags::OUT)], None).ok();
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a finished reply has waited is this file's subject")]
+#[expect(clippy::disallowed_methods, reason = "the file measures how long a finished reply has waited")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -182,22 +186,22 @@ pub(crate) fn is_retry(error: &io::Error) -> bool {
 /// How long a finished reply may wait for its batch.
 const HOLD: Duration = Duration::from_micros(200);
 
-/// How often the flusher looks.
+/// Interval of the flusher's checks.
 const LOOK: Duration = Duration::from_micros(400);
 
-/// Looks without work before the flusher sleeps for good: 20 ms.
+/// Checks without work before the flusher sleeps without a timer: 20 ms.
 const QUIET: u32 = 50;
 
-/// Written at once from here on, bytes.
+/// Pending bytes from which they are written at once.
 const FULL: usize = 256 << 10;
 
-/// Kept allocated between batches, bytes.
+/// Capacity kept between batches, bytes.
 const KEEP: usize = 64 << 10;
 
-/// The same while long frames come, bytes.
+/// The same while long frames are sent, bytes.
 const KEEP_LONG: usize = 4 << 20;
 
-/// Short batches after which long frames count as over.
+/// Short batches after which the buffer shrinks again.
 const SHORT: u32 = 16;
 
 #[cfg(all(test, not(miri)))]
@@ -227,10 +231,10 @@ mod tests {
         let outbox = Outbox::new(worker);
         outbox.push(|out| out.extend_from_slice(b"first"));
         outbox.before_job(now());
-        // The job "runs" for ever: this thread never calls the outbox again. Blocks until it comes.
+        // The job "runs" without an end: this thread never calls the outbox again. Blocks until the reply arrives.
         let mut bytes = [0; 16];
         assert_eq!(rustix::io::read(&parent, &mut bytes), Ok(5));
-        // And once more after the flusher went to sleep for good.
+        // The same after the flusher went to sleep without a timer.
         while !outbox.flusher_sleeps.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }

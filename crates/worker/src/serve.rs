@@ -1,4 +1,8 @@
 //! The loop of a synchronous worker: read a batch, do its jobs, write their replies.
+//!
+//! # Invariants
+//! * Each job is claimed before it is begun, and answered or reported as skipped.
+//! * A panic of the job function ends that job only.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +12,7 @@ use crate::link::Link;
 use crate::message::{ErrorBody, JobBody};
 use crate::outbox::die;
 
-/// The initialisation a worker was given.
+/// The function given to `Worker::init`.
 pub(crate) type InitFn = Box<dyn FnOnce(&mut Context<'_>) -> Result<(), JobError>>;
 
 /// Runs `init` and says READY, or reports the error and ends the process.
@@ -39,7 +43,7 @@ where
     loop {
         let mut held = false;
         loop {
-            // The parent's own limit is not ours to check: it is trusted, it started us.
+            // The parent's own limit is not checked here: the parent started this process and is trusted.
             let (header, body) = match take_frame(&buffer[used..], u32::MAX) {
                 Ok(Some((header, body, _))) => (header, body),
                 Ok(None) => break,
@@ -78,7 +82,7 @@ where
     F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
 {
     if !link.claimed.next() {
-        // At once: the next job may take long, and the parent counts this one against us.
+        // At once: the next job may take long, and until then the parent counts this job as ours.
         return send_now(&link.outbox, Kind::Skipped, 0, id, |_| {});
     }
     let outcome = if link.take_cancelled(id) {
@@ -100,7 +104,7 @@ where
     link.outbox.push(|out| put_outcome(out, id, max_frame, &outcome));
 }
 
-/// A panic as the caller of the job sees it.
+/// A panic as an error for the caller of the job.
 pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> JobError {
     let text = panic
         .downcast_ref::<&str>()
@@ -110,7 +114,7 @@ pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> JobError {
     JobError::new("panic", text)
 }
 
-/// The parent sent what this version does not understand.
+/// Ends the process: the parent has sent a frame that this version does not understand.
 pub(crate) fn protocol_error(link: &Link, message: &str) -> ! {
     die(
         &link.outbox,

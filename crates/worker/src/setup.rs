@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
-/// Resource limits of a worker process. `None` leaves what the parent has.
+/// Resource limits of a worker process. `None` leaves the parent's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of address space (`RLIMIT_AS`); allocations beyond it fail.
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// What a worker may no longer do.
+/// Privileges that are taken from a worker.
 ///
 /// Landlock and seccomp filters are not offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl PreparedSetup {
     ///
     /// # Errors
     /// The first refusal, except that `oom_score_adj` is best effort: lowering it below the parent's
-    /// needs privilege, and a worker that the kernel likes better than asked is no reason to fail.
+    /// needs privilege, and a worker that the kernel kills later than asked is not a reason to fail.
     pub(crate) fn apply(&self) -> Result<(), Errno> {
         let Limits { address_space, cpu_secs, nofile, core, nice, .. } = self.setup.limits;
         if let Some(digits) = &self.oom {

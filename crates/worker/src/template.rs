@@ -1,12 +1,12 @@
 //! The template process: loaded once, forked for every worker.
 //!
-//! It does nothing but wait for FORK, for the end of its children, and for its own. The child returns
-//! from [`run`] and goes on where the program left off, with everything it had loaded.
+//! It only waits for FORK, for the end of its children, and for the end of its parent. The child returns
+//! from [`run`] and continues the program, with everything that was loaded.
 //!
 //! # Invariants
 //! * One thread, from the check before READY to the end: see [`SingleThreaded`].
-//! * A child is reaped only after its process group was killed, while its number is still taken, so
-//!   the signal cannot hit a stranger.
+//! * A child is reaped only after its process group was killed, while its number is still in use, so
+//!   the signal cannot reach another process.
 //! * When the parent closes the control socket, or dies (SIGTERM by `PR_SET_PDEATHSIG`), all groups are
 //!   killed before the template ends.
 
@@ -34,7 +34,7 @@ pub(crate) fn run(control: OwnedFd, keep: &[i32], allow_threads: bool) -> OwnedF
         Err(threads) => fatal(
             &control,
             &format!(
-                "the template has {threads} threads ({}); a fork would copy locks nobody holds. {}\
+                "the template has {threads} threads ({}); a fork would copy locks without their owners. {}\
              Start threads in the worker (init), or allow them with Launch::allow_threads",
                 other_threads().join(", "),
                 thread_hint(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default()),
@@ -45,7 +45,7 @@ pub(crate) fn run(control: OwnedFd, keep: &[i32], allow_threads: bool) -> OwnedF
         Ok(term) => term,
         Err(error) => fatal(&control, &format!("cannot block SIGTERM: {error}")),
     };
-    // From here on the death of the parent is a signal that can be answered by killing the groups.
+    // From here on the death of the parent arrives as a signal; the template then kills the groups.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok();
     let ready = Control::Ready {
         version: VERSION,
@@ -80,12 +80,12 @@ struct Template {
 struct Running {
     slot: u32,
     pid: Pid,
-    /// Absent when the template had no free descriptor; then it is looked for every [`LOOK`].
+    /// Absent when the template had no free descriptor; then the child's end is checked every [`LOOK`].
     pidfd: Option<OwnedFd>,
 }
 
 impl Template {
-    /// Waits for something to happen and handles it. `Some` in a new child.
+    /// Waits for the next event and handles it. `Some` in a new child.
     fn turn(&mut self) -> Option<(OwnedFd, OwnedFd, Setup)> {
         let mut fds = vec![PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.term, PollFlags::IN)];
         fds.extend(
@@ -130,7 +130,7 @@ impl Template {
         match self.proof.fork() {
             Ok(Forked::Child) => return Some((job, log, setup)),
             Ok(Forked::Parent(pid)) => {
-                // The child does the same; whoever is first wins, and a kill of the group cannot miss.
+                // The child does the same. Whichever is first, the group exists before it can be killed.
                 rustix::process::setpgid(Some(pid), Some(pid)).ok();
                 let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
                 let forked = Control::Forked { slot, pid: pid.as_raw_pid().unsigned_abs() };
@@ -171,7 +171,7 @@ impl Template {
         }
     }
 
-    /// The parent has gone: take everybody along.
+    /// The parent has gone: kills all groups.
     fn end(&self) -> ! {
         for child in &self.children {
             kill_process_group(child.pid, Signal::KILL).ok();
@@ -228,7 +228,7 @@ pub(crate) fn fatal(control: &OwnedFd, text: &str) -> ! {
     std::process::exit(1)
 }
 
-/// Names of the threads but the first one, as far as the system tells.
+/// Names of all threads except the first, as far as the system tells.
 fn other_threads() -> Vec<String> {
     let own = std::process::id().to_string();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -237,7 +237,7 @@ fn other_threads() -> Vec<String> {
     others.filter_map(|task| name(task.path())).map(|name| name.trim().to_owned()).collect()
 }
 
-/// How libraries that start threads when they are loaded are kept from it; `maps` is `/proc/self/maps`.
+/// The variables that keep loaded libraries from starting threads, as a hint; `maps` is `/proc/self/maps`.
 fn thread_hint(maps: &str) -> String {
     let loaded = |(library, _): &&(&str, &str)| {
         let file = |line: &str| line.rsplit_once('/').is_some_and(|(_, file)| file.contains(library));
@@ -257,8 +257,8 @@ fn thread_hint(maps: &str) -> String {
     )
 }
 
-/// Libraries that start threads when they are loaded, by a part of their file's name, and the variable that says how
-/// many.
+/// Libraries that start threads when they are loaded, by a part of their file's name, and the variable that sets their
+/// number.
 const THREADED: [(&str, &str); 8] = [
     ("openblas", "OPENBLAS_NUM_THREADS"),
     ("libmkl", "MKL_NUM_THREADS"),
@@ -277,7 +277,7 @@ fn rss_kib() -> u64 {
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
 }
 
-/// How often children without a pidfd are looked for.
+/// Interval of the checks of children without a pidfd.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

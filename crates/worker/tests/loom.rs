@@ -13,17 +13,17 @@ use loom::thread;
 /// Jobs that were sent.
 const SENT: u64 = 3;
 
-/// A worker that claims all jobs in these ranges; what it has got.
+/// A worker that claims all jobs in these ranges. Returns the jobs that it may begin.
 fn work(claims: &Claims, ranges: &[Range<u64>]) -> Vec<u64> {
     ranges.iter().flat_map(|range| claims.claim(range.clone())).collect()
 }
 
-/// What the parent knows of what it has asked for.
+/// The parent's knowledge of the jobs that it has taken back.
 #[derive(Default)]
 struct Parent {
     /// Sent to another worker already.
     taken: Vec<u64>,
-    /// Begun, or to be skipped: the worker says which.
+    /// Begun, or about to be skipped: the worker says which.
     open: Vec<u64>,
 }
 
@@ -32,7 +32,7 @@ impl Parent {
         let before = claims.begun();
         let begun = claims.take_back(end);
         assert!(begun >= before, "it never falls");
-        // A worker that has claimed a job may not have seen yet that it is asked for: also one that was begun `before`.
+        // A worker that has claimed a job may not have seen yet that the parent wants it: also a job that was begun `before`.
         self.open.extend(0..end.min(begun));
         self.taken.extend(begun..end);
     }
@@ -82,7 +82,7 @@ fn a_claim_of_several_jobs_is_cut_at_one_place() {
         parent.take_back(&claims, 2);
         let begun = worker.join().unwrap();
         parent.check(&begun, SENT);
-        assert!(begun.contains(&2), "nobody asked for the last one");
+        assert!(begun.contains(&2), "the last job was not asked for");
     });
 }
 
@@ -99,7 +99,7 @@ fn a_death_in_between_leaves_no_doubt() {
             let begun: Vec<u64> = worker.join().unwrap();
             assert_eq!(claims.begun(), jobs);
             assert!(begun.iter().all(|job| *job < jobs && !parent.taken.contains(job)));
-            // The others are the parent's already, or are found not to be begun.
+            // The others belong to the parent already, or it finds that they were not begun.
             assert!((jobs..SENT).all(|job| parent.taken.contains(&job)));
         });
     }

@@ -1,4 +1,4 @@
-//! Streams of frames drawn from seeds: what the fuzz target `frames` does, for a second.
+//! Streams of frames drawn from seeds: the code of the fuzz target `frames`, for a second.
 
 #[path = "../../../fuzz/draw.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -92,7 +92,7 @@ def owner(pid):
 
 
 def endless_parts(count, ms):
-    """Parts of a reply, for ever or until nobody waits for them; then nothing for some time."""
+    """Parts of a reply, without a limit or until the job is cancelled; then nothing for some time."""
     for _ in range(count):
         yield b"p" * 100_000
     time.sleep(ms / 1000)
@@ -115,7 +115,7 @@ class Custom(Exception):
 
 
 def long(what, size):
-    """What has ``size`` bytes, of a kind that may be longer than a frame."""
+    """Send ``size`` bytes of a kind of message that may be longer than a frame."""
     if what == "error":
         raise Custom("ü" * (size // 2))
     if what == "detail":

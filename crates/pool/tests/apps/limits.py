@@ -1,4 +1,4 @@
-"""A Python worker that tells about its own process."""
+"""A Python worker that reports the limits of its own process."""
 
 from cattlegrid import worker
 

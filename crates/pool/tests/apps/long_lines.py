@@ -1,4 +1,4 @@
-"""A worker by lines of JSON, without the SDK, whose lines are as long as it is told."""
+"""A worker without the SDK that writes lines of JSON of the requested lengths."""
 
 import json
 import os

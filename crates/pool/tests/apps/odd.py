@@ -1,4 +1,4 @@
-"""Exceptions that raise when they are asked what they say, and others that say too much."""
+"""Exceptions that raise when they are asked for their text, and exceptions with too long a text."""
 
 from cattlegrid import worker
 

@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Helpers of the integration tests: programs to launch, pools, errors, processes, gates.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use cattlegrid_pool::{Builder, Launch, Pool, PoolError};
 
-/// Far longer than anything here takes, on any machine.
+/// The longest wait of a test, far longer than any wait takes on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn ms(count: u64) -> Duration {
@@ -40,7 +40,7 @@ pub fn python(app: &str) -> Launch {
     with_apps(Launch::template("python3", ["-m", "cattlegrid.worker", app]))
 }
 
-/// The same, of an asynchronous program that does as many jobs at a time.
+/// The same, for an asynchronous program that does `concurrency` jobs at a time.
 pub fn python_async(app: &str, concurrency: u32) -> Launch {
     let concurrency = format!("--concurrency={concurrency}");
     with_apps(Launch::template("python3", ["-m", "cattlegrid.worker", app, &concurrency]))
@@ -96,7 +96,7 @@ pub fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits until `done`, looking every few milliseconds; panics after [`PATIENCE`].
+/// Waits until `done`, checking every 5 ms; panics after [`PATIENCE`].
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = now();
     while !done() {

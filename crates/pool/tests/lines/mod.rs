@@ -1,10 +1,10 @@
-//! What must hold of lines of JSON between a parent and a worker without an SDK: of any bytes, and of lines drawn
-//! from a grammar.
+//! Properties of the lines of JSON between a parent and a worker without an SDK, for any bytes and for lines drawn from a
+//! grammar.
 //!
 //! * No bytes make the reader panic. A line is a few valid frames or an error of one short line.
 //! * The frames, and the error that ends them, are the same however the lines are split, and what is kept
 //!   between two reads is at most a line of the agreed size. A longer one is skipped.
-//! * What a parent writes is one line, and a worker that sends the same texts back has them understood.
+//! * A parent writes one line each time; a worker that sends the same texts back is understood.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// What lines say, and that something ended them.
+/// The frames of some lines, and the error that ended them.
 #[derive(Debug, Default)]
 struct Taken {
     frames: Vec<Translated>,
@@ -196,7 +196,7 @@ fn only_line(written: &[u8]) -> serde_json::Value {
     serde_json::from_slice(line).expect("JSON")
 }
 
-/// Appends a line such as a worker might write, right or nearly so.
+/// Appends a line such as a worker might write: valid or nearly valid.
 fn put_drawn(stream: &mut Vec<u8>, draw: &mut Draw<'_>) {
     let start = stream.len();
     let mut line = String::new();

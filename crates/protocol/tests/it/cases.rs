@@ -1,4 +1,4 @@
-//! One claim each, where the recorded answers do not reach.
+//! Single cases that the recorded answers do not cover.
 
 use cattlegrid_protocol::{Cause, Limits, MetaKey, Parsed, Refused, Request, StoreVerb, parse, parse_from};
 
@@ -36,7 +36,7 @@ fn incomplete_wants_exactly_what_is_missing() {
     check_need(b"get k\r\n", 7, &LIMITS);
 }
 
-/// The refusal of a store whose block is on its way: reply, key whose old value goes, token.
+/// The refusal of a store whose block is incomplete: reply, key whose old value is dropped, token.
 #[test]
 fn a_block_on_its_way_says_how_to_refuse_it() {
     const SAID: &str = "SERVER_ERROR out of memory storing object";

@@ -1,10 +1,9 @@
-//! What must hold of the parser for any bytes: shared by the property tests, the soak test and the
-//! fuzz targets.
+//! Properties of the parser for any bytes: shared by the property tests, the soak test and the fuzz targets.
 
 use cattlegrid_protocol::reply::error;
 use cattlegrid_protocol::{Cause, Limits, Parsed, Refused, Request, parse, parse_from};
 
-/// What a stream of bytes came to, in an order that must not depend on how it was split.
+/// The results of parsing a stream, in an order that must not depend on how it was split.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A request, printed, and its length.
@@ -76,7 +75,7 @@ pub(crate) fn drive(stream: &[u8], chunks: &[usize], limits: &Limits) -> Vec<Eve
     events
 }
 
-/// Whole, byte by byte and in other pieces: the same. Returns what it came to.
+/// Checks that the results are the same whole, byte by byte and in other pieces. Returns them.
 pub(crate) fn check(stream: &[u8], limits: &Limits) -> Vec<Event> {
     let whole = drive(stream, &[usize::MAX], limits);
     assert_eq!(drive(stream, &[1], limits), whole);
@@ -93,7 +92,7 @@ pub(crate) fn check_splits(stream: &[u8], limits: &Limits) {
     }
 }
 
-/// Incomplete input wants exactly what is missing of a data block.
+/// Incomplete input needs exactly the missing bytes of a data block.
 pub(crate) fn check_need(request: &[u8], line: usize, limits: &Limits) {
     for len in 0..request.len() {
         let Parsed::Incomplete { need, block } = parse(&request[..len], limits) else {
@@ -105,8 +104,8 @@ pub(crate) fn check_need(request: &[u8], line: usize, limits: &Limits) {
     }
 }
 
-/// A refusal of a data block that is on its way drops the rest of it, and answers as the line as a whole would be
-/// for a value too large.
+/// A refusal while a data block is incomplete drops the rest of it, and answers as for a whole line with a value that is
+/// too large.
 fn block_ok(refused: &Refused<'_>, input: &[u8], need: usize, limits: &Limits) {
     assert_eq!((refused.used, refused.swallow), (input.len(), (need - input.len()) as u64));
     assert_eq!((refused.cause, refused.close), (Cause::NoMemory, false));
@@ -121,7 +120,7 @@ fn block_ok(refused: &Refused<'_>, input: &[u8], need: usize, limits: &Limits) {
     assert_eq!(same, too_large);
 }
 
-/// Reads all that a request borrows and checks what a request promises.
+/// Reads everything that a request borrows and checks its invariants.
 fn walk(request: &Request<'_>) {
     let key = match request {
         Request::Get(get) => {

@@ -15,7 +15,7 @@ const EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 
-/// A word, the exptime that it is to a store, and elsewhere.
+/// A word, its exptime in a store, and its exptime elsewhere.
 const EXPTIMES: [(&str, Option<i64>, Option<i64>); 22] = [
     ("0", Some(0), Some(0)),
     ("-0", Some(0), Some(0)),
@@ -41,7 +41,7 @@ const EXPTIMES: [(&str, Option<i64>, Option<i64>); 22] = [
     ("99999999999999999999999999", None, None),
 ];
 
-/// A word, and the number of 64 bits that it is.
+/// A word, and its number of 64 bits.
 const UNSIGNED: [(&str, Option<u64>); 20] = [
     ("0", Some(0)),
     ("-0", Some(0)),
@@ -65,7 +65,7 @@ const UNSIGNED: [(&str, Option<u64>); 20] = [
     ("99999999999999999999999999", None),
 ];
 
-/// A word, and what it is as digits only: of 32 bits with a sign, and without one.
+/// A word, and its strict numbers of 32 bits: with a sign, and without one.
 const STRICT: [(&str, Option<i32>, Option<u32>); 14] = [
     ("0", Some(0), Some(0)),
     ("-1", Some(-1), None),
@@ -83,7 +83,7 @@ const STRICT: [(&str, Option<i32>, Option<u32>); 14] = [
     ("18446744073709551616", None, None),
 ];
 
-/// What a line came to: the number in it that `of` picks, or the reply of its refusal.
+/// The result of a line: the number that `of` picks from the request, or the reply of the refusal.
 fn read<T>(line: &str, of: impl Fn(&Request<'_>) -> T) -> Result<T, &'static str> {
     match parse(line.as_bytes(), &Limits { max_item_bytes: 4096, ..LIMITS }) {
         Parsed::Complete { request, .. } => Ok(of(&request)),

@@ -1,5 +1,5 @@
-//! What the fuzz targets do, on a stable toolchain: streams mangled from good ones by a seeded
-//! generator. `SOAK_ITERATIONS=1000000 cargo test --release soak` runs longer, `SOAK_SEED` elsewhere.
+//! The code of the fuzz targets on a stable toolchain: valid streams that a seeded generator damages.
+//! `SOAK_ITERATIONS=1000000 cargo test --release soak` runs longer, `SOAK_SEED` with another seed.
 
 use crate::common::{LIMITS, check};
 

@@ -1,4 +1,4 @@
-//! A plain map that says what a store may answer.
+//! A model of a store: a plain map that says which replies are allowed.
 
 #![expect(clippy::unwrap_used, reason = "a test's model: a panic is a finding")]
 

@@ -2,13 +2,13 @@
 
 use super::thread_count;
 
-/// Removes variables from the environment, if this process has one thread: another one could be reading it.
+/// Removes variables from the environment if this process has one thread; another thread could be reading it.
 pub(crate) fn scrub_env(names: &[&str]) {
     if thread_count() != 1 {
         return;
     }
     for name in names {
-        // SAFETY: no other thread exists that could read or write the environment meanwhile.
+        // SAFETY: no other thread exists that could read or write the environment at the same time.
         unsafe { std::env::remove_var(name) };
     }
 }

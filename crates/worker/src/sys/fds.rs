@@ -1,4 +1,4 @@
-//! File descriptors a process was started with, and closing all the others.
+//! File descriptors that a process was started with, and the closing of all others.
 
 use std::fs::File;
 use std::io;
@@ -20,8 +20,8 @@ pub(crate) enum ClaimError {
 
 /// Takes ownership of a descriptor this process was started with, such as the one in `CATTLEGRID_FD`.
 ///
-/// Of this crate only: the caller has the number from what the launcher said about inherited descriptors. Any other
-/// number could be one that a value of this process owns.
+/// Only for this crate: the caller has the number from the launcher's variables about inherited descriptors. A value of this
+/// process could own any other number.
 ///
 /// Close-on-exec is set, so that programs started by the worker do not get it. Numbers below 3 are
 /// refused as closed: the standard streams belong to `std`.
@@ -44,8 +44,8 @@ pub(crate) fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// As [`claim_fd`], of a number that must be a socket. One that is not was inherited by a program that no pool has
-/// started; it is left alone.
+/// As [`claim_fd`], for a number that must be a socket. A number that is not a socket was inherited by a program that no
+/// pool has started; it is not touched.
 ///
 /// # Errors
 /// [`ClaimError`] when the number is not an open socket, or was claimed before.
@@ -61,8 +61,8 @@ pub(crate) fn claim_socket(number: RawFd) -> Result<OwnedFd, ClaimError> {
 
 /// Closes every descriptor from 3 up that is not in `keep`.
 ///
-/// For the child of a template only: whoever in this process still owns one of the closed numbers
-/// sees `EBADF` from now on. That is the point of the allow-list; [`crate::keep_fd`] adds to it.
+/// Only for the child of a template: a value of this process that still owns a closed number
+/// gets `EBADF` from now on. That is what the list of kept numbers is for; [`crate::keep_fd`] adds to it.
 pub(crate) fn close_all_except(keep: &[RawFd]) {
     let mut keep: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd > 2).collect();
     keep.sort_unstable();
@@ -133,7 +133,7 @@ pub(super) fn move_above(fd: OwnedFd, above: RawFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > above {
         return Ok(fd);
     }
-    // SAFETY: duplicates an open number to a new one, which nobody else owns.
+    // SAFETY: duplicates an open number to a new one, which has no other owner.
     let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, above + 1) };
     if copy == -1 {
         let error = io::Error::last_os_error();

@@ -1,12 +1,12 @@
 //! The progress page: memory shared by a worker and its parent, in which both note who has a job.
 //!
-//! What the words mean and when they are written is in `claim.rs`. No system call and no frame per job; the parent reads
-//! them after the worker's death, too, to tell the jobs that were begun from those that never were.
+//! `claim.rs` explains the words and when they are written. They take no system call and no frame per job; the parent also
+//! reads them after the worker's death, to tell the jobs that were begun from those that were not.
 //!
 //! ```text
 //! offset 0   u64  reserved
 //! offset 8   u64  number of jobs claimed by the worker since it started, in order of arrival
-//! offset 16  u64  number of jobs up to which the parent has taken back what was not begun
+//! offset 16  u64  number of jobs up to which the parent has taken back those that were not begun
 //! offset 24  reserved, zero
 //! ```
 //!
@@ -45,7 +45,7 @@ impl Page {
     /// Maps the page of a received descriptor.
     ///
     /// # Errors
-    /// `InvalidInput` unless it is a memfd of the right size sealed against shrinking; else what `mmap` reports.
+    /// `InvalidInput` unless it is a memfd of the right size sealed against shrinking; otherwise the error of `mmap`.
     pub fn map(fd: &impl AsFd) -> io::Result<Self> {
         use rustix::fs::SealFlags;
         use rustix::mm::{MapFlags, ProtFlags};

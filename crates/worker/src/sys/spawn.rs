@@ -26,7 +26,7 @@ pub struct Spawn<'a> {
     pub env: &'a [(OsString, OsString)],
     /// Working directory, or the parent's.
     pub dir: Option<&'a Path>,
-    /// What becomes descriptor 0, 1, 2, 3, ... in the child; everything else is closed. 3 to 64 entries.
+    /// The descriptors that become 0, 1, 2, 3, ... in the child; all others are closed. 3 to 64 entries.
     pub fds: &'a [BorrowedFd<'a>],
     /// Limits and privileges, applied just before exec.
     pub setup: &'a Setup,
@@ -237,7 +237,7 @@ impl Plan<'_> {
         let count = self.count;
         let mut moved = [-1; MAX_FDS];
         for (copy, source) in moved.iter_mut().zip(self.sources) {
-            // First out of the way of all targets, then into place: sources and targets overlap.
+            // First above all targets, then into place: sources and targets overlap.
             *copy = *source;
             if *source < count {
                 // SAFETY: duplicates a number that is open in the parent and so here.
@@ -271,7 +271,7 @@ impl Plan<'_> {
         let kill = Some(rustix::process::Signal::KILL);
         rustix::process::set_parent_process_death_signal(kill)
             .map_err(|errno| (Step::Descriptors, errno.raw_os_error()))?;
-        // The parent may have died between fork and prctl; then nobody sends the signal any more.
+        // The parent may have died between fork and prctl; then no signal will come.
         if rustix::process::getppid() == Some(self.parent) {
             return Ok(());
         }
@@ -351,7 +351,7 @@ impl Drop for AllBlocked {
 fn reset_signals() {
     for signal in 1..=SIGNALS {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks only, into writable memory; a number that is no signal gives EINVAL and leaves it zero.
+        // SAFETY: only reads the action, into writable memory; an invalid number gives EINVAL and leaves it zero.
         unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
         // SAFETY: zeroed at the start, which is a valid sigaction.
         let mut action = unsafe { action.assume_init() };
@@ -370,7 +370,7 @@ fn reset_signals() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// A number at or above the limit of descriptors is EINVAL to `fcntl` and EBADF to `dup2`: what it means is EMFILE.
+/// A number at or above the limit of descriptors is EINVAL to `fcntl` and EBADF to `dup2`: both mean EMFILE.
 fn beyond_limit(errno: i32) -> i32 {
     if errno == libc::EINVAL || errno == libc::EBADF { libc::EMFILE } else { errno }
 }

@@ -1,9 +1,9 @@
-//! What must hold of a stream of frames: of any bytes, and of frames that were written as they are.
+//! Properties of a stream of frames, for any bytes and for frames that were written by this crate.
 //!
-//! * No bytes make a decoder panic. A frame is whole or not there; what is refused is refused by its header.
+//! * No bytes make a decoder panic. A frame is complete or absent; a frame that is refused is refused by its header.
 //! * The frames, and the error that ends them, are the same however the stream is split, and no receiver has to
 //!   keep more than one frame of the agreed size.
-//! * What can be written is read as it was, and a body that is accepted is accepted again when written anew.
+//! * Frames are read as they were written, and a body that is accepted is accepted again when it is written again.
 
 use cattlegrid_worker::List;
 use cattlegrid_worker::control::{Control, MAX_TEXT};
@@ -39,7 +39,7 @@ impl Stream {
         Self { bytes, cuts, max_frame }
     }
 
-    /// Reads it in every way there is.
+    /// Reads it with every decoder.
     pub(crate) fn check(&self) {
         let mut whole = Taken::default();
         whole.take(&self.bytes, self.max_frame);
@@ -109,7 +109,7 @@ fn put_drawn(stream: &mut Vec<u8>, draw: &mut Draw<'_>, faults: bool) {
     }
 }
 
-/// Frames of a stream, and what ended them: None is a cut.
+/// Frames of a stream, and the error that ended them; `None` for a stream that is cut off.
 #[derive(Debug, Default, PartialEq)]
 struct Taken {
     frames: Vec<(Header, Vec<u8>)>,

@@ -1,4 +1,4 @@
-"""The functions a worker program uses."""
+"""The functions that a worker program uses: decorators, the current job, and ``serve``."""
 
 import _thread
 import inspect
@@ -36,7 +36,7 @@ def after_fork(function):
 
 
 class Current:
-    """The job it was made in: :func:`current`. For threads and tasks of that job; they may outlive it."""
+    """The job in which it was made, see :func:`current`. For threads and tasks of that job; they may outlive it."""
 
     __slots__ = ("_id", "_running", "attempt")
 
@@ -49,7 +49,7 @@ class Current:
         return self._running.over if self._running is not None else STATE.id != self._id
 
     def progress(self, how_far):
-        """Tell the job's caller how far it is. ``bytes`` or ``str``. Nothing happens after the job's end.
+        """Report to the caller how far the job is. ``bytes`` or ``str``. Does nothing after the job's end.
 
         ``ValueError`` if it is longer than the pool's ``max_frame``.
         """
@@ -69,7 +69,7 @@ class Current:
         """Whether the job's caller has gone, or the job has ended. One system call in a synchronous worker."""
         if self._running is not None:
             return self._running.cancelled or self._running.over
-        # Not while the worker itself reads: that is after the job.
+        # Not while the worker itself reads: it reads when the job has ended.
         while not STATE.link.reading.acquire(timeout=0.01):
             if self.over:
                 return True
@@ -91,7 +91,7 @@ def current():
     if STATE.main is not None and _thread.get_ident() != STATE.main and STATE.owners is not None:
         import threading
 
-        # Without an owner it is a thread of the job that runs now; 0 is one from before the first job.
+        # A thread without an owner belongs to the job that runs now; 0: it was started before the first job.
         id = STATE.owners.get(threading.current_thread(), id) or id
     return Current(id, STATE.attempt) if id else None
 
@@ -108,7 +108,7 @@ def event(*parts):
     if STATE.link is not None:
         STATE.link.send(STATE.link.fitting(frames.frame(frames.EVENT, 0, body), "the event"))
     elif STATE.control is None:
-        # The program is being loaded: it is sent as soon as somebody listens.
+        # The program is being loaded: the event is sent when the worker is connected.
         STATE.early.append(body)
     elif len(body) > EVENT_MAX:
         raise ValueError(f"the event has {len(body)} bytes, the limit in a template is {EVENT_MAX}")
@@ -117,17 +117,17 @@ def event(*parts):
 
 
 def progress(how_far):
-    """Tell the caller of the current job how far it is. ``bytes`` or ``str``. Nothing happens outside of jobs."""
+    """Report to the caller how far the current job is. ``bytes`` or ``str``. Does nothing outside of jobs."""
     job = current()
     if job is not None:
         job.progress(how_far)
 
 
 def log(text, level="info"):
-    """Write a line to the pool's log; ``level`` is error, warn, info or debug, else ``ValueError``.
+    """Write a line to the pool's log; ``level`` is error, warn, info or debug, otherwise ``ValueError``.
 
-    What is over 16 KiB, or does not fit into the pool's ``max_frame``, is cut. Before there is a worker, in ``@worker.init``,
-    it goes to standard error, which the pool's log takes, too.
+    A text over 16 KiB, or over the pool's ``max_frame``, is cut. In ``@worker.init``, before there is a worker, it goes
+    to standard error, which also reaches the pool's log.
     """
     number = LEVELS.get(level)
     if number is None:
@@ -142,7 +142,7 @@ def log(text, level="info"):
 
 
 def retire():
-    """Ask to be retired after the jobs that are already here. Calling it again changes nothing."""
+    """Ask to be retired after the jobs that have already arrived. Calling it again changes nothing."""
     if STATE.link is None:
         STATE.left_early = True
     else:
@@ -199,13 +199,13 @@ def serve_async(concurrency=100):
 
 
 def run(load, concurrency):
-    """Load the program, fork if this is a template, and serve. ``load`` imports what is to be imported."""
+    """Load the program, fork if this is a template, and serve. ``load`` imports the program's modules."""
     mode = os.environ.get("CATTLEGRID_MODE")
     if mode not in ("template", "exec", "stdio"):
         raise SystemExit("this program is started by a Cattlegrid pool (CATTLEGRID_MODE is not set)")
     number, allow_threads = os.environ.get("CATTLEGRID_FD"), os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
     STATE.passed = _passed()
-    # They are meant for this process: programs that it starts are no workers.
+    # They are meant for this process: programs that it starts are not workers.
     for name in ("CATTLEGRID_MODE", "CATTLEGRID_FD", "CATTLEGRID_FDS", "CATTLEGRID_ALLOW_THREADS"):
         os.environ.pop(name, None)
     link = Link()
@@ -244,7 +244,7 @@ def run(load, concurrency):
 
             _serve.serve(link, STATE.job)
     finally:
-        # SystemExit ends the worker, not the replies of the jobs before it.
+        # SystemExit ends the worker; the replies of the jobs before it are still sent.
         link.flush()
 
 
@@ -293,7 +293,7 @@ def _passed():
 
 LEVELS = {"error": 1, "warn": 2, "info": 3, "debug": 4}
 EVENT_MAX = 8000
-"""Bytes of a template's event: it has to fit into one message."""
+"""Most bytes of a template's event: it must fit into one message."""
 LOG_MAX = 16 << 10
-"""Bytes of a log line that are sent."""
+"""Most bytes of a log line; longer lines are cut."""
 

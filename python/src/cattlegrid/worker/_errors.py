@@ -1,7 +1,7 @@
-"""What an exception says, whatever its class does when it is asked.
+"""The text of an exception, also when its class raises while the text is made.
 
-``__str__`` and the rest run the program's code, which may raise, too. That must not cost the worker: the job has an error
-already, and a text that can be made.
+``__str__`` and the other methods run the program's code, which may raise, too. That must not end the worker: the job gets
+its error, with as much text as can be made.
 """
 
 import traceback
@@ -20,7 +20,7 @@ def told(error):
                 bool(error.retryable),
             )
     except BaseException:
-        # Its __init__ did not run, or what it was given cannot be asked. It is told like any other.
+        # Its __init__ did not run, or an attribute raises. It is reported like any other exception.
         pass
     return "exception", message(error), trace(error)[-TRACEBACK_MAX:], False
 
@@ -31,7 +31,7 @@ def message(error):
 
 
 def text(value):
-    """``str(value)``, without what UTF-8 cannot say, or why it cannot be made."""
+    """``str(value)``, without characters that UTF-8 cannot encode, or the reason why it cannot be made."""
     try:
         return str.encode(str(value), "utf-8", "replace").decode()
     except BaseException as error:

@@ -134,7 +134,7 @@ def tail(text, size):
 
 
 def parts_of(result):
-    """What a job has returned, as a list of bytes-like parts."""
+    """The return value of a job, as a list of bytes-like parts."""
     if result is None:
         return []
     if isinstance(result, (bytes, bytearray, memoryview)):
@@ -150,7 +150,7 @@ def parts_of(result):
 
 
 def _why(parts):
-    """What is wrong with a list of parts."""
+    """The error in a list of parts, as a text."""
     for at, part in enumerate(parts):
         try:
             if not isinstance(part, str):

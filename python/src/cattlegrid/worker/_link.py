@@ -1,10 +1,10 @@
 """The job socket of a worker: frames out in batches, frames in, cancellations seen early.
 
 Replies of a batch go out in one write. A finished reply must not wait for a slow job behind it, so before the
-next job starts, replies are written if their batch began more than 200 microseconds ago; else they are left to the *flusher*, a
-thread that looks every 2 ms while there is something to look for and sleeps otherwise. It starts with the first
-such batch: a worker at load 1 never has one. It needs the GIL, as everything does: a job that holds it in C
-holds the replies before it, too.
+next job starts, replies are written if their batch began more than 200 microseconds ago. Younger replies are left to the
+*flusher*, a thread that checks every 2 ms while frames are pending and sleeps otherwise. It starts with the first
+such batch: a worker at load 1 never has one. It needs the GIL, so a job that holds the GIL in C also delays the
+replies before it.
 """
 
 import _thread  # `threading` would cost each fork some pages
@@ -20,7 +20,7 @@ from . import _frames as frames
 HOLD = 200_000
 """Nanoseconds a finished reply may wait for its batch."""
 LOOK = 0.002
-"""Seconds between two looks of the flusher."""
+"""Seconds between two checks of the flusher."""
 
 
 class Link:
@@ -36,27 +36,28 @@ class Link:
         self.flusher = None
         self.wake = None
         self.asleep = False
-        # Words of the progress page: 1 counts the jobs claimed here, up to 2 the pool has taken back what was not.
+        # Words of the progress page: word 1 counts the jobs claimed here; up to word 2 the pool has taken back the jobs that
+        # were not claimed.
         self.page = None
-        # A store of ours comes before a load of ours, to others, too, when this lock was released and acquired between
-        # them. Nobody else uses it.
+        # Releasing and acquiring this lock between a store and a load is a fence: other processes see the store before
+        # the load. It has no other use.
         self.fence = _thread.allocate_lock()
         self.fence.acquire()
-        # 1 when there is a flusher: a thread that is not of a job.
+        # 1 when there is a flusher: a thread that belongs to no job.
         self.own_threads = 0
         # Held while the socket is read.
         self.reading = _thread.allocate_lock()
-        # Until INIT says what the pool accepts.
+        # Until INIT tells the length that the pool accepts.
         self.max_frame = frames.START_MAX
         self.worker = 0
         self.generation = 0
         self.left = False
-        # What was received: `data` from `pos` on is not handled yet, `ahead` came while a job asked whether it
-        # is cancelled.
+        # Received bytes: `data` from `pos` on is not handled yet; `ahead` arrived while a job asked whether it is
+        # cancelled.
         self.data = b""
         self.pos = 0
         self.ahead = b""
-        # Nanoseconds of the monotonic clock: when `data` came, and when its batch began.
+        # Nanoseconds of the monotonic clock: when `data` arrived, and when its batch began.
         self.received = 0
         self.batch = 0
 
@@ -100,8 +101,8 @@ class Link:
             os.close(fd)
 
     def claim(self, start, end):
-        """Claim the jobs from number ``start`` up to ``end``, which follow those claimed before. Returns how many of them,
-        the first ones, the pool has taken back: they must not be begun. The loop of `_serve` has its own copy."""
+        """Claim the jobs from number ``start`` up to ``end``, which follow those claimed before. Returns how many of the
+        first of them the pool has taken back: these must not be begun. The loop of `_serve` has its own copy."""
         page = self.page
         if page is None:
             return 0
@@ -116,11 +117,11 @@ class Link:
         self.flush()
 
     def error(self, id, code, message, detail="", retryable=False):
-        """The bytes of an ERROR, its texts cut to what the pool accepts."""
+        """The bytes of an ERROR, with texts cut to the length that the pool accepts."""
         return frames.error(id, code, message, detail, retryable, self.max_frame)
 
     def fitting(self, data, what):
-        """``data``, a frame. ``ValueError`` if it is longer than the pool accepts: that would cost the worker."""
+        """``data``, a frame. ``ValueError`` if it is longer than the pool accepts: the pool would kill the worker for it."""
         length = len(data) - frames.HEADER_LEN
         if length > self.max_frame:
             raise ValueError(f"{what} has {length} bytes, the limit is {self.max_frame}")
@@ -138,7 +139,7 @@ class Link:
             try:
                 self.sock.sendall(batch[0] if len(batch) == 1 else b"".join(batch))
             except (BrokenPipeError, ConnectionResetError):
-                # Nobody is left to work for.
+                # The parent has gone: there is no work left.
                 os._exit(0)
 
     def before_job(self):
@@ -174,7 +175,7 @@ class Link:
                     self.flush()
 
     def fill(self):
-        """Receive more behind what is not handled yet. Blocks; ends the process if the parent has gone."""
+        """Receive more bytes after those that are not handled yet. Blocks; ends the process if the parent has gone."""
         with self.reading:
             rest = self.data[self.pos :]
             self.pos = 0
@@ -207,7 +208,7 @@ class Link:
         return buffer
 
     def has_cancel(self, id):
-        """Whether a CANCEL of job ``id`` is among what was received and not handled."""
+        """Whether a CANCEL of job ``id`` is among the bytes that were received and are not handled yet."""
         for data, start in ((self.data, self.pos), (self.ahead, None)):
             if start is None:
                 if not self.ahead:
@@ -222,7 +223,7 @@ class Link:
         return False
 
     def is_cancelled(self, id):
-        """Look for a CANCEL of the running job without blocking."""
+        """Whether a CANCEL of the running job has arrived; does not block."""
         while len(self.ahead) < 8 << 20:
             readable, _, _ = select.select([self.sock], [], [], 0)
             if not readable:

@@ -15,7 +15,7 @@ from ._link import HOLD
 from ._state import STATE, JobError
 
 _JOB_HEAD = struct.Struct("<I4xQII")
-"""Length, id, deadline and attempt; kind and flags are passed over."""
+"""Length, id, deadline and attempt; kind and flags are skipped."""
 _ONE_PART = struct.Struct("<I4sQBB")
 _RESULT = bytes((frames.RESULT, 0, 0, 0))
 _NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
@@ -23,7 +23,7 @@ _NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
 
 def serve(link, function):
     """Serve jobs until the parent retires this worker or goes away; then the process ends."""
-    # Local names: a look into a module costs as much as a step of the loop.
+    # Local names: looking up a name in a module takes as long as a step of the loop.
     unpack, pack, a_job, a_result = _JOB_HEAD.unpack_from, _ONE_PART.pack, frames.JOB, _RESULT
     clock, hold = time.monotonic_ns, HOLD
     out, page, state, threads = link.out, link.page, STATE, _thread._count
@@ -34,8 +34,8 @@ def serve(link, function):
     while True:
         data, pos = link.data, link.pos
         size = len(data)
-        # Cheap test first; it may be true for bytes inside of arguments, which costs a walk and no more. A
-        # `bytearray` is one long frame, with nothing behind it.
+        # Cheap test first. It may be true for bytes inside arguments, which only costs a walk over the frames. A
+        # `bytearray` is one long frame, with nothing after it.
         short = type(data) is bytes
         cancels = short and _NO_CANCEL in data
         while size - pos >= 16:
@@ -56,13 +56,13 @@ def serve(link, function):
                     link.before_job()
             claimed += 1
             if page is not None:
-                # `Link.claim` of one job: a call less.
+                # `Link.claim` of one job, written out to save a call.
                 page[1] = claimed
                 release()
                 acquire()
                 if page[2] >= claimed:
                     pos = link.pos = end
-                    # At once: the next job may take long, and the pool counts this one against us.
+                    # At once: the next job may take long, and until then the pool counts this job as ours.
                     link.send(frames.frame(frames.SKIPPED, id))
                     continue
             # The usual job has one short argument.
@@ -98,7 +98,7 @@ def serve(link, function):
 
 
 def adopt_threads(id):
-    """Note that threads which no job owns yet were started in job ``id``, which ends; 0: before the first one."""
+    """Note that threads without an owner were started in job ``id``, which ends now; 0: before the first job."""
     if _thread._count() == 0:
         return
     if STATE.owners is None:
@@ -120,14 +120,14 @@ def _control(link, kind, id):
 
 
 def leave(link):
-    """End the process as it was asked to: replies out, exit functions run, output flushed."""
+    """End the process on request: send the replies, run exit functions, flush the output."""
     link.flush()
     run_exit_functions()
     os._exit(0)
 
 
 def run_exit_functions():
-    """What ``atexit`` has, as at the end of any forked process; then the output that is left.
+    """Run the functions of ``atexit``, as at the end of any forked process; then flush the output.
 
     Finalizers that the template had registered (``weakref.finalize``, temporary directories) are the template's.
     """
@@ -145,14 +145,14 @@ def run_exit_functions():
 
 
 def reply(link, id, result):
-    """The frame (or, of a generator, the last frame) of a reply."""
+    """The frame of a reply; for a generator, the last frame."""
     if isinstance(result, types.GeneratorType):
         for part in result:
             link.send(part_of_reply(link, id, part))
             with link.reading:
                 cancelled = link.is_cancelled(id)
             if cancelled:
-                # Nobody waits for the rest.
+                # The caller has gone: the rest is not needed.
                 result.close()
                 raise JobError("cancelled", "cancelled in the middle of its reply")
         result = None

@@ -1,4 +1,4 @@
-"""What a worker process knows about itself and the job it is in."""
+"""The state of a worker process and of the job that it is in."""
 
 
 class JobError(Exception):
@@ -42,7 +42,7 @@ class State:
         self.id = 0
         self.deadline = 0
         self.attempt = 0
-        # Of an asynchronous worker: a ContextVar of the job a task works on.
+        # Of an asynchronous worker: a ContextVar with the job that a task works on.
         self.current = None
         self.job = None
         self.is_async = False
@@ -50,7 +50,7 @@ class State:
         self.after_fork = []
         self.keep = []
         self.left_early = False
-        # Events from before there is anybody to send them to.
+        # Events from before the connection to the pool.
         self.early = []
         # Finalizers that exist in the template, which runs them.
         self.inherited = []

@@ -1,7 +1,7 @@
 """The template process: loaded once, forked for every worker.
 
-It waits for FORK, for the end of its children, and for its own. When the parent closes the control socket or
-dies, all process groups of workers are killed before the template ends.
+It waits for FORK, for the end of its children, and for the end of its parent. When the parent closes the control socket or
+dies, all process groups of workers are killed before the template ends. A worker returns from ``run`` in its own process.
 """
 
 import ctypes
@@ -29,13 +29,13 @@ _NONE = (1 << 64) - 1
 _SAME_USER = (0xFFFFFFFF, 0xFFFFFFFF)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PRCTL = _LIBC.prctl
-# Plain numbers: to convert members of an enum writes to more pages.
+# Plain numbers: converting members of an enum writes to more pages.
 _SIGKILL = int(signal.SIGKILL)
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 def fatal(control, text):
-    """Tell the parent why this program cannot serve, and end. Of a long text the end is kept."""
+    """Tell the parent why this program cannot serve, and end the process. A long text is cut to its end."""
     data = text.encode("utf-8", "replace")
     try:
         control.send(bytes([FATAL]) + data[-TEXT_MAX:])
@@ -49,7 +49,7 @@ def thread_count():
 
 
 def other_threads():
-    """Names of the threads but the first one: Python's, else the system's."""
+    """Names of all threads except the first: Python's names, or those of the system."""
     threading = sys.modules.get("threading")
     known = {thread.native_id: thread.name for thread in threading.enumerate()} if threading else {}
     names = []
@@ -64,7 +64,7 @@ def other_threads():
     return names
 
 
-# Libraries that start threads when they are loaded, by a part of their file's name, and what says how many.
+# Libraries that start threads when they are loaded, by a part of their file's name, and the variable that sets their number.
 THREADED = {
     "openblas": "OPENBLAS_NUM_THREADS",
     "libmkl": "MKL_NUM_THREADS",
@@ -78,7 +78,7 @@ THREADED = {
 
 
 def thread_hint():
-    """How libraries that start threads when they are loaded are kept from it."""
+    """The variables that keep loaded libraries from starting threads, as a hint."""
     with open("/proc/self/maps") as file:
         files = {line.rstrip().rpartition("/")[2] for line in file if "/" in line}
     found = [library for library in THREADED if any(library in file for file in files)]
@@ -89,15 +89,15 @@ def thread_hint():
 
 
 def run(control, keep, allow_threads):
-    """Serve FORK. Returns in a new worker only: its job socket."""
+    """Serve FORK. Returns only in a new worker: its job socket."""
     threads = thread_count()
     if threads != 1 and not allow_threads:
         fatal(
             control,
-            f"the template has {threads} threads ({', '.join(other_threads())}); a fork would copy locks nobody "
-            f"holds. {thread_hint()}Start threads in @worker.after_fork, or allow them with Launch::allow_threads",
+            f"the template has {threads} threads ({', '.join(other_threads())}); a fork would copy locks "
+            f"without their owners. {thread_hint()}Start threads in @worker.after_fork, or allow them with Launch::allow_threads",
         )
-    # What was loaded stays in pages that no collection writes to: they remain shared with the workers.
+    # Loaded objects stay in pages that no garbage collection writes to, so the pages remain shared with the workers.
     weakref = sys.modules.get("weakref")
     STATE.inherited = list(weakref.finalize._registry) if weakref else []
     gc.collect()
@@ -173,7 +173,7 @@ class _Template:
         for fd in fds:
             os.close(fd)
         try:
-            # The child does the same; whoever is first wins, and a kill of the group cannot miss.
+            # The child does the same. Whichever is first, the group exists before it can be killed.
             os.setpgid(pid, pid)
         except OSError:
             pass
@@ -203,7 +203,7 @@ class _Template:
     def end(self):
         for pid in self.children:
             _kill_group(pid)
-        # The template's own exit functions have a second: nobody else may be left to end it.
+        # The template's own exit functions have a second; there may be no parent left to end this process.
         _set_signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(1)
         STATE.inherited = []

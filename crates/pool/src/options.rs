@@ -1,0 +1,107 @@
+//! The options of a pool as values, with their defaults.
+//!
+//! [`crate::Builder`] sets and checks them; the pool's thread keeps them for its whole life and changes none.
+//! `idle` and `max` are the exception: a resize changes them in the sizing's own copy.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::sizing::SizingConfig;
+
+/// Every option but the callbacks. [`crate::Builder`] has a method of the same name for each, with its meaning and range.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) sizing: SizingConfig,
+    pub(crate) spare: usize,
+    pub(crate) config: Vec<u8>,
+    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
+    pub(crate) env_clear: bool,
+    pub(crate) extra_args: Vec<OsString>,
+    pub(crate) fds: Vec<(String, OwnedFd)>,
+    pub(crate) queue_limit: usize,
+    pub(crate) queue_policy: QueuePolicy,
+    pub(crate) ageing: Duration,
+    pub(crate) inflight_bytes: usize,
+    pub(crate) max_frame: u32,
+    pub(crate) max_reply: usize,
+    pub(crate) job_timeout: Option<Duration>,
+    pub(crate) kill_grace: Duration,
+    pub(crate) start_timeout: Duration,
+    pub(crate) shutdown_grace: Duration,
+    pub(crate) ping: Option<Duration>,
+    pub(crate) retry: Retry,
+    pub(crate) max_jobs: u64,
+    pub(crate) jitter: f64,
+    pub(crate) max_age: Option<Duration>,
+    pub(crate) max_rss: Option<u64>,
+    pub(crate) setup: cattlegrid_worker::Setup,
+    pub(crate) crash_loop: (usize, Duration),
+    pub(crate) log_rate: u64,
+    pub(crate) probe: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            sizing: SizingConfig::default(),
+            spare: 0,
+            config: Vec::new(),
+            env: BTreeMap::new(),
+            env_clear: false,
+            extra_args: Vec::new(),
+            fds: Vec::new(),
+            queue_limit: 10_000,
+            queue_policy: QueuePolicy::Reject,
+            ageing: Duration::from_secs(1),
+            inflight_bytes: 4 << 20,
+            max_frame: cattlegrid_worker::frame::MAX_FRAME_DEFAULT,
+            max_reply: cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize,
+            job_timeout: None,
+            kill_grace: Duration::from_millis(500),
+            start_timeout: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(30),
+            ping: None,
+            retry: Retry::never(),
+            max_jobs: 0,
+            jitter: 0.1,
+            max_age: None,
+            max_rss: None,
+            setup: cattlegrid_worker::Setup::default(),
+            crash_loop: (5, Duration::from_secs(10)),
+            log_rate: 64 << 10,
+            probe: true,
+        }
+    }
+}
+
+/// What happens to a job when the queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueuePolicy {
+    /// It ends as [`Error::Rejected`].
+    #[default]
+    Reject,
+    /// The oldest job of the least urgent class ends as [`Error::Rejected`] instead.
+    DropOldest,
+    /// Its caller waits for room.
+    Wait,
+}
+
+/// Whether idempotent jobs are begun again when their worker is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retry {
+    pub(crate) times: u32,
+}
+
+impl Retry {
+    /// Never: the default.
+    pub fn never() -> Self {
+        Self { times: 0 }
+    }
+
+    /// Up to `count` times, only after [`Error::WorkerLost`], only jobs marked `idempotent`.
+    pub fn times(count: u32) -> Self {
+        Self { times: count }
+    }
+}
