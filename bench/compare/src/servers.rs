@@ -82,12 +82,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One thread, so much memory for items, evicting.
+    /// One thread, this much memory for items, evicting.
     pub(crate) fn start(programs: &Programs, kind: Kind, memory_mib: u64) -> Result<Self> {
         Self::start_with(programs, kind, memory_mib, 1, 2000)
     }
 
-    /// The same with so many threads, which Redis has not, and room for so many connections.
+    /// The same with `threads` threads, which Redis does not have, and room for this many connections.
     pub(crate) fn start_with(
         programs: &Programs,
         kind: Kind,
@@ -134,7 +134,7 @@ impl Server {
             .spawn()
             .with_context(|| program.display().to_string())?;
         let mut server = Self { kind, child, address: String::new(), _directory: directory };
-        // Nobody sends: each wait gives the processor to the server for a moment.
+        // No client sends: each wait gives the processor to the server for a moment.
         let (_sender, receiver) = mpsc::channel::<()>();
         for _ in 0..1000 {
             let found = known_port.or_else(|| port(&ports));

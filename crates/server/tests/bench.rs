@@ -26,7 +26,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Nobody sends: each wait gives the processor to the server for a moment.
+        // No client sends: each wait gives the processor to the server for a moment.
         let (_sender, receiver) = mpsc::channel::<()>();
         let port = (0..2000).find_map(|_| {
             assert!(receiver.recv_timeout(Duration::from_millis(5)).is_err());

@@ -111,7 +111,7 @@ impl Client {
         stream.set_nonblocking(false).unwrap();
     }
 
-    /// Waits until so many connections are held.
+    /// Waits until this many connections are held.
     fn until_held(&mut self, count: usize) {
         until("held connections", || {
             self.send("stats conns\r\n");
@@ -140,13 +140,13 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let step = Duration::from_millis(5);
     while !holds() {
         assert!(waited < DEADLINE, "{what}: not within {DEADLINE:?}");
-        // Nobody sends: this gives the processor to the server for a moment.
+        // No client sends: this gives the processor to the server for a moment.
         assert!(receiver.recv_timeout(step).is_err());
         waited += step;
     }
 }
 
-/// The holder, who has missed `page:1`, and one who waits for it.
+/// The holder, which has missed `page:1`, and a client that waits for it.
 fn holder_and_waiter(server: &Server) -> (Client, Client) {
     let (mut holder, mut waiter) = (server.connect(), server.connect());
     holder.ask("get page:1\r\n", "END\r\n");

@@ -37,7 +37,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let step = Duration::from_millis(5);
     while !holds() {
         assert!(waited < DEADLINE, "{what}: not within {DEADLINE:?}");
-        // Nobody sends: this gives the processor to the other process for a moment.
+        // No client sends: this gives the processor to the other process for a moment.
         assert!(receiver.recv_timeout(step).is_err());
         waited += step;
     }
@@ -383,7 +383,7 @@ fn files_are_written_as_the_user() {
     assert!(said.contains("-P: could not write the pid file") && !pid.exists(), "{said}");
 }
 
-/// What only root can do: become somebody else, who then owns the socket, with nothing left to regain.
+/// Only root can do this: become another user, which then owns the socket and cannot become root again.
 #[test]
 fn root_becomes_the_user_and_gives_up_the_rest() {
     if !nix::unistd::Uid::effective().is_root() {
