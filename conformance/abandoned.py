@@ -1,4 +1,4 @@
-"""What misses cost that nobody fills: the share of fills that are dropped because of them, under both owners.
+"""The cost of misses without a `set`: the share of fills that are dropped because of them, under both owners.
 
     target/conformance/venv/bin/python conformance/abandoned.py --server-bin target/fast/cattlegrid --seconds 20
 
@@ -105,7 +105,7 @@ def run(binary, load, owner, seconds, keys=100, seed=1):
 
 
 def dropped_share(counts):
-    """Share of fills that were dropped, 0.0..=1.0, and that for misses that nobody filled."""
+    """Share of fills that were dropped, 0.0..=1.0, and that because of misses without a `set`."""
     fills = max(1, counts["fills_stored"] + counts["fills_dropped"] + counts["fills_stale"])
     return counts["fills_dropped"] / fills, counts["fills_dropped_abandoned"] / fills, fills
 
@@ -121,7 +121,7 @@ def main():
             for owner in OWNERS:
                 counts = run(given.server_bin, load, owner, given.seconds, seed=n + 1)
                 dropped, abandoned, fills = dropped_share(counts)
-                print(f"{load:8} owner {owner:10} {fills:6} fills, {dropped:.1%} dropped, {abandoned:.1%} for misses that nobody filled", flush=True)
+                print(f"{load:8} owner {owner:10} {fills:6} fills, {dropped:.1%} dropped, {abandoned:.1%} because of misses without a set", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 The program measures what another client notices: p50 and p99 of its small gets and sets, alone and while the chaos runs,
 on the server and on memcached in the same run, slices of both alternately. `test_chaos.py` asserts.
 
-A [`Good`] is a client that checks every reply against what it has itself acknowledged: nobody else writes its keys.
+A [`Good`] is a client that checks every reply against what it has itself acknowledged: no other client writes its keys.
 """
 
 import argparse

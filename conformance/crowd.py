@@ -114,7 +114,7 @@ class Crowd:
         return out
 
     def poll_once(self, seconds=0.0, ends=COMPLETE):
-        """Whole replies that are there, or come first within so many seconds."""
+        """Whole replies that are there, or the first to come within this many seconds."""
         out = []
         for number, _ in self.poll.poll(seconds, 1024):
             try:

@@ -167,7 +167,7 @@ class Server:
         return sorted(names)
 
     def limit_descriptors(self, free):
-        """Leaves it so many descriptors more than it has now; the limit."""
+        """Leaves it this many descriptors more than it has now; returns the limit."""
         # It listens before it has all of its own.
         with self.raw() as c:
             wait_until("only this connection is open", lambda: c.stats()["curr_connections"] == "1")

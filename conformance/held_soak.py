@@ -49,7 +49,7 @@ def many(binary, directory, connections=10_000, keys=1_000):
                 crowd.send(lambda place: b"get page:%d-%d\r\n" % (generation, place % keys))
                 settle(server, "held", connections)
                 busy = server.rss()
-                assert crowd.silent(), "answered although nobody has stored"
+                assert crowd.silent(), "answered before a value was stored"
                 name = {who: b"%d-%d" % (generation, place % keys) for place, who in enumerate(crowd.order)}
                 filled, replies = {}, []
                 for place, who in enumerate(holders.order):

@@ -70,7 +70,7 @@ class Kind(threading.Thread):
         return s
 
     def served(self):
-        """A connection that the server has taken; one that it has no room for raises."""
+        """A connection that the server has taken; raises if it has no room."""
         raw = Raw(self.connect())
         try:
             raw.send(b"mn\r\n")

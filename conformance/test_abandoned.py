@@ -1,4 +1,4 @@
-"""Misses that nobody fills: what they cost those who do, for a few seconds. `abandoned.py` takes the figures of the
+"""Misses without a `set`: what they cost the clients that store, for a few seconds. `abandoned.py` takes the figures of the
 documentation."""
 
 import pytest

@@ -49,7 +49,7 @@ CASES = [
     ("flag that is none in md", b"md K d\r\n", b"CLIENT_ERROR invalid flag\r\n", b"CLIENT_ERROR invalid or duplicate flag\r\n"),
     ("token that is none", b"mg K v Tx\r\n", b"CLIENT_ERROR bad token in command line format\r\n", None),
     ("mode that is none", b"ms K 1 MQ\r\nx\r\n", b"CLIENT_ERROR invalid mode for ms M token\r\n", None),
-    ("key that is no base64", b"mg !!! b v\r\n", b"CLIENT_ERROR error decoding key\r\n", None),
+    ("key that is not base64", b"mg !!! b v\r\n", b"CLIENT_ERROR error decoding key\r\n", None),
     ("too much data", b"set K 0 0 2\r\nxyz\r\n", b"CLIENT_ERROR bad data chunk\r\n" + BAD, b"CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
     ("data that ends otherwise", b"set K 0 0 3\r\nabcde", b"CLIENT_ERROR bad data chunk\r\n", None),
     ("a bad block leaves the old value", b"set K 0 0 3\r\nabcdeget K\r\n", b"CLIENT_ERROR bad data chunk\r\nVALUE K 0 3\r\nold\r\nEND\r\n", None),

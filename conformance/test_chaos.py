@@ -40,7 +40,7 @@ RSS_MAX = (
 
 
 def stuck_log():
-    """A pipe of the smallest size that nobody reads."""
+    """A pipe of the smallest size, without a reader."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 16384)
     return reader, writer

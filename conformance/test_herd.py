@@ -56,7 +56,7 @@ def miss(raw, key=b"page:1"):
 
 
 def wait_for(raw, key=b"page:1"):
-    """Asks; the reply is to come."""
+    """Asks, without reading the reply."""
     raw.send(b"get %s\r\n" % key)
 
 
@@ -96,7 +96,7 @@ class Backend:
 
 
 def together(count, act):
-    """Runs `act(n)` in so many threads at once; their results."""
+    """Runs `act(n)` in this many threads at once; returns their results."""
     barrier, out, failed = threading.Barrier(count), [None] * count, []
 
     def run(n):
@@ -308,7 +308,7 @@ def test_an_elastic_pool(herd, capsys):
     pool = PooledClient(("127.0.0.1", server.port), max_pool_size=50, timeout=40)
     assert set(together(50, lambda _: backend.get_or_compute(pool))) == {b"value of page:1"}
     show(capsys, f"50 threads on an elastic pool: {backend.count} computations")
-    # The connection of the one who computes returns to the pool: whoever is given it next misses as well. How many
+    # The holder's connection returns to the pool: the thread that gets it next misses as well. How many
     # that are is the scheduler's.
     assert backend.count < 50
 
@@ -366,7 +366,7 @@ def test_a_pool_does_not_compute_more_than_its_rule_allows(herd, capsys):
 
 
 def round_of(server, a, b, key, seconds):
-    """One computes for so many seconds, another asks; whether that one was held, and how long it waited."""
+    """One client computes for this many seconds, another asks; whether the other was held, and how long it waited."""
     miss(a, key)
     began = time.monotonic()
     wait_for(b, key)
@@ -383,7 +383,7 @@ def test_who_cannot_be_helped_is_not_held(herd, capsys):
     server = herd(rule(terms='hold = "400ms"\nlease = "30s"'))
     a, b = raws(server, 2)
     spare = raws(server, 1)  # the last free connection is never held
-    assert not round_of(server, a, b, b"page:learn", 2.0)[0], "held for 400 ms, in vain: from this it learns"
+    assert not round_of(server, a, b, b"page:learn", 2.0)[0], "held for 400 ms without getting a value: from this it learns"
     waits = []
     for n in range(9):
         miss(a, b"page:%d" % n)
@@ -415,7 +415,7 @@ def test_protection_comes_back_after_a_blip(herd, capsys):
 
 
 def crowd_behind(server, holder, count=10, key=b"page:1"):
-    """A holder and so many that wait."""
+    """A holder and this many waiters."""
     miss(holder, key)
     crowd = Crowd(server, count)
     crowd.send(b"get %s\r\n" % key)
@@ -495,7 +495,7 @@ def test_the_older_of_two_fills_comes_second(herd):
     wait_for(b)
     assert value(b) is None
     assert b.set(b"page:1", b"new") == b"STORED"
-    assert a.set(b"page:1", b"old") == b"STORED", "to everybody else it might have come just before"
+    assert a.set(b"page:1", b"old") == b"STORED", "for other clients it might have come just before"
     assert c.get(b"page:1") == b"new"
 
 
@@ -671,7 +671,7 @@ def test_a_fill_on_another_connection_after_a_close_is_known(herd):
     a, b, c = (plain(server) for _ in range(3))
     assert a.get("page:1") is None
     a.close()
-    # The close has been seen when somebody else may compute.
+    # The close has been seen when another client may compute.
     assert b.get("page:1") is None
     assert b.set("page:1", b"b's", noreply=False)
     assert b.delete("page:1", noreply=False)
@@ -886,7 +886,7 @@ def test_a_key_that_is_never_set_is_let_pass(herd, capsys):
 
 
 def test_who_waits_under_a_rule_that_is_removed(herd):
-    """SIGHUP: nobody waits for the end of a hold that no `set` will end."""
+    """SIGHUP: no client waits out a hold that no `set` will end."""
     server = herd()
     path = server.command[server.command.index("--config") + 1]
     holder, other, changed = raws(server, 3)
@@ -900,7 +900,7 @@ def test_who_waits_under_a_rule_that_is_removed(herd):
     assert value(other) is None
     assert time.monotonic() - began < 5, "hold is 30 s"
     assert held(server) == 0
-    # One whose rule is changed waits on and gets the value.
+    # A client whose rule is changed keeps waiting and gets the value.
     miss(holder, b"unrelated:1")
     wait_for(changed, b"unrelated:1")
     until_held(server, 1)
@@ -913,7 +913,7 @@ def test_who_waits_under_a_rule_that_is_removed(herd):
 
 
 def test_a_value_that_is_always_too_large(herd):
-    """Nobody waits for a key that cannot be stored."""
+    """No client waits for a key that cannot be stored."""
     server = herd(None, "-I", "16k")
     a, b, c, _spare = raws(server, 4)
     big = b"x" * 20_000
@@ -1148,7 +1148,7 @@ def test_a_filler_that_dies_or_hangs_before_a_delete(herd, dies, capsys):
         assert value(d) is None, "its lease has passed on"
         d.close()
         d = server.raw()
-        wait_until("nobody computes", lambda: server.stats("cattlegrid")["leases"] == "0", 40)
+        wait_until("no lease is left", lambda: server.stats("cattlegrid")["leases"] == "0", 40)
     assert ask(c, b"delete page:1") == b"NOT_FOUND"
     began, computed = time.monotonic(), 0
     while c.get(b"page:1") is None:

@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def test_connection_limit(start):
-    """One too many is told so and closed; when one leaves there is room again."""
+    """A connection too many gets an error and is closed; when another leaves there is room again."""
     server = start("-c", "50", "-t", "1")
     kept, refused = [], 0
     for _ in range(90):
@@ -321,7 +321,7 @@ def test_tls(tls_server):
 
 @pytest.mark.only_cattlegrid
 def test_tls_ends_with_a_farewell(tls_server):
-    """A client can tell the end of a connection from one that was cut: `recv` raises SSLEOFError without close_notify."""
+    """A client can distinguish the end of a connection from a cut: `recv` raises SSLEOFError without close_notify."""
     server, _, _ = tls_server
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""The system refuses: no descriptor is left, nobody takes the log, or there is no memory."""
+"""The system refuses: no descriptor is left, the log has no reader, or there is no memory."""
 
 import contextlib
 import fcntl
@@ -20,7 +20,7 @@ FULL = b"ERROR Too many open connections\r\n"
 
 
 def stuck_pipe():
-    """The writing end of a pipe that is full and that nobody reads, and the reading end."""
+    """The writing end of a pipe that is full and not read, and the reading end."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
@@ -49,7 +49,7 @@ def spawn(binary, kind):
 
 
 def drain(reader, seconds=0.5):
-    """What is in a pipe, until nothing comes for so long."""
+    """The contents of a pipe, until nothing comes for this long."""
     os.set_blocking(reader, False)
     out, end = b"", time.monotonic() + seconds
     while time.monotonic() < end:
@@ -166,7 +166,7 @@ def test_a_descriptor_that_no_connection_has_freed(short):
 
 @pytest.mark.only_cattlegrid
 def test_the_spare_descriptor_comes_back(short):
-    """Lost while there was none to be had, it is the first that is taken again: else clients would wait without end."""
+    """Lost while no descriptor was available, it is the first to be taken again: otherwise clients would wait forever."""
     server, crowd = short
     _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (5, hard))
@@ -273,7 +273,7 @@ def test_a_start_and_an_end_with_a_stuck_log(spawn, binary):
 @pytest.mark.only_cattlegrid
 @pytest.mark.parametrize("gone", ["closed", "full"])
 def test_a_log_that_fails(spawn, gone):
-    """Standard error has no reader any more, or its disk is full: nothing but the log is lost, and nothing spins."""
+    """Standard error has no reader any more, or its disk is full: only the log is lost, and nothing spins."""
     if gone == "full":
         writer = os.open("/dev/full", os.O_WRONLY)
     else:

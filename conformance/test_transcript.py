@@ -57,7 +57,7 @@ def test_every_recorded_case(start, is_1_6_18, capsys):
 
 
 def test_every_recorded_case_under_a_rule_without_leases(start, kind, tmp_path):
-    """Tags alone change no reply but to flags of ours. A miss is forgotten at once, else a value could come too late for it."""
+    """Tags alone change no reply except to flags of ours. A miss is forgotten at once: otherwise a value could come too late for it."""
     if kind != "cattlegrid":
         pytest.skip("rules are ours")
     rules = tmp_path / "rules.toml"

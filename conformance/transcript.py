@@ -171,7 +171,7 @@ def run(port):
 
 
 def near(a, b):
-    """Equal but for remaining TTLs that differ by a second (a case can straddle the clock's tick)."""
+    """Equal except for remaining TTLs that differ by a second (a case can straddle the clock's tick)."""
     if a == b:
         return True
     return REMAINING_TTL.sub("t", a) == REMAINING_TTL.sub("t", b) and all(

@@ -2,7 +2,7 @@
 
     turns.py [--server-bin PATH] [--before-bin PATH] [--reference-bin PATH] [--rounds N] [--seconds N] [--part flood|long]
 
-`flood`: many connections send gets without end and read all replies; p50, p99 and most of another client's gets, and the
+`flood`: many connections send gets continuously and read all replies; p50, p99 and most of another client's gets, and the
 gets of all in a second. `long`: one multi-get of 520,000 keys, of which all or none are there, in the classic form and as
 a pipeline of `mg`; its time for each key, and what another client's gets took meanwhile. Slices of the servers alternate.
 """

@@ -17,7 +17,7 @@ use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 pub enum Kind {
     /// `get` of an item that is there.
     GetHit,
-    /// `get` of one that is not.
+    /// `get` of a key that is not there.
     GetMiss,
     /// `mg KEY v` of an item that is there.
     MetaGetHit,

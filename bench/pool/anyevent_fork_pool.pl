@@ -34,7 +34,7 @@ sub call {
     return $done->recv;
 }
 
-# So many jobs with so many outstanding: each one's callback submits the next.
+# Runs a number of jobs, some of them outstanding at a time: the callback of each submits the next.
 sub chain {
     my ($pool, $outstanding, $count) = @_;
     my ($begun, $ended, $done) = (0, 0, AE::cv);

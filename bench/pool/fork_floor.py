@@ -1,4 +1,4 @@
-"""What a bare fork of Python costs with so many megabytes of objects, in microseconds: `start death`.
+"""The time of a bare fork of Python with the given megabytes of objects, in microseconds: `start death`.
 
 From the fork to the child's first answer, and from SIGKILL to the end of its socket; no pool can be quicker.
 """

@@ -1,5 +1,5 @@
 // npm `memjs` speaks the binary protocol only, which the server refuses by design. Arguments: PORT, "refused" or "served".
-// Refused means that every operation fails, and that its caller is told so at once.
+// Refused means that every operation fails, and that its caller gets the error at once.
 'use strict';
 const assert = require('node:assert');
 const memjs = require('memjs');

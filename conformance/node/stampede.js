@@ -1,4 +1,4 @@
-// Fifty gets of one cold key at once on one connection; whoever misses computes for 100 ms and stores.
+// Fifty gets of one cold key at once on one connection; a caller that misses computes for 100 ms and stores.
 // Arguments: PORT, "memcached" or "memcache-client", "busy" or "fresh": whether the connection was busy before, so that the
 // server has seen that it carries several commands at a time. Prints how many computed.
 'use strict';

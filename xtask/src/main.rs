@@ -1,19 +1,22 @@
-//! What a developer runs besides cargo: `cargo xtask test` and `cargo xtask docs`.
+//! What a developer runs besides cargo: `cargo xtask test`, `cargo xtask docs` and `cargo xtask words`.
 
 mod docs;
 mod test;
+mod words;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask <command>
   test [--stage NAME]... [--list]   install what the tests need and run them all, or only these stages
-  docs [--check]                    write the generated documents, or say which are not current";
+  docs [--check]                    write the generated documents, or say which are not current
+  words [PATH]...                   find phrases that are hard to read, in all tracked text or only there";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::check(),
+        ["words", ref paths @ ..] => words::check(paths),
         ["test", ref options @ ..] => test::test(options),
         _ => Err(USAGE.to_owned()),
     };

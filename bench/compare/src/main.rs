@@ -1,6 +1,6 @@
-//! Cattlegrid beside memcached and Redis: CPU time per operation, memory per item, hit ratios, charts of them.
+//! Cattlegrid compared with memcached and Redis: CPU time per operation, memory per item, hit ratios, charts of them.
 //!
-//! CPU figures are medians of turns: all servers run at once, idle but for the one whose turn it is, so that
+//! CPU figures are medians of turns: all servers run at once, idle except for the one whose turn it is, so that
 //! what else the machine does meets all alike. Each figure is also divided by memcached's of the same round;
 //! quartiles of those ratios say how sure they are. Every reply is verified.
 

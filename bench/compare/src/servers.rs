@@ -77,7 +77,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One thread, so much memory for items, evicting.
+    /// One thread, this much memory for items, evicting.
     pub(crate) fn start(programs: &Programs, kind: Kind, memory_mib: u64) -> Result<Self> {
         Self::start_with(programs, kind, memory_mib, 1, 2000)
     }

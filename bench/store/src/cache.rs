@@ -114,7 +114,7 @@ impl Cache {
         HugeValue::new(&self.memory, &[value])
     }
 
-    /// Evicts from the fullest shards first until so many bytes are free.
+    /// Evicts from the fullest shards first until this many bytes are free.
     fn free(&mut self, bytes: usize, except: Option<usize>) -> usize {
         let mut order: Vec<usize> = (0..self.shards.len()).filter(|n| Some(*n) != except).collect();
         order.sort_by_key(|n| std::cmp::Reverse(self.shards[*n].held_bytes()));

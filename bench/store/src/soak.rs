@@ -41,7 +41,7 @@ pub(crate) struct Outcome {
     pub(crate) released: [(u64, u64); 3],
 }
 
-/// The whole structure is walked once for so many operations (of huge values for 100), as long as that takes no more than two
+/// The whole structure is walked once in this many operations (of huge values for 100), as long as that takes no more than two
 /// thirds of the time.
 const VERIFY_EVERY: u64 = 10_000;
 /// First share of a run in which nothing is verified and what is resident of the process is looked at; later
@@ -150,7 +150,7 @@ enum Release {
 impl Soak {
     fn new(mix: Mix, memory_bytes: usize, values: Vec<u8>, seed: u64) -> Result<Self> {
         let key_count = (memory_bytes * KEY_SPACE / mix.item_bytes()).max(16) as u64;
-        #[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 keys")]
+        #[expect(clippy::cast_precision_loss, reason = "there are never 2^53 keys")]
         let keys = Zipf::new(key_count as f64, 0.7)?;
         Ok(Self {
             cache: Cache::new(memory_bytes, seed)?,

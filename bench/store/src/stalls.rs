@@ -1,7 +1,7 @@
 //! The longest operations, while the index grows and while the collector runs.
 //!
 //! Times are CPU time of the thread, page faults included, so that what else the machine does is left out; each
-//! has the clock's own 0.2 us in it. An empty loop is measured beside each operation: what is long there
+//! has the clock's own 0.2 us in it. An empty loop is measured next to each operation: what is long there
 //! (interrupts, faults of the host), the machine has done.
 
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::mixes::Mix;
 /// Nanoseconds, to three digits.
 type Times = Histogram<u64>;
 
-/// Rounds of the loop that is measured beside each operation.
+/// Rounds of the loop that is measured next to each operation.
 const IDLE_ROUNDS: u64 = 300;
 
 /// Longest sets of each phase of which is told what they did.
@@ -29,7 +29,7 @@ const LONGEST: usize = 5;
 /// The kinds of values that are measured unless others are asked for.
 pub(crate) const MIXES: [Mix; 4] = [Mix::Tiny, Mix::Fixed, Mix::Web, Mix::Bimodal];
 
-/// The tables: times of sets and gets by turns at `memory_bytes` for each kind of values, then what the longest sets did.
+/// The tables: times of alternate sets and gets at `memory_bytes` for each kind of values, then what the longest sets did.
 pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
     let mut longest_sets = String::from(
         "\nThe longest sets. Items: left by the collector, moved, or found dead; segments: collected whole because there was no room. \

@@ -97,7 +97,7 @@ fn random_reads(options: &Options) -> Result<[f64; 2]> {
     Ok(times.each_mut().map(|times| median(times)))
 }
 
-/// Nanoseconds of a look-up of an item with this stamp and so many tags.
+/// Nanoseconds of a look-up of an item with this stamp and this many tags.
 fn one_round(tags: &Tags, stamp: u64, count: usize, first: u64) -> Result<f64> {
     // Tags that nobody bumped, other ones in each round.
     let first = (1 << 40) + first;
@@ -137,7 +137,7 @@ fn bumps(options: &Options, out: &mut impl Write) -> Result<()> {
     )?;
     ensure!(tags.bumps().memory_bytes() == memory, "the arrays have grown");
     ensure!(after <= fresh + (memory as u64 >> 10) + 512, "memory has grown beyond the arrays");
-    // An item of each tag, as young as one that the bump invalidates can be.
+    // An item of each tag, as young as an item that the bump invalidates can be.
     let valid = (1..=options.bumps)
         .filter(|&number| tags.check(number - 1, [hash(number).get()], number, 0) != Validity::Dead)
         .count();

@@ -349,7 +349,7 @@ fn files_are_written_as_the_user() {
     assert!(said.contains("-P: could not write the pid file") && !pid.exists(), "{said}");
 }
 
-/// What only root can do: become somebody else, who then owns the socket, with nothing left to regain.
+/// Only root can do this: become another user, which then owns the socket and cannot become root again.
 #[test]
 fn root_becomes_the_user_and_gives_up_the_rest() {
     if !nix::unistd::Uid::effective().is_root() {

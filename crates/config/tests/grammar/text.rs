@@ -41,7 +41,7 @@ pub(super) fn mutated(mut text: Vec<u8>, draw: &mut Draw<'_>) -> String {
 /// A whole file.
 pub(super) fn document(draw: &mut Draw<'_>) -> String {
     let mut text = String::new();
-    // So many take a thousand times as long as the rest.
+    // This many take a thousand times as long as the rest.
     if draw.below(256) == 1 {
         many(&mut text, draw);
     }
@@ -451,7 +451,7 @@ fn odd_table(text: &mut String, draw: &mut Draw<'_>) {
     }
 }
 
-/// So many rules or cascades that the limit is near.
+/// Rules or cascades close to the limit of their number.
 fn many(text: &mut String, draw: &mut Draw<'_>) {
     let count = draw.choose(&[10, 100, 999, 1_000, 1_001, 1_100]);
     let same = draw.once_in(8);
