@@ -4,7 +4,7 @@ _default:
 
 # Quick: layout, lints, unit tests
 check:
-    cargo xtask test --stage format --stage lints --stage unit
+    cargo xtask test --stage format --stage lints --stage unit --stage pool
 
 # Everything; installs what is missing
 test *options:
@@ -12,7 +12,7 @@ test *options:
 
 # Random input to the parsers and the store
 fuzz:
-    cargo xtask test --stage fuzz
+    cargo xtask test --stage fuzz-parsers --stage fuzz-states
 
 # Load a server and verify every reply: just bench HOST:PORT
 bench *options:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing and runs the whole suite. Arguments go to pytest: --server-bin PATH, -k NAME, -x, test_FILE.py ...
+# Installs what is missing and runs the whole suite (with CATTLEGRID_SET_UP set, all is installed). Arguments go to pytest: --server-bin PATH, -k NAME, -x, test_FILE.py ...
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 from=$PWD
@@ -29,6 +29,6 @@ if [ -n "${CATTLEGRID_BIN:-}" ]; then
     CATTLEGRID_BIN=$(absolute "$CATTLEGRID_BIN")
     export CATTLEGRID_BIN
 fi
-"$here/setup.sh"
+[ -n "${CATTLEGRID_SET_UP:-}" ] || "$here/setup.sh"
 cd "$here"
 exec "$here/../target/conformance/venv/bin/python" -m pytest "$@"

@@ -1,11 +1,18 @@
 #!/bin/sh
 # Installs what the conformance suite needs: Debian packages (only those missing), a Python environment in
 # target/conformance/venv with the versions of requirements.txt, and the Node clients of node/package-lock.json.
-# Says what it installs. Quick and silent about what is there already.
+# Says what it installs. Quick and silent about what is there already. Of two that run at the same time the second waits
+# for the first; what was cut off in the middle is installed again.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 venv=$root/target/conformance/venv
+mkdir -p "$root/target/conformance"
+exec 9>"$root/target/conformance/.lock"
+if command -v flock >/dev/null 2>&1 && ! flock -n 9; then
+    echo "setup: waiting for another set-up"
+    flock 9
+fi
 
 missing=
 need() { # need PROGRAM-OR-FILE PACKAGE
@@ -30,14 +37,13 @@ if [ -n "$missing" ]; then
     $as_root apt-get update -qq
     # The package starts a memcached of its own, which nobody here needs.
     # shellcheck disable=SC2086
-    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing
+    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing 9>&-
 fi
 
 stamp=$venv/.requirements
 if ! cmp -s "$here/requirements.txt" "$stamp"; then
     echo "setup: installing Python clients into target/conformance/venv"
-    mkdir -p "$(dirname "$venv")"
-    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$venv"
     "$venv/bin/python" -m pip install --quiet --requirement "$here/requirements.txt"
     cp "$here/requirements.txt" "$stamp"
 fi

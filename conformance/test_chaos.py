@@ -11,7 +11,7 @@ import pytest
 
 from chaos import MIB, RULES, Good, GoodPymemcache, tls_raw
 from crowd import percentiles, show, write_rules
-from harness import Server, allow_files, free_port, wait_until
+from harness import PROMPT, Server, allow_files, free_port, wait_until
 from misbehaviour import STALLED, Chaos
 from test_operations import make_certificate
 
@@ -71,8 +71,7 @@ def test_chaos(binary, kind, open_dir, capsys):
         at_start = server.rss()
         with server.raw() as c:
             wait_until("only this connection is open", lambda: c.stats()["curr_connections"] == "1")
-            time.sleep(0.2)  # it is closed after it is counted
-            descriptors, threads = server.descriptors(), server.threads()
+            descriptors, threads = server.settled_descriptors(), server.threads()
         server.limit_descriptors(DESCRIPTORS)
 
         seed = int(os.environ.get("SEED", "1"))
@@ -152,7 +151,7 @@ def test_chaos(binary, kind, open_dir, capsys):
             assert server.descriptors() == descriptors and server.threads() == threads
         cpu = server.cpu_seconds()
         time.sleep(2)
-        assert server.cpu_seconds() - cpu < 0.1, "it has nothing to do"
+        assert server.cpu_seconds() - cpu < 0.3, "it has nothing to do"
         left = server.rss()
         show(capsys, f"RSS {left // MIB} MiB at the end")
         assert left < at_start + 64 * MIB + 32 * MIB, "what connections had is given back; a quarter of it may stay in pieces"
@@ -170,7 +169,7 @@ def test_chaos(binary, kind, open_dir, capsys):
             assert c.set(b"after", b"v") == b"STORED" and c.get(b"after") == b"v"
         since = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - since < 5, "the stuck log does not hold up the end"
+        assert time.monotonic() - since < PROMPT, "the stuck log does not hold up the end"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", plain), 2)
     finally:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from harness import ITEM_MAX, Closed, Raw, free_port, wait_until
+from harness import ITEM_MAX, PROMPT, Closed, Raw, free_port, wait_until
 
 MIB = 1 << 20
 
@@ -76,7 +76,7 @@ def test_idle_timeout(start):
             except BlockingIOError:
                 return False
 
-        wait_until("the idle connection is closed", gone, 12)
+        wait_until("the idle connection is closed", gone)
         assert time.monotonic() - began > 0.9
         assert busy.get(b"a") == b"v"
         assert int(busy.stats()["idle_kicks"]) >= 1
@@ -409,7 +409,7 @@ def test_tls_without_its_files_is_refused(binary, kind, open_dir, missing):
 # --- Watching and dumping --------------------------------------------------------------------------------------------
 
 
-def watched(watcher, patterns, seconds=5):
+def watched(watcher, patterns, seconds=2 * PROMPT):
     """Reads lines until every pattern has matched one; the lines."""
     lines, missing = [], list(patterns)
     watcher.sock.settimeout(seconds)
@@ -513,7 +513,7 @@ def test_a_watcher_that_never_reads(start):
             began = time.monotonic()
             c.ask(b"get " + b"k" * 200 + b"\r\n" + (b"get " + b"k" * 200 + b"\r\n") * 1000)
             slowest = max(slowest, time.monotonic() - began)
-        assert slowest < 1
+        assert slowest < PROMPT
 
         def dropped():
             stats = c.stats()
@@ -631,7 +631,7 @@ def test_what_watchers_see_of_each_command(start):
     with server.raw() as w, server.raw() as c:
         w.send(b"watch fetchers mutations\r\n")
         assert w.line() == b"OK"
-        w.sock.settimeout(10)
+        w.sock.settimeout(2 * PROMPT)
         for command, *lines in WATCHED:
             c.ask(command.encode() + b"\r\n")
             for want in lines:
@@ -698,7 +698,7 @@ def test_steps_in_the_log(start):
     server = start("-vvv")
     with server.raw() as c:
         c.send(b"set k 0 0 5\r\nab")
-        time.sleep(0.1)
+        wait_until("the first is logged", lambda: "executed 0 of 15 bytes" in server.log())
         c.send(b"cde\r\n")
         assert c.line() == b"STORED"
         wait_until("both steps are logged", lambda: len(re.findall(r"executed \d+ of \d+ bytes", server.log())) >= 2, 10)
@@ -726,8 +726,10 @@ def test_requests_and_replies_in_the_log(start, tmp_path):
         c.ask(b"get unseen\r\n")
     # A thread of its own writes it.
     log = wait_until("the last request is logged", lambda: (text := server.log()) and re.search(r"^cattlegrid: <\d+ verbosity 0$", text, re.M) and text)
-    lines = re.findall(r"^cattlegrid: ([<>])\d+ (.*)$", log, re.M)
-    said = [mark + line for mark, line in lines]
+    lines = re.findall(r"^cattlegrid: ([<>])(\d+) (.*)$", log, re.M)
+    # The end of the first connection may be logged at any time.
+    second = next(number for _, number, line in lines if line == "set k 0 0 9")
+    said = [mark + line for mark, number, line in lines if number == second]
     assert "<(before login)" in said
     said = said[said.index("<set k 0 0 9") :]
     # How many replies are sent at once depends on their size.
@@ -871,7 +873,7 @@ def test_names_of_stats(start, is_1_6_18):
     assert not [n for n in STATS + ["idle_kicks"] + ([] if is_1_6_18 else NEW_STATS) if n not in stats]
     assert stats["pid"] == str(server.pid) and stats["pointer_size"] == "64"
     assert stats["limit_maxbytes"] == str(64 * MIB) and stats["accepting_conns"] == "1"
-    assert abs(int(stats["time"]) - time.time()) < 3
+    assert abs(int(stats["time"]) - time.time()) < PROMPT
 
 
 def test_names_of_settings(server, is_1_6_18):

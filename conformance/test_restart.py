@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import Closed, Raw, free_port, wait_until
+from harness import PROMPT, Closed, Raw, free_port, wait_until
 
 
 def value_for(key, version):
@@ -127,8 +127,8 @@ def test_terminate_during_writes(start):
         for _ in range(3):
             crowd.progress()
             began = time.monotonic()
-            assert server.stop(10) == 0
-            assert time.monotonic() - began < 8
+            assert server.stop(6 * PROMPT) == 0
+            assert time.monotonic() - began < 3 * PROMPT
             server.start()
         crowd.progress()
     assert not crowd.wrong(), crowd.wrong()
@@ -157,8 +157,8 @@ def test_orderly_exit(start, open_dir, kind, number):
         idle.set(b"k", b"v")
         began = time.monotonic()
         server.signal(number)
-        assert server.process.wait(10) == 0
-        assert time.monotonic() - began < 5
+        assert server.process.wait(6 * PROMPT) == 0
+        assert time.monotonic() - began < 3 * PROMPT, "a drain of 2 s, or none"
         idle.closed()
         half.closed()
     if kind == "cattlegrid":
@@ -177,8 +177,8 @@ def test_a_second_signal_leaves_at_once(start):
         if server.running():
             server.signal(signal.SIGTERM)
         began = time.monotonic()
-        server.process.wait(10)
-        assert time.monotonic() - began < 1
+        server.process.wait(20)
+        assert time.monotonic() - began < PROMPT, "the drain is 30 s"
 
 
 @pytest.mark.only_cattlegrid

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import time
 import pytest
 
 from crowd import rule, write_rules
-from harness import MIB, Closed, Raw, Server, allow_files, free_port, wait_until
+from harness import MIB, PROMPT, Closed, Raw, Server, allow_files, free_port, wait_until
 from test_operations import make_certificate, tls
 
 FULL = b"ERROR Too many open connections\r\n"
@@ -130,7 +131,7 @@ def test_without_descriptors_a_waiting_client_costs_nothing(short):
     server, crowd = short
     with server.raw() as c:
         c.send(b"set k 0 0 1\r\nv\r\n")
-        time.sleep(0.3)  # so that it is in the backlog and was seen there
+        wait_until("it is in the backlog and was seen there", lambda: crowd[0].stats()["accepting_conns"] == "0")
         cpu, log = server.cpu_seconds(), os.path.getsize(server.log_path)
         time.sleep(2)
         cpu, log = server.cpu_seconds() - cpu, os.path.getsize(server.log_path) - log
@@ -139,7 +140,7 @@ def test_without_descriptors_a_waiting_client_costs_nothing(short):
         crowd.pop().close()
         closed = time.monotonic()
         assert c.line() == b"STORED"
-        assert time.monotonic() - closed < 1
+        assert time.monotonic() - closed < PROMPT
     wait_until("accepting again", lambda: crowd[0].stats()["accepting_conns"] == "1")
     stats = crowd[0].stats()
     assert int(stats["listen_disabled_num"]) >= 1
@@ -158,7 +159,7 @@ def test_a_descriptor_that_no_connection_has_freed(short):
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.limit + 5, hard))
         freed = time.monotonic()
         assert c.until_mn() == b""
-        assert time.monotonic() - freed < 1
+        assert time.monotonic() - freed < PROMPT
         wait_until("accepting again", lambda: crowd[0].stats()["accepting_conns"] == "1")
     wait_until("it is logged", lambda: "no connection accepted" in server.log())
     assert server.log().count("no connection accepted") <= 10
@@ -237,7 +238,7 @@ def test_a_stuck_log_stops_nobody(spawn):
                     d.send(b"cache_memlimit 64\r\nmn\r\n")
                     assert d.line() == b"OK"
                 slowest = max(slowest, time.monotonic() - since)
-        assert slowest < 2
+        assert slowest < PROMPT
         assert c.set(b"k", b"v") == b"STORED"
         before = gauge(c, "log_lines_written")
         text = drain(reader)
@@ -247,7 +248,7 @@ def test_a_stuck_log_stops_nobody(spawn):
         wait_until("stuck again", lambda: [server.raw().close() for _ in range(200)] and gauge(c, "log_lines_dropped") > dropped, 40)
     began = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PROMPT
     assert all(re.match("cattlegrid: .|$", line) for line in drain(reader).split("\n")), "whole lines"
     os.close(reader)
 
@@ -263,9 +264,9 @@ def test_a_start_and_an_end_with_a_stuck_log(spawn, binary):
             assert c.line() == b"OK"
         assert c.set(b"k", b"v") == b"STORED"
     assert server.stop() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 2 * PROMPT
     refused = subprocess.Popen([binary, "-p", "no-number"], stderr=writer, stdin=subprocess.DEVNULL)
-    assert refused.wait(10) == 2, "a usage error ends, too"
+    assert refused.wait(2 * PROMPT) == 2, "a usage error ends, too"
     os.close(writer)
     os.close(reader)
 
@@ -289,7 +290,7 @@ def test_a_log_that_fails(spawn, gone):
         assert gauge(c, "log_lines_written") == 0
         cpu = server.cpu_seconds()
         time.sleep(2)
-        assert server.cpu_seconds() - cpu < 0.1
+        assert server.cpu_seconds() - cpu < 0.25, "it does not spin"
         assert c.get(b"k") is None
     assert server.stop() == 0
 
@@ -303,8 +304,15 @@ def test_a_nonblocking_standard_error_loses_nothing(spawn):
     server = spawn("-t", 1, "-vv", stderr=writer)
     for _ in range(500):
         server.raw().close()
-    time.sleep(0.2)  # the pipe is full
-    text = drain(reader, 1)
+    wait_until("the pipe is full", lambda: not select.select([], [writer], [], 0)[1])
+    text = ""
+
+    def all_closed():
+        nonlocal text
+        text += drain(reader, 0.1)
+        return text.count(" closed ") >= 500
+
+    wait_until("all is logged", all_closed)
     assert server.stop() == 0
     text += drain(reader)
     assert text.count(" opened ") == text.count(" closed ") >= 500
@@ -390,17 +398,17 @@ def test_a_start_with_little_address_space(binary):
     process = run_limited(binary, 256, *arguments)
     assert serves(port, process)
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(2 * PROMPT) == 0
 
     process = run_limited(binary, 96, *arguments)
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=2 * PROMPT)
     assert process.returncode == 1
     needed = re.search(r"-m 64 with -t 4 needs (\d+) KiB of address space, 98304 are allowed; raise `ulimit -v`", said)
     assert needed, said
     process = run_limited(binary, int(needed[1]) // 1024 + 2, *arguments)
     assert serves(port, process)
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(2 * PROMPT) == 0
 
 
 def leave_address_space(server, mib):

@@ -53,7 +53,6 @@ def test_every_recorded_case(start, is_1_6_18, capsys):
     assert not unlisted, f"{len(unlisted)} unlisted differences:\n" + "\n".join(lines)
     assert not missing, f"listed differences that are gone; take them off differences.toml: {missing[:40]}"
     assert server.running(), server.log()
-    assert seconds < 60
 
 
 def test_every_recorded_case_under_a_rule_without_leases(start, kind, tmp_path):

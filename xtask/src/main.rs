@@ -1,6 +1,30 @@
 //! What a developer runs besides cargo: `cargo xtask test`, `cargo xtask docs` and `cargo xtask words`.
 
+#[cfg(feature = "documents")]
 mod docs;
+#[cfg(not(feature = "documents"))]
+mod docs {
+    //! The documents are written from the server's code, which this program is compiled without: the tests start
+    //! sooner so. Another one is compiled with it.
+
+    use std::process::Command;
+
+    pub(crate) fn write() -> Result<(), String> {
+        again(&["docs"])
+    }
+
+    pub(crate) fn check() -> Result<(), String> {
+        again(&["docs", "--check"])
+    }
+
+    fn again(options: &[&str]) -> Result<(), String> {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["run", "--quiet", "--locked", "--package", "xtask", "--features", "documents", "--"]);
+        let status = cargo.args(options).current_dir(crate::root()).status();
+        let status = status.map_err(|error| format!("cargo: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("with the feature documents: {status}")) }
+    }
+}
 mod test;
 mod words;
 

@@ -1,316 +1,43 @@
-//! `cargo xtask test`: everything that is tested, stage by stage.
+//! `cargo xtask test`: everything that is tested, in stages that run side by side where the machine allows it.
 //!
-//! [`STAGES`] is the whole list. A stage is a few commands and a time budget for all of them. They run in a
-//! process group of their own, which is ended when the budget is used up or this program is told to stop.
-//! The first failure ends the run. The last line says how many stages passed and failed.
+//! * `stages`: what the stages are, what each needs, and what it asks of the machine
+//! * `schedule`: which stage may start now
+//! * `run`: one stage, its processes and its time
+//! * `memory`: what the machine has left
+//!
+//! Each stage runs on a thread of its own and writes to `target/test-logs/STAGE.log`. Its output is printed when it
+//! ends, in one piece. A stage that was asked for alone is printed as it goes. A failure does not end the run: every
+//! other stage runs, but for those that need the one that failed. The end is a table of all stages, and a line that
+//! says how many passed and failed.
+//!
+//! # Invariants
+//! * A stage's output is in its log file as soon as it is written, so that it outlives this program.
+//! * No process of a stage is left when its time is over or this program was told to stop.
+
+mod memory;
+mod run;
+mod schedule;
+mod stages;
 
 use std::fmt::Display;
-use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::unistd::Pid;
+use run::{Stop, now};
+use schedule::{Outcome, Schedule};
+use stages::{STAGES, Stage};
 
-/// One thing that is tested.
-struct Stage {
-    name: &'static str,
-    /// What it shows, in a few words.
-    shows: &'static str,
-    /// For all its steps together, on a slow machine that has to install and compile everything.
-    minutes: u64,
-    steps: &'static [Step],
-}
+/// How often the runner looks for a signal, for memory that became free, and for output to follow.
+const TICK: Duration = Duration::from_millis(200);
 
-/// One command, run in the root of the repository.
-struct Step {
-    when: When,
-    env: &'static [(&'static str, &'static str)],
-    command: &'static [&'static str],
-}
+/// How often it says what is running.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
-/// Whether a step is run.
-enum When {
-    Always,
-    /// Only if this command fails or does not exist.
-    Unless(&'static [&'static str]),
-    /// Only if this command succeeds within a minute, as it does where the network has what it fetches; else a line
-    /// says that the step is left out.
-    Fetched {
-        by: &'static [&'static str],
-        else_say: &'static str,
-    },
-}
-
-/// cargo-fuzz needs unstable flags of the compiler: they are opened in the toolchain that builds all else.
-const OPENED: &[(&str, &str)] = &[("RUSTC_BOOTSTRAP", "1")];
-
-/// 20 s of random input to a target of `fuzz/`, with options of libFuzzer.
-macro_rules! fuzz {
-    ($target:literal $(, $option:literal)*) => {
-        Step {
-            when: When::Always,
-            env: OPENED,
-            command: &[
-                "cargo",
-                "fuzz",
-                "run",
-                $target,
-                "--",
-                "-max_total_time=20",
-                "-verbosity=0",
-                "-print_funcs=0",
-                "-malloc_limit_mb=256",
-                $($option),*
-            ],
-        }
-    };
-}
-
-const STAGES: &[Stage] = &[
-    Stage {
-        name: "format",
-        shows: "the code is laid out as rustfmt does it",
-        minutes: 5,
-        steps: &[
-            Step {
-                when: When::Unless(&["cargo", "fmt", "--version"]),
-                env: &[],
-                command: &["rustup", "component", "add", "rustfmt"],
-            },
-            step(&["cargo", "fmt", "--all", "--check"]),
-        ],
-    },
-    Stage {
-        name: "lints",
-        shows: "no warning of the compiler or of clippy",
-        minutes: 15,
-        steps: &[
-            Step {
-                when: When::Unless(&["cargo", "clippy", "--version"]),
-                env: &[],
-                command: &["rustup", "component", "add", "clippy"],
-            },
-            step(&["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
-        ],
-    },
-    Stage {
-        name: "docs",
-        shows: "documentation without dead links, generated pages current",
-        minutes: 15,
-        steps: &[
-            Step {
-                when: When::Always,
-                env: &[("RUSTDOCFLAGS", "-D warnings")],
-                command: &["cargo", "doc", "--workspace", "--no-deps", "--locked"],
-            },
-            step(&["cargo", "run", "--locked", "--package", "xtask", "--", "docs", "--check"]),
-        ],
-    },
-    Stage {
-        name: "licences",
-        shows: "dependencies have licences and sources that are allowed, and no known vulnerability",
-        minutes: 20,
-        steps: &[
-            Step {
-                when: When::Unless(&["cargo", "deny", "--version"]),
-                env: &[],
-                command: &["cargo", "install", "cargo-deny", "--locked", "--no-default-features"],
-            },
-            step(&["cargo", "deny", "check", "licenses", "bans", "sources"]),
-            Step {
-                when: When::Fetched {
-                    by: &["cargo", "deny", "fetch", "db"],
-                    else_say: "the advisory database cannot be fetched from here: advisories are not checked",
-                },
-                env: &[],
-                command: &["cargo", "deny", "--offline", "check", "advisories"],
-            },
-        ],
-    },
-    Stage {
-        name: "unit",
-        shows: "unit, property and whole-server tests",
-        minutes: 20,
-        steps: &[
-            // Workers in Python and Node are among what is tested.
-            step(&["conformance/setup.sh"]),
-            step(&["cargo", "test", "--workspace", "--all-features", "--locked"]),
-        ],
-    },
-    Stage {
-        name: "loom",
-        shows: "interleavings of invalidations and look-ups, and of claims to jobs, under a model checker",
-        minutes: 10,
-        steps: &[
-            Step {
-                when: When::Always,
-                env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-                command: &["cargo", "test", "--locked", "-p", "cattlegrid-tags", "--test", "loom"],
-            },
-            Step {
-                when: When::Always,
-                env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-                command: &["cargo", "test", "--locked", "-p", "cattlegrid-worker", "--test", "loom"],
-            },
-        ],
-    },
-    Stage {
-        name: "shuttle",
-        shows: "threads that meet in one engine, in the orders that a scheduler tries",
-        minutes: 10,
-        steps: &[Step {
-            when: When::Always,
-            env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
-            command: &["cargo", "test", "--locked", "-p", "cattlegrid-engine", "--test", "shuttle"],
-        }],
-    },
-    Stage {
-        name: "python",
-        shows: "the workers' library for Python",
-        minutes: 10,
-        steps: &[
-            step(&["conformance/setup.sh"]),
-            step(&["target/conformance/venv/bin/python", "-m", "pytest", "python"]),
-        ],
-    },
-    Stage {
-        name: "sanitizer",
-        shows: "the modules with unsafe code, and processes of the pool, under AddressSanitizer",
-        minutes: 30,
-        // Not under Miri: it knows neither mprotect nor fork, so that it would test stand-ins; and no stable toolchain has it.
-        steps: &[
-            asan(&[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid-store",
-                "--lib",
-                "--test",
-                "prop",
-            ]),
-            // Real templates and workers.
-            asan(&[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid-worker",
-                "-p",
-                "cattlegrid-pool",
-                "--lib",
-                "--test",
-                "basics",
-                "--",
-                // The sanitizer needs more address space than that test allows.
-                "--skip",
-                "limits_and_privileges",
-            ]),
-            // The server's fork and its handlers of signals.
-            asan(&[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid-server",
-                "-p",
-                "cattlegrid",
-                "--lib",
-                "--test",
-                "options",
-                "--",
-                "sys::",
-                "signals::",
-                "a_daemon_is_ready",
-                "every_signal_ends_it_well",
-            ]),
-        ],
-    },
-    Stage {
-        name: "fuzz",
-        shows: "20 s of random input to each parser, to the store, the herd and connections",
-        minutes: 25,
-        steps: &[
-            Step {
-                when: When::Unless(&["c++", "--version"]), // libFuzzer is compiled
-                env: &[],
-                command: &["conformance/setup.sh"],
-            },
-            Step {
-                when: When::Unless(&["cargo", "fuzz", "--version"]),
-                env: &[],
-                command: &["cargo", "install", "cargo-fuzz", "--locked"],
-            },
-            // All at once: what they share is compiled once, and side by side.
-            Step { when: When::Always, env: OPENED, command: &["cargo", "fuzz", "build"] },
-            fuzz!("text", "-dict=fuzz/protocol.dict"),
-            fuzz!("meta", "-dict=fuzz/protocol.dict"),
-            fuzz!("response", "-max_len=300"),
-            fuzz!("store"),
-            fuzz!("connection", "-max_len=8192"),
-            fuzz!("frames"),
-            fuzz!("jsonl"),
-            fuzz!("herd", "-len_control=0", "-max_len=2000"),
-            fuzz!("rules", "-len_control=0", "-max_len=2000"),
-        ],
-    },
-    Stage {
-        name: "build",
-        shows: "the optimised server that the next stages run",
-        minutes: 15,
-        steps: &[BUILD],
-    },
-    Stage {
-        name: "demo",
-        shows: "the tour, each of its replies verified",
-        minutes: 15,
-        steps: &[BUILD, step(&["target/fast/cattlegrid", "demo"])],
-    },
-    Stage {
-        name: "conformance",
-        shows: "unmodified clients and recorded answers of memcached",
-        minutes: 25,
-        steps: &[
-            BUILD,
-            Step {
-                when: When::Always,
-                env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid")],
-                command: &["conformance/run.sh"],
-            },
-        ],
-    },
-];
-
-const BUILD: Step = step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"]);
-
-const HOST: &str =
-    if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
-
-const fn step(command: &'static [&'static str]) -> Step {
-    Step { when: When::Always, env: &[], command }
-}
-
-/// The sanitizer needs an unstable flag, too. With a target named, build scripts and macros do without it.
-const fn asan(command: &'static [&'static str]) -> Step {
-    let env = &[
-        ("RUSTC_BOOTSTRAP", "1"),
-        ("RUSTFLAGS", "-Zsanitizer=address"),
-        ("CARGO_TARGET_DIR", "target/asan"),
-    ];
-    Step { when: When::Always, env, command }
-}
-
-/// Runs the stages that `options` name, all without them.
+/// Runs the stages that `options` name and those that they need, all without them.
 pub(crate) fn test(options: &[&str]) -> Result<(), String> {
     if options == ["--list"] {
         for stage in STAGES {
@@ -319,29 +46,22 @@ pub(crate) fn test(options: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     let stages = select(options)?;
-    let mut runner = Runner::new()?;
-    let begin = now();
-    for (i, stage) in stages.iter().enumerate() {
-        let (number, count, minutes) = (i + 1, stages.len(), stage.minutes);
-        say(format_args!("\n== {} ({number}/{count}, at most {minutes} min): {}", stage.name, stage.shows));
-        let stage_begin = now();
-        if let Err(reason) = runner.stage(stage) {
-            say(format_args!(
-                "== {}: failed after {} s: {reason}",
-                stage.name,
-                stage_begin.elapsed().as_secs()
-            ));
-            say(format_args!("{i} passed, 1 failed"));
-            return Err(format!("stage {} failed; again: cargo xtask test --stage {0}", stage.name));
-        }
-        say(format_args!("== {}: passed in {} s", stage.name, stage_begin.elapsed().as_secs()));
+    let followed = if options.len() == 2 { Some(options[1]) } else { None };
+    let stop = Stop::on_signals()?;
+    let logs = PathBuf::from(format!("{}/target/test-logs", crate::root()));
+    fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
+    let schedule = Schedule::new(stages, memory::cores(), memory::available_mib());
+    let out = &mut io::stdout();
+    let run = Run::new(schedule, logs, stop, out, followed);
+    let failed = run.all(memory::available_mib);
+    if failed.is_empty() {
+        return Ok(());
     }
-    say(format_args!("\nall of it took {} s", begin.elapsed().as_secs()));
-    say(format_args!("{} passed, 0 failed", stages.len()));
-    Ok(())
+    let again: Vec<_> = failed.iter().map(|name| format!("--stage {name}")).collect();
+    Err(format!("failed; again: cargo xtask test {}", again.join(" ")))
 }
 
-/// The stages that `--stage NAME` (once or more) names, in their order; all without it.
+/// The stages that `--stage NAME` (once or more) names with all that they need, in their order; all without it.
 fn select(options: &[&str]) -> Result<Vec<&'static Stage>, String> {
     let mut names = Vec::new();
     for pair in options.chunks(2) {
@@ -354,224 +74,350 @@ fn select(options: &[&str]) -> Result<Vec<&'static Stage>, String> {
             _ => return Err(crate::USAGE.to_owned()),
         }
     }
-    Ok(STAGES.iter().filter(|stage| names.is_empty() || names.contains(&stage.name)).collect())
-}
-
-/// Runs commands and waits for whichever comes first: their end, the budget's, or a signal.
-struct Runner {
-    sender: Sender<Happened>,
-    happened: Receiver<Happened>,
-}
-
-enum Happened {
-    Ended(std::io::Result<ExitStatus>),
-    Stop(Signal),
-}
-
-/// Why a command did not succeed.
-enum Failure {
-    /// Its status, or why there is none.
-    Failed(String),
-    /// This program was told to stop.
-    Stopped(Signal),
-    /// Its time was used up.
-    Late,
-}
-
-/// How long a [`When::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
-const FETCH_MOST: Duration = Duration::from_secs(60);
-
-impl Runner {
-    /// Takes over the signals that would end this program: its children must go first. Before the first
-    /// thread, since threads inherit the mask.
-    fn new() -> Result<Self, String> {
-        let (sender, happened) = mpsc::channel();
-        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-        signals.thread_block().map_err(|error| format!("signals cannot be blocked: {error}"))?;
-        let told = sender.clone();
-        thread::spawn(move || {
-            while let Ok(signal) = signals.wait() {
-                if told.send(Happened::Stop(signal)).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { sender, happened })
-    }
-
-    fn stage(&mut self, stage: &Stage) -> Result<(), String> {
-        let end = now() + Duration::from_secs(stage.minutes * 60);
-        for step in stage.steps {
-            if self.is_wanted(step, end)? {
-                self.step(step, end)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a step is to be run; an error if this program is told to stop meanwhile.
-    fn is_wanted(&mut self, step: &Step, end: Instant) -> Result<bool, String> {
-        match step.when {
-            When::Always => Ok(true),
-            When::Unless(probe) => Ok(!succeeds(probe)),
-            When::Fetched { by, else_say } => {
-                let mut fetch = command(by);
-                fetch.stdout(Stdio::null()).stderr(Stdio::null());
-                match self.run(fetch, end.min(now() + FETCH_MOST)) {
-                    Ok(()) => Ok(true),
-                    Err(Failure::Stopped(signal)) => Err(format!("{}: stopped by {signal}", by.join(" "))),
-                    Err(Failure::Failed(_) | Failure::Late) => {
-                        say(else_say);
-                        Ok(false)
-                    }
-                }
-            }
+    let is_all = names.is_empty();
+    // What a stage needs comes before it.
+    for stage in STAGES.iter().rev() {
+        if names.contains(&stage.name) {
+            names.extend(stage.needs);
         }
     }
+    Ok(STAGES.iter().filter(|stage| is_all || names.contains(&stage.name)).collect())
+}
 
-    fn step(&mut self, step: &Step, end: Instant) -> Result<(), String> {
-        let line = step.command.join(" ");
-        let env: Vec<String> = step.env.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
-        let env = env.concat();
-        say(format_args!("$ {env}{line}"));
-        let mut command = command(step.command);
-        command.envs(step.env.iter().copied());
-        self.run(command, end).map_err(|failure| match failure {
-            Failure::Failed(reason) => format!("{line}: {reason}"),
-            Failure::Stopped(signal) => format!("{line}: stopped by {signal}"),
-            Failure::Late => format!("{line}: the stage's time is used up"),
-        })
+/// One run of some stages.
+struct Run<'a, W> {
+    schedule: Schedule<'static>,
+    /// By the number of the stage.
+    times: Vec<Times>,
+    logs: PathBuf,
+    stop: Stop,
+    out: &'a mut W,
+    /// The stage whose output is printed as it comes.
+    followed: Option<&'static str>,
+    ended: Sender<(usize, Outcome)>,
+    ends: Receiver<(usize, Outcome)>,
+}
+
+/// When a stage began, how long it took, and where its output is.
+#[derive(Default)]
+struct Times {
+    begin: Option<Instant>,
+    took: Option<Duration>,
+    /// Open for reading, after what is printed already.
+    unprinted: Option<File>,
+}
+
+impl<'a, W: Write> Run<'a, W> {
+    fn new(
+        schedule: Schedule<'static>,
+        logs: PathBuf,
+        stop: Stop,
+        out: &'a mut W,
+        followed: Option<&str>,
+    ) -> Self {
+        let times = schedule.outcomes().map(|_| Times::default()).collect();
+        let followed = schedule.outcomes().map(|(stage, _)| stage.name).find(|name| followed == Some(*name));
+        let (ended, ends) = mpsc::channel();
+        Self { schedule, times, logs, stop, out, followed, ended, ends }
     }
 
-    /// Runs a command in a process group of its own, which has ended afterwards.
-    fn run(&mut self, mut command: Command, end: Instant) -> Result<(), Failure> {
-        let child = command.process_group(0).spawn().map_err(|error| Failure::Failed(error.to_string()))?;
-        let group = Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive i32s"));
-        self.wait_in_thread(child);
-        let failure = match self.happened.recv_timeout(end.saturating_duration_since(now())) {
-            Ok(Happened::Ended(Ok(status))) if status.success() => return Ok(()),
-            Ok(Happened::Ended(Ok(status))) => return Err(Failure::Failed(status.to_string())),
-            Ok(Happened::Ended(Err(error))) => return Err(Failure::Failed(error.to_string())),
-            Ok(Happened::Stop(signal)) => Failure::Stopped(signal),
-            Err(_) => Failure::Late,
-        };
-        for (signal, grace) in [(Signal::SIGTERM, 5), (Signal::SIGKILL, 5)] {
-            // It fails only when the group is gone, as it should be.
-            let _gone = killpg(group, signal);
-            if self.happened.recv_timeout(Duration::from_secs(grace)).is_ok() {
+    /// Runs all stages and prints the summary; the names of those that did not pass. `free_mib` says what memory is
+    /// free now.
+    fn all(mut self, free_mib: impl Fn() -> u64) -> Vec<&'static str> {
+        let begin = now();
+        let mut last_sign = begin;
+        loop {
+            if let Some(signal) = self.stop.signal() {
+                self.schedule.stop(&format!("stopped by {signal}"));
+            }
+            while let Some(number) = self.schedule.start(free_mib()) {
+                self.start(number);
+            }
+            if self.schedule.running().next().is_none() {
                 break;
             }
+            match self.ends.recv_timeout(TICK) {
+                Ok((number, outcome)) => self.end(number, outcome),
+                Err(RecvTimeoutError::Timeout) => self.follow(),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("this run has a sender of its own"),
+            }
+            if last_sign.elapsed() >= SIGN_OF_LIFE {
+                last_sign = now();
+                self.sign_of_life();
+            }
         }
-        // What its leader has left behind.
-        let _gone = killpg(group, Signal::SIGKILL);
-        Err(failure)
+        self.summary(begin.elapsed())
     }
 
-    fn wait_in_thread(&self, mut child: Child) {
-        let ended = self.sender.clone();
+    fn start(&mut self, number: usize) {
+        let stage = self.stage(number);
+        let count = self.times.len();
+        let Stage { name, minutes, shows, .. } = stage;
+        self.say(format_args!("== {name}: started ({}/{count}, at most {minutes} min): {shows}", number + 1));
+        self.times[number].begin = Some(now());
+        let path = self.log_path(stage);
+        // Not truncated: a process of an earlier run may still have the old file.
+        let _absent = fs::remove_file(&path);
+        let log = match OpenOptions::new().create_new(true).append(true).open(&path) {
+            Ok(log) => log,
+            Err(error) => {
+                let reason = format!("{}: {error}", path.display());
+                return self.end(number, Outcome::Failed(reason));
+            }
+        };
+        self.times[number].unprinted = File::open(&path).ok();
+        let (ended, stop) = (self.ended.clone(), self.stop.clone());
         thread::spawn(move || {
+            let outcome = match run::run(stage, &log, &stop) {
+                Ok(()) => Outcome::Passed,
+                Err(reason) => Outcome::Failed(reason),
+            };
             // Nobody listens any more: this program is ending.
-            let _unheard = ended.send(Happened::Ended(child.wait()));
+            let _unheard = ended.send((number, outcome));
         });
     }
-}
 
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(words[0]);
-    // The stages know where results lie.
-    command.args(&words[1..]).current_dir(crate::root()).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
-    command
-}
+    /// Prints the output of a stage and how it ended.
+    fn end(&mut self, number: usize, outcome: Outcome) {
+        let name = self.stage(number).name;
+        if self.followed != Some(name) {
+            self.say(format_args!("\n== {name}: output"));
+        }
+        self.print_output(number);
+        let took = self.times[number].begin.map_or(Duration::ZERO, |begin| begin.elapsed());
+        self.times[number].took = Some(took);
+        let seconds = took.as_secs();
+        match &outcome {
+            Outcome::Passed => self.say(format_args!("== {name}: passed in {seconds} s\n")),
+            Outcome::Failed(reason) | Outcome::NotRun(reason) => {
+                self.say(format_args!("== {name}: failed after {seconds} s: {reason}\n"));
+            }
+        }
+        self.schedule.end(number, outcome);
+    }
 
-fn succeeds(probe: &[&str]) -> bool {
-    let status = command(probe).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
+    /// Prints what the followed stage has written since.
+    fn follow(&mut self) {
+        let number = self.schedule.outcomes().position(|(stage, _)| self.followed == Some(stage.name));
+        if let Some(number) = number {
+            self.print_output(number);
+        }
+    }
+
+    fn print_output(&mut self, number: usize) {
+        if let Some(unprinted) = &mut self.times[number].unprinted {
+            // Nobody reads it: that is no reason to stop.
+            let _unread = io::copy(unprinted, self.out);
+        }
+    }
+
+    fn sign_of_life(&mut self) {
+        let running: Vec<&str> = self.schedule.running().collect();
+        let since = |(number, (stage, _)): (usize, (&Stage, _))| {
+            let begin = self.times[number].begin?;
+            running.contains(&stage.name).then(|| format!("{} {} s", stage.name, begin.elapsed().as_secs()))
+        };
+        let running: Vec<String> = self.schedule.outcomes().enumerate().filter_map(since).collect();
+        if self.followed.is_none() {
+            self.say(format_args!("== running: {}", running.join(", ")));
+        }
+    }
+
+    /// Prints the table of all stages and the last line.
+    fn summary(self, took: Duration) -> Vec<&'static str> {
+        let Self { schedule, times, out, .. } = self;
+        let (mut failed, mut passed) = (Vec::new(), 0);
+        say_to(out, format_args!("\n{:<14} {:<8} {:>7}", "stage", "result", "seconds"));
+        for ((stage, outcome), times) in schedule.outcomes().zip(&times) {
+            let seconds = times.took.map_or_else(String::new, |took| format!("{:.1}", took.as_secs_f64()));
+            let (result, reason) = match outcome {
+                Some(Outcome::Passed) => ("passed", ""),
+                Some(Outcome::Failed(reason)) => ("failed", reason.as_str()),
+                Some(Outcome::NotRun(reason)) => ("not run", reason.as_str()),
+                None => unreachable!("the run ends when every stage has ended"),
+            };
+            let line = format!("{:<14} {result:<8} {seconds:>7}  {reason}", stage.name);
+            say_to(out, line.trim_end());
+            if result == "passed" {
+                passed += 1;
+            } else {
+                failed.push(stage.name);
+            }
+        }
+        say_to(out, format_args!("\nall of it took {} s", took.as_secs()));
+        say_to(out, format_args!("{passed} passed, {} failed", failed.len()));
+        failed
+    }
+
+    fn stage(&self, number: usize) -> &'static Stage {
+        self.schedule.stage(number)
+    }
+
+    fn log_path(&self, stage: &Stage) -> PathBuf {
+        Path::new(&self.logs).join(format!("{}.log", stage.name))
+    }
+
+    fn say(&mut self, line: impl Display) {
+        say_to(self.out, line);
+    }
 }
 
 /// A line for whoever watches; one that has gone is no reason to stop.
 fn say(line: impl Display) {
-    let _unread = writeln!(std::io::stdout(), "{line}");
+    say_to(&mut io::stdout(), line);
 }
 
-#[expect(clippy::disallowed_methods, reason = "a stage has a budget of real time")]
-fn now() -> Instant {
-    Instant::now()
+fn say_to(out: &mut impl Write, line: impl Display) {
+    let _unread = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::Signal;
+
+    use super::stages::{Step, step};
     use super::*;
 
-    #[test]
-    fn stages_have_names_of_their_own_budgets_and_commands() {
-        for (i, stage) in STAGES.iter().enumerate() {
-            assert!(STAGES[..i].iter().all(|other| other.name != stage.name), "{}", stage.name);
-            assert!(stage.minutes > 0 && !stage.steps.is_empty(), "{}", stage.name);
-            assert!(stage.steps.iter().all(|step| !step.command.is_empty()), "{}", stage.name);
+    const PLAIN: Stage = Stage {
+        name: "plain",
+        shows: "nothing",
+        minutes: 1,
+        needs: &[],
+        directory: None,
+        cores: 0,
+        memory_mib: 0,
+        steps: &[],
+    };
+
+    /// Runs stages on a machine with 2 cores; what is printed, and which did not pass.
+    fn perform(name: &str, stages: &'static [Stage], stop: &Stop) -> (String, Vec<&'static str>) {
+        let logs = std::env::temp_dir().join(format!("xtask-test-{}-{name}", std::process::id()));
+        fs::create_dir_all(&logs).unwrap();
+        let mut out = Vec::new();
+        let schedule = Schedule::new(stages.iter().collect(), 2, 1000);
+        let failed = Run::new(schedule, logs.clone(), stop.clone(), &mut out, None).all(|| 1000);
+        for stage in stages.iter().filter(|stage| !failed.contains(&stage.name)) {
+            let log = fs::read_to_string(logs.join(format!("{}.log", stage.name))).unwrap();
+            let printed = String::from_utf8_lossy(&out).into_owned();
+            assert!(printed.contains(&log), "{log:?} is not in one piece in {printed}");
         }
+        fs::remove_dir_all(&logs).unwrap();
+        (String::from_utf8(out).unwrap(), failed)
+    }
+
+    /// Where in `text` each of `parts` begins.
+    fn places<const N: usize>(text: &str, parts: [&str; N]) -> [usize; N] {
+        parts.map(|part| text.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{text}")))
     }
 
     #[test]
-    fn stages_are_selected_by_name_and_keep_their_order() {
+    fn stages_are_selected_by_name_with_what_they_need_and_keep_their_order() {
         let names = |options: &[&str]| select(options).map(|s| s.iter().map(|s| s.name).collect::<Vec<_>>());
         assert_eq!(names(&[]).map(|all| all.len()), Ok(STAGES.len()));
-        assert_eq!(names(&["--stage", "unit", "--stage", "format"]), Ok(vec!["format", "unit"]));
-        assert!(
-            names(&["--stage", "units"])
-                .is_err_and(|error| error.contains("unit, loom, shuttle, python, sanitizer"))
-        );
+        assert_eq!(names(&["--stage", "loom", "--stage", "docs"]), Ok(vec!["docs", "loom"]));
+        assert_eq!(names(&["--stage", "conformance"]), Ok(vec!["packages", "build", "conformance"]));
+        assert!(names(&["--stage", "units"]).is_err_and(|error| error.contains("unit, demo, loom, shuttle")));
         assert!(names(&["--stage"]).is_err());
         assert!(names(&["unit"]).is_err());
     }
 
     #[test]
-    fn a_failing_command_and_one_over_its_budget_are_told_apart() {
-        let mut runner = Runner::new().unwrap();
-        let far = now() + Duration::from_secs(60);
-        assert_eq!(runner.step(&step(&["true"]), far), Ok(()));
-        assert!(runner.step(&step(&["false"]), far).is_err_and(|reason| reason.contains("exit status: 1")));
-        let begin = now();
-        let late = runner.step(&step(&["sh", "-c", "sleep 60 & wait"]), begin + Duration::from_millis(50));
-        assert!(late.is_err_and(|reason| reason.contains("time is used up")));
-        assert!(begin.elapsed() < Duration::from_secs(30));
-    }
-
-    #[test]
-    fn what_cannot_be_fetched_is_left_out_and_what_can_must_be_right() {
-        const ABSENT: &[Step] = &[Step {
-            when: When::Fetched { by: &["false"], else_say: "left out, as a test wants it" },
-            env: &[],
-            command: &["false"],
-        }];
-        const LISTED: &[Step] =
-            &[Step { when: When::Fetched { by: &["true"], else_say: "" }, env: &[], command: &["false"] }];
-        let mut runner = Runner::new().unwrap();
-        let far = now() + Duration::from_secs(60);
-        let step = |by| Step {
-            when: When::Fetched { by, else_say: "left out, as a test wants it" },
-            env: &[],
-            command: &["false"],
-        };
-        assert_eq!(runner.is_wanted(&step(&["true"]), far), Ok(true));
-        assert_eq!(runner.is_wanted(&step(&["false"]), far), Ok(false));
-        assert_eq!(runner.is_wanted(&step(&["no-such-program"]), far), Ok(false));
-        let begin = now();
-        let hangs = step(&["sh", "-c", "sleep 60 & wait"]);
-        assert_eq!(runner.is_wanted(&hangs, begin + Duration::from_millis(50)), Ok(false));
-        assert!(begin.elapsed() < Duration::from_secs(30));
-
-        let stage = |steps| Stage { name: "fetched", shows: "", minutes: 1, steps };
-        assert_eq!(runner.stage(&stage(ABSENT)), Ok(()));
-        assert!(runner.stage(&stage(LISTED)).is_err_and(|reason| reason.contains("exit status: 1")));
-    }
-
-    #[test]
-    fn probes_decide_what_is_run() {
-        let steps = &[
-            Step { when: When::Unless(&["true"]), env: &[], command: &["false"] },
-            Step { when: When::Unless(&["no-such-program"]), env: &[], command: &["true"] },
+    fn two_stages_that_wait_for_each_other_run_side_by_side() {
+        // Each makes a pipe and waits until the other opens it: one after the other, they would never end.
+        const MEET: &[Step] = &[step(&[
+            "sh",
+            "-c",
+            "p=${TMPDIR:-/tmp}/xtask-meet-$PPID; mkfifo $p 2>/dev/null; echo met >$p; echo done",
+        ])];
+        const READ: &[Step] = &[step(&[
+            "sh",
+            "-c",
+            "p=${TMPDIR:-/tmp}/xtask-meet-$PPID; mkfifo $p 2>/dev/null; cat $p; rm $p",
+        ])];
+        const STAGES: &[Stage] = &[
+            Stage { name: "writer", cores: 1, steps: MEET, ..PLAIN },
+            Stage { name: "reader", cores: 1, steps: READ, ..PLAIN },
         ];
-        let stage = Stage { name: "probes", shows: "", minutes: 1, steps };
-        assert_eq!(Runner::new().unwrap().stage(&stage), Ok(()));
+        let (printed, failed) = perform("meet", STAGES, &Stop::default());
+        assert!(failed.is_empty(), "{printed}");
+        assert!(printed.contains("\nmet\n") && printed.contains("\ndone\n"), "{printed}");
+        assert!(printed.ends_with("\n2 passed, 0 failed\n"), "{printed}");
+    }
+
+    #[test]
+    fn all_that_can_run_after_a_failure_does_and_the_summary_says_so() {
+        const FALSE: &[Step] = &[step(&["sh", "-c", "echo why; exit 3"])];
+        const TRUE: &[Step] = &[step(&["echo", "fine"])];
+        const STAGES: &[Stage] = &[
+            Stage { name: "first", cores: 2, steps: TRUE, ..PLAIN },
+            Stage { name: "broken", cores: 2, steps: FALSE, ..PLAIN },
+            Stage { name: "after", needs: &["broken"], steps: TRUE, ..PLAIN },
+            Stage { name: "apart", needs: &["first"], cores: 2, steps: TRUE, ..PLAIN },
+        ];
+        let (printed, failed) = perform("failure", STAGES, &Stop::default());
+        assert_eq!(failed, ["broken", "after"]);
+        let [why, failure, passed] =
+            places(&printed, ["\nwhy\n", "== broken: failed after", "== apart: passed in"]);
+        assert!(why < failure && failure < passed, "{printed}");
+        let summary = &printed[printed.find("\nstage ").unwrap()..];
+        let lines: Vec<Vec<&str>> = summary.trim().lines().map(|l| l.split_whitespace().collect()).collect();
+        let results: Vec<_> = lines[1..5].iter().map(|words| (words[0], words[1])).collect();
+        assert_eq!(
+            results,
+            [("first", "passed"), ("broken", "failed"), ("after", "not"), ("apart", "passed")]
+        );
+        assert!(summary.contains("exit status: 3") && summary.contains("needs broken"), "{summary}");
+        assert!(printed.ends_with("\n2 passed, 2 failed\n"), "{printed}");
+    }
+
+    #[test]
+    fn a_signal_ends_what_runs_and_what_waits() {
+        const SLEEP: &[Step] = &[step(&["sh", "-c", "echo before; sleep 60 & wait"])];
+        const STAGES: &[Stage] = &[
+            Stage { name: "asleep", cores: 2, steps: SLEEP, ..PLAIN },
+            Stage { name: "next", cores: 2, steps: SLEEP, ..PLAIN },
+        ];
+        let stop = Stop::default();
+        let told = stop.clone();
+        let begin = now();
+        let teller = thread::spawn(move || {
+            let log = format!("xtask-test-{}-signal/asleep.log", std::process::id());
+            let log = std::env::temp_dir().join(log);
+            while !fs::read_to_string(&log).is_ok_and(|text| text.contains("\nbefore\n")) {
+                assert!(begin.elapsed() < Duration::from_secs(30), "never began");
+                thread::yield_now();
+            }
+            told.tell(Signal::SIGINT);
+        });
+        let (printed, failed) = perform("signal", STAGES, &stop);
+        teller.join().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(50));
+        assert_eq!(failed, ["asleep", "next"]);
+        assert!(printed.contains("\nbefore\n"), "its output is printed all the same: {printed}");
+        assert!(printed.contains("stopped by SIGINT"), "{printed}");
+        assert!(printed.ends_with("\n0 passed, 2 failed\n"), "{printed}");
+    }
+
+    #[test]
+    fn the_followed_stage_is_printed_as_it_goes_and_only_once() {
+        const TWO: &[Step] = &[step(&["echo", "one"]), step(&["sh", "-c", "sleep 0.5; echo two"])];
+        const STAGES: &[Stage] = &[Stage { name: "alone", steps: TWO, ..PLAIN }];
+        let logs = std::env::temp_dir().join(format!("xtask-test-{}-follow", std::process::id()));
+        fs::create_dir_all(&logs).unwrap();
+        let mut out = Vec::new();
+        let schedule = Schedule::new(STAGES.iter().collect(), 2, 1000);
+        let failed = Run::new(schedule, logs.clone(), Stop::default(), &mut out, Some("alone")).all(|| 1000);
+        fs::remove_dir_all(&logs).unwrap();
+        let printed = String::from_utf8(out).unwrap();
+        assert!(failed.is_empty());
+        assert_eq!(printed.matches("\none\n").count(), 1, "{printed}");
+        assert_eq!(printed.matches("\ntwo\n").count(), 1, "{printed}");
+        assert!(!printed.contains("== alone: output"), "{printed}");
+    }
+
+    #[cfg(feature = "documents")]
+    #[test]
+    fn generated_documents_are_current() {
+        assert_eq!(crate::docs::check(), Ok(()));
     }
 }

@@ -1,0 +1,347 @@
+//! One stage: its commands, one after another, until the first that fails.
+//!
+//! A command runs in a process group of its own. The group is ended when the stage's time is used up or this program
+//! is told to stop. What a stage writes goes straight into its log file, so that nothing is lost when a run is cut off.
+//!
+//! # Invariants
+//! * When [`run`] returns because time is up or a signal came, no process of the stage's group is left.
+//! * A stage's log has each command in front of its output.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::Pid;
+
+use super::stages::{Stage, Step, When};
+
+/// How long a [`When::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
+const FETCH_MOST: Duration = Duration::from_secs(60);
+
+/// How soon a running command notices a signal.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How long a group has for its end after SIGTERM, and again after SIGKILL.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Whether this program was told to stop, and by which signal. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Stop(Arc<AtomicI32>);
+
+impl Stop {
+    /// Takes over the signals that would end this program: its children must go first. Before the first thread, since
+    /// threads inherit the mask; children do not.
+    pub(super) fn on_signals() -> Result<Self, String> {
+        let stop = Self::default();
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        signals.thread_block().map_err(|error| format!("signals cannot be blocked: {error}"))?;
+        let told = stop.clone();
+        thread::spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                told.tell(signal);
+            }
+        });
+        Ok(stop)
+    }
+
+    /// Tells every stage to stop.
+    pub(super) fn tell(&self, signal: Signal) {
+        self.0.store(signal as i32, Ordering::Relaxed);
+    }
+
+    /// The last signal that came.
+    pub(super) fn signal(&self) -> Option<Signal> {
+        Signal::try_from(self.0.load(Ordering::Relaxed)).ok()
+    }
+}
+
+/// Runs a stage; an error says which command failed and how. `log` is open for appending.
+pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> Result<(), String> {
+    let end = now() + Duration::from_secs(stage.minutes * 60);
+    let runner = Runner { log, stop };
+    for step in stage.steps {
+        if runner.is_wanted(step, end)? {
+            runner.step(step, end)?;
+        }
+    }
+    Ok(())
+}
+
+struct Runner<'a> {
+    log: &'a File,
+    stop: &'a Stop,
+}
+
+/// Why a command did not succeed.
+enum Failure {
+    /// Its status, or why there is none.
+    Failed(String),
+    /// This program was told to stop.
+    Stopped(Signal),
+    /// Its time was used up.
+    Late,
+}
+
+impl Runner<'_> {
+    /// Whether a step is to be run; an error if this program is told to stop meanwhile.
+    fn is_wanted(&self, step: &Step, end: Instant) -> Result<bool, String> {
+        match step.when {
+            When::Always => Ok(true),
+            When::Unless(probe) => Ok(!succeeds(probe)),
+            When::Fetched { by, else_say } => {
+                let mut fetch = command(by);
+                fetch.stdout(Stdio::null()).stderr(Stdio::null());
+                match self.group(fetch, end.min(now() + FETCH_MOST)) {
+                    Ok(()) => Ok(true),
+                    Err(Failure::Stopped(signal)) => Err(format!("{}: stopped by {signal}", by.join(" "))),
+                    Err(Failure::Failed(_) | Failure::Late) => {
+                        self.note(else_say);
+                        Ok(false)
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&self, step: &Step, end: Instant) -> Result<(), String> {
+        let line = step.command.join(" ");
+        let env: Vec<String> = step.env.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+        let env = env.concat();
+        self.note(format_args!("$ {env}{line}"));
+        let output = || self.log.try_clone().map_err(|error| format!("{line}: its log: {error}"));
+        let mut command = command(step.command);
+        command.envs(step.env.iter().copied()).stdout(output()?).stderr(output()?);
+        self.group(command, end).map_err(|failure| match failure {
+            Failure::Failed(reason) => format!("{line}: {reason}"),
+            Failure::Stopped(signal) => format!("{line}: stopped by {signal}"),
+            Failure::Late => format!("{line}: the stage's time is used up"),
+        })
+    }
+
+    /// Runs a command in a process group of its own, which is ended if the command has not ended by itself.
+    fn group(&self, mut command: Command, end: Instant) -> Result<(), Failure> {
+        let mut child =
+            command.process_group(0).spawn().map_err(|error| Failure::Failed(error.to_string()))?;
+        let group = Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive i32s"));
+        let (told, ended) = mpsc::channel();
+        thread::spawn(move || {
+            // Nobody listens any more: this program is ending.
+            let _unheard = told.send(child.wait());
+        });
+        let failure = match self.wait(&ended, end) {
+            Ok(Ok(status)) if status.success() => return Ok(()),
+            Ok(Ok(status)) => return Err(Failure::Failed(status.to_string())),
+            Ok(Err(error)) => return Err(Failure::Failed(error.to_string())),
+            Err(failure) => failure,
+        };
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            // It fails only when the group is gone, as it should be.
+            let _gone = killpg(group, signal);
+            if ended.recv_timeout(GRACE).is_ok() {
+                break;
+            }
+        }
+        // What its leader has left behind.
+        let _gone = killpg(group, Signal::SIGKILL);
+        Err(failure)
+    }
+
+    /// Waits for the end of a command, of its time, or for a signal.
+    fn wait(
+        &self,
+        ended: &Receiver<std::io::Result<ExitStatus>>,
+        end: Instant,
+    ) -> Result<std::io::Result<ExitStatus>, Failure> {
+        loop {
+            let left = end.saturating_duration_since(now());
+            match ended.recv_timeout(left.min(POLL)) {
+                Ok(status) => return Ok(status),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::Failed("it was not seen to end".to_owned()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(signal) = self.stop.signal() {
+                return Err(Failure::Stopped(signal));
+            }
+            if left.is_zero() {
+                return Err(Failure::Late);
+            }
+        }
+    }
+
+    /// A line of the stage's own in its log.
+    fn note(&self, line: impl Display) {
+        let mut log = self.log;
+        // A disk that is full fails the command that comes next.
+        let _unwritten = writeln!(log, "{line}");
+    }
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    // The stages know where results lie.
+    command.args(&words[1..]).current_dir(crate::root()).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
+    command
+}
+
+fn succeeds(probe: &[&str]) -> bool {
+    let status = command(probe).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a stage has a budget of real time")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::path::{Path, PathBuf};
+
+    use super::super::stages::step;
+    use super::*;
+
+    const PLAIN: Stage = Stage {
+        name: "plain",
+        shows: "",
+        minutes: 1,
+        needs: &[],
+        directory: None,
+        cores: 0,
+        memory_mib: 0,
+        steps: &[],
+    };
+
+    /// A log file that is removed when its test ends.
+    struct Log(PathBuf);
+
+    impl Log {
+        fn new(name: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("xtask-run-{}-{name}", std::process::id())))
+        }
+
+        fn open(&self) -> File {
+            OpenOptions::new().create(true).append(true).open(&self.0).unwrap()
+        }
+
+        fn text(&self) -> String {
+            fs::read_to_string(&self.0).unwrap()
+        }
+    }
+
+    impl Drop for Log {
+        fn drop(&mut self) {
+            let _absent = fs::remove_file(&self.0);
+        }
+    }
+
+    fn far() -> Instant {
+        now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_failing_command_and_one_over_its_budget_are_told_apart() {
+        let log = Log::new("late");
+        let (file, stop) = (log.open(), Stop::default());
+        let runner = Runner { log: &file, stop: &stop };
+        assert_eq!(runner.step(&step(&["true"]), far()), Ok(()));
+        assert!(runner.step(&step(&["false"]), far()).is_err_and(|reason| reason.contains("exit status: 1")));
+        let begin = now();
+        let late = runner.step(&step(&["sh", "-c", "sleep 60 & wait"]), begin + POLL);
+        assert!(late.is_err_and(|reason| reason.contains("time is used up")));
+        assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_signal_ends_the_whole_group() {
+        let log = Log::new("stopped");
+        let (file, stop) = (log.open(), Stop::default());
+        let told = stop.clone();
+        let path = log.0.clone();
+        let teller = thread::spawn(move || {
+            let begin = now();
+            while !fs::read_to_string(&path).is_ok_and(|text| text.contains("child ")) {
+                assert!(begin.elapsed() < Duration::from_secs(30), "never began");
+                thread::yield_now();
+            }
+            told.tell(Signal::SIGTERM);
+        });
+        let runner = Runner { log: &file, stop: &stop };
+        let stopped = runner.step(&step(&["sh", "-c", "sleep 60 & echo child $!; wait"]), far());
+        teller.join().unwrap();
+        assert!(stopped.is_err_and(|reason| reason.contains("stopped by SIGTERM")));
+        let text = log.text();
+        let child = text.rsplit("child ").next().unwrap().trim();
+        // Until it is reaped, an ended process is a zombie.
+        let goes_on = || {
+            let stat = fs::read_to_string(Path::new("/proc").join(child).join("stat"));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let begin = now();
+        while goes_on() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "process {child} goes on");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn all_output_is_in_the_log_with_its_command() {
+        const STEPS: &[Step] =
+            &[step(&["sh", "-c", "echo out; echo err >&2"]), step(&["false"]), step(&["echo", "never"])];
+        let log = Log::new("output");
+        let failed = run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default());
+        assert!(failed.is_err_and(|reason| reason.starts_with("false: ")));
+        assert_eq!(log.text(), "$ sh -c echo out; echo err >&2\nout\nerr\n$ false\n");
+    }
+
+    #[test]
+    fn what_cannot_be_fetched_is_left_out_and_what_can_must_be_right() {
+        const ABSENT: &[Step] = &[Step {
+            when: When::Fetched { by: &["false"], else_say: "left out, as a test wants it" },
+            env: &[],
+            command: &["false"],
+        }];
+        const LISTED: &[Step] =
+            &[Step { when: When::Fetched { by: &["true"], else_say: "" }, env: &[], command: &["false"] }];
+        let log = Log::new("fetched");
+        let (file, stop) = (log.open(), Stop::default());
+        let runner = Runner { log: &file, stop: &stop };
+        let fetched = |by| Step {
+            when: When::Fetched { by, else_say: "left out, as a test wants it" },
+            env: &[],
+            command: &["false"],
+        };
+        assert_eq!(runner.is_wanted(&fetched(&["true"]), far()), Ok(true));
+        assert_eq!(runner.is_wanted(&fetched(&["false"]), far()), Ok(false));
+        assert_eq!(runner.is_wanted(&fetched(&["no-such-program"]), far()), Ok(false));
+        let begin = now();
+        let hangs = fetched(&["sh", "-c", "sleep 60 & wait"]);
+        assert_eq!(runner.is_wanted(&hangs, begin + POLL), Ok(false));
+        assert!(begin.elapsed() < Duration::from_secs(30));
+
+        assert_eq!(run(&Stage { steps: ABSENT, ..PLAIN }, &file, &stop), Ok(()));
+        assert!(log.text().ends_with("left out, as a test wants it\n"));
+        let listed = run(&Stage { steps: LISTED, ..PLAIN }, &file, &stop);
+        assert!(listed.is_err_and(|reason| reason.contains("exit status: 1")));
+    }
+
+    #[test]
+    fn probes_decide_what_is_run() {
+        const STEPS: &[Step] = &[
+            Step { when: When::Unless(&["true"]), env: &[], command: &["false"] },
+            Step { when: When::Unless(&["no-such-program"]), env: &[], command: &["true"] },
+        ];
+        let log = Log::new("probes");
+        assert_eq!(run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default()), Ok(()));
+    }
+}

@@ -1,0 +1,495 @@
+//! The stages: what is tested, by which commands, and what a stage asks of the machine.
+//!
+//! [`STAGES`] is the whole list. Its order is the order of preference and of the summary: quick stages and those that
+//! others need come first. What a stage needs comes before it.
+//!
+//! A stage that compiles asks for all cores, one that mostly waits for timers, sockets or the network asks for none, so
+//! that the two kinds run side by side. Memory is what was measured at its peak, rounded up.
+
+/// One thing that is tested.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) name: &'static str,
+    /// What it shows, in a few words.
+    pub(super) shows: &'static str,
+    /// For all its steps together, on a slow machine that has to install and compile everything.
+    pub(super) minutes: u64,
+    /// Stages that must have passed before.
+    pub(super) needs: &'static [&'static str],
+    /// Where cargo compiles, under a lock: two stages with the same directory do not run side by side.
+    pub(super) directory: Option<&'static str>,
+    /// Processors that it keeps busy, as far as the machine has so many; 0 if it mostly waits.
+    pub(super) cores: usize,
+    /// Memory that it may take, in MiB.
+    pub(super) memory_mib: u64,
+    pub(super) steps: &'static [Step],
+}
+
+/// One command, run in the root of the repository.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) when: When,
+    pub(super) env: &'static [(&'static str, &'static str)],
+    pub(super) command: &'static [&'static str],
+}
+
+/// Whether a step is run.
+#[derive(Debug)]
+pub(super) enum When {
+    Always,
+    /// Only if this command fails or does not exist.
+    Unless(&'static [&'static str]),
+    /// Only if this command succeeds within a minute, as it does where the network has what it fetches; else a line
+    /// says that the step is left out.
+    Fetched {
+        by: &'static [&'static str],
+        else_say: &'static str,
+    },
+}
+
+/// What a stage that compiles asks for: a compiler per core, of which more than four seldom have work.
+const COMPILERS: usize = 4;
+
+/// cargo-fuzz needs unstable flags of the compiler: they are opened in the toolchain that builds all else. It asks for
+/// full debug information, which takes longer to write than the code; lines are enough for its reports.
+const FUZZ: &[(&str, &str)] = &[("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Cdebuginfo=line-tables-only")];
+
+/// 20 s of random input to a target of `fuzz/`, with options of libFuzzer.
+macro_rules! fuzz {
+    ($target:literal $(, $option:literal)*) => {
+        Step {
+            when: When::Always,
+            env: FUZZ,
+            command: &[
+                "cargo",
+                "fuzz",
+                "run",
+                "--strip-dead-code",
+                $target,
+                "--",
+                "-max_total_time=20",
+                "-verbosity=0",
+                "-print_funcs=0",
+                "-malloc_limit_mb=256",
+                $($option),*
+            ],
+        }
+    };
+}
+
+pub(super) const STAGES: &[Stage] = &[
+    Stage {
+        name: "tools",
+        shows: "rustfmt, clippy, cargo-deny and cargo-fuzz are installed",
+        minutes: 20,
+        needs: &[],
+        directory: None,
+        cores: 0,
+        memory_mib: 1500,
+        steps: &[
+            Step {
+                when: When::Unless(&["cargo", "fmt", "--version"]),
+                env: &[],
+                command: &["rustup", "component", "add", "rustfmt"],
+            },
+            Step {
+                when: When::Unless(&["cargo", "clippy", "--version"]),
+                env: &[],
+                command: &["rustup", "component", "add", "clippy"],
+            },
+            Step {
+                when: When::Unless(&["cargo", "deny", "--version"]),
+                env: &[],
+                command: &["cargo", "install", "cargo-deny", "--locked", "--no-default-features"],
+            },
+            Step {
+                when: When::Unless(&["cargo", "fuzz", "--version"]),
+                env: &[],
+                command: &["cargo", "install", "cargo-fuzz", "--locked"],
+            },
+        ],
+    },
+    Stage {
+        name: "packages",
+        shows: "Debian, Python and Node packages that tests use are installed",
+        minutes: 20,
+        needs: &[],
+        directory: None,
+        cores: 0,
+        memory_mib: 500,
+        steps: &[step(&["conformance/setup.sh"])],
+    },
+    Stage {
+        name: "format",
+        shows: "the code is laid out as rustfmt does it",
+        minutes: 5,
+        needs: &["tools"],
+        directory: None,
+        cores: 0,
+        memory_mib: 100,
+        steps: &[step(&["cargo", "fmt", "--all", "--check"])],
+    },
+    Stage {
+        name: "licences",
+        shows: "dependencies have licences and sources that are allowed, and no known vulnerability",
+        minutes: 5,
+        needs: &["tools"],
+        directory: None,
+        cores: 0,
+        memory_mib: 200,
+        steps: &[
+            step(&["cargo", "deny", "check", "licenses", "bans", "sources"]),
+            Step {
+                when: When::Fetched {
+                    by: &["cargo", "deny", "fetch", "db"],
+                    else_say: "the advisory database cannot be fetched from here: advisories are not checked",
+                },
+                env: &[],
+                command: &["cargo", "deny", "--offline", "check", "advisories"],
+            },
+        ],
+    },
+    Stage {
+        name: "python",
+        shows: "the workers' library for Python",
+        minutes: 5,
+        needs: &["packages"],
+        directory: None,
+        cores: 0,
+        memory_mib: 200,
+        steps: &[step(&["target/conformance/venv/bin/python", "-m", "pytest", "python"])],
+    },
+    Stage {
+        name: "lints",
+        shows: "no warning of the compiler or of clippy",
+        minutes: 15,
+        needs: &["tools"],
+        directory: Some("target/debug"),
+        cores: COMPILERS,
+        memory_mib: 2000,
+        steps: &[step(&[
+            "cargo",
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ])],
+    },
+    Stage {
+        name: "docs",
+        shows: "documentation without dead links",
+        minutes: 15,
+        needs: &[],
+        directory: Some("target/debug"),
+        cores: COMPILERS,
+        memory_mib: 2000,
+        steps: &[Step {
+            when: When::Always,
+            env: &[("RUSTDOCFLAGS", "-D warnings")],
+            command: &["cargo", "doc", "--workspace", "--no-deps", "--locked"],
+        }],
+    },
+    Stage {
+        name: "build",
+        shows: "the optimised server that other stages run",
+        minutes: 15,
+        needs: &[],
+        directory: Some("target/fast"),
+        cores: COMPILERS,
+        memory_mib: 2500,
+        steps: &[step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"])],
+    },
+    Stage {
+        name: "conformance",
+        shows: "unmodified clients and recorded answers of memcached",
+        minutes: 25,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 4000,
+        steps: &[Step {
+            when: When::Always,
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+            command: &["conformance/run.sh"],
+        }],
+    },
+    Stage {
+        name: "tests",
+        shows: "the tests of all crates compile",
+        minutes: 20,
+        needs: &[],
+        directory: Some("target/debug"),
+        cores: COMPILERS,
+        memory_mib: 2500,
+        steps: &[step(&["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run"])],
+    },
+    Stage {
+        name: "pool",
+        shows: "workers as processes, in Rust, Python, Perl and Node",
+        minutes: 20,
+        // Workers in Python and Node are among what is tested.
+        needs: &["packages", "tests"],
+        directory: None,
+        cores: 0,
+        memory_mib: 1500,
+        steps: &[Step {
+            when: When::Always,
+            env: &[(RUNNER, "xtask/of-package.sh only cattlegrid-pool")],
+            command: TESTS,
+        }],
+    },
+    Stage {
+        name: "unit",
+        shows: "unit, property and whole-server tests, examples in the documentation, generated pages current",
+        minutes: 20,
+        needs: &["tests"],
+        directory: None,
+        cores: 2,
+        memory_mib: 1500,
+        steps: &[
+            Step {
+                when: When::Always,
+                env: &[(RUNNER, "xtask/of-package.sh without cattlegrid-pool")],
+                command: TESTS,
+            },
+            step(&["cargo", "test", "--workspace", "--all-features", "--locked", "--doc"]),
+        ],
+    },
+    Stage {
+        name: "demo",
+        shows: "the tour, each of its replies verified",
+        minutes: 5,
+        needs: &["build"],
+        directory: None,
+        cores: 1,
+        memory_mib: 1000,
+        steps: &[step(&["target/fast/cattlegrid", "demo"])],
+    },
+    Stage {
+        name: "loom",
+        shows: "interleavings of invalidations and look-ups, and of claims to jobs, under a model checker",
+        minutes: 10,
+        needs: &[],
+        directory: Some("target/loom"),
+        cores: 1,
+        memory_mib: 1000,
+        steps: &[
+            Step {
+                when: When::Always,
+                env: LOOM,
+                command: &["cargo", "test", "--locked", "-p", "cattlegrid-tags", "--test", "loom"],
+            },
+            Step {
+                when: When::Always,
+                env: LOOM,
+                command: &["cargo", "test", "--locked", "-p", "cattlegrid-worker", "--test", "loom"],
+            },
+        ],
+    },
+    Stage {
+        name: "shuttle",
+        shows: "threads that meet in one engine, in the orders that a scheduler tries",
+        minutes: 10,
+        needs: &[],
+        directory: Some("target/shuttle"),
+        cores: 1,
+        memory_mib: 1500,
+        steps: &[Step {
+            when: When::Always,
+            env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
+            command: &["cargo", "test", "--locked", "-p", "cattlegrid-engine", "--test", "shuttle"],
+        }],
+    },
+    Stage {
+        name: "sanitizer",
+        shows: "the modules with unsafe code, and processes of the pool, under AddressSanitizer",
+        minutes: 30,
+        needs: &[],
+        directory: Some("target/asan"),
+        cores: COMPILERS,
+        memory_mib: 4000,
+        // Not under Miri: it knows neither mprotect nor fork, so that it would test stand-ins; and no stable toolchain has it.
+        steps: &[
+            asan(&[
+                "cargo",
+                "test",
+                "--locked",
+                "--target",
+                HOST,
+                "-p",
+                "cattlegrid-store",
+                "--lib",
+                "--test",
+                "prop",
+            ]),
+            // Real templates and workers.
+            asan(&[
+                "cargo",
+                "test",
+                "--locked",
+                "--target",
+                HOST,
+                "-p",
+                "cattlegrid-worker",
+                "-p",
+                "cattlegrid-pool",
+                "--lib",
+                "--test",
+                "basics",
+                "--",
+                // The sanitizer needs more address space than that test allows.
+                "--skip",
+                "limits_and_privileges",
+            ]),
+            // The server's fork and its handlers of signals.
+            asan(&[
+                "cargo",
+                "test",
+                "--locked",
+                "--target",
+                HOST,
+                "-p",
+                "cattlegrid",
+                "--lib",
+                "--test",
+                "options",
+                "--",
+                "sys::",
+                "signals::",
+                "a_daemon_is_ready",
+                "every_signal_ends_it_well",
+            ]),
+        ],
+    },
+    Stage {
+        name: "fuzz-build",
+        shows: "the targets that read random input compile",
+        minutes: 20,
+        needs: &["tools", "packages"], // libFuzzer is compiled by c++
+        directory: Some("fuzz/target"),
+        cores: COMPILERS,
+        memory_mib: 4000,
+        // All at once: what they share is compiled once, and side by side.
+        steps: &[Step {
+            when: When::Always,
+            env: FUZZ,
+            command: &["cargo", "fuzz", "build", "--strip-dead-code"],
+        }],
+    },
+    Stage {
+        name: "fuzz-parsers",
+        shows: "20 s of random input to each parser",
+        minutes: 10,
+        needs: &["fuzz-build"],
+        directory: None,
+        cores: 1,
+        memory_mib: 2000,
+        steps: &[
+            fuzz!("text", "-dict=fuzz/protocol.dict"),
+            fuzz!("meta", "-dict=fuzz/protocol.dict"),
+            fuzz!("frames"),
+            fuzz!("jsonl"),
+        ],
+    },
+    Stage {
+        name: "fuzz-states",
+        shows: "20 s of random input each to the store, the herd, its rules and connections",
+        minutes: 10,
+        needs: &["fuzz-build"],
+        directory: None,
+        cores: 1,
+        memory_mib: 2000,
+        steps: &[
+            fuzz!("store"),
+            fuzz!("connection", "-max_len=8192"),
+            fuzz!("herd", "-len_control=0", "-max_len=2000"),
+            fuzz!("rules", "-len_control=0", "-max_len=2000"),
+        ],
+    },
+];
+
+const HOST: &str =
+    if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
+
+/// How cargo names the program that starts the tests.
+const RUNNER: &str = if cfg!(target_arch = "aarch64") {
+    "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER"
+} else {
+    "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
+};
+
+/// All tests of all crates, compiled as the stage "tests" does it: naming a crate would choose other features of what
+/// the crates share, and compile half of it again.
+const TESTS: &[&str] =
+    &["cargo", "test", "--workspace", "--all-features", "--locked", "--no-fail-fast", "--tests"];
+
+const LOOM: &[(&str, &str)] = &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")];
+
+/// A command that is always run.
+pub(super) const fn step(command: &'static [&'static str]) -> Step {
+    Step { when: When::Always, env: &[], command }
+}
+
+/// The sanitizer needs an unstable flag, too. With a target named, build scripts and macros do without it.
+const fn asan(command: &'static [&'static str]) -> Step {
+    let env = &[
+        ("RUSTC_BOOTSTRAP", "1"),
+        ("RUSTFLAGS", "-Zsanitizer=address"),
+        ("CARGO_TARGET_DIR", "target/asan"),
+    ];
+    Step { when: When::Always, env, command }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_have_names_of_their_own_budgets_and_commands() {
+        for (i, stage) in STAGES.iter().enumerate() {
+            assert!(STAGES[..i].iter().all(|other| other.name != stage.name), "{}", stage.name);
+            assert!(stage.minutes > 0 && !stage.steps.is_empty(), "{}", stage.name);
+            assert!(stage.steps.iter().all(|step| !step.command.is_empty()), "{}", stage.name);
+            assert!(stage.memory_mib > 0, "{}", stage.name);
+        }
+    }
+
+    #[test]
+    fn what_a_stage_needs_comes_before_it() {
+        for (i, stage) in STAGES.iter().enumerate() {
+            for need in stage.needs {
+                assert!(STAGES[..i].iter().any(|other| other.name == *need), "{}: {need}", stage.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_of_cargo_is_named_by_every_stage_that_compiles_in_it() {
+        for stage in STAGES {
+            for step in stage.steps {
+                let named =
+                    step.env.iter().find(|(name, _)| *name == "CARGO_TARGET_DIR").map(|(_, value)| *value);
+                assert!(named.is_none() || named == stage.directory, "{}", stage.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_fuzz_target_is_run_once() {
+        let manifest = std::fs::read_to_string(format!("{}/fuzz/Cargo.toml", crate::root())).unwrap();
+        let names = manifest.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let steps: Vec<_> = STAGES.iter().flat_map(|stage| stage.steps).collect();
+        let mut count = 0;
+        for target in names.filter(|name| *name != "cattlegrid-fuzz") {
+            let runs =
+                steps.iter().filter(|step| step.command.contains(&"run") && step.command.contains(&target));
+            assert_eq!(runs.count(), 1, "{target}");
+            count += 1;
+        }
+        assert!(count >= 8, "{count} targets");
+    }
+}
