@@ -22,6 +22,9 @@ fn parse(load: Load) -> (u32, Load) {
 #[bench::set_new(Kind::SetNew)]
 #[bench::set_over(Kind::SetOver)]
 #[bench::set_evicting(Kind::SetEvicting)]
+#[bench::ruled_miss(Kind::RuledMiss)]
+#[bench::park(Kind::Park)]
+#[bench::fill_wake(Kind::FillWake)]
 fn whole(mut load: Load) -> (usize, Load) {
     (black_box(load.run()), load)
 }

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use cattlegrid_engine::rules::{Pattern, Rule, Rules};
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Step,
-    Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Parked,
+    Piece, RulesConfig, Step, Ticket,
 };
-use cattlegrid_herd::{Caller, PeerKey, Session};
+use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
 /// What the requests are.
@@ -27,6 +28,19 @@ pub enum Kind {
     SetOver,
     /// `set` of a new key in memory that has long been full.
     SetEvicting,
+    /// `get` of a key under a rule that is not there: its lease is granted.
+    RuledMiss,
+    /// `get` of such a key by another connection, which waits.
+    Park,
+    /// `set` of such a key for which a connection waits: the value is stored, and the reply to the other is written.
+    FillWake,
+}
+
+impl Kind {
+    /// It is about keys under a rule.
+    fn is_ruled(self) -> bool {
+        matches!(self, Self::RuledMiss | Self::Park | Self::FillWake)
+    }
 }
 
 /// Requests that are counted together.
@@ -35,6 +49,19 @@ pub const REQUESTS: u32 = 100;
 /// Items before the first counted request.
 const ITEMS: u32 = 10_000;
 
+/// What rules may take of the memory.
+fn rules_config() -> RulesConfig {
+    let (ledger_bytes, fence_bytes, waiters) = (1 << 20, 1 << 20, 1 << 16);
+    RulesConfig { tag_bytes: 0, ledger_bytes, fence_bytes, waiters, control: Box::default() }
+}
+
+fn rules() -> Arc<Rules> {
+    let pattern = Pattern::parse("key:{id}").expect("a pattern");
+    let (policy, tags) = (Policy::default(), Vec::new());
+    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0 };
+    Arc::new(Rules::new(vec![rule], Vec::new()))
+}
+
 /// A hundred requests and the engine that is to execute them.
 pub struct Load {
     engine: Engine,
@@ -42,8 +69,13 @@ pub struct Load {
     out: Output,
     input: Vec<u8>,
     limits: Limits,
-    session: Session,
+    kind: Kind,
+    /// The connection that sends the requests, and those that wait: one for each key.
+    sessions: Vec<Session>,
+    /// The first that has not waited yet.
+    next_waiter: usize,
     effects: Effects,
+    parked: Vec<Box<Parked>>,
 }
 
 impl Load {
@@ -65,32 +97,55 @@ impl Load {
             seed: 1,
         });
         let engine = engine.expect("a few MiB");
-        let peer = engine.shared().peers().join(PeerKey::Process(1));
+        if kind.is_ruled() {
+            engine.set_rules(Some(rules()), &rules_config()).expect("a few MiB");
+        }
+        let connection = |number: u64| {
+            let peer = engine.shared().peers().join(PeerKey::Process(number as i32));
+            Session::new(Arc::new(Caller::new(number, 0, 0, peer)))
+        };
         let mut load = Self {
-            session: Session::new(Arc::new(Caller::new(1, 0, 0, peer))),
+            sessions: (1..=2 * u64::from(REQUESTS) + 1).map(connection).collect(),
+            next_waiter: 1,
             effects: Effects::default(),
+            parked: Vec::new(),
             engine,
             counters: Counters::default(),
             out: Output::default(),
             input: Vec::new(),
             limits: Limits::default(),
+            kind: Kind::SetNew,
         };
         (0..ITEMS).for_each(|n| load.ask(Kind::SetNew, n));
         load.run();
         // Once for the code that runs once.
         let first = match kind {
             Kind::GetHit | Kind::MetaGetHit | Kind::SetOver => 0,
-            Kind::GetMiss | Kind::SetNew | Kind::SetEvicting => ITEMS,
+            _ => ITEMS,
         };
         for from in [first, first + REQUESTS] {
-            load.input.clear();
-            (from..from + REQUESTS).for_each(|n| load.ask(kind, n));
+            let before: &[Kind] = match kind {
+                Kind::Park => &[Kind::RuledMiss],
+                Kind::FillWake => &[Kind::RuledMiss, Kind::Park],
+                _ => &[],
+            };
+            for kind in before {
+                load.fill_input(*kind, from);
+                load.run_as(*kind);
+            }
+            load.fill_input(kind, from);
             if from == first {
-                load.run();
+                load.run_as(kind);
             }
         }
         load.out.clear();
+        load.kind = kind;
         load
+    }
+
+    fn fill_input(&mut self, kind: Kind, from: u32) {
+        self.input.clear();
+        (from..from + REQUESTS).for_each(|n| self.ask(kind, n));
     }
 
     fn ask(&mut self, kind: Kind, n: u32) {
@@ -98,9 +153,11 @@ impl Load {
         let key = format!("key:{:028}", n.wrapping_mul(0x9e37_79b1));
         let value = format!("{n:0100}");
         let request = match kind {
-            Kind::GetHit | Kind::GetMiss => format!("get {key}\r\n"),
+            Kind::GetHit | Kind::GetMiss | Kind::RuledMiss | Kind::Park => format!("get {key}\r\n"),
             Kind::MetaGetHit => format!("mg {key} v\r\n"),
-            Kind::SetNew | Kind::SetOver | Kind::SetEvicting => format!("set {key} 0 0 100\r\n{value}\r\n"),
+            Kind::SetNew | Kind::SetOver | Kind::SetEvicting | Kind::FillWake => {
+                format!("set {key} 0 0 100\r\n{value}\r\n")
+            }
         };
         self.input.extend_from_slice(request.as_bytes());
     }
@@ -119,6 +176,10 @@ impl Load {
 
     /// Executes the requests; returns the bytes of their replies.
     pub fn run(&mut self) -> usize {
+        self.run_as(self.kind)
+    }
+
+    fn run_as(&mut self, kind: Kind) -> usize {
         let mut rest = &self.input[..];
         let mut lock = self.engine.shard_lock();
         while !rest.is_empty() {
@@ -134,6 +195,10 @@ impl Load {
             }
             lock.prefetch(&hashes);
             for (request, hash) in requests.iter().zip(&hashes) {
+                let who = if kind == Kind::Park { self.next_waiter } else { 0 };
+                self.next_waiter += usize::from(kind == Kind::Park);
+                let session = &mut self.sessions[who];
+                let number = session.caller().number();
                 let mut cx = Context {
                     step: Step {
                         now: Now { second: 2, ms: 2_000, unix_of_zero: 1_700_000_000 },
@@ -141,20 +206,40 @@ impl Load {
                         interest: Interest::none(),
                         effects: &mut self.effects,
                     },
-                    ticket: Ticket { connection: 1, request: 1 },
-                    session: &mut self.session,
+                    ticket: Ticket { connection: number, request: 1 },
+                    session,
                     out: &mut self.out,
                 };
                 if let Request::Get(get) = request {
-                    let got = self.engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx);
-                    debug_assert!(matches!(got, Got::Done), "nothing waits without rules");
+                    match self.engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx) {
+                        Got::Parked(parked) => self.parked.push(parked),
+                        got => debug_assert!(matches!(got, Got::Done), "of one key"),
+                    }
                 } else {
                     let parked = self.engine.execute(request, *hash, &mut lock, &mut cx);
-                    debug_assert!(parked.is_none(), "nothing waits without rules");
+                    debug_assert!(parked.is_none(), "no `mg` waits here");
                 }
             }
         }
+        drop(lock);
+        self.wake();
         self.out.len()
+    }
+
+    /// What the server does with wakes, as far as it is not about sockets.
+    fn wake(&mut self) {
+        if !self.effects.has_wakes() {
+            return;
+        }
+        let first = self.next_waiter - self.parked.len();
+        let mut parked: Vec<_> = self.parked.drain(..).map(Some).collect();
+        for wake in self.effects.take_wakes() {
+            let who = wake.caller.number() as usize - 1;
+            let session = &mut self.sessions[who];
+            let Some(mut parked) = parked[who - first].take() else { continue };
+            parked.resolve(wake.slot, wake.verdict, session, 2_000, &self.counters);
+            parked.write(&mut self.out);
+        }
     }
 }
 
@@ -171,15 +256,22 @@ mod tests {
             (Kind::SetNew, "STORED"),
             (Kind::SetOver, "STORED"),
             (Kind::SetEvicting, "STORED"),
+            (Kind::RuledMiss, "END"),
+            (Kind::Park, ""),
+            (Kind::FillWake, "VALUE "),
         ] {
             let mut load = Load::new(kind);
             assert_eq!(load.parse(), REQUESTS);
             let (items, evictions) = load.items_and_evictions();
             load.run();
             let replies = String::from_utf8(load.out.bytes.clone()).expect("digits");
+            if kind == Kind::Park {
+                assert_eq!((replies.as_str(), load.parked.len()), ("", 2 * REQUESTS as usize));
+                continue;
+            }
             assert_eq!(replies.matches(reply).count(), REQUESTS as usize, "{kind:?}");
             let (items_after, evictions_after) = load.items_and_evictions();
-            let new = if kind == Kind::SetNew { u64::from(REQUESTS) } else { 0 };
+            let new = if matches!(kind, Kind::SetNew | Kind::FillWake) { u64::from(REQUESTS) } else { 0 };
             if kind == Kind::SetEvicting {
                 assert!(evictions_after > evictions);
             } else {
