@@ -2,8 +2,8 @@
 //!
 //! A key whose leases end unfilled `pass_after` times in a row is let pass: its gets are misses without a lease and are
 //! not held, first for `pass_for_ms`, then for twice as long each time, up to [`PASS_MAX_MS`]. After a failed
-//! computation the next one begins at once; while it runs and for a back-off of [`BACK_OFF_MS`] to [`BACK_OFF_MAX_MS`],
-//! no other client gets the lease. A fill removes the entry.
+//! computation the next one begins at once; from its beginning on, no further lease is granted for a back-off of
+//! [`BACK_OFF_MS`] to [`BACK_OFF_MAX_MS`]. A fill removes the entry.
 
 use std::collections::HashMap;
 

@@ -24,7 +24,7 @@
 //!    `a_value_computed_before_a_delete_is_never_served`)
 //! 4. H misses at 5, W waits. X flushes, or bumps a tag of the key, at 6: no shard is told. The next get of the key
 //!    finds 5 < 6 and revokes the lease before it is answered; without a get, the engine's timer does. (`fences.rs`:
-//!    `flushes_revoke_leases`, `tags.rs`: `a_get_sent_after_a_bump_is_not_given_what_was_computed_before_it`)
+//!    `flushes_revoke_leases`, `tags.rs`: `a_get_sent_after_a_bump_does_not_get_a_value_computed_before_it`)
 //! 5. H misses at 5, W waits. X stores without having asked: W gets X's value and the lease ends. (`herd.rs`:
 //!    `an_absent_key_stays_absent_while_it_is_computed`)
 //! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at 7. H
@@ -419,8 +419,9 @@ impl Herd {
         }
     }
 
-    /// Makes room for a lease (history 17): ends one without waiters that was asked for by name for longer than its rule's time and
-    /// is not due within that time. Its holder can still store the value. False: there is no such lease.
+    /// Makes room for a lease (history 17): ends a lease without waiters that was asked for by name for longer than its
+    /// rule's time and is not due within that time. Its holder can still store the value. False: there is no such
+    /// lease.
     pub(super) fn displace<V>(&mut self, step: &mut Step<'_, V>) -> bool {
         let is_long = |(_, lease): &(u64, &Lease)| {
             let rule_ms = u64::from(lease.rule.lease_ms());
