@@ -57,7 +57,7 @@ impl Shards {
 const HELD_MAX: usize = 8;
 
 /// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before any call that
-/// locks shards by itself: every method of [`Engine`] that does not take a `ShardLock`.
+/// locks shards by itself: every method of [`crate::Engine`] that does not take a `ShardLock`.
 pub struct ShardLock<'e> {
     shards: &'e Shards,
     held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],

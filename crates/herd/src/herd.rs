@@ -1,11 +1,11 @@
-//! The leases of one shard: who is the holder of each and which clients wait for it. How a lease ends is in `end`.
+//! The leases of one shard: the holder and the waiters of each. How a lease ends is in `end`.
 //!
 //! A key without a fresh value is asked for with [`Herd::ask`]. The first client gets the lease and a miss; a client
 //! that asks while the lease lives may take a place in its queue with [`Herd::wait`]. The queue is in order of arrival.
 //! A waiter leaves it when the value is stored, when it becomes the holder, when its time is up ([`Herd::expire`]),
 //! when its wait is withdrawn ([`Herd::withdraw`]) or when its connection is closed ([`Herd::forget_waiter`]). Each
-//! miss is noted in the ledger with the clock's last number, so that its fill can be compared with later events of the
-//! key.
+//! miss is noted in the ledger with the number of the clock at that moment, so that its fill can be compared with later
+//! events of the key.
 //!
 //! # Invariants (walked by [`Herd::verify`])
 //! * A key has at most one lease; each waiter is in the queue of one lease.

@@ -32,8 +32,8 @@
 //!    and would be served for the rule's grace. Instead the newer value that is there is marked stale. (`grace.rs`:
 //!    `a_value_for_an_older_cas_marks_the_newer_one`)
 //! 9. H's value is refused, because it is too large or there is no memory. It would have filled H's miss, which is
-//!    counted off, and its lease ends. After a `set` or an `ms` the key is deleted, so that the old value is not taken
-//!    for the new one. (`herd.rs`: `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
+//!    counted off, and the lease passes on. After a `set` or an `ms` the key is deleted, so that the old value is not
+//!    taken for the new one. (`herd.rs`: `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
 
 use std::sync::Arc;
 

@@ -16,8 +16,8 @@
 //!    `close_grace_ms` are over, unless the value comes first. (`herd.rs`:
 //!    `the_next_waiter_gets_the_lease_when_the_holder_closes`)
 //! 2. H misses at 5, W and V wait. The deadline passes: the lease passes to W under token 6. H stores late, and no
-//!    event came after 5: the value is stored, V gets it, and W's lease ends, filled by another client. W is at it
-//!    still: token 6 is kept, and W's value replaces H's. (`herd.rs`:
+//!    event came after 5: the value is stored, V gets it, and W's lease ends, filled by another client. W still
+//!    computes: token 6 is kept, and W's value replaces H's. (`herd.rs`:
 //!    `the_deadline_promotes_and_the_others_go_on_waiting`)
 //! 3. H misses at 5, W waits. X deletes at 6: the lease passes to W under token 7. H stores: its fill counts as of 5
 //!    and is dropped. H is no longer the holder, so W's lease goes on. (`fences.rs`:
