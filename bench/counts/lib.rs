@@ -1,6 +1,6 @@
 //! Requests to be counted: an engine with items in it, and a hundred requests of one kind.
 //!
-//! What a worker does with them is done here without its sockets: parse up to 32, fetch ahead, execute.
+//! They are executed as by a worker, without its sockets: parse up to 32, prefetch, execute.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use cattlegrid_engine::{
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
-/// What the requests are.
+/// The kind of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `get` of an item that is there.
     GetHit,
-    /// `get` of one that is not.
+    /// `get` of an item that is absent.
     GetMiss,
     /// `mg KEY v` of an item that is there.
     MetaGetHit,
@@ -35,7 +35,7 @@ pub const REQUESTS: u32 = 100;
 /// Items before the first counted request.
 const ITEMS: u32 = 10_000;
 
-/// A hundred requests and the engine that is to execute them.
+/// A hundred requests and the engine that executes them.
 pub struct Load {
     engine: Engine,
     counters: Counters,
@@ -50,7 +50,7 @@ impl Load {
     /// Keys of 32 bytes, values of 100.
     ///
     /// # Panics
-    /// When the system gives no memory.
+    /// When the system has no memory.
     pub fn new(kind: Kind) -> Self {
         let engine = Engine::new(EngineConfig {
             memory_bytes: if kind == Kind::SetEvicting { 1 << 20 } else { 16 << 20 },
@@ -77,7 +77,7 @@ impl Load {
         };
         (0..ITEMS).for_each(|n| load.ask(Kind::SetNew, n));
         load.run();
-        // Once for the code that runs once.
+        // Once beforehand, for code that runs only once.
         let first = match kind {
             Kind::GetHit | Kind::MetaGetHit | Kind::SetOver => 0,
             Kind::GetMiss | Kind::SetNew | Kind::SetEvicting => ITEMS,
@@ -94,7 +94,7 @@ impl Load {
     }
 
     fn ask(&mut self, kind: Kind, n: u32) {
-        // Neighbours in time are none in the index, nor by their keys.
+        // Items stored one after the other are not neighbours in the index, nor by their keys.
         let key = format!("key:{:028}", n.wrapping_mul(0x9e37_79b1));
         let value = format!("{n:0100}");
         let request = match kind {
@@ -105,7 +105,7 @@ impl Load {
         self.input.extend_from_slice(request.as_bytes());
     }
 
-    /// Parses the requests; returns how many there are.
+    /// Parses the requests; returns their number.
     pub fn parse(&self) -> u32 {
         let mut rest = &self.input[..];
         let mut count = 0;

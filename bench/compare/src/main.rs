@@ -1,8 +1,9 @@
-//! Cattlegrid beside memcached and Redis: CPU time per operation, memory per item, hit ratios, charts of them.
+//! Cattlegrid compared with memcached and Redis: CPU time per operation, memory per item, hit ratios, and charts of
+//! them.
 //!
-//! CPU figures are medians of turns: all servers run at once, idle but for the one whose turn it is, so that
-//! what else the machine does meets all alike. Each figure is also divided by memcached's of the same round;
-//! quartiles of those ratios say how sure they are. Every reply is verified.
+//! CPU figures are medians of turns: all servers run at the same time, and only one of them has load, so that other
+//! work of the machine affects all equally. Each figure is also divided by memcached's of the same round; quartiles of
+//! those ratios show how certain they are. Every reply is verified.
 
 mod chart;
 mod curves;
@@ -40,7 +41,7 @@ struct Options {
     /// Measure nothing: draw the charts again from their data.
     #[arg(long, requires = "plots", conflicts_with = "parts")]
     redraw: bool,
-    /// The program of Cattlegrid [default: the one beside this program].
+    /// The program of Cattlegrid [default: in the directory of this program].
     #[arg(long, value_name = "FILE")]
     cattlegrid: Option<PathBuf>,
     /// The program of memcached.
@@ -143,7 +144,7 @@ fn say(text: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// How far it is, where the tables do not go.
+/// Progress, on a stream apart from the tables.
 fn progress(what: &str) {
     writeln!(std::io::stderr(), "{what}").unwrap_or_default();
 }

@@ -1,4 +1,4 @@
-//! The servers that are compared, each in a process of its own on 127.0.0.1.
+//! The servers that are compared, each in its own process on 127.0.0.1.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Redis,
 }
 
-/// In this order everywhere. Redis is last: it has no client flags, so some rows end before it.
+/// The order everywhere. Redis is last: it has no client flags, so some rows end before it.
 pub(crate) const KINDS: [Kind; 3] = [Kind::Cattlegrid, Kind::Memcached, Kind::Redis];
 
 impl Kind {
@@ -60,7 +60,7 @@ impl Programs {
         }
     }
 
-    /// What the program says its version is.
+    /// The version that the program prints.
     pub(crate) fn version(&self, kind: Kind) -> Result<String> {
         let option = if kind == Kind::Redis { "--version" } else { "-V" };
         let path = self.path(kind);
@@ -82,12 +82,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One thread, so much memory for items, evicting.
+    /// One thread, this much memory for items, evicting.
     pub(crate) fn start(programs: &Programs, kind: Kind, memory_mib: u64) -> Result<Self> {
         Self::start_with(programs, kind, memory_mib, 1, 2000)
     }
 
-    /// The same with so many threads, which Redis has not, and room for so many connections.
+    /// The same with this number of threads, which Redis does not have, and room for this number of connections.
     pub(crate) fn start_with(
         programs: &Programs,
         kind: Kind,
@@ -101,7 +101,7 @@ impl Server {
         let mut command = Command::new(program);
         let mut known_port = None;
         if kind == Kind::Redis {
-            // Free a moment ago; Redis cannot be asked to choose.
+            // Free a moment ago; Redis cannot choose a free port itself.
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
             known_port = Some(port);
             command.args([
@@ -134,7 +134,7 @@ impl Server {
             .spawn()
             .with_context(|| program.display().to_string())?;
         let mut server = Self { kind, child, address: String::new(), _directory: directory };
-        // Nobody sends: each wait gives the processor to the server for a moment.
+        // No client sends: each wait gives the processor to the server for a moment.
         let (_sender, receiver) = mpsc::channel::<()>();
         for _ in 0..1000 {
             let found = known_port.or_else(|| port(&ports));
@@ -150,13 +150,13 @@ impl Server {
         bail!("{}: does not listen", program.display());
     }
 
-    /// Connections to it that are ready to load it.
+    /// Connections to it that are ready for load.
     pub(crate) fn open(&self, plan: &Arc<Plan>, connections: usize, depth: usize) -> Result<Target<Speech>> {
         let pid = Some(self.child.id());
         Ok(Target::open(&self.kind.speech(), plan, &self.address, pid, (1, connections, depth))?)
     }
 
-    /// A connection that has asked for a key which is not there, and has been answered.
+    /// A connection that has asked for an absent key and has received the reply.
     pub(crate) fn ask_once(&self) -> Result<TcpStream> {
         let (request, reply): (&[u8], &[u8]) = match self.kind {
             Kind::Cattlegrid | Kind::Memcached => (b"get nothing\r\n", b"END\r\n"),
@@ -179,7 +179,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing of theirs is kept, so nothing is lost. Whatever fails here, the process is gone.
+        // No data of theirs is kept, so nothing is lost. If anything fails here, the process has ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }

@@ -103,7 +103,7 @@ pub(crate) fn measure(
     let mut rounds = Vec::new();
     for turn in 0..turns {
         let mut round = vec![None; targets.len()];
-        // Who comes first changes, so that nobody always follows the same one.
+        // The first server changes, so that no server always follows the same one.
         for step in 0..targets.len() {
             let own = (turn + step) % targets.len();
             let (tally, cpu) = targets[own].run(Until::Elapsed(slice), &meter)?;

@@ -1,8 +1,8 @@
 //! The longest operations, while the index grows and while the collector runs.
 //!
-//! Times are CPU time of the thread, page faults included, so that what else the machine does is left out; each
-//! has the clock's own 0.2 us in it. An empty loop is measured beside each operation: what is long there
-//! (interrupts, faults of the host), the machine has done.
+//! Times are CPU time of the thread, page faults included, so that other work of the machine is left out; each includes
+//! the clock's own 0.2 us. An empty loop is measured between each set and get: long times there (interrupts, faults of
+//! the host) are due to the machine.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -20,16 +20,17 @@ use crate::mixes::Mix;
 /// Nanoseconds, to three digits.
 type Times = Histogram<u64>;
 
-/// Rounds of the loop that is measured beside each operation.
+/// Rounds of the empty loop that is measured between a set and a get.
 const IDLE_ROUNDS: u64 = 300;
 
-/// Longest sets of each phase of which is told what they did.
+/// Number of the longest sets of each phase whose work is printed.
 const LONGEST: usize = 5;
 
-/// The kinds of values that are measured unless others are asked for.
+/// The kinds of values that are measured by default.
 pub(crate) const MIXES: [Mix; 4] = [Mix::Tiny, Mix::Fixed, Mix::Web, Mix::Bimodal];
 
-/// The tables: times of sets and gets by turns at `memory_bytes` for each kind of values, then what the longest sets did.
+/// The tables: times of alternating sets and gets at `memory_bytes` for each kind of values, then the work of the
+/// longest sets.
 pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
     let mut longest_sets = String::from(
         "\nThe longest sets. Items: left by the collector, moved, or found dead; segments: collected whole because there was no room. \
@@ -47,7 +48,7 @@ pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
         let mut rng = SmallRng::seed_from_u64(1);
         let room = memory_bytes / mix.item_bytes();
         let value = vec![b'v'; 1 << 20];
-        // New keys until memory is full, then three times as many again.
+        // New keys until the memory is full, then three times this number.
         for (phase, from, to) in
             [("index grows", 0, room * 3 / 4), ("collector runs", room * 3 / 4, room * 4)]
         {
@@ -92,12 +93,12 @@ pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
     Ok(text + &longest_sets)
 }
 
-/// What a set did: the difference of what was counted after and before it.
+/// The work of a set: the difference of the counters after and before it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Work {
     key: u64,
     nanos: u64,
-    /// Evicted, moved and dead items, segments collected in haste; KiB of index, ghost queue and log; page
+    /// Evicted, moved and dead items, segments collected urgently; KiB of index, ghost queue and log; page
     /// faults, switches.
     counts: [i64; 9],
 }
