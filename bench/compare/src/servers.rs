@@ -134,7 +134,7 @@ impl Server {
             .spawn()
             .with_context(|| program.display().to_string())?;
         let mut server = Self { kind, child, address: String::new(), _directory: directory };
-        // No client sends: each wait gives the processor to the server for a moment.
+        // Nothing is sent on this channel: each wait gives the processor to the server for a moment.
         let (_sender, receiver) = mpsc::channel::<()>();
         for _ in 0..1000 {
             let found = known_port.or_else(|| port(&ports));

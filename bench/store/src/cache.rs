@@ -141,7 +141,7 @@ mod tests {
 
     /// Values of up to 1 MiB, more than the small queue's share of a shard, are there when their writer reads them.
     #[test]
-    fn what_was_just_stored_is_found() {
+    fn a_value_just_stored_is_found() {
         let mut cache = Cache::new(32 << 20, 1).unwrap();
         let mut rng = SmallRng::seed_from_u64(1);
         let value = vec![b'v'; 1 << 20];

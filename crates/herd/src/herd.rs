@@ -404,8 +404,8 @@ impl Herd {
         Some(if busy { Verdict::Busy } else { Verdict::miss(self.miss(hash, &rule, step)) })
     }
 
-    /// The miss of a waiter of this connection whose wait was decided while it was given up: the miss of the lease, if
-    /// the connection has it now, otherwise a miss without a lease.
+    /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of `end`): the
+    /// miss of the lease, if the connection has it now, otherwise a miss without a lease.
     pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Record {
         let Some(lease) = self.leases.get(hash) else {
             let (number, window) = (step.clock.last(), FILL_WINDOW_MAX_MS);

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_leaves_its_number() {
+    fn a_miss_without_room_leaves_its_number() {
         let mut ledger = Ledger::with(2, 1);
         ledger.record(1, 10, 0, WINDOW);
         ledger.record(2, 11, 0, WINDOW);
@@ -374,7 +374,7 @@ mod tests {
             number += 1;
             ledger.record(1, number, now, WINDOW);
             ledger.fill(1, None, now + 5);
-            // One is outstanding all the time, as of a miss that is two windows old at most.
+            // A miss is outstanding all the time, and it is at most two windows old.
             let oldest = ledger.oldest(1, now + 6).unwrap();
             assert!(oldest.since_ms + 2 * u64::from(WINDOW) >= now, "{oldest:?} at {now}");
         }

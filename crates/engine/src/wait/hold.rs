@@ -10,7 +10,8 @@
 //!
 //! 1. W's `get` finds key 1 leased. Before W is queued, the shard's lock is released, for another key of the same
 //!    `get`; H's value is stored, or H's lease ends. `hold_key` looks again, under the lock under which it queues W: W
-//!    gets the value, or the lease, or asks once more. (`shuttle.rs`: `many_keys_in_many_shards`)
+//!    gets the value or the lease, or waits for the client that has the lease by then. (`shuttle.rs`:
+//!    `many_keys_in_many_shards`)
 //! 2. W's time is up on its thread. On another thread H's value is stored, or H's lease passes to W, and W is taken out
 //!    of the queue. `expire` finds W gone: the result comes as a wake, and answers W. The request has no deadline from
 //!    then on, so it is not expired again. (`shuttle.rs`: `end_of_a_hold_and_fill`, `timeout_fill_and_close`,
@@ -348,7 +349,8 @@ impl Engine {
         parked.never_again();
     }
 
-    /// Ends the session of a closed connection; `orderly`: its client said so. Its waits end, its leases pass on.
+    /// Ends the session of a closed connection; `orderly`: its client said so. Its waits end, its leases
+    /// pass on (histories 7 to 9).
     pub fn leave(&self, orderly: bool, cx: &mut Context<'_>) {
         let connection = cx.session.caller().number();
         cx.session.unpublish(&self.shared().graph);

@@ -102,6 +102,7 @@ impl Shard {
         let counters = ruled.state.counters();
         // More tags than fit were refused before.
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+        // History 2: no fence knows these events.
         let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), step.now);
         if let Some(herd) = &mut self.herd {
             if let Some(stamp) = fill.stamp() {
@@ -185,6 +186,7 @@ impl Shard {
             (_, _, Some(_)) => counters.fills_stale.fetch_add(1, Ordering::Relaxed),
         };
         self.consume(write.hash, &mut filling, step.now.ms);
+        // History 5: to the stamp, and not to the number of this write.
         self.raise_hard(write.hash, stamp);
         let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, cas, ends, &ruled.state, waiters, step);

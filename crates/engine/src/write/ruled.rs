@@ -13,8 +13,9 @@
 //!    `a_pool_that_closes_connections_while_it_computes_stores_nothing_old`,
 //!    `a_closed_connection_leaves_its_misses_open`)
 //! 3. H misses at 5, X deletes at 6, W misses at 7 and stores first. With `owner = "key"` it is not known whose value
-//!    it is: the fill counts as of 5, the smallest open miss, and is dropped, though W computed it after the delete.
-//!    The next fill counts as of 7. With `owner = "connection"` W's value counts as of 7 and is stored. (`fences.rs`:
+//!    it is: the fill counts as of 5, the smallest open miss, and is dropped, though W computed it after the delete. So
+//!    is H's own fill. The client that misses next computes once more, and its value is stored. With `owner =
+//!    "connection"` W's value counts as of 7 and is stored. (`fences.rs`:
 //!    `a_value_computed_before_a_delete_is_never_served`)
 //! 4. H misses at 5. X writes the key with a `set` at 6, without having missed it. With `owner = "key"` this counts as
 //!    the fill of H's miss, as of 5, and H's older value replaces it later. With `owner = "connection"` X's `set` is

@@ -53,7 +53,7 @@ struct News {
     slot: u16,
     key: usize,
     verdict: Verdict<()>,
-    /// The number of the miss that comes with it.
+    /// [`Miss::sure`] of the miss that comes with it.
     sure: bool,
 }
 
@@ -65,7 +65,7 @@ struct Miss {
     until_ms: u64,
     connection: u64,
     leased: bool,
-    /// No fill without its own miss may have been counted as this one's.
+    /// No fill without its own miss can have been counted as this one's.
     sure: bool,
 }
 
