@@ -1,7 +1,7 @@
-//! Numbers drawn from bytes: what fuzz targets, and the seeded tests that share their code, make operations of.
+//! Numbers drawn from bytes, from which fuzz targets, and the seeded tests that share their code, make operations.
 //!
-//! A small number takes one byte, so that the fuzzer's changes of a byte change one decision. Without bytes every
-//! number is 0 and [`Draw::is_done`] says so.
+//! A small number takes one byte, so that a byte that the fuzzer changes changes one decision. Without bytes every
+//! number is 0 and [`Draw::is_done`] is true.
 
 /// A source of numbers. See the module's text.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ impl<'a> Draw<'a> {
         Self(bytes)
     }
 
-    /// All bytes are used.
+    /// Whether all bytes are used.
     pub(crate) fn is_done(&self) -> bool {
         self.0.is_empty()
     }
@@ -25,7 +25,7 @@ impl<'a> Draw<'a> {
         *first
     }
 
-    /// 0..`most`; 0 if that is 0. Takes one byte up to 256, else four.
+    /// 0..`most`; 0 if that is 0. Takes one byte up to 256, otherwise four.
     pub(crate) fn below(&mut self, most: usize) -> usize {
         match most {
             0 | 1 => 0,
@@ -34,7 +34,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// True once in `times`.
+    /// True in one of `times` cases.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 1 % times
     }
@@ -49,25 +49,25 @@ impl<'a> Draw<'a> {
         u64::from(self.number()) << 32 | u64::from(self.number())
     }
 
-    /// One of these.
+    /// One of the list's elements.
     pub(crate) fn choose<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
-    /// The next bytes, `most` of them or what there is.
+    /// The next bytes, at most `most` of them.
     pub(crate) fn bytes(&mut self, most: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(most.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// All bytes that are left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 }
 
-/// As many pseudo-random bytes as asked for, always the same for a seed (splitmix64).
+/// A given number of pseudo-random bytes, always the same for a seed (splitmix64).
 pub(crate) fn seeded(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

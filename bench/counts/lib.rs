@@ -1,6 +1,6 @@
 //! Requests to be counted: an engine with items in it, and a hundred requests of one kind.
 //!
-//! What a worker does with them is done here without its sockets: parse up to 32, fetch ahead, execute.
+//! They are executed as by a worker, without its sockets: parse up to 32, prefetch, execute.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use cattlegrid_engine::{
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
-/// What the requests are.
+/// The kind of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `get` of an item that is there.
@@ -82,7 +82,7 @@ impl Load {
     /// Keys of 32 bytes, values of 100.
     ///
     /// # Panics
-    /// When the system gives no memory.
+    /// When the system has no memory.
     pub fn new(kind: Kind) -> Self {
         let engine = Engine::new(EngineConfig {
             memory_bytes: if kind == Kind::SetEvicting { 1 << 20 } else { 16 << 20 },
@@ -118,7 +118,7 @@ impl Load {
         };
         (0..ITEMS).for_each(|n| load.ask(Kind::SetNew, n));
         load.run();
-        // Once for the code that runs once.
+        // Once beforehand, for code that runs only once.
         let first = match kind {
             Kind::GetHit | Kind::MetaGetHit | Kind::SetOver => 0,
             _ => ITEMS,
@@ -149,7 +149,7 @@ impl Load {
     }
 
     fn ask(&mut self, kind: Kind, n: u32) {
-        // Neighbours in time are none in the index, nor by their keys.
+        // Items stored one after the other are not neighbours in the index, nor by their keys.
         let key = format!("key:{:028}", n.wrapping_mul(0x9e37_79b1));
         let value = format!("{n:0100}");
         let request = match kind {
@@ -162,7 +162,7 @@ impl Load {
         self.input.extend_from_slice(request.as_bytes());
     }
 
-    /// Parses the requests; returns how many there are.
+    /// Parses the requests; returns their number.
     pub fn parse(&self) -> u32 {
         let mut rest = &self.input[..];
         let mut count = 0;

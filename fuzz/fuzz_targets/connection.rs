@@ -1,5 +1,5 @@
-//! Random clients against one real worker with every cap lowered: what they send, in which pieces, who stalls, who does
-//! not read, who goes. Every reply is matched with what was asked. See `crates/server/src/harness.rs`.
+//! Random clients against one real worker with every cap lowered: their commands, in which pieces they are sent, which
+//! clients stall, do not read, or close. Every reply is matched with its command. See `crates/server/src/harness.rs`.
 
 #![no_main]
 

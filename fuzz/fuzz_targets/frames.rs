@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     check_cancels(&stream);
 });
 
-/// A worker sees cancellations before their turn: the same however they arrive, and those that the frames have.
+/// A worker sees cancellations before their turn: the same ones however they arrive, and exactly those of the frames.
 fn check_cancels(stream: &Stream) {
     let seen = cancels_in(stream.parts());
     assert_eq!(cancels_in(std::iter::once(&stream.bytes[..])), seen);

@@ -1,4 +1,4 @@
-//! Random operations of several connections on one shard's herd, against what a model knows of them.
+//! Random operations of several connections on one shard's herd, compared with a model.
 //!
 //! `cargo +nightly fuzz run herd -- -max_total_time=60`
 

@@ -1,4 +1,4 @@
-//! Meta commands: the first byte picks the command, what follows is key, flags and data block.
+//! Meta commands: the first byte chooses the command, the rest is key, flags and data block.
 //!
 //! `cargo +nightly fuzz run meta -- -dict=fuzz/protocol.dict -max_total_time=60`
 

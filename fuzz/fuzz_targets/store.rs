@@ -1,4 +1,4 @@
-//! Random operations on a store against a plain map, the whole structure walked now and then.
+//! Random operations on a store, compared with a plain map; the whole structure is walked now and then.
 #![no_main]
 
 #[path = "../../crates/store/tests/model/mod.rs"]

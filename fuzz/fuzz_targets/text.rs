@@ -1,4 +1,4 @@
-//! Any bytes as a conversation: no panic, and the same however they are split.
+//! Any bytes as a conversation: no panic, and the same replies however the bytes are split.
 //!
 //! `cargo +nightly fuzz run text -- -dict=fuzz/protocol.dict -max_total_time=60`
 

@@ -1,4 +1,4 @@
-//! Charts: what is in them, kept as JSON, and how they are drawn, as SVG.
+//! Charts: their data, kept as JSON, and how they are drawn, as SVG.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Where the data of all charts of a directory is.
+/// The file with the data of all charts of a directory.
 const DATA: &str = "charts.json";
 const SIZE: (u32, u32) = (720, 420);
 const COLOURS: [RGBColor; 4] = [RGBColor(200, 60, 30), RGBColor(30, 90, 170), RGBColor(60, 140, 60), BLACK];
@@ -52,7 +52,7 @@ impl Axis {
         Self { label: label.to_owned(), scale }
     }
 
-    /// Where on the drawing a value is.
+    /// The position of a value on the drawing.
     #[expect(clippy::cast_precision_loss, reason = "a few steps")]
     fn place(&self, value: f64) -> f64 {
         let Scale::Steps(steps) = &self.scale else { return value };
@@ -74,7 +74,7 @@ impl Axis {
         }
     }
 
-    /// Marks at most.
+    /// Most marks.
     fn marks(&self, range: &std::ops::Range<f64>) -> usize {
         #[expect(clippy::cast_sign_loss, reason = "a range that rises")]
         match self.scale {
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// The text at a place.
+    /// The text at a position.
     fn text(&self, place: f64) -> String {
         let index = place.round();
         #[expect(clippy::cast_sign_loss, reason = "compared with a place")]

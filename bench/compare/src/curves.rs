@@ -1,4 +1,4 @@
-//! What the charts show: each figure over a range of loads, sizes or memory.
+//! The data of the charts: each figure over a range of loads, sizes or memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn one_two_five() -> Scale {
     steps((0..7).flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(decade))))
 }
 
-/// Throughput, CPU and latency over connections and depth; the charts, and what was measured for them.
+/// Throughput, CPU and latency over connections and depth; the charts, and their measurements.
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
 pub(crate) fn speed(programs: &Programs, quick: bool) -> Result<(Vec<Chart>, Value)> {
     let (mut charts, mut raw) = (Vec::new(), serde_json::Map::new());

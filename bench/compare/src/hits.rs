@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::servers::{KINDS, Kind, Programs, Server};
 use crate::{place, progress};
 
-/// Few, so that a trace keeps its order; deep, so that it does not take for ever.
+/// Few connections, so that a trace keeps its order; deep pipelines, so that a run does not take too long.
 const CONNECTIONS: usize = 2;
 const DEPTH: usize = 32;
 /// The table, and the report of every run.
@@ -42,7 +42,7 @@ pub(crate) fn compare(programs: &Programs, traces: &Path, quick: bool) -> Result
             }
             write!(text, "{} MiB) ", grown >> 20)?;
         }
-        // A class of memcached's takes a page of 1 MiB even when the limit is reached.
+        // A slab class of memcached takes a page of 1 MiB even when the limit is reached.
         let taken = (ratios[base].1 >> 20).max(load.memory_mib);
         progress(&format!("{}: cattlegrid with {taken} MiB", load.name));
         let (report, grown) = run(programs, Kind::Cattlegrid, &load, taken)?;

@@ -1,4 +1,4 @@
-//! What connections cost that do nothing, and what a second worker costs.
+//! The cost of idle connections, and of a second worker.
 
 use std::fmt::Write as _;
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ use crate::progress;
 use crate::servers::{KINDS, Kind, Programs, Server};
 use crate::speed::{Load, measure};
 
-/// Connections that are opened and left alone.
+/// Connections that are opened and left idle.
 const CONNECTIONS: u64 = 10_000;
-/// Descriptors beside them.
+/// Descriptors in addition to those.
 const SPARE: u64 = 200;
 
-/// Growth of the resident set by connections that were opened, asked once, and left alone.
+/// Growth of the resident set by connections that were opened, used once, and left idle.
 #[expect(clippy::cast_precision_loss, reason = "bytes of this machine")]
 pub(crate) fn connections(programs: &Programs) -> Result<(String, Value)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;

@@ -1,4 +1,4 @@
-//! Loads whose hit ratio is compared: synthetic ones and recorded traces, each with the memory it is given.
+//! Loads whose hit ratio is compared: synthetic ones and recorded traces, each with its memory limit.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow};
 use cattlegrid_load::{Plan, Popularity, Replay, Sizes, Ttls};
 
-/// A load and the memory it is given.
+/// A load and its memory limit.
 #[derive(Debug)]
 pub struct Load {
-    /// What it is, for people.
+    /// Its name, for the tables.
     pub name: String,
     /// Its keys, sizes and lifetimes.
     pub plan: Plan,
     /// The limit, in MiB.
     pub memory_mib: u64,
-    /// Requests in all; the second half counts.
+    /// Number of requests; the second half counts.
     pub requests: u64,
-    /// The keys asked for, in their order; `None`: drawn at random.
+    /// The keys in the order of the trace; `None`: drawn at random.
     pub replay: Option<Arc<[u32]>>,
 }
 

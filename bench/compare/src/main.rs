@@ -40,7 +40,7 @@ struct Options {
     /// Measure nothing: draw the charts again from their data.
     #[arg(long, requires = "plots", conflicts_with = "parts")]
     redraw: bool,
-    /// The program of Cattlegrid [default: the one beside this program].
+    /// The program of Cattlegrid [default: in the directory of this program].
     #[arg(long, value_name = "FILE")]
     cattlegrid: Option<PathBuf>,
     /// The program of memcached.
@@ -143,7 +143,7 @@ fn say(text: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// How far it is, where the tables do not go.
+/// Progress, on a stream apart from the tables.
 fn progress(what: &str) {
     writeln!(std::io::stderr(), "{what}").unwrap_or_default();
 }

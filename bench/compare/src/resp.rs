@@ -1,4 +1,4 @@
-//! What Redis speaks: the part of RESP that gets and sets need.
+//! The protocol of Redis: the part of RESP that gets and sets need.
 
 use std::slice::ChunksExact;
 

@@ -1,4 +1,4 @@
-//! The servers that are compared, each in a process of its own on 127.0.0.1.
+//! The servers that are compared, each in its own process on 127.0.0.1.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Redis,
 }
 
-/// In this order everywhere. Redis is last: it has no client flags, so some rows end before it.
+/// The order everywhere. Redis is last: it has no client flags, so some rows end before it.
 pub(crate) const KINDS: [Kind; 3] = [Kind::Cattlegrid, Kind::Memcached, Kind::Redis];
 
 impl Kind {
@@ -57,7 +57,7 @@ impl Programs {
         }
     }
 
-    /// What the program says its version is.
+    /// The version that the program prints.
     pub(crate) fn version(&self, kind: Kind) -> Result<String> {
         let option = if kind == Kind::Redis { "--version" } else { "-V" };
         let path = self.path(kind);
@@ -112,13 +112,13 @@ impl Server {
         Ok(Self { kind, process })
     }
 
-    /// Connections to it that are ready to load it.
+    /// Connections to it that are ready for load.
     pub(crate) fn open(&self, plan: &Arc<Plan>, connections: usize, depth: usize) -> Result<Target<Speech>> {
         let pid = Some(self.process.pid());
         Ok(Target::open(&self.kind.speech(), plan, self.process.address(), pid, (1, connections, depth))?)
     }
 
-    /// A connection that has asked for a key which is not there, and has been answered.
+    /// A connection that has asked for an absent key and has received the reply.
     pub(crate) fn ask_once(&self) -> Result<TcpStream> {
         let (request, reply): (&[u8], &[u8]) = match self.kind {
             Kind::Cattlegrid | Kind::Memcached => (b"get nothing\r\n", b"END\r\n"),

@@ -1,4 +1,4 @@
-//! Stores that share one memory, as a server has them, in one thread.
+//! Stores that share one memory, as in a server, in one thread.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ pub(crate) struct Cache {
     pub(crate) shards: Vec<Store>,
     hasher: KeyHasher,
     inline_max: usize,
-    /// The second it is.
+    /// The present second.
     pub(crate) now: u32,
     floor: u64,
     clock: u64,
 }
 
 impl Cache {
-    /// An empty one. `seed`: of the key hash.
+    /// An empty cache. `seed`: of the key hash.
     pub(crate) fn new(memory_bytes: usize, seed: u64) -> Result<Self> {
         let memory = Memory::new(memory_bytes)?;
         let (count, config) = StoreConfig::derive(memory_bytes, 1, true);
@@ -41,14 +41,14 @@ impl Cache {
         true
     }
 
-    /// Whether a key is there; does not count as a read.
+    /// Whether a key is there; not counted as a read.
     #[cfg(test)]
     fn has(&mut self, key: &[u8]) -> bool {
         let (hash, number) = self.place(key);
         matches!(self.shards[number].lookup(hash, key), Lookup::Found(_))
     }
 
-    /// Stores a value that lives `ttl` seconds, 0: for ever. False: there was no room.
+    /// Stores a value that lives `ttl` seconds, 0: forever. False: there was no room.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], ttl: u32) -> bool {
         let (hash, number) = self.place(key);
         self.clock += 1;
@@ -80,13 +80,13 @@ impl Cache {
         }
     }
 
-    /// Everything stored until now is dead.
+    /// Makes everything stored until now dead.
     pub(crate) fn flush(&mut self) {
         self.clock += 1;
         self.floor = self.clock;
     }
 
-    /// What a server does once a second. True: there is more to do.
+    /// The work that a server does once per second. True: there is more to do.
     pub(crate) fn tick(&mut self) -> bool {
         let mut more = false;
         for store in &mut self.shards {
@@ -139,9 +139,9 @@ mod tests {
 
     use super::*;
 
-    /// Values of up to 1 MiB, more than the small queue's share of a shard, are there when their writer looks.
+    /// Values of up to 1 MiB, more than the small queue's share of a shard, are there when their writer reads them.
     #[test]
-    fn what_was_just_stored_is_found() {
+    fn a_value_just_stored_is_found() {
         let mut cache = Cache::new(32 << 20, 1).unwrap();
         let mut rng = SmallRng::seed_from_u64(1);
         let value = vec![b'v'; 1 << 20];

@@ -10,13 +10,13 @@ use cattlegrid_load::{Mix, Op, Replay, Supply};
 
 use crate::cache::Cache;
 
-/// Requests that make a second, for lifetimes: about what a server does in the comparison.
+/// Requests per simulated second, for lifetimes: about a server's rate in the comparison.
 const REQUESTS_A_SECOND: u64 = 100_000;
 
-/// Requests that are under way at once there: what one of them has missed is stored when all are answered.
+/// Requests in flight at a time there: a miss is filled when all of them are answered.
 const UNDER_WAY: u64 = 64;
 
-/// The table. `only`: loads whose name has this in it; `seeds`: runs of each, with other key hashes.
+/// The table. `only`: loads whose name contains this; `seeds`: runs of each, with different key hashes.
 pub(crate) fn run(traces: &Path, only: &str, seeds: u64) -> Result<String> {
     let mut text = String::from(
         "| load | -m in MiB | hit ratio | least | most | live bytes |\n|---|---|---|---|---|---|\n",

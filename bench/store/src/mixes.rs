@@ -1,4 +1,4 @@
-//! Values of five kinds, as the soak and the measurement of stalls store them.
+//! Values of five kinds, for the soak and for the measurement of stalls.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -13,7 +13,7 @@ pub(crate) enum Mix {
     Fixed,
     /// Log-normal around 2 kB, 200 bytes to 20 kB.
     Web,
-    /// Nine of ten 100 bytes, one 500 kB.
+    /// Nine of ten have 100 bytes, one has 500 kB.
     Bimodal,
     /// 1 to 8 MiB (half the memory at most), alive for 2 to 30 seconds.
     Huge,
@@ -56,7 +56,7 @@ impl Mix {
         }
     }
 
-    /// About how many bytes an item takes.
+    /// Approximate bytes of an item.
     pub(crate) fn item_bytes(self) -> usize {
         match self {
             Self::Tiny => 100,
@@ -67,7 +67,7 @@ impl Mix {
         }
     }
 
-    /// Seconds that an item lives, 0: for ever. Half of the items never expire, but the huge ones do.
+    /// Seconds that an item lives, 0: forever. Half of the items never expire, but all huge ones do.
     pub(crate) fn ttl(self, rng: &mut SmallRng) -> u32 {
         if self == Self::Huge {
             return rng.random_range(2..=30);

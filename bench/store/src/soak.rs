@@ -1,8 +1,8 @@
-//! A soak of the memory: random reads, writes, deletes and time on all shards, the whole structure walked again
-//! and again, and the resident memory compared with the limit.
+//! A soak of the memory: random reads, writes, deletes and time on all shards; the whole structure is walked
+//! repeatedly, and the resident memory compared with the limit.
 //!
-//! Every run ends with three ways of giving memory back, deletes, expiry and a flush: each must be seen in what
-//! the system says is resident.
+//! Every run ends with three ways of giving memory back, deletes, expiry and a flush: each must show in the memory that
+//! the system reports as resident.
 
 use std::fs;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use rand_distr::{Distribution as _, Zipf};
 use crate::cache::Cache;
 use crate::mixes::Mix;
 
-/// How long a run goes on.
+/// The length of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Length {
     /// This long, verification included.
@@ -26,7 +26,7 @@ pub(crate) enum Length {
     Operations(u64),
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) operations: u64,
@@ -44,10 +44,10 @@ pub(crate) struct Outcome {
 /// The whole structure is walked once in this many operations (of huge values for 100), as long as that takes no more than two
 /// thirds of the time.
 const VERIFY_EVERY: u64 = 10_000;
-/// First share of a run in which nothing is verified and what is resident of the process is looked at; later
-/// the lists that verification makes are in it, and only the reservation is looked at.
+/// First share of a run, in which nothing is verified and the resident memory of the process is checked; later it
+/// includes the lists that verification makes, and only the reservation is checked.
 const UNVERIFIED: f64 = 0.3;
-/// Resident memory may exceed the limit by so much, in per cent of it.
+/// Resident memory may exceed the limit by this share, in per cent of it.
 const OVER_PERCENT: f64 = 5.0;
 /// Data in the keys asked for, in units of the limit.
 const KEY_SPACE: usize = 4;
@@ -61,7 +61,7 @@ const KEY_SPACE: usize = 4;
 /// # Panics
 /// The structure is broken.
 pub(crate) fn run(mix: Mix, memory_bytes: usize, length: Length, seed: u64) -> Result<Outcome> {
-    // What runs is resident too: it is run a little before the first look.
+    // Code is resident too: it is run for a moment before the first measurement.
     let mut small = Soak::new(mix, memory_bytes.min(4 << 20), vec![b'v'; 9 << 20], seed)?;
     small.fill(Release::Flush);
     (0..1000).for_each(|_| small.step());
@@ -139,7 +139,7 @@ struct Soak {
     key: Vec<u8>,
 }
 
-/// How memory is given back.
+/// The way in which memory is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Release {
     Delete,
@@ -168,7 +168,7 @@ impl Soak {
 
     fn step(&mut self) {
         self.operations += 1;
-        // A second takes as long as a tenth of the memory needs to be written, about.
+        // A second takes about as long as writing a tenth of the memory.
         let second = (self.memory_bytes / self.mix.item_bytes() / 10).max(20) as u64;
         if self.operations.is_multiple_of(second) {
             self.cache.now += 1;
@@ -201,7 +201,7 @@ impl Soak {
     }
 
     fn set(&mut self, id: u64, ttl: Option<u32>) {
-        // A rewritten value has another size now and then.
+        // A rewritten value changes its size now and then.
         let version = id + self.key_count * u64::from(self.rng.random_range(0..4_u8) == 0);
         let len = self.mix.value_bytes(version, self.memory_bytes);
         let ttl = ttl.unwrap_or_else(|| self.mix.ttl(&mut self.rng));
@@ -217,7 +217,7 @@ impl Soak {
         }
     }
 
-    /// Lets all items go; the reservation's resident bytes before and after.
+    /// Frees all items by one of the ways; returns the reservation's resident bytes before and after.
     fn release(&mut self, way: Release) -> Result<(u64, u64)> {
         let before = rss_of(&self.cache.memory.addresses())?;
         match way {
@@ -231,7 +231,7 @@ impl Soak {
             Release::Flush => self.cache.flush(),
         }
         while self.cache.tick() {}
-        // What is free at one call and still is at the next goes back.
+        // Memory that is free at one call and at the next is given back.
         self.cache.memory.purge();
         self.cache.memory.purge();
         let after = rss_of(&self.cache.memory.addresses())?;
@@ -249,7 +249,7 @@ fn resident_bytes() -> Result<u64> {
     Ok(cattlegrid_load::Process::new(std::process::id())?.resident_bytes()?)
 }
 
-/// Resident bytes of these addresses, as the system says.
+/// Resident bytes of these addresses, as the system reports them.
 fn rss_of(addresses: &Range<usize>) -> Result<u64> {
     let text = fs::read_to_string("/proc/self/smaps")?;
     let (mut inside, mut kib) = (false, 0);

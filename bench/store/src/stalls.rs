@@ -23,10 +23,10 @@ type Times = Histogram<u64>;
 /// Rounds of the loop that is measured next to each operation.
 const IDLE_ROUNDS: u64 = 300;
 
-/// Longest sets of each phase of which is told what they did.
+/// Number of the longest sets of each phase whose work is printed.
 const LONGEST: usize = 5;
 
-/// The kinds of values that are measured unless others are asked for.
+/// The kinds of values that are measured by default.
 pub(crate) const MIXES: [Mix; 4] = [Mix::Tiny, Mix::Fixed, Mix::Web, Mix::Bimodal];
 
 /// The tables: times of alternate sets and gets at `memory_bytes` for each kind of values, then what the longest sets did.
@@ -47,7 +47,7 @@ pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
         let mut rng = SmallRng::seed_from_u64(1);
         let room = memory_bytes / mix.item_bytes();
         let value = vec![b'v'; 1 << 20];
-        // New keys until memory is full, then three times as many again.
+        // New keys until the memory is full, then three times this number.
         for (phase, from, to) in
             [("index grows", 0, room * 3 / 4), ("collector runs", room * 3 / 4, room * 4)]
         {
@@ -92,12 +92,12 @@ pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
     Ok(text + &longest_sets)
 }
 
-/// What a set did: the difference of what was counted after and before it.
+/// The work of a set: the difference of the counters after and before it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Work {
     key: u64,
     nanos: u64,
-    /// Evicted, moved and dead items, segments collected in haste; KiB of index, ghost queue and log; page
+    /// Evicted, moved and dead items, segments collected urgently; KiB of index, ghost queue and log; page
     /// faults, switches.
     counts: [i64; 9],
 }

@@ -1,5 +1,4 @@
-//! The short form of the soak: each kind of values in 8 MiB, in a process of its own, whose resident memory it
-//! looks at.
+//! The short form of the soak: each kind of values in 8 MiB, in a process of its own, whose resident memory is checked.
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
-//! What bumps and look-ups of tags cost, and how often they err.
+//! The cost of bumps and look-ups of tags, and how often they err.
 //!
-//! Times are CPU time of the thread, medians of rounds in which the variants take turns, so that what else
-//! the machine does meets all alike. Look-ups follow each other as the processor takes them: it goes on while
-//! a slot is on its way, since it guesses that the tag was not bumped.
+//! Times are CPU time of the thread, medians of rounds in which the variants alternate, so that other work of the
+//! machine affects all equally. Look-ups overlap as the processor executes them: it continues while a slot is being
+//! read, since it guesses that the tag was not bumped.
 
 #![expect(clippy::cast_precision_loss, reason = "times and shares need few digits")]
 
@@ -42,10 +42,10 @@ fn main() -> Result<()> {
     bumps(&options, &mut out)
 }
 
-/// A look-up of two tags beside one of none.
+/// A look-up of two tags compared with one of none.
 fn look_ups(options: &Options, out: &mut impl Write) -> Result<()> {
     let tags = Tags::new(options.memory);
-    // Every page is the process's own, and other tags' bumps are everywhere.
+    // Every page is the process's own, and bumps of other tags are everywhere.
     let others = tags.bumps().slots_per_row() as u64 / 4;
     (1..=others).for_each(|number| bump(&tags, number));
     let last = tags.bumps().last_bump();
@@ -80,7 +80,7 @@ fn look_ups(options: &Options, out: &mut impl Write) -> Result<()> {
 
 /// Nanoseconds of a read of a random place, overlapped and each depending on the one before.
 fn random_reads(options: &Options) -> Result<[f64; 2]> {
-    // No zeros: those would be one shared page.
+    // Not zeros: those would be one shared page.
     let words: Vec<u64> = (1..=options.memory as u64 / 8).collect();
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..options.rounds as u64 {
@@ -99,7 +99,7 @@ fn random_reads(options: &Options) -> Result<[f64; 2]> {
 
 /// Nanoseconds of a look-up of an item with this stamp and this many tags.
 fn one_round(tags: &Tags, stamp: u64, count: usize, first: u64) -> Result<f64> {
-    // Tags that nobody bumped, other ones in each round.
+    // Tags that were never bumped, different ones in each round.
     let first = (1 << 40) + first;
     let begin = cpu_ns()?;
     let mut valid = 0;
@@ -113,7 +113,7 @@ fn one_round(tags: &Tags, stamp: u64, count: usize, first: u64) -> Result<f64> {
     Ok(time)
 }
 
-/// Distinct tags, bumped once each: speed, memory, what is valid afterwards, and how often others err.
+/// Distinct tags, bumped once each: speed, memory, which tags are valid afterwards, and how often others err.
 fn bumps(options: &Options, out: &mut impl Write) -> Result<()> {
     let tags = Tags::new(options.memory);
     let fresh = rss_kib()?;

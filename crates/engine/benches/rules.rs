@@ -1,5 +1,5 @@
-//! Nanoseconds to find a key's rule among 100, and to get at the rules in force, best of several rounds:
-//! `cargo bench -p cattlegrid-engine`.
+//! Nanoseconds to find a key's rule among 100, and to load the rules in force, best of several rounds: `cargo bench -p
+//! cattlegrid-engine`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -17,7 +17,7 @@ use cattlegrid_engine::rules::{Pattern, Rule, Rules};
 use cattlegrid_herd::Policy;
 
 fn main() {
-    // What applications have: a name for each kind of key, some with more parts, some that share a beginning.
+    // Typical applications: a name for each kind of key, some with several parts, some with a common beginning.
     let kinds = rules((0..100).map(|n| match n % 4 {
         0 => format!("kind{n:02}:{{id}}"),
         1 => format!("kind{n:02}:{{user}}:{{product}}"),
@@ -30,7 +30,7 @@ fn main() {
     show("100 kinds, none", &kinds, b"app:kind98:x", None);
     show("100 kinds, none alike", &kinds, b"session:0123456789abcdef", None);
 
-    // The worst: one beginning for all, so that only what follows tells them apart.
+    // The worst case: one beginning for all, so that only the rest distinguishes them.
     let alike = rules((0..100).map(|n| format!("page:{{id}}:part{n:02}")));
     show("100 of one prefix, first", &alike, b"page:1234567:part00", Some(1));
     show("100 of one prefix, last", &alike, b"page:1234567:part99", Some(100));

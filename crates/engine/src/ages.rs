@@ -1,19 +1,20 @@
-//! When numbers of the clock were given out: a coarse table.
+//! The times at which the clock's numbers were given out: a coarse table.
 //!
-//! An entry says what the clock showed at a time; numbers above it were given out then or later. One entry a second is
-//! noted at most. When the table is full, the entry goes that is missed least: the gap it leaves is the shortest for its age.
-//! So the time of an old number is known more coarsely, to a share of its age that hardly grows: about the logarithm of the age
-//! in seconds by the number of entries, 0.4 % after four months by that formula.
+//! An entry holds the number that the clock showed at a time; larger numbers were given out then or later. At most one
+//! entry per second is noted. When the table is full, the entry is removed whose gap is the shortest for its age. So
+//! the time of an old number is known more coarsely, with an error that is a share of its age and hardly grows: about
+//! the logarithm of the age in seconds divided by the number of entries, 0.4 % after four months by that formula.
 //!
 //! # Invariants
-//! * The time told is never later than the true one. What was given out before the first entry is as old as the server.
+//! * A time that is returned is never later than the true one. A number from before the first entry is as old as the
+//!   server.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Ages {
-    /// What the clock showed, and when in milliseconds since the start; both rise.
+    /// The clock's number, and the time in milliseconds since the start; both rise.
     entries: Mutex<Vec<(u64, u64)>>,
     /// The second of the last entry.
     noted: AtomicU64,
@@ -34,14 +35,14 @@ impl Ages {
         Self { entries: Mutex::default(), noted: AtomicU64::new(u64::MAX), most }
     }
 
-    /// Notes what the clock shows now, if that is not known of this second.
+    /// Notes the clock's number now, if none was noted in this second.
     pub(crate) fn note(&self, clock: impl FnOnce() -> u64, now_ms: u64) {
         let second = now_ms / 1000;
         if self.noted.swap(second, Ordering::Relaxed) == second {
             return;
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        // Threads read their times before they come here, not always in this order.
+        // Threads read their times before they come here, and may come in another order.
         if entries.last().is_some_and(|(_, last_ms)| *last_ms >= now_ms) {
             return;
         }
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_told_older_than_it_is_by_a_second_at_most() {
+    fn a_number_appears_at_most_a_second_older_than_it_is() {
         let ages = Ages::default();
         for second in 1..100 {
             ages.note(|| second * 10, second * 1000 + second);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_known_more_coarsely() {
+    fn an_old_number_is_known_more_coarsely() {
         let ages = Ages::with_room(64);
         let last = 100_000;
         for second in 1..=last {

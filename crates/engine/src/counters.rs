@@ -1,13 +1,13 @@
-//! What a worker counts: one writer each, read by whoever answers `stats`.
+//! Counters of a worker: each has one writer, and is read by any thread that answers `stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A counter with one writer. Adding is a load and a store: no locked instruction on the way of a request.
+/// A counter with one writer. Adding is a load and a store, without a locked instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only the owner may.
+    /// Adds; only the writer may call it.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);

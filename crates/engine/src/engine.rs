@@ -1,8 +1,10 @@
-//! All shards: which one a key belongs to, and what concerns more than one.
+//! All shards: to which one a key belongs, and what concerns more than one.
 //!
-//! A batch of requests, or of a multi-get's keys, keeps the shards that it uses locked while it meets no other worker
-//! ([`ShardLock`]); values too long for the log are copied into pages of their own without any lock.
-//! Nobody waits for a shard's lock while holding another's.
+//! A batch of requests, or of the keys of a multi-get, keeps the shards that it uses locked until it meets another
+//! worker ([`ShardLock`]); values too long for the log are copied into their own pages without a lock.
+//!
+//! # Invariants
+//! * No thread waits for a shard's lock while it holds another's.
 
 use std::sync::Arc;
 
@@ -23,28 +25,28 @@ use crate::time::Now;
 use crate::wait::park::Parked;
 use crate::write::store::{Mode, Write, note_refused};
 
-/// What an engine is built from.
+/// The parameters of an engine.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub struct EngineConfig {
-    /// The budget for items and index, in bytes.
+    /// The memory budget for items and index, in bytes; at least 1 MiB.
     pub memory_bytes: usize,
-    /// Worker threads that will use it: decides how many shards there are.
+    /// Number of worker threads that will use it: determines the number of shards.
     pub threads: usize,
-    /// Make room by evicting; otherwise writes fail when memory is full.
+    /// Evict items to make room; otherwise writes fail when the memory is full.
     pub evictions: bool,
     /// Answer 0 for every CAS.
     pub hide_cas: bool,
-    /// Largest item in bytes that an append may make: see `cattlegrid_protocol::Limits::fits`.
+    /// Largest item that an append may produce, in bytes: see `cattlegrid_protocol::Limits::fits`.
     pub max_item_bytes: usize,
     /// Ask the system for large pages.
     pub large_pages: bool,
-    /// Bytes for the numbers of tags, see `cattlegrid_tags::Bumps::new`; 0 without a rule file. Not in the budget until
-    /// tags are used.
+    /// Bytes for the numbers of tags, see `cattlegrid_tags::Bumps::new`; 0 without a rule file. They are not in the
+    /// budget until tags are used.
     pub tag_bytes: usize,
     /// Clients may flush by a control key.
     pub allows_flush: bool,
-    /// Writes what `@why:` tells.
+    /// Writes the answer to `@why:`.
     pub explain: Explain,
     /// Seed of the hash of keys and tags. Must not be known to clients.
     pub seed: u64,
@@ -60,7 +62,7 @@ pub struct Engine {
     evictions: bool,
     /// Bytes of the budget that are not for items.
     reserved: AtomicUsize,
-    /// Those of the tags are among them.
+    /// Whether the bytes for tags are among them.
     tags_reserved: AtomicBool,
     allows_flush: bool,
     explain: Explain,
@@ -102,27 +104,27 @@ impl Engine {
         })
     }
 
-    /// The clock and the flush floor.
+    /// The state that all shards share.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// The budget.
+    /// The memory budget.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Shards.
+    /// Number of shards.
     pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// No shard locked yet.
+    /// A lock set without a locked shard.
     pub fn shard_lock(&self) -> ShardLock<'_> {
         ShardLock::new(&self.shards)
     }
 
-    /// The hash of the request's key, of the first if it has several; `None`: it is about no key.
+    /// The hash of the request's key, of the first one if it has several; `None`: the request has no key.
     #[inline]
     pub fn hash(&self, request: &Request<'_>) -> Option<u64> {
         let key = match request {
@@ -141,11 +143,11 @@ impl Engine {
         Some(self.hasher.hash(key))
     }
 
-    /// Executes a request about one key with this hash. A `get` is for [`Engine::get`]; requests about none
-    /// are the server's. What it returns waits: its reply comes later.
+    /// Executes a request about one key with this hash. A `get` is for [`Engine::get`]; requests without a key are the
+    /// server's. Returns a request that waits: its reply comes later.
     ///
     /// # Panics
-    /// On a `get` and on a request about no key.
+    /// On a `get` and on a request without a key.
     pub fn execute(
         &self,
         request: &Request<'_>,
@@ -193,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Notes a store that did not come here, since it is too large (`too_large`) or there is no memory for its data.
+    /// Notes a store that was not executed, since it is too large (`too_large`) or there is no memory for its data.
     pub fn note_refused(
         &self,
         key: &[u8],
@@ -207,7 +209,7 @@ impl Engine {
     }
 
     /// Removes a key whose new value was refused, so that the old one is not taken for it. `token`: the number of the
-    /// miss that the value was computed for, if the client named it.
+    /// miss for which the value was computed, if the client named it.
     pub fn invalidate(&self, key: &[u8], token: Option<u64>, cx: &mut Context<'_>) {
         let hash = self.hasher.hash(key);
         let write = Write::refused(key, hash, token);
@@ -217,19 +219,19 @@ impl Engine {
         self.settle(&mut lock, &mut cx.step);
     }
 
-    /// Whether a value is kept in the log, and not in pages of its own.
+    /// Whether a value is kept in the log, and not in its own pages.
     pub(crate) fn fits_the_log(&self, data: &[u8]) -> bool {
         data.len() <= self.inline_max
     }
 
-    /// The shard of this hash has found no room for so many bytes: frees some in the others.
+    /// The shard of this hash has found no room for `bytes` bytes: frees some in the others.
     pub(crate) fn make_room(&self, bytes: usize, hash: u64) {
         self.free(bytes.max(self.inline_max * 4), Some(hash));
     }
 
-    /// Pages for a value too long for the log; evicts from the fullest shards to get them.
+    /// Pages for a value too long for the log; evicts from the fullest shards to get them. None: there is no memory.
     pub(crate) fn huge_value(&self, data: &[u8]) -> Option<Arc<HugeValue>> {
-        // Others may take what was freed: try a few times, for more than is needed.
+        // Other threads may take what was freed: try several times, for more than is needed.
         for _ in 0..4 {
             if let Some(huge) = HugeValue::new(&self.memory, &[data]) {
                 return Some(huge);
@@ -242,8 +244,8 @@ impl Engine {
         HugeValue::new(&self.memory, &[data])
     }
 
-    /// Evicts until so many bytes have gone back to the memory, from the fullest shards first; not from
-    /// that of `except`. Returns how many did.
+    /// Evicts until `bytes` bytes have gone back to the memory, from the fullest shards first; not from the shard of
+    /// the hash `except`. Returns the number of bytes freed.
     fn free(&self, bytes: usize, except: Option<u64>) -> usize {
         if !self.evictions {
             return 0;
@@ -255,7 +257,7 @@ impl Engine {
             .map(|n| (self.shards.lock(n).store().held_bytes(), n))
             .collect();
         by_size.sort_unstable_by(|a, b| b.cmp(a));
-        // A little from each first, so that one large value does not cost one shard everything.
+        // A small share from each shard first, so that one large value does not empty one shard.
         let piece = bytes.div_ceil(by_size.len().max(1)).max(self.inline_max);
         for share in [piece, usize::MAX] {
             for &(_, number) in &by_size {
@@ -268,7 +270,8 @@ impl Engine {
         freed
     }
 
-    /// No pages for a value: say so, and drop the old one where it could be taken for the new one.
+    /// There are no pages for a value: answers an error, and drops the old value where it could be taken for the new
+    /// one.
     fn refuse(&self, request: &Request<'_>, hash: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         cx.step.counters.store_no_memory.add(1);
         let quiet = matches!(request, Request::Store(store) if store.noreply);
@@ -306,7 +309,7 @@ impl Engine {
         self.allows_flush
     }
 
-    /// Whether the tags' memory has been taken out of the budget; true from the first call on.
+    /// Whether the tags' memory has been taken out of the budget; true from the second call on.
     pub(crate) fn tags_reserved(&self) -> bool {
         self.tags_reserved.load(Ordering::Relaxed) || self.tags_reserved.swap(true, Ordering::Relaxed)
     }
@@ -315,19 +318,19 @@ impl Engine {
         self.hasher.hash(key)
     }
 
-    /// Takes bytes of the budget for something else than items.
+    /// Takes bytes of the budget for another use than items.
     pub(crate) fn reserve(&self, bytes: usize) -> std::io::Result<()> {
         let limit = self.limit_bytes();
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         self.set_memory_limit(limit)
     }
 
-    /// The budget, with what rules take of it.
+    /// The memory budget in bytes, with the share of the rules.
     pub fn limit_bytes(&self) -> usize {
         self.memory.limit_bytes() + self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Raises or lowers the budget (`cache_memlimit`); evicts what no longer fits.
+    /// Raises or lowers the budget in bytes (`cache_memlimit`); evicts what no longer fits.
     ///
     /// # Errors
     /// `InvalidInput` above four times the first budget; the system's when it refuses the memory.
@@ -358,28 +361,29 @@ impl Engine {
         assert_eq!(waiting, self.held(), "waiters are counted");
     }
 
-    /// What a key is to those who ask for it, for tests: see [`KeyState`].
+    /// The state of a key as clients see it, for tests: see [`KeyState`].
     pub fn key_state(&self, key: &[u8], now: Now) -> KeyState {
         let hash = self.hasher.hash(key);
         self.shards.lock(self.shards.number(hash)).key_state(key, hash, now)
     }
 
-    /// Nobody computes, waits or is published as doing both.
+    /// There is no lease, no waiter and no published connection.
     pub fn is_quiet(&self) -> bool {
         self.held() == 0 && self.leases() == 0 && self.shared.graph.is_empty()
     }
 
-    /// Bytes of values that were copied for requests that wait, and are not in their replies yet.
+    /// Bytes of values that were copied for waiting requests and are not in their replies yet.
     pub fn delivered_bytes(&self) -> usize {
         self.shared.delivered.get()
     }
 
-    /// Leases there are, for tests and statistics.
+    /// Number of leases, for tests and statistics.
     pub fn leases(&self) -> usize {
         (0..self.shards.len()).filter_map(|n| self.shards.lock(n).herd.as_ref().map(|herd| herd.len())).sum()
     }
 
-    /// Once a second: gives the memory of dead segments back, a bounded piece of each shard. True: there is more to do.
+    /// To be called once per second: gives the memory of dead segments back, a bounded amount of each shard. True:
+    /// there is more to do.
     pub fn tick(&self, now: Now) -> bool {
         self.shared.settle(now.ms);
         let floor = self.shared.floor(now.second);
@@ -392,7 +396,7 @@ impl Engine {
         more
     }
 
-    /// What all stores hold and have counted.
+    /// Sizes and counters of all stores.
     pub fn usage(&self) -> (StoreUsage, StoreStats) {
         let mut usage = StoreUsage::default();
         let mut stats = StoreStats::default();
@@ -405,17 +409,17 @@ impl Engine {
     }
 
     /// The second of the last use of the item that has been unused longest, as far as the oldest segments of the shards
-    /// tell; `None` without items.
+    /// show; `None` without items.
     pub fn oldest_use(&self) -> Option<u32> {
         (0..self.shards.len()).filter_map(|number| self.shards.lock(number).store().oldest_use()).min()
     }
 
-    /// Sets the stores' counters to zero.
+    /// Sets the stores' counters to 0.
     pub fn reset_stats(&self) {
         (0..self.shards.len()).for_each(|n| self.shards.lock(n).store_mut().reset_stats());
     }
 
-    /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to go on; `None` at the end.
+    /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to continue; `None` at the end.
     pub fn scan(&self, cursor: Cursor, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<Cursor> {
         if cursor.shard >= self.shards.len() {
             return None;
@@ -428,7 +432,7 @@ impl Engine {
     }
 }
 
-/// A place in a scan of all items.
+/// A position in a scan of all items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     shard: usize,

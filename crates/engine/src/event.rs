@@ -1,6 +1,6 @@
-//! What happened to keys, for those who watch or count it.
+//! Events of keys, for watchers and counters.
 
-/// Which events somebody wants. Nothing is noted otherwise.
+/// The kinds of events that are wanted. No others are noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest(u8);
 
@@ -14,39 +14,39 @@ impl Interest {
     /// [`EventKind::Deleted`].
     pub const DELETIONS: Self = Self(8);
 
-    /// Nothing.
+    /// No event.
     pub const fn none() -> Self {
         Self(0)
     }
 
-    /// From [`Interest::bits`].
+    /// The set with this number, see [`Interest::bits`].
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & 15)
     }
 
-    /// As a number.
+    /// The set as a number, 0..=15.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Both.
+    /// The union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether any of the other's is wanted.
+    /// Whether any kind of `other` is wanted.
     pub const fn wants(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// Something that happened to a key.
+/// An event of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The key.
     pub key: Box<[u8]>,
-    /// What.
+    /// The kind, with its figures.
     pub kind: EventKind,
 }
 
@@ -57,20 +57,20 @@ pub enum Looker {
     Get,
     /// `delete`.
     Delete,
-    /// Any other.
+    /// Any other command.
     Other,
 }
 
-/// What happened. Times are seconds; `ttl` is 0 for never.
+/// The kinds of events. Times are in seconds; a `ttl` of 0 means never.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// A look-up: of a get command, or the one with which any other command on a key begins.
+    /// A look-up: by a get command, or the look-up with which any other command on a key begins.
     Get {
         /// `not_found found expired flushed`.
         status: &'static str,
         /// Bytes of the value; 0 without one.
         size: usize,
-        /// Which command looked.
+        /// The command that looked.
         by: Looker,
     },
     /// A storing command.
@@ -81,7 +81,7 @@ pub enum EventKind {
         command: &'static str,
         /// Seconds to live.
         ttl: u64,
-        /// Bytes of the value; of one that was joined to another, of both.
+        /// Bytes of the value; after an append or prepend, of the joined value.
         size: usize,
         /// By a classic command.
         classic: bool,
@@ -95,9 +95,9 @@ pub enum EventKind {
     },
     /// An eviction.
     Evicted {
-        /// Whether it was ever read.
+        /// Whether the item was ever read.
         fetched: bool,
-        /// Seconds it had to live.
+        /// Remaining seconds to live; None: forever.
         ttl: Option<u64>,
         /// Seconds since its last access.
         idle: u64,

@@ -1,4 +1,8 @@
 //! Invalidation by name: tags, cascades, flushes, and the control keys that any client can type.
+//!
+//! A tag is bumped by a control key, by a meta command with `G`, or by a cascade of a rule file. A bump takes a number
+//! of the clock, and touches neither items nor leases: an item whose stamp is smaller is found to be dead or stale when
+//! it is looked up.
 
 use cattlegrid_protocol::{Keys, Meta, Request, reply};
 use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
@@ -16,10 +20,10 @@ use crate::time::Now;
 /// Longest rolling flush, in seconds.
 pub const ROLLING_FLUSH_MAX_S: u64 = 24 * 60 * 60;
 
-/// Said of a control key that is none, or that does not take the command.
+/// The reply to an unknown control key, or to a command that it does not take.
 const UNKNOWN: &str = "CLIENT_ERROR unknown control key";
 
-/// What a control key asks for.
+/// The parsed text of a control key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control<'k> {
     /// `tag:T`.
@@ -59,7 +63,7 @@ impl Engine {
         if self.tags_reserved() { Ok(()) } else { self.reserve(self.shared().tags().bumps().memory_bytes()) }
     }
 
-    /// Flushes everything at `second`, or at once when that is now; then what cascades from a flush.
+    /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush.
     pub fn flush(&self, second: u32, now: Now) {
         self.shared().flush(second, now.second);
     }
@@ -84,7 +88,7 @@ impl Engine {
         self.shared().control(key).is_some()
     }
 
-    /// Executes such a request.
+    /// Executes a request about a tag or a control key.
     #[cold]
     pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
         let (key, noreply): (&[u8], bool) = match request {
@@ -117,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// `mg md ma` with `G`, when the key is a tag, or with a control key.
+    /// `mg md ma` with `G`, where the key is a tag, or with a control key.
     fn execute_meta(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
         cx.step.counters.cmd_meta.add(1);
         let flags = &meta.set;
@@ -149,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// What a meta command with a control key does, as its classic form: the text of its answer, if it has one.
+    /// Executes a meta command with a control key like its classic form. Returns the text of its answer, if it has one.
     fn obey(
         &self,
         request: &Request<'_>,
@@ -179,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// What a `get` of a control key tells; of a `bump` and a `flush` after it is done. The key was checked.
+    /// The text of a `get` of a control key; a `bump` and a `flush` are executed. The key must have been checked.
     fn tell(&self, control: Control<'_>, cx: &mut Context<'_>) -> String {
         match control {
             Control::Tag(tag) => {
@@ -208,14 +212,15 @@ impl Engine {
         Ok(self.shared().bump(tag, kind, now))
     }
 
-    /// The arrays are in use. That their memory cannot be taken out of the limit now is no reason to refuse.
+    /// Takes the arrays' memory out of the limit, since they are in use. A failure to do so is no reason to refuse the
+    /// bump.
     fn use_tags(&self) {
         if self.reserve_tags().is_err() {
             debug_assert!(false, "the limit can always be lowered");
         }
     }
 
-    /// Last bump, seconds since, share of false stale answers for what is older.
+    /// Number of the last bump, seconds since then, share of items older than that which are wrongly found stale.
     fn describe_tag(&self, tag: TagHash, now: Now) -> String {
         let bumps = self.shared().tags().bumps();
         let last = bumps.last(tag, Kind::Hard).max(bumps.last(tag, Kind::Soft));
@@ -238,7 +243,7 @@ impl Engine {
             cuts.push(cx.out.split_off(*at));
         }
         cuts.push(cx.out.split_off(pending.from));
-        // All are understood before the first is executed.
+        // All of them are parsed before the first is executed.
         let asked: Result<Vec<_>, String> =
             pending.control.iter().map(|(key, _)| Ok((*key, self.check(key)?))).collect();
         let asked = match asked {
@@ -253,7 +258,7 @@ impl Engine {
                 cx.out.append(cut);
             }
             let text = self.tell(control, cx);
-            // What is told here has no CAS: clients read one after `gets` all the same.
+            // These values have no CAS, but clients read one after `gets`.
             reply::value_header(&mut cx.out.bytes, key, 0, text.len(), cas.then_some(0));
             reply::line(&mut cx.out.bytes, &text);
         }
@@ -277,7 +282,7 @@ impl Engine {
         Ok(control)
     }
 
-    /// Whether what the key names can be, and may be done.
+    /// Whether the key's tag is valid, and its command allowed.
     fn check_names(&self, control: Control<'_>) -> Result<(), String> {
         match control {
             Control::Tag(tag) | Control::Bump(tag) => match self.shared().tag_hasher().hash(tag) {
@@ -290,7 +295,7 @@ impl Engine {
     }
 }
 
-/// What a control key tells: no item, it has neither flags, CAS nor end, and was never read. Its size.
+/// The answer to a control key as an item: it has no flags, no CAS and no end, and was never read. Its size.
 struct OfText(usize);
 
 impl Shown for OfText {
@@ -320,8 +325,8 @@ impl Shown for OfText {
 }
 
 impl Shard {
-    /// What happened to a key invalidates what was derived from it. To be called when it has happened: what was refused
-    /// sets off nothing.
+    /// A change of a key invalidates what was derived from it. To be called after the change: a refused command has no
+    /// cascade.
     #[inline]
     pub(crate) fn cascade(&mut self, key: &[u8], hash: u64, change: Change, now: Now) {
         self.cascade_as(Kind::Hard, key, hash, change, now);
@@ -357,8 +362,8 @@ impl Shard {
         }
     }
 
-    /// Invalidates the tags if the item under the key carries one of them: it was changed, and does not go with the others. False:
-    /// it carries none, and nothing was done.
+    /// Invalidates the tags if the item under the key carries one of them: it was changed itself, and must stay valid.
+    /// False: it carries none, and nothing was done.
     fn bump_carried(&mut self, key: &[u8], hash: u64, bumped: &[TagHash]) -> bool {
         let Lookup::Found(found) = self.store.lookup(hash, key) else { return false };
         let item = self.store.item(found);
@@ -368,7 +373,7 @@ impl Shard {
         if let Some(stamp) = self.shared.bump_carried(bumped, item.stamp(), item.tags()) {
             let mut room = [0; TAGS_MAX];
             let attributes = Attributes { stamp: Some(stamp), ..item.attributes(&mut room) };
-            // Without room it goes after all.
+            // Without room it is invalidated as well.
             let _kept = self.rewrite(key, hash, found, &attributes);
         }
         true

@@ -1,8 +1,8 @@
-//! What an item is worth to a reader: a value, an old one, a negative answer, or nothing.
+//! The standing of an item for a reader: a value, an old one, a negative answer, or nothing.
 //!
-//! Its expiry and its marks are in the item. What has been invalidated by name is found by comparing its stamp with the
-//! bumps of its tags and the floors of flushes. An item that is just a value is known as one by a look at its header
-//! ([`Shard::is_just_a_value`]), and a hit goes no further.
+//! Its expiry and its marks are in the item. Invalidations by name are found by comparing its stamp with the bumps of
+//! its tags and the floors of flushes. An item that is just a value is recognised by its header
+//! ([`Shard::is_just_a_value`]), and a hit needs nothing else.
 
 use cattlegrid_herd::RuleState;
 use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER};
@@ -12,48 +12,48 @@ use crate::shard::Shard;
 use crate::step::Step;
 use crate::time::Now;
 
-/// What an item is to one who asks for its key.
+/// The standing of an item for a client that asks for its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Not there.
+    /// There is no item, or it is over.
     Absent,
-    /// Known to be absent.
+    /// The key is known to be absent.
     Negative,
-    /// Over, but its rule lets the old value be served while a new one is computed.
+    /// The value is over, but its rule lets it be served while a new one is computed.
     Stale,
-    /// Good.
+    /// The value is good.
     Fresh,
-    /// Good, and due to be refreshed.
+    /// The value is good, and due for a refresh.
     Early,
 }
 
-/// What a key is to those who ask for it.
+/// The state of a key for the clients that ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeyState {
     /// Never stored, deleted, over, or known to be absent.
     Absent,
-    /// There.
+    /// A fresh value.
     Fresh,
-    /// Over, and served while it is refreshed.
+    /// An old value, served while it is refreshed.
     Stale,
-    /// Computed for the first time.
+    /// Leased, without a value.
     LeasedAbsent,
-    /// Refreshed after it was over.
+    /// Leased, with an old value.
     LeasedStale,
-    /// Refreshed before that.
+    /// Leased, with a fresh value.
     LeasedFresh,
-    /// Not worth a lease.
+    /// Let pass: not worth a lease.
     Pass,
 }
 
 impl Shard {
-    /// Whether its expiry alone says what an item is worth: on the way of every hit.
+    /// Whether the expiry alone determines the standing of an item: asked for every hit.
     #[inline]
     pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
         !self.rolling && self.store.item(found).is_plain(self.store.now())
     }
 
-    /// The item under a key, as what was invalidated has left it.
+    /// The item under a key, after invalidations were applied.
     pub(crate) fn lookup(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Lookup {
         let lookup = self.store.lookup(hash, key);
         if let Lookup::Found(found) = lookup { self.invalidated(hash, found, step) } else { lookup }
@@ -64,8 +64,8 @@ impl Shard {
         if let Lookup::Found(found) = self.lookup(hash, key, step) { Some(found) } else { None }
     }
 
-    /// The same, for an item that was found. What a flush or a bump has killed is removed; what a soft one has made stale has
-    /// expired in that moment, so that no later one can prolong its grace.
+    /// The same, for an item that was found. An item that a flush or a hard bump has killed is removed; an item that a
+    /// soft one has made stale expires at that moment, so that no later one can prolong its grace.
     pub(crate) fn invalidated(&mut self, hash: u64, found: Found, step: &Step<'_>) -> Lookup {
         if self.is_just_a_value(found) {
             return Lookup::Found(found);
@@ -105,13 +105,14 @@ impl Shard {
             return Some(found);
         }
         if rule.is_none() {
-            // Its rule has gone: with another it would be an old value again, also after a delete that has not found it.
+            // Its rule is gone: under another rule it would be an old value again, even after a delete that has not
+            // found it.
             self.store.remove(hash, found);
         }
         None
     }
 
-    /// What the item under a key is worth to a reader. `rule`: the key's.
+    /// The standing of the item under a key. `rule`: the rule of the key.
     pub(crate) fn standing(
         &self,
         found: Found,
@@ -156,13 +157,14 @@ impl Shard {
         };
         let expired = Some(item.expiry()).filter(|expiry| *expiry != NEVER && *expiry <= now.second);
         let over = expired.into_iter().chain(softened).min();
-        // Without leases nobody refreshes: what is marked stale is a value, as in memcached.
+        // Without leases no client is sent to refresh: an item marked stale is a value, as in memcached.
         let Some(rule) = rule.filter(|rule| rule.policy().leases) else {
             return if over.is_some() { Standing::Absent } else { Standing::Fresh };
         };
         let edited = marks.has(Marks::EDITED);
         if over.is_some() || marks.has(Marks::STALE) {
-            // A counter is not a computed value: nobody is given an old one. Nor is what was marked without a grace to end.
+            // A counter is not a computed value, and an old one is not served. An item that was marked without a grace
+            // is not served either.
             let in_grace = over.is_some_and(|over| now.second < over.saturating_add(item.grace_s()));
             return if in_grace && !edited { Standing::Stale } else { Standing::Absent };
         }
@@ -171,7 +173,7 @@ impl Shard {
     }
 }
 
-/// What `N` makes on a miss, while who won it has not filled it yet.
+/// Whether an item is a stub: `N` created it at a miss, and the client that won it has not filled it yet.
 pub(crate) fn is_stub(item: &Item<'_>) -> bool {
     item.value_len() == 0 && item.marks().has(Marks::WON) && !item.marks().has(Marks::STALE)
 }

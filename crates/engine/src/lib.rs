@@ -1,7 +1,8 @@
-//! Where a request meets the data: what each command means, without sockets, clocks or threads.
+//! Executes requests: what each command does to the data, without sockets, clocks or threads.
 //!
-//! [`Shard`] executes requests of its part of the key space; [`Engine`] holds all shards and sends each
-//! request to its own. Time comes in as an argument ([`Now`]), replies go out as bytes ([`Output`]).
+//! [`Shard`] executes requests of its part of the key space; [`Engine`] holds all shards and sends each request to the
+//! shard of its key. Time is an argument ([`Now`]), replies are bytes ([`Output`]), and the work for other connections
+//! is in the [`Effects`].
 
 mod ages;
 mod counters;

@@ -1,15 +1,15 @@
-//! Replies on their way out: bytes, and huge values that are sent from where they lie.
+//! Replies to be sent: bytes, and huge values that are sent from where they are stored.
 
 use std::sync::Arc;
 
 use cattlegrid_store::{HugeValue, Value};
 
-/// Replies, in order. Small values are copied in; a huge one is noted with the place it belongs to.
+/// Replies, in order. Small values are copied in; a huge one is noted with its position.
 #[derive(Debug, Default)]
 pub struct Output {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Huge values: each goes out after so many of the bytes, in order.
+    /// Huge values in order, each with the number of bytes before it.
     pub huge: Vec<(usize, Arc<HugeValue>)>,
 }
 
@@ -30,12 +30,12 @@ impl Output {
         self.huge.extend(other.huge.into_iter().map(|(place, huge)| (at + place, huge)));
     }
 
-    /// Where it ends now.
+    /// The current end.
     pub(crate) fn place(&self) -> (usize, usize) {
         (self.bytes.len(), self.huge.len())
     }
 
-    /// Cuts off what was written after a [`Output::place`].
+    /// Cuts off what was written after [`Output::place`] returned this.
     pub(crate) fn split_off(&mut self, (bytes, huge): (usize, usize)) -> Self {
         let huge = self.huge.split_off(huge).into_iter().map(|(at, value)| (at - bytes, value)).collect();
         Self { bytes: self.bytes.split_off(bytes), huge }
@@ -46,12 +46,12 @@ impl Output {
         self.bytes.len() + self.huge.iter().map(|(_, h)| h.len()).sum::<usize>()
     }
 
-    /// Nothing to send.
+    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.huge.is_empty()
     }
 
-    /// Forgets everything, keeping the memory.
+    /// Removes everything, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.huge.clear();

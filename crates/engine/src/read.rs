@@ -1,4 +1,4 @@
-//! Reads: `get` and its kin, `mg`, `me`, and the replies they write.
+//! Reads: `get gets gat gats`, `mg`, `me`, and the replies that they write.
 
 pub(crate) mod advice;
 pub(crate) mod get;

@@ -1,8 +1,7 @@
 //! Rules: which keys are protected, on what terms, and which tags they carry.
 //!
-//! Rules are compiled once and asked at misses and writes, never on a hit: what a hit needs is in the item.
-//! The first rule whose pattern matches a key is the key's rule. Cascades are asked at changes, and all that
-//! match apply.
+//! Rules are compiled once and are asked at misses and writes, never on a hit: a hit needs only the item. The first
+//! rule whose pattern matches a key is the key's rule. Cascades are asked at changes, and all that match apply.
 //!
 //! # Invariants
 //! * A key that clients use as a lock has a rule only if the rule's pattern spells the lock out: it begins
@@ -28,12 +27,12 @@ use index::{Index, KeyTraits};
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError};
 pub use template::{TAG_BYTES_MAX, TagTemplate};
 
-/// Tags a rule may have.
+/// Most tags of a rule.
 pub const TAGS_MAX: usize = 8;
 
-/// What holds for the keys of a pattern.
+/// The terms for the keys of a pattern.
 ///
-/// The pattern's text names a rule across reloads: what was learned under it stays true.
+/// The pattern's text identifies a rule across reloads: what was learned under it stays valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Its place among the rules, from 1.
@@ -42,43 +41,43 @@ pub struct Rule {
     pub pattern: Pattern,
     /// On which terms misses are leased and fills fenced.
     pub policy: Policy,
-    /// Tags of what is stored, at most [`TAGS_MAX`].
+    /// Tags of the values stored, at most [`TAGS_MAX`].
     pub tags: Vec<TagTemplate>,
-    /// For how many seconds a negative answer without a time of its own counts; 0: it needs one.
+    /// Seconds to live of a negative answer that has no time of its own; 0: such an answer is refused.
     pub negative_ttl_s: u32,
 }
 
-/// Tags that are invalidated when something happens to a key.
+/// Tags that are invalidated when a key changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cascade {
-    /// What must happen.
+    /// The changes that set it off.
     pub on: Changes,
-    /// To which keys; None for [`Change::Flush`], which concerns no key.
+    /// The keys; None for [`Change::Flush`], which concerns no key.
     pub pattern: Option<Pattern>,
     /// The tags to invalidate.
     pub bump: Vec<TagTemplate>,
 }
 
-/// What happens to a key, as cascades see it.
+/// The changes of a key that cascades distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// A delete, also one that found nothing, unless it asked for a certain CAS.
+    /// A delete, even if it found nothing, unless it named a CAS.
     Delete,
-    /// A value was stored, or its client told so.
+    /// A value was stored, or its client was told that it was.
     Set,
-    /// A number went up or down, or was made.
+    /// A number was raised, lowered or created.
     Incr,
-    /// The time to live changed.
+    /// The time to live was changed.
     Touch,
-    /// Everything was flushed: a delayed flush was due, a slow one is over.
+    /// Everything was flushed: a delayed flush was due, or a slow one is over.
     Flush,
 }
 
 impl Change {
-    /// All of them.
+    /// All changes.
     pub const ALL: [Self; 5] = [Self::Delete, Self::Set, Self::Incr, Self::Touch, Self::Flush];
 
-    /// As a rule file names it.
+    /// Its name in a rule file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Delete => "delete",
@@ -95,7 +94,7 @@ impl Change {
 pub struct Changes(u8);
 
 impl Changes {
-    /// This one too.
+    /// The set with this change added.
     #[must_use]
     pub const fn with(self, change: Change) -> Self {
         Self(self.0 | 1 << change as u8)
@@ -107,28 +106,28 @@ impl Changes {
         self.0 & 1 << change as u8 != 0
     }
 
-    /// Those of either.
+    /// The union of both.
     #[must_use]
     const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// All rules and cascades, ready to be asked.
+/// All rules and cascades, compiled.
 #[derive(Debug)]
 pub struct Rules {
     list: Box<[Arc<Rule>]>,
     index: Index,
-    /// Those with a pattern.
+    /// The cascades with a pattern.
     cascades: Box<[Cascade]>,
     cascade_index: Index,
     flush_cascades: Box<[Cascade]>,
-    /// What any of `cascades` waits for.
+    /// The changes that set off any of `cascades`.
     changes: Changes,
 }
 
 impl Rules {
-    /// Rules in their order, of which the first that matches counts, and cascades.
+    /// Rules in their order, of which the first that matches applies, and cascades.
     pub fn new(rules: Vec<Rule>, cascades: Vec<Cascade>) -> Self {
         let index = Index::new(&rules.iter().map(|rule| &rule.pattern).collect::<Vec<_>>());
         let (cascades, flush_cascades): (Vec<_>, Vec<_>) =
@@ -185,7 +184,7 @@ impl Rules {
         })
     }
 
-    /// Whether anything sets off a cascade.
+    /// Whether there is any cascade.
     pub fn has_cascades(&self) -> bool {
         !self.cascades.is_empty() || !self.flush_cascades.is_empty()
     }

@@ -1,4 +1,4 @@
-//! One shard: its store, and the dispatch of requests to the families of commands.
+//! One shard: its store and its herd, and the dispatch of requests to the families of commands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,26 +13,26 @@ use crate::step::{Context, Step};
 use crate::wait::delivered::Delivered;
 use crate::wait::park::Parked;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 #[must_use]
 pub enum Flow {
     /// Executed; the reply, if it has one, is in the output.
     Replied,
-    /// It waits; the reply comes later.
+    /// The request waits; the reply comes later.
     Parked(Box<Parked>),
-    /// Nothing was done: the shard has no room and can make none. Free so many bytes elsewhere and try
-    /// again; with [`Shard::insist`] it is answered whatever comes.
+    /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try again; after
+    /// [`Shard::insist`] it is answered in any case.
     NeedsRoom(usize),
 }
 
 /// One part of the key space. See the crate's text.
 pub struct Shard {
     pub(crate) store: Store,
-    /// Who computes which of its keys; None until there are rules.
+    /// The leases of its keys; None until there are rules.
     pub(crate) herd: Option<Box<Herd>>,
     pub(crate) shared: Arc<Shared>,
-    /// For values that are put together from parts.
+    /// A buffer for values that are put together from parts.
     pub(crate) scratch: Vec<u8>,
     /// A flush is being phased in: no item is just a value.
     pub(crate) rolling: bool,
@@ -46,23 +46,23 @@ impl Shard {
         Self { store, herd: None, shared, scratch: Vec::new(), rolling: false, insist: false }
     }
 
-    /// Its store.
+    /// The shard's store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Its store, to collect and to configure.
+    /// The shard's store, for collecting and configuring.
     pub fn store_mut(&mut self) -> &mut Store {
         &mut self.store
     }
 
-    /// Whether a request that finds no room is answered so, instead of coming back as [`Flow::NeedsRoom`].
+    /// Whether a request without room is answered with an error, instead of returning [`Flow::NeedsRoom`].
     pub fn insist(&mut self, on: bool) {
         self.insist = on;
     }
 
-    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log.
-    /// Multi-gets come here key by key, see `Shard::get`; requests without a key do not come here.
+    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log. The
+    /// keys of gets come here one by one, see `Shard::get`; requests without a key do not come here.
     pub fn execute(
         &mut self,
         request: &Request<'_>,
@@ -95,7 +95,7 @@ impl Shard {
         };
         if watched {
             if matches!(flow, Flow::NeedsRoom(_)) {
-                // It comes again, and looks again.
+                // It is executed again, and notes its look-up again.
                 cx.step.effects.events.truncate(noted);
             }
             self.note_evictions(cx);
@@ -103,7 +103,7 @@ impl Shard {
         flow
     }
 
-    /// Notes the look-up with which a command begins that is no get: those note theirs with its result.
+    /// Notes the look-up with which a command other than a get begins: gets note theirs with its result.
     #[cold]
     fn note_look(&mut self, request: &Request<'_>, hash: u64, cx: &mut Context<'_>) {
         let (key, by) = match request {
@@ -149,7 +149,7 @@ impl Shard {
         }
     }
 
-    /// The herd, if a rule has needed one.
+    /// Calls the herd, if there are rules, and keeps the count of waiters and the next deadline.
     pub(crate) fn with_herd<R>(
         &mut self,
         step: &mut Step<'_>,
@@ -166,7 +166,7 @@ impl Shard {
         Some(result)
     }
 
-    /// Moves the store on to the request's time.
+    /// Moves the store on to the time of the request.
     #[inline]
     pub(crate) fn advance(&mut self, step: &Step<'_>) {
         self.store.advance(step.now.second, self.shared.floor(step.now.second));
@@ -177,13 +177,14 @@ impl Shard {
         self.store.record_evictions(step.interest.wants(Interest::EVICTIONS));
     }
 
-    /// The CAS as clients are told it.
+    /// The CAS as clients see it.
     #[inline]
     pub(crate) fn shown_cas(&self, cas: u64) -> u64 {
         if self.shared.hide_cas { 0 } else { cas }
     }
 
-    /// No room for this many bytes: come again, or say so, but not to who wants no reply (`noreply`).
+    /// No room for this many bytes: asks for another attempt, or answers an error, unless the client wants no reply
+    /// (`noreply`).
     pub(crate) fn no_room(&mut self, bytes: usize, noreply: bool, cx: &mut Context<'_>) -> Flow {
         if !self.insist {
             return Flow::NeedsRoom(bytes);

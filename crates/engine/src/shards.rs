@@ -1,15 +1,15 @@
 //! The locks of the shards that a batch has used, kept from one request to the next.
 //!
-//! The requests of a batch are about keys of all shards, in an order that has to be kept: a reader that sees a flag must
-//! see what was written before it. Taking a lock anew for each request would cost more than it seems: a locked
-//! instruction waits for all writes before it, and takes the line from another worker's cache.
+//! The requests of a batch are about keys of all shards, and their order must be kept: a reader that sees a flag must
+//! see what was written before it. Taking a lock for each request is expensive: a locked instruction waits for all
+//! writes before it, and takes the cache line from another worker.
 //!
-//! So a batch keeps what it has locked, up to [`HELD_MAX`] shards, as long as it meets nobody. From its first meeting
-//! with another worker on it goes on with one shard at a time, which keeps others waiting for one request only.
+//! So a batch keeps the shards that it has locked, up to [`HELD_MAX`], until it meets another worker. From then on it
+//! locks one shard at a time, which delays other workers for one request only.
 //!
 //! # Invariants
-//! * Nobody waits for a shard's lock while holding another's: a second one is only tried, and when that fails the
-//!   others are let go before it is waited for.
+//! * No thread waits for a shard's lock while it holds another's: a second lock is only tried, and when that fails the
+//!   others are released before it is waited for.
 
 use crate::shard::Shard;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
@@ -31,7 +31,7 @@ impl Shards {
         self.0.len()
     }
 
-    /// Which one a key of this hash belongs to.
+    /// The number of the shard of a key with this hash.
     #[inline]
     pub(crate) fn number(&self, hash: u64) -> usize {
         (hash >> 56) as usize & (self.0.len() - 1)
@@ -42,7 +42,7 @@ impl Shards {
         self.0[number].0.lock().expect("a thread that panics takes the process with it")
     }
 
-    /// As [`Shards::lock`], if nobody holds it.
+    /// As [`Shards::lock`], unless another thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Shard>> {
         match self.0[number].0.try_lock() {
@@ -53,19 +53,19 @@ impl Shards {
     }
 }
 
-/// Shards that a batch keeps locked at most; those whose numbers differ by a multiple of it take each other's place.
+/// Most shards that a batch keeps locked; shards whose numbers differ by a multiple of it replace each other.
 const HELD_MAX: usize = 8;
 
-/// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before whatever locks
-/// shards by itself: every method of [`Engine`] that does not take one of these.
+/// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before any call that
+/// locks shards by itself: every method of [`crate::Engine`] that does not take a `ShardLock`.
 pub struct ShardLock<'e> {
     shards: &'e Shards,
     held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],
-    /// Another worker had what was wanted.
+    /// Another worker held a lock that was wanted.
     met: bool,
 }
 
-/// Hashes that [`ShardLock::prefetch`] takes at most.
+/// Most hashes that [`ShardLock::prefetch`] takes.
 pub const PREFETCH_MAX: usize = 32;
 
 impl<'e> ShardLock<'e> {
@@ -73,7 +73,7 @@ impl<'e> ShardLock<'e> {
         Self { shards, held: [const { None }; HELD_MAX], met: false }
     }
 
-    /// Lets go of all shards.
+    /// Releases all shards.
     pub fn release(&mut self) {
         self.held = [const { None }; HELD_MAX];
     }
@@ -107,10 +107,10 @@ impl<'e> ShardLock<'e> {
         self.held[place] = Some((number, guard));
     }
 
-    /// Asks the processor to fetch what the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all
-    /// index buckets, then all items. One key's wait for memory then overlaps with the others'.
+    /// Asks the processor to fetch the memory that the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all
+    /// index buckets, then all items. The waits for memory of the keys then overlap.
     pub fn prefetch(&mut self, hashes: &[u64]) {
-        // The first look-up comes too soon for one that is fetched ahead to pay.
+        // With fewer keys the first look-up comes too soon for the prefetch to pay.
         if hashes.len() < 3 {
             return;
         }

@@ -1,4 +1,4 @@
-//! What all shards share: the clock, floors and tags, and the rules.
+//! State that all shards share: the clock, floors and tags, the rules, and the counters of waiting requests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,47 +14,48 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::time::Now;
 use crate::wait::delivered::DeliveredBytes;
 
-/// The numbers that decide what may be served, and the options that commands obey.
+/// The numbers that decide which values may be served, and the options that commands obey.
 #[derive(Debug)]
 pub struct Shared {
-    /// The last number given out. Every write, delete and flush takes the next one; a write's is its CAS.
+    /// The last number given out. Every write, delete and flush takes the next one; a write's number is its CAS.
     clock: AtomicU64,
-    /// Floors and bumps: what was invalidated when.
+    /// Floors and bumps: the numbers of invalidations.
     tags: Tags,
     tag_hasher: TagHasher,
-    /// What control keys begin with; nothing without a rule file.
+    /// Prefix of control keys; none without a rule file.
     control: OnceLock<Box<[u8]>>,
-    /// When numbers were given out.
+    /// The times at which numbers were given out.
     ages: Ages,
     /// The longest grace that any rule has had, in milliseconds.
     grace_max_ms: AtomicU64,
     /// Answer 0 for every CAS (`-C`).
     pub(crate) hide_cas: bool,
-    /// Where connections come from.
+    /// The peers of all connections.
     peers: Peers,
     /// The largest item, as the parser counts it.
     limits: Limits,
     /// None: no rule file.
     rules: ArcSwapOption<ActiveRules>,
-    /// Connections that hold leases and wait.
+    /// Connections that both hold leases and wait.
     pub(crate) graph: WaitGraph,
-    /// Shards there are.
+    /// Number of shards.
     shards: OnceLock<usize>,
-    /// Gets that are held.
+    /// Keys that held gets wait for.
     pub(crate) waiting: AtomicUsize,
     /// Bytes of values copied for them that are not written yet.
     pub(crate) delivered: DeliveredBytes,
-    /// How many may be.
+    /// Limit of `waiting`.
     pub(crate) waiting_max: AtomicUsize,
-    /// When the next lease's time is up, in milliseconds; `u64::MAX`: no lease.
+    /// When the next lease's deadline is, in milliseconds since the start; `u64::MAX`: no lease.
     pub(crate) timeout_ms: AtomicU64,
-    /// When keys last ceased to be under a rule: what happened to them since, no fence knows.
+    /// Number of the last change after which a key may have no rule any more: no fence has noted the events of such
+    /// keys since.
     uncovered: AtomicU64,
-    /// Something outside the shards happened that may revoke leases.
+    /// An event outside the shards may revoke leases.
     revoke: AtomicBool,
-    /// Other rules came into force, and leases of keys that have no rule now have not been looked for.
+    /// Other rules are in force, and leases of keys without a rule have not been ended yet.
     reruled: AtomicBool,
-    /// When leases were last looked through for that, in milliseconds.
+    /// When leases were last searched for that, in milliseconds since the start.
     revoked_ms: AtomicU64,
 }
 
@@ -96,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Once: how many shards there are.
+    /// Sets the number of shards, once.
     pub(crate) fn set_shards(&self, shards: usize) {
         self.shards.get_or_init(|| shards);
     }
@@ -105,20 +106,20 @@ impl Shared {
         self.shards.get().copied().unwrap_or(1)
     }
 
-    /// Where connections come from: each is to be announced here.
+    /// The peers of all connections: each connection must join here.
     pub fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    /// Whether an item that a command puts together from parts is not too large.
+    /// Whether an item that a command puts together from parts is within the limit.
     pub(crate) fn fits(&self, key: &[u8], flags: u32, value_len: usize) -> bool {
         self.limits.fits(key, flags, value_len)
     }
 
-    /// The next number. Never given out before.
+    /// The next number. Each is given out once.
     #[inline]
     pub fn tick(&self) -> u64 {
-        // Relaxed: a number says nothing about other memory; shards are locked around what it is written to.
+        // Relaxed: a number says nothing about other memory; the shards that it is written to are locked.
         self.clock.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -127,7 +128,7 @@ impl Shared {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// The hard floor at `second`; takes a pending flush's number when its time has come.
+    /// The hard floor at `second`; a pending flush takes its number when its time has come.
     #[inline]
     pub fn floor(&self, second: u32) -> u64 {
         let mut is_due = false;
@@ -142,8 +143,8 @@ impl Shared {
         self.tags.floors().hard()
     }
 
-    /// Flushes at `second`, or at once when that is now; then what cascades from a flush. A later call replaces a pending
-    /// flush.
+    /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush. A later call
+    /// replaces a pending flush.
     pub fn flush(&self, second: u32, now: u32) {
         let ms = |second| u64::from(second) * 1000;
         let at_once = self.tags.floors().flush(ms(second), ms(now), || self.tick()).is_some();
@@ -182,26 +183,26 @@ impl Shared {
         &self.tag_hasher
     }
 
-    /// What a control key says behind what they begin with; None: it is an ordinary key.
+    /// A control key without its prefix; None: it is an ordinary key.
     #[inline]
     pub(crate) fn control<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
         let prefix = self.control.get().filter(|prefix| !prefix.is_empty())?;
         key.strip_prefix(&**prefix)
     }
 
-    /// Once: what control keys begin with.
+    /// Sets the prefix of control keys, once.
     pub(crate) fn set_control(&self, control: &[u8]) {
         self.control.get_or_init(|| control.into());
     }
 
-    /// Invalidates what carries a tag. Returns the bump's number.
+    /// Invalidates the items that carry a tag. Returns the bump's number.
     pub fn bump(&self, tag: TagHash, kind: BumpKind, now: Now) -> u64 {
         let number = match kind {
             BumpKind::Hard => self.tags.bumps().bump(tag, kind, || self.tick()),
             BumpKind::Soft => {
                 self.note_time(now.ms);
                 let grace_ms = self.grace_max_ms.load(Ordering::Relaxed);
-                // Items know seconds.
+                // Items have times in seconds.
                 let time_of = |number| u64::from(self.second_of(number)) * 1000;
                 self.tags.bump_softly(tag, now.ms, grace_ms, time_of, || self.tick())
             }
@@ -222,7 +223,7 @@ impl Shared {
         stamp
     }
 
-    /// Flushes everything over a period; what cascades from a flush does when that is over. Returns the floor's number.
+    /// Flushes everything over a period; the cascades of a flush run when it is over. Returns the floor's number.
     pub fn flush_rolling(&self, now_ms: u64, period_ms: u64) -> u64 {
         let number = self.tags.floors().start_rolling(now_ms, period_ms, || self.tick());
         self.outside_event();
@@ -230,14 +231,14 @@ impl Shared {
         number
     }
 
-    /// What cascades from slow flushes that have ended.
+    /// Runs the cascades of slow flushes that have ended.
     fn cascade_ended(&self) {
         if self.tags.floors().take_ended() {
             self.cascade_flush();
         }
     }
 
-    /// The last hard and the last soft event that concern a key with these tags, but for those in its shard.
+    /// The last hard and the last soft event that concern a key with these tags, except for those in its shard.
     pub(crate) fn outside(&self, hash: u64, tags: &[u64], now: Now) -> (u64, u64) {
         let (mut hard, mut soft) = (self.floor(now.second), 0);
         if self.is_rolling() {
@@ -260,18 +261,18 @@ impl Shared {
         (hard, soft)
     }
 
-    /// The last of these, hard or soft.
+    /// The larger of these.
     pub(crate) fn last_event(&self, hash: u64, tags: &[u64], now: Now) -> u64 {
         let (hard, soft) = self.outside(hash, tags, now);
         hard.max(soft)
     }
 
-    /// Notes what the clock shows, so that the age of the numbers that follow can be told.
+    /// Notes the clock's number at this time, so that the age of the numbers that follow is known.
     pub(crate) fn note_time(&self, now_ms: u64) {
         self.ages.note(|| self.clock(), now_ms);
     }
 
-    /// Once a second: notes the time, and ends what time ends.
+    /// To be called once per second: notes the time, and ends flushes that are over.
     pub(crate) fn settle(&self, now_ms: u64) {
         self.note_time(now_ms);
         self.tags.settle(now_ms);
@@ -288,7 +289,8 @@ impl Shared {
         second(self.ages.time_of(number))
     }
 
-    /// The second in which an item with this stamp and these tags became stale, or an earlier one; `None`: it is not stale.
+    /// The second in which an item with this stamp and these tags became stale, or an earlier one; `None`: it is not
+    /// stale.
     pub(crate) fn stale_since(
         &self,
         stamp: u64,
@@ -300,15 +302,15 @@ impl Shared {
         since.map(second)
     }
 
-    /// The rules in force; None without a rule file. Costs about 10 ns and waits for nobody; keep it no
-    /// longer than a request.
+    /// The rules in force; None without a rule file. Costs about 10 ns and never blocks; keep it no longer than a
+    /// request.
     #[inline]
     pub fn rules(&self) -> Guard<Option<Arc<ActiveRules>>> {
         self.rules.load()
     }
 
-    /// From now on these rules count. Requests under way finish under the old ones. For what has shards see
-    /// [`crate::Engine::set_rules`].
+    /// Puts these rules in force. Requests under way finish under the old ones. For rules that need tables in the
+    /// shards see [`crate::Engine::set_rules`].
     pub fn set_rules(&self, rules: Option<Arc<Rules>>) {
         let old = self.rules.load_full();
         let new = rules.map(|rules| Arc::new(ActiveRules::new(rules, old.as_deref())));
@@ -325,20 +327,20 @@ impl Shared {
         }
     }
 
-    /// The number of the last change of rules after which some key may have been under none. A miss from before it
-    /// may be older than an event that was not noted.
+    /// The number of the last change of rules after which a key may have been without one. A miss from before it may be
+    /// older than an event that was not noted.
     pub(crate) fn uncovered(&self) -> u64 {
         self.uncovered.load(Ordering::Acquire)
     }
 
-    /// Gives the slots that other rules have left free to the leases that wait for them.
+    /// Gives the slots that a change of rules has freed to the leases that wait for them.
     pub(crate) fn admit_queued(&self) -> Vec<Admitted> {
         let active = self.rules();
         active.iter().flat_map(|active| active.each()).flat_map(|(_, state)| state.admit_queued()).collect()
     }
 
-    /// Whether leases are to be looked through for those that an outside event revokes: if there was one
-    /// since the last look, `every_ms` milliseconds ago or more. Otherwise asks to come again then.
+    /// Whether leases must be searched for those that an outside event revokes: there was one since the last search,
+    /// and that was at least `every_ms` milliseconds ago. If it is too soon, a timer is set.
     pub(crate) fn revoke_due(&self, now_ms: u64, every_ms: u64) -> bool {
         if !self.revoke.load(Ordering::Acquire) {
             return false;
@@ -349,26 +351,27 @@ impl Shared {
             return false;
         }
         self.revoked_ms.store(now_ms, Ordering::Relaxed);
-        // Before the look: an event during it asks for another.
+        // Before the search: an event during it asks for another.
         self.revoke.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether leases of keys that have no rule now are to be looked for: other rules have come into force since the last look.
+    /// Whether leases of keys without a rule must be searched for: other rules have come into force since the last
+    /// search.
     pub(crate) fn take_reruled(&self) -> bool {
         self.reruled.swap(false, Ordering::AcqRel)
     }
 
-    /// Something outside the shards happened that may revoke leases. To be called when whoever looks can see it: a look
-    /// that comes before that would be taken for the one asked for.
+    /// An event outside the shards may revoke leases. To be called when a search can see the event: a search that comes
+    /// earlier would be taken for the one asked for.
     fn outside_event(&self) {
-        // One look covers all that happened before it.
+        // One search covers all events before it.
         if !self.revoke.swap(true, Ordering::AcqRel) {
             self.timeout_ms.store(0, Ordering::Release);
         }
     }
 }
 
-/// An item knows seconds; 0 would be never.
+/// Items have times in seconds, in which 0 means never.
 fn second(ms: u64) -> u32 {
     u32::try_from(ms / 1000).unwrap_or(u32::MAX).max(1)
 }

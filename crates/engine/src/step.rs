@@ -1,7 +1,7 @@
-//! What a step of the engine needs, who asked for it, and what it leaves to be done.
+//! What a step of the engine needs, who asked for it, and what it leaves for its caller.
 //!
-//! While a shard is locked nothing outside of it can be reached: other connections, other shards, other threads. What is to be
-//! done there is noted in the [`Effects`] of the turn, which whoever took the turn drains once no shard is locked.
+//! While a shard is locked nothing outside of it can be reached: other connections, other shards, other threads. Work
+//! there is noted in the [`Effects`] of the turn, which the caller drains when no shard is locked.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::output::Output;
 use crate::time::Now;
 use crate::wait::delivered::Delivered;
 
-/// One key of one request need not be waited for any more.
+/// The end of one key's wait in one request.
 pub type Wake = cattlegrid_herd::Wake<Arc<Delivered>>;
 /// What became of a key that a request waited for.
 pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivered>>;
 
-/// What a turn leaves to be done. See the module's text.
+/// The work that a turn leaves. See the module's text.
 #[derive(Debug)]
 pub struct Effects {
     pub(crate) herd: cattlegrid_herd::Effects<Arc<Delivered>>,
-    /// When a lease's time is up, in milliseconds; `u64::MAX`: nothing new.
+    /// The earliest deadline of a lease, in milliseconds since the start; `u64::MAX`: none is new.
     pub(crate) deadline_ms: u64,
-    /// What happened, for those who watch: see [`Step::interest`].
+    /// Events for watchers and counters: see [`Step::interest`].
     pub events: Vec<(Ticket, Event)>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Effects {
 }
 
 impl Effects {
-    /// What became of requests that waited, of any connection, since the last call.
+    /// Takes the ends of waits, of any connection, since the last call.
     #[must_use]
     pub fn take_wakes(&mut self) -> Vec<Wake> {
         debug_assert!(self.is_settled(), "the engine has done its part");
@@ -48,13 +48,13 @@ impl Effects {
         !self.herd.wakes.is_empty()
     }
 
-    /// Nothing is left for the engine itself: see `Engine::settle`.
+    /// Whether no work is left for the engine itself: see `Engine::settle`.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.herd.admitted.is_empty() && self.deadline_ms == u64::MAX
     }
 
-    /// Adds those that another worker has handed on.
+    /// Adds wakes that another worker has handed on.
     pub fn add_wakes(&mut self, wakes: Vec<Wake>) {
         self.herd.wakes.extend(wakes);
     }
@@ -64,20 +64,20 @@ impl Effects {
     }
 }
 
-/// What every step needs, whoever asked for it.
+/// What every step needs, with a client or without.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// When.
+    /// The time of the step.
     pub now: Now,
     /// The worker's counters.
     pub counters: &'a Counters,
     /// Which events are wanted.
     pub interest: Interest,
-    /// Takes what is to be done.
+    /// Takes the work that is left for the caller.
     pub effects: &'a mut Effects,
 }
 
-/// Who asked: a connection (never reused) and its request.
+/// Who asked: a connection (its number is never reused) and its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The connection's number.
@@ -87,7 +87,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// What no connection has asked for.
+    /// For steps that no connection has asked for.
     pub const NONE: Self = Self { connection: 0, request: 0 };
 }
 
@@ -96,9 +96,9 @@ impl Ticket {
 pub struct Context<'a> {
     /// What every step needs.
     pub step: Step<'a>,
-    /// Who.
+    /// Who asked.
     pub ticket: Ticket,
-    /// The connection's part in the herd.
+    /// The connection's state in the herd.
     pub session: &'a mut Session,
     /// Takes the reply.
     pub out: &'a mut Output,

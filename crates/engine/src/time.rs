@@ -1,4 +1,4 @@
-//! Seconds as items know them.
+//! The time of a request, and how exptimes become the seconds of items.
 
 use cattlegrid_store::NEVER;
 
@@ -7,12 +7,12 @@ const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 /// A second that has always passed.
 const PAST: u32 = 1;
 
-/// The time of a request. The server reads the clock, once a round; nothing below it does.
+/// The time of a request. The server reads the clock once per round; nothing in the engine does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
     /// Seconds since the server's start, which is second 2 (0 is never, 1 has always passed).
     pub second: u32,
-    /// Milliseconds since the same moment: what leases are timed by.
+    /// Milliseconds since the same moment, for leases and waits.
     pub ms: u64,
     /// Unix time of second 0.
     pub unix_of_zero: i64,

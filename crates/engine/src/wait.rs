@@ -1,4 +1,4 @@
-//! Requests that wait for a value: how they begin to, what wakes them, and the order of their replies.
+//! Requests that wait for a value: how they begin to wait, how they are woken, and the order of their replies.
 
 pub(crate) mod delivered;
 pub(crate) mod hold;

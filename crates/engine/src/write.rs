@@ -1,4 +1,4 @@
-//! Writes: what stores, fills, prolongs and deletes.
+//! Writes: commands that store, fill, prolong and delete.
 
 pub(crate) mod by_token;
 mod delete;

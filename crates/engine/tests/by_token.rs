@@ -1,4 +1,4 @@
-//! Values that are filled by somebody who has no connection, with nothing but the lease's token. One scene each.
+//! Values that are filled without a connection, only by the lease's token. One scene each.
 
 #![allow(clippy::many_single_char_names, clippy::unwrap_used, reason = "connections a, b, c")]
 
@@ -25,7 +25,7 @@ fn lease(w: &mut World, connection: u64) -> u64 {
 }
 
 #[test]
-fn those_who_wait_have_the_value() {
+fn the_waiters_get_the_value() {
     let mut w = world();
     let [a, b, c] = [(); 3].map(|()| w.connect());
     let token = lease(&mut w, a);
@@ -36,16 +36,16 @@ fn those_who_wait_have_the_value() {
     assert_eq!(w.replies(c), "VA 2 f7|hi|");
     w.expect(a, "get page:1|", "VALUE page:1 7 2|hi|END|");
     assert_eq!((w.count("fills_stored"), w.engine.leases()), (1, 0));
-    // It was used.
+    // The token was used.
     assert_eq!(w.fill(&value(token, "ho")), Filled::Unknown);
     w.expect(a, "get page:1|", "VALUE page:1 7 2|hi|END|");
-    // The connection that took the lease knows of no miss any more: what it stores is a value of its own.
+    // The connection that took the lease has no open miss any more: its value is an ordinary write.
     w.expect(a, "set page:1 0 0 3|own|", "STORED|");
     w.expect(b, "get page:1|", "VALUE page:1 0 3|own|END|");
 }
 
 #[test]
-fn what_was_invalidated_meanwhile_is_not_stored() {
+fn a_value_invalidated_meanwhile_is_not_stored() {
     for (event, counter) in [("delete page:1|", "fills_dropped"), ("mg @bump:page v|", "fills_dropped")] {
         let mut w = world();
         let [a, b] = [(); 2].map(|()| w.connect());
@@ -58,7 +58,7 @@ fn what_was_invalidated_meanwhile_is_not_stored() {
 }
 
 #[test]
-fn what_became_stale_meanwhile_is_stored_as_old() {
+fn a_value_softened_meanwhile_is_stored_as_stale() {
     let mut w = world();
     let [a, b, c] = [(); 3].map(|()| w.connect());
     let token = lease(&mut w, a);
@@ -86,7 +86,7 @@ fn an_unknown_token_changes_nothing() {
 }
 
 #[test]
-fn a_value_that_is_over_goes_to_those_who_wait() {
+fn an_expired_value_goes_to_the_waiters() {
     let mut w = world();
     let [a, b] = [(); 2].map(|()| w.connect());
     let token = lease(&mut w, a);
@@ -110,7 +110,7 @@ fn a_negative_answer_needs_an_end() {
 }
 
 #[test]
-fn what_is_too_large_passes_the_lease_on() {
+fn a_value_that_is_too_large_passes_the_lease_on() {
     let mut w = world();
     let [a, b] = [(); 2].map(|()| w.connect());
     let token = lease(&mut w, a);
@@ -119,14 +119,14 @@ fn what_is_too_large_passes_the_lease_on() {
     assert_eq!(w.fill(&value(token, &large)), Filled::Refused);
     let won = w.replies(b);
     assert!(won.starts_with("HD c") && won.ends_with(" W|"), "{won}");
-    // A value that is kept in pages of its own is as good as any.
+    // A value in its own pages is stored as any other.
     let next: u64 = won.split(['c', ' ']).nth(2).unwrap().parse().unwrap();
     assert_eq!(w.fill(&value(next, &large[..4 << 20])), Filled::Stored);
     w.expect(a, "mg page:1 s|", &format!("HD s{}|", 4 << 20));
 }
 
 #[test]
-fn one_who_gives_up_tells_those_who_asked_for_the_lease() {
+fn a_failure_reaches_the_waiters_that_asked_for_the_lease() {
     let mut w = world();
     let [a, b, c] = [(); 3].map(|()| w.connect());
     let token = lease(&mut w, a);

@@ -38,8 +38,8 @@ fn leased() -> Policy {
 
 const CHANGES: [Change; 4] = [Change::Delete, Change::Set, Change::Incr, Change::Touch];
 
-/// Keys without a rule (`n:`), under one without leases (`t:`) and under one with leases (`l:`). Each change of a key bumps a
-/// tag with the change's name.
+/// Keys without a rule (`n:`), under a rule without leases (`t:`) and under a rule with leases (`l:`). Each change of a
+/// key bumps a tag with the change's name.
 fn world() -> World {
     let cascades = CHANGES.map(|change| cascade(change, "{kind}:{id}", change.name()));
     World::under(Rules::new(
@@ -57,7 +57,7 @@ fn bumps(w: &World) -> Vec<(&'static str, u64, u64)> {
     CHANGES.map(|change| (change.name(), last(change, Kind::Hard), last(change, Kind::Soft))).into()
 }
 
-/// What a command sets off: changes by name, `~` before a soft one.
+/// The cascades of a command: changes by name, `~` before a soft one.
 fn set_off(before: &[(&'static str, u64, u64)], after: &[(&'static str, u64, u64)]) -> String {
     let mut all = Vec::new();
     for ((name, hard, soft), (_, hard_then, soft_then)) in after.iter().zip(before) {
@@ -71,10 +71,10 @@ fn set_off(before: &[(&'static str, u64, u64)], after: &[(&'static str, u64, u64
     all.join(" ")
 }
 
-/// What must be there, the command, how its reply begins, and what it sets off.
+/// The item that must be there, the command, the beginning of its reply, and its cascades.
 type Case = (&'static str, &'static str, &'static str, &'static str);
 
-/// `K` is the key, `CAS` that of the item, `TOKEN` what a miss by name was given.
+/// `K` is the key, `CAS` the item's, `TOKEN` the token of a miss by name.
 const CASES: &[Case] = &[
     ("set", "delete K|", "DELETED", "delete"),
     ("", "delete K|", "NOT_FOUND", "delete"),
@@ -185,8 +185,8 @@ fn dropped(w: &World) -> u64 {
     state.counters().fills_dropped_late.load(Ordering::Relaxed)
 }
 
-/// A `set` that came too late is answered `STORED`, and may have been an ordinary write that was taken for a late one: what it
-/// would have invalidated is invalidated. Who is told of the failure has changed nothing.
+/// A `set` that came too late is answered `STORED`, and may have been an ordinary write that was taken for a late fill:
+/// its cascades run. A client that is told of the failure has changed nothing.
 #[test]
 fn a_value_that_is_dropped_sets_off_what_its_reply_says() {
     for (fill, reply, expected) in [
@@ -242,7 +242,7 @@ fn a_held_gat_touches_when_it_is_answered() {
     assert_eq!(set_off(&before, &bumps(&w)), "");
 }
 
-/// A cascade that bumps a tag of the item that was changed: that item is as new, the others of the tag go.
+/// A cascade that bumps a tag of the item that was changed: that item stays valid, the others of the tag do not.
 #[test]
 fn a_change_does_not_invalidate_its_own_item() {
     let on = [Change::Set, Change::Incr, Change::Touch];
@@ -270,7 +270,7 @@ fn a_change_does_not_invalidate_its_own_item() {
             w.expect(b, "get sibling|", "END|");
             assert_eq!(w.engine.shared().tags().stats().self_bumped, number, "{line}");
         }
-        // Bumps by others count as ever, and so do slow flushes that have begun.
+        // Bumps by others invalidate it as before, and so do slow flushes that have begun.
         for bump in ["md group:1 G|", "md other G|", "md mine G|", "delete @tag:other|"] {
             w.ask(a, "ms r:1 2 Gmine|ab|");
             w.ask(b, bump);
@@ -286,7 +286,7 @@ fn a_change_does_not_invalidate_its_own_item() {
     }
 }
 
-/// A computation that a bump of its own tag came before is not made good by the bump that it sets off itself.
+/// A value whose own tag was bumped after its miss is not made valid by the bump of its own cascade.
 #[test]
 fn a_late_value_stays_late_though_it_bumps_its_own_tag() {
     for owner in [Owner::Key, Owner::Connection] {
@@ -332,7 +332,7 @@ fn a_flush_sets_off_its_cascade_when_it_is_due() {
     assert_eq!(hard_bumps(&w), 6, "by the first command after it");
     w.pass(5_000);
     assert_eq!(hard_bumps(&w), 6, "once");
-    // A later one takes its place.
+    // A later one replaces it.
     in_seconds(&w, 10);
     in_seconds(&w, 20);
     w.pass(15_000);
@@ -353,7 +353,7 @@ fn a_slow_flush_sets_off_its_cascade_when_it_is_over() {
     assert_eq!(hard_bumps(&w), 1);
     w.pass(5_000);
     assert_eq!(hard_bumps(&w), 1, "once");
-    // The fifth ends the first; a flush at once ends all, and is one.
+    // The fifth ends the first; an immediate flush ends all, and is one itself.
     (0..4).for_each(|_| drop(w.ask(a, "get @flush:100|")));
     assert_eq!(hard_bumps(&w), 1);
     w.ask(a, "get @flush:100|");

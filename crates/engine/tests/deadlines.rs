@@ -1,4 +1,4 @@
-//! What leases leave behind: nothing that grows with their number.
+//! The memory that leases leave: none that grows with their number.
 
 mod world;
 
@@ -6,7 +6,7 @@ use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{LEASE_BYTES, Policy};
 use world::{World, config};
 
-/// Short leases, each of which ends with its value, while one long lease that was granted first goes on.
+/// Short leases, each of which is filled, while a long lease that was granted first goes on.
 #[test]
 fn finished_leases_behind_a_long_one_leave_nothing() {
     let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };
@@ -15,7 +15,7 @@ fn finished_leases_behind_a_long_one_leave_nothing() {
     assert!(w.ask(long, "mg page:long c N60|").contains('W'));
     let mut most = 0;
     for n in 0..100_000 {
-        // All of them end later than the long one.
+        // All of them would end later than the long one.
         let won = w.ask(short, "mg page:1 c N60|");
         let token = won.split([' ', '|']).find_map(|word| word.strip_prefix('c')).expect("it has won");
         let stored = w.ask(short, &format!("ms page:1 1 T-1 C{token}|x|"));
@@ -31,9 +31,10 @@ fn finished_leases_behind_a_long_one_leave_nothing() {
     w.engine.verify();
 }
 
-/// As many leases as a shard may have, all of which end without a value: the tables stay within what a lease is counted for.
+/// As many leases as a shard may have, all of which end unfilled: the tables stay within the bytes that a lease is
+/// counted for.
 #[test]
-fn what_unfilled_leases_leave_is_counted() {
+fn the_memory_that_unfilled_leases_leave_is_counted() {
     let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };
     let policy = Policy { pass_for_ms: 120_000, pass_after: 1, ..Policy::default() };
     let mut w = World::with(&[("page:{id}", policy)], &rules, 64 << 20, 1);

@@ -1,4 +1,4 @@
-//! How held gets and leases end that are not simply filled: by other rules, by values that cannot be stored, by their own
+//! How held gets and leases end without a fill: by other rules, by values that cannot be stored, by their own
 //! connection; and that each held get ends in one counter.
 
 mod world;
@@ -10,9 +10,9 @@ fn policy() -> Policy {
     Policy { lease: LeaseTime::Fixed(3000), ..Policy::default() }
 }
 
-/// Who waits for a key whose rule is removed is answered then.
+/// The waiters of a key whose rule is removed are answered at once.
 #[test]
-fn who_waits_under_a_rule_that_is_removed_is_answered() {
+fn waiters_under_a_removed_rule_are_answered() {
     let long = Policy { hold_ms: 30_000, lease: LeaseTime::Fixed(30_000), ..policy() };
     for tags_only in [false, true] {
         let mut w = World::new(&[("page:{id}", long)]);
@@ -31,10 +31,10 @@ fn who_waits_under_a_rule_that_is_removed_is_answered() {
     }
 }
 
-/// Under other terms the value answers them. Under another pattern what was missed before may be too old: the set is dropped, and
-/// who has waited longest computes.
+/// Under other terms the set answers the waiters. Under another pattern an earlier miss may be too old: the set is
+/// dropped, and the first waiter gets the lease.
 #[test]
-fn who_waits_under_a_rule_that_is_changed_is_answered_by_the_set() {
+fn waiters_under_a_changed_rule_are_answered_by_the_set() {
     let long = Policy { hold_ms: 30_000, lease: LeaseTime::Fixed(30_000), ..policy() };
     let graced = Policy { hold_ms: 0, grace_s: 10, ..policy() };
     for (other, reply) in [("page:{id}", "VALUE page:1 0 1|x|END|"), ("{any*}", "END|")] {
@@ -49,8 +49,8 @@ fn who_waits_under_a_rule_that_is_changed_is_answered_by_the_set() {
     }
 }
 
-/// A value that is always too large is one that cannot be stored: after as many leases as for a key that is never set nobody
-/// waits for it.
+/// A value that is always too large cannot be stored: after as many leases as for a key that is never set, its gets are
+/// no longer held.
 #[test]
 fn a_value_that_is_always_refused_is_let_pass() {
     for pooled in [false, true] {
@@ -75,7 +75,7 @@ fn a_value_that_is_always_refused_is_let_pass() {
     }
 }
 
-/// The same for values that are dropped, here because a miss that nobody fills came before a delete.
+/// The same for values that are dropped, here because an unfilled miss came before a delete.
 #[test]
 fn a_value_that_is_always_dropped_is_let_pass() {
     let mut w = World::new(&[("page:{id}", Policy { close_grace_ms: 0, ..policy() })]);
@@ -86,7 +86,7 @@ fn a_value_that_is_always_dropped_is_let_pass() {
     for n in 0..2 {
         w.expect(a, "get page:1|", "END|");
         w.expect(b, "get page:1|", "");
-        // Another that misses without a lease keeps the old miss open.
+        // Another connection that misses without a lease keeps the old miss open.
         w.expect(c, "get page:1 other|get page:1|", "");
         w.pass(100);
         w.replies(c);
@@ -100,10 +100,10 @@ fn a_value_that_is_always_dropped_is_let_pass() {
     panic!("{} dropped, {} unset, not let pass", w.count("fills_dropped"), w.count("unset"));
 }
 
-/// What ends the wait of the second of three connections, for the value that the first computes.
+/// An action that ends the wait of the second of three connections, for the value that the first computes.
 type End = dyn Fn(&mut World, [u64; 3]);
 
-/// Each way in which a wait ends counts in one counter, and in none but that.
+/// Each way in which a wait ends counts in one counter, and in no other.
 #[test]
 fn each_held_get_ends_in_one_counter() {
     let ends: &[(&str, &End)] = &[
@@ -118,13 +118,13 @@ fn each_held_get_ends_in_one_counter() {
         ("promoted_close", &|w, [a, ..]| w.close(a, false)),
         ("promoted_invalidated", &|w, [_, _, c]| w.send(c, "delete page:1|")),
         ("promoted_invalidated", &|w, [_, _, c]| w.send(c, "md page:1 I|")),
-        // A value that is refused is deleted as well, which is what promotes.
+        // A value that is refused is also deleted, which promotes the waiter.
         ("promoted_invalidated", &|w, [a, ..]| w.refuse(a, "page:1", None)),
         ("promoted_deadline", &|w, _| w.pass(3000)),
         ("held_unruled", &|w, _| w.set_rules(&[("page:{id}", Policy { leases: false, ..policy() })])),
     ];
     for (counter, end) in ends {
-        // A hold that outlasts the lease, where that is what ends.
+        // Where the end is the lease's deadline, the hold is longer than the lease.
         let hold_ms = if *counter == "promoted_deadline" { 9000 } else { 400 };
         let mut w = World::new(&[("page:{id}", Policy { hold_ms, ..policy() })]);
         let all = [(); 3].map(|()| w.connect());
@@ -139,7 +139,7 @@ fn each_held_get_ends_in_one_counter() {
         assert_eq!(held - state.counters().held_ended(), w.engine.held() as u64, "{counter}");
         drop(active);
     }
-    // The holder asks again, and alone.
+    // The holder asks again, alone on its connection.
     let mut w = World::new(&[("page:{id}", policy())]);
     let a = w.connect();
     w.expect(a, "get page:1|get page:1|", "END|END|");
@@ -154,7 +154,7 @@ fn each_held_get_ends_in_one_counter() {
     w.expect(b, "get page:1|", "");
     w.expect(a, "get page:2|", "END|");
     assert_eq!((w.count("held"), w.count("cycles_avoided"), w.engine.held()), (2, 1, 1));
-    // Let pass, and told of a failure.
+    // A key that is let pass, and a failure.
     let mut w = World::new(&[(
         "page:{id}",
         Policy { pass_after: 1, hold_ms: 9000, on_busy: OnBusy::Error, ..policy() },
@@ -171,7 +171,7 @@ fn each_held_get_ends_in_one_counter() {
     assert_eq!((w.replies(c), w.count("held_failed"), w.count("held")), ("EN Peno|".into(), 1, 2));
 }
 
-/// A client that asks twice before it stores leaves a miss open. After a delete its sets are dropped, but not for ever.
+/// A client that asks twice before it stores leaves a miss open. After a delete its sets are dropped, but not forever.
 #[test]
 fn a_strict_sequence_on_one_connection_is_stored_again_after_two_windows() {
     for (learned, window) in [(false, 6_000), (true, 2_000)] {

@@ -1,4 +1,4 @@
-//! What clients may rely on, through the engine: no sockets, time as an argument.
+//! The behaviour of the engine for clients: no sockets, time as an argument.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +11,7 @@ use cattlegrid_engine::{
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
-/// A client of an engine at a time of its own.
+/// A client of an engine with its own time.
 struct Client {
     engine: Arc<Engine>,
     counters: Counters,
@@ -147,10 +147,10 @@ fn append(out: &Output, replies: &mut Vec<u8>) {
 
 const MIB: usize = 1 << 20;
 
-/// Workers whose batches want the same shards in opposite orders all go on, and what was written first is seen by whoever
-/// sees what was written after it. With 32 shards a batch cannot keep all that it uses.
+/// Workers whose batches use the same shards in opposite orders do not block each other, and a client that sees a write
+/// also sees the writes before it. With 32 shards a batch cannot keep all that it uses.
 #[test]
-fn workers_that_meet_go_on_and_keep_the_order_of_their_requests() {
+fn workers_that_meet_do_not_block_and_keep_the_order_of_their_requests() {
     for (workers, shards) in [(4, 8), (8, 32)] {
         let writer = Client::for_workers(workers, 256 * MIB, true);
         assert_eq!(writer.engine.shard_count(), shards);
@@ -177,7 +177,7 @@ fn write_and_read_in_opposite_orders(mut writer: Client) {
             let (names, engine) = (&names, Arc::clone(&engine));
             scope.spawn(move || {
                 let mut reader = Client::of(engine, number);
-                // As one command, or as many.
+                // As one command, or as several.
                 let ask = match number {
                     2 => format!(
                         "get {}\r\n",
@@ -251,12 +251,12 @@ fn items_expire_at_their_second() {
 }
 
 #[test]
-fn a_flush_kills_what_came_before_it_and_nothing_else() {
+fn a_flush_kills_earlier_items_and_nothing_else() {
     let mut c = Client::new(8 * MIB, true);
     c.expect("set a 0 0 1|1|ms b 1 E1|2|", "STORED|HD|");
     c.engine.shared().flush(c.now.second, c.now.second);
     c.expect("get a b|incr a 1|", "END|NOT_FOUND|");
-    // An item under a client's own CAS still counts as of its store.
+    // An item with a CAS of the client's own still counts as of its store.
     c.expect("ms b 1 E1|2|mg b c v|set a 0 0 1|1|", "HD|VA 1 c1|2|STORED|");
     c.engine.shared().flush(c.now.second + 5, c.now.second);
     c.now.second += 4;
@@ -339,11 +339,11 @@ fn without_evictions_a_full_server_says_so_and_forgets_the_old_value() {
     assert_eq!(c.set("huge", &huge), refused);
 }
 
-/// As memcached: only `set`, and `ms` in any mode, drop the old value, and `noreply` silences errors, `q` does not.
+/// As in memcached: only `set`, and `ms` in any mode, drop the old value; `noreply` silences errors, `q` does not.
 #[test]
 fn refused_writes_answer_and_drop_the_old_value_as_their_form_says() {
     const SAID: &str = "SERVER_ERROR out of memory storing object|";
-    // In the log, and in pages of its own.
+    // In the log, and in its own pages.
     for len in [10_000, 600_000] {
         let value = "x".repeat(len);
         let mut c = Client::new(8 * MIB, false);
@@ -385,7 +385,7 @@ fn refused_writes_answer_and_drop_the_old_value_as_their_form_says() {
     }
 }
 
-/// A number that grows by a digit is written anew.
+/// A number that grows by a digit is stored again.
 #[test]
 fn counting_without_memory_says_so_but_not_under_noreply() {
     let mut c = Client::new(8 * MIB, false);
@@ -393,7 +393,7 @@ fn counting_without_memory_says_so_but_not_under_noreply() {
     while c.set(&format!("k{full}"), b"9") == b"STORED\r\n" {
         full += 1;
     }
-    // What is changed in place needs no room; some shard has none for a longer number.
+    // A change in place needs no room; some shard has none for a longer number.
     let mut refused = 0;
     for n in 0..full {
         let before = c.counters.store_no_memory.get();

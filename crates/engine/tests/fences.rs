@@ -1,4 +1,5 @@
-//! What was computed before a delete, a flush or another change is not kept: one scene each, on a clock of its own.
+//! A value that was computed before a delete, a flush or another change is not kept: one scene each, on a simulated
+//! clock.
 
 #![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
 
@@ -13,14 +14,14 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn what_was_computed_before_a_delete_is_never_served() {
+fn a_value_computed_before_a_delete_is_never_served() {
     for owner in [Owner::Key, Owner::Connection] {
         let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
         let [a, b, c] = [(); 3].map(|()| w.connect());
         w.expect(a, "get page:1|", "END|");
         w.expect(c, "get page:1|", "");
         w.expect(b, "delete page:1|", "NOT_FOUND|");
-        assert_eq!(w.replies(c), "END|", "the next computes");
+        assert_eq!(w.replies(c), "END|", "the next waiter gets the lease");
         w.expect(a, "set page:1 0 0 3|old|", "STORED|");
         w.expect(b, "get page:1|", "");
         w.expect(c, "set page:1 0 0 3|new|", "STORED|");
@@ -28,7 +29,7 @@ fn what_was_computed_before_a_delete_is_never_served() {
             assert_eq!(w.replies(b), "VALUE page:1 0 3|new|END|");
             assert_eq!((w.count("fills_dropped"), w.count("fills_stored")), (1, 1));
         } else {
-            // It might be the first one's, sent on another connection of a pool: one more computes.
+            // It might be the first client's value, sent on another connection of a pool: one more client computes.
             assert_eq!(w.replies(b), "END|");
             w.expect(b, "set page:1 0 0 3|new|get page:1|", "STORED|VALUE page:1 0 3|new|END|");
             assert_eq!((w.count("fills_dropped"), w.count("fills_stored")), (2, 1));
@@ -67,7 +68,7 @@ fn soft_invalidation_makes_a_late_fill_stale() {
     w.expect(a, "get page:1|", "END|");
     w.expect(b, "get page:1|", "");
     w.expect(c, "md page:1 I|", "NF|");
-    assert_eq!(w.replies(b), "END|", "the next computes");
+    assert_eq!(w.replies(b), "END|", "the next waiter gets the lease");
     w.expect(c, "get page:1|", "");
     w.expect(a, "set page:1 0 0 3|old|", "STORED|");
     assert_eq!(w.replies(c), "", "it came after the invalidation");
@@ -102,7 +103,7 @@ fn changed_rules_do_not_open_a_gap() {
     w.expect(b, "delete page:1|get page:1|", "NOT_FOUND|END|");
     w.pass(500);
     w.expect(c, "set page:1 0 0 3|old|get page:1|", "STORED|END|");
-    // Without rules, nobody notes the delete.
+    // Without rules the delete is not noted.
     w.expect(a, "get page:2|", "END|");
     w.set_rules(&[]);
     w.expect(b, "delete page:2|", "NOT_FOUND|");
@@ -112,7 +113,7 @@ fn changed_rules_do_not_open_a_gap() {
 }
 
 #[test]
-fn what_is_deleted_while_its_rule_is_gone_does_not_come_back() {
+fn a_value_deleted_while_its_rule_is_gone_does_not_come_back() {
     let policy = Policy { grace_s: 100, hold_ms: 0, ..policy() };
     for delete in ["delete page:1|", "md page:1|", "md page:1 q|"] {
         for ends in ["touch page:1 1|", "md page:1 I|", "md page:1 G I|"] {
@@ -148,8 +149,9 @@ fn a_late_fill_is_dropped_however_it_comes() {
 }
 
 #[test]
-fn a_connection_that_closes_takes_no_miss_along() {
-    // Two miss; one fills, and one of the two connections closes. The other's fill comes on a third.
+fn a_closed_connection_leaves_its_misses_open() {
+    // Two connections miss; one fills, and one of the two is closed. The other client's fill comes on a third
+    // connection.
     for closes_first in [true, false] {
         for orderly in [true, false] {
             let mut w = World::new(&[("page:{id}", Policy { hold_ms: 0, ..policy() })]);
@@ -191,7 +193,7 @@ fn a_client_that_gives_up_waiting_may_compute() {
         let [a, b, c, writer] = [(); 4].map(|()| w.connect());
         w.expect(a, "get page:1|", "END|");
         w.expect(b, "get page:1|", "");
-        // Its client does not wait as long as the server holds: it takes this for a miss.
+        // Its client does not wait as long as the server holds the get, and takes this for a miss.
         w.close(b, orderly);
         w.expect(a, "set page:1 0 0 3|old|", "STORED|");
         w.expect(writer, "delete page:1|", "DELETED|");
@@ -207,7 +209,7 @@ fn a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there() {
         let [a, b, c, writer] = [(); 4].map(|()| w.connect());
         w.expect(writer, "set page:1 0 0 3|old|set other 0 0 1|x|", "STORED|STORED|");
         w.expect(a, "get page:2|", "END|");
-        // Held for one of them, it is told of none.
+        // Held for one of them, the client has seen none.
         w.expect(b, "get page:2 page:1 other|", "");
         w.close(b, orderly);
         w.expect(writer, "delete page:1|", "DELETED|");
@@ -260,7 +262,7 @@ fn a_key_that_is_busy_behind_a_part_that_was_sent_is_a_miss() {
         }
         w.expect(b, "get page:1|", "SERVER_ERROR busy|");
         w.expect(b, "get other page:1|", "SERVER_ERROR busy|");
-        // With the first value sent already it is too late for an error.
+        // When the first value has been sent, it is too late for an error.
         w.most = 10;
         w.expect(b, "get other page:1|", "VALUE other 0 3|xxx|END|");
         w.expect(writer, "delete page:1|", "NOT_FOUND|");
@@ -297,19 +299,19 @@ fn misses_of_closed_connections_are_over_after_two_windows() {
 }
 
 #[test]
-fn why_fills_are_dropped_is_counted() {
+fn the_cause_of_each_dropped_fill_is_counted() {
     let policy = Policy { lease: LeaseTime::Fixed(500), hold_ms: 0, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let [a, b, writer] = [(); 3].map(|()| w.connect());
     let causes = |w: &World| {
         ["late", "other", "abandoned", "overflow"].map(|cause| w.count(&format!("fills_dropped_{cause}")))
     };
-    // Its own miss is older than the delete.
+    // The client's own miss is older than the delete.
     w.expect(a, "get page:1|", "END|");
     w.expect(writer, "delete page:1|", "NOT_FOUND|");
     w.expect(a, "set page:1 0 0 1|x|", "STORED|");
     assert_eq!(causes(&w), [1, 0, 0, 0]);
-    // Another's is.
+    // Another client's miss is.
     w.expect(a, "get page:2|", "END|");
     w.expect(writer, "delete page:2|", "NOT_FOUND|");
     w.expect(b, "get page:2|set page:2 0 0 1|x|", "END|STORED|");
@@ -333,17 +335,17 @@ fn misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys
             for n in 0..misses {
                 w.expect(a, &format!("get page:{n}|"), "END|");
             }
-            // Keys that this connection has not missed.
+            // A key that this connection has not missed.
             w.expect(writer, "delete page:90000|", "NOT_FOUND|");
             w.expect(a, "set page:90000 0 0 3|new|get page:90000|", "STORED|VALUE page:90000 0 3|new|END|");
-            // One that it has missed, the last: as ever.
+            // A key that it has missed, the last one: its fill is dropped as usual.
             let last = misses - 1;
             w.expect(writer, &format!("delete page:{last}|"), "NOT_FOUND|");
             w.expect(a, &format!("set page:{last} 0 0 3|old|get page:{last}|"), "STORED|END|");
             let before = misses - 2;
             w.expect(a, &format!("set page:{before} 0 0 1|x|"), "STORED|");
             w.expect(a, &format!("get page:{before}|"), &format!("VALUE page:{before} 0 1|x|END|"));
-            // And after a window nothing is left of all this.
+            // After a window no trace is left.
             w.pass(13_000);
             w.expect(writer, "delete page:5|", "NOT_FOUND|");
             w.expect(a, "set page:5 0 0 3|new|get page:5|", "STORED|VALUE page:5 0 3|new|END|");

@@ -1,11 +1,12 @@
-//! For how long an old value is served, and when a value is refreshed: after its expiry, a soft invalidation, a touch.
+//! For how long an old value is served, and when it is refreshed: after its expiry, a soft invalidation, a touch.
 
 mod world;
 
 use cattlegrid_herd::{LeaseTime, Owner, Policy};
 use world::World;
 
-/// A value may be served for 5 s after its end. Nobody is held; the first who misses has a lease for a minute.
+/// A value may be served for 5 s after its end. No get is held; the first client that misses has the lease for a
+/// minute.
 fn graced() -> Policy {
     Policy {
         grace_s: 5,
@@ -25,7 +26,7 @@ fn world() -> (World, u64, u64) {
     (w, writer, reader)
 }
 
-/// Seconds, up to 100, after which a reader who is not the one to compute is first given no old value.
+/// Seconds, up to 100, after which a reader without the lease first gets no old value.
 fn served_for(w: &mut World, reader: u64) -> u64 {
     let holder = w.connect();
     w.expect(holder, "get page:1|", "END|");
@@ -52,7 +53,7 @@ fn a_soft_invalidation_is_served_for_the_grace_whatever_the_expiry() {
 }
 
 #[test]
-fn a_soft_invalidation_does_not_prolong_what_ends_sooner() {
+fn a_soft_invalidation_does_not_prolong_a_value_that_ends_sooner() {
     for invalidate in ["md page:1 I|", "md page:1 G I|"] {
         let (mut w, writer, reader) = world();
         w.expect(writer, "set page:1 0 10 3|old|", "STORED|");
@@ -67,7 +68,7 @@ fn soft_invalidations_again_and_again_do_not_prolong_the_grace() {
     for (invalidate, least) in [("md page:1 I|", 5), ("md page:1 G I|", 5), ("md page G I|", 5)] {
         let (mut w, writer, reader) = world();
         w.expect(writer, "set page:1 0 0 3|old|", "STORED|");
-        // Nobody reads meanwhile.
+        // The key is not read meanwhile.
         for _ in 0..12 {
             w.ask(writer, invalidate);
             w.pass(1000);
@@ -82,7 +83,7 @@ fn soft_invalidations_again_and_again_do_not_prolong_the_grace() {
         for _ in 0..12 {
             served += u64::from(w.ask(reader, "get page:1|") == VALUE);
             w.ask(writer, invalidate);
-            // The holder's lease is revoked: one more computes each time.
+            // The holder's lease is revoked: another client computes each time.
             w.ask(holder, "get page:1|");
             w.pass(1000);
         }
@@ -117,7 +118,7 @@ fn a_rolling_flush_is_served_for_the_grace() {
     let (mut w, writer, reader) = world();
     w.expect(writer, "set page:1 0 0 3|old|", "STORED|");
     assert!(w.ask(writer, "get @flush:600|").starts_with("VALUE"));
-    // Its moment comes some time within ten minutes.
+    // Its time comes at some moment within ten minutes.
     while w.ask(reader, "get page:1|") == VALUE {
         w.pass(1000);
     }
@@ -152,7 +153,7 @@ fn without_grace_a_soft_invalidation_is_a_miss() {
     w.expect(writer, "set page:1 0 0 3|old|", "STORED|");
     w.expect(writer, "md page:1 I|", "HD|");
     assert_eq!(served_for(&mut w, reader), 0);
-    // Nor is it shown to those who ask for leases by name.
+    // A client that asks for the lease by name does not get it either.
     w.expect(reader, "mg page:1 v N30|", "VA 0 Z||");
     w.pass(61_000);
     w.expect(reader, "mg page:1 v N30|", "VA 0 W||");
@@ -165,7 +166,7 @@ fn grace_is_that_of_the_rule_under_which_a_value_was_stored() {
     w.set_rules(&[("page:{id}", Policy { grace_s: 1000, ..graced() })]);
     w.pass(10_000);
     assert_eq!(served_for(&mut w, reader), 5);
-    // Before there was a rule.
+    // A value that was stored before there was a rule.
     let (mut w, writer, reader) = world();
     w.set_rules(&[]);
     w.expect(writer, "set page:1 0 10 3|old|set page:2 0 0 3|old|", "STORED|STORED|");
@@ -232,7 +233,7 @@ fn a_refresh_moves_with_the_expiry() {
 }
 
 #[test]
-fn what_is_stale_is_not_touched() {
+fn a_stale_value_is_not_touched() {
     let (mut w, writer, reader) = world();
     w.expect(writer, "set page:1 0 10 3|old|", "STORED|");
     w.pass(10_000);
@@ -245,8 +246,8 @@ fn what_is_stale_is_not_touched() {
     w.expect(reader, "get page:1|", "END|");
 }
 
-/// `ms` with `I` and an older CAS: the newer value is the old one from then on, and what came with the command, which may be
-/// from before a delete, is served to nobody.
+/// `ms` with `I` and an older CAS: the newer value is marked stale, and the value of the command, which may be from
+/// before a delete, is not served.
 #[test]
 fn a_value_for_an_older_cas_marks_the_newer_one() {
     for explicit in ["", " E900000000"] {

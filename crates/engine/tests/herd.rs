@@ -1,4 +1,4 @@
-//! Who computes, who waits, and what is never served: one scene each, on a clock of its own.
+//! Which client computes, which clients wait, and which values are never served: one scene each, on a simulated clock.
 
 #![expect(clippy::many_single_char_names, reason = "connections a, b, c")]
 
@@ -12,7 +12,7 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn one_computes_and_all_get_the_value() {
+fn one_client_computes_and_all_get_the_value() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let all: Vec<u64> = (0..1000).map(|_| w.connect()).collect();
     for one in &all {
@@ -30,7 +30,7 @@ fn one_computes_and_all_get_the_value() {
 }
 
 #[test]
-fn the_next_computes_when_the_holder_goes() {
+fn the_next_waiter_gets_the_lease_when_the_holder_closes() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
@@ -54,17 +54,17 @@ fn a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone() {
     w.expect(a, "get page:1|", "END|");
     w.expect(b, "get page:1|", "");
     w.refuse(a, "page:1", None);
-    assert_eq!(w.replies(b), "END|", "it computes now");
+    assert_eq!(w.replies(b), "END|", "it has the lease now");
     w.expect(c, "get page:1|", "");
     w.expect(b, "set page:1 0 0 1|x|", "STORED|");
     assert_eq!(w.replies(c), "VALUE page:1 0 1|x|END|");
 
-    // By token, on another connection than the one that has asked.
+    // By token, on another connection than the one that asked.
     let token = w.ask(a, "mg page:2 N30 c v|");
     let token: u64 = token.split_once(" c").unwrap().1.split([' ', '|']).next().unwrap().parse().unwrap();
     w.expect(b, "get page:2|", "");
     w.refuse(c, "page:2", Some(token));
-    assert_eq!(w.replies(b), "END|", "it computes now");
+    assert_eq!(w.replies(b), "END|", "it has the lease now");
     w.expect(a, &format!("ms page:2 3 C{token}|old|"), "NF|");
     w.expect(b, "set page:2 0 0 3|new|", "STORED|");
     w.expect(c, "get page:2|", "VALUE page:2 0 3|new|END|");
@@ -82,7 +82,7 @@ fn the_deadline_promotes_and_the_others_go_on_waiting() {
     assert_eq!(w.replies(b), "");
     w.pass(1);
     assert_eq!((w.replies(b), w.replies(c)), ("END|".into(), String::new()));
-    // The first is late, and nothing is newer: everybody is woken by it.
+    // The first holder is late, and no event came since: its value wakes all waiters.
     w.expect(a, "set page:1 0 0 3|old|", "STORED|");
     assert_eq!(w.replies(c), "VALUE page:1 0 3|old|END|");
     w.expect(b, "set page:1 0 0 3|new|", "STORED|");
@@ -103,13 +103,13 @@ fn a_hold_ends_as_a_miss() {
 }
 
 #[test]
-fn who_cannot_be_helped_is_told_at_once_after_the_first_stampede() {
+fn a_hold_that_would_not_help_is_refused_after_the_first_stampede() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
     w.expect(b, "get page:1|", "");
     w.pass(400);
-    assert_eq!(w.replies(b), "END|", "in vain");
+    assert_eq!(w.replies(b), "END|", "it waited for the whole hold");
     w.pass(1600);
     w.expect(a, "set page:1 0 0 1|x|", "STORED|");
     w.expect(a, "get page:2|", "END|");
@@ -207,7 +207,7 @@ fn replies_stay_in_order_and_later_commands_take_effect_at_once() {
 }
 
 #[test]
-fn the_last_free_connection_of_whoever_computes_is_not_held() {
+fn the_last_free_connection_of_a_peer_with_a_lease_is_not_held() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b] = [(); 2].map(|()| w.connect_from(PeerKey::Process(1)));
     let other = w.connect_from(PeerKey::Process(2));
@@ -255,7 +255,7 @@ fn busy_when_the_rule_says_so() {
 }
 
 #[test]
-fn a_rule_lets_only_so_many_compute() {
+fn a_rule_limits_how_many_leases_compute_at_once() {
     let policy = Policy { rule_computers: Some(1), ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
@@ -264,7 +264,7 @@ fn a_rule_lets_only_so_many_compute() {
     w.expect(c, "get page:3|", "");
     w.expect(a, "get page:4|", "END|");
     w.expect(a, "set page:4 0 0 1|x|", "STORED|");
-    assert_eq!((w.replies(b), w.count("nested")), (String::new(), 1), "one computes still");
+    assert_eq!((w.replies(b), w.count("nested")), (String::new(), 1), "page:1 is still being computed");
     w.expect(a, "set page:1 0 0 1|x|", "STORED|");
     assert_eq!((w.replies(b), w.replies(c)), ("END|".into(), String::new()));
     w.expect(b, "set page:2 0 0 1|x|", "STORED|");
@@ -307,7 +307,7 @@ fn a_value_that_is_about_to_expire_is_refreshed_by_one() {
 }
 
 #[test]
-fn a_slot_is_not_lost_on_a_key_that_nobody_waits_for() {
+fn a_slot_is_not_lost_on_a_key_without_waiters() {
     let policy = Policy { rule_computers: Some(1), on_busy: OnBusy::Error, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let [a, b, c, d] = [(); 4].map(|()| w.connect());
@@ -349,7 +349,7 @@ fn a_delete_answers_the_gets_before_it() {
 }
 
 #[test]
-fn a_get_of_several_keys_hears_at_once_that_it_is_to_compute() {
+fn a_get_of_several_keys_is_answered_at_once_when_it_gets_a_lease() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
@@ -373,7 +373,7 @@ fn a_peer_that_computes_keeps_a_free_connection_whatever_the_others_wait_for() {
 }
 
 #[test]
-fn only_who_computes_still_is_let_by_a_full_rule() {
+fn only_a_connection_that_still_computes_may_nest_under_a_full_rule() {
     let mut w = World::new(&[("page:{id}", Policy { rule_computers: Some(1), ..policy() })]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
@@ -382,21 +382,21 @@ fn only_who_computes_still_is_let_by_a_full_rule() {
     w.expect(a, "get page:3|", "");
 }
 
-/// Threads of one process, each of which reads the same cold key once: how long the slowest half waits, and how
-/// often it is computed.
-/// `packet`: what each sends before the `get`, in the same packet, without a reply.
+/// Threads of one process, each of which reads the same cold key once: how long the slowest half waits, in
+/// milliseconds, and how often the key is computed. `packet`: commands that each thread sends before the `get`, in the
+/// same packet, without a reply.
 fn pool(threads: usize, connections: usize, takes: u64, protected: bool, packet: &str) -> (u64, usize) {
     let list: &[(&str, Policy)] = if protected { &[("page:{id}", policy())] } else { &[] };
     let mut w = World::new(list);
     let free: Vec<u64> = (0..connections).map(|_| w.connect_from(PeerKey::Process(1))).collect();
     let mut free = std::collections::VecDeque::from(free);
     let start = w.ms;
-    // Threads that want to read; those that wait on a connection; those that compute until then, and then set.
+    // Idle threads; threads whose connection is held; threads that compute until this time and then set.
     let (mut idle, mut waiting, mut busy, mut took) = (threads, Vec::new(), Vec::new(), Vec::new());
     let mut computations = 0;
     while took.len() < threads {
         busy.sort_unstable();
-        // Whoever has a value goes first: it is in the pool's queue like the others.
+        // A thread with a value goes first: it is in the pool's queue like the others.
         while busy.first().is_some_and(|due| *due <= w.ms) {
             let Some(one) = free.pop_front() else { break };
             busy.remove(0);
@@ -436,7 +436,7 @@ fn pool(threads: usize, connections: usize, takes: u64, protected: bool, packet:
 }
 
 #[test]
-fn a_pool_does_not_starve_the_one_that_computes() {
+fn a_pool_does_not_starve_the_connection_that_computes() {
     // Several commands in one packet do not show that a client sends while it waits.
     for packet in ["", "set hot 0 0 1 noreply|x|"] {
         let (plain, many) = pool(20, 4, 100, false, packet);
@@ -470,8 +470,9 @@ fn one_multiplexed_connection_and_many_processes() {
     assert!(all[1..].iter().all(|one| w.replies(*one).starts_with("VALUE")));
 }
 
-/// Keys one after the other, each read by 20 processes within 10 ms and computed in `takes` ms by whoever misses it. Returns
-/// the waits of those who were not helped, in ms, and how many computations each key took.
+/// Keys one after the other, each read by 20 processes within 10 ms, and computed in `takes` ms by each process that
+/// misses it. Returns the waits of the gets that ended as misses, in milliseconds, and the number of computations of
+/// each key.
 fn storm(w: &mut World, first: usize, keys: usize, takes: u64) -> (Vec<u64>, Vec<usize>) {
     let (mut waits, mut computations) = (Vec::new(), Vec::new());
     for key in first..first + keys {
@@ -514,14 +515,14 @@ fn storm(w: &mut World, first: usize, keys: usize, takes: u64) -> (Vec<u64>, Vec
 }
 
 #[test]
-fn waiting_in_vain_is_learned_and_forgotten() {
+fn useless_waiting_is_learned_and_forgotten() {
     let mut w = World::new(&[("page:{id}", policy())]);
     storm(&mut w, 0, 10, 2000);
     let (waits, _) = storm(&mut w, 100, 60, 2000);
     let p50 = waits[waits.len() / 2];
-    eprintln!("computations of 2 s, hold of 400 ms: wait added to those not helped: p50 {p50} ms");
+    eprintln!("computations of 2 s, hold of 400 ms: wait added to those that ended as misses: p50 {p50} ms");
     assert!(p50 < 20, "{p50} ms");
-    // A blip.
+    // A short slowdown.
     let mut w = World::new(&[("page:{id}", policy())]);
     storm(&mut w, 0, 30, 200);
     storm(&mut w, 100, 20, 1000);
@@ -529,13 +530,13 @@ fn waiting_in_vain_is_learned_and_forgotten() {
     let protected_again = computations.iter().rposition(|n| *n > 2).map_or(0, |last| last + 1);
     let spent: usize = computations[..protected_again].iter().sum();
     eprintln!(
-        "after a blip: protected again after {protected_again} keys, {spent} computations: {computations:?}"
+        "after a short slowdown: protected again after {protected_again} keys, {spent} computations: {computations:?}"
     );
     assert!(protected_again <= 20, "{computations:?}");
 }
 
 #[test]
-fn ten_wait_and_the_holder_goes_or_the_key_is_deleted() {
+fn ten_wait_and_the_holder_closes_or_the_key_is_deleted() {
     for deleted in [false, true] {
         let mut w = World::new(&[("page:{id}", Policy { owner: Owner::Connection, ..policy() })]);
         let [a, writer] = [(); 2].map(|()| w.connect());
@@ -550,14 +551,14 @@ fn ten_wait_and_the_holder_goes_or_the_key_is_deleted() {
         } else {
             w.close(a, false);
         }
-        assert_eq!(all.iter().map(|one| w.waiting(*one)).sum::<usize>(), 9, "one computes");
+        assert_eq!(all.iter().map(|one| w.waiting(*one)).sum::<usize>(), 9, "one of them has the lease");
         w.expect(all[0], "set page:1 0 0 3|new|", "END|STORED|");
         assert!(all[1..].iter().all(|one| w.replies(*one) == "VALUE page:1 0 3|new|END|"));
     }
 }
 
 #[test]
-fn one_waiter_too_many_and_one_that_goes_as_it_is_promoted() {
+fn a_waiter_above_the_limit_and_a_holder_that_closes_when_it_is_promoted() {
     let mut w = World::new(&[("page:{id}", Policy { max_waiters: 3, ..policy() })]);
     let [a, b, c, d, e] = [(); 5].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
@@ -574,7 +575,7 @@ fn one_waiter_too_many_and_one_that_goes_as_it_is_promoted() {
 }
 
 #[test]
-fn what_is_absent_stays_absent_while_it_is_computed() {
+fn an_absent_key_stays_absent_while_it_is_computed() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());
     w.expect(a, "get page:1|", "END|");
@@ -606,7 +607,7 @@ fn old_values_for_hundreds_while_one_refreshes_and_none_after_a_delete() {
 }
 
 #[test]
-fn another_refreshes_when_the_first_is_dead() {
+fn another_client_refreshes_when_the_first_is_dead() {
     let mut w =
         World::new(&[("page:{id}", Policy { early: true, lease: LeaseTime::Fixed(500), ..policy() })]);
     let [a, b] = [(); 2].map(|()| w.connect());
@@ -621,7 +622,7 @@ fn another_refreshes_when_the_first_is_dead() {
 }
 
 #[test]
-fn a_shared_connection_is_found_out_by_the_first_that_asks_again() {
+fn a_shared_connection_is_recognised_by_the_first_repeated_get() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b] = [(); 2].map(|()| w.connect());
     // Each get is answered before the next is sent, as far as the server can see.
@@ -631,9 +632,9 @@ fn a_shared_connection_is_found_out_by_the_first_that_asks_again() {
         w.expect(a, "get page:1|", "");
     }
     w.pass(300);
-    assert_eq!(w.replies(a), "", "one waits longer than a moment, as others were sent meanwhile");
+    assert_eq!(w.replies(a), "", "the trial is extended, since others were sent meanwhile");
     w.expect(a, "set page:1 0 0 1|x|", &("VALUE page:1 0 1|x|END|".repeat(48) + "STORED|"));
-    // One that is not shared waits a moment, once.
+    // A connection that is not shared is held on trial once.
     w.expect(b, "get page:2|", "END|");
     w.expect(b, "get page:2|", "END|");
     w.expect(b, "get page:2|", "");

@@ -1,5 +1,5 @@
-//! All orders in which the steps of a few clients can come: which of them end with a value in the cache that is older
-//! than the last invalidation, and that every circle of connections that wait for each other is cut.
+//! All orders of the steps of a few clients: which orders end with a value in the cache that is older than the last
+//! invalidation, and that every circle of connections that wait for each other is cut.
 
 mod world;
 
@@ -7,7 +7,7 @@ use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{LeaseTime, Owner, Policy, WaitGraph, Walk};
 use world::World;
 
-/// A client: it reads, computes what it misses, and sets that.
+/// A client that reads, computes what it misses, and sets that.
 #[derive(Debug, Clone, Copy)]
 struct Filler {
     /// Connections of its `get` and its `set`.
@@ -15,7 +15,7 @@ struct Filler {
     set: usize,
 }
 
-/// What the writer does after it has changed the source.
+/// The writer's command after it has changed the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Write {
     Delete,
@@ -23,9 +23,9 @@ enum Write {
     Set,
 }
 
-/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source, invalidate); the
-/// connections of the first `closes` fillers' gets are closed at some moment after these; at last, if `evicts`, the key leaves
-/// the cache at some moment.
+/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source, invalidate).
+/// The connections of the first `closes` fillers' gets are closed at some moment after these; if `evicts`, the key is
+/// evicted at some moment.
 struct Scene {
     owner: Owner,
     fillers: &'static [Filler],
@@ -40,7 +40,7 @@ const WRITER: usize = 6;
 
 impl Scene {
     fn world(&self) -> World {
-        // Nobody is held: whoever misses computes.
+        // No get is held: every client that misses computes.
         let policy =
             Policy { hold_ms: 0, owner: self.owner, lease: LeaseTime::Fixed(1000), ..Policy::default() };
         let bytes = if self.tiny { 64 } else { 1 << 14 };
@@ -54,7 +54,7 @@ impl Scene {
         World::with(&[("page:{id}", policy)], &config, 1 << 20, 1)
     }
 
-    /// Runs one order with a key of its own, long after all others; true: what is in the cache then is old.
+    /// Runs one order with its own key, long after all others; true: the value in the cache at the end is old.
     fn is_stale(&self, w: &mut World, nth: u64, order: &[usize]) -> bool {
         w.pass(10_000);
         let key = format!("page:{nth}");
@@ -62,34 +62,34 @@ impl Scene {
         let mut steps = [0; 7];
         let mut source = 1;
         let mut computed = [None; 3];
-        for who in order {
-            let step = steps[*who];
-            steps[*who] += 1;
-            if let Some(filler) = self.fillers.get(*who) {
+        for client in order {
+            let step = steps[*client];
+            steps[*client] += 1;
+            if let Some(filler) = self.fillers.get(*client) {
                 match step {
                     0 => {
                         let reply = w.ask(connections[filler.get], &format!("get {key}|"));
-                        computed[*who] = (reply == "END|").then_some(0);
+                        computed[*client] = (reply == "END|").then_some(0);
                     }
-                    1 => computed[*who] = computed[*who].map(|_| source),
+                    1 => computed[*client] = computed[*client].map(|_| source),
                     _ => {
-                        if let Some(version) = computed[*who] {
+                        if let Some(version) = computed[*client] {
                             w.ask(connections[filler.set], &format!("set {key} 0 0 1|{version}|"));
                         }
                     }
                 }
-            } else if *who == self.fillers.len() {
+            } else if *client == self.fillers.len() {
                 match (step, self.write) {
                     (0, _) => source = 2,
                     (_, Write::Delete) => drop(w.ask(connections[WRITER], &format!("delete {key}|"))),
                     (_, Write::Flush) => w.flush(),
                     (_, Write::Set) => drop(w.ask(connections[WRITER], &format!("set {key} 0 0 1|2|"))),
                 }
-            } else if *who > self.fillers.len() + self.closes {
+            } else if *client > self.fillers.len() + self.closes {
                 w.evict();
             } else {
-                let closer = who - self.fillers.len() - 1;
-                // What it sends later goes out on a new one.
+                let closer = client - self.fillers.len() - 1;
+                // Its later commands are sent on a new connection.
                 if steps[closer] > 0 {
                     let number = &mut connections[self.fillers[closer].get];
                     w.close(*number, nth.is_multiple_of(2));
@@ -104,7 +104,7 @@ impl Scene {
         stale
     }
 
-    /// How many of all orders end stale, and how many there are.
+    /// The number of orders that end stale, and of all orders.
     fn count(&self) -> (u64, u64) {
         let mut left = vec![3; self.fillers.len()];
         left.push(2);
@@ -120,27 +120,27 @@ impl Scene {
     }
 }
 
-/// Calls `each` with all orders of so many steps of each.
+/// Calls `each` with all orders of this many steps of each client.
 fn each_order(left: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnMut(&[usize])) {
     if left.iter().all(|steps| *steps == 0) {
         return each(order);
     }
-    for who in 0..left.len() {
-        if left[who] > 0 {
-            left[who] -= 1;
-            order.push(who);
+    for client in 0..left.len() {
+        if left[client] > 0 {
+            left[client] -= 1;
+            order.push(client);
             each_order(left, order, each);
             order.pop();
-            left[who] += 1;
+            left[client] += 1;
         }
     }
 }
 
-/// Each on a connection of its own.
+/// Each filler on its own connection.
 const OWN: &[Filler] = &[Filler { get: 0, set: 0 }, Filler { get: 1, set: 1 }];
 /// Gets and sets on different connections of a pool.
 const POOLED: &[Filler] = &[Filler { get: 0, set: 2 }, Filler { get: 1, set: 3 }];
-/// Both on one connection.
+/// Both fillers on one connection.
 const SHARED: &[Filler] = &[Filler { get: 0, set: 0 }, Filler { get: 0, set: 0 }];
 /// Each sets on the connection of the other's get.
 const CROSSING: &[Filler] = &[Filler { get: 0, set: 1 }, Filler { get: 1, set: 0 }];
@@ -148,7 +148,7 @@ const WAYS: [(&str, &[Filler]); 4] =
     [("own", OWN), ("pooled", POOLED), ("shared", SHARED), ("crossing", CROSSING)];
 
 #[test]
-fn two_fillers_and_who_invalidates() {
+fn two_fillers_and_an_invalidation() {
     for (way, fillers) in WAYS {
         for owner in [Owner::Key, Owner::Connection] {
             for write in [Write::Delete, Write::Flush, Write::Set] {
@@ -166,7 +166,7 @@ fn two_fillers_and_who_invalidates() {
                         (Owner::Connection, Write::Set) => matches!(way, "own" | "shared"),
                         (Owner::Connection, _) => way == "own",
                     };
-                    // What finds no room fails closed.
+                    // Without room a fill is dropped.
                     assert!(if safe { stale == 0 } else { stale > 0 || tiny }, "{scene}: {stale}");
                 }
             }
@@ -175,7 +175,7 @@ fn two_fillers_and_who_invalidates() {
 }
 
 #[test]
-fn three_fillers_and_who_invalidates() {
+fn three_fillers_and_an_invalidation() {
     let third = |way: &str| match way {
         "own" => Filler { get: 4, set: 4 },
         "pooled" => Filler { get: 4, set: 5 },
@@ -194,9 +194,9 @@ fn three_fillers_and_who_invalidates() {
     }
 }
 
-/// Pools that close a connection whenever they like, also while the thread that used it computes.
+/// Pools may close a connection at any time, even while the thread that used it computes.
 #[test]
-fn two_fillers_whose_connections_close_and_who_invalidates() {
+fn two_fillers_whose_connections_close_and_an_invalidation() {
     for (way, fillers) in WAYS {
         for (write, closes, tiny) in [
             (Write::Delete, 2, false),
@@ -215,9 +215,9 @@ fn two_fillers_whose_connections_close_and_who_invalidates() {
 
 // Circles
 
-/// Runs one order of three steps of each connection: to wait, to publish and look, to act on what was seen. Connection
-/// `n` holds key `n` and waits for the next one's. `passes`: the last key was another's, and passes on to its holder only
-/// with the fourth step of the last connection, which publishes and looks again when it hears of it.
+/// Runs one order of three steps of each connection: to wait, to publish and look, to act on the result. Connection `n`
+/// holds key `n` and waits for the next one's. `passes`: the last key has another holder at first, and passes to its
+/// connection only with the fourth step of that connection, which publishes and looks again when it is told.
 fn is_cut(order: &[usize], count: usize, passes: bool) -> bool {
     let graph = WaitGraph::default();
     let last = count - 1;
@@ -234,7 +234,7 @@ fn is_cut(order: &[usize], count: usize, passes: bool) -> bool {
             0 => waits[n] = true,
             1 => seen[n] = Some(publish(n, &holds)),
             2 | 4 => match seen[n].take() {
-                // Verified against who holds what now.
+                // Verified against the present holders.
                 Some(Walk::Circle(circle))
                     if circle.iter().all(|step| {
                         holds[step.holder as usize] && step.hash == key(step.holder as usize)

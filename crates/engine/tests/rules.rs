@@ -1,4 +1,4 @@
-//! Rules against a plain reading of what the documentation says, on random patterns and keys.
+//! Rules against a plain implementation of the documentation, on random patterns and keys.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -26,7 +26,7 @@ fn text(parts: &[Part]) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// What the captures hold, tried the slow way: every end in turn, the first at which the literal stands counts.
+/// The bytes of the captures, found the slow way: every end is tried, and the first at which the literal stands counts.
 fn reference(parts: &[Part], key: &str) -> Option<Vec<String>> {
     let Some((part, rest)) = parts.split_first() else { return key.is_empty().then(Vec::new) };
     let allowed: fn(char) -> bool = match part {
@@ -54,7 +54,7 @@ fn is_lock(key: &str) -> [bool; 4] {
     [key.starts_with("_lock"), key.starts_with("lock:"), key.ends_with(":lock"), key.ends_with("_lock")]
 }
 
-/// Whether the pattern may have the key, as far as locks go.
+/// Whether the pattern may match the key, according to the rules for locks.
 fn lock_allows(parts: &[Part], key: &str) -> bool {
     let literal = |part: Option<&Part>| match part {
         Some(Part::Literal(literal)) => literal.clone(),
@@ -82,7 +82,7 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
         .prop_filter("a pattern is not empty", |parts: &Vec<Part>| !parts.is_empty())
 }
 
-/// A key made from a pattern, which it often matches.
+/// A key made from a pattern, which often matches it.
 fn key_of(parts: Vec<Part>) -> impl Strategy<Value = String> {
     let piece = |part: Part| match part {
         Part::Literal(literal) => prop_oneof![9 => Just(literal), 1 => "[ab:1-]{1,2}"].boxed(),

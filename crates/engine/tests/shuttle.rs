@@ -1,11 +1,11 @@
-//! Threads that meet in one engine. [Shuttle](https://docs.rs/shuttle) runs each scene again and again and lets its threads
-//! take turns wherever one locks, unlocks or touches an atomic: half of the runs choose at random, half few changes of turn
-//! at places that count (PCT: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
-//! ASPLOS 2010). Every atomic is as one that is ordered with all others; what weaker orders would do is loom's, in
+//! Threads that meet in one engine. [Shuttle](https://docs.rs/shuttle) runs each scene many times and may switch
+//! threads wherever one locks, unlocks or touches an atomic: half of the runs choose at random, half make few switches
+//! at places that count (PCT: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
+//! Bugs", ASPLOS 2010). Every atomic behaves as if sequentially consistent; weaker orders are tested with loom, in
 //! `crates/tags`.
 //!
-//! `cargo xtask test --stage shuttle`. `RUNS=n` for so many runs of each scene; `SCHEDULE=...` runs the one again that a
-//! failure printed, of the test that is named.
+//! `cargo xtask test --stage shuttle`. `RUNS=n` sets the number of runs of each scene; `SCHEDULE=...` repeats the run
+//! that a failure printed, of the test that is named.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -21,7 +21,7 @@ use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::{Config, Runner, thread};
 use world::World;
 
-/// Changes of turn that PCT makes in a run.
+/// Switches of threads that PCT makes in a run.
 const CHANGES: usize = 3;
 
 fn explore(scene: impl Fn() + Send + Sync + 'static) {
@@ -61,14 +61,14 @@ fn workers<const N: usize>(policy: Policy) -> [World; N] {
     all.try_into().ok().unwrap()
 }
 
-/// What a worker does in its thread.
+/// The action of a worker in its thread.
 type Act = Box<dyn FnOnce(&mut World) + Send>;
 
 fn act(act: impl FnOnce(&mut World) + Send + 'static) -> Act {
     Box::new(act)
 }
 
-/// Lets all act at once, and hears what is left to hear.
+/// Runs all actions at once, and delivers the wakes that are left.
 fn together<const N: usize>(workers: [World; N], acts: [Act; N]) -> [World; N] {
     let threads = workers.into_iter().zip(acts).map(|(mut worker, act)| {
         thread::spawn(move || {
@@ -83,20 +83,20 @@ fn together<const N: usize>(workers: [World; N], acts: [Act; N]) -> [World; N] {
     workers.try_into().ok().unwrap()
 }
 
-/// What they tell each other, until there is no more.
+/// Delivers the wakes between the workers, until there are none.
 fn hear(workers: &mut [World]) {
     while workers.iter_mut().map(World::receive).fold(false, |any, some| any | some) {}
     workers[0].engine.verify();
 }
 
-/// So much time passes for all.
+/// Passes this time for all workers.
 fn pass(workers: &mut [World], ms: u64) {
     for worker in workers {
         worker.pass(ms);
     }
 }
 
-/// Nobody computes or waits.
+/// No lease and no waiter is left.
 #[track_caller]
 fn assert_quiet(workers: &[World]) {
     workers[0].engine.verify();
@@ -115,7 +115,7 @@ fn promote_and_close() {
             [w0, w1, w2],
             [act(move |w| w.close(a, false)), act(move |w| w.close(b, false)), act(|_| {})],
         );
-        assert_eq!(all[2].replies(c), "END|", "the one who is left computes");
+        assert_eq!(all[2].replies(c), "END|", "the waiter that is left has the lease");
         all[2].expect(c, "set page:1 0 0 1|v|", "STORED|");
         all[2].close(c, true);
         assert_quiet(&all);
@@ -171,7 +171,7 @@ fn end_of_a_hold_and_fill() {
     });
 }
 
-/// So many connections, each of which computes a page, ask for each other's.
+/// `N` connections, each of which computes a page, ask for each other's.
 fn circle<const N: usize>() {
     let mut all: [World; N] = workers(policy());
     let connections: Vec<u64> = all.iter_mut().map(World::connect).collect();
@@ -184,7 +184,7 @@ fn circle<const N: usize>() {
     });
     let acts: Vec<Act> = acts.collect();
     let mut all = together(all, acts.try_into().ok().unwrap());
-    // Whoever is not held stores what it computes; so all are freed, one after the other, and no time passes.
+    // A connection that is not held stores its page; so all are released, one after the other, without time passing.
     let mut left: Vec<usize> = (0..N).collect();
     while !left.is_empty() {
         let before = left.len();
@@ -256,7 +256,7 @@ fn the_last_free_connection() {
             ],
         );
         let held = all[0].waiting(h) + all[1].waiting(p1) + all[2].waiting(p2);
-        assert!(held < 3, "nobody is left to carry the value");
+        assert!(held < 3, "no connection is left to carry the value");
         all[0].close(q, false);
         all[0].close(h, false);
         hear(&mut all);
@@ -298,7 +298,7 @@ fn slots_of_a_rule() {
 }
 
 #[test]
-fn a_slot_passes_over_one_who_goes() {
+fn a_slot_passes_over_a_waiter_that_closes() {
     explore(|| {
         let [mut w0, mut w1, mut w2] = workers(Policy { rule_computers: Some(1), ..policy() });
         let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());
@@ -335,10 +335,10 @@ fn timeouts_and_an_event_that_revokes() {
                 }),
             ],
         );
-        // Whichever worker is the first to look, ten milliseconds later at most.
+        // The first worker that looks finds it, at most 10 ms later.
         pass(&mut all, 10);
         hear(&mut all);
-        assert_eq!(all[1].replies(b), "END|", "what it waited for is invalid: it computes");
+        assert_eq!(all[1].replies(b), "END|", "its lease was revoked, and it is the holder");
         all[0].expect(a, "set page:1 0 0 3|old|", "STORED|");
         all[1].close(b, false);
         all[0].close(a, false);
@@ -366,14 +366,14 @@ fn failure_close_and_the_end_of_a_hold() {
                 act(|w| w.pass(1)),
             ],
         );
-        assert_eq!(all[2].replies(c), "END|", "told to compute, or its hold was over");
+        assert_eq!(all[2].replies(c), "END|", "it is the holder, or its hold was over");
         all[2].close(c, false);
         assert_quiet(&all);
     });
 }
 
 #[test]
-fn other_rules_while_some_wait() {
+fn other_rules_while_clients_wait() {
     explore(|| {
         let [mut w0, mut w1, w2] = workers(policy());
         let (a, b) = (w0.connect(), w1.connect());
@@ -422,7 +422,7 @@ fn peers_come_and_go() {
             ],
         );
         let shared = all[0].engine.shared();
-        assert_eq!(shared.peers().len(), 2, "the one who computes, and this one");
+        assert_eq!(shared.peers().len(), 2, "the peer of the holder, and this one");
         let one = shared.peers().join(peer);
         assert_eq!(one.free(), 1, "its only other connection is held");
         shared.peers().leave(&one);
@@ -432,7 +432,8 @@ fn peers_come_and_go() {
     });
 }
 
-/// Two compute what they miss while the source changes; whoever changed it says so by this command, and then asks.
+/// Two clients compute what they miss while the source changes; a third client, which changed it, invalidates the key
+/// with this command and then asks for it.
 fn no_old_value(invalidate: &'static str) {
     let [mut w0, mut w1, mut w2] = workers(policy());
     let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());

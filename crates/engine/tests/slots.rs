@@ -1,4 +1,4 @@
-//! Rules that let only so many keys be computed at once: who waits for that, and who need not.
+//! Rules with `rule_computers`: which leases wait for a slot, and which need not.
 
 mod world;
 
@@ -13,7 +13,7 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn a_lease_of_another_rule_is_no_way_past_a_full_one() {
+fn a_lease_of_another_rule_does_not_open_a_full_rule() {
     let one = Policy { rule_computers: Some(1), ..policy() };
     let mut w = World::new(&[("page:{id}", one), ("part:{id}", policy())]);
     let [a, b] = [(); 2].map(|()| w.connect());
@@ -25,7 +25,7 @@ fn a_lease_of_another_rule_is_no_way_past_a_full_one() {
 }
 
 #[test]
-fn what_a_full_rule_does_not_compute_within_the_hold_is_busy() {
+fn a_key_that_gets_no_slot_within_the_hold_is_busy() {
     let policy = Policy { rule_computers: Some(1), on_busy: OnBusy::Error, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let [a, b] = [(); 2].map(|()| w.connect());
@@ -35,7 +35,7 @@ fn what_a_full_rule_does_not_compute_within_the_hold_is_busy() {
     assert_eq!((w.replies(b), w.count("busy_slots")), ("SERVER_ERROR busy|".into(), 1));
 }
 
-/// A computation that was nested in another of its holder's needs a slot once it is somebody else's.
+/// A computation that was nested in another of its holder's needs a slot when it passes to another client.
 #[test]
 fn a_nested_lease_that_passes_on_waits_for_a_slot() {
     let mut w = World::new(&[("page:{id}", Policy { rule_computers: Some(1), hold_ms: 9000, ..policy() })]);
@@ -44,20 +44,20 @@ fn a_nested_lease_that_passes_on_waits_for_a_slot() {
     w.expect(a, "get page:2|", "END|");
     w.expect(b, "get page:2|", "");
     w.expect(a, "delete page:2|", "NOT_FOUND|");
-    assert_eq!(w.replies(b), "", "its holder computes another still");
+    assert_eq!(w.replies(b), "", "its holder still computes another key");
     w.expect(a, "set page:1 0 0 1|x|", "STORED|");
     assert_eq!(w.replies(b), "END|");
     w.expect(b, "get page:3|", "END|");
     w.engine.verify();
 }
 
-/// Threads of a pool and what they compute at once under a rule with a limit; a thread that is told that the server is busy
-/// asks again a little later.
+/// The most keys that the threads of a pool compute at once under a rule with a limit. A thread that gets a busy error
+/// asks again 10 ms later.
 fn most_at_once(threads: usize, connections: usize, limit: u32) -> (usize, u64) {
     let policy = Policy { rule_computers: Some(limit), on_busy: OnBusy::Error, hold_ms: 200, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let mut free: VecDeque<u64> = (0..connections).map(|_| w.connect_from(PeerKey::Process(1))).collect();
-    // Threads that want to read, from then on; those that wait, and for what; those that compute until then.
+    // Threads that are idle until this time; threads that wait, with their key; threads that compute until this time.
     let mut idle: Vec<(u64, usize)> = (0..threads).map(|n| (0, n)).collect();
     let (mut waiting, mut busy, mut most, mut done) = (Vec::new(), Vec::<(u64, usize)>::new(), 0, 0);
     while done < threads {
@@ -104,13 +104,13 @@ fn threads_of_a_pool_do_not_compute_more_than_their_rule_allows() {
         let (most, nested) = most_at_once(40, 16, limit);
         eprintln!("40 threads on 16 connections, limit {limit}: {most} at once; {nested} nested in all");
         assert!(most <= most_allowed, "{most} at once");
-        // A connection for each thread: nothing is nested.
+        // With a connection for each thread nothing is nested.
         assert_eq!(most_at_once(40, 40, limit), (limit as usize, 0));
     }
 }
 
 #[test]
-fn the_queue_of_a_rule_has_an_end() {
+fn the_queue_of_a_rule_is_bounded() {
     let policy = Policy { rule_computers: Some(1), hold_ms: 30_000, ..policy() };
     let config = RulesConfig { ledger_bytes: 64 << 20, ..config() };
     let mut w = World::with(&[("page:{id}", policy)], &config, 256 << 20, 1);
@@ -124,7 +124,7 @@ fn the_queue_of_a_rule_has_an_end() {
     let last = w.connect();
     w.expect(last, "get page:last|", "END|");
     assert_eq!(w.count("busy_queue"), 1);
-    // One that gives up leaves its place.
+    // A waiter that gives up leaves its place.
     w.close(all[7], true);
     w.expect(last, "get page:last|", "");
     w.expect(a, "set page:a 0 0 1|x|", "STORED|");
@@ -132,9 +132,9 @@ fn the_queue_of_a_rule_has_an_end() {
     w.engine.verify();
 }
 
-/// A limit that is raised or taken away lets those begin who wait, one that is lowered counts at once.
+/// A limit that is raised or removed admits the leases that wait, and a limit that is lowered applies at once.
 #[test]
-fn a_changed_limit_counts_for_those_who_wait() {
+fn a_changed_limit_applies_to_waiting_leases() {
     let limited = |limit| Policy { rule_computers: limit, hold_ms: 20_000, ..policy() };
     let mut w = World::new(&[("page:{id}", limited(Some(1)))]);
     let all: Vec<u64> = (0..5).map(|_| w.connect()).collect();
@@ -151,7 +151,7 @@ fn a_changed_limit_counts_for_those_who_wait() {
     w.engine.verify();
 }
 
-/// One client asks for all leases, for an hour each; others are protected all the same.
+/// One client asks for all leases, for an hour each; other clients are still protected.
 #[test]
 fn leases_that_were_asked_for_too_long_make_room() {
     let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };
@@ -169,7 +169,7 @@ fn leases_that_were_asked_for_too_long_make_room() {
     w.expect(a, "set page:cold 0 0 1|x|", "STORED|");
     assert_eq!(w.replies(b), "VALUE page:cold 0 1|x|END|");
     assert!(w.count("leases_displaced") > 900);
-    // What was displaced can still be filled.
+    // A displaced lease can still be filled.
     for n in [0, 1000, 1999] {
         w.expect(greedy, &format!("ms page:{n} 1 C{}|x|", tokens[n]), "HD|");
     }

@@ -1,4 +1,4 @@
-//! Invalidation by name: what a client sees, on a clock of its own.
+//! Invalidation by name, as clients see it, on a simulated clock.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +29,7 @@ fn cascade(on: &[Change], pattern: &str, bump: &str) -> Cascade {
     Cascade { on, pattern: Some(pattern), bump }
 }
 
-/// Keys of a shop: what a user looked at, his basket, and pages of products.
+/// Keys of a shop: the pages that a user looked at, the user's basket, and pages of products.
 fn shop() -> World {
     World::under(Rules::new(
         vec![
@@ -47,7 +47,7 @@ fn shop() -> World {
 }
 
 #[test]
-fn everything_about_a_user_and_everything_about_a_product() {
+fn tags_of_a_user_and_of_a_product() {
     let mut w = shop();
     let c = w.connect();
     for product in [11, 12, 13, 54_929_873] {
@@ -83,7 +83,7 @@ fn a_value_computed_before_a_bump_is_not_served_after_it() {
     w.expect(c, "get fresh:1|", "");
     w.expect(b, "set fresh:1 0 0 3|new|", "STORED|");
     assert_eq!(w.replies(c), "VALUE fresh:1 0 3|new|END|");
-    // The same without a lease, and with a tag only.
+    // The same without a lease, and with only a tag.
     w.expect(a, "get shoppingbasket:1|", "END|");
     w.expect(c, "delete @tag:user:1|", "DELETED|");
     w.expect(a, "set shoppingbasket:1 0 0 3|old|", "STORED|");
@@ -106,7 +106,7 @@ fn a_soft_bump_leaves_the_old_value_to_all_but_one() {
     // A later soft bump does not soften an earlier hard one.
     w.expect(a, "set page:2 0 0 3|old|md page:2 G|md page:2 G I|", "STORED|HD|HD|");
     w.expect(b, "get page:2|", "END|");
-    // A softly invalidated item's CAS is good for nothing.
+    // The CAS of a softly invalidated item is no longer valid.
     let cas = w.ask(b, "set page:3 0 0 1|x|gets page:3|");
     let cas = cas.split(['|', ' ']).nth(5).unwrap().to_owned();
     w.expect(a, "md page:3 G I|", "HD|");
@@ -129,7 +129,7 @@ fn tags_that_a_client_names() {
 }
 
 #[test]
-fn a_get_sent_after_a_bump_is_not_given_what_was_computed_before_it() {
+fn a_get_sent_after_a_bump_does_not_get_a_value_computed_before_it() {
     let policy = Policy { owner: Owner::Key, ..leased() };
     let fills = [
         "ms h:1 3 T60 Gcolour|old|",
@@ -153,7 +153,7 @@ fn a_get_sent_after_a_bump_is_not_given_what_was_computed_before_it() {
                 let said = w.ask(a, &fill);
                 let (before, after) = (w.replies(b), w.replies(c));
                 assert!(!after.contains("old"), "{scene}: {said} {after}");
-                // Before a soft bump it is what one may have.
+                // Before a soft bump the old value is allowed.
                 assert_eq!(before.contains("old"), soft == " I", "{scene}: {said} {before}");
                 let later = w.connect();
                 assert!(!w.ask(later, "get h:1|").contains("old"), "{scene}");
@@ -184,7 +184,7 @@ fn bad_tags_and_control_keys_change_nothing() {
         w.expect(c, &format!("ms free 1 G{flag}|x|"), error);
         w.expect(c, "mg free v|", "EN|");
     }
-    // Together with those of the rule.
+    // Together with the tags of the rule.
     let eight = (0..8).map(|n| format!("t{n}")).collect::<Vec<_>>().join(",");
     w.expect(c, &format!("ms free 1 G{eight}|x|"), "HD|");
     let error = "CLIENT_ERROR invalid tag: an item has at most 8|";
@@ -277,7 +277,7 @@ fn control_keys_by_meta_commands() {
         gone(&mut w);
     }
     fill(&mut w);
-    // Each gives the number that it has made.
+    // Each shows the number that it has taken.
     for line in ["ma @tag:user:1 v|", "mg @bump:user:1 v|", "ma user:1 G v|"] {
         let shown = w.ask(c, line);
         assert_eq!(shown.split('|').nth(1).unwrap().parse(), Ok(last(&mut w)), "{shown}");
@@ -298,7 +298,8 @@ fn control_keys_by_meta_commands() {
     );
 }
 
-/// Beside a control key nothing is waited for; what another computes is a miss, and its fill counts as of that.
+/// A get with a control key does not wait; a key that another client computes is a miss, and its fill counts as of this
+/// miss.
 #[test]
 fn a_get_with_a_control_key_is_answered_at_once() {
     let mut w = shop();
@@ -312,7 +313,7 @@ fn a_get_with_a_control_key_is_answered_at_once() {
 }
 
 #[test]
-fn what_happens_to_one_key_invalidates_others() {
+fn a_change_of_one_key_invalidates_others() {
     let mut w = shop();
     let c = w.connect();
     let fill = |w: &mut World| {
@@ -361,7 +362,7 @@ fn a_rolling_flush_spreads_over_its_period() {
 }
 
 #[test]
-fn why_a_key_is_served_or_not() {
+fn the_reason_why_a_key_is_served_or_not() {
     let mut w = shop();
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "get page:7|", "END|");

@@ -1,4 +1,4 @@
-//! Leases that clients ask for by name: tokens, failures, who is told what. One scene each, on a clock of its own.
+//! Leases that clients ask for by name: tokens, failures, and their replies. One scene each, on a simulated clock.
 
 #![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
 
@@ -29,7 +29,7 @@ fn leases_by_name() {
 }
 
 #[test]
-fn an_error_reaches_those_who_asked_for_the_lease() {
+fn an_error_reaches_the_clients_that_asked_for_the_lease() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c, d] = [(); 4].map(|()| w.connect());
     let won = w.ask(a, "mg page:1 c N30|");
@@ -58,7 +58,7 @@ fn tokens_of_keys_that_are_let_pass_differ() {
 }
 
 #[test]
-fn who_asks_for_the_lease_and_does_not_get_it_is_told_so() {
+fn a_client_that_asked_for_the_lease_is_told_that_it_did_not_get_it() {
     let policy = Policy { lease: LeaseTime::Fixed(500), pass_after: 1, hold_ms: 5000, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let [a, b] = [(); 2].map(|()| w.connect());
@@ -143,7 +143,7 @@ fn a_token_used_after_its_window_takes_no_other_miss_with_it() {
         let won = w.ask(a, "mg page:1 c N30 Pl60000|");
         let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
         w.pass(wait_ms);
-        // The clock has not moved: this notes the token's number.
+        // The clock has not moved: this miss notes the token's number.
         w.expect(b, "get page:1|", "END|");
         w.expect(a, &format!("ms page:1 1 C{token}|x|"), if wait_ms == 0 { "HD|" } else { "NF|" });
         w.expect(writer, "delete page:1|", if wait_ms == 0 { "DELETED|" } else { "NOT_FOUND|" });
@@ -153,7 +153,7 @@ fn a_token_used_after_its_window_takes_no_other_miss_with_it() {
 }
 
 #[test]
-fn to_be_told_of_a_failure_is_a_miss() {
+fn an_answer_with_a_failure_counts_as_a_miss() {
     for owner in [Owner::Key, Owner::Connection] {
         let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
         let [a, b, c] = [(); 3].map(|()| w.connect());

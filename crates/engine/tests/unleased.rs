@@ -1,5 +1,5 @@
-//! Rules without leases (`tags` alone, or nothing): to a client the keys are as in memcached, stubs and marks included. What
-//! the rule adds, fences and tags, shows only when a value comes too late or a tag is invalidated.
+//! Rules without leases (`tags` alone, or nothing): for a client the keys work as in memcached, with stubs and marks.
+//! The effects of the rule, fences and tags, show only when a value comes too late or a tag is invalidated.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -51,7 +51,7 @@ fn one_client_wins_and_the_others_are_told() {
 }
 
 #[test]
-fn what_is_marked_stale_is_won_once() {
+fn an_item_marked_stale_is_won_once() {
     let mut w = tagged();
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "set k:1 0 0 3|old|md k:1 I T30|", "STORED|HD|");
@@ -65,7 +65,8 @@ fn what_is_marked_stale_is_won_once() {
     w.expect(b, "md k:1 G I|get k:1|", "HD|END|");
 }
 
-/// Who won, who was told that another has, and who was not told anything: what they store counts as of their misses.
+/// A client that won, a client that was told that another has won, and a client that was told nothing: their values
+/// count as of their misses.
 #[test]
 fn misses_are_recorded_however_they_are_answered() {
     let events = ["delete k:1|", "md k:1|", "delete @tag:all|", "md k:1 G|", "set k:1 0 0 3|new|"];
@@ -92,7 +93,7 @@ fn misses_are_recorded_however_they_are_answered() {
                 );
                 w.ask(c, event);
                 w.expect(a, "set k:1 0 0 3|old|", "STORED|");
-                // Under `key` a plain write can be overtaken, as in memcached.
+                // With `owner = "key"` an ordinary write can be replaced by a fill, as in memcached.
                 if owner == Owner::Connection || !event.starts_with("set") {
                     assert!(!w.ask(b, "get k:1|").contains("old"), "{scene}");
                 }
@@ -105,7 +106,7 @@ fn misses_are_recorded_however_they_are_answered() {
 fn a_value_that_comes_too_late_leaves_no_stub_behind() {
     let mut w = tagged();
     let [a, b, c] = [(); 3].map(|()| w.connect());
-    // A tag that the one who computes names was invalidated meanwhile.
+    // A tag that the holder names was invalidated meanwhile.
     let token = cas(&w.ask(a, "mg k:1 c N30|"));
     w.expect(c, "md colour G|", "HD|");
     w.expect(a, &format!("ms k:1 3 C{token} Gcolour|old|"), "EX|");
@@ -189,7 +190,7 @@ fn command(rng: &mut Rng) -> String {
     }
 }
 
-/// A reply with its CAS values taken out.
+/// A reply with its CAS values removed.
 fn mask(reply: &str) -> (String, Vec<u64>) {
     let mut found = Vec::new();
     let masked = reply.split('|').map(|line| {
@@ -210,7 +211,8 @@ fn mask(reply: &str) -> (String, Vec<u64>) {
     (masked.collect::<Vec<_>>().join("|"), found)
 }
 
-/// Every miss is forgotten before the next command, so that no value comes too late: then nothing tells the rule from none.
+/// Every miss is forgotten before the next command, so that no value comes too late: then the rule has no visible
+/// effect.
 #[test]
 fn replies_are_those_of_a_server_without_rules() {
     const HISTORIES: u64 = 250;
@@ -224,7 +226,7 @@ fn replies_are_those_of_a_server_without_rules() {
         let mut plain = World::new(&[]);
         plain.set_rules(&[]);
         let connections = [(); 2].map(|()| (ruled.connect(), plain.connect()));
-        // The numbers that commands make up are below and above all that are given out.
+        // The numbers that commands invent are below and above all that are given out.
         let advance = "set other 0 0 1|x|".repeat(20);
         ruled.ask(connections[0].0, &advance);
         plain.ask(connections[0].1, &advance);

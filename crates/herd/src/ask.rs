@@ -1,4 +1,4 @@
-//! What the herd is asked, and what it answers at once. What it has to say to others is in its effects.
+//! What the herd is asked, and what it answers at once. What concerns other connections is in its effects.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::rule::RuleState;
 use crate::session::Record;
 use crate::waiters::WaiterId;
 
-/// A key asked for that has no fresh value, or one that is to be refreshed.
+/// A get of a key that has no fresh value, or whose value is due for a refresh.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
     /// The key.
@@ -18,51 +18,53 @@ pub struct Ask<'a> {
     pub hash: u64,
     /// Its rule.
     pub rule: &'a Arc<RuleState>,
-    /// What there is of it.
+    /// The value that the key has.
     pub found: Kind,
     /// How it is asked for.
     pub how: How,
-    /// The last event that concerns it from outside the shard, hard or soft: a flush, a bump of its tags. A lease below is revoked.
+    /// Number of the last event from outside the shard that concerns the key, hard or soft: a flush, a bump of its
+    /// tags. A lease with a smaller token is revoked.
     pub last_event: u64,
     /// Hashes of the key's tags.
     pub tags: &'a [u64],
-    /// What whoever computes is to be told.
+    /// The hint for the client that computes.
     pub hint: Option<&'a [u8]>,
-    /// How long it would wait, in milliseconds.
+    /// How long the get would wait, in milliseconds.
     pub hold_ms: u32,
 }
 
-/// The answer to a key that is asked for.
+/// The answer to an [`Ask`].
 #[derive(Debug)]
 #[must_use]
 pub enum Role {
-    /// A miss and the lease.
+    /// A miss with the lease.
     Compute(Grant),
-    /// A miss without lease.
+    /// A miss without a lease.
     Miss(Record),
     /// The old value, or the fresh one.
     Old,
-    /// Somebody computes: wait ([`crate::Herd::wait`]), or be told so.
+    /// Another client has the lease: wait ([`crate::Herd::wait`]), or answer a miss that says so.
     Leased,
-    /// This connection computes. Wait a moment, and for longer if something else is sent meanwhile: then several share it.
+    /// This connection has the lease. It waits for a short trial, and longer if something else is sent on it meanwhile:
+    /// then several threads share it.
     Trial,
-    /// The rule's answer to those who cannot be helped.
+    /// `SERVER_ERROR busy`, as the rule's `on_busy` says.
     Busy,
 }
 
-/// The answer to one that wants to wait.
+/// The answer to a client that wants to wait.
 #[derive(Debug)]
 #[must_use]
 pub enum Waited {
     /// A place in the queue.
     Waits(WaiterId),
-    /// A miss without lease.
+    /// A miss without a lease.
     Miss(Record),
-    /// `on_busy = "error"`.
+    /// `SERVER_ERROR busy`: `on_busy = "error"`.
     Busy,
 }
 
-/// How one wants to wait.
+/// The terms on which a request wants to wait for one of its keys.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
     /// The request.
@@ -71,7 +73,7 @@ pub struct Hold {
     pub slot: u16,
     /// The exptime of a `gat`.
     pub touch: Option<i64>,
-    /// There is room for another waiter in the server.
+    /// Whether the server has room for another waiter.
     pub room: bool,
 }
 

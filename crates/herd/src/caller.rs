@@ -1,4 +1,7 @@
-//! Connections as leases know them, and the peers they come from.
+//! Connections as leases refer to them, and the peers they come from.
+//!
+//! A peer is a client process or machine. While it holds a lease, one of its connections must stay free, so that the
+//! value can be sent: [`Peer`] counts the free ones.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,22 +9,22 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
 
-/// Where a connection comes from: one client process or machine, as far as it can be seen.
+/// Where a connection comes from: one client process or machine, as far as the server can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerKey {
     /// Its address.
     Address(IpAddr),
-    /// Its process, on a Unix socket.
+    /// The process id, on a Unix socket.
     Process(i32),
 }
 
-/// A peer, and how many of its connections could carry the `set` of a value that others wait for.
+/// A peer, and how many of its connections could carry the `set` of a value that other clients wait for.
 #[derive(Debug)]
 pub struct Peer {
     key: PeerKey,
-    /// Connections that are open.
+    /// Open connections.
     open: AtomicU32,
-    /// Of these, the ones that are free: not held, or known to send while they are.
+    /// Open connections that are not held, or known to send while they are held.
     free: AtomicU32,
     /// Leases that they hold.
     leases: AtomicU32,
@@ -33,18 +36,18 @@ impl Peer {
         self.key
     }
 
-    /// Free connections.
+    /// Number of free connections.
     pub fn free(&self) -> u32 {
         self.free.load(Ordering::SeqCst)
     }
 
-    /// One of its connections computes what others may wait for, and another is to stay free to carry the value. One that
-    /// is the only connection computes by itself.
+    /// Whether the peer must keep a free connection: one of its connections holds a lease, and another must stay free
+    /// to carry the value. A peer with a single connection need not.
     pub(crate) fn needs_free(&self) -> bool {
         self.leases.load(Ordering::SeqCst) > 0 && self.open.load(Ordering::SeqCst) > 1
     }
 
-    /// Takes one free connection away, if `least` are left then.
+    /// Takes one free connection, if at least `least` are left then.
     pub(crate) fn take_free(&self, least: u32) -> bool {
         self.free
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
@@ -75,22 +78,22 @@ impl Peers {
         Arc::clone(peer)
     }
 
-    /// A connection of this peer is gone; it was free.
+    /// A connection of this peer was closed; it was free.
     pub fn leave(&self, peer: &Peer) {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         peer.take_free(0);
-        // Under the lock: nobody joins in between.
+        // Under the lock: no connection joins in between.
         if peer.open.fetch_sub(1, Ordering::SeqCst) == 1 {
             peers.remove(&peer.key);
         }
     }
 
-    /// Peers that have a connection.
+    /// Number of peers that have a connection.
     pub fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Nobody is connected.
+    /// No peer is connected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -105,9 +108,9 @@ pub struct Caller {
     peer: Arc<Peer>,
     /// Its client has sent something while one of its gets was held.
     sends_while_held: AtomicBool,
-    /// The request whose reply is the next to leave and waits; 0: none.
+    /// The request whose reply is the next to be sent and waits; 0: none.
     front: AtomicU64,
-    /// Leases it holds.
+    /// Leases that it holds.
     leases: AtomicU32,
 }
 
@@ -128,18 +131,18 @@ impl Caller {
         self.worker
     }
 
-    /// What its worker knows it as.
+    /// The token by which its worker knows it.
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// Where it comes from.
+    /// The peer that it belongs to.
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
     }
 
-    /// Whether its client has ever sent something while one of its gets was held: then it can send the value of a
-    /// computation while it is held, too.
+    /// Whether its client has ever sent something while one of its gets was held: then it can also send a value that it
+    /// computes while it is held.
     pub fn sends_while_held(&self) -> bool {
         self.sends_while_held.load(Ordering::Relaxed)
     }
@@ -148,23 +151,23 @@ impl Caller {
         self.sends_while_held.store(true, Ordering::Relaxed);
     }
 
-    /// The request whose reply is the next to leave and waits; 0: none waits.
+    /// The request whose reply is the next to be sent and waits; 0: none waits.
     pub fn front(&self) -> u64 {
         self.front.load(Ordering::Relaxed)
     }
 
-    /// Leases it holds now.
+    /// Leases that it holds now.
     pub fn leases(&self) -> u32 {
         self.leases.load(Ordering::SeqCst)
     }
 
-    /// Says which request's reply is the next to leave and waits; 0: none.
+    /// Sets the request whose reply is the next to be sent and waits; 0: none.
     pub fn set_front(&self, request: u64) {
         self.front.store(request, Ordering::Relaxed);
     }
 }
 
-/// A connection as the holder of a lease: as long as this lives, it counts as one.
+/// A connection as the holder of a lease: it is counted as a holder while this value lives.
 #[derive(Debug)]
 pub(crate) struct Holding(Arc<Caller>);
 

@@ -1,18 +1,19 @@
-//! Connections that wait for each other.
+//! Circles of connections that wait for each other.
 //!
-//! A connection that holds a lease and is held itself can be part of a circle in which everybody waits for
-//! ever. It publishes what it holds and waits for, and then looks: of two that close a circle in the same moment, the
-//! one that published last sees the other. (To look first and publish then, both can miss it.)
+//! A connection that holds a lease and waits for another key can be part of a circle in which every connection waits
+//! forever. It publishes what it holds and waits for, and then looks for a circle. If two connections close a circle at
+//! the same moment, the connection that published last sees the other. (If they looked first and published afterwards,
+//! both could miss it.)
 //!
-//! Only connections that do both at once are in here, so the lock is taken rarely. What is published may be out
-//! of date: a found circle is to be verified against the leases themselves. If one is real it stays so, because
-//! all in it wait.
+//! Only connections that both hold and wait are in the graph, so its lock is taken rarely. What is published may be out
+//! of date: a circle that was found must be verified against the leases themselves. A real circle stays, because all
+//! connections in it wait.
 
 use std::collections::HashMap;
 
 use crate::sync::{Mutex, PoisonError};
 
-/// What connections that hold and wait hold and wait for. See the module's text.
+/// Which keys are held and waited for by the connections that do both. See the module's text.
 #[derive(Debug, Default)]
 pub struct WaitGraph(Mutex<Graph>);
 
@@ -20,7 +21,7 @@ pub struct WaitGraph(Mutex<Graph>);
 struct Graph {
     /// Keys (by hash) that a connection waits for and holds.
     nodes: HashMap<u64, Node>,
-    /// Connections that say they hold a key: more than one while some have not heard yet that they lost it.
+    /// Connections that say they hold a key: several, while a connection has not heard yet that it lost the lease.
     holders: HashMap<u64, Vec<u64>>,
 }
 
@@ -30,27 +31,27 @@ struct Node {
     holds: Vec<u64>,
 }
 
-/// An edge of a circle: this connection holds the key (by hash) that the one before waits for.
+/// An edge of a circle: this connection holds the key (by hash) for which the connection before it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edge {
     /// The key's hash.
     pub hash: u64,
-    /// The connection that was said to hold it.
+    /// The connection that published that it holds the key.
     pub holder: u64,
 }
 
-/// What a look finds.
+/// The result of a search for a circle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Walk {
     /// No circle.
     Clear,
-    /// This one, as far as was published.
+    /// A circle, as far as was published.
     Circle(Vec<Edge>),
-    /// Too long a way to tell.
+    /// More than [`EDGES_MAX`] edges were walked: it is not known whether there is a circle.
     TooLong,
 }
 
-/// Edges that are walked before giving up.
+/// Edges that are walked before a search is given up.
 pub const EDGES_MAX: usize = 8;
 
 impl WaitGraph {
@@ -65,23 +66,23 @@ impl WaitGraph {
         graph.walk(connection, connection, &[], &mut Vec::new(), &mut 0)
     }
 
-    /// Looks for a circle through a connection again, without the edges that have been found untrue.
+    /// Looks again for a circle through a connection, without the edges that were found untrue.
     pub fn look_again(&self, connection: u64, untrue: &[Edge]) -> Walk {
         let graph = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         graph.walk(connection, connection, untrue, &mut Vec::new(), &mut 0)
     }
 
-    /// A connection does not wait any more, or holds nothing.
+    /// A connection no longer waits, or no longer holds a lease.
     pub fn withdraw(&self, connection: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(connection);
     }
 
-    /// Connections in it.
+    /// Connections in the graph.
     pub fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).nodes.len()
     }
 
-    /// Nobody is in it.
+    /// The graph has no connection.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -105,7 +106,8 @@ impl Graph {
         let mut result = Walk::Clear;
         for hash in &node.waits {
             for holder in self.holders.get(hash).into_iter().flatten() {
-                // Its own lease: its `set` is read while its get waits. Others may say that they have it now.
+                // A connection does not wait for itself: its `set` is read while its get waits. Other connections may
+                // be published as holders of the key, too.
                 let edge = Edge { hash: *hash, holder: *holder };
                 if *holder == at || untrue.contains(&edge) {
                     continue;
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_that_wait_for_each_other() {
+    fn two_connections_that_wait_for_each_other() {
         let graph = WaitGraph::default();
         assert_eq!(graph.publish(1, vec![20], vec![10]), Walk::Clear);
         let circle = vec![Edge { hash: 10, holder: 1 }, Edge { hash: 20, holder: 2 }];
@@ -148,26 +150,26 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_oneself_is_no_circle() {
+    fn waiting_for_its_own_lease_is_no_circle() {
         let graph = WaitGraph::default();
         assert_eq!(graph.publish(1, vec![10], vec![10]), Walk::Clear);
     }
 
     #[test]
-    fn what_is_out_of_date_hides_no_circle() {
+    fn an_outdated_edge_hides_no_circle() {
         let graph = WaitGraph::default();
-        // 1 says it holds 10 still, and waits for it: it is 2's now.
+        // 1 still says that it holds 10, and waits for it: the lease is 2's now.
         graph.publish(1, vec![10], vec![10, 20]);
         let Walk::Circle(circle) = graph.publish(2, vec![20], vec![10]) else { panic!() };
         assert_eq!(circle.len(), 2);
-        // 3 says so too: there are two circles, one of them real.
+        // 3 says that it holds 10, too: there are two circles, and one of them is real.
         graph.publish(3, vec![20], vec![10]);
         let Walk::Circle(circle) = graph.look_again(1, &[Edge { hash: 10, holder: 2 }]) else { panic!() };
         assert_eq!(circle[0], Edge { hash: 10, holder: 3 });
     }
 
     #[test]
-    fn a_way_too_long_is_not_walked() {
+    fn a_path_of_too_many_edges_is_not_walked() {
         let graph = WaitGraph::default();
         for n in 1..=20 {
             graph.publish(n, vec![n + 1], vec![n]);
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_four_behind_a_side_way() {
+    fn a_circle_of_four_behind_a_side_path() {
         let graph = WaitGraph::default();
         graph.publish(5, vec![60], vec![50]);
         graph.publish(1, vec![50, 20], vec![10]);

@@ -1,7 +1,7 @@
-//! A duty that must be discharged: in debug builds a value that bears one panics when it is dropped before.
+//! A duty that must be discharged: in debug builds a value with an open duty panics when it is dropped.
 //!
-//! A type whose values must not get lost has a field of this type, and discharges it in the methods that pass the value on.
-//! Release builds have neither the field's byte nor the check.
+//! A type whose values must not be lost has a field of this type, and discharges it in the methods that pass the value
+//! on. Release builds have neither the field's byte nor the check.
 
 /// See the module's text.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Duty {
 }
 
 impl Duty {
-    /// `what` is to be done, for the message.
+    /// `what` must be done; it is shown in the panic message.
     pub(crate) fn new(what: &'static str) -> Self {
         #[cfg(debug_assertions)]
         return Self { what };
@@ -22,7 +22,7 @@ impl Duty {
         }
     }
 
-    /// It is done.
+    /// The duty is done.
     pub(crate) fn discharge(self) {
         std::mem::forget(self);
     }
@@ -31,8 +31,8 @@ impl Duty {
 #[cfg(debug_assertions)]
 impl Drop for Duty {
     fn drop(&mut self) {
-        // A panic while another unwinds would end the process.
-        assert!(std::thread::panicking(), "dropped, and this was to be done: {}", self.what);
+        // A second panic while the first unwinds would end the process.
+        assert!(std::thread::panicking(), "dropped before this was done: {}", self.what);
     }
 }
 
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_discharged_is_quiet() {
+    fn a_discharged_duty_does_not_panic() {
         Duty::new("nothing").discharge();
     }
 
     #[test]
-    #[cfg_attr(debug_assertions, should_panic(expected = "to be done: keep it"))]
-    fn what_is_dropped_before_panics() {
+    #[cfg_attr(debug_assertions, should_panic(expected = "was done: keep it"))]
+    fn an_open_duty_panics_when_it_is_dropped() {
         drop(Duty::new("keep it"));
     }
 }

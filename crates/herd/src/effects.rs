@@ -1,8 +1,8 @@
-//! What a step of the herd needs, and what it leaves to be done.
+//! What a step of the herd needs, and what it leaves for its caller.
 //!
-//! A step may concern connections of other threads and leases of other shards, which cannot be reached while a shard is locked.
-//! So it does nothing to them: it notes what is to be done in the [`Effects`] of the turn, and whoever took the step sees to
-//! that once no shard is locked.
+//! A step may concern connections of other threads and leases of other shards, which cannot be reached while a shard is
+//! locked. So it does nothing to them: it notes the work in the [`Effects`] of the turn, and its caller does this work
+//! when no shard is locked.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::rule::Admitted;
 use crate::session::Record;
 use crate::waiters::Waiter;
 
-/// Gives out the numbers that order everything.
+/// Gives out the numbers that order all events.
 pub trait Clock {
-    /// The next number; never given out before.
+    /// The next number; each is given out once.
     fn tick(&self) -> u64;
     /// The last number given out.
     fn last(&self) -> u64;
@@ -24,18 +24,19 @@ pub trait Clock {
 pub struct Step<'a, V> {
     /// Milliseconds since the start.
     pub now_ms: u64,
-    /// The numbers.
+    /// The source of numbers.
     pub clock: &'a dyn Clock,
-    /// Takes what is to be done.
+    /// Takes the work that is left for the caller.
     pub effects: &'a mut Effects<V>,
 }
 
-/// What is to be done when no shard is locked any more. `V`: a value on its way to those who wait for it; the herd never has one.
+/// The work that remains when no shard is locked. `V`: a value on its way to the waiters; the herd itself never has
+/// one.
 #[derive(Debug)]
 pub struct Effects<V> {
     /// Keys that requests need not wait for any more.
     pub wakes: Vec<Wake<V>>,
-    /// Leases of any shard that have a slot of their rule now, for [`crate::Herd::admit`].
+    /// Leases of any shard that have got a slot of their rule, for [`crate::Herd::admit`].
     pub admitted: Vec<Admitted>,
 }
 
@@ -46,19 +47,19 @@ impl<V> Default for Effects<V> {
 }
 
 impl<V> Effects<V> {
-    /// Nothing is to be done.
+    /// No work is left.
     pub fn is_empty(&self) -> bool {
         self.wakes.is_empty() && self.admitted.is_empty()
     }
 
-    /// A waiter need not wait any more.
+    /// Notes that a waiter need not wait any more.
     pub fn wake(&mut self, waiter: Waiter, verdict: Verdict<V>) {
         let Waiter { caller, request, slot, .. } = waiter;
         self.wakes.push(Wake { caller, request, slot, verdict });
     }
 }
 
-/// One key of one request need not be waited for any more.
+/// The end of one key's wait in one request.
 #[derive(Debug)]
 pub struct Wake<V> {
     /// The connection.
@@ -67,53 +68,53 @@ pub struct Wake<V> {
     pub request: u64,
     /// Which of the request's keys.
     pub slot: u16,
-    /// What became of it.
+    /// What became of the key.
     pub verdict: Verdict<V>,
 }
 
 /// What became of a key that a request waited for.
 #[derive(Debug, Clone)]
 pub enum Verdict<V> {
-    /// It was stored.
+    /// The value was stored.
     Value(V),
-    /// A miss, with the record of it; one whose record is `leased` makes its connection the holder.
+    /// A miss, with its record; if the record is `leased`, the connection is the holder.
     Miss {
-        /// What the connection is to remember; None: it does already.
+        /// For the connection's records; None: it has the record already.
         record: Option<Record>,
-        /// What the one who computes is told.
+        /// For the computation of the value.
         hint: Option<Arc<[u8]>>,
     },
-    /// It is known to be absent.
+    /// The key is known to be absent.
     Negative {
-        /// What the connection is to remember.
+        /// For the connection's records.
         record: Option<Record>,
     },
-    /// Somebody else computes, and the time is up: a miss of one who asked for the lease, and does not get it.
+    /// Another client has the lease, and the time of the wait is up: a miss for a client that asked for the lease.
     Lost(Record),
-    /// The rule's answer to those who cannot be helped.
+    /// `SERVER_ERROR busy`, as the rule's `on_busy` says.
     Busy,
     /// The computation failed, with this text: a miss all the same.
     Failed {
-        /// What is known of it.
+        /// The text of the failed holder; may be empty.
         text: Arc<[u8]>,
-        /// What the connection is to remember.
+        /// For the connection's records.
         record: Record,
     },
 }
 
 impl<V> Verdict<V> {
-    /// A miss without lease.
+    /// A miss without a lease.
     pub fn miss(record: Record) -> Self {
         Self::Miss { record: Some(record), hint: None }
     }
 
-    /// The lease.
+    /// A miss with the lease.
     pub fn lease(grant: Grant) -> Self {
         let (record, hint) = grant.into_parts();
         Self::Miss { record: Some(record), hint }
     }
 
-    /// What the connection is to remember.
+    /// The record for the connection, if the verdict has one.
     pub fn record(&self) -> Option<&Record> {
         match self {
             Self::Miss { record, .. } | Self::Negative { record } => record.as_ref(),

@@ -1,23 +1,23 @@
-//! What happened to keys since: a fixed array of numbers, a slot for many keys.
+//! The last events of keys: a fixed array of numbers, in which a slot serves many keys.
 //!
-//! A collision makes a fill look older than an event that concerned another key: it costs a recomputation and
-//! never lets an old value in.
+//! A collision makes a fill look older than an event that concerned another key: it costs a recomputation and never
+//! lets an old value in.
 
-/// The last hard and the last soft event of the keys that share a slot.
+/// The last hard and the last soft event of the keys that share a slot. 0: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Events {
-    /// Of the last write or delete; a fill below it is dropped.
+    /// Number of the last write or delete; a fill below it is dropped.
     pub hard: u64,
-    /// Of the last soft invalidation; a fill below it is stored stale.
+    /// Number of the last soft invalidation; a fill below it is stored stale.
     pub soft: u64,
 }
 
 /// The array. See the module's text.
 #[derive(Debug, Default)]
 pub struct Fence {
-    /// Hard and soft. Zeros of the system's, so that slots that are never used take no memory.
+    /// Hard and soft. The zeroed pages are the system's, so slots that are never used take no memory.
     slots: Box<[[u64; 2]]>,
-    /// Expected collisions of all fills.
+    /// Expected number of collisions over all fills.
     collisions: f64,
 }
 
@@ -42,15 +42,15 @@ impl Fence {
         Events { hard, soft }
     }
 
-    /// A fill was judged by its slot. `passed`: numbers given out since its miss, of all keys of a server with so many
-    /// `shards`; each could have been an event of another key in this slot.
+    /// Adds to the estimate of collisions: a fill was judged by its slot. `passed`: numbers given out since its miss,
+    /// for all keys of a server with `shards` shards; each could have been an event of another key in this slot.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn note_fill(&mut self, passed: u64, shards: usize) {
         let slots = (self.slots.len() * shards) as f64;
         self.collisions += 1.0 - (-(passed as f64) / slots).exp();
     }
 
-    /// Fills that met another key's event in their slot: an estimate, at most so many.
+    /// Fills that met another key's event in their slot: an estimate, at most this number.
     pub fn collisions(&self) -> f64 {
         self.collisions
     }
@@ -68,8 +68,8 @@ impl Fence {
     }
 }
 
-/// A key's slot in an array of a power of two. Not the bits that choose the shard or the index's bucket:
-/// Fibonacci hashing spreads what those leave.
+/// A key's slot in an array whose length is a power of two. Not from the bits that choose the shard or the index's
+/// bucket: Fibonacci hashing spreads the remaining bits.
 pub(crate) fn slot(hash: u64, slots: usize) -> usize {
     (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize & (slots - 1)
 }

@@ -1,8 +1,8 @@
-//! Tables by key hash: the hash is one already.
+//! A hasher for tables whose keys are hashes already.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// Takes a 64-bit hash for what it is.
+/// Takes a 64-bit hash as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BuildIdentity;
 
@@ -27,7 +27,7 @@ impl Hasher for Identity {
     }
 
     fn write_u64(&mut self, hash: u64) {
-        // The shard is chosen by the top bits, which std's table takes for its tags: bring others there.
+        // The shard is chosen by the top bits, which std's table uses for its tags: move other bits there.
         self.0 = hash.rotate_left(32);
     }
 

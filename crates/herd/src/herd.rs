@@ -1,9 +1,16 @@
-//! The leases of one shard: who computes and who waits. What ends that is in `end`.
+//! The leases of one shard: the holder and the waiters of each. How a lease ends is in `end`.
+//!
+//! A key without a fresh value is asked for with [`Herd::ask`]. The first client gets the lease and a miss; a client
+//! that asks while the lease lives may take a place in its queue with [`Herd::wait`]. The queue is in order of arrival.
+//! A waiter leaves it when the value is stored, when it becomes the holder, when its time is up ([`Herd::expire`]),
+//! when its wait is withdrawn ([`Herd::withdraw`]) or when its connection is closed ([`Herd::forget_waiter`]). Each
+//! miss is noted in the ledger with the number of the clock at that moment, so that its fill can be compared with later
+//! events of the key.
 //!
 //! # Invariants (walked by [`Herd::verify`])
-//! * A key has one lease at most; each waiter is in the queue of one lease.
+//! * A key has at most one lease; each waiter is in the queue of one lease.
 //! * A lease has a holder, or waits for a slot of its rule and has waiters.
-//! * The deadlines are those of the leases that have a holder, and no others.
+//! * Exactly the leases that have a holder have a deadline.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,43 +41,43 @@ pub struct Herd {
     leases: Leases,
     waiters: Waiters,
     passes: PassList,
-    /// Tokens of leases that ended unfilled.
+    /// Tokens of leases that ended unfilled, at most `leases_max`: the oldest is dropped first.
     ended: HashMap<u64, Ended, BuildIdentity>,
     ended_order: VecDeque<u64>,
     leases_max: usize,
     /// Outstanding misses.
     pub ledger: Ledger,
-    /// What happened to keys.
+    /// The last event of each key.
     pub fence: Fence,
 }
 
 /// The token of a lease that ended unfilled.
 #[derive(Debug, Clone, Copy)]
 struct Ended {
-    /// Of its key.
+    /// The hash of its key.
     hash: u64,
-    /// Until when a fill that shows it counts as one.
+    /// Until when a fill that shows the token counts as that lease's, in milliseconds since the start.
     until_ms: u64,
-    /// Until when its miss counts in the ledger.
+    /// Until when its miss counts in the ledger, in milliseconds since the start.
     missed_until_ms: u64,
 }
 
-/// How large a shard's tables may become.
+/// Limits of a shard's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HerdConfig {
-    /// Leases.
+    /// Most leases; at least 1.
     pub leases: usize,
     /// Bytes for outstanding misses.
     pub ledger_bytes: usize,
-    /// Bytes for what happened to keys.
+    /// Bytes for the last events of keys.
     pub fence_bytes: usize,
 }
 
-/// Bytes of a lease with its key, for the budget.
+/// Bytes of a lease with its key, for the memory budget.
 pub const LEASE_BYTES: usize = 512;
 
 impl Herd {
-    /// Nobody computes yet.
+    /// A herd without leases.
     pub fn new(config: HerdConfig) -> Self {
         Self::with(
             config.leases,
@@ -79,7 +86,7 @@ impl Herd {
         )
     }
 
-    /// The same with tables as given, for tests of tiny ones.
+    /// The same with the given tables, for tests of tiny ones.
     pub fn with(leases: usize, ledger: Ledger, fence: Fence) -> Self {
         Self {
             leases: Leases::new(),
@@ -93,7 +100,7 @@ impl Herd {
         }
     }
 
-    /// Records a miss that comes without a lease.
+    /// Records a miss without a lease.
     pub fn miss<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
         if rule.policy().leases {
             rule.begin_unleased();
@@ -118,8 +125,8 @@ impl Herd {
         Record { hash, number, until_ms, leased }
     }
 
-    /// How long a miss is remembered: a holder's at least as long as it may compute. (Its time may be up, and that not
-    /// yet acted on.)
+    /// How long a miss is remembered: a holder's at least until its deadline. (The deadline may have passed without
+    /// having been handled.)
     fn window_ms(&self, hash: u64, leased: bool, rule: &RuleState, now_ms: u64) -> u32 {
         let window = rule.fill_window_ms();
         match self.leases.get(hash).filter(|_| leased) {
@@ -130,7 +137,7 @@ impl Herd {
         }
     }
 
-    /// A key without a fresh value, or with one to be refreshed, is asked for.
+    /// Answers a get of a key without a fresh value, or whose value is due for a refresh.
     pub fn ask<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
         self.revoke_if_below(ask, step);
         let connection = session.caller().number();
@@ -142,7 +149,7 @@ impl Herd {
                 Kind::Stale | Kind::Early => Role::Old,
             },
             Some(lease) => {
-                // The value may have been evicted meanwhile, or have come to its end.
+                // The value may have been evicted or have expired meanwhile.
                 lease.kind = match (lease.kind, ask.found) {
                     (_, Kind::Absent) | (Kind::Absent, _) => Kind::Absent,
                     (Kind::Stale, _) | (_, Kind::Stale) => Kind::Stale,
@@ -157,7 +164,8 @@ impl Herd {
                     return match ask.found {
                         Kind::Stale | Kind::Early => Role::Old,
                         Kind::Absent if session.caller().sends_while_held() => Role::Leased,
-                        // Several may share the connection, each waiting for a reply of its own before it sends more.
+                        // Several threads may share the connection, each waiting for its own reply before it sends
+                        // more.
                         Kind::Absent if ask.hold_ms > 0 && (!lease.tried || session.waits_for(ask.hash)) => {
                             lease.tried = true;
                             Role::Trial
@@ -186,7 +194,7 @@ impl Herd {
                 How::Plain if !absent => Role::Old,
                 How::Plain => Role::Miss(self.miss(ask.hash, rule, step)),
                 How::Explicit { .. } => {
-                    // Not worth a lease, but its fill is to be known by its token.
+                    // The key is not worth a lease, but its fill must be known by its token.
                     rule.begin_unleased();
                     let record = self.record(ask.hash, step.clock.tick(), true, rule, step);
                     self.end_token(ask.hash, record.number, record.until_ms, rule, step.now_ms);
@@ -198,7 +206,7 @@ impl Herd {
             count(&counters.busy_failed);
             return self.busy(ask, step);
         }
-        // Its client would not know that it is to compute before the replies ahead of it are there.
+        // The client could not know that it is the holder before the replies ahead of this one are sent.
         if session.is_behind() {
             count(&counters.misses_behind);
             return if absent { Role::Miss(self.miss(ask.hash, rule, step)) } else { Role::Old };
@@ -234,7 +242,7 @@ impl Herd {
     fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
         let rule = ask.rule;
         let queued = !holder.computes();
-        // One that waits for its slot has no time of its own: its waiters have.
+        // A lease that waits for its slot has no deadline of its own: its waiters have.
         let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms(ask.how, rule)) };
         let lease = Lease {
             key: ask.key.into(),
@@ -257,7 +265,7 @@ impl Herd {
         self.leases.insert(ask.hash, lease);
     }
 
-    /// The answer to one that cannot be helped by waiting.
+    /// The answer to a client for which waiting does not help.
     fn busy<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
         if ask.found != Kind::Absent {
             return Role::Old;
@@ -278,7 +286,7 @@ impl Herd {
     ) -> Waited {
         let counters = ask.rule.counters();
         let Some(lease) = self.leases.of_key(ask.hash, ask.key) else {
-            // A rule whose slots are taken, and one that would not wait for them.
+            // The rule's slots are taken, and the client does not wait for one.
             count(&counters.busy_no_hold);
             return self.send_away(ask, step);
         };
@@ -305,7 +313,7 @@ impl Herd {
             self.drop_if_deserted(ask.hash);
             return self.send_away(ask, step);
         }
-        // Where its end is counted, too: the lease may have begun under another rule.
+        // Counted under the rule of the lease, as its end will be: the lease may have begun under another rule.
         count(&lease.rule.counters().held);
         let waiter = Waiter {
             caller: Arc::clone(session.caller()),
@@ -336,7 +344,7 @@ impl Herd {
         }
     }
 
-    /// Ends a wait before its time.
+    /// Ends a wait before its time. None: it was decided already, and its wake is on the way.
     pub fn withdraw<V>(
         &mut self,
         hash: u64,
@@ -359,8 +367,8 @@ impl Herd {
         Some(self.miss(hash, &rule, step))
     }
 
-    /// The time of a waiter is up. `released`: not its time, but its connection sends no more. None: it was decided already, and
-    /// its wake is on the way.
+    /// Ends a wait whose time is up. `released`: its time is not up, but its connection sends no more. None: it was
+    /// decided already, and its wake is on the way.
     pub fn expire<V>(
         &mut self,
         hash: u64,
@@ -396,8 +404,8 @@ impl Herd {
         Some(if busy { Verdict::Busy } else { Verdict::miss(self.miss(hash, &rule, step)) })
     }
 
-    /// The miss of a waiter of this connection whose wait was decided while it gave it up: that of the lease, if it has
-    /// it now.
+    /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of `end`): the
+    /// miss of the lease, if the connection has it now, otherwise a miss without a lease.
     pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Record {
         let Some(lease) = self.leases.get(hash) else {
             let (number, window) = (step.clock.last(), FILL_WINDOW_MAX_MS);
@@ -413,7 +421,7 @@ impl Herd {
         Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: true }
     }
 
-    /// A lease that waits for its slot goes when nobody waits with it.
+    /// Ends a lease that waits for its slot and has no waiter.
     fn drop_if_deserted(&mut self, hash: u64) {
         let is_deserted = |lease: &Lease| !lease.holder.computes() && lease.queue.len() == 0;
         if self.leases.get(hash).is_some_and(is_deserted)
@@ -424,8 +432,8 @@ impl Herd {
         }
     }
 
-    /// A waiter's connection is gone; `heard`: the records of the leases that it was told of. False: its wait was decided
-    /// already, and its miss is not recorded by this.
+    /// Ends the wait of a closed connection; `heard`: the records of the leases that it was told of. False: its wait
+    /// was decided already, and its miss is not recorded by this call.
     pub fn forget_waiter<V>(
         &mut self,
         hash: u64,
@@ -436,7 +444,7 @@ impl Herd {
     ) -> bool {
         let Some(lease) = self.leases.get_mut(hash) else { return false };
         if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
-            // A client that gives up waiting computes, and its fill comes on another connection.
+            // A client that gives up waiting may compute, and its fill comes on another connection.
             let rule = Arc::clone(&lease.rule);
             rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
             count(&rule.counters().held_gone);
@@ -444,7 +452,7 @@ impl Herd {
             self.drop_if_deserted(hash);
             return true;
         }
-        // Promoted in the same moment: it has not heard of it and never will. Its miss stays recorded.
+        // History 9 of `end`: it was promoted and never hears of it. Its miss stays recorded.
         let token = lease.token;
         if lease.holder.is(connection) && !heard.iter().any(|record| record.number == token) {
             self.pass_on(hash, &|counters| &counters.promoted_close, step);
@@ -452,12 +460,12 @@ impl Herd {
         false
     }
 
-    /// A get of several keys does not wait for this one after all.
+    /// A get of several keys does not wait for this key after all.
     pub fn not_waited_for(&mut self, hash: u64) {
         self.drop_if_deserted(hash);
     }
 
-    /// Whether a token is that of the key's lease, or of one that ended unfilled not long ago.
+    /// Whether a token is that of the key's lease, or of a lease that ended unfilled within its fill window.
     pub fn knows_token(&self, hash: u64, token: u64, now_ms: u64) -> bool {
         self.is_current(hash, token)
             || self.ended.get(&token).is_some_and(|ended| ended.hash == hash && ended.until_ms > now_ms)
@@ -488,17 +496,17 @@ impl Herd {
         self.passes.passes(hash, now_ms)
     }
 
-    /// Leases there are.
+    /// Number of leases.
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// Nobody computes.
+    /// There is no lease.
     pub fn is_empty(&self) -> bool {
         self.leases.len() == 0
     }
 
-    /// Waiters there are.
+    /// Number of waiters.
     pub fn waiting(&self) -> usize {
         self.waiters.len()
     }
@@ -508,17 +516,17 @@ impl Herd {
         self.waiters.bytes()
     }
 
-    /// Deadlines that are kept: one for each lease that has a holder.
+    /// Number of deadlines: one for each lease that has a holder.
     pub fn deadlines(&self) -> usize {
         self.leases.deadlines()
     }
 
-    /// Bytes of all that leases leave or need but for their keys, tags and hints: leases, deadlines, keys let pass, tokens of
-    /// leases that have ended. An upper estimate.
+    /// Bytes of everything that leases need, except for their keys, tags and hints: leases, deadlines, keys let pass,
+    /// tokens of leases that have ended. An upper estimate.
     pub fn leases_bytes(&self) -> usize {
         self.leases.bytes()
             + self.passes.bytes()
-            // A table has a byte of its own for each place.
+            // A table has one byte more for each place.
             + self.ended.capacity() * (size_of::<(u64, Ended)>() + 1) * 8 / 7
             + self.ended_order.capacity() * size_of::<u64>()
     }

@@ -1,4 +1,4 @@
-//! Who computes a key. What differs by kind of holder stands here, and nowhere else.
+//! The holder of a lease. What differs by kind of holder stands here, and nowhere else.
 
 use std::sync::Arc;
 
@@ -9,32 +9,32 @@ use crate::rule::RuleState;
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) enum Holder {
-    /// A client that was answered a miss: its connection is all that it is known by.
+    /// A client that was answered a miss: it is known only by its connection.
     Client(Holding),
-    /// A client that asked for the lease, and knows its token. `detached`: the lease outlives its connection.
+    /// A client that asked for the lease and knows its token. `detached`: the lease outlives the connection.
     Named {
         /// The connection.
         holding: Holding,
-        /// The lease outlives it.
+        /// The lease outlives the connection.
         detached: bool,
     },
-    /// Nobody yet: the rule lets only so many compute at once.
+    /// No holder yet: the rule's `rule_computers` slots are taken.
     Queued,
 }
 
-/// What becomes of a lease whose holder's connection is closed.
+/// What happens to a lease when its holder's connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closed {
-    /// Nothing: it is not this connection's, or outlives it.
+    /// Nothing: the lease is not this connection's, or outlives it.
     Stays,
-    /// It passes on after the rule's grace: a pool may send the value on another connection.
+    /// The lease passes on after the rule's `close_grace_ms`: a pool may send the value on another connection.
     AfterGrace,
-    /// It passes on.
+    /// The lease passes on.
     AtOnce,
 }
 
 impl Holder {
-    /// A connection that has asked for the key so.
+    /// The holder for a connection that has asked for the key in this way.
     pub(crate) fn new(caller: &Arc<Caller>, how: How) -> Self {
         let holding = Holding::new(Arc::clone(caller));
         match how {
@@ -43,7 +43,7 @@ impl Holder {
         }
     }
 
-    /// Its connection.
+    /// The holder's connection.
     pub(crate) fn caller(&self) -> Option<&Arc<Caller>> {
         match self {
             Self::Client(holding) | Self::Named { holding, .. } => Some(holding.caller()),
@@ -51,27 +51,27 @@ impl Holder {
         }
     }
 
-    /// Number of its connection.
+    /// Number of the holder's connection.
     pub(crate) fn connection(&self) -> Option<u64> {
         self.caller().map(|caller| caller.number())
     }
 
-    /// Whether it is this connection.
+    /// Whether the holder is this connection.
     pub(crate) fn is(&self, connection: u64) -> bool {
         self.connection() == Some(connection)
     }
 
-    /// It is at work.
+    /// Whether there is a holder: it computes the value.
     pub(crate) fn computes(&self) -> bool {
         !matches!(self, Self::Queued)
     }
 
-    /// It knows the lease's token.
+    /// Whether the holder knows the lease's token.
     pub(crate) fn is_named(&self) -> bool {
         matches!(self, Self::Named { .. })
     }
 
-    /// Whether the lease, of this `token`, is that of one who fills as the holder and no other.
+    /// Whether `by` is certainly the holder of the lease, whose token is `token`.
     pub(crate) fn is_filler(&self, token: u64, by: Filler) -> bool {
         match by.token {
             Some(shown) => self.computes() && shown == token,
@@ -79,8 +79,8 @@ impl Holder {
         }
     }
 
-    /// Whether a fill is the holder's. In a pool it is sent on whichever connection is free: if it is the only one of
-    /// `computers` who computes the key, it is taken for its own.
+    /// Whether a fill may be the holder's. A pool sends it on any free connection: if the holder is the only one of
+    /// `computers` clients that computes the key, such a fill counts as its own.
     pub(crate) fn may_be_filler(&self, token: u64, by: Filler, computers: u32) -> bool {
         match (by.token, self) {
             (_, Self::Queued) => false,
@@ -90,7 +90,7 @@ impl Holder {
         }
     }
 
-    /// What follows when this connection is closed; `orderly`: its client said so.
+    /// What happens when this connection is closed; `orderly`: its client said so (`quit`, or an end of its input).
     pub(crate) fn closed(&self, connection: u64, orderly: bool) -> Closed {
         match self {
             _ if !self.is(connection) => Closed::Stays,
@@ -101,7 +101,7 @@ impl Holder {
     }
 }
 
-/// How long one who asked so may compute, in milliseconds.
+/// The lease time of a holder that asked in this way, in milliseconds.
 pub(crate) fn lease_ms(how: How, rule: &RuleState) -> u32 {
     match how {
         How::Explicit { lease_ms: Some(ms), .. } => ms,

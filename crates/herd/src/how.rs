@@ -1,9 +1,9 @@
-//! What a connection says of itself: how it asks for a key, and as whom it fills one.
+//! How a connection asks for a key, and as whom it fills one.
 
 /// How a key is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// As any client does.
+    /// With a command that does not mention leases.
     Plain,
     /// For the lease itself: `mg` with `N` or `R`.
     Explicit {
@@ -14,13 +14,13 @@ pub enum How {
     },
 }
 
-/// Who fills.
+/// The client or task that fills a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filler {
-    /// The connection; None: a token is all that it is known by.
+    /// Its connection; None: it is known only by a token.
     pub connection: Option<u64>,
-    /// The token it showed.
+    /// The token that it showed.
     pub token: Option<u64>,
-    /// It fills a miss that another connection was told of, as happens in pools.
+    /// It fills a miss that another connection was answered, as happens in pools.
     pub pooled: bool,
 }

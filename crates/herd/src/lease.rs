@@ -1,4 +1,7 @@
-//! The right to compute one key.
+//! A lease: the right to compute one key.
+//!
+//! A lease lives in its shard's table from the miss that began it until it is filled, ends unfilled without waiters, is
+//! displaced, or loses its rule. While it is queued for a slot of its rule it has waiters and no holder.
 
 use std::sync::Arc;
 
@@ -6,19 +9,19 @@ use crate::holder::Holder;
 use crate::rule::{Begun, RuleState};
 use crate::waiters::Queue;
 
-/// What there is of a key's value while it is computed.
+/// The value that the key has while it is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing: others wait.
+    /// No value: other clients wait.
     Absent,
-    /// An old value, past its expiry or softly invalidated: others get it.
+    /// An old value, past its expiry or softly invalidated: other clients get it.
     Stale,
-    /// A fresh value, soon to expire: others get it.
+    /// A fresh value that expires soon: other clients get it.
     Early,
 }
 
 impl Kind {
-    /// In one word.
+    /// The kind in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -28,7 +31,7 @@ impl Kind {
     }
 }
 
-/// A lease. Not an item: it cannot be evicted, and no command but a `get` sees it.
+/// A lease. Not an item: it cannot be evicted, and no command other than a `get` sees it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) key: Box<[u8]>,
@@ -37,29 +40,29 @@ pub(crate) struct Lease {
     pub(crate) holder: Holder,
     pub(crate) rule: Arc<RuleState>,
     pub(crate) deadline_ms: u64,
-    /// Until when its holder's miss counts in the ledger; 0 while it is queued.
+    /// Until when its holder's miss counts in the ledger; 0 while the lease is queued.
     pub(crate) missed_until_ms: u64,
-    /// What it noted when it began to compute; None while it is queued.
+    /// What was noted when the computation began; None while the lease is queued.
     pub(crate) begun: Option<Begun>,
     /// The holder's connection was closed in an orderly way: the deadline is that of its fill.
     pub(crate) closing: bool,
     /// Clients that compute the key.
     pub(crate) computers: u32,
-    /// When the first of them came beside the holder, in milliseconds.
+    /// When the first client began to compute it in parallel with the holder, in milliseconds.
     pub(crate) joined_ms: Option<u64>,
-    /// Misses its holder saw on it.
+    /// Misses that its holder saw on it.
     pub(crate) reentries: u8,
-    /// It was found out whether its holder's connection is shared.
+    /// Whether a get of the holder has been held on trial, to find out whether its connection is shared.
     pub(crate) tried: bool,
     pub(crate) queue: Queue,
-    /// Hashes of its tags: a bump of one of them revokes it.
+    /// Hashes of its tags: a bump of any of them revokes it.
     pub(crate) tags: Box<[u64]>,
-    /// For whoever computes.
+    /// The hint for the client that computes.
     pub(crate) hint: Option<Arc<[u8]>>,
 }
 
 impl Lease {
-    /// One more computes.
+    /// Another client computes the key.
     pub(crate) fn join(&mut self, now_ms: u64) {
         self.computers += 1;
         self.joined_ms.get_or_insert(now_ms);
@@ -71,19 +74,19 @@ impl Lease {
 pub struct LeaseView {
     /// The key.
     pub key: Box<[u8]>,
-    /// Its token.
+    /// The lease's token.
     pub token: u64,
-    /// What there is of its value.
+    /// The value that the key has meanwhile.
     pub kind: Kind,
-    /// The holder's connection; None while it waits for a slot of its rule.
+    /// The holder's connection; None while the lease waits for a slot of its rule.
     pub holder: Option<u64>,
-    /// The holder knows the token.
+    /// Whether the holder knows the token.
     pub explicit: bool,
-    /// Milliseconds since it began to compute.
+    /// Milliseconds since the computation began.
     pub age_ms: u64,
-    /// Milliseconds until its time is up.
+    /// Milliseconds until the lease's deadline.
     pub left_ms: u64,
-    /// Who waits.
+    /// Number of waiters.
     pub waiters: u32,
     /// Clients that compute the key.
     pub computers: u32,

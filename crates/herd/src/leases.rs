@@ -1,10 +1,10 @@
-//! The leases of a shard by their keys' hashes, and the times at which they are over.
+//! The leases of a shard by their keys' hashes, and their deadlines.
 //!
-//! What decides when a lease is over (its holder, its token, its time) is changed only while it is out of the table
-//! ([`Removed`]), so that the table and the deadlines always agree.
+//! The holder, the token and the deadline of a lease are changed only while it is out of the table ([`Removed`]), so
+//! that the table and the deadlines always agree.
 //!
 //! # Invariants
-//! * The deadlines are those of the leases in the table that have a holder, and no others.
+//! * Exactly the leases in the table that have a holder have a deadline.
 //! * A lease that was taken out is put back or ended: debug builds panic when it is dropped.
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,13 +16,13 @@ use crate::lease::Lease;
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    /// Boxed: the places that a table keeps free are small.
+    /// Boxed, so that the free places of the table are small.
     by_key: HashMap<u64, Box<Lease>, BuildIdentity>,
-    /// (milliseconds, key's hash, token)
+    /// (milliseconds since the start, key's hash, token)
     deadlines: BTreeSet<(u64, u64, u64)>,
 }
 
-/// A lease outside of the table.
+/// A lease that was taken out of the table.
 #[derive(Debug)]
 #[must_use = "its waiters would wait for nothing"]
 pub(crate) struct Removed {
@@ -31,7 +31,7 @@ pub(crate) struct Removed {
 }
 
 impl Removed {
-    /// The lease is over.
+    /// Ends the lease.
     pub(crate) fn end(self) -> Box<Lease> {
         self.duty.discharge();
         self.lease
@@ -47,7 +47,7 @@ impl Leases {
         self.by_key.get(&hash).map(|lease| &**lease)
     }
 
-    /// To change anything but its holder, its token and its time.
+    /// For changes of anything except the holder, the token and the deadline.
     pub(crate) fn get_mut(&mut self, hash: u64) -> Option<&mut Lease> {
         self.by_key.get_mut(&hash).map(|lease| &mut **lease)
     }
@@ -57,19 +57,19 @@ impl Leases {
         self.get_mut(hash).filter(|lease| *lease.key == *key)
     }
 
-    /// Puts in a new lease of a key that has none.
+    /// Adds a lease of a key that has none.
     pub(crate) fn insert(&mut self, hash: u64, lease: Lease) {
         self.put(hash, Box::new(lease));
     }
 
-    /// Takes a lease out, and its deadline.
+    /// Takes a lease out, with its deadline.
     pub(crate) fn remove(&mut self, hash: u64) -> Option<Removed> {
         let lease = self.by_key.remove(&hash)?;
         self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
         Some(Removed { lease, duty: Duty::new("put the lease back, or end it") })
     }
 
-    /// Puts a lease back that was taken out.
+    /// Puts back a lease that was taken out.
     pub(crate) fn put_back(&mut self, hash: u64, removed: Removed) {
         self.put(hash, removed.end());
     }
@@ -82,17 +82,17 @@ impl Leases {
         debug_assert!(before.is_none(), "a key has one lease");
     }
 
-    /// (milliseconds, key's hash) of the lease that is over first.
+    /// The earliest deadline, as (milliseconds since the start, key's hash).
     pub(crate) fn first_deadline(&self) -> Option<(u64, u64)> {
         self.deadlines.first().map(|(ms, hash, _)| (*ms, *hash))
     }
 
-    /// Leases that have a holder, with their keys' hashes, from the one that is over last.
+    /// Leases that have a holder, with their keys' hashes, from the latest deadline to the earliest.
     pub(crate) fn latest(&self) -> impl Iterator<Item = (u64, &Lease)> {
         self.deadlines.iter().rev().map(|(_, hash, _)| (*hash, &*self.by_key[hash]))
     }
 
-    /// All, with their keys' hashes, in no order.
+    /// All leases with their keys' hashes, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Lease)> {
         self.by_key.iter().map(|(hash, lease)| (*hash, &**lease))
     }
@@ -101,14 +101,14 @@ impl Leases {
         self.by_key.len()
     }
 
-    /// Deadlines: as many as leases that have a holder.
+    /// Number of deadlines: that of leases with a holder.
     pub(crate) fn deadlines(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// Bytes of memory but for keys, tags and hints: an upper estimate.
+    /// Bytes of memory except for keys, tags and hints: an upper estimate.
     pub(crate) fn bytes(&self) -> usize {
-        // A table has a byte of its own for each place; a node of a tree is half full at worst.
+        // A table has one byte more for each place; a node of a tree is at worst half full.
         self.by_key.capacity() * (size_of::<(u64, Box<Lease>)>() + 1) * 8 / 7
             + self.by_key.len() * size_of::<Lease>()
             + self.deadlines.len() * 2 * size_of::<(u64, u64, u64)>()

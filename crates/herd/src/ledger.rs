@@ -1,22 +1,22 @@
-//! Outstanding misses by key: which miss a fill without a token belongs to.
+//! Outstanding misses by key: to which miss a fill without a token belongs.
 //!
-//! An entry says how many misses of a key are outstanding and the smallest number that was noted at one of
-//! them. A fill lowers the count and never raises the number, because nobody knows whose fill it was; when the
-//! count is 0 the entry goes. A client that never fills must not hold its key's number down for ever, so an entry has two
-//! generations, and the older one ages out as a whole once its last miss is a fill window old.
+//! An entry holds the number of outstanding misses of a key and the smallest number that was noted at one of them. A
+//! fill lowers the count and never raises the number, because it is not known whose fill it was; when the count is 0
+//! the entry is removed. A client that never fills must not hold its key's number down forever. So an entry has two
+//! generations, and the older one ages out as a whole when its last miss is a fill window old.
 //!
-//! Which generation a fill came from is not known either. It is counted against the younger one, so the older
-//! number stays; but then the younger one's count may be short by as many when the older one ages out. That many
-//! are carried over, every time: a miss that is never filled is passed from generation to generation while further
-//! misses of its key go on, each time under the number of a younger miss.
+//! It is not known either to which generation a fill belongs. It is counted against the younger one, so the older
+//! number stays; the younger one's count may then be too small by this number of fills when the older one ages out. So
+//! that many misses are carried over, every time: a miss that is never filled is passed from generation to generation
+//! while further misses of its key arrive, each time under the number of a younger miss.
 //!
-//! A connection that closes changes nothing here. Pools close a connection while the thread that used it
-//! still computes, and its fill comes on another one.
+//! A closed connection changes nothing here. Pools close a connection while the thread that used it still computes, and
+//! its fill comes on another connection.
 //!
-//! The table is bounded. A miss that finds no room leaves its number in a fixed array, slot by hash: the
-//! smallest one lost, kept until a fill window has passed since the slot's last loss. A fill counts as of
-//! the smaller of its entry and its slot: it fails closed. While a slot counts, no fill lowers an entry: its
-//! miss may be the one that was lost.
+//! The table is bounded. A miss that finds no room leaves its number in a fixed array, in a slot by hash: the smallest
+//! number lost, kept until a fill window has passed since the slot's last loss. A fill counts as of the smaller of its
+//! entry's and its slot's number: a fill is dropped rather than stored wrongly. While a slot counts, a fill does not
+//! lower an entry: its miss may be the lost one.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
@@ -30,7 +30,7 @@ pub struct Ledger {
     entries: HashMap<u64, Entry, BuildIdentity>,
     most: usize,
     lost: Box<[Loss]>,
-    /// Where the search for entries to drop goes on.
+    /// Misses that found no room: they decide when the search for aged entries is repeated.
     losses: u64,
 }
 
@@ -38,12 +38,12 @@ pub struct Ledger {
 #[derive(Debug, Clone, Copy, Default)]
 struct Loss {
     number: u64,
-    /// In units of [`TICK_MS`], so that a slot has 16 bytes.
+    /// In units of [`TICK_MS`], so that a slot takes 16 bytes.
     since: u32,
     until: u32,
 }
 
-/// Milliseconds.
+/// Unit of the times in [`Loss`], in milliseconds.
 const TICK_MS: u64 = 10;
 
 impl Loss {
@@ -56,17 +56,17 @@ impl Loss {
 struct Entry {
     old: Generation,
     new: Generation,
-    /// Fills counted against `new` that may have been `old`'s.
+    /// Fills counted against `new` that may have belonged to `old`.
     unsure: u32,
     window_ms: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Generation {
-    /// The smallest number; meaningless while nothing was recorded (`until_ms` is 0).
+    /// The smallest number; meaningless while nothing is recorded (`until_ms` is 0).
     oldest: u64,
     count: u32,
-    /// Carried over from the one before.
+    /// Misses carried over from the generation before.
     carried: u32,
     start_ms: u64,
     until_ms: u64,
@@ -81,14 +81,14 @@ impl Generation {
         self.count + self.carried
     }
 
-    /// A miss with this number may be one of these.
+    /// Whether a miss with this number may be in this generation.
     fn covers(&self, number: u64) -> bool {
         !self.is_empty() && number >= self.oldest
     }
 }
 
 impl Entry {
-    /// Lets go of what is too old.
+    /// Drops what is too old.
     fn age(&mut self, now_ms: u64) {
         let window = u64::from(self.window_ms);
         if !self.old.is_empty() && self.old.until_ms <= now_ms {
@@ -118,28 +118,28 @@ impl Entry {
     }
 }
 
-/// The oldest miss of a key that is outstanding, or may be.
+/// The oldest outstanding miss of a key, or a lost miss that may be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Oldest {
-    /// Its number: a fill counts as of it at the latest.
+    /// Its number: a fill counts as of this number at the latest.
     pub number: u64,
-    /// When it was noted, in milliseconds since the start; at the latest.
+    /// When it was noted at the latest, in milliseconds since the start.
     pub since_ms: u64,
-    /// It found no room in the table, and may be another key's.
+    /// The miss found no room in the table, and may be another key's.
     pub lost: bool,
 }
 
-/// Bytes that an entry takes in its table.
+/// Bytes of an entry in its table.
 const ENTRY_BYTES: usize = 2 * (size_of::<Entry>() + 16);
 
 impl Ledger {
-    /// A ledger of so many bytes: seven eighths for entries, the rest for what finds no room.
+    /// A ledger of at most `bytes` bytes: seven eighths for entries, the rest for misses that find no room.
     pub fn new(bytes: usize) -> Self {
         let slots = 1 << (bytes / 8 / size_of::<Loss>()).max(1).ilog2();
         Self::with(bytes * 7 / 8 / ENTRY_BYTES, slots)
     }
 
-    /// A ledger of so many entries and slots for losses (a power of two).
+    /// A ledger of `entries` entries and `slots` slots for lost misses (a power of two).
     pub fn with(entries: usize, slots: usize) -> Self {
         debug_assert!(slots.is_power_of_two());
         Self {
@@ -150,10 +150,11 @@ impl Ledger {
         }
     }
 
-    /// A miss under a rule whose fill window is `window_ms`.
+    /// Records a miss under a rule whose fill window is `window_ms` milliseconds. `now_ms`: milliseconds since the
+    /// start.
     pub fn record(&mut self, hash: u64, number: u64, now_ms: u64, window_ms: u32) {
         if self.entries.len() >= self.most && !self.entries.contains_key(&hash) {
-            // Worth a walk only while the last one was of use.
+            // A walk is worth its time only if the last one found an aged entry.
             if self.losses.is_multiple_of(64) {
                 self.drop_aged(now_ms);
             }
@@ -175,7 +176,7 @@ impl Ledger {
         }
         new.oldest = new.oldest.min(number);
         new.count += 1;
-        // The window may have become shorter since; a miss keeps the one it was told under.
+        // The window may have become shorter since; a miss keeps the window of its own time.
         new.until_ms = new.until_ms.max(now_ms + u64::from(window_ms)).max(1);
     }
 
@@ -190,7 +191,7 @@ impl Ledger {
         loss.until = loss.until.max(ticks(until_ms.div_ceil(TICK_MS)));
     }
 
-    /// The miss as of which a fill counts, if one of its key is outstanding or may be.
+    /// The miss as of which a fill counts, if a miss of the key is outstanding or may be.
     pub fn oldest(&mut self, hash: u64, now_ms: u64) -> Option<Oldest> {
         let entry = match self.entries.entry(hash) {
             MapEntry::Occupied(mut entry) => {
@@ -212,7 +213,7 @@ impl Ledger {
         entry.into_iter().chain(loss).min_by_key(|oldest| oldest.number)
     }
 
-    /// A fill came for a miss: that with this `number` if it is known, else whichever it was.
+    /// A fill came for a miss: for the miss with this `number` if it is known, otherwise for any of them.
     pub fn fill(&mut self, hash: u64, number: Option<u64>, now_ms: u64) {
         self.lower(hash, now_ms, |entry| {
             // A token is known for longer than its miss is remembered.
@@ -250,7 +251,7 @@ impl Ledger {
         self.entries.len()
     }
 
-    /// Lets go of entries that are too old.
+    /// Drops entries that are too old.
     fn drop_aged(&mut self, now_ms: u64) {
         self.entries.retain(|_, entry| {
             entry.age(now_ms);
@@ -258,12 +259,12 @@ impl Ledger {
         });
     }
 
-    /// Keys in the table; misses of some may be too old to count.
+    /// Keys in the table; the misses of some may be too old to count.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// No key has one.
+    /// No key has an entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_a_window_old_ages_out() {
+    fn only_misses_older_than_a_window_age_out() {
         let mut ledger = ledger();
         ledger.record(1, 10, 100, WINDOW);
         ledger.record(1, 20, 700, WINDOW);
@@ -318,14 +319,14 @@ mod tests {
         ledger.record(1, 10, 100, WINDOW);
         ledger.record(1, 20, 1000, WINDOW);
         ledger.fill(1, None, 1050);
-        // It was the first one's. The second is outstanding, long after the first would have aged out.
+        // It was the fill of the first miss. The second is outstanding, long after the first would have aged out.
         assert_eq!(number(&mut ledger, 1, 1500), Some(20));
         ledger.fill(1, None, 1600);
         assert_eq!(ledger.oldest(1, 1600), None);
     }
 
     #[test]
-    fn one_that_never_fills_does_not_hold_the_number_down_for_ever() {
+    fn a_client_that_never_fills_does_not_hold_the_number_down_forever() {
         let mut ledger = ledger();
         ledger.record(1, 1, 1, WINDOW);
         let mut number = 1;
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_is_not_outstanding() {
+    fn a_miss_that_is_too_old_is_not_outstanding() {
         let mut ledger = ledger();
         ledger.record(1, 10, 0, WINDOW);
         ledger.record(2, 11, 500, WINDOW);
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_leaves_its_number() {
+    fn a_miss_without_room_leaves_its_number() {
         let mut ledger = Ledger::with(2, 1);
         ledger.record(1, 10, 0, WINDOW);
         ledger.record(2, 11, 0, WINDOW);
@@ -373,7 +374,7 @@ mod tests {
             number += 1;
             ledger.record(1, number, now, WINDOW);
             ledger.fill(1, None, now + 5);
-            // One is outstanding all the time, as of a miss that is two windows old at most.
+            // A miss is outstanding all the time, and it is at most two windows old.
             let oldest = ledger.oldest(1, now + 6).unwrap();
             assert!(oldest.since_ms + 2 * u64::from(WINDOW) >= now, "{oldest:?} at {now}");
         }

@@ -1,11 +1,11 @@
-//! Who computes a missing value, who waits for it, and which fills are too late.
+//! Leases of missing values: which client computes a value, which clients wait for it, and which fills come too late.
 //!
-//! [`Herd`] is the part of one shard: it grants leases, keeps waiters in order, and is told of fills, writes,
-//! deletes, closed connections and time. What all shards share is with the rules ([`RuleState`]), the peers
-//! ([`Peers`]) and the [`WaitGraph`]; what one connection has going is its [`Session`].
+//! [`Herd`] is the part of one shard: it grants leases, keeps waiters in order, and takes calls for fills, writes,
+//! deletes, closed connections and time. State that all shards share lies in the rules ([`RuleState`]), the peers
+//! ([`Peers`]) and the [`WaitGraph`]; the open misses, leases and waits of one connection are its [`Session`].
 //!
-//! Nothing here reads a clock, a socket or an item: time, numbers and tickets come in as arguments, and what
-//! is to be done comes out.
+//! Nothing here reads a clock, a socket or an item: time, numbers and tickets are arguments, and the work that a call
+//! leaves for its caller is its result and its [`Effects`].
 
 #![forbid(unsafe_code)]
 

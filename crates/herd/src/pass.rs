@@ -1,32 +1,37 @@
-//! Keys that are not worth a lease for a while: never filled, or failed not long ago.
+//! Keys without a lease for a while: keys that are never filled, and keys whose computation failed recently.
+//!
+//! A key whose leases end unfilled `pass_after` times in a row is let pass: its gets are misses without a lease and are
+//! not held, first for `pass_for_ms`, then for twice as long each time, up to [`PASS_MAX_MS`]. After a failed
+//! computation the next one begins at once; from its beginning on, no further lease is granted for a back-off of
+//! [`BACK_OFF_MS`] to [`BACK_OFF_MAX_MS`]. A fill removes the entry.
 
 use std::collections::HashMap;
 
 use crate::hash::BuildIdentity;
 
-/// Longest time a key is let pass, in milliseconds.
+/// Longest time for which a key is let pass, in milliseconds.
 pub(crate) const PASS_MAX_MS: u64 = 120_000;
-/// First time after a failure in which nobody else computes, in milliseconds; doubles.
+/// The back-off after the first failure, in milliseconds; it doubles with each further one.
 pub(crate) const BACK_OFF_MS: u64 = 1_000;
-/// Longest such time, in milliseconds.
+/// Longest back-off, in milliseconds.
 pub(crate) const BACK_OFF_MAX_MS: u64 = 30_000;
 
-/// What is remembered of a key without a value.
+/// The state of a key whose computations do not succeed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Troubled {
-    /// Leases in a row that ended unfilled.
+    /// Number of leases in a row that ended unfilled.
     unset: u32,
-    /// Gets pass without lease and hold until then.
+    /// Until then gets pass without a lease and without a hold.
     pass_until_ms: u64,
     pass_for_ms: u64,
-    /// It failed: once a computation has begun, nobody else computes for so long.
+    /// The computation failed: when the next one has begun, no further lease is granted for this time.
     back_off_ms: u64,
     back_off_until_ms: u64,
-    /// When it was last of use.
+    /// When the entry was last used.
     used_ms: u64,
 }
 
-/// Keys that are let pass. Bounded: what does not fit is treated as any key.
+/// Keys that are let pass. Bounded: a key that does not fit is treated as any other key.
 #[derive(Debug)]
 pub(crate) struct PassList {
     keys: HashMap<u64, Troubled, BuildIdentity>,
@@ -46,7 +51,7 @@ impl PassList {
         self.keys.get(&hash).is_some_and(|key| key.back_off_until_ms > now_ms)
     }
 
-    /// A lease ended unfilled by a holder that lives. True: the key is let pass now.
+    /// A lease ended unfilled by a holder whose connection is open. True: the key is let pass from now on.
     pub(crate) fn unset(&mut self, hash: u64, after: u32, pass_for_ms: u32, now_ms: u64) -> bool {
         let Some(key) = self.key(hash, now_ms) else { return false };
         key.unset += 1;
@@ -56,12 +61,12 @@ impl PassList {
         let twice = key.pass_for_ms * 2;
         key.pass_for_ms = twice.clamp(u64::from(pass_for_ms), PASS_MAX_MS.max(u64::from(pass_for_ms)));
         key.pass_until_ms = now_ms + key.pass_for_ms;
-        // One more unfilled lease after it, and it is let pass again.
+        // The next unfilled lease lets it pass again.
         key.unset = after - 1;
         true
     }
 
-    /// A computation failed: the next begins at once, those after it one per back-off.
+    /// A computation failed: the next one begins at once, and the ones after it once per back-off.
     pub(crate) fn failed(&mut self, hash: u64, now_ms: u64) {
         let Some(key) = self.key(hash, now_ms) else { return };
         key.back_off_ms = (key.back_off_ms * 2).clamp(BACK_OFF_MS, BACK_OFF_MAX_MS);
@@ -75,7 +80,7 @@ impl PassList {
         }
     }
 
-    /// It was filled.
+    /// The key was filled.
     pub(crate) fn filled(&mut self, hash: u64) {
         self.keys.remove(&hash);
     }
@@ -103,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn let_pass_after_so_many_and_for_twice_as_long_each_time() {
+    fn let_pass_after_two_and_for_twice_as_long_each_time() {
         let mut list = PassList::new(10);
         assert!(!list.unset(1, 2, 10_000, 0));
         assert!(!list.passes(1, 0));

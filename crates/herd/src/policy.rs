@@ -1,13 +1,13 @@
-//! The terms under which a rule protects its keys.
+//! The terms under which a rule protects its keys, and their defaults.
 
 /// How long the holder of a lease may compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LeaseTime {
-    /// Four times the learned p99, within [`LEASE_MIN_MS`]..=[`LEASE_MAX_MS`]; [`LEASE_UNLEARNED_MS`] until
-    /// enough computations were seen.
+    /// Four times the learned p99, within [`LEASE_MIN_MS`]..=[`LEASE_MAX_MS`]; [`LEASE_UNLEARNED_MS`] until enough
+    /// computations were seen.
     #[default]
     Auto,
-    /// So many milliseconds.
+    /// This number of milliseconds.
     Fixed(u32),
 }
 
@@ -27,11 +27,11 @@ pub enum FillWindow {
     /// Twice the lease time, within 2 s..=60 s.
     #[default]
     Auto,
-    /// So many milliseconds.
+    /// This number of milliseconds.
     Fixed(u32),
 }
 
-/// What a client gets that cannot be helped by waiting.
+/// The answer to a client for which waiting does not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBusy {
     /// A miss, as memcached would answer.
@@ -41,51 +41,51 @@ pub enum OnBusy {
     Error,
 }
 
-/// Which miss a fill without a token belongs to.
+/// To which miss a fill without a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Owner {
-    /// The oldest outstanding miss of the key, whichever connection had it: right for connection pools.
+    /// The oldest outstanding miss of the key, of any connection: right for connection pools.
     #[default]
     Key,
-    /// The miss of the connection that fills.
+    /// A miss of the connection that fills.
     Connection,
 }
 
-/// The terms of one rule. Times are milliseconds but for `grace_s`.
+/// The terms of one rule. Times are in milliseconds, except for `grace_s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether misses under the rule are leased at all: it names one of `hold lease grace early`. Without,
-    /// misses are recorded and fills fenced, and that is all.
+    /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses are
+    /// recorded and fills are fenced, and nothing else is done.
     pub leases: bool,
-    /// Longest a plain get is held; 0..=60,000.
+    /// Longest hold of a get of one key; 0..=60,000.
     pub hold_ms: u32,
     /// The same for a get of several keys.
     pub hold_many_ms: u32,
-    /// What is left of a hold once a finished reply waits behind it.
+    /// The remaining hold of a get as soon as a finished reply waits behind it.
     pub hold_behind_ms: u32,
     /// How long a holder may compute.
     pub lease: LeaseTime,
     /// How long a fill is waited for after the holder's orderly close.
     pub close_grace_ms: u32,
-    /// Seconds for which the old value is served after its expiry while one refreshes.
+    /// Seconds for which the old value is served after its expiry while one client refreshes it.
     pub grace_s: u32,
-    /// One reader is sent to refresh a value before it expires.
+    /// Whether one reader is sent to refresh a value before it expires.
     pub early: bool,
-    /// Misses a holder may see on its own lease; 0..=16.
+    /// Misses that a holder may see on its own lease; 0..=16.
     pub reentry: u8,
-    /// Leases that end unfilled until a key is let pass; at least 1.
+    /// Leases that end unfilled before a key is let pass; at least 1.
     pub pass_after: u32,
-    /// For how long it is let pass at first; doubles to 120 s.
+    /// How long it is let pass at first; doubles up to 120 s.
     pub pass_for_ms: u32,
-    /// Waiters of one key at most.
+    /// Most waiters of one key.
     pub max_waiters: u32,
-    /// Clients that compute one key at most, before others get `on_busy`.
+    /// Most clients that compute one key, before others get `on_busy`.
     pub max_computers: u32,
-    /// Leases of the rule that compute at once at most.
+    /// Most leases of the rule that compute at once; None: no limit.
     pub rule_computers: Option<u32>,
     /// The answer when waiting does not help.
     pub on_busy: OnBusy,
-    /// Which miss a fill without a token belongs to.
+    /// To which miss a fill without a token belongs.
     pub owner: Owner,
     /// How long a miss is remembered.
     pub fill_window: FillWindow,

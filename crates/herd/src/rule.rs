@@ -1,4 +1,7 @@
-//! What all keys of a rule share: terms, learned times, counts, and who computes at once.
+//! What all keys of a rule share: terms, learned times, counters, and the slots of `rule_computers`.
+//!
+//! Each shard reads it under its own lock, so the learned times are kept as atomics, and the locks inside (`times`,
+//! `slots`, `minute`) are held for a few steps and never at the same time as one another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -10,7 +13,7 @@ use crate::slots::{Slots, Start};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::times::{Ran, Times};
 
-/// A rule at work. Leases keep the one they were granted under.
+/// A rule in use. A lease keeps the state under which it was granted.
 #[derive(Debug)]
 pub struct RuleState {
     policy: Policy,
@@ -25,7 +28,7 @@ struct Running {
     slots: Mutex<Slots>,
     /// Leases that compute.
     computing: AtomicU32,
-    /// Computations begun, leased or not.
+    /// Computations begun, with a lease or without.
     begun: AtomicU64,
     /// Leases granted, for the choice of probes.
     granted: AtomicU64,
@@ -33,18 +36,19 @@ struct Running {
     minute: Mutex<Minute>,
 }
 
-/// What was learned, computed when it was: it is read under shards' locks, at each miss. In milliseconds; `NONE`: nothing.
+/// The learned times in milliseconds, computed when a time is learned: they are read under the shards' locks, at each
+/// miss. `NONE`: nothing is learned.
 #[derive(Debug)]
 struct Learned {
     p50: AtomicU32,
     /// Of the last computations.
     p90: AtomicU32,
     p99: AtomicU32,
-    /// From this the lease is derived: the p99, once there are enough samples.
+    /// The p99 once there are enough samples: the automatic lease time is derived from it.
     lease_p99: AtomicU32,
 }
 
-/// More than any computation is known to have taken.
+/// Above every learned time.
 const NONE: u32 = u32::MAX;
 
 impl Default for Learned {
@@ -69,7 +73,7 @@ fn learned(ms: &AtomicU32) -> Option<u32> {
     Some(ms.load(Relaxed)).filter(|ms| *ms != NONE)
 }
 
-/// What the counters were when the minute began, and what the one before has shown.
+/// The counters at the beginning of the current minute, and the result of the minute before.
 #[derive(Debug, Default)]
 struct Minute {
     start_ms: u64,
@@ -78,12 +82,13 @@ struct Minute {
     abandoned_percent: u32,
 }
 
-/// Share of fills, in per cent, above which it is said that they are dropped for misses that nobody fills.
+/// Share of fills, in per cent, above which a warning says that they are dropped for misses that stay unfilled.
 const ABANDONED_PERCENT: u32 = 10;
-/// Fewer in a minute are not worth a word.
+/// Fewer abandoned fills in a minute give no warning.
 const ABANDONED_LEAST: u64 = 5;
 
-/// A lease that waited for a slot of its rule, and has one, which must be used or given back ([`crate::Herd::admit`]).
+/// A lease that waited for a slot of its rule and has got one, which must be used or given back
+/// ([`crate::Herd::admit`]).
 #[derive(Debug)]
 #[must_use]
 pub struct Admitted {
@@ -95,27 +100,27 @@ pub struct Admitted {
     pub token: u64,
 }
 
-/// Why a fill is dropped.
+/// Why a fill is dropped. The event is a write, a delete or a hard invalidation of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropCause {
     /// Its own miss was before the event: it was computed too early.
     Late,
-    /// Another's miss was, and may still be filled.
+    /// Another client's miss was before the event, and may still be filled.
     Other,
-    /// Another's miss was, which has been open for longer than a lease: nobody fills it.
+    /// The same, and that miss has been open for longer than a lease: it counts as abandoned.
     Abandoned,
-    /// A miss was for which the ledger had no room.
+    /// A miss for which the ledger had no room was before the event.
     Overflow,
-    /// Another was, and the filling connection has missed the key more than once: it asked twice before it stored, or two
-    /// threads share it.
+    /// An older miss was before the event, and the filling connection has missed the key more than once: its client
+    /// asked twice before it stored, or two threads share the connection.
     Repeated,
 }
 
-/// What a lease notes when it begins to compute.
+/// What a lease notes when its computation begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begun {
     pub(crate) ms: u64,
-    /// Which computation of the rule it is.
+    /// The number of the computation among all of the rule.
     nth: u64,
     others: u32,
     pub(crate) probe: bool,
@@ -130,11 +135,11 @@ pub(crate) enum Prediction {
     TooLong,
 }
 
-/// One lease in so many is waited for although it will not fit.
+/// One lease in 16 is waited for although it will not fit.
 const PROBE_EVERY: u64 = 16;
 
 impl RuleState {
-    /// A rule that has not seen a key yet.
+    /// The state of a rule that has not seen a key yet.
     pub fn new(policy: Policy) -> Self {
         let state = Self { policy, running: Arc::default() };
         state.slots().set_limit(policy.rule_computers);
@@ -148,12 +153,12 @@ impl RuleState {
         Self { policy, running: Arc::clone(&self.running) }
     }
 
-    /// Its terms.
+    /// The rule's terms.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Its counts.
+    /// The rule's counters.
     pub fn counters(&self) -> &RuleCounters {
         &self.running.counters
     }
@@ -163,17 +168,19 @@ impl RuleState {
         self.running.computing.load(Relaxed)
     }
 
-    /// Leases that have one of the rule's slots now, nested ones included; those admitted that have not begun as well.
+    /// Slots of the rule that are taken now: by nested computations too, and by leases that are admitted and have not
+    /// begun.
     pub fn slots_taken(&self) -> u32 {
         self.slots().taken()
     }
 
-    /// Connections that have one.
+    /// Connections that compute under the rule.
     pub fn connections_computing(&self) -> usize {
         self.slots().connections()
     }
 
-    /// Leases that wait for a slot; at most [`crate::QUEUED_MAX`], and those of the rule that had a slot and lost their holder.
+    /// Leases that wait for a slot: at most [`crate::QUEUED_MAX`], plus the leases of the rule that had a slot and lost
+    /// their holder.
     pub fn queued(&self) -> usize {
         self.slots().queued()
     }
@@ -189,7 +196,7 @@ impl RuleState {
         each.map(|(hash, token)| Admitted { rule: Arc::clone(self), hash, token }).collect()
     }
 
-    /// Learned p50, p90 and p99 in milliseconds, once something is learned.
+    /// The learned p50, p90 and p99 in milliseconds; None while nothing is learned.
     pub fn learned_ms(&self) -> Option<[u32; 3]> {
         let Learned { p50, p90, p99, .. } = &self.running.learned;
         Some([learned(p50)?, learned(p90)?, learned(p99)?])
@@ -200,7 +207,7 @@ impl RuleState {
         learned(&self.running.learned.p90)
     }
 
-    /// How long a holder may compute, in milliseconds.
+    /// The lease time, in milliseconds.
     pub fn lease_ms(&self) -> u32 {
         match self.policy.lease {
             LeaseTime::Fixed(ms) => ms,
@@ -225,7 +232,8 @@ impl RuleState {
         self.running.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lease of this connection asks to compute. `queue`: the hash of its key and its token, if it can wait for a slot.
+    /// A lease of this connection asks to compute. `queue`: the hash of its key and its token, if it can wait for a
+    /// slot.
     pub(crate) fn try_start(&self, connection: u64, queue: Option<(u64, u64)>) -> Start {
         let start = self.slots().start(connection, queue);
         match start {
@@ -236,25 +244,25 @@ impl RuleState {
         start
     }
 
-    /// A lease of this connection computes no more. Returns the leases that have a slot now.
+    /// A lease of this connection has ended. Returns the leases that have a slot now.
     pub(crate) fn finish_slot(self: &Arc<Self>, connection: u64) -> Vec<Admitted> {
         let admitted = self.slots().finish(connection);
         self.admitted(admitted)
     }
 
-    /// A lease that was admitted begins to compute, on this connection.
+    /// An admitted lease begins to compute, on this connection.
     pub(crate) fn take_admitted(&self, connection: u64) {
         self.slots().take_admitted(connection);
     }
 
-    /// A lease that was admitted is gone. Returns the leases that have a slot now.
+    /// An admitted lease has ended before it began. Returns the leases that have a slot now.
     pub(crate) fn give_back_admitted(self: &Arc<Self>) -> Vec<Admitted> {
         let admitted = self.slots().give_back_admitted();
         self.admitted(admitted)
     }
 
-    /// A lease passes from one connection to another. False: that one must wait for a slot, and the lease, as (key's hash,
-    /// token), is in the queue.
+    /// A lease passes from one connection to another. False: the new one must wait for a slot, and the lease, as (key's
+    /// hash, token), is in the queue.
     pub(crate) fn pass_slot(&self, from: u64, to: u64, queue: (u64, u64)) -> bool {
         let start = self.slots().pass(from, to, queue);
         if start == Start::Nested {
@@ -263,12 +271,12 @@ impl RuleState {
         start != Start::Queued
     }
 
-    /// A lease does not wait for a slot any more.
+    /// A lease no longer waits for a slot.
     pub(crate) fn leave_queue(&self, token: u64) {
         self.slots().leave(token);
     }
 
-    /// A fill was dropped.
+    /// Counts a fill that was dropped.
     pub fn count_dropped(&self, cause: DropCause) {
         let counters = self.counters();
         count(&counters.fills_dropped);
@@ -281,13 +289,14 @@ impl RuleState {
         });
     }
 
-    /// Per cent of the fills of the last whole minute that were dropped for misses that nobody filled, if that is more than 10.
+    /// Share of the fills of the last whole minute that were dropped for abandoned misses, in per cent: 11..=100, None
+    /// below.
     pub fn abandoned_percent(&self) -> Option<u32> {
         Some(self.minute().abandoned_percent).filter(|percent| *percent > ABANDONED_PERCENT)
     }
 
-    /// To be called about once a second: ends the minute when it is over, and says then what
-    /// [`RuleState::abandoned_percent`] will say.
+    /// Ends the minute if it is over, and returns the new [`RuleState::abandoned_percent`] then. To be called about
+    /// once per second; `now_ms`: milliseconds since the start.
     pub fn end_minute(&self, now_ms: u64) -> Option<u32> {
         let mut minute = self.minute();
         if now_ms < minute.start_ms + 60_000 {
@@ -297,7 +306,7 @@ impl RuleState {
         let counters = self.counters();
         let all = [&counters.fills_stored, &counters.fills_stale, &counters.fills_dropped].map(load);
         let (fills, abandoned) = (all.iter().sum::<u64>(), load(&counters.fills_dropped_abandoned));
-        // After `stats reset` they begin anew.
+        // After `stats reset` the counters begin at 0.
         let since = abandoned.saturating_sub(minute.abandoned);
         let percent = since.saturating_mul(100) / fills.saturating_sub(minute.fills).max(1);
         let enough = since >= ABANDONED_LEAST;
@@ -328,7 +337,7 @@ impl RuleState {
         self.running.begun.fetch_add(1, Relaxed);
     }
 
-    /// It ended; `filled`: by its value. `joined_ms`: when others began to compute the key as well.
+    /// The computation ended; `filled`: by its value. `joined_ms`: when other clients began to compute the key as well.
     pub(crate) fn end(&self, begun: &Begun, filled: bool, joined_ms: Option<u64>, now_ms: u64) {
         self.running.computing.fetch_sub(1, Relaxed);
         if !filled {
@@ -336,10 +345,11 @@ impl RuleState {
         }
         let ms = u32::try_from(now_ms.saturating_sub(begun.ms)).unwrap_or(u32::MAX);
         let undisturbed = begun.others == 0 && self.running.begun.load(Relaxed) == begun.nth;
-        // Others came only when they had waited in vain: however much they slowed it down, it takes longer than that.
+        // Other clients came only after a whole hold: even if they slowed the computation down, it takes longer than a
+        // hold.
         let hold_ms = u64::from(self.policy.hold_ms);
-        let in_vain = joined_ms.is_some_and(|joined| joined >= begun.ms + hold_ms) && hold_ms > 0;
-        let ran = if in_vain {
+        let outlasted_hold = joined_ms.is_some_and(|joined| joined >= begun.ms + hold_ms) && hold_ms > 0;
+        let ran = if outlasted_hold {
             Ran::Alone
         } else if joined_ms.is_some() {
             Ran::Herd
@@ -361,8 +371,7 @@ impl RuleState {
         self.running.learned.publish(&times);
     }
 
-    /// Whether one who would wait until `left_ms` from now is likely to get the value of a computation that
-    /// began as `begun` says.
+    /// Whether a client that would wait for `left_ms` more milliseconds is likely to get the value of this computation.
     pub(crate) fn predict(&self, begun: &Begun, now_ms: u64, left_ms: u32) -> Prediction {
         let elapsed = now_ms.saturating_sub(begun.ms);
         let expected = self.p90_ms().map_or(0, u64::from).saturating_sub(elapsed);
@@ -376,16 +385,16 @@ impl RuleState {
     }
 }
 
-/// Upper bounds of the histogram of waits, in milliseconds; the last bucket has none.
+/// Upper bounds of the histogram of waits, in milliseconds; the last bucket has no bound.
 pub const WAIT_BUCKETS_MS: [u32; 7] = [1, 10, 50, 100, 250, 500, 1000];
 
 macro_rules! rule_counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// What happened under a rule, named as in `stats rules`.
+        /// Counters of a rule, named as in `stats rules`.
         #[derive(Debug, Default)]
         pub struct RuleCounters {
             $($(#[$doc])* pub $name: AtomicU64,)+
-            /// Waits that ended, by how long they took: see [`WAIT_BUCKETS_MS`].
+            /// Waits that ended, by their length: see [`WAIT_BUCKETS_MS`].
             pub waits_ms: [AtomicU64; WAIT_BUCKETS_MS.len() + 1],
         }
 
@@ -393,12 +402,12 @@ macro_rules! rule_counters {
             /// Names, in the order of [`RuleCounters::values`].
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// All counts but the histogram.
+            /// All counters except the histogram.
             pub fn values(&self) -> [u64; Self::NAMES.len()] {
                 [$(self.$name.load(Relaxed)),+]
             }
 
-            /// Sets all to zero.
+            /// Sets all counters to 0.
             pub fn reset(&self) {
                 $(self.$name.store(0, Relaxed);)+
                 self.waits_ms.iter().for_each(|bucket| bucket.store(0, Relaxed));
@@ -410,31 +419,31 @@ macro_rules! rule_counters {
 rule_counters! {
     /// Leases granted at a miss.
     leases,
-    /// Of these, to refresh a value that expired or was invalidated softly.
+    /// Leases granted to refresh a value that expired or was invalidated softly.
     leases_stale,
-    /// Of these, to refresh a value before it expires.
+    /// Leases granted to refresh a value before it expires.
     leases_early,
     /// Gets held.
     held,
-    /// Computations that did not take place: held gets that got the value, and old values served under a lease.
+    /// Computations saved: held gets that got the value, and old values served under a lease.
     computes_saved,
     /// Old values served after their expiry or a soft invalidation.
     stale_served,
-    /// Waiters that were told to compute because the holder's connection closed.
+    /// Waiters that became the holder because the holder's connection was closed.
     promoted_close,
-    /// Because the lease's time was up.
+    /// The same, because the lease's deadline passed.
     promoted_deadline,
-    /// Because the key was deleted or invalidated.
+    /// The same, because the key was deleted or invalidated.
     promoted_invalidated,
-    /// Because the holder gave up or its fill came too late.
+    /// The same, because the holder gave up or its fill came too late.
     promoted_gave_up,
-    /// Because a slot of `rule_computers` became free.
+    /// The same, because a slot of `rule_computers` became free.
     promoted_slot,
     /// Holds that ended without a value.
     hold_expired,
-    /// Held gets of the holder itself, answered as misses after a moment in which nothing else came on their connection.
+    /// Held gets of the holder itself, answered as misses after a trial in which nothing else came on their connection.
     held_reentered,
-    /// Held gets answered by a fill: with the value, or that there is none.
+    /// Held gets answered by a fill: with the value, or with the answer that the key is absent.
     held_filled,
     /// Held gets answered as misses because their own connection wrote the key.
     held_own_write,
@@ -446,39 +455,39 @@ rule_counters! {
     held_passed,
     /// Held gets that asked for the lease and were told that the computation failed.
     held_failed,
-    /// Held gets answered as misses because their key has no rule with leases any more.
+    /// Held gets answered as misses because their key no longer has a rule with leases.
     held_unruled,
     /// Not held: the key has `max_waiters`.
     busy_waiters,
     /// Not held: the server has its `waiters`.
     busy_waiters_total,
-    /// Not held: the computation will take longer.
+    /// Not held: the computation is predicted to take longer than the hold.
     busy_prediction,
     /// Not held: the rule's `hold` is 0.
     busy_no_hold,
     /// Not held: 8,192 keys wait for a slot of `rule_computers` already.
     busy_queue,
-    /// Not held: the computation failed not long ago.
+    /// Not held: the computation failed recently.
     busy_failed,
-    /// No lease, and not held: there are too many leases.
+    /// No lease and no hold: the table of leases is full.
     busy_leases,
-    /// Leases asked for by name for longer than their rule's, ended to make room for another.
+    /// Leases asked for by name for longer than their rule's time, ended to make room for another.
     leases_displaced,
-    /// Answered `on_busy` at the end of a hold: `max_computers` compute already.
+    /// Answered `on_busy` at the end of a hold: `max_computers` clients compute already.
     busy_computers,
     /// Answered `on_busy` at the end of a hold: no slot of `rule_computers` became free.
     busy_slots,
     /// Computations begun beyond `rule_computers` by a connection that computes under the rule already.
     nested,
-    /// Held gets answered when their client sent no more, or the server left.
+    /// Held gets answered when their client sent no more, or when the server stopped.
     released,
     /// Misses of a holder on its own lease.
     reentries,
     /// Held gets answered as misses because connections would have waited for each other.
     cycles_avoided,
-    /// Not held because it is the last free connection of whoever computes.
+    /// Not held because it is the last free connection of a peer that holds a lease.
     last_free_kept,
-    /// Misses of commands read ahead, without a lease.
+    /// Misses of commands that were read ahead, without a lease.
     misses_behind,
     /// Keys let pass because they are never filled.
     pass_entered,
@@ -492,16 +501,16 @@ rule_counters! {
     fills_stored,
     /// Fills dropped: the key was written or invalidated after their miss.
     fills_dropped,
-    /// Of these, after a miss that the filling connection was told of, or whose token it showed: computed too early.
+    /// Fills dropped after a miss of the filling connection, or a miss whose token it showed: computed too early.
     fills_dropped_late,
-    /// Of these, after another connection's miss, which may still be filled.
+    /// Fills dropped after another connection's miss, which may still be filled.
     fills_dropped_other,
-    /// Of these, after a miss that has been open for longer than a lease: nobody fills it.
+    /// Fills dropped after a miss that has been open for longer than a lease: it counts as abandoned.
     fills_dropped_abandoned,
-    /// Of these, after a miss for which `ledger_memory` had no room.
+    /// Fills dropped after a miss for which `ledger_memory` had no room.
     fills_dropped_overflow,
-    /// Of these, by a connection that has several open misses of the key, the last of them after the event: a client that asked
-    /// twice before it stored, or two threads of a pool.
+    /// Fills dropped of a connection that has several open misses of the key, the last of them after the event: its
+    /// client asked twice before it stored, or two threads of a pool share it.
     fills_dropped_repeated,
     /// Fills stored as stale: the key was invalidated softly after their miss.
     fills_stale,
@@ -510,7 +519,7 @@ rule_counters! {
 }
 
 impl RuleCounters {
-    /// Held gets that have ended, in whatever way: each counts in one of these. What `held` is more still waits.
+    /// Held gets that have ended: each counts in exactly one of these. The difference from `held` still waits.
     pub fn held_ended(&self) -> u64 {
         let ends = [
             &self.held_filled,
@@ -533,14 +542,14 @@ impl RuleCounters {
         ends.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
-    /// A wait ended after so many milliseconds.
+    /// A wait ended after `ms` milliseconds.
     pub fn waited(&self, ms: u64) {
         let bucket = WAIT_BUCKETS_MS.iter().position(|most| ms <= u64::from(*most));
         self.waits_ms[bucket.unwrap_or(WAIT_BUCKETS_MS.len())].fetch_add(1, Relaxed);
     }
 }
 
-/// Counts one.
+/// Adds 1.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
@@ -564,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_with_many_abandoned_misses_is_told() {
+    fn a_minute_with_many_abandoned_misses_gives_a_warning() {
         let rule = RuleState::new(Policy::default());
         let fills = |stored: u64, abandoned: u64| {
             rule.counters().fills_stored.fetch_add(stored, Relaxed);
@@ -584,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_herd_teaches_what_took_longer_than_a_hold_before_it_was_one() {
+    fn a_herd_that_began_after_a_whole_hold_is_learned() {
         let rule = RuleState::new(Policy { hold_ms: 400, ..Policy::default() });
         rule.end(&rule.begin(0), true, Some(100), 2000);
         assert_eq!(rule.p90_ms(), None);

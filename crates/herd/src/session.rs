@@ -1,4 +1,10 @@
-//! What a connection has going: its own outstanding misses, the leases it holds, the keys it waits for.
+//! The herd's state of one connection: its open misses, the leases it holds, the keys it waits for.
+//!
+//! It is owned by the thread that serves the connection; other threads reach the connection through its [`Caller`].
+//!
+//! # Invariants
+//! * A leased record gives way to no other: the end of the connection must pass the lease on.
+//! * What is withheld belongs to a request that waits.
 
 use std::sync::Arc;
 
@@ -6,14 +12,14 @@ use crate::caller::Caller;
 use crate::cycle::{WaitGraph, Walk};
 use crate::waiters::WaiterId;
 
-/// A miss that this connection was told of and has not filled.
+/// A miss that this connection was answered and has not filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// The key's hash.
     pub hash: u64,
     /// The number noted at the miss.
     pub number: u64,
-    /// When it ends, in milliseconds since the start.
+    /// Until when it counts, in milliseconds since the start.
     pub until_ms: u64,
     /// The miss came with the key's lease, whose token is the number.
     pub leased: bool,
@@ -32,33 +38,33 @@ pub struct Wait {
     pub waiter: WaiterId,
 }
 
-/// A key whose reply a client has not been sent yet, because its request waits, for it or for another. If the client gives up
-/// before, it does not know what became of the key and may compute it.
+/// A key whose reply has not been sent to the client yet, because its request waits, for this key or for another. If
+/// the client gives up before, it does not know what became of the key and may compute it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withheld {
     /// The key's hash.
     pub hash: u64,
-    /// What the clock showed when the key was asked for.
+    /// The clock's last number when the key was asked for.
     pub number: u64,
     /// For how long its miss would be remembered, in milliseconds.
     pub window_ms: u32,
 }
 
-/// A connection's part in the herd. Its worker owns it.
+/// The herd's state of one connection. See the module's text.
 #[derive(Debug)]
 pub struct Session {
     caller: Arc<Caller>,
     records: Vec<Record>,
     /// Most records kept.
     most: usize,
-    /// Until when a record may be open that did not fit, in milliseconds since the start.
+    /// Until when a record that did not fit may be open, in milliseconds since the start.
     lost_until_ms: u64,
     pub(crate) waits: Vec<Wait>,
-    /// Keys that are there, of requests that wait for others, each with its request.
+    /// Keys that requests have and have not sent yet, because they wait for others, each with its request.
     withheld: Vec<(u64, Withheld)>,
-    /// One of the peer's free connections was taken away for this one.
+    /// One of the peer's free connections was taken for this one.
     counted: bool,
-    /// It is in the graph of connections that both hold and wait.
+    /// The connection is in the graph of connections that both hold and wait.
     in_graph: bool,
 }
 
@@ -66,12 +72,12 @@ pub struct Session {
 pub const RECORDS_MAX: usize = 1024;
 
 impl Session {
-    /// Nothing going yet.
+    /// A session without misses, leases and waits.
     pub fn new(caller: Arc<Caller>) -> Self {
         Self::with_room(caller, RECORDS_MAX)
     }
 
-    /// The same with room for `most` records, at least 1: for tests of little room.
+    /// The same with room for `most` records, at least 1: for tests.
     pub fn with_room(caller: Arc<Caller>, most: usize) -> Self {
         Self {
             caller,
@@ -90,13 +96,14 @@ impl Session {
         &self.caller
     }
 
-    /// An earlier reply of this connection still waits: what is executed now is read ahead.
+    /// An earlier reply of this connection still waits: a command that is executed now is read ahead.
     pub fn is_behind(&self) -> bool {
         self.caller.front() != 0
     }
 
-    /// A new command has arrived while a get of this connection was held. What arrived in the same receive as the held get,
-    /// or is the rest of what did, is no evidence: its client may have sent all of it before it began to wait.
+    /// A new command has arrived while a get of this connection was held. A command that arrived in the same receive as
+    /// the held get, or the rest of such a command, is no evidence: its client may have sent all of it before it began
+    /// to wait.
     pub fn set_sends_while_held(&mut self) {
         if self.caller.sends_while_held() {
             return;
@@ -107,15 +114,15 @@ impl Session {
         }
     }
 
-    /// Whether a request that waits on trial may go on waiting: its connection is shared, and not the last free one of a peer
-    /// that computes.
+    /// Whether a request on trial may keep waiting: its connection is shared, and it is not the last free
+    /// connection of a peer that holds a lease.
     pub fn shares(&mut self, request: u64) -> bool {
         self.caller.sends_while_held()
             || self.waits.iter().any(|wait| wait.request != request)
                 && self.take_free(self.caller.peer().needs_free())
     }
 
-    /// Keys it waits for.
+    /// Keys that it waits for.
     pub fn waits(&self) -> &[Wait] {
         &self.waits
     }
@@ -125,17 +132,17 @@ impl Session {
         self.waits.iter().any(|wait| wait.hash == hash)
     }
 
-    /// Its outstanding misses.
+    /// Its open misses.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// The leases it was given and has not filled, as (key's hash, token).
+    /// The leases that it was given and has not filled, as (key's hash, token).
     pub fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
         self.records.iter().filter(|record| record.leased).map(|record| (record.hash, record.number))
     }
 
-    /// Whether it can be held: takes one of its peer's free connections. `last`: its peer must keep one.
+    /// Whether the connection may be held: takes one of its peer's free connections. `last`: its peer must keep one.
     pub(crate) fn take_free(&mut self, last: bool) -> bool {
         if self.caller.sends_while_held() {
             return true;
@@ -147,8 +154,8 @@ impl Session {
         self.counted
     }
 
-    /// Remembers a miss. One that finds no room is the ledger's alone ([`Session::has_lost`]); one that came with a lease takes
-    /// the place of one that did not, since the connection's end must pass the lease on.
+    /// Remembers a miss. A record that finds no room is only in the ledger ([`Session::has_lost`]); a leased record
+    /// takes the place of a record without a lease, since the end of the connection must pass the lease on.
     pub fn record(&mut self, record: Record, now_ms: u64) {
         let len = self.records.len();
         if len == self.most || len >= 16 && len.is_power_of_two() {
@@ -165,12 +172,12 @@ impl Session {
         self.lost_until_ms = self.lost_until_ms.max(lost.until_ms);
     }
 
-    /// Misses of this connection may be open that are not among its records.
+    /// Whether misses of this connection may be open that are not among its records.
     pub fn has_lost(&self, now_ms: u64) -> bool {
         self.lost_until_ms > now_ms
     }
 
-    /// The oldest number of this connection's misses of a key, of those that are among its records.
+    /// The smallest number of this connection's misses of a key, among its records.
     pub fn oldest(&self, hash: u64, now_ms: u64) -> Option<u64> {
         let of_key = self.records.iter().filter(|record| record.hash == hash && record.until_ms > now_ms);
         of_key.map(|record| record.number).min()
@@ -183,7 +190,7 @@ impl Session {
         count > 1 && last >= number
     }
 
-    /// Takes the oldest record of a key away: it was filled.
+    /// Takes the oldest record of a key out: it was filled.
     pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<Record> {
         let (at, _) = self
             .records
@@ -194,39 +201,39 @@ impl Session {
         Some(self.records.swap_remove(at))
     }
 
-    /// Takes the record that came with this token away. (A miss without one may have noted the same number.)
+    /// Takes the record that came with this token out. (A miss without a token may have noted the same number.)
     pub fn take_number(&mut self, hash: u64, number: u64) -> Option<Record> {
         let at = self.records.iter().position(|r| r.leased && r.hash == hash && r.number == number)?;
         Some(self.records.swap_remove(at))
     }
 
-    /// Whether so many values more may be withheld; what is withheld has the room of the records.
+    /// Whether `values` more values may be withheld; the limit is that of the records.
     pub fn can_withhold(&self, values: usize) -> bool {
         self.withheld.len() + values <= self.most
     }
 
-    /// What became of a key is withheld while a request waits.
+    /// Withholds the result of a key while a request waits.
     pub fn withhold(&mut self, request: u64, withheld: Withheld) {
         self.withheld.push((request, withheld));
     }
 
-    /// A request waits no more.
+    /// A request no longer waits.
     pub(crate) fn end_withholding(&mut self, request: u64) {
         self.withheld.retain(|(of, _)| *of != request);
     }
 
-    /// Takes away what is withheld from a request, or from all: the connection closes, or its client sends no more.
+    /// Takes out what is withheld from a request, or from all: the connection closes, or its client sends no more.
     pub fn take_withheld(&mut self, request: Option<u64>) -> Vec<Withheld> {
         let of_request = |of: u64| request.is_none_or(|request| of == request);
         self.withheld.extract_if(.., |(of, _)| of_request(*of)).map(|(_, withheld)| withheld).collect()
     }
 
-    /// Takes all records away: the connection closes.
+    /// Takes all records out: the connection closes.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 
-    /// A key is no longer waited for.
+    /// Ends the wait for a key. Returns it, if it was there.
     pub fn end_wait(&mut self, request: u64, slot: u16) -> Option<Wait> {
         let at = self.waits.iter().position(|wait| wait.request == request && wait.slot == slot)?;
         let wait = self.waits.swap_remove(at);
@@ -239,14 +246,14 @@ impl Session {
         Some(wait)
     }
 
-    /// A key is waited for from now on.
+    /// Notes a wait for a key.
     pub(crate) fn begin_wait(&mut self, wait: Wait) {
         self.waits.push(wait);
     }
 
     /// Publishes what it holds and waits for if it does both, and looks for a circle through it.
     pub fn publish(&mut self, graph: &WaitGraph) -> Walk {
-        // What it was given may have passed on; and what it has may be on its way here.
+        // A lease of the records may have passed on; a lease that it has may be on its way here.
         let holds: Vec<u64> = match self.caller.leases() {
             0 => Vec::new(),
             _ => self.leases().map(|(hash, _)| hash).collect(),
@@ -266,7 +273,7 @@ impl Session {
         }
     }
 
-    /// What it has published is out of date: it waits for nothing any more.
+    /// What it has published is out of date: it no longer waits.
     pub fn is_published_in_vain(&self) -> bool {
         self.in_graph && self.waits.is_empty()
     }
@@ -287,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_says_nothing_of_other_keys() {
+    fn a_record_without_room_does_not_concern_other_keys() {
         let mut session = session(2);
         session.record(record(1, 10, 1000, false), 0);
         session.record(record(2, 11, 2000, false), 0);
@@ -297,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_makes_room() {
+    fn expired_records_make_room() {
         let mut session = session(2);
         session.record(record(1, 10, 1000, false), 0);
         session.record(record(2, 11, 2000, false), 0);

@@ -1,19 +1,20 @@
-//! Who may compute at once, of a rule with `rule_computers`, and who waits for that.
+//! The slots of a rule with `rule_computers`: which leases compute at once, and which wait for a slot.
 //!
-//! A connection that computes a key of the rule may need another one for it: if that had to wait for a slot, it could wait
-//! for the connection's own. Such a nested computation begins although no slot is free, [`NESTED_MAX`] for a connection at
-//! most. It takes a slot all the same: the others wait until as many have finished.
+//! A connection that computes a key of the rule may need another key of the rule for it: if that computation had to
+//! wait for a slot, it could wait for the connection's own. Such a nested computation begins although no slot is free,
+//! at most [`NESTED_MAX`] for a connection. It takes a slot all the same: other leases wait until the number of
+//! computations is below the limit again.
 //!
-//! A lease that gets a slot while it waits is in another shard, as a rule. Until it is told, nobody computes, and the slot
-//! is taken.
+//! A lease that gets a slot while it waits is usually in another shard. Until that shard is told, the lease has no
+//! holder and the slot counts as taken.
 //!
 //! # Invariants
-//! * No computation begins while the limit is reached, but nested ones. So no more connections than the limit compute.
-//! * While a slot is free nobody waits, once [`Slots::admit`] was called after a change of the limit.
+//! * No computation begins while the limit is reached, except nested ones. So at most `limit` connections compute.
+//! * While a slot is free no lease waits, once [`Slots::admit`] was called after a change of the limit.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Leases of a rule that wait for a slot at most. Others are answered as the rule's `on_busy` says.
+/// Most leases of a rule that wait for a slot. Further ones are answered as the rule's `on_busy` says.
 pub const QUEUED_MAX: usize = 8192;
 /// Computations that a connection may begin beyond the limit, while it computes under the rule.
 pub const NESTED_MAX: u32 = 2;
@@ -21,9 +22,9 @@ pub const NESTED_MAX: u32 = 2;
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// Slots; None: no limit.
+    /// Number of slots; None: no limit.
     limit: Option<u32>,
-    /// Leases that compute, and those that are admitted and have not been told.
+    /// Leases that compute, and leases that are admitted and whose shard has not been told.
     taken: u32,
     /// Leases that compute, by connection.
     computing: HashMap<u64, u32>,
@@ -36,13 +37,13 @@ pub(crate) struct Slots {
 pub(crate) enum Start {
     /// A slot.
     Granted,
-    /// One beyond the limit.
+    /// A slot beyond the limit.
     Nested,
     /// A place in the queue.
     Queued,
-    /// Nothing: it cannot wait.
+    /// No slot, and the lease cannot wait.
     Refused,
-    /// Nothing: too many wait.
+    /// No slot, and [`QUEUED_MAX`] leases wait already.
     QueueFull,
 }
 
@@ -66,7 +67,8 @@ impl Slots {
         self.queue.len()
     }
 
-    /// A lease of this connection wants to compute. `queue`: the hash of its key and its token, if it can wait for a slot.
+    /// A lease of this connection asks to compute. `queue`: the hash of its key and its token, if it can wait for a
+    /// slot.
     pub(crate) fn start(&mut self, connection: u64, queue: Option<(u64, u64)>) -> Start {
         let start = self.grant(connection);
         match (start, queue) {
@@ -80,13 +82,13 @@ impl Slots {
         }
     }
 
-    /// A lease of this connection computes no more. Returns the leases that have a slot now.
+    /// A lease of this connection has ended. Returns the leases that have a slot now.
     pub(crate) fn finish(&mut self, connection: u64) -> Vec<(u64, u64)> {
         self.release(connection);
         self.admit()
     }
 
-    /// The lease of one connection is another's now. It keeps its slot if that leaves no more computing than may.
+    /// A lease passes from one connection to another. It keeps its slot if the limit allows it; otherwise it is queued.
     pub(crate) fn pass(&mut self, from: u64, to: u64, (hash, token): (u64, u64)) -> Start {
         self.release(from);
         self.grant(to).unwrap_or_else(|| {
@@ -95,23 +97,23 @@ impl Slots {
         })
     }
 
-    /// A lease that was admitted computes, on this connection.
+    /// An admitted lease computes, on this connection.
     pub(crate) fn take_admitted(&mut self, connection: u64) {
         *self.computing.entry(connection).or_default() += 1;
     }
 
-    /// A lease that was admitted is gone. Returns the leases that have a slot now.
+    /// An admitted lease has ended before it began. Returns the leases that have a slot now.
     pub(crate) fn give_back_admitted(&mut self) -> Vec<(u64, u64)> {
         self.taken -= 1;
         self.admit()
     }
 
-    /// A lease does not wait any more.
+    /// A lease no longer waits.
     pub(crate) fn leave(&mut self, token: u64) {
         self.queue.remove(&token);
     }
 
-    /// Gives free slots to those that wait, as (key's hash, token).
+    /// Gives free slots to the leases that wait, as (key's hash, token).
     pub(crate) fn admit(&mut self) -> Vec<(u64, u64)> {
         let mut admitted = Vec::new();
         while self.has_room()
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_pass_to_those_who_wait_for_them() {
+    fn slots_pass_to_the_leases_that_wait() {
         let mut slots = slots(1);
         assert_eq!(slots.start(1, None), Start::Granted);
         assert_eq!(slots.start(2, Some((7, 70))), Start::Queued);
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_has_an_end() {
+    fn the_queue_is_bounded() {
         let mut slots = slots(1);
         assert_eq!(slots.start(1, None), Start::Granted);
         for n in 0..QUEUED_MAX as u64 {

@@ -1,41 +1,45 @@
-//! What a rule's computations take, learned from those that ran undisturbed.
+//! How long a rule's computations take, learned from the undisturbed ones.
+//!
+//! The times of the last [`Times::KEPT`] computations are kept, in milliseconds. A computation that was slowed down by
+//! others of its rule or its key is left out, unless it was faster than expected or no undisturbed one has been seen
+//! for a while.
 
-/// Samples of how long computations took, the last [`Times::KEPT`].
+/// Durations of the last [`Times::KEPT`] computations, in milliseconds.
 #[derive(Debug, Default)]
 pub struct Times {
     samples: Vec<u32>,
-    /// Where the next sample goes once there are enough.
+    /// Where the next sample goes when [`Times::KEPT`] are kept.
     at: usize,
-    /// Computations in a row that others disturbed.
+    /// Computations in a row that were disturbed by others.
     disturbed: u32,
 }
 
-/// How a computation ran.
+/// What ran at the same time as a computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ran {
     /// No other computation of its rule was under way.
     Alone,
-    /// Others of its rule were, but none of its key.
+    /// Others of its rule ran, but none of its key.
     Beside,
     /// Several clients computed its key.
     Herd,
 }
 
-/// Disturbed computations in a row after which they are learned from all the same: a rule whose keys are always
-/// computed side by side would never learn otherwise.
+/// Disturbed computations in a row after which the next is learned nevertheless: a rule whose keys are always computed
+/// in parallel would never learn otherwise.
 const DISTURBED_MAX: u32 = 16;
 
 impl Times {
     /// Samples kept.
     pub const KEPT: usize = 64;
-    /// The last samples, by which it is predicted whether waiting helps.
+    /// The number of last samples from which it is predicted whether waiting helps.
     pub const RECENT: usize = 16;
-    /// Samples from which on the lease is derived from them.
+    /// The number of samples from which the lease time is derived.
     pub const ENOUGH: usize = 8;
 
-    /// A computation took so long.
+    /// A computation took `ms` milliseconds.
     ///
-    /// A herd slows itself down: what it took is learned only if that is less than was expected.
+    /// A herd slows itself down: its time is learned only if it is less than expected.
     pub fn learn(&mut self, ms: u32, ran: Ran) {
         let less = self.recent(90).is_some_and(|p90| ms < p90);
         match ran {
@@ -55,28 +59,28 @@ impl Times {
         self.at = (self.at + 1) % Self::KEPT;
     }
 
-    /// A probe came back in time although longer was expected: what was learned is out of date.
+    /// A probe ended in time although it was expected to take longer: what was learned is out of date.
     pub fn forget(&mut self) {
         self.samples.clear();
         self.at = 0;
     }
 
-    /// Samples there are.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Nothing is learned.
+    /// There is no sample.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// A percentile of all samples, in milliseconds.
+    /// The `percent`th percentile of all samples, in milliseconds; None without a sample. `percent`: 1..=100.
     pub fn percentile(&self, percent: usize) -> Option<u32> {
         nearest_rank(self.samples.clone(), percent)
     }
 
-    /// A percentile of the last [`Times::RECENT`] samples, in milliseconds.
+    /// The same of the last [`Times::RECENT`] samples, in milliseconds.
     pub fn recent(&self, percent: usize) -> Option<u32> {
         let count = self.samples.len().min(Self::RECENT);
         let last = (0..count).map(|back| {

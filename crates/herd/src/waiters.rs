@@ -1,18 +1,20 @@
-//! Waiters of all keys of a shard: queues in order of arrival, each place found and left in one step.
+//! The waiters of all keys of a shard: queues in order of arrival; a place is found and left in constant time.
+//!
+//! Queues are doubly linked lists through one table of places. Index 0 means none.
 
 use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::how::How;
 
-/// A waiter's place. Not reused: a place that is left is never found again.
+/// A waiter's place in its queue. Never reused: an id of a place that was left is not found again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WaiterId {
     index: u32,
     generation: u32,
 }
 
-/// One who waits for a key.
+/// A request's wait for one key.
 #[derive(Debug, Clone)]
 pub struct Waiter {
     /// The connection.
@@ -21,24 +23,24 @@ pub struct Waiter {
     pub request: u64,
     /// Which of the request's keys.
     pub slot: u16,
-    /// How it asked: one that asked for the lease (`mg` with `Pw`) is told of tokens and errors.
+    /// How the client asked: a client that asked for the lease (`mg` with `Pw`) is told tokens and errors.
     pub how: How,
-    /// The clock's number when it began to wait.
+    /// The clock's number when the wait began.
     pub since: u64,
-    /// When it began, in milliseconds.
+    /// When the wait began, in milliseconds since the start.
     pub since_ms: u64,
-    /// The exptime of a `gat`: what it is answered with is touched.
+    /// The exptime of a `gat`: the value of the reply is touched.
     pub touch: Option<i64>,
 }
 
 impl Waiter {
-    /// It asked for the lease.
+    /// Whether the client asked for the lease.
     pub fn is_explicit(&self) -> bool {
         self.how != How::Plain
     }
 }
 
-/// Where a queue begins and ends.
+/// The first and the last place of a queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Queue {
     head: u32,
@@ -55,7 +57,7 @@ impl Queue {
 /// All waiters of a shard, in queues.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// Place 0 is nobody's.
+    /// Place 0 is never used.
     places: Vec<Place>,
     free: Vec<u32>,
 }

@@ -1,4 +1,4 @@
-//! What millions of leases leave behind.
+//! The memory that millions of leases leave: none that grows with their number.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Clock for Numbers {
     }
 }
 
-/// Short leases, each of which ends with its value before its time, while a long lease that was granted first goes on.
+/// Short leases, each of which is filled before its deadline, while a long lease that was granted first goes on.
 #[test]
 fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
     const LEASES: usize = 1000;
@@ -47,7 +47,7 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
         };
         let Role::Compute(grant) = herd.ask(&ask, &session, &mut step) else { panic!("no lease") };
         let (token, _hint) = grant.accept(&mut session, step.now_ms);
-        // The first goes on.
+        // The first lease goes on.
         if n > 0 {
             let by = Filler { connection: Some(1), token: Some(token), pooled: false };
             assert!(herd.stored(ask.hash, ask.key, by, None, &mut step).is_empty());

@@ -1,4 +1,4 @@
-//! What is decided late: between the end of a lease and the timer that acts on it.
+//! Decisions that come late: between the deadline of a lease and the timer that acts on it.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ impl Clock for Seven {
     }
 }
 
-/// A request that waits is answered after all, in the moment in which it was given the lease, and the lease's time
-/// is up: its miss counts for a fill window, not for seven weeks.
+/// A request that waits is answered after all, at the moment in which it was given the lease, and the lease's deadline
+/// has passed: its miss counts for a fill window, not for seven weeks.
 #[test]
 fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
     let policy = Policy {

@@ -1,4 +1,4 @@
-//! Random operations drawn from seeds: what the fuzz target `herd` does, for a second.
+//! Random operations drawn from seeds: the operations of the fuzz target `herd`, for a second.
 
 #[path = "../../../fuzz/draw.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -1,19 +1,19 @@
-//! The `P` flag of meta commands: what a client asks for with a lease.
+//! The `P` flag of meta commands: the terms on which a client asks for a lease.
 
 use cattlegrid_herd::How;
 use cattlegrid_protocol::Meta;
 
-/// What the `P` flag says: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, with commas between them. What is not understood
-/// is advice not taken.
+/// The parts of the `P` flag: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, separated by commas. Unknown parts are
+/// ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Advice<'a> {
-    /// `w`: hold me up to so many milliseconds.
+    /// `w`: hold the request for up to this many milliseconds; at most [`ASKED_MAX_MS`].
     pub(crate) wait_ms: Option<u32>,
-    /// `l`: my lease is to last so many milliseconds.
+    /// `l`: the lease time in milliseconds; 1..=[`ASKED_MAX_MS`].
     lease_ms: Option<u32>,
-    /// `h`: for whoever computes.
+    /// `h`: a hint for the client that gets the lease.
     pub(crate) hint: Option<&'a [u8]>,
-    /// `d`: my lease outlives my connection.
+    /// `d`: the lease outlives the connection.
     detached: bool,
     /// `e`: the computation failed.
     pub(crate) error: Option<&'a [u8]>,
@@ -22,7 +22,7 @@ pub(crate) struct Advice<'a> {
 /// Longest hold and lease that can be asked for, in milliseconds.
 const ASKED_MAX_MS: u32 = 60_000;
 
-/// Longest `P` flag in bytes.
+/// Longest `P` flag, in bytes; a longer one is ignored.
 const ADVICE_MAX: usize = 512;
 
 impl<'a> Advice<'a> {
@@ -47,7 +47,7 @@ impl<'a> Advice<'a> {
 }
 
 impl Advice<'_> {
-    /// How a lease is asked for that `N` or `R` is about. `N` says for how long, as far as `l` does not.
+    /// How `N` or `R` asks for the lease. The seconds of `N` are the lease time unless `l` gives one.
     pub(crate) fn how(&self, meta: &Meta<'_>) -> How {
         let seconds = if meta.set.has(b'N') { u32::try_from(meta.set.vivify).unwrap_or(0) } else { 0 };
         let asked = (seconds > 0).then(|| seconds.saturating_mul(1000).min(ASKED_MAX_MS));
@@ -66,7 +66,7 @@ mod tests {
     use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
     #[test]
-    fn advice_is_read_as_far_as_it_is_understood() {
+    fn unknown_advice_is_ignored() {
         let advice = |flags: &str| {
             let line = format!("mg k v {flags}\r\n");
             let Parsed::Complete { request: Request::MetaGet(meta), .. } =

@@ -1,8 +1,8 @@
 //! `get gets gat gats` of one key.
 //!
-//! A hit of a plain value is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A miss of a key that may have a rule,
-//! and an item that is more than a value (in its grace, due for a refresh, tagged, stale, a negative answer), go on to
-//! [`Shard::get_ruled`].
+//! A hit of a plain value is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A miss of a key that may have a
+//! rule, and an item that is more than a value (in its grace, due for a refresh, tagged, stale, a negative answer), are
+//! passed on to [`Shard::get_ruled`].
 
 use cattlegrid_herd::Waited;
 use cattlegrid_protocol::reply;
@@ -19,39 +19,39 @@ use crate::step::Context;
 use crate::wait::park::Part;
 use std::sync::Arc;
 
-/// What a key of a `get` came to.
+/// The answer to one key of a `get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Answer {
     /// Its `VALUE` block is written.
     Hit,
-    /// It has none.
+    /// No value.
     Miss,
-    /// It has none, and this connection is to compute it.
+    /// No value, and this connection has the lease.
     Compute,
-    /// It is computed already; it has not been waited for yet.
+    /// Another client has the lease; the key has not been waited for yet.
     Leased(Holds),
     /// `SERVER_ERROR busy`.
     Busy,
-    /// It is a control key.
+    /// The key is a control key.
     Control,
 }
 
-/// How waiting for a key began.
+/// How the wait for a key began.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// It waits.
+    /// The key is waited for.
     Waits,
-    /// It has been answered meanwhile: its block, or nothing, is written.
+    /// The key was answered meanwhile: its block, or nothing, is written.
     Written,
-    /// This connection is to compute it after all.
+    /// This connection has the lease after all.
     Compute,
     /// `SERVER_ERROR busy`.
     Busy,
 }
 
 impl Shard {
-    /// One key of a `get`: its `VALUE` block, if it is there. `touch`: the exptime of a `gat`.
+    /// Answers one key of a `get`: its `VALUE` block, if it is there. `touch`: the exptime of a `gat`.
     #[inline]
     pub(crate) fn get(
         &mut self,
@@ -110,7 +110,7 @@ impl Shard {
         Answer::Hit
     }
 
-    /// A key of a `get` that is not simply there or not there.
+    /// A key of a `get` that is neither a plain hit nor a plain miss.
     #[cold]
     pub(crate) fn get_ruled(
         &mut self,
@@ -139,7 +139,7 @@ impl Shard {
         };
         match self.decide(&Query::plain(key, hash, touch.is_some()), &ruled, lookup, cx) {
             Decision::Fresh(found) => self.write_hit(key, hash, found, cas, touch, cx),
-            // It is not prolonged by those who read it.
+            // An old value is not prolonged by the clients that read it.
             Decision::Old(found, _) => self.write_hit(key, hash, found, cas, None, cx),
             Decision::Negative => miss(key, touch.is_some(), Lookup::Absent, cx),
             Decision::Miss => miss(key, touch.is_some(), lookup, cx),
@@ -152,7 +152,8 @@ impl Shard {
         }
     }
 
-    /// After [`Answer::Leased`]: waits for the key, for `hold_ms` at most; by now it may be there.
+    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds. The shard's lock may have been
+    /// released since, so the key is looked up again (history 1 of `hold`).
     #[expect(clippy::too_many_arguments, reason = "a key, how it is asked for, and how it would wait")]
     pub(crate) fn hold_key(
         &mut self,
@@ -181,7 +182,7 @@ impl Shard {
                 Answer::Compute => return Held::Compute,
                 Answer::Busy => return Held::Busy,
                 Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
-                // By another again; or its rule lets no more compute.
+                // Another client has the lease again; or the rule has no free slot.
                 Answer::Leased(_) => {}
             }
         }
@@ -196,7 +197,7 @@ impl Shard {
         }
     }
 
-    /// After [`Answer::Leased`] that is not waited for: a miss.
+    /// Answers a key as a miss that is not waited for after [`Answer::Leased`].
     pub(crate) fn do_not_wait(&mut self, key: &[u8], hash: u64, touches: bool, cx: &mut Context<'_>) {
         let active = self.shared.rules();
         if let Some(ruled) = active.as_ref().and_then(|active| active.find(key)) {
@@ -212,7 +213,7 @@ fn miss(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) -> Answ
     Answer::Miss
 }
 
-/// Parts of a classic reply of which some keys wait: cuts what was written since `from`.
+/// A part of a classic reply of which some keys wait: cuts off what was written since `from`.
 pub(crate) fn done_part(parts: &mut Vec<Part>, cx: &mut Context<'_>, from: (usize, usize)) {
     let done = cx.out.split_off(from);
     if !done.is_empty() {

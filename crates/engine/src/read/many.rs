@@ -9,10 +9,11 @@ use crate::shards::{PREFETCH_MAX, ShardLock};
 use crate::step::Context;
 
 impl Engine {
-    /// Executes a piece of a `get` whose first key has the hash `first`. To go on: the same with the keys that are left.
+    /// Executes a piece of a `get` whose first key has the hash `first`. To continue, call it again with the remaining
+    /// keys.
     ///
-    /// The pause keeps a request for many large values from filling memory while its client reads slowly, and one for many
-    /// keys from keeping other clients waiting.
+    /// The pauses between pieces keep a request for many large values from filling the memory while its client reads
+    /// slowly, and a request for many keys from delaying other clients.
     pub fn get<'k>(
         &self,
         get: &Get<'k>,

@@ -1,4 +1,6 @@
 //! `mg` and `me`.
+//!
+//! An `mg` of a key under a rule with leases is answered by `meta_ruled`; any other as memcached would.
 
 use cattlegrid_protocol::{Meta, MetaFlags, MetaKey, reply};
 use cattlegrid_store::{Attributes, Found, Item, Lookup, Marks, NEVER, NewValue};
@@ -17,7 +19,8 @@ impl Shard {
         let touches = flags.has(b'T');
         let mut created = false;
         let lookup = self.lookup(hash, key, &cx.step);
-        // Under a rule without leases everything is as in memcached; but misses are recorded, and stubs have the rule's tags.
+        // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have the rule's
+        // tags.
         let mut unleased = None;
         if self.herd.is_some() && self.may_be_ruled(meta, lookup, cx) {
             let active = self.shared.rules();
@@ -69,7 +72,7 @@ impl Shard {
         Flow::Replied
     }
 
-    /// Somebody was told to recompute the item.
+    /// Whether a client was told to recompute the item.
     fn is_won(&self, lookup: Lookup) -> bool {
         matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::WON))
     }
@@ -78,8 +81,8 @@ impl Shard {
         matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::NEGATIVE))
     }
 
-    /// Answers a hit. True: it is none to who asked, who may compute the value, whether told to (`W`) or not (`Z` without
-    /// a value).
+    /// Answers a hit. True: for the client it is a miss, since it may compute the value, whether it was told to (`W`)
+    /// or not (`Z` without a value).
     fn meta_get_hit(
         &mut self,
         meta: &Meta<'_>,
@@ -91,7 +94,7 @@ impl Shard {
         let flags = &meta.set;
         let item = self.store.item(found);
         let (marks, size) = (item.marks(), item.value_len());
-        // `C` on a get: the client has this version already, spare it the value.
+        // `C` on a get: the client has this version already, so the value is not sent.
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == item.cas());
         let stale = marks.has(Marks::STALE);
         let (expiry, recache) = self.meta_get_header(meta, found, created, with_value, None, cx);
@@ -129,8 +132,9 @@ impl Shard {
         won || marks.has(Marks::WON) && size == 0
     }
 
-    /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that the
-    /// ones before them have set. `shown`: what `c` shows instead of the CAS. Returns the new expiry, and whether `R` asks for the item to be computed again.
+    /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that earlier
+    /// ones have set. `shown`: the number that `c` shows instead of the CAS. Returns the new expiry, and whether `R`
+    /// asks for a refresh.
     pub(crate) fn meta_get_header(
         &self,
         meta: &Meta<'_>,
@@ -142,7 +146,7 @@ impl Shard {
     ) -> (Option<u32>, bool) {
         let item = self.store.item(found);
         let (size, cas) = (item.value_len(), shown.unwrap_or_else(|| self.shown_cas(item.cas())));
-        // A stub's time begins at its `N` in the line, as in memcached.
+        // The time of a stub begins at its `N` in the line, as in memcached.
         let expiry = created.then_some(NEVER);
         let mut shown =
             OfItem { item, flags: &meta.set, now: cx.step.now, created, cas, expiry, recache: false };
@@ -179,7 +183,7 @@ fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: Now) {
     reply::number(out, cas);
     let fetched: &[u8] = if item.marks().has(Marks::FETCHED) { b" fetch=yes" } else { b" fetch=no" };
     out.extend_from_slice(fetched);
-    // One class: there are no slabs.
+    // There is one class: there are no slabs.
     out.extend_from_slice(b" cls=1 size=");
     reply::number(out, item.size() as u64);
 }
@@ -189,12 +193,12 @@ pub(crate) struct OfItem<'a> {
     pub(crate) item: Item<'a>,
     pub(crate) flags: &'a MetaFlags,
     pub(crate) now: Now,
-    /// It is a stub that this `mg` has made.
+    /// The item is a stub that this `mg` has created.
     pub(crate) created: bool,
     pub(crate) cas: u64,
-    /// When it is to end, if that changes: flags see what those before them have set.
+    /// The new expiry, if it changes: flags see what earlier ones have set.
     pub(crate) expiry: Option<u32>,
-    /// `R` asks for it to be computed again.
+    /// `R` asks for a refresh.
     pub(crate) recache: bool,
 }
 

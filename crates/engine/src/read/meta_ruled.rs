@@ -102,7 +102,7 @@ impl Shard {
         }
     }
 
-    /// A hit of a key under a rule, with what is said about its lease.
+    /// Writes a hit of a key under a rule, with the flags of its lease.
     fn meta_hit(
         &mut self,
         meta: &Meta<'_>,
@@ -143,7 +143,7 @@ impl Shard {
                 cx.step.counters.get_hits.add(1);
             }
         }
-        // An old value is not prolonged by those who read it.
+        // An old value is not prolonged by the clients that read it.
         let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
         let found = match expiry.filter(|_| !old) {
             Some(expiry) => self.store.set_expiry(hash, found, expiry),
@@ -164,18 +164,18 @@ impl Shard {
     }
 }
 
-/// What a hit says about the key's lease.
+/// The lease flags of a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// Nothing.
     None,
-    /// `W`: the lease is yours, this is its token. True: the value is old.
+    /// `W`: this client has the lease; the token. True: the value is old.
     Won(u64, bool),
-    /// `Z`: somebody else computes. True: the value is old.
+    /// `Z`: another client has the lease. True: the value is old.
     Lost(bool),
 }
 
-/// Whether `R` asks for a value that expires then to be computed again.
+/// Whether `R` asks for a refresh of a value with this expiry.
 fn recache_due(meta: &Meta<'_>, expiry: u32, cx: &Context<'_>) -> bool {
     meta.set.has(b'R') && expiry != NEVER && expiry < cx.step.now.expiry(meta.set.recache)
 }

@@ -32,7 +32,7 @@ pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context
 }
 
 impl Shard {
-    /// Records a miss under a rule that comes without a lease.
+    /// Records a miss under a rule without a lease.
     pub(crate) fn record_miss(&mut self, hash: u64, rule: &RuleState, cx: &mut Context<'_>) {
         let record = self.with_herd(&mut cx.step, |herd, step| herd.miss(hash, rule, step));
         if let Some(record) = record {
@@ -69,7 +69,7 @@ pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
     }
 }
 
-/// A miss of a key under a rule: `Z` to one who has asked for the lease.
+/// A miss of a key under a rule: `Z` for a client that asked for the lease.
 pub(crate) fn meta_miss(meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
     count_miss(meta.set.has(b'T'), cx);
     if is_explicit(meta) {
@@ -85,7 +85,7 @@ pub(crate) fn meta_busy(cx: &mut Context<'_>) -> Flow {
     Flow::Replied
 }
 
-/// `EN`, unless it is quiet.
+/// `EN`, unless the command is quiet.
 fn meta_get_miss_uncounted(meta: &Meta<'_>, cx: &mut Context<'_>) {
     cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
         status: "not_found",

@@ -1,4 +1,5 @@
-//! A `get` while it is executed, piece by piece: how much at once, what came of it, and the keys that are not simply answered.
+//! A `get` while it is executed, piece by piece: the size of a piece, its result, and the keys that are neither hits
+//! nor plain misses.
 
 use cattlegrid_protocol::Keys;
 
@@ -7,48 +8,48 @@ use crate::rules::decide::Holds;
 use crate::step::Context;
 use crate::wait::park::Parked;
 
-/// How much of a `get` is executed at once.
+/// How much of a `get` is executed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Keys before these are answered already, and what was written of it may be sent.
+    /// Earlier keys are answered already, and their output may have been sent.
     pub begun: bool,
-    /// Until the output has this many bytes or more.
+    /// The piece ends when the output has this many bytes or more.
     pub bytes: usize,
-    /// At most so many keys, above 0.
+    /// Most keys of the piece, above 0.
     pub keys: usize,
 }
 
 impl Piece {
-    /// All of it.
+    /// The whole `get` as one piece.
     pub const ALL: Self = Self { begun: false, bytes: usize::MAX, keys: usize::MAX };
 }
 
-/// What became of a `get`.
+/// The result of a piece of a `get`.
 #[derive(Debug)]
 #[must_use]
 pub enum Got<'k> {
     /// Answered; `END` is written.
     Done,
-    /// These keys, one at least, are still to be answered.
+    /// These keys, at least one, are still to answer.
     More(Keys<'k>),
-    /// It waits; nothing is written.
+    /// The `get` waits; nothing is written.
     Parked(Box<Parked>),
 }
 
-/// The keys of a `get` that are neither hits nor simple misses.
+/// The keys of a `get` that are neither hits nor plain misses.
 pub(crate) struct Pending<'k> {
     /// Where its output begins.
     pub(crate) from: (usize, usize),
-    /// It is to compute one of its keys.
+    /// The `get` has the lease of one of its keys.
     pub(crate) computes: bool,
-    /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of it was sent before.
+    /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
     pub(crate) busy: Vec<(&'k [u8], u64)>,
     pub(crate) leased: Vec<LeasedKey<'k>>,
     /// Control keys, and their places in the output.
     pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
 }
 
-/// A key that somebody else computes.
+/// A key that another client computes.
 pub(crate) struct LeasedKey<'k> {
     pub(crate) key: &'k [u8],
     pub(crate) hash: u64,

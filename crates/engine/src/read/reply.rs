@@ -1,13 +1,14 @@
-//! Replies to meta commands: the return flags, in the order of the line, of an item, a value on its way, a lease, a number.
+//! Replies to meta commands: the return flags, in the order of the line, of an item, a delivered value, a lease or a
+//! number.
 
 use cattlegrid_protocol::{Meta, reply};
 
 use crate::output::Output;
 use crate::wait::delivered::Delivered;
 
-/// What return flags show. A flag is passed over where there is nothing to show.
+/// The values of the return flags. A flag without a value is left out.
 pub(crate) trait Shown {
-    /// A flag that acts, in its place in the line: those behind it show what it has done.
+    /// A flag that acts, at its place in the line: later flags show its effect.
     #[inline]
     fn act(&mut self, _letter: u8) {}
 
@@ -17,7 +18,7 @@ pub(crate) trait Shown {
         None
     }
 
-    /// `t`: seconds to live; the inner None is for ever.
+    /// `t`: seconds to live; the inner None is forever.
     #[inline]
     #[expect(clippy::option_option, reason = "what is shown may be that there is no end")]
     fn ttl(&self) -> Option<Option<u64>> {
@@ -36,27 +37,27 @@ pub(crate) trait Shown {
         None
     }
 
-    /// `l`: seconds since it was last read.
+    /// `l`: seconds since the last read.
     #[inline]
     fn last_access(&self) -> Option<u64> {
         None
     }
 
-    /// `h`: it was read before.
+    /// `h`: whether it was read before.
     #[inline]
     fn hit_before(&self) -> Option<bool> {
         None
     }
 }
 
-/// Nothing but what is about the command: key and opaque.
+/// Only the flags about the command: key and opaque.
 pub(crate) struct OfCommand;
 
 impl Shown for OfCommand {}
 
-/// A lease without a value: the miss that it came with.
+/// A lease without a value, as the reply of its miss shows it.
 struct OfLease {
-    /// None: the lease is somebody else's.
+    /// None: another client has the lease.
     token: Option<u64>,
 }
 
@@ -112,7 +113,7 @@ impl Shown for &Delivered {
     }
 }
 
-/// The return flags.
+/// Writes the return flags.
 #[inline]
 pub(crate) fn return_flags(meta: &Meta<'_>, shown: &mut impl Shown, out: &mut Vec<u8>) {
     for token in meta.flags {
@@ -130,7 +131,7 @@ pub(crate) fn return_flags(meta: &Meta<'_>, shown: &mut impl Shown, out: &mut Ve
     }
 }
 
-/// `VA` and the size if the value follows, else `HD`.
+/// `VA` and the size if the value follows, otherwise `HD`.
 #[inline]
 pub(crate) fn hit(size: usize, with_value: bool, out: &mut Vec<u8>) {
     if with_value {
@@ -140,7 +141,7 @@ pub(crate) fn hit(size: usize, with_value: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// A status with the flags that come back whatever happened: key and opaque.
+/// A status with the flags that are always returned: key and opaque.
 pub(crate) fn status_line(out: &mut Vec<u8>, status: &[u8], meta: &Meta<'_>) {
     out.extend_from_slice(status);
     return_flags(meta, &mut OfCommand, out);
@@ -156,12 +157,12 @@ pub(crate) fn failed_line(meta: &Meta<'_>, text: &[u8], out: &mut Output) {
     reply::end_line(&mut out.bytes);
 }
 
-/// Whether an `mg` asks for the lease: it speaks of winning.
+/// Whether an `mg` asks for the lease: it has `N` or `R`.
 pub(crate) fn is_explicit(meta: &Meta<'_>) -> bool {
     meta.set.has(b'N') || meta.set.has(b'R')
 }
 
-/// `VA 0 ... W` to the one who is to compute, with the token for its `c`; `VA 0 ... Z` to the others.
+/// `VA 0 ... W` for the holder, with the token as its `c`; `VA 0 ... Z` for other clients.
 pub(crate) fn lease_reply(meta: &Meta<'_>, token: Option<u64>, hint: Option<&[u8]>, out: &mut Output) {
     let out = &mut out.bytes;
     let with_value = meta.set.has(b'v');

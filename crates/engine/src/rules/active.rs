@@ -1,4 +1,4 @@
-//! The rules in force: each with what it has learned.
+//! The rules in force, each with its state: what was learned and counted under it.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use cattlegrid_tags::TagList;
 
 use crate::rules::{Captures, Rule, Rules};
 
-/// The rules in force, and what has been learned under each.
+/// The rules in force, and the state of each.
 #[derive(Debug)]
 pub struct ActiveRules {
     rules: Arc<Rules>,
-    /// By the rule's place.
+    /// By the rule's place in the file.
     states: Box<[Arc<RuleState>]>,
 }
 
-/// The rule of a key, and what of the key its pattern has captured.
+/// The rule of a key, and the captures of its pattern.
 pub(crate) struct Match<'a> {
     pub(crate) rule: &'a Arc<Rule>,
     pub(crate) state: &'a Arc<RuleState>,
     pub(crate) captures: Captures<'a>,
 }
 
-/// The rule of a key that is written.
+/// The rule of a key that is written; owned, since the shard is changed meanwhile.
 pub(crate) struct Ruled {
     pub(crate) state: Arc<RuleState>,
     pub(crate) tags: TagList,
@@ -30,7 +30,7 @@ pub(crate) struct Ruled {
 }
 
 impl ActiveRules {
-    /// Rules that take over what the old ones of the same pattern have learned and counted.
+    /// Rules that take over the states of the old rules with the same pattern.
     pub(crate) fn new(rules: Arc<Rules>, old: Option<&Self>) -> Self {
         let states = rules
             .rules()

@@ -1,8 +1,7 @@
-//! Whether an earlier pattern takes every key of a later one.
+//! Whether an earlier pattern matches every key of a later one.
 //!
-//! The earlier pattern is matched against the later one as if that were a key in which a capture stands for
-//! bytes that are not known. Where the outcome depends on those bytes the answer is no: a yes is certain, a no
-//! is not.
+//! The earlier pattern is matched against the later one as if that were a key in which a capture stands for unknown
+//! bytes. Where the result depends on those bytes the answer is no: a yes is certain, a no is not.
 
 use super::lock::LockForms;
 use super::pattern::{Capture, Class, Pattern};
@@ -15,13 +14,13 @@ enum Token<'p> {
 }
 
 impl Pattern {
-    /// Whether every key that a rule with the pattern `later` could have goes to one with this pattern, if that
-    /// comes first. True is certain; false may mean that it could not be decided.
+    /// Whether every key that could have a rule with the pattern `later` has a rule with this pattern, if that comes
+    /// first. True is certain; false may mean that it could not be decided.
     pub fn covers(&self, later: &Self) -> bool {
         if !LockForms::of_pattern(self).include(LockForms::of_pattern(later)) {
             return false;
         }
-        // A capture of `later` where this pattern has a literal may hold something else.
+        // A capture of `later` where this pattern has a literal may hold other bytes.
         if !later.suffix().ends_with(self.suffix()) {
             return false;
         }
@@ -54,7 +53,7 @@ fn begins_with(tokens: &[Token<'_>], literal: &[u8]) -> Option<bool> {
     Some(true)
 }
 
-/// What is left of the tokens behind `capture` and its literal; None: it does not match, or that is not certain.
+/// The tokens behind `capture` and its literal; None: it does not match, or that is not certain.
 fn after<'t, 'p>(capture: &Capture, tokens: &'t [Token<'p>]) -> Option<&'t [Token<'p>]> {
     if tokens.is_empty() {
         return None;
@@ -66,8 +65,8 @@ fn after<'t, 'p>(capture: &Capture, tokens: &'t [Token<'p>]) -> Option<&'t [Toke
         let fits = match token {
             Token::Byte(byte) => capture.class.has(*byte),
             Token::Capture(own) => {
-                // The literal must not begin among the bytes of `own`. It does not if they never hold its first
-                // byte, or if `own` ends at the same literal and was looked through from the same place on.
+                // The literal must not begin among the bytes of `own`. It does not if they never contain its first
+                // byte, or if `own` ends at the same literal and was searched from the same place on.
                 let certain = match capture.then.first() {
                     None => true,
                     Some(first) => !own.class.has(*first) || (index == 0 && own.then == capture.then),
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pattern_takes_from_later_ones() {
+    fn a_pattern_covers_later_ones() {
         for (earlier, later, covers) in [
             ("page:{id}", "page:{id}", true),
             ("page:{id}", "page:{other}", true),

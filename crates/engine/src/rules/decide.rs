@@ -1,4 +1,6 @@
-//! What one who asks for a key under a rule gets. `get` and `mg` ask the same question, and write the answer each in its own way.
+//! The answer to a client that asks for a key under a rule.
+//!
+//! `get` and `mg` ask with the same [`Query`], and each writes the [`Decision`] in its own form.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,20 +20,20 @@ use crate::step::Context;
 pub(crate) struct Query<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,
-    /// As any client does, or for the lease.
+    /// Plainly, or for the lease.
     pub(crate) how: How,
-    /// The time of what is good is prolonged: it needs no refresh.
+    /// The expiry of a fresh value is prolonged: it needs no refresh.
     pub(crate) prolongs: bool,
-    /// A value that expires before this second is to be computed again.
+    /// A value that expires before this second is due for a refresh.
     pub(crate) recache: Option<u32>,
-    /// For the one who computes.
+    /// For the client that gets the lease.
     pub(crate) hint: Option<&'a [u8]>,
-    /// How long it would wait, in milliseconds; None: as the rule says.
+    /// Longest wait, in milliseconds; None: as the rule says.
     pub(crate) hold_ms: Option<u32>,
 }
 
 impl<'a> Query<'a> {
-    /// As a `get` asks, or a `gat` that `prolongs`.
+    /// The query of a `get`, or of a `gat` (`prolongs`).
     pub(crate) fn plain(key: &'a [u8], hash: u64, prolongs: bool) -> Self {
         Self { key, hash, how: How::Plain, prolongs, recache: None, hint: None, hold_ms: None }
     }
@@ -41,43 +43,43 @@ impl<'a> Query<'a> {
     }
 }
 
-/// See the module's text. What is a miss has been recorded; nothing is counted but under the rule.
+/// See the module's text. A miss has been recorded; only the rule's counters have been counted.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Decision {
-    /// The value.
+    /// A fresh value.
     Fresh(Found),
-    /// A value that is over, or due for a refresh, and is computed by another.
+    /// A value that is stale or due for a refresh, while another client computes the new one.
     Old(Found, Kind),
     /// A miss: the key is known to be absent.
     Negative,
     /// A miss.
     Miss,
-    /// A miss, and the lease. With the value that is over or due for a refresh, if there is one.
+    /// A miss with the lease; with the value that is stale or due for a refresh, if there is one.
     Compute {
         /// The lease's token.
         token: u64,
-        /// What the one who computes is told.
+        /// The hint for the computation.
         hint: Option<Arc<[u8]>>,
         /// The value.
         old: Option<(Found, Kind)>,
     },
-    /// It is computed already: it may be waited for.
+    /// Another client has the lease: the key may be waited for.
     Leased(Holds),
-    /// The rule's answer to those who cannot be helped.
+    /// `SERVER_ERROR busy`, as the rule's `on_busy` says.
     Busy,
 }
 
 /// How long a key may be waited for, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holds {
-    /// When it is the only key.
+    /// As the only key of a get.
     pub(crate) one_ms: u32,
-    /// When it is one of several.
+    /// As one of several keys.
     pub(crate) many_ms: u32,
-    /// What is left of that once a finished reply waits behind it.
+    /// The remaining time as soon as a finished reply waits behind the get.
     pub(crate) behind_ms: u32,
-    /// The one who asks computes it: for a moment first.
+    /// The client that asks is the holder: the wait begins as a trial.
     pub(crate) on_trial: bool,
 }
 
@@ -146,8 +148,8 @@ impl Shard {
         }
     }
 
-    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is; `touch`: the
-    /// exptime that it gets.
+    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is;
+    /// `touch`: the exptime that the value gets.
     pub(crate) fn hold(
         &mut self,
         query: &Query<'_>,
@@ -193,7 +195,7 @@ impl Shard {
         }
     }
 
-    /// What the item under the key is worth to one who asks so.
+    /// The standing of the item under the key for a client that asks in this way.
     fn standing_for(&self, query: &Query<'_>, found: Found, ruled: &Match<'_>, cx: &Context<'_>) -> Standing {
         let expiry = self.store.item(found).expiry();
         let is_due = expiry != NEVER && query.recache.is_some_and(|second| expiry < second);
@@ -210,7 +212,7 @@ impl Shard {
             self.scratch.clear();
             template.render(captures, &mut self.scratch);
             let tag = self.shared.tag_hasher().hash_made(&self.scratch);
-            // A rule has no more of them than fit.
+            // A rule has at most as many tags as fit.
             let fits = list.insert(tag);
             debug_assert!(fits.is_ok(), "a rule has at most eight tags");
         }

@@ -1,8 +1,8 @@
-//! Keys that stand for all of a pattern, and what can be proved with them: a cascade on `set` that invalidates a tag of the
-//! very item that is set.
+//! Example keys of a pattern, and what can be proved with them: a cascade on `set` that invalidates a tag of the very
+//! item that is set.
 //!
-//! What is found is certain, since there is a key for which it happens. What is not found may happen all the same: with patterns
-//! that have only some keys in common, with keys whose captures hold the same, and with tags that clients name.
+//! A result is certain, since there is a key for which it happens. Without a result it may happen nevertheless: with
+//! patterns that share only some keys, with keys whose captures are equal, and with tags that clients name.
 
 use super::pattern::{Class, Pattern};
 use super::{Change, Rules};
@@ -21,7 +21,7 @@ pub struct SelfBump {
 }
 
 impl Rules {
-    /// For each cascade on `set` that is found to invalidate a tag of what was set: how.
+    /// For each cascade on `set` that is found to invalidate a tag of the item that is set: an example.
     pub fn self_bumps(&self) -> Vec<SelfBump> {
         let mut all: Vec<SelfBump> = Vec::new();
         let of_rules = self.list.iter().map(|rule| &rule.pattern);
@@ -43,12 +43,13 @@ impl Rules {
     }
 }
 
-/// Letters that captures of an example begin with; and digits, where it must be those. One pattern may have some of them as literals.
+/// Letters with which the captures of an example begin, and digits for captures of digits. A pattern may have some of
+/// them as literals, so there are several.
 const BEGINNINGS: [(&str, &str); 6] =
     [("a", "71"), ("x", "82"), ("q", "93"), ("w", "64"), ("k", "55"), ("z", "46")];
 
 impl Pattern {
-    /// A key that it matches, in which each capture holds something else; `None`: none was found.
+    /// A key that it matches, in which all captures differ; `None`: none was found.
     pub(super) fn example(&self) -> Option<String> {
         BEGINNINGS.into_iter().find_map(|(letter, digits)| {
             let mut key = self.prefix.to_vec();
@@ -91,7 +92,7 @@ mod tests {
         }
     }
 
-    /// What is found for rules of a pattern and a tag, and one cascade.
+    /// The result for rules of a pattern and a tag, and one cascade.
     fn found(list: &[(&str, &str)], on: Change, pattern: &str, bump: &str) -> Option<String> {
         let rule = |(number, (pattern, tag)): (u32, &(&str, &str))| {
             let pattern = Pattern::parse(pattern).unwrap();
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_invalidates_itself_is_found() {
+    fn a_set_that_invalidates_its_own_item_is_found() {
         let set = |list: &[(&str, &str)], pattern, bump| found(list, Change::Set, pattern, bump);
         let own = [("user:{id}", "user:{id}")];
         assert_eq!(set(&own, "user:{u}", "user:{u}").as_deref(), Some("1 user:a1 user:a1"));
@@ -124,11 +125,11 @@ mod tests {
         // An earlier rule has the key.
         let list = [("user:{n}", ""), ("{kind}:{id}", "{kind}:{id}")];
         assert_eq!(set(&list, "user:{u}", "user:{u}"), None);
-        // Captures that hold different things.
+        // Captures with different contents.
         let pair = [("pair:{a}:{b}", "item:{a}")];
         assert_eq!(set(&pair, "pair:{x}:{y}", "item:{y}"), None);
         assert_eq!(set(&pair, "pair:{x}:{y}", "item:{x}").as_deref(), Some("1 pair:a1:a2 item:a1"));
-        // A lock has no rule and sets off nothing.
+        // A lock has no rule, and no cascade.
         assert_eq!(set(&[("{x*}", "all")], "{id}_lock", "all"), None);
     }
 }

@@ -1,9 +1,9 @@
-//! Which patterns can match a key at all, found by the literals they begin and end with.
+//! Which patterns can match a key, found by the literals with which they begin and end.
 //!
-//! The prefixes are a radix tree: a node is what several of them begin with, and its children are told apart by
-//! their first byte. A key is walked down as far as it goes. Every node has the list of all patterns whose
-//! prefix is at or above it, in the order of the patterns; of each the last bytes and the shortest length are
-//! checked before it is tried.
+//! The prefixes of the patterns form a radix tree: a node is a common prefix of several of them, and its children
+//! differ in their first byte. A key is followed down as far as it matches. Every node has the list of all patterns
+//! whose prefix is at or above it, in the order of the patterns; the last bytes and the shortest length of each pattern
+//! are checked before it is tried.
 
 use super::lock::LockForms;
 use super::pattern::Pattern;
@@ -20,7 +20,7 @@ pub(super) struct Index {
     candidates: Box<[Candidate]>,
 }
 
-/// Begin and end in one of the index's arrays.
+/// A range of one of the index's arrays.
 type Range = std::ops::Range<u32>;
 
 #[derive(Debug, Clone)]
@@ -31,19 +31,19 @@ struct Node {
     candidates: Range,
 }
 
-/// A pattern that may match, and what is quickly checked of it.
+/// A pattern that may match, and the quick checks for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     /// Its place in the order of the patterns.
     pub(super) number: u32,
-    /// Which bits of the last four bytes of a key are given, and what they are.
+    /// A mask of the bits of a key's last four bytes that the pattern gives, and their values.
     end: (u32, u32),
-    /// Bytes of the shortest key it matches.
+    /// Length of the shortest key that it matches, in bytes.
     shortest: u8,
     locks: LockForms,
 }
 
-/// What is read of a key once for all candidates.
+/// Properties of a key, read once for all candidates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyTraits {
     len: usize,
@@ -74,7 +74,7 @@ impl Candidate {
         Self {
             number: number as u32,
             end: (given, end_of(suffix)),
-            // A pattern that needs more than KEY_MAX, 250, is none.
+            // A pattern that needs more than KEY_MAX, 250 bytes, is refused.
             shortest: pattern.shortest() as u8,
             locks: LockForms::of_pattern(pattern),
         }
@@ -114,7 +114,7 @@ impl Index {
             }
             let children_from = nodes.len() as u32;
             for child in group.chunk_by(|a, b| a[depth] == b[depth]) {
-                // Sorted, so that what the first and the last share they all share.
+                // They are sorted, so what the first and the last share, all share.
                 let (least, greatest) = (child[0], child[child.len() - 1]);
                 let shared = least.iter().zip(greatest).take_while(|(a, b)| a == b).count();
                 let label_from = labels.len() as u32;
@@ -138,7 +138,7 @@ impl Index {
         }
     }
 
-    /// Patterns whose prefix `key` begins with, in their order.
+    /// Patterns with whose prefix `key` begins, in their order.
     #[inline]
     pub(super) fn candidates(&self, key: &[u8]) -> &[Candidate] {
         let mut node = &self.nodes[0];

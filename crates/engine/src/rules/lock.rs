@@ -1,6 +1,6 @@
 //! Keys that clients use as locks, with `add`: `_lock*`, `lock:*`, `*:lock` and `*_lock`.
 //!
-//! A lock must be absent when it is absent, so no rule applies to one unless its pattern spells the lock out.
+//! A lock that is not held must be absent, so a rule applies to a lock key only if its pattern spells the lock out.
 
 use super::pattern::Pattern;
 
@@ -21,7 +21,7 @@ impl LockForms {
     #[inline]
     fn of_ends(start: &[u8], end: &[u8]) -> Self {
         let mut forms = 0;
-        // Two bytes decide for nearly all keys.
+        // The first or the last byte rules out nearly all keys.
         if let Some(b'_' | b'l') = start.first() {
             forms |= u8::from(start.starts_with(b"_lock")) | u8::from(start.starts_with(b"lock:")) << 1;
         }
@@ -31,13 +31,13 @@ impl LockForms {
         Self(forms)
     }
 
-    /// Whether a pattern that spells these out applies to a key that has those forms.
+    /// Whether a pattern that spells these forms out applies to a key with the forms `key`.
     #[inline]
     pub(super) fn allow(self, key: Self) -> bool {
         key.0 == 0 || key.0 & self.0 != 0
     }
 
-    /// Whether these are all of `other`.
+    /// Whether these include all forms of `other`.
     pub(super) fn include(self, other: Self) -> bool {
         other.0 & !self.0 == 0
     }

@@ -1,22 +1,23 @@
 //! Patterns of keys: literal text and captures.
 //!
-//! `{name}` is one or more bytes up to the next occurrence of the literal that follows it in the pattern, or up
-//! to the end, and never contains `:`. `{name:int}` is the same of digits only. `{name*}`, which may only stand
-//! last, is the rest, one or more bytes, `:` included. `{{` and `}}` are braces. Two captures never touch.
+//! `{name}` is one or more bytes up to the next occurrence of the literal that follows it in the pattern, or up to the
+//! end, and never contains `:`. `{name:int}` is the same with digits only. `{name*}`, which may only be the last
+//! capture, is the rest of the key, one or more bytes, `:` included. `{{` and `}}` are braces. Two captures never
+//! touch.
 //!
-//! A capture ends where its literal first occurs, so a key is read once, from left to right, and nothing is
-//! tried twice: `{a}-{n:int}` does not match `x-y-1`, since `a` ends at the first dash.
+//! A capture ends where its literal first occurs, so a key is read once, from left to right, without backtracking:
+//! `{a}-{n:int}` does not match `x-y-1`, since `a` ends at the first dash.
 
 use cattlegrid_protocol::KEY_MAX;
 
-/// Captures a pattern may have.
+/// Most captures of a pattern.
 pub const CAPTURES_MAX: usize = 8;
 
 /// A pattern of keys. See the module's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
-    /// What a key starts with: the literal before the first capture.
+    /// The literal before the first capture, with which every key begins.
     pub(super) prefix: Box<[u8]>,
     pub(super) captures: Box<[Capture]>,
 }
@@ -30,14 +31,14 @@ pub(super) struct Capture {
     pub(super) then: Box<[u8]>,
 }
 
-/// Which bytes a capture may hold.
+/// The class of bytes that a capture may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// All but `:`.
+    /// All bytes except `:`.
     Segment,
     /// Digits.
     Int,
-    /// All. Last only.
+    /// All bytes. Only for the last capture.
     Rest,
 }
 
@@ -51,17 +52,17 @@ impl Class {
         }
     }
 
-    /// Whether every byte of `other` is one of these.
+    /// Whether every byte of `other` is in this class.
     pub(super) fn includes(self, other: Self) -> bool {
         self == other || self == Self::Rest || (self == Self::Segment && other == Self::Int)
     }
 }
 
-/// Why a text is no pattern, or no tag of one. It continues a sentence that began with the text.
+/// Why a text is not a pattern, or not a tag of one. The message continues a sentence that began with the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// There is no text.
+    /// The text is empty.
     #[error("is empty")]
     Empty,
     /// A `{` without its `}`.
@@ -70,7 +71,7 @@ pub enum PatternError {
     /// A `}` without its `{`.
     #[error("has a }} that no {{ begins; write }}}} for a brace")]
     Close,
-    /// What stands between braces is no name.
+    /// The text between braces is not a name.
     #[error("{{{0}}}: a name has letters, digits and _, and begins with no digit")]
     Name(String),
     /// A capture of an unknown type.
@@ -79,7 +80,7 @@ pub enum PatternError {
     /// The same name twice.
     #[error("{{{0}}} is there twice; each capture needs its own name")]
     Twice(String),
-    /// Nothing says where one capture ends and the next begins.
+    /// Two captures without a literal between them.
     #[error("{{{0}}} and {{{1}}} touch; put a literal between them")]
     Touching(String, String),
     /// Something follows `{name*}`.
@@ -88,24 +89,24 @@ pub enum PatternError {
     /// More than [`CAPTURES_MAX`].
     #[error("has {0} captures; at most {CAPTURES_MAX}")]
     Captures(usize),
-    /// A byte that separates words or belongs to no text.
+    /// A blank or a control character.
     #[error("has a blank or control character, which no pattern may have")]
     Blank,
-    /// No key is so long.
+    /// The shortest key would exceed [`KEY_MAX`].
     #[error("matches keys of {0} bytes or more only; keys have at most {KEY_MAX}")]
     Long(usize),
-    /// A tag uses a capture that the pattern lacks.
+    /// A tag uses a capture that the pattern does not have.
     #[error("{{{name}}}: the pattern has no such capture; {}", has(.captures))]
     Unbound {
         /// The capture that the tag names.
         name: String,
-        /// Those there are, in order.
+        /// The captures of the pattern, in order.
         captures: Vec<String>,
     },
-    /// A tag says more of a capture than its name.
+    /// A capture in a tag with more than its name.
     #[error("{{{0}}}: in a tag a capture is its name only, {{{1}}}")]
     Typed(String, String),
-    /// A tag that is too long whatever the key.
+    /// A tag whose literal text alone is too long.
     #[error("has {0} bytes beside its captures; a tag has at most {max}", max = super::TAG_BYTES_MAX)]
     LongTag(usize),
 }
@@ -160,7 +161,7 @@ impl Pattern {
         }
     }
 
-    /// The pattern as it was written. Two rules never share it, so it names a rule for good.
+    /// The pattern as it was written. Two rules never share it, so it identifies a rule.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -170,18 +171,17 @@ impl Pattern {
         self.captures.iter().map(|capture| &*capture.name)
     }
 
-    /// Bytes of the shortest key that it matches.
+    /// Length of the shortest key that it matches, in bytes.
     pub(super) fn shortest(&self) -> usize {
         self.prefix.len() + self.captures.iter().map(|capture| 1 + capture.then.len()).sum::<usize>()
     }
 
-    /// What every key ends with: the literal after the last capture, or the whole pattern if it has none.
+    /// The literal after the last capture, with which every key ends; the whole pattern if it has no capture.
     pub(super) fn suffix(&self) -> &[u8] {
         self.captures.last().map_or(&self.prefix, |capture| &capture.then)
     }
 
-    /// What the captures hold if the pattern matches the whole of `key`. Keys above [`KEY_MAX`] match
-    /// nothing.
+    /// The bytes of the captures if the pattern matches the whole of `key`. Keys longer than [`KEY_MAX`] do not match.
     #[inline]
     pub fn match_key<'k>(&self, key: &'k [u8]) -> Option<Captures<'k>> {
         if key.len() > KEY_MAX || !key.starts_with(&self.prefix) {
@@ -200,7 +200,7 @@ impl Pattern {
 }
 
 impl Capture {
-    /// Where the capture ends that begins at `at`, if what follows is there and all bytes are allowed.
+    /// The end of the capture that begins at `at`, if its literal follows and all its bytes are allowed.
     #[inline]
     fn end(&self, key: &[u8], at: usize) -> Option<usize> {
         let rest = key.get(at..).filter(|rest| !rest.is_empty())?;
@@ -219,7 +219,7 @@ impl Capture {
     }
 }
 
-/// What the captures of a pattern hold of a key.
+/// The bytes of a key that the captures of a pattern hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Captures<'k> {
     key: &'k [u8],
@@ -229,7 +229,7 @@ pub struct Captures<'k> {
 }
 
 impl<'k> Captures<'k> {
-    /// The bytes of a capture, by its place in the pattern from 0; None if there are fewer.
+    /// The bytes of a capture, by its place in the pattern from 0; None beyond the last.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'k [u8]> {
         let (begin, end) = *self.spans[..usize::from(self.len)].get(index)?;
@@ -244,9 +244,9 @@ impl<'k> Captures<'k> {
 
 /// A part of a pattern or of a tag.
 pub(super) enum Piece<'t> {
-    /// Text with its doubled braces made single.
+    /// Literal text, with doubled braces made single.
     Literal(Vec<u8>),
-    /// What stands between braces.
+    /// The text between braces.
     Braces(&'t str),
 }
 
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_hold_what_lies_between_the_literals() {
+    fn captures_hold_the_bytes_between_the_literals() {
         for (pattern, key, expected) in [
             ("page:{id}", "page:42", Some(vec!["42"])),
             ("page:{id}", "page:", None),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_says_why() {
+    fn an_invalid_pattern_is_explained() {
         let nine: String = (0..9).fold(String::new(), |text, n| text + &format!("{{c{n}}}:"));
         for (text, expected) in [
             ("", "is empty"),

@@ -1,10 +1,10 @@
-//! Tags of a rule: names made from what a pattern has captured.
+//! Tags of a rule: names that are rendered from the captures of its pattern.
 
 use super::pattern::{Captures, Pattern, PatternError, Piece, is_name, pieces};
 
-/// Bytes of a tag that a client may name, and of the literal text of a rule's tag.
+/// Longest tag that a client may name, and longest literal text of a rule's tag, in bytes.
 ///
-/// What a template renders from a long key can be longer. It is rendered and hashed whole all the same, so that
+/// The tag that a template renders from a long key can be longer. It is rendered and hashed whole nevertheless, so that
 /// no item loses a tag; a cascade that renders the same text invalidates it.
 pub const TAG_BYTES_MAX: usize = 200;
 
@@ -23,7 +23,7 @@ enum Part {
 }
 
 impl TagTemplate {
-    /// Reads a tag whose captures are those of `pattern`; with none it may have no captures.
+    /// Reads a tag whose captures are those of `pattern`; without a pattern it may have no captures.
     pub fn parse(text: &str, pattern: Option<&Pattern>) -> Result<Self, PatternError> {
         let mut parts = Vec::new();
         let mut literal_bytes = 0;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_says_why() {
+    fn an_invalid_tag_is_explained() {
         let pattern = Pattern::parse("last:{user}:{product}").unwrap();
         for (text, expected) in [
             ("", "is empty"),

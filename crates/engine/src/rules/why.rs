@@ -1,5 +1,5 @@
-//! Everything that decides what a reader of a key gets, as `@why:` tells it. The engine collects it; how it is written is the
-//! server's.
+//! Everything that decides how a read of a key is answered, as `@why:` shows it. The engine collects it, and the server
+//! writes it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rules::active::Match;
 use crate::shard::Shard;
 use crate::step::Step;
 
-/// Writes it as text, on one line.
+/// Writes a [`Why`] as text, on one line.
 pub type Explain = fn(&Why) -> String;
 
 /// See the module's text.
@@ -21,78 +21,78 @@ pub type Explain = fn(&Why) -> String;
 pub struct Why {
     /// The last number given out.
     pub clock: u64,
-    /// What the shard remembers to have happened to the key; `None`: there are no rules.
+    /// The last events of the key that its shard has noted; `None`: there are no rules.
     pub fence: Option<Numbers>,
-    /// What is older than this number was flushed.
+    /// Items with a smaller stamp were flushed.
     pub floor: u64,
-    /// What is stored under it.
+    /// The item under the key.
     pub item: Option<WhyItem>,
     /// The key, as text.
     pub key: String,
-    /// Who computes it.
+    /// The key's lease.
     pub lease: Option<WhyLease>,
-    /// The number of its oldest miss that was not filled.
+    /// The number of its oldest open miss.
     pub oldest_miss: Option<u64>,
-    /// What happened to it from outside its shard: flushes, bumps of its tags.
+    /// The last events from outside its shard: flushes, bumps of its tags.
     pub outside: Numbers,
     /// Flushes that are being phased in.
     pub rolling: Vec<WhyRolling>,
-    /// The rule that it is under.
+    /// The key's rule.
     pub rule: Option<WhyRule>,
     /// Its tags: those of its rule, then those of its item.
     pub tags: Vec<WhyTag>,
 }
 
-/// The last hard event and the last soft one.
+/// The numbers of the last hard event and of the last soft one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Numbers {
-    /// What is older is not served.
+    /// An item with a smaller stamp is not served.
     pub hard: u64,
-    /// What is older is stale.
+    /// An item with a smaller stamp is stale.
     pub soft: u64,
 }
 
-/// What is stored under a key.
+/// The item under a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyItem {
     /// Its CAS.
     pub cas: u64,
-    /// It was changed in place: it is not served when it is old.
+    /// It was changed in place: it is not served when it is stale.
     pub edited: bool,
-    /// Seconds in which it may be served as an old value.
+    /// Seconds for which it may be served as a stale value.
     pub grace: Option<u64>,
-    /// Seconds until it is refreshed ahead of its end.
+    /// Seconds until it is due for a refresh.
     pub refresh_in: Option<u64>,
     /// Bytes of its value.
     pub size: usize,
-    /// It was marked as stale.
+    /// It was marked stale.
     pub stale: bool,
-    /// What it is worth to a reader, in a few words.
+    /// Its standing for a reader, in a few words.
     pub standing: &'static str,
-    /// Since when its value counts.
+    /// Its stamp: the number as of which its value counts.
     pub stamp: u64,
-    /// Seconds to live; `None`: for ever.
+    /// Seconds to live; `None`: forever.
     pub ttl: Option<u64>,
 }
 
-/// The right to compute a key.
+/// The lease of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyLease {
     /// Milliseconds since the computation began.
     pub age_ms: u64,
-    /// Clients that compute.
+    /// Clients that compute the key.
     pub computers: u32,
     /// The holder knows the token.
     pub explicit: bool,
-    /// The holder's connection; `None`: it waits for a slot of its rule.
+    /// The holder's connection; `None`: the lease waits for a slot of its rule.
     pub holder: Option<u64>,
-    /// What there is of the value, in one word.
+    /// The value that the key has, in one word.
     pub kind: &'static str,
-    /// Milliseconds that the holder has left.
+    /// Milliseconds until the deadline; `None` without a holder.
     pub left_ms: Option<u64>,
     /// Its token.
     pub token: u64,
-    /// Clients that wait.
+    /// Number of waiters.
     pub waiters: u32,
 }
 
@@ -116,9 +116,9 @@ impl From<LeaseView> for WhyLease {
 pub struct WhyRolling {
     /// Its number.
     pub number: u64,
-    /// For how long.
+    /// Its period, in seconds.
     pub seconds: u64,
-    /// Share of older values that are served still, 0 to 1.
+    /// Share of older items that are still served, 0 to 1.
     pub served: f64,
 }
 
@@ -135,18 +135,18 @@ pub struct WhyRule {
 /// A tag of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyTag {
-    /// The last hard bump.
+    /// Number of the last hard bump.
     pub hard: u64,
     /// Its hash, in 16 digits.
     pub hash: String,
-    /// The last soft bump.
+    /// Number of the last soft bump.
     pub soft: u64,
     /// Its name; `None`: it was named when the value was stored, and only its hash is kept.
     pub tag: Option<String>,
 }
 
 impl Shard {
-    /// Everything that decides what a reader of this key gets.
+    /// Everything that decides how a read of this key is answered.
     pub(crate) fn why(&mut self, key: &[u8], hash: u64, step: &Step<'_>) -> Why {
         let now = step.now;
         let shared = Arc::clone(&self.shared);

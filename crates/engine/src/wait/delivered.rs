@@ -1,4 +1,7 @@
 //! A stored value on its way to the requests that wait for it.
+//!
+//! It is copied out of the store once, whatever happens to the item, and shared by its waiters. The bytes of all such
+//! copies are counted while they live.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,18 +10,18 @@ use cattlegrid_store::HugeValue;
 
 use crate::output::Output;
 
-/// A value on its way to all who waited for it.
+/// A value on its way to its waiters.
 #[derive(Debug)]
 pub struct Delivered {
     /// Client flags.
     pub flags: u32,
-    /// Its CAS as clients are told it.
+    /// Its CAS as clients see it.
     pub cas: u64,
-    /// Seconds to live; None is for ever.
+    /// Seconds to live; None: forever.
     pub ttl: Option<u64>,
     /// The value.
     pub value: DeliveredValue,
-    /// Its bytes among those of all values on their way.
+    /// Its share of [`DeliveredBytes`].
     pub(crate) counted: Counted,
 }
 
@@ -26,7 +29,7 @@ pub struct Delivered {
 #[derive(Debug, Default)]
 pub(crate) struct DeliveredBytes(Arc<AtomicUsize>);
 
-/// Bytes of one of them, for as long as this lives.
+/// Bytes of one value, counted while this lives.
 #[derive(Debug)]
 pub(crate) struct Counted {
     sum: Arc<AtomicUsize>,
@@ -34,7 +37,7 @@ pub(crate) struct Counted {
 }
 
 impl Delivered {
-    /// Bytes that were copied for it.
+    /// Bytes that were copied for it; 0 for a value in its own pages.
     pub(crate) fn copied_bytes(&self) -> usize {
         self.counted.bytes
     }
@@ -57,12 +60,12 @@ impl Drop for Counted {
     }
 }
 
-/// Its bytes.
+/// The bytes of a value on its way.
 #[derive(Debug)]
 pub enum DeliveredValue {
     /// Copied once.
     Inline(Box<[u8]>),
-    /// In pages of its own.
+    /// In its own pages.
     Huge(Arc<HugeValue>),
 }
 

@@ -1,5 +1,50 @@
-//! Requests that wait, across shards: how a `get` is parked, and how its time, its connection or a circle of
-//! waiting connections ends that. Shards are locked one at a time.
+//! Requests that wait, across shards: how a `get` is parked, and how its deadline, the end of its connection or a
+//! circle of waiting connections ends the wait.
+//!
+//! A held get leaves its keys' places in the queues of their leases and a [`Parked`] reply on its connection. Shards
+//! are locked one at a time; between two locks other threads may decide a wait, and their decision comes as a wake.
+//!
+//! # Histories
+//! H is the holder, W a waiter, X another client; each connection is served by one thread. The tests named are in
+//! `tests/`; `late.rs` is in those of `herd`.
+//!
+//! 1. W's `get` finds key 1 leased. Before W is queued, the shard's lock is released, for another key of the same
+//!    `get`; H's value is stored, or H's lease ends. `hold_key` looks again, under the lock under which it queues W: W
+//!    gets the value or the lease, or waits for the client that has the lease by then. (`shuttle.rs`:
+//!    `many_keys_in_many_shards`)
+//! 2. W's time is up on its thread. On another thread H's value is stored, or H's lease passes to W, and W is taken out
+//!    of the queue. `expire` finds W gone: the result comes as a wake, and answers W. The request has no deadline from
+//!    then on, so it is not expired again. (`shuttle.rs`: `end_of_a_hold_and_fill`, `timeout_fill_and_close`,
+//!    `failure_close_and_the_end_of_a_hold`)
+//! 3. W's `get` of several keys is answered at once after all, because it gets the lease of one of them. Its wait for
+//!    another key was decided on another thread in this moment: its wake finds no request, but if it was given that
+//!    lease too, its session must know. `note_decided` records it. (`late.rs`:
+//!    `the_miss_of_a_lease_whose_time_is_up_ends_with_its_window`)
+//! 4. A holds key 1 and waits for key 2; B holds key 2 and begins to wait for key 1 at the same time. Both publish
+//!    first and look for a circle afterwards: the one that publishes last finds it, and gives up a wait, as a miss.
+//!    (`shuttle.rs`: `publish_and_check_of_two` and the two after it, `orders.rs`: `every_circle_is_cut`)
+//! 5. A and B wait for each other according to what they have published, but B has lost its lease since: the circle is
+//!    not real. Each edge is verified in its shard, and the search repeated without those that are untrue. After
+//!    [`UNTRUE_MAX`] of these, or on a path of too many edges, a wait is given up without proof. (`herd`:
+//!    `an_outdated_edge_hides_no_circle`)
+//! 6. A waits for key 2, and is given the lease of key 1, for which B waits, while B holds key 2: the promotion closes
+//!    the circle. So A looks again when it gets the wake. (`shuttle.rs`: `a_promotion_that_closes_a_circle`)
+//! 7. W gives up waiting: its client closes the connection and computes the value. Its miss is recorded as of the
+//!    number at which it began to wait, so that a delete since then drops its value, on whichever connection it comes.
+//!    (`fences.rs`: `a_client_that_gives_up_waiting_may_compute`)
+//! 8. The same for the keys of W's `get` that were there when it asked, or came while it waited: W has not seen their
+//!    values, and may compute them. They are withheld ([`Withheld`]), and recorded as misses if W gives up.
+//!    (`fences.rs`: `a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there`,
+//!    `a_client_that_gives_up_waiting_may_compute_the_keys_that_came_meanwhile`,
+//!    `a_get_that_was_answered_withholds_nothing_any_more`)
+//! 9. W's connection is closed, and the lease has passed to W in the same moment: history 9 of the herd's `end`.
+//!    (`shuttle.rs`: `promote_and_close`)
+//! 10. A timer on one thread ends leases. On another thread X flushes, or bumps a tag: `timeout_ms` and the flag that
+//!     asks for a look are reset before the look, so an event during the look asks for another one. (`shuttle.rs`:
+//!     `timeouts_and_an_event_that_revokes`)
+//! 11. A lease of a rule with `rule_computers` ends in one shard and gives its slot to a lease in another. `settle`
+//!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
+//!     `slots_of_a_rule`)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,50 +64,50 @@ use crate::wait::park::{Form, Parked, Part, TRIAL_MS};
 /// What rules may take of the memory limit, and how many requests may wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesConfig {
-    /// Bytes of [`crate::EngineConfig::tag_bytes`], to be taken out of the limit when tags are used.
+    /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit when tags are used.
     pub tag_bytes: usize,
     /// Bytes for leases and outstanding misses.
     pub ledger_bytes: usize,
-    /// Bytes for what happened to keys.
+    /// Bytes for the last events of keys.
     pub fence_bytes: usize,
-    /// Requests that may be held at once.
+    /// Most requests that are held at once.
     pub waiters: usize,
-    /// What control keys begin with; empty: there are none.
+    /// Prefix of control keys; empty: there are none.
     pub control: Box<[u8]>,
 }
 
-/// What the herds of all shards hold.
+/// Contents of the herds of all shards.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct HerdUsage {
     /// Leases.
     pub leases: usize,
-    /// Deadlines that are kept for them.
+    /// Deadlines of the leases.
     pub deadlines: usize,
-    /// Bytes of the tables of leases, and of what those that have ended leave: an upper estimate.
+    /// Bytes of the tables of leases, and of the state that leases leave when they end: an upper estimate.
     pub leases_bytes: usize,
     /// Keys with outstanding misses.
     pub outstanding: usize,
     /// Slots that stand for misses that found no room.
     pub slots_in_loss: usize,
-    /// Slots for what happened to keys.
+    /// Slots of the fence.
     pub fence_slots: usize,
-    /// Fills that met an event of another key in their slot: an estimate, at most.
+    /// Fills that met an event of another key in their slot: an estimate, at most this number.
     pub fence_collisions: f64,
 }
 
-/// Keys that one request waits for at most.
+/// Most keys that one request waits for.
 const KEYS_HELD_MAX: usize = 1024;
-/// Untrue circles that are looked behind before a wait is given up.
+/// Untrue edges of circles after which a wait is given up (history 5).
 const UNTRUE_MAX: usize = 8;
-/// Least time between two looks for leases that a flush or a bump revokes, in milliseconds.
+/// Least time between two searches for leases that a flush or a bump revokes, in milliseconds.
 const REVOKE_EVERY_MS: u64 = 10;
 
 impl Engine {
-    /// From now on these rules count; None: no key has one. The tables they need are allocated once and
-    /// are part of the memory limit.
+    /// Puts these rules in force; None: no key has a rule. The tables that they need are allocated once, of the sizes
+    /// of `config`, and are part of the memory limit.
     ///
     /// # Errors
-    /// The system's, when it refuses to shrink what is left for items.
+    /// The system's, when it refuses to shrink the memory for items.
     pub fn set_rules(&self, rules: Option<Arc<Rules>>, config: &RulesConfig) -> std::io::Result<()> {
         if let Some(rules) = &rules {
             let shared = self.shared();
@@ -76,7 +121,7 @@ impl Engine {
                 self.reserve(config.ledger_bytes + config.fence_bytes)?;
             }
             let shards = self.shard_count();
-            // A lease has the room of a lease; what is left of the ledger's share is for misses.
+            // Half of the bytes are for leases, the other half for misses.
             let herd = HerdConfig {
                 leases: (config.ledger_bytes / 2 / LEASE_BYTES / shards).max(16),
                 ledger_bytes: config.ledger_bytes / 2 / shards,
@@ -90,7 +135,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The rest of a `get` with keys that others compute: waits for them if this one has nothing to compute itself.
+    /// The rest of a `get` with keys that other clients compute: waits for them if this client has nothing to compute
+    /// itself.
     #[cold]
     pub(crate) fn finish_get<'k>(
         &self,
@@ -102,7 +148,7 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Got<'k> {
         if !pending.control.is_empty() {
-            // Whoever gives orders does not wait.
+            // A get with a control key does not wait.
             Self::answer_leased(get, pending, lock, cx);
             lock.release();
             return self.answer_control(pending, left, get.cas, cx);
@@ -116,12 +162,13 @@ impl Engine {
             }
             return Got::Done;
         }
-        // Whoever is to compute must hear of it now; and what was sent in part is not held.
+        // A client that got a lease must hear of it now; and a get that was sent in part is not held.
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
         let sent = left.is_some() || begun;
-        // What is there already, or comes, is withheld meanwhile, and must be known if the client gives up.
+        // The keys that are there, or come meanwhile, are withheld, and are recorded as misses if the client gives up
+        // (history 8).
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
         if pending.computes || !pending.busy.is_empty() || sent || too_many || many_on_trial {
@@ -135,7 +182,7 @@ impl Engine {
         self.park_get(get, pending, lock, cx)
     }
 
-    /// Answers what others compute as misses; so what is busy, when it is too late for an error.
+    /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an error.
     fn answer_leased(get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for (key, hash) in &pending.busy {
             lock.shard(*hash).do_not_wait(key, *hash, get.touch.is_some(), cx);
@@ -158,7 +205,7 @@ impl Engine {
         let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
         let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);
         let behind_ms = pending.leased.iter().map(|key| key.holds.behind_ms).min().unwrap_or(0);
-        // What was written, cut at the places of the keys that may wait.
+        // The output so far, cut at the places of the keys that may wait.
         let mut cuts = Vec::with_capacity(pending.leased.len() + 1);
         for leased in pending.leased.iter().rev() {
             cuts.push(cx.out.split_off(leased.at));
@@ -209,7 +256,7 @@ impl Engine {
         Got::Done
     }
 
-    /// Remembers the keys of a request that are there, while it waits for the others.
+    /// Withholds the keys of a request that are there while it waits for the others (history 8).
     fn withhold(&self, get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for key in get.keys.clone().flatten() {
             let hash = self.hash_key(key);
@@ -219,13 +266,13 @@ impl Engine {
         }
     }
 
-    /// Takes back all waits of a request that is answered after all. Returns how many there were.
+    /// Takes back all waits of a request that is answered after all. Returns their number.
     fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> usize {
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in &own {
             let shard = lock.shard(wait.hash);
             if !shard.withdraw(wait, Withdrawn::Answered, cx) {
-                // Decided in this moment; nobody will take its wake, but the client is answered a miss all the same.
+                // History 3: its wake finds no request, but the client is answered a miss all the same.
                 shard.note_decided(wait, cx);
             }
             cx.session.end_wait(wait.request, wait.slot);
@@ -233,8 +280,9 @@ impl Engine {
         own.len()
     }
 
-    /// After this connection began to wait, or was given a lease while it waits: if it is part of a circle of
-    /// connections that wait for each other, it gives up a wait of its own, as a miss.
+    /// Ends a circle of connections that wait for each other (histories 4 to 6): to be called when this connection has
+    /// begun to wait, or was given a lease while it waits. If it is part of a circle, it gives up a wait of its own, as
+    /// a miss.
     pub fn check_circle(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         let graph = &self.shared().graph;
         let mut walk = cx.session.publish(graph);
@@ -243,7 +291,7 @@ impl Engine {
             match walk {
                 Walk::Clear => return,
                 Walk::Circle(edges) if untrue.len() < UNTRUE_MAX => {
-                    // What was published may be out of date; a circle that is real stays.
+                    // History 5: what was published may be out of date; a real circle stays.
                     let is_untrue = |edge: &&Edge| {
                         let herd = lock.shard(edge.hash).herd.as_ref();
                         herd.and_then(|herd| herd.holder(edge.hash)) != Some(edge.holder)
@@ -263,18 +311,18 @@ impl Engine {
         let Some(wait) = cx.session.waits().iter().find(|wait| wait.hash == hash).copied() else {
             return;
         };
-        // Either way its wake is on the way; with it comes another look, if it waits for more.
+        // Its wake is on the way in any case; with it comes another search, if it waits for more.
         lock.shard(hash).give_up(&wait, Withdrawn::Circle, cx);
         self.settle(lock, &mut cx.step);
     }
 
-    /// The time of a parked request is up: answers what is still open. What was decided elsewhere in the same
-    /// moment comes as a wake; it is not to be expired again.
+    /// Answers what is still open of a parked request whose time is up. A wait that was decided elsewhere at the same
+    /// moment comes as a wake (history 2); it must not be expired again.
     pub fn expire(&self, parked: &mut Parked, cx: &mut Context<'_>) {
         self.end_waits(parked, false, cx);
     }
 
-    /// Answers a parked request at once: its connection sends no more, or the server leaves.
+    /// Answers a parked request at once: its connection sends no more, or the server stops.
     pub fn release(&self, parked: &mut Parked, cx: &mut Context<'_>) {
         self.end_waits(parked, true, cx);
     }
@@ -285,7 +333,7 @@ impl Engine {
         }
         let mut lock = self.shard_lock();
         let request = parked.request();
-        // Its client may have given up: then it computes what it has not seen.
+        // Its client may have given up: then it may compute the keys that it has not seen (history 8).
         let mut withheld = if released { cx.session.take_withheld(Some(request)) } else { Vec::new() };
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
@@ -301,7 +349,8 @@ impl Engine {
         parked.never_again();
     }
 
-    /// The connection of this session is gone; `orderly`: it said so. Its waits end, its leases pass on.
+    /// Ends the session of a closed connection; `orderly`: its client said so. Its waits end, its leases
+    /// pass on (histories 7 to 9).
     pub fn leave(&self, orderly: bool, cx: &mut Context<'_>) {
         let connection = cx.session.caller().number();
         cx.session.unpublish(&self.shared().graph);
@@ -322,7 +371,7 @@ impl Engine {
             cx.session.end_wait(wait.request, wait.slot);
         }
         Self::record_withheld(withheld, &mut lock, cx);
-        // What it missed stays in the ledger: in a pool the fill comes on another connection.
+        // Its misses stay in the ledger: in a pool the fill comes on another connection.
         for record in records.iter().filter(|record| record.leased) {
             lock.shard(record.hash).with_herd(&mut cx.step, |herd, step| {
                 herd.holder_closed(record.hash, connection, orderly, step);
@@ -332,7 +381,7 @@ impl Engine {
         debug_assert!(cx.session.waits().is_empty());
     }
 
-    /// What was withheld from a client that gave up is a miss to it.
+    /// Records what was withheld from a client that gave up as misses (history 8).
     fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for Withheld { hash, number, window_ms } in withheld {
             if let Some(herd) = &mut lock.shard(hash).herd {
@@ -341,13 +390,14 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::handle_timeouts`] has something to do, in milliseconds since the start.
+    /// When [`Engine::handle_timeouts`] has work to do, in milliseconds since the start.
     pub fn next_timeout_ms(&self) -> Option<u64> {
         let next = self.shared().timeout_ms.load(Ordering::Acquire);
         (next != u64::MAX).then_some(next)
     }
 
-    /// Ends leases whose time is up, and those that a flush or a bump revokes. Whichever thread is awake calls it.
+    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10). Any thread may
+    /// call it.
     pub fn handle_timeouts(&self, step: &mut Step<'_>) {
         let (shared, now) = (self.shared(), step.now);
         if shared.timeout_ms.load(Ordering::Acquire) > now.ms {
@@ -373,8 +423,8 @@ impl Engine {
         self.settle(&mut lock, step);
     }
 
-    /// Does what a step has left to be done in other shards, and notes when leases are to be looked at. Every method that takes
-    /// a step or a context ends with it; the rest of the effects is the server's.
+    /// Does the work that a step leaves for other shards (history 11), and notes the next deadline. Every method that
+    /// takes a step or a context ends with it; the rest of the effects is the server's.
     #[inline]
     pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
         if !step.effects.is_settled() {
@@ -401,7 +451,7 @@ impl Engine {
         }
     }
 
-    /// What the shards' herds hold.
+    /// Contents of the shards' herds.
     pub fn herd_usage(&self, now_ms: u64) -> HerdUsage {
         let mut usage = HerdUsage::default();
         for number in 0..self.shard_count() {
@@ -418,7 +468,7 @@ impl Engine {
         usage
     }
 
-    /// Keys that held requests wait for.
+    /// Number of keys that held requests wait for.
     pub fn held(&self) -> usize {
         self.shared().waiting.load(Ordering::Relaxed)
     }

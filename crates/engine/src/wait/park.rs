@@ -1,7 +1,10 @@
-//! Requests that wait for a value, and what wakes them.
+//! Requests that wait for a value, and how they are woken.
 //!
-//! A request that is held leaves a [`Parked`] behind instead of its reply. The server keeps it in its place
-//! among the connection's replies, gives it the [`crate::Wake`]s that come, and writes its reply when it is done.
+//! A request that is held leaves a [`Parked`] instead of its reply. The server keeps it in its place among the
+//! connection's replies, passes the [`crate::Wake`]s that come to it, and writes its reply when it is done.
+//!
+//! # Invariants
+//! * A key's verdict is set once; a request is done when all its keys have one.
 
 use std::sync::Arc;
 
@@ -20,7 +23,7 @@ use crate::wait::delivered::DeliveredValue;
 pub struct Parked {
     request: u64,
     deadline_ms: u64,
-    /// The deadline, if its connection turns out to be shared.
+    /// The full deadline, if its connection turns out to be shared; the wait is a trial until then.
     full_ms: Option<u64>,
     hold_behind_ms: u32,
     /// Keys still waited for.
@@ -30,12 +33,12 @@ pub struct Parked {
     form: Form,
 }
 
-/// How the reply looks.
+/// The form of the reply.
 #[derive(Debug)]
 pub(crate) enum Form {
     /// `VALUE` blocks and `END`; with CAS or without.
     Get { parts: Vec<Part>, cas: bool },
-    /// An `mg`, and what became of its key.
+    /// An `mg`, and the verdict of its key.
     Meta { meta: OwnedMeta, verdict: Option<Verdict> },
 }
 
@@ -44,12 +47,12 @@ pub(crate) enum Form {
 pub(crate) enum Part {
     /// Keys that were answered at once.
     Done(Output),
-    /// One that is waited for.
+    /// A key that is waited for.
     Key { slot: u16, key: Box<[u8]>, verdict: Option<Verdict> },
 }
 
-/// How long a connection that computes a key and asks for it again waits for something else to be sent on it, in
-/// milliseconds.
+/// How long a get of a connection that computes its key is held on trial, to see whether something else is sent on the
+/// connection, in milliseconds.
 pub(crate) const TRIAL_MS: u32 = 10;
 
 impl Parked {
@@ -72,27 +75,27 @@ impl Parked {
         self.request
     }
 
-    /// When its time is up, in milliseconds since the start; then it is for [`crate::Engine::expire`].
-    /// `u64::MAX` after that, or another time at which it is to be expired.
+    /// When its time is up, in milliseconds since the start; then [`crate::Engine::expire`] is due. Afterwards
+    /// `u64::MAX`, or another time at which it must be expired again.
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms
     }
 
-    /// A finished reply waits behind it: what is left of its time is cut.
+    /// A finished reply waits behind it: shortens the remaining time to `hold_behind`.
     pub fn hurry(&mut self, now_ms: u64) {
         if self.deadline_ms != u64::MAX {
             self.deadline_ms = self.deadline_ms.min(now_ms + u64::from(self.hold_behind_ms));
         }
     }
 
-    /// It waits on trial, and until `full_ms` if its connection turns out to be shared.
+    /// Makes it a trial, which continues until `full_ms` if its connection turns out to be shared.
     #[must_use]
     pub(crate) fn on_trial(mut self, full_ms: Option<u64>) -> Self {
         self.full_ms = full_ms;
         self
     }
 
-    /// Its time is up: goes on if it was on trial and its connection is shared.
+    /// Its time is up: continues a trial if its connection is shared. True: it waits until `full_ms`.
     pub(crate) fn go_on(&mut self, session: &mut Session) -> bool {
         let full_ms = self.full_ms.take().filter(|_| session.shares(self.request));
         if let Some(full_ms) = full_ms {
@@ -101,7 +104,7 @@ impl Parked {
         full_ms.is_some()
     }
 
-    /// Its time was up, and what is open comes as a wake.
+    /// It was expired; the keys that are open come as wakes.
     pub(crate) fn never_again(&mut self) {
         self.deadline_ms = u64::MAX;
     }
@@ -121,7 +124,7 @@ impl Parked {
         }
     }
 
-    /// Calls `each` with the values in pages of their own that are kept for the reply.
+    /// Calls `each` with the values in their own pages that are kept for the reply.
     pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
         let value = |verdict: &Option<Verdict>, each: &mut dyn FnMut(&Arc<HugeValue>)| {
             if let Some(Verdict::Value(value)) = verdict
@@ -139,13 +142,13 @@ impl Parked {
         }
     }
 
-    /// Nothing is waited for any more: write it.
+    /// Whether no key is waited for any more: the reply can be written.
     pub fn is_done(&self) -> bool {
         self.open == 0
     }
 
-    /// Takes a wake of this request. A key whose verdict is known already, and every key of a request that
-    /// is done, is left alone. Counts it as a hit or a miss.
+    /// Takes a wake of this request. A key whose verdict is known, and every key of a request that is done, is left as
+    /// it is. Counts a hit or a miss.
     pub fn resolve(
         &mut self,
         slot: u16,
@@ -159,7 +162,7 @@ impl Parked {
         }
         if let Some(record) = verdict.record() {
             session.record(*record, now_ms);
-            // Whoever is to compute must hear of it now, not when its other keys are there.
+            // A client that got a lease must hear of it now, not when its other keys are there.
             if record.leased {
                 self.deadline_ms = self.deadline_ms.min(now_ms);
             }
@@ -233,7 +236,7 @@ fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
     }
 }
 
-/// For tests of what holds requests: they say themselves how many keys are waited for.
+/// For tests of the reply queue: they set the number of open keys themselves.
 #[cfg(test)]
 impl Parked {
     pub(crate) fn open(&self) -> u8 {

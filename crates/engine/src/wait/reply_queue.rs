@@ -1,12 +1,12 @@
-//! The replies of one connection, in the order of its requests, while some of them still wait.
+//! The replies of one connection, in the order of its requests, while some of the requests wait.
 //!
-//! A queue is empty unless a request waits. Then what is executed later puts its output behind it, and all of it
-//! leaves when what stands before it has left. Nothing here reads a clock or a socket.
+//! The queue is empty unless a request waits. From then on the output of later requests is queued behind it, and is
+//! sent when everything before it has been sent. Nothing here reads a clock or a socket.
 //!
 //! # Invariants
 //! * Replies leave in the order in which they came, each once.
 //! * After [`ReplyQueue::pop_done`] the queue is empty or a request that waits is at its front.
-//! * Every request that stands before a finished reply has been hurried.
+//! * Every request that waits before a finished reply has been hurried.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ fn take_output(out: &mut Output) -> Output {
     taken
 }
 
-/// Replies that cannot leave yet. See the module's text.
+/// Replies that cannot be sent yet. See the module's text.
 #[derive(Debug, Default)]
 pub struct ReplyQueue {
     entries: VecDeque<Entry>,
-    /// Bytes that are kept: finished replies, and the lines of those that wait.
+    /// Bytes that are kept: finished replies, and the lines of requests that wait.
     bytes: usize,
     /// The next command is not executed before a request that waits has been answered.
     blocked: bool,
@@ -38,7 +38,7 @@ pub struct ReplyQueue {
 
 #[derive(Debug)]
 enum Entry {
-    /// Replies that are finished.
+    /// Finished replies.
     Ready(Output),
     Held(Held),
 }
@@ -47,21 +47,21 @@ enum Entry {
 struct Held {
     waiting: Box<Parked>,
     line_bytes: usize,
-    /// It was told that a finished reply waits behind it.
+    /// A finished reply waits behind it, and it was hurried.
     hurried: bool,
-    /// Its time was up, or it was released: what is still open comes by itself.
+    /// It was expired or released: the keys that are open come as wakes.
     ended: bool,
 }
 
 impl Held {
-    /// It waits, and its deadline counts.
+    /// Whether it waits and its deadline counts.
     fn is_open(&self) -> bool {
         !self.ended && !self.waiting.is_done()
     }
 }
 
 impl ReplyQueue {
-    /// Nothing waits.
+    /// Whether no request waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -72,35 +72,35 @@ impl ReplyQueue {
         self.blocked
     }
 
-    /// Says so. Ends by itself with the next answer.
+    /// Sets that. The next answer ends it.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
 
-    /// Whether nothing more is to be executed behind what waits. `last`: number of the last request executed.
-    /// `read_ahead`: requests that may be; `most_bytes`: what may be kept of them.
+    /// Whether no further command may be executed behind the requests that wait. `last`: number of the last request
+    /// executed. `read_ahead`: most requests behind the first that waits; `most_bytes`: most bytes kept for them.
     pub fn is_full(&self, last: u64, read_ahead: u64, most_bytes: usize) -> bool {
         let front = self.front();
         self.blocked || self.bytes >= most_bytes || front != 0 && last.saturating_sub(front) >= read_ahead
     }
 
-    /// The request whose reply is the next to leave and waits; 0: none waits.
+    /// The first request that waits; its reply is the next to be sent. 0: none waits.
     pub fn front(&self) -> u64 {
         let mut held = self.held();
         held.find(|held| !held.waiting.is_done()).map_or(0, |held| held.waiting.request())
     }
 
-    /// Requests that wait.
+    /// Number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.held().filter(|held| !held.waiting.is_done()).count()
     }
 
-    /// When the time of the first request is up, in milliseconds; those whose time was up before do not count.
+    /// The earliest deadline of a request, in milliseconds since the start; requests that were expired do not count.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.held().filter(|held| held.is_open()).map(|held| held.waiting.deadline_ms()).min()
     }
 
-    /// Bytes of memory that are kept, and those of values that requests here share with others.
+    /// Bytes of memory that are kept, and bytes of values that requests here share with others.
     pub fn kept_bytes(&self) -> (usize, usize) {
         self.entries.iter().fold((0, 0), |(own, shared), entry| match entry {
             Entry::Ready(ready) => (own + ready.bytes.capacity(), shared),
@@ -111,7 +111,7 @@ impl ReplyQueue {
         })
     }
 
-    /// Calls `each` with the values in pages of their own that are kept.
+    /// Calls `each` with the values in their own pages that are kept.
     pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
         for entry in &self.entries {
             match entry {
@@ -121,7 +121,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Takes finished replies, which leave behind all that is here.
+    /// Takes finished replies, which are sent after everything that is queued.
     pub fn push(&mut self, out: &mut Output, now_ms: u64) {
         if out.is_empty() {
             return;
@@ -144,7 +144,7 @@ impl ReplyQueue {
         self.entries.push_back(Entry::Held(Held { waiting, line_bytes, hurried: false, ended: false }));
     }
 
-    /// Lets `resolve` tell a request what became of it. False: it is not here any more.
+    /// Passes a wake to a request by `resolve`. False: the request is not queued any more.
     pub fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut Parked)) -> bool {
         let found = self.entries.iter_mut().enumerate().find_map(|(at, entry)| match entry {
             Entry::Held(held) if held.waiting.request() == request => Some((at, held)),
@@ -158,17 +158,17 @@ impl ReplyQueue {
         true
     }
 
-    /// Lets `end` answer what waits and is due, once.
+    /// Lets `end` answer each request whose deadline has passed, once.
     pub fn expire(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
         self.end_those(now_ms, |held| held.waiting.deadline_ms() <= now_ms, end);
     }
 
-    /// Lets `end` answer all that waits, once.
+    /// Lets `end` answer each request that waits, once.
     pub fn release(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
         self.end_those(now_ms, |_| true, end);
     }
 
-    /// Moves what is finished from the front to `out`. True: a request that had waited is among it.
+    /// Moves the finished replies at the front to `out`. True: a request that had waited is among them.
     pub fn pop_done(&mut self, out: &mut Output) -> bool {
         let mut answered = false;
         while let Some(entry) = self.entries.pop_front() {
@@ -188,7 +188,7 @@ impl ReplyQueue {
                 }
             }
         }
-        // A connection that has nothing waiting owns no memory for it.
+        // A connection without a waiting request keeps no memory for it.
         *self = Self::default();
         answered
     }
@@ -208,7 +208,7 @@ impl ReplyQueue {
                 held.ended = true;
                 let before = held.waiting.deadline_ms();
                 end(&mut held.waiting);
-                // One that has got more time is expired again.
+                // A request that was given more time is expired again.
                 held.ended = !(before.saturating_add(1)..u64::MAX).contains(&held.waiting.deadline_ms());
                 if held.waiting.is_done() {
                     last_done = at;
@@ -223,7 +223,7 @@ impl ReplyQueue {
         for entry in self.entries.range_mut(..at).rev() {
             let Entry::Held(held) = entry else { continue };
             if held.hurried {
-                // So have been all before it.
+                // All before it have been hurried as well.
                 return;
             }
             held.hurried = true;

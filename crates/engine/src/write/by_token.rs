@@ -1,8 +1,8 @@
-//! Fills by somebody who has no connection: a token is all that it is known by.
+//! Fills by a filler without a connection: it is known only by its token.
 //!
-//! A worker of the server itself, say, that computes a missing value. What a client does with `ms key <size> C<token>` and
-//! `md key C<token> Pe<text>` is done here without a request, a session or a reply. Waiters are answered, and fills that
-//! come too late are dropped, as for any client.
+//! For instance a worker of the server itself that computes a missing value. What a client does with `ms key <size>
+//! C<token>` and `md key C<token> Pe<text>` is done here without a request, a session or a reply. Waiters are answered,
+//! and fills that come too late are dropped, as for any client.
 
 use cattlegrid_herd::Filler;
 use cattlegrid_store::NEVER;
@@ -23,34 +23,35 @@ pub struct TokenFill<'a> {
     pub key: &'a [u8],
     /// The lease's token.
     pub token: u64,
-    /// The value. With `negative` it is kept and never told.
+    /// The value. With `negative` it is kept and never sent.
     pub data: &'a [u8],
     /// The client flags.
     pub flags: u32,
-    /// The expiration time, as clients give it: seconds, or a Unix time above thirty days; 0: never.
+    /// The expiration time as clients give it: seconds, or a Unix time above 30 days; 0: never.
     pub exptime: i64,
-    /// The key is known to be absent. With the exptime 0 that ends as the rule says.
+    /// The key is known to be absent. With the exptime 0 the answer ends as the rule says.
     pub negative: bool,
 }
 
-/// What became of a [`TokenFill`].
+/// The result of a [`TokenFill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Filled {
-    /// It is stored, and those who waited have it; if it is over already, only they.
+    /// The value is stored, and its waiters have it; if it has expired already, only they have it.
     Stored,
     /// The key was invalidated after the computation began. The value is dropped.
     Late,
-    /// The token is neither that of the key's lease nor of one that ended unfilled not long ago; or the key has no rule.
+    /// The token is neither that of the key's lease nor of a lease that ended unfilled within its fill window; or the
+    /// key has no rule.
     Unknown,
-    /// A negative answer without an end, of a rule that gives it none. Nothing was done: the lease goes on.
+    /// A negative answer without an end, and its rule gives it none. Nothing was done: the lease goes on.
     NeedsTtl,
-    /// There is no memory for it, or it is larger than items may be. The lease passes on.
+    /// There is no memory for the value, or it is larger than items may be. The lease passes on.
     Refused,
 }
 
 impl Engine {
-    /// Stores the value of a lease, if it is still welcome.
+    /// Stores the value of a lease, unless it comes too late.
     pub fn fill(&self, fill: &TokenFill<'_>, lock: &mut ShardLock<'_>, step: &mut Step<'_>) -> Filled {
         let hash = self.hash_key(fill.key);
         let mut write = Write {
@@ -78,8 +79,8 @@ impl Engine {
         filled.unwrap_or(Filled::Refused)
     }
 
-    /// The holder of a lease gives up. `text`: what those are told who asked for the lease; may be empty. False: the token is
-    /// not that of the key's lease.
+    /// The holder of a lease gives up. `text`: sent to the waiters that asked for the lease; may be empty. False: the
+    /// token is not that of the key's lease.
     pub fn fail(
         &self,
         key: &[u8],
@@ -98,8 +99,8 @@ impl Engine {
 }
 
 impl Shard {
-    /// See [`Engine::fill`]. `room`: there is room for its value, and otherwise it is refused. An error: the shard has no room
-    /// for it, in bytes; with `insist` it is refused then.
+    /// See [`Engine::fill`]. `room`: there is room for its value, otherwise it is refused. An error: the bytes for
+    /// which the shard has no room; with `insist` the value is refused instead.
     fn fill_by_token(
         &mut self,
         write: &mut Write<'_>,

@@ -1,4 +1,4 @@
-//! What removes, marks as old or prolongs: `delete touch md`.
+//! Commands that remove, mark as stale or prolong: `delete touch md`.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl Shard {
         let mut cascades = false;
         let status = match self.find(hash, key, &cx.step) {
             None => {
-                // Under a condition there was nothing to delete.
+                // Under a condition there was no item to delete.
                 cascades = !flags.has(b'C');
                 cx.step.counters.delete_misses.add(1);
                 Some(reply::NF)
@@ -124,10 +124,11 @@ impl Shard {
             if failed == Some(true) { reply::HD } else { reply::NF }
         } else {
             match seen {
-                // Under a condition there was nothing to delete.
+                // Under a condition there was no item to delete.
                 None if compare.is_some() => reply::NF,
                 None => {
-                    // Known to be absent, or not there: a delete all the same, for what is being computed.
+                    // Known to be absent, or not there: a delete all the same, because of values that are being
+                    // computed.
                     if flags.has(b'I') {
                         self.soften(key, hash, cx);
                     } else {
@@ -184,13 +185,13 @@ impl Shard {
         self.invalidate_softly(key, hash, number, cx);
     }
 
-    /// Whether an `md` takes a stub away because its computation failed (`C` with `Pe`): nothing is invalidated then.
+    /// Whether an `md` removes a stub because its computation failed (`C` with `Pe`): nothing is invalidated then.
     pub(crate) fn gives_up_stub(&self, meta: &Meta<'_>, found: Found) -> bool {
         let failed = meta.set.has(b'C') && Advice::of(meta).error.is_some();
         failed && is_stub(&self.store.item(found))
     }
 
-    /// `md` on an item: `I` marks it stale, `x` takes its value, otherwise it goes. False: no room.
+    /// `md` on an item: `I` marks it stale, `x` removes its value, otherwise the item is removed. False: no room.
     pub(crate) fn invalidate_item(
         &mut self,
         meta: &Meta<'_>,
@@ -220,8 +221,8 @@ impl Shard {
         self.mark_stale(meta.key.bytes(), hash, found, (cas, stamp), expiry, cx)
     }
 
-    /// Marks an item stale: it has expired in this moment, if it has a grace. `numbers`: its new CAS, and its stamp if that is
-    /// another number. False: no room.
+    /// Marks an item stale: if it has a grace, it expires now. `numbers`: its new CAS, and its stamp if that is another
+    /// number. False: no room.
     pub(crate) fn mark_stale(
         &mut self,
         key: &[u8],
@@ -237,7 +238,7 @@ impl Shard {
         let marks = old.marks.without(Marks::WON).with(Marks::STALE);
         let mut grace_s = old.grace_s;
         if grace_s > 0 {
-            // It expires in this moment, if it has not before; `T` bounds for how long it is served then.
+            // It expires now, if it has not before; `T` bounds for how long it is served afterwards.
             let left = expiry.and_then(|end| cx.step.now.left(end));
             grace_s = left.map_or(grace_s, |left| grace_s.min(u32::try_from(left).unwrap_or(u32::MAX)));
             expiry = Some(if old.expiry == NEVER {

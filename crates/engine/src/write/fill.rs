@@ -1,7 +1,44 @@
 //! Fills: values that were computed for a miss of a key under a rule.
 //!
-//! A fill counts as of its miss. It is stored only if nothing hard happened to its key since; what happened
-//! softly makes it stale on arrival. Who fills is a connection, or has no connection and shows the lease's token.
+//! A fill counts as of its miss: as of the number that the clock showed there ([`Fill`], decided in `ruled`). It is
+//! stored only if no hard event (a write, a delete, a hard bump, a flush) of its key has a larger number; a larger soft
+//! event makes it stale on arrival. It comes on a connection, or without one and shows the lease's token.
+//!
+//! # Histories
+//! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named
+//! are in `tests/`.
+//!
+//! 1. H misses at 5. X deletes at 6, and the fence of the key is 6. H stores: the fill counts as of 5, 5 < 6, it is
+//!    dropped. A `set` is answered `STORED`: other clients cannot distinguish this from a value that was stored just
+//!    before the delete. An `add` is answered `NOT_STORED`, an `ms` with a token `EX` or `NF`. (`fences.rs`:
+//!    `a_value_computed_before_a_delete_is_never_served`, `a_late_fill_is_dropped_however_it_comes`)
+//! 2. H misses at 5. X bumps a tag of the key, or flushes, at 6: no fence of a shard knows. The fill is compared with
+//!    the floors and bumps as well, and dropped. (`fences.rs`: `flushes_revoke_leases`, `tags.rs`:
+//!    `a_value_computed_before_a_bump_is_not_served_after_it`)
+//! 3. H misses at 5 under a rule. The rule is removed at 6; X deletes at 7, and without a rule no fence is raised. The
+//!    rule comes back, and H stores: 5 < 6, the number at which keys ceased to be under a rule, and the fill is
+//!    dropped. (`fences.rs`: `changed_rules_do_not_open_a_gap`)
+//! 4. H misses at 5. X invalidates softly at 6. H stores: 5 < 6, the value is stored as stale. It has expired in the
+//!    second of its miss at the latest, and its grace counts from there: the soft event has ended it, in the moment of
+//!    the miss at the earliest. It goes to waiters that began before 6. (`fences.rs`:
+//!    `soft_invalidation_makes_a_late_fill_stale`, `grace.rs`:
+//!    `a_fill_that_is_stale_on_arrival_is_served_for_the_grace_from_its_miss`)
+//! 5. H misses at 5, W at 6, both compute. H stores at 7: the item's stamp is 5, and so is the fence. W stores: its
+//!    fill counts as of 5 or 6, which is not below the fence, and replaces H's value. Had the fence been raised to 7,
+//!    every later fill of an open miss would be dropped. (`herd.rs`:
+//!    `the_deadline_promotes_and_the_others_go_on_waiting`)
+//! 6. H misses at 5, W waits. H stores a value that has expired already (exptime -1): W gets it, and nothing is kept.
+//!    The clock moves on, so that no miss after this one notes 5 as well. The same from a client that is not the holder
+//!    is a delete. (`herd.rs`: `a_value_can_be_given_to_waiters_and_not_be_kept`)
+//! 7. Under a rule without leases H asks with `mg N` and gets a stub. X bumps a tag that only H's `ms` names: the value
+//!    is dropped, but the stub does not carry the tag and is still there. It would wait for a value that does not come,
+//!    so it is removed, and the next `mg N` wins again. (`unleased.rs`:
+//!    `a_value_that_comes_too_late_leaves_no_stub_behind`)
+//! 8. W waits with a `gat`. The value is stored and delivered: W's touch is applied then, since it could not be when W
+//!    asked. A stale value is not prolonged. (`cascades.rs`: `a_held_gat_touches_when_it_is_answered`)
+//! 9. H's fill and X's delete, flush or bump come at the same moment on two threads. If the fill is first, its item is
+//!    removed, or found to be too old when it is read; if the event is first, the fill is dropped as in 1 and 2.
+//!    (`shuttle.rs`: `fill_and_delete`, `fill_and_flush`, `fill_and_bump`)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,16 +54,16 @@ use crate::step::{Step, Verdict};
 use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::write::store::{Mode, Outcome, Write};
 
-/// What a write is, seen from the misses of its key.
+/// How a write relates to the open misses of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// No fill.
+    /// Not a fill.
     No,
-    /// It counts as of this number.
+    /// A fill that counts as of this number.
     Of(u64),
-    /// It may, and whose miss that was is not known: the miss stays open.
+    /// A possible fill, of a miss that is not known: the miss stays open.
     Perhaps(u64),
-    /// The same, and it has shown the number as a token.
+    /// A fill that counts as of this number, which it has shown as a token.
     ByToken(u64),
 }
 
@@ -43,16 +80,16 @@ impl Fill {
     }
 }
 
-/// A write as a fill, and whose it is.
+/// A write as a fill, and who fills.
 pub(crate) struct Filling<'a> {
     pub(crate) fill: Fill,
     pub(crate) by: Filler,
-    /// The connection's part in the herd; None: who fills has none, but a token.
+    /// The session of the connection; None: the filler has no connection, but a token.
     pub(crate) session: Option<&'a mut Session>,
 }
 
 impl Shard {
-    /// Stores a whole value, or does not, and tells those who wait.
+    /// Stores a whole value or drops it, and wakes the waiters.
     pub(crate) fn store_value(
         &mut self,
         write: &Write<'_>,
@@ -63,8 +100,9 @@ impl Shard {
     ) -> Outcome {
         let Filling { fill, by, .. } = filling;
         let counters = ruled.state.counters();
-        // Too many were refused before.
+        // More tags than fit were refused before.
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+        // History 2: no fence knows these events.
         let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), step.now);
         if let Some(herd) = &mut self.herd {
             if let Some(stamp) = fill.stamp() {
@@ -73,7 +111,7 @@ impl Shard {
             let events = herd.fence.events(write.hash);
             (hard, soft) = (hard.max(events.hard), soft.max(events.soft));
         }
-        // Who missed under rules that have gone since may have missed an event as well.
+        // History 3: a miss under rules that have gone since may be older than an event that was not noted.
         hard = hard.max(self.shared.uncovered());
         if fill.stamp().is_some_and(|stamp| stamp < hard) {
             ruled.state.count_dropped(self.cause_of_drop(write.hash, &filling, hard, ruled, step.now.ms));
@@ -81,14 +119,14 @@ impl Shard {
             self.with_herd(step, |herd, step| herd.dropped(write.hash, by, step));
             let unleased = found.filter(|_| !ruled.state.policy().leases);
             if let Some(stub) = unleased.filter(|found| is_stub(&self.store.item(*found))) {
-                // Nobody else comes to fill it: the next one wins again.
+                // History 7: the stub would never be filled, and the next client wins again.
                 self.store.remove(write.hash, stub);
             }
             return match (write.mode, found) {
                 (Mode::Cas, Some(_)) => Outcome::Exists,
                 (Mode::Cas, None) => Outcome::NotFound,
                 (Mode::Add, _) => Outcome::NotStored,
-                // To everybody else this cannot be told from having been stored just before what came after.
+                // History 1: to others it was stored just before the event.
                 _ => Outcome::Stored { cas: 0, size: write.data.len() },
             };
         }
@@ -108,7 +146,8 @@ impl Shard {
             0
         };
         let grace_s = if write.negative { 0 } else { policy.grace_s };
-        // What came softly after the miss has ended it, at the earliest in the moment of the miss: grace counts from there.
+        // History 4: the soft event has ended the value, in the moment of the miss at the earliest. Grace counts from
+        // there.
         let ends = if stale.is_some() && grace_s > 0 {
             let since = self.shared.second_of(stamp);
             if expiry == NEVER { since } else { expiry.min(since) }
@@ -147,13 +186,14 @@ impl Shard {
             (_, _, Some(_)) => counters.fills_stale.fetch_add(1, Ordering::Relaxed),
         };
         self.consume(write.hash, &mut filling, step.now.ms);
+        // History 5: to the stamp, and not to the number of this write.
         self.raise_hard(write.hash, stamp);
         let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, cas, ends, &ruled.state, waiters, step);
         Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
     }
 
-    /// Why a fill is dropped, `hard` being the event that came after its miss.
+    /// Why a fill is dropped; `hard` is the event that came after its miss.
     fn cause_of_drop(
         &mut self,
         hash: u64,
@@ -173,7 +213,7 @@ impl Shard {
         let oldest = self.herd.as_mut().and_then(|herd| herd.ledger.oldest(hash, now_ms));
         match oldest {
             Some(oldest) if oldest.lost => DropCause::Overflow,
-            // Who takes longer than a lease is taken for dead.
+            // A client that takes longer than a lease counts as dead.
             Some(oldest) if oldest.since_ms + u64::from(ruled.state.lease_ms()) <= now_ms => {
                 DropCause::Abandoned
             }
@@ -181,8 +221,8 @@ impl Shard {
         }
     }
 
-    /// A value that is over when it comes: its holder's goes to all who wait, and nothing is kept; anybody else's is
-    /// a delete.
+    /// A value that has expired on arrival (history 6): the holder's goes to all waiters, and nothing is kept; any
+    /// other is a delete.
     fn store_nothing(
         &mut self,
         write: &Write<'_>,
@@ -199,7 +239,7 @@ impl Shard {
             if let Some(found) = found {
                 self.store.remove(write.hash, found);
             }
-            // Taken also for a fill: no later miss is to note the number of an earlier one.
+            // The clock moves on for a fill as well: no later miss may note the number of an earlier one.
             let taken = self.shared.tick();
             let number = fill.stamp().unwrap_or(taken);
             self.raise_hard(write.hash, number);
@@ -207,7 +247,7 @@ impl Shard {
             ruled.state.counters().fills_stored.fetch_add(1, Ordering::Relaxed);
             self.deliver(write, number, write.expiry, &ruled.state, waiters, step);
         } else {
-            // What its connection waits for was answered before.
+            // The waits of its own connection were answered before.
             self.delete_unawaited(write.key, write.hash, step);
         }
         Outcome::Stored { cas: 0, size: write.data.len() }
@@ -224,7 +264,7 @@ impl Shard {
             .unwrap_or_default()
     }
 
-    /// Gives a value to those who waited for it: copied once, whatever becomes of the item.
+    /// Gives a value to its waiters (history 8). It is copied once; what happens to the item does not matter.
     pub(crate) fn deliver(
         &mut self,
         write: &Write<'_>,
@@ -251,7 +291,7 @@ impl Shard {
             })
         });
         for waiter in waiters {
-            // An old value is not prolonged.
+            // A stale value is not prolonged.
             if let Some(exptime) = waiter.touch
                 && let Lookup::Found(found) = self.store.lookup(write.hash, write.key)
                 && !self.store.item(found).marks().has(Marks::STALE)
@@ -269,7 +309,7 @@ impl Shard {
         }
     }
 
-    /// The miss of a fill has been answered for.
+    /// Counts off the miss of a fill.
     pub(crate) fn consume(&mut self, hash: u64, filling: &mut Filling<'_>, now_ms: u64) {
         let Some(herd) = &mut self.herd else { return };
         match filling.fill {
@@ -289,10 +329,10 @@ impl Shard {
         }
     }
 
-    /// A fill was refused. `deletes`: its key is deleted next.
+    /// Ends the lease for which a fill was refused. `deletes`: its key is deleted next.
     pub(crate) fn give_up_fill(&mut self, hash: u64, by: Filler, deletes: bool, step: &mut Step<'_>) {
         self.with_herd(step, |herd, step| {
-            // A delete passes the lease on, but is no sign that the key cannot be filled.
+            // The delete passes the lease on, but does not show that the key cannot be filled.
             if deletes { herd.refused(hash, by, step) } else { herd.dropped(hash, by, step) }
         });
     }

@@ -70,7 +70,7 @@ impl Shard {
         Flow::Replied
     }
 
-    /// When a negative answer ends: at `expiry`, or as its key's rule says; None: never, which is refused.
+    /// The second in which a negative answer ends: `expiry`, or as its key's rule says; None: never, which is refused.
     pub(crate) fn negative_expiry(&mut self, key: &[u8], expiry: u32, cx: &Context<'_>) -> Option<u32> {
         if expiry != NEVER {
             return Some(expiry);
@@ -169,10 +169,10 @@ fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Fl
     Flow::Replied
 }
 
-/// A negative answer without a time to live would hide the key for ever.
+/// A negative answer without a time to live would hide the key forever.
 const NEGATIVE_NEEDS_TTL: &str = "CLIENT_ERROR negative answer needs a TTL";
 
-/// What an `ms` has stored.
+/// The result of an `ms`.
 struct OfStored {
     cas: u64,
     size: usize,
@@ -188,7 +188,7 @@ impl Shown for OfStored {
     }
 }
 
-/// The sum of an `ma`: an item of which only CAS and end are shown.
+/// The sum of an `ma`: an item of which only the CAS and the time to live are shown.
 struct OfSum<'a>(OfItem<'a>);
 
 impl Shown for OfSum<'_> {

@@ -1,6 +1,40 @@
-//! Writes and deletes of keys under a rule: which miss a write fills, and what is done with one that fills none.
+//! Writes and deletes of keys under a rule: to which miss a write belongs, and what happens to a write that belongs to
+//! none.
 //!
-//! A fill counts as of its miss; see `fill`. Any other write is taken as it comes.
+//! A fill counts as of its miss; see `fill`. Any other write takes effect as it comes.
+//!
+//! # Histories
+//! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in `tests/`.
+//!
+//! 1. H misses at 5 on one connection of a pool. X deletes at 6. H stores on another connection, which has no miss of
+//!    the key: the ledger's oldest miss is 5, the fill counts as of it and is dropped. (`fences.rs`:
+//!    `a_fill_from_another_connection_counts_as_of_the_miss_too`)
+//! 2. The same, but H's first connection is closed before the fill: its miss stays in the ledger. (`fences.rs`:
+//!    `a_pool_that_closes_connections_while_it_computes_stores_nothing_old`,
+//!    `a_closed_connection_leaves_its_misses_open`)
+//! 3. H misses at 5, X deletes at 6, W misses at 7 and stores first. With `owner = "key"` it is not known whose value
+//!    it is: the fill counts as of 5, the smallest open miss, and is dropped, though W computed it after the delete. So
+//!    is H's own fill. The client that misses next computes once more, and its value is stored. With `owner =
+//!    "connection"` W's value counts as of 7 and is stored. (`fences.rs`:
+//!    `a_value_computed_before_a_delete_is_never_served`)
+//! 4. H misses at 5. X writes the key with a `set` at 6, without having missed it. With `owner = "key"` this counts as
+//!    the fill of H's miss, as of 5, and H's older value replaces it later. With `owner = "connection"` X's `set` is
+//!    not a fill: it raises the fence to 6, and H's fill is dropped. (`orders.rs`: `two_fillers_and_an_invalidation`)
+//! 5. A connection has missed more keys than its session remembers, this key among them. With `owner = "connection"`
+//!    its `set` may be a fill: it counts as of the ledger's oldest miss, which stays open. (`fences.rs`:
+//!    `misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys`)
+//! 6. H gets the lease by name at 5; its deadline passes. H's `ms` shows token 5, which is known for a fill window
+//!    more: a fill as of 5. After that the token is unknown, and the `ms` an ordinary `cas`. (`tokens.rs`:
+//!    `a_late_token_takes_no_other_miss_with_it`, `a_token_used_after_its_window_takes_no_other_miss_with_it`)
+//! 7. X reads the CAS 5 of a value, and the value is invalidated softly. X's `cas` with 5 finds a stale value and is
+//!    answered `EXISTS`: the CAS of a value that was invalidated is no longer valid. (`tags.rs`:
+//!    `a_soft_bump_leaves_the_old_value_to_all_but_one`)
+//! 8. X shows with `ms I` a CAS that is older than the item's: the value that it brings may be from before a delete,
+//!    and would be served for the rule's grace. Instead the newer value that is there is marked stale. (`grace.rs`:
+//!    `a_value_for_an_older_cas_marks_the_newer_one`)
+//! 9. H's value is refused, because it is too large or there is no memory. It would have filled H's miss, which is
+//!    counted off, and the lease passes on. After a `set` or an `ms` the key is deleted, so that the old value is not
+//!    taken for the new one. (`herd.rs`: `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
 
 use std::sync::Arc;
 
@@ -35,7 +69,7 @@ impl Shard {
         let by = filler(write.hash, fill, cx.session, cx.step.now.ms);
         self.answer_own_waits(write.hash, by, cx);
         let stores = match (write.mode, fresh) {
-            // A refresh of a value that is still good is its holder's.
+            // Only the holder may refresh a value that is still good with an `add`.
             (Mode::Add, Some(_)) => self.holds(write.hash, by),
             (Mode::Set | Mode::Add, _) | (Mode::Replace, Some(_)) => true,
             (Mode::Cas, _) if fill.token().is_some() => true,
@@ -49,7 +83,7 @@ impl Shard {
         }
         let outcome = match (write.mode, fresh) {
             (Mode::Cas, None) => match found {
-                // Invalidated softly: its old CAS is good for nothing.
+                // History 7: its old CAS is not valid any more.
                 Some(found) if self.is_softened(found, write.hash, cx) && standing != Standing::Negative => {
                     Outcome::Exists
                 }
@@ -59,7 +93,7 @@ impl Shard {
                 self.mark_for_older(write, fresh, cx)
             }
             (Mode::Cas | Mode::Append | Mode::Prepend, Some(fresh)) => {
-                // What replaces a value, as stale or at its end, carries the rule's tags as well.
+                // The value that replaces another one, marked stale or expired, carries the rule's tags as well.
                 let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
                 let outcome = self.write_over(&Write { tags, huge: write.huge.clone(), ..*write }, fresh, cx);
                 if let Outcome::Stored { .. } = outcome {
@@ -80,8 +114,7 @@ impl Shard {
         write.or_stale && write.compare != 0 && write.compare < self.store.item(fresh).cas()
     }
 
-    /// Such an `ms` asks for a value to be computed again. What it brings itself may be from before a delete, and would be
-    /// served for the rule's grace: the newer value that is there takes its place as the old one.
+    /// History 8: such an `ms` asks for the value to be computed again, and its own value is not used.
     fn mark_for_older(&mut self, write: &Write<'_>, fresh: Found, cx: &mut Context<'_>) -> Outcome {
         let numbers = self.numbers(write.explicit_cas);
         if !self.mark_stale(write.key, write.hash, fresh, numbers, None, cx) {
@@ -92,7 +125,7 @@ impl Shard {
         Outcome::Stored { cas: self.shown_cas(numbers.0), size: write.data.len() }
     }
 
-    /// It was invalidated softly, by name or by its own key.
+    /// Whether an item was invalidated softly, by a tag or by its own key.
     fn is_softened(&self, found: Found, hash: u64, cx: &Context<'_>) -> bool {
         let item = self.store.item(found);
         item.marks().has(Marks::STALE)
@@ -109,7 +142,7 @@ impl Shard {
         }
     }
 
-    /// Which miss this write fills.
+    /// To which miss this write belongs, if to any (histories 1 to 6).
     fn fill_of(
         &mut self,
         write: &Write<'_>,
@@ -138,7 +171,7 @@ impl Shard {
                 let mut of_key = || herd.ledger.oldest(write.hash, now_ms).map(|oldest| oldest.number);
                 match ruled.state.policy().owner {
                     Owner::Key => own.into_iter().chain(of_key()).min().map_or(Fill::No, Fill::Of),
-                    // Its own miss may be one that found no room among its records.
+                    // History 5: its own miss may be one without room among its records.
                     Owner::Connection if own.is_none() && session.has_lost(now_ms) => {
                         of_key().map_or(Fill::No, Fill::Perhaps)
                     }
@@ -149,9 +182,9 @@ impl Shard {
         }
     }
 
-    /// A write was refused: the miss that it would have filled, if its key is under a rule, will not be filled any
-    /// more. The old value goes where it could be taken for the new one: after a `set`, and after an `ms` in any mode, as
-    /// in memcached. Otherwise a lease passes to the next waiter, and the value stays.
+    /// A write was refused (history 9): the miss that it would have filled, if its key is under a rule, stays unfilled.
+    /// The old value is deleted where it could be taken for the new one: after a `set`, and after an `ms` in any mode,
+    /// as in memcached. Otherwise a lease passes to the next waiter, and the value stays.
     pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
         let mut by = None;
         if let Some(ruled) = self.rule_of(write.key) {
@@ -170,13 +203,13 @@ impl Shard {
         }
     }
 
-    /// Deletes a key under a rule. Returns the size of the value that readers could have seen.
+    /// Deletes a key under a rule. Returns the size in bytes of the value that readers could have seen.
     pub(crate) fn delete_ruled(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) -> Option<usize> {
         self.answer_all_own_waits(hash, cx);
         self.delete_unawaited(key, hash, &mut cx.step)
     }
 
-    /// The same for who waits for nothing.
+    /// The same for a caller whose connection waits for no key.
     pub(crate) fn delete_unawaited(&mut self, key: &[u8], hash: u64, step: &mut Step<'_>) -> Option<usize> {
         let number = self.shared.tick();
         self.raise_hard(hash, number);
@@ -201,7 +234,7 @@ impl Shard {
         });
     }
 
-    /// A key under a rule was changed in place, or came into being by arithmetic: `created`.
+    /// A key under a rule was changed in place, or was created by arithmetic (`created`).
     pub(crate) fn changed(&mut self, key: &[u8], hash: u64, created: bool, cx: &mut Context<'_>) {
         let Some(ruled) = self.rule_of(key) else { return };
         self.raise_hard(hash, self.shared.clock());
@@ -223,7 +256,7 @@ impl Shard {
     }
 }
 
-/// Who fills, as its connection's records tell.
+/// The filler, according to the records of its connection.
 fn filler(hash: u64, fill: Fill, session: &Session, now_ms: u64) -> Filler {
     let pooled = matches!(fill, Fill::Of(_)) && session.oldest(hash, now_ms).is_none();
     Filler { connection: Some(session.caller().number()), token: fill.token(), pooled }

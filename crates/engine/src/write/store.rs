@@ -1,4 +1,7 @@
-//! Everything that stores: `set add replace append prepend cas incr decr`, and what `ms` and `ma` share with them.
+//! Commands that store: `set add replace append prepend cas incr decr`, and what `ms` and `ma` share with them.
+//!
+//! The reply is the caller's; a write counts and notes its own outcome. A key under a rule is written by `ruled` and
+//! `fill`.
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use crate::step::Context;
 const WHOLE: Limits =
     Limits { max_item_bytes: 512 << 10, max_get_line_bytes: 0, debugtime: false, extensions: false };
 
-/// How a write treats what is there.
+/// How a write treats the present value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Set,
@@ -27,7 +30,7 @@ pub(crate) enum Mode {
     Cas,
 }
 
-/// A write, whichever command asked for it.
+/// A write, of any command.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) key: &'a [u8],
@@ -44,7 +47,7 @@ pub(crate) struct Write<'a> {
     pub(crate) explicit_cas: Option<u64>,
     /// A lower CAS than the item's stores the value as stale (`I`).
     pub(crate) or_stale: bool,
-    /// An append to nothing stores with this expiry (`N`).
+    /// An append to an absent key stores with this expiry (`N`).
     pub(crate) vivify: Option<u32>,
     /// `compare` may be the token of a lease (`ms`).
     pub(crate) takes_token: bool,
@@ -83,7 +86,7 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Notes a store that is refused with this status. As in memcached nothing is known of its time and size.
+/// Notes a store that is refused with this status. As in memcached its time to live and size are not known.
 pub(crate) fn note_refused(
     key: &[u8],
     mode: Mode,
@@ -100,10 +103,10 @@ pub(crate) fn note_refused(
     });
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Stored under this CAS, so many bytes of value.
+    /// Stored under this CAS, with `size` bytes of value.
     Stored {
         cas: u64,
         size: usize,
@@ -115,7 +118,7 @@ pub(crate) enum Outcome {
     NoRoom(usize),
 }
 
-/// What became of an addition.
+/// The result of an addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
     Is(u64, Found),
@@ -155,11 +158,11 @@ impl Shard {
         Flow::Replied
     }
 
-    /// Writes an item as its mode says. Counts and notes it; the reply is the caller's.
+    /// Writes an item as its mode says. Counts and notes the write; the reply is the caller's.
     pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
         let outcome = match self.rule_of(write.key) {
             Some(ruled) => self.write_ruled(write, &ruled, cx),
-            // A negative answer is absent to every command, but a new item takes its place.
+            // A negative answer counts as absent for every command, but a new item replaces it.
             None => match self.find(write.hash, write.key, &cx.step) {
                 Some(found) => self.write_over(write, found, cx),
                 None => self.write_new(write, cx),
@@ -195,7 +198,7 @@ impl Shard {
         outcome
     }
 
-    /// A write for which there is no room: says so, unless under `noreply`.
+    /// A write for which there is no room: an error, unless under `noreply`.
     pub(crate) fn refuse(
         &mut self,
         write: &Write<'_>,
@@ -238,7 +241,7 @@ impl Shard {
         }
     }
 
-    /// Stores the data as it came.
+    /// Stores the data as they came.
     fn put(&mut self, write: &Write<'_>, expiry: u32, marks: Marks, cx: &mut Context<'_>) -> Outcome {
         let size = write.data.len();
         let (cas, stamp) = self.numbers(write.explicit_cas);
@@ -295,8 +298,8 @@ impl Shard {
         if stored { Outcome::Stored { cas: self.shown_cas(cas), size } } else { Outcome::NoRoom(size) }
     }
 
-    /// The stamp of an item that is changed in place, if it has one of its own or rules could ask for it: it counts as of the
-    /// same moment after the change.
+    /// The stamp of an item that is changed in place, if it has its own or rules could ask for it: the item counts as
+    /// of the same moment after the change.
     pub(crate) fn kept_stamp(&self, item: &Item<'_>) -> Option<u64> {
         let mut room = [0; TAGS_MAX];
         if self.herd.is_some() { Some(item.stamp()) } else { item.attributes(&mut room).stamp }
@@ -332,7 +335,7 @@ impl Shard {
             Sum::NotFound => reply::NOT_FOUND,
             Sum::Exists => reply::EXISTS,
             Sum::NotNumeric => {
-                // As memcached: an error is not said under `noreply` either.
+                // As in memcached, an error is not sent under `noreply` either.
                 if !arith.noreply {
                     reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
                 }
@@ -346,7 +349,7 @@ impl Shard {
         Flow::Replied
     }
 
-    /// Adds to or subtracts from an item's number; `compare`: the CAS it must have, 0 is any.
+    /// Adds to or subtracts from an item's number; `compare`: the CAS that it must have, 0: any.
     #[expect(clippy::too_many_arguments, reason = "one call for `incr decr ma`, which share all of them")]
     pub(crate) fn add(
         &mut self,
@@ -390,7 +393,7 @@ impl Shard {
         let (cas, stamp) = self.numbers(explicit_cas);
         let kept = self.kept_stamp(&item);
         let attributes = if digits.len() <= len {
-            // The length stays, filled up with blanks; so do the marks.
+            // The length stays, and the rest is filled with blanks; the marks stay too.
             digits.resize(len, b' ');
             Attributes { cas, stamp: kept.or(stamp), marks: old.marks.with(Marks::EDITED), ..old }
         } else {
@@ -414,7 +417,7 @@ impl Shard {
         }
     }
 
-    /// Keeps the buffer for the next time, unless it has grown large.
+    /// Keeps the buffer for the next request, unless it has grown large.
     pub(crate) fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
         scratch.clear();
         if scratch.capacity() <= SCRATCH_MAX {
@@ -427,7 +430,7 @@ impl Shard {
 const SCRATCH_MAX: usize = 256 << 10;
 
 impl Mode {
-    /// That of a classic command.
+    /// The mode of a classic command.
     pub(crate) fn of(verb: StoreVerb) -> Self {
         match verb {
             StoreVerb::Set => Self::Set,
@@ -453,7 +456,7 @@ impl Mode {
 
 /// A number as memcached's `strtoull` reads a value: blanks, a sign, digits, then a blank or the end.
 fn parse_number(text: &[u8]) -> Option<u64> {
-    // C's white space has the vertical tab, Rust's has not.
+    // C's white space includes the vertical tab, Rust's does not.
     let blank = |b: u8| matches!(b, b' ' | b'\t'..=b'\r');
     let text = &text[text.iter().take_while(|b| blank(**b)).count()..];
     let (negative, text) = match text.split_first() {
@@ -462,7 +465,7 @@ fn parse_number(text: &[u8]) -> Option<u64> {
         _ => (false, text),
     };
     let len = text.iter().take_while(|b| b.is_ascii_digit()).count();
-    // To C a NUL is the text's end.
+    // In C a NUL ends the text.
     if len == 0 || text.get(len).is_some_and(|b| *b != 0 && !blank(*b)) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! What clients of each kind send.
+//! The commands that clients of each kind send.
 
 use super::*;
 
@@ -39,7 +39,7 @@ impl Sim {
             Kind::Sync | Kind::Pool | Kind::Elastic => {
                 self.read(at);
                 if self.promise == Promise::OneConnection && self.rng.one_in(30) || self.may_set() {
-                    // What is true in this moment.
+                    // The present state.
                     let n = self.rng.below(KEYS as u64) as usize;
                     if self.is_idle(at) && !self.computes(at, n) {
                         self.write_any(at, n, self.version[n], Verb::Set);
@@ -146,7 +146,7 @@ impl Sim {
         }
     }
 
-    /// Something happens to another key, and invalidates this one by a cascade; or is refused, and does not.
+    /// A change of another key invalidates this one by a cascade; or is refused, and does not.
     fn set_off(&mut self, at: usize, n: usize) {
         const HARD: [&[&str]; 8] = [
             &["delete gone:N|"],
@@ -192,7 +192,7 @@ impl Sim {
         let after = self.bumps_of(n);
         let as_expected = match kind {
             Some(BumpKind::Hard) => after[0] > before[0] && after[1] == before[1],
-            // It can end the grace of an earlier one.
+            // It can end the grace of an earlier value.
             Some(BumpKind::Soft) => after[1] > before[1],
             None => after == before,
         };
@@ -224,7 +224,7 @@ impl Sim {
     fn write_any(&mut self, at: usize, n: usize, version: u64, verb: Verb) {
         let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12, 3600]);
         self.visit("other write", n);
-        // A write of a key that nobody has missed is no fill, whatever else its connection has missed.
+        // A write of a key without a miss is not a fill, whatever other keys its connection has missed.
         let number = self.connections[at].as_ref().unwrap().number;
         let missed = self.w.has_missed(number, &key(n)) || self.has_open_miss(n);
         let dropped = self.count_of("fills_dropped");
@@ -239,7 +239,7 @@ impl Sim {
         !why.contains("\"oldest_miss\":null")
     }
 
-    /// Stores a value that says which one it is. `job`: what it was computed for.
+    /// Stores a value that contains its number. `job`: the computation it comes from.
     pub(crate) fn store(
         &mut self,
         at: usize,
@@ -249,7 +249,7 @@ impl Sim {
         verb: Verb,
         job: Option<&Job>,
     ) {
-        // Without rules it would have neither grace nor the rule's tags, and nobody promises anything.
+        // Without rules it would have neither grace nor the rule's tags, and no promise applies.
         if self.unruled && self.promise != Promise::Nothing {
             return;
         }
@@ -289,7 +289,7 @@ impl Sim {
         self.send(at, &line, Want::Line { accepted: verb == Verb::Set });
     }
 
-    /// Computations that are done are sent, if there is a connection for them.
+    /// Sends the values of finished computations, if there is a connection for them.
     pub(crate) fn fill_due(&mut self) {
         let mut at = 0;
         if self.unruled && self.promise != Promise::Nothing {
@@ -333,7 +333,7 @@ impl Sim {
                 return Some(self.grow(client));
             }
             if !self.connections.iter().flatten().any(|connection| connection.number == number) {
-                // Its connection is gone: lost, or sent on the next one.
+                // Its connection was closed: the value is lost, or sent on another one.
                 self.jobs[job].connection =
                     self.connections[self.clients[client].connections[0]].as_ref()?.number;
             }
@@ -364,7 +364,7 @@ impl Sim {
             }
             (Some(token), 2) => self.store(at, n, job.version, -1, Verb::Token(token), Some(job)),
             (Some(token), _) => self.store(at, n, job.version, exptime, Verb::Token(token), Some(job)),
-            // It never comes.
+            // The value never comes.
             (None, 0) => return,
             (None, 1) => {
                 event = "set exptime < 0";

@@ -1,4 +1,4 @@
-//! What happens to all: evictions, reloads, soft invalidations, slow flushes, connections that end.
+//! Events that concern all clients: evictions, reloads, soft invalidations, slow flushes, closed connections.
 
 use super::*;
 
@@ -23,7 +23,7 @@ impl Sim {
         let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];
         if self.unruled {
             self.unruled = false;
-            // What was missed without a rule is known to nobody.
+            // No herd has noted the misses without a rule.
             if self.promise != Promise::Nothing {
                 self.jobs.retain(|job| !job.unruled);
             }
@@ -35,7 +35,7 @@ impl Sim {
         self.w.set_rules(&policies);
     }
 
-    /// All of this key is expired from now on.
+    /// All values of this key are expired from now on.
     pub(crate) fn soften(&mut self, n: usize) {
         let second = self.second();
         self.softs[n].push(second);
@@ -57,7 +57,7 @@ impl Sim {
             0 | 1 if !self.names_tags => format!("md {} G I|", key(n)),
             _ => format!("md {} I|", key(n)),
         };
-        // Without rules only what carries the tag is concerned, and it is a miss.
+        // Without rules only the values with the tag are concerned, and they are misses.
         if !self.unruled {
             self.soften(n);
         }
@@ -114,9 +114,9 @@ impl Sim {
         }
     }
 
-    /// A client that does not wait any longer takes that for a miss.
+    /// A client that does not wait any longer takes this for a miss.
     pub(crate) fn give_up_waiting(&mut self, closed: &Connection) {
-        // It has been told of none of its keys, those that were there included.
+        // It has seen none of its keys, not even those that were there.
         let keys = closed.pending.front().map(|request| match &request.want {
             Want::Get(keys) => keys.clone(),
             _ => Vec::new(),

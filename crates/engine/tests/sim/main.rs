@@ -1,11 +1,11 @@
-//! Clients of all kinds against one engine on a clock of its own, at random: what was computed before a delete, a bump or
-//! a flush is not served after it, old values are served for their grace at most, everyone is answered once and in time, and
-//! nothing is left behind.
+//! Clients of all kinds against one engine on a simulated clock, at random: a value computed before a delete, a bump or
+//! a flush is not served after it, old values are served at most for their grace, every request is answered once and in
+//! time, and no state is left at the end.
 //!
 //! Connections remember few misses in most histories, tables have few slots in half of them, pools open and close
-//! connections while their threads compute, and rules come and go.
+//! connections while their threads compute, and rules are added and removed.
 //!
-//! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, shows it; `SIM_STEPS=n` says how many steps to take in all.
+//! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, prints it; `SIM_STEPS=n` sets the number of steps in total.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -29,14 +29,14 @@ use world::World;
 const STEPS: u64 = 2_600_000;
 const STEPS_PER_HISTORY: u64 = 2_000;
 const KEYS: usize = 4;
-/// Computations that take longer than this are given up where the guarantee asks for it.
+/// Computations that take longer than this, in milliseconds, are given up where the guarantee demands it.
 const WINDOW_MS: u64 = 2_000;
-/// Longest wait that a client asks for.
+/// Longest wait that a client asks for, in milliseconds.
 const ASKED_MS: u64 = 900;
-/// What a touch sets the time to live to, in seconds.
+/// The time to live that a touch sets, in seconds.
 const TOUCHED_S: u64 = 3;
 
-/// How something is stored.
+/// The command that stores a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Set,
@@ -46,7 +46,7 @@ enum Verb {
     Token(u64),
 }
 
-/// The number that a value carries.
+/// The number that a value contains.
 fn number_of(value: &[u8]) -> Option<usize> {
     String::from_utf8_lossy(value).split('.').nth(1)?.parse().ok()
 }
@@ -76,16 +76,16 @@ impl Rng {
     }
 }
 
-/// What is promised in a history, and so what its clients may do.
+/// The guarantee of a history, which limits what its clients may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Promise {
-    /// `owner = "key"`: whichever connections get and set use; nobody sets without a miss.
+    /// `owner = "key"`: gets and sets on any connections; no client sets without a miss.
     Pools,
-    /// `owner = "key"`, get and set on one connection, one computation of a key at a time: anybody may set.
+    /// `owner = "key"`, get and set on one connection, one computation of a key at a time: any client may set.
     OneConnection,
     /// `owner = "connection"`, one computation of a key at a time on a connection.
     Owners,
-    /// None about values: clients lie.
+    /// No guarantee about values: clients store wrong ones.
     Nothing,
 }
 
@@ -93,9 +93,9 @@ enum Promise {
 enum Kind {
     /// One connection, one request at a time.
     Sync,
-    /// Several connections, each for one request at a time; fills go out on any.
+    /// Several connections, each for one request at a time; fills are sent on any.
     Pool,
-    /// The same; it opens connections when it has none that is idle, and closes idle ones.
+    /// The same; it opens connections when none is idle, and closes idle ones.
     Elastic,
     /// One connection, many requests at once.
     Multiplexed,
@@ -103,7 +103,7 @@ enum Kind {
     Explicit,
     /// Changes the source and invalidates.
     Writer,
-    /// Sets what it likes.
+    /// Sets values without having missed the key.
     Liar,
 }
 
@@ -127,19 +127,19 @@ struct Request {
     want: Want,
     /// Versions below these are too old, by key.
     floors: [u64; KEYS],
-    /// For each key that it would touch: whether what was there then can be touched.
+    /// For each key that it would touch: whether the present value can be touched.
     touches: Option<[Touchable; KEYS]>,
-    /// It waits, or stands behind one that does.
+    /// It waits, or its reply is behind a request that does.
     held: bool,
 }
 
-/// Whether a touch prolongs what is there.
+/// Whether a touch prolongs the present value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Touchable {
     Yes,
-    /// Nothing is there, or it is old.
+    /// There is no value, or it is old.
     No,
-    /// It is computed; what comes may be old.
+    /// The key is computed; the value that comes may be old.
     Perhaps,
 }
 
@@ -164,7 +164,7 @@ enum Want {
         key: usize,
         explicit: bool,
     },
-    /// Any line; true: it must be `STORED`, `HD` or the like.
+    /// Any line; true: it must be `STORED`, `HD` or similar.
     Line {
         accepted: bool,
     },
@@ -181,14 +181,14 @@ struct Job {
     due_ms: u64,
     missed_ms: u64,
     client: usize,
-    /// The connection that was told of the miss.
+    /// The connection that was answered the miss.
     connection: u64,
     key: usize,
     version: u64,
     token: Option<u64>,
     /// Soft invalidations of the key before the miss.
     softs: usize,
-    /// There were no rules when it was missed.
+    /// There were no rules at the miss.
     unruled: bool,
 }
 
@@ -206,9 +206,9 @@ struct Sim {
     jobs: Vec<Job>,
     version: [u64; KEYS],
     floor: [u64; KEYS],
-    /// A counter, from when on it is over; and whether it is known to be one.
+    /// The second at which a counter is over; and whether the value is known to be a counter.
     counter_over: u64,
-    /// All values, by the number that they carry.
+    /// All values, by the number that they contain.
     stored: Vec<Stored>,
     /// Values of each key that may be in the cache, by number.
     of_key: [Vec<usize>; KEYS],
@@ -216,11 +216,11 @@ struct Sim {
     softs: [Vec<u64>; KEYS],
     /// Values carry a tag that their clients name; the rule gives them none.
     names_tags: bool,
-    /// There are no rules for now.
+    /// There are no rules at present.
     unruled: bool,
-    /// Flushes that are phased in: when they are over, and the versions that are good then.
+    /// Flushes that are phased in: when they are over, and the versions that are valid then.
     flushes: Vec<(u64, [u64; KEYS])>,
-    /// Steps by what they did.
+    /// Number of steps, by their action.
     steps: BTreeMap<&'static str, u64>,
     traced: bool,
     /// Connections and leases that computed under each rule after the last step.
@@ -254,9 +254,9 @@ impl Sim {
         };
         let list = [("page:{id}", policy), ("count:{id}", Policy { grace_s: 20, ..policy })];
         let mut w = World::with(&list, &config, 1 << 20, 1);
-        // Replies of several keys are sent in parts.
+        // Replies with several keys are sent in parts.
         w.most = rng.of(&[usize::MAX, usize::MAX, 1]);
-        // What a connection forgets is protected as a pool's is.
+        // A miss that a connection forgets is protected as a pool's is.
         if promise != Promise::OneConnection {
             w.records = rng.of(&[1, 2, 8, RECORDS_MAX]);
         }
@@ -321,7 +321,7 @@ impl Sim {
         }
     }
 
-    /// One connection more.
+    /// Opens another connection.
     fn grow(&mut self, client: usize) -> usize {
         let free = self.connections.iter().position(Option::is_none);
         let at = free.unwrap_or(self.connections.len());
@@ -408,7 +408,7 @@ impl Sim {
 
     fn step(&mut self) {
         let client = self.rng.below(self.clients.len() as u64) as usize;
-        // What was missed before is then often still computed.
+        // Values that were missed before are often still being computed then.
         if self.unruled && self.rng.one_in(8) {
             self.reload();
         }
@@ -439,13 +439,14 @@ impl Sim {
         }
     }
 
-    /// No more connections compute under a rule than it allows, but those that did when a lower limit came into force.
+    /// No more connections compute under a rule than it allows, except those that did when a lower limit came into
+    /// force.
     fn check_computing(&mut self) {
         let active = self.w.engine.shared().rules();
         let Some(active) = active.as_ref() else { return self.computing = [(0, 0); 2] };
         for (n, (_, state)) in active.each().enumerate() {
             let (connections, leases) = (state.connections_computing(), state.computing() as usize);
-            assert_eq!(state.slots_taken() as usize, leases, "a slot is nobody's");
+            assert_eq!(state.slots_taken() as usize, leases, "a slot has no owner");
             let limit = state.policy().rule_computers.map_or(1 << 20, |limit| limit as usize);
             let before = self.computing[n];
             assert!(connections <= limit.max(before.0), "{connections} connections compute, {limit} may");
@@ -477,7 +478,7 @@ impl Sim {
         let leases = self.w.engine.leases();
         self.note("time passes");
         let end = self.w.ms + ms;
-        // Clients hear of everything in the moment in which it is decided.
+        // Clients receive every reply at the moment at which it is decided.
         while let Some(next) = self.w.next_deadline().filter(|next| *next <= end) {
             self.w.pass(next.saturating_sub(self.w.ms));
             self.receive();
@@ -498,7 +499,7 @@ impl Sim {
         }
     }
 
-    /// One that has nothing to compute, of any kind, at any time: what must do no harm.
+    /// A client of any kind sends a command that belongs to no computation, at any time: it must do no harm.
     fn intrude(&mut self, client: usize) {
         let at = self.clients[client].connections[0];
         if !self.is_idle(at) && self.clients[client].kind != Kind::Multiplexed {
@@ -513,12 +514,12 @@ impl Sim {
                 self.store(at, n, self.version[n], 0, Verb::Cas(1), None);
             }
             0 => self.store(at, n, self.version[n], 0, Verb::Replace, None),
-            // Without rules what is appended to is no old value any more, as in memcached.
+            // Without rules a value that is appended to is not an old value any more, as in memcached.
             1 if self.unruled && self.promise != Promise::Nothing => {}
             1 => self.send(at, &format!("append {k} 0 0 1|x|"), Want::Line { accepted: false }),
             2 => self.send(at, &format!("incr {k} 1|"), Want::Line { accepted: false }),
             3 => self.touch(at, n),
-            // A writer that misses a key does not merely write it.
+            // A writer that misses a key would also compute it.
             _ if self.clients[client].kind == Kind::Writer => {}
             _ if self.one_at_a_time() && self.computes(at, n) => {}
             4 => {
@@ -529,7 +530,7 @@ impl Sim {
         }
     }
 
-    /// Prolongs or shortens what is there.
+    /// Prolongs or shortens the present value's time to live.
     fn touch(&mut self, at: usize, n: usize) {
         let touchable = self.touchable(n);
         let number = self.w.peek(&key(n)).and_then(|value| number_of(&value));
@@ -540,7 +541,7 @@ impl Sim {
         }
     }
 
-    /// A value expires some seconds from now. `perhaps`: or when it would have.
+    /// A value expires in some seconds. `perhaps`: or when it would have otherwise.
     fn touched(&mut self, number: usize, perhaps: bool) {
         let second = self.second();
         let stored = &mut self.stored[number];
@@ -557,7 +558,7 @@ impl Sim {
     }
 
     fn count(&mut self) {
-        // Not the writer's connection: what a connection cannot remember makes its writes look like fills.
+        // Not the writer's connection: a miss that a connection cannot remember makes its writes look like fills.
         let at = self.clients[0].connections[0];
         if !self.is_idle(at) {
             return;
@@ -571,7 +572,7 @@ impl Sim {
         }
     }
 
-    /// All connections close: nothing is left.
+    /// All connections close: no state is left.
     fn end(mut self) -> (Visits, BTreeMap<&'static str, u64>) {
         if self.unruled {
             self.reload();
@@ -657,7 +658,7 @@ const STATES: [(&str, KeyState); 7] = [
     ("PASS", KeyState::Pass),
 ];
 
-/// What clients and operators do.
+/// The actions of clients and operators.
 const STEPS_OF: [&str; 26] = [
     "sync client",
     "pool",
@@ -692,7 +693,7 @@ fn is_reachable(event: &str, state: KeyState) -> bool {
     match event {
         "promoted_deadline" | "waiter closes" => state == KeyState::LeasedAbsent,
         "lease ends in time" => is_leased(state),
-        // Soft invalidation ends a refresh ahead of time.
+        // A soft invalidation ends an early refresh.
         "fills_stale" => state != KeyState::LeasedFresh,
         _ => true,
     }

@@ -1,4 +1,4 @@
-//! What clients are answered, and whether it may be.
+//! The replies to clients, and whether they are allowed.
 
 use super::*;
 
@@ -60,7 +60,8 @@ impl Sim {
             }
             let wins = meta && first.split(' ').any(|word| word == "W");
             let explicit = matches!(request.want, Want::Meta { explicit: true, .. });
-            // A stub that memcached leaves for who won, from when there were no rules: an empty value, not a miss.
+            // A stub that memcached keeps for the client that won, from a time without rules: an empty value, not a
+            // miss.
             let stub = first.starts_with("VA 0 ") && word("c").is_none_or(|cas| cas != "0") && !wins;
             let misses = value.is_none() && !stub && (!explicit || self.rng.one_in(8));
             if wins || misses {
@@ -83,14 +84,14 @@ impl Sim {
             return;
         }
         let text = String::from_utf8_lossy(value);
-        // What memcached leaves for who won, when there were no rules; and what was appended to that.
+        // The stub that memcached keeps for the client that won, from a time without rules; and values appended to it.
         let Some(number) = number_of(value) else {
             return assert!(value.iter().all(|byte| *byte == b'x'), "{text}");
         };
         let Stored { version, until, .. } = self.stored[number];
         assert!(version >= request.floors[n], "{text} of {} is from before {}", key(n), request.floors[n]);
         assert!(version <= self.version[n]);
-        // Without rules what was marked stale is a hit, as in memcached.
+        // Without rules an item marked stale is a hit, as in memcached.
         if !request.held && request.sent_ms == self.w.ms && !self.unruled {
             assert!(
                 request.second < until,
@@ -100,12 +101,12 @@ impl Sim {
         }
     }
 
-    /// A `gat` prolongs what it is answered with, unless that is old.
+    /// A `gat` prolongs the value of its reply, unless that is old.
     fn note_touch(&mut self, n: usize, value: &[u8], request: &Request) {
         let at_once = !request.held && request.sent_ms == self.w.ms;
         match (request.touches.map(|touches| touches[n]), number_of(value)) {
             (None, _) | (_, None) => {}
-            // What a held one is answered with came later.
+            // The value of a held one came later.
             (Some(Touchable::No), _) if !request.held => {}
             (Some(touchable), Some(number)) => {
                 self.touched(number, touchable != Touchable::Yes || !at_once);
@@ -113,7 +114,7 @@ impl Sim {
         }
     }
 
-    /// A miss read ahead was noted when it was sent.
+    /// A miss that was read ahead was noted when the command was sent.
     fn compute(&mut self, at: usize, key: usize, token: Option<u64>, missed_ms: u64) {
         let takes = self.rng.of(&[0, 5, 30, 120, 300, 600, 1500, 4000]);
         let connection = self.connections[at].as_ref().unwrap();

@@ -1,4 +1,4 @@
-//! An engine with many connections and a clock of its own: what the server does with replies that wait, without
+//! An engine with many connections and a simulated clock: handles replies that wait as the server does, without
 //! sockets.
 
 #![allow(dead_code, clippy::unwrap_used, missing_docs, reason = "shared by several tests")]
@@ -20,9 +20,9 @@ use shuttle::sync::Mutex;
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
-    /// Which of several workers of the engine this is.
+    /// The number of this worker, of those of the engine.
     worker: usize,
-    /// What workers were told by others, by number.
+    /// Wakes that other workers have sent, by the worker that receives them.
     inboxes: Arc<[Mutex<Vec<Wake>>]>,
     pub(crate) ms: u64,
     /// The second of the last upkeep.
@@ -37,9 +37,9 @@ pub(crate) struct World {
     next: u64,
     /// The command `touch`, which is counted with the gets that touch.
     touches: u64,
-    /// Keys that connections waited for when they closed.
+    /// Keys that connections waited for when they were closed.
     left: u64,
-    /// Something was answered that is neither hit nor miss.
+    /// A reply was neither a hit nor a miss.
     busy: bool,
 }
 
@@ -157,8 +157,8 @@ impl World {
         Self::of_worker(Arc::new(engine), 0, inboxes, config)
     }
 
-    /// Another worker of the same engine: it has connections of its own, and hears of what others did to them when it
-    /// is told to [`World::receive`].
+    /// Another worker of the same engine: it has its own connections, and receives what others did to them in
+    /// [`World::receive`].
     pub(crate) fn beside(&self, worker: usize) -> Self {
         Self::of_worker(Arc::clone(&self.engine), worker, Arc::clone(&self.inboxes), &self.config)
     }
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Acts on what other workers have sent; whether there was anything.
+    /// Handles the wakes that other workers have sent. True: there were any.
     pub(crate) fn receive(&mut self) -> bool {
         let wakes = std::mem::take(&mut *self.inboxes[self.worker].lock().unwrap());
         let some = !wakes.is_empty();
@@ -199,7 +199,7 @@ impl World {
         Now { second: (self.ms / 1000) as u32, ms: self.ms, unix_of_zero: 1_700_000_000 }
     }
 
-    /// A connection of a peer of its own.
+    /// A connection of its own peer.
     pub(crate) fn connect(&mut self) -> u64 {
         let peer = PeerKey::Process(100_000_000 + self.next as i32);
         self.connect_from(peer)
@@ -221,7 +221,7 @@ impl World {
         self.connections.contains_key(&number)
     }
 
-    /// Sends commands (`|` ends a line); what is answered now or later is for [`World::replies`].
+    /// Sends commands (`|` ends a line); the replies, of now or later, are for [`World::replies`].
     pub(crate) fn send(&mut self, number: u64, input: &str) {
         self.send_bytes(number, input.replace('|', "\r\n").as_bytes());
     }
@@ -288,7 +288,7 @@ impl World {
         self.deliver(effects.take_wakes());
     }
 
-    /// What the server does with wakes.
+    /// Handles wakes as the server does.
     fn deliver(&mut self, wakes: Vec<Wake>) {
         let mut wakes = VecDeque::from(wakes);
         while let Some(wake) = wakes.pop_front() {
@@ -333,7 +333,7 @@ impl World {
         (result, effects.take_wakes())
     }
 
-    /// Sends what is done, in order.
+    /// Sends the finished replies, in order.
     fn answer(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let mut out = Output::default();
@@ -354,7 +354,7 @@ impl World {
         self.time();
     }
 
-    /// When something is due.
+    /// The next time at which work is due.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         let parked = self.connections.values().filter_map(|connection| connection.replies.next_deadline_ms());
         parked.chain(self.engine.next_timeout_ms()).min()
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// Expires what is due, or releases everything.
+    /// Expires the requests that are due, or releases all.
     fn end_waits(&mut self, number: u64, release: bool) {
         let now = self.now();
         let mut replies = std::mem::take(&mut self.connections.get_mut(&number).unwrap().replies);
@@ -391,12 +391,12 @@ impl World {
         self.deliver(wakes);
     }
 
-    /// Somebody without a connection fills.
+    /// A filler without a connection stores a value.
     pub(crate) fn fill(&mut self, fill: &TokenFill<'_>) -> Filled {
         self.with_step(|engine, step| engine.fill(fill, &mut engine.shard_lock(), step))
     }
 
-    /// Somebody without a connection gives up.
+    /// A filler without a connection gives up.
     pub(crate) fn fail(&mut self, key: &str, token: u64, text: &str) -> bool {
         self.with_step(|engine, step| {
             engine.fail(key.as_bytes(), token, text.as_bytes(), &mut engine.shard_lock(), step)
@@ -411,7 +411,7 @@ impl World {
         result
     }
 
-    /// The client sends no more: what it waits for is answered.
+    /// The client sends no more: its waiting requests are answered.
     pub(crate) fn release(&mut self, number: u64) {
         self.end_waits(number, true);
     }
@@ -429,7 +429,7 @@ impl World {
         self.deliver(wakes);
     }
 
-    /// Other rules from now on.
+    /// Puts other rules in force.
     pub(crate) fn set_rules(&mut self, list: &[(&str, Policy)]) {
         let rules = (!list.is_empty()).then(|| rules(list));
         self.engine.set_rules(rules, &self.config).unwrap();
@@ -437,14 +437,14 @@ impl World {
         self.time();
     }
 
-    /// What the server does with a value that is too large.
+    /// Does what the server does with a value that is too large.
     pub(crate) fn refuse(&mut self, number: u64, key: &str, token: Option<u64>) {
         let ((), wakes) =
             self.with_context(number, |engine, cx| engine.invalidate(key.as_bytes(), token, cx));
         self.deliver(wakes);
     }
 
-    /// Other values push everything out.
+    /// Other values evict everything.
     pub(crate) fn evict(&mut self) {
         let number = self.connect();
         let fat = "x".repeat(3000);
@@ -460,13 +460,13 @@ impl World {
         self.engine.shared().flush(second, second);
     }
 
-    /// What a connection has been sent since the last call, with `|` for line ends.
+    /// The bytes sent to a connection since the last call, with `|` for line ends.
     pub(crate) fn replies(&mut self, number: u64) -> String {
         let sent = std::mem::take(&mut self.connections.get_mut(&number).unwrap().sent);
         String::from_utf8(sent).unwrap().replace("\r\n", "|")
     }
 
-    /// Sends, and takes what is answered at once.
+    /// Sends, and returns what is answered at once.
     pub(crate) fn ask(&mut self, number: u64, input: &str) -> String {
         self.send(number, input);
         self.replies(number)
@@ -478,12 +478,12 @@ impl World {
         assert_eq!(got, reply, "to {input:?}");
     }
 
-    /// Replies that wait on a connection.
+    /// Number of replies of a connection that wait.
     pub(crate) fn waiting(&self, number: u64) -> usize {
         self.connections[&number].replies.waiting()
     }
 
-    /// What must be true between two steps: whoever waits has a time at which that ends.
+    /// Must hold between two steps: each request that waits has a deadline.
     pub(crate) fn check(&self) {
         let mut keys = 0;
         for (number, connection) in &self.connections {
@@ -498,7 +498,7 @@ impl World {
         assert_eq!(keys, self.engine.held());
     }
 
-    /// The value that is stored under a key, whatever it is worth.
+    /// The value that is stored under a key, whatever its standing.
     pub(crate) fn peek(&self, key: &str) -> Option<Vec<u8>> {
         let mut value = None;
         let mut cursor = Some(Cursor::default());
@@ -514,12 +514,12 @@ impl World {
         value
     }
 
-    /// A connection has missed more than it remembers.
+    /// Whether a connection has missed more keys than it remembers.
     pub(crate) fn forgets(&self, number: u64) -> bool {
         self.connections[&number].session.has_lost(self.ms)
     }
 
-    /// A connection remembers an open miss of this key.
+    /// Whether a connection remembers an open miss of this key.
     pub(crate) fn has_missed(&self, number: u64, key: &str) -> bool {
         let line = format!("mg {key}\r\n");
         let Parsed::Complete { request, .. } = parse(line.as_bytes(), &Limits::default()) else {

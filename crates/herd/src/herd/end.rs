@@ -1,5 +1,70 @@
-//! How a lease ends, or passes on to who has waited longest: its value comes, its holder gives up, goes or is late, its key
-//! is invalidated.
+//! How a lease ends, or passes on to the first waiter: its value comes, its holder gives up, is closed or is late, its
+//! key is invalidated.
+//!
+//! A lease whose right is withdrawn passes to the first waiter of its queue, under a new token ([`Herd::admit`] and the
+//! private `pass_on`); without waiters it ends. A lease whose value was stored ends, and its waiters get the value
+//! ([`Herd::stored`]). The token of a lease that ended unfilled is kept for a fill window, so that a late fill is
+//! recognised.
+//!
+//! # Histories
+//! H is the holder, W the first waiter, V another waiter, X a client without a wait. A number behind "at" is the
+//! clock's: the lease's token, or the number of an event. The tests named are in the engine's `tests/`; `late.rs` is in
+//! this crate's.
+//!
+//! 1. H misses at 5 and is the holder; W waits. H's connection is reset: the lease passes to W under token 6, at once.
+//!    After an orderly close H's pool may send the value on another connection: the lease passes on only when
+//!    `close_grace_ms` are over, unless the value comes first. (`herd.rs`:
+//!    `the_next_waiter_gets_the_lease_when_the_holder_closes`)
+//! 2. H misses at 5, W and V wait. The deadline passes: the lease passes to W under token 6. H stores late, and no
+//!    event came after 5: the value is stored, V gets it, and W's lease ends, filled by another client. W still
+//!    computes: token 6 is kept, and W's value replaces H's. (`herd.rs`:
+//!    `the_deadline_promotes_and_the_others_go_on_waiting`)
+//! 3. H misses at 5, W waits. X deletes at 6: the lease passes to W under token 7. H stores: its fill counts as of 5
+//!    and is dropped. H is no longer the holder, so W's lease goes on. (`fences.rs`:
+//!    `a_value_computed_before_a_delete_is_never_served`)
+//! 4. H misses at 5, W waits. X flushes, or bumps a tag of the key, at 6: no shard is told. The next get of the key
+//!    finds 5 < 6 and revokes the lease before it is answered; without a get, the engine's timer does. (`fences.rs`:
+//!    `flushes_revoke_leases`, `tags.rs`: `a_get_sent_after_a_bump_does_not_get_a_value_computed_before_it`)
+//! 5. H misses at 5, W waits. X stores without having asked: W gets X's value and the lease ends. (`herd.rs`:
+//!    `an_absent_key_stays_absent_while_it_is_computed`)
+//! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at 7. H
+//!    stores: its fill counts as of 5 < 6 and is stored stale. It goes to waiters that began before 6 only; V waits for
+//!    W's value. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
+//! 7. H misses at 5, W waits. H's fill is dropped, because of an event after an older miss: H is the holder and stores
+//!    no more, so the lease passes to W. But if a dropped fill came on a connection that is not certainly H's, it may
+//!    be that of the older miss, and H's lease goes on. (`ends.rs`: `a_value_that_is_always_dropped_is_let_pass`)
+//! 8. H's value is refused, because it is too large or there is no memory. The lease counts as unfilled; the delete
+//!    that follows passes it on. (`ends.rs`: `a_value_that_is_always_refused_is_let_pass`)
+//! 9. H's connection is reset on one thread, and the lease passes to W. On another thread W's connection is closed
+//!    before the wake arrives: no record of W's session says that it is the holder. `Herd::forget_waiter` does not find
+//!    W in the queue, finds it as the holder, and passes the lease on to V. (`shuttle.rs`: `promote_and_close`)
+//! 10. W's get is answered at once, because of another of its keys, after its wait was decided on another thread.
+//!     `Herd::withdraw` does not find W in the queue; `Herd::promoted` then records the lease, if W has got it, as W's.
+//!     Its miss is recorded for a fill window even if the deadline has passed and the timer has not acted on it.
+//!     (`late.rs`: `the_miss_of_a_lease_whose_time_is_up_ends_with_its_window`)
+//! 11. Of a rule with `rule_computers`, a lease is queued for a slot, and W waits for it. A slot becomes free in
+//!     another shard, and the admission is on its way. W's time is up first: the lease ends for lack of waiters. The
+//!     admission finds no lease, or one of another token, and gives the slot to the next in the queue. (`shuttle.rs`:
+//!     `a_slot_passes_over_a_waiter_that_closes`, `herd.rs`: `a_slot_is_not_lost_on_a_key_without_waiters`)
+//! 12. H computes two keys of such a rule, the second one beyond the limit; W waits for it. Its lease is revoked: W has
+//!     no computation of its own that it could be nested in, so the lease is queued, with its waiters. (`slots.rs`:
+//!     `a_nested_lease_that_passes_on_waits_for_a_slot`)
+//! 13. H's lease ends unfilled by its deadline, the last one that the rule allows in a row: the key is let pass. Its
+//!     waiters are not made holders one after the other: all get misses. (`ends.rs`:
+//!     `each_held_get_ends_in_one_counter`)
+//! 14. H reports a failure by its token while W and V wait. A waiter that asked for the lease gets the text: that is a
+//!     miss, which is recorded, since its client may compute the value. The first of the other waiters is the holder.
+//!     H's own miss stays recorded: its value may have been stored through another connection, and that fill counted
+//!     off. (`tokens.rs`: `an_error_reaches_the_clients_that_asked_for_the_lease`,
+//!     `an_answer_with_a_failure_counts_as_a_miss`)
+//! 15. H gets token 5, and X misses while the clock shows 5: its miss has the same number. H stores with its token
+//!     after its own miss has aged out: X's miss stays open. (`tokens.rs`:
+//!     `a_token_used_after_its_window_takes_no_other_miss_with_it`)
+//! 16. The rules change while W waits, and none of the new ones leases the key: a `set` would not look for waiters. W
+//!     gets a miss. (`ends.rs`: `waiters_under_a_removed_rule_are_answered`)
+//! 17. The shard has no room for another lease, and clients hold leases that they asked for by name for a long time,
+//!     without waiters. X misses another key: the lease that is due last is ended to make room. Its token is kept, and
+//!     its holder can still store. (`slots.rs`: `leases_that_were_asked_for_too_long_make_room`)
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,13 +80,13 @@ use crate::leases::Removed;
 use crate::rule::{Admitted, RuleState, count};
 use crate::waiters::Waiter;
 
-/// Waiters looked at for one whose reply is the next of its connection.
+/// Waiters that are searched for a reply that is the next of its connection.
 const FRONT_SEARCH: usize = 64;
-/// Leases that are looked at to make room for another, from the one that ends last.
+/// Leases that are searched for one to displace, from the latest deadline on.
 const DISPLACED_LOOKS: usize = 16;
 
 impl Herd {
-    /// A slot of its rule is free for this lease. If it is gone, the slot is for the next.
+    /// Gives a free slot of its rule to this lease (history 11). If the lease is gone, the slot is for the next.
     pub fn admit<V>(&mut self, admitted: &Admitted, step: &mut Step<'_, V>) {
         self.drop_if_deserted(admitted.hash);
         let lease = self.leases.get(admitted.hash);
@@ -32,7 +97,8 @@ impl Herd {
         }
     }
 
-    /// Makes the first waiter the holder; without waiters the lease ends.
+    /// Makes the first waiter the holder (histories 1, 2, 3); without waiters the lease ends. `cause`: counts the
+    /// promotion.
     pub(super) fn pass_on<V>(
         &mut self,
         hash: u64,
@@ -47,7 +113,7 @@ impl Herd {
         }
         let (old_token, old_until) = (lease.token, lease.missed_until_ms);
         let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
-        // One whose reply is the next of its connection hears of it at once; any other within `hold_behind`.
+        // A waiter whose reply is the next of its connection is answered at once; any other within `hold_behind`.
         let first = self
             .waiters
             .find(&lease.queue, FRONT_SEARCH, front)
@@ -72,7 +138,7 @@ impl Herd {
         lease.tried = false;
         lease.join(step.now_ms);
         lease.deadline_ms = step.now_ms + u64::from(lease_ms(waiter.how, &rule));
-        // The old holder may be at it still: what this one takes is no measure.
+        // The old holder may still compute: the time of the new one is no measure.
         if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
             rule.end(&begun, false, None, step.now_ms);
         }
@@ -85,8 +151,8 @@ impl Herd {
         step.effects.wake(waiter, Verdict::lease(Grant::new(record, hint)));
     }
 
-    /// A lease whose holder is gone waits for a slot, with all who wait for it: it was nested in another computation of the
-    /// holder's, or the limit is lower now.
+    /// Queues a lease whose holder is gone for a slot, with its waiters (history 12): it was nested in another
+    /// computation of the holder's, or the limit is lower now.
     fn queue_again<V>(&mut self, hash: u64, mut removed: Removed, token: u64, step: &Step<'_, V>) {
         let lease = &mut *removed.lease;
         let (old_token, old_until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
@@ -102,7 +168,7 @@ impl Herd {
     /// Ends a lease that was taken out. Its waiters must have been taken before.
     fn end<V>(&mut self, hash: u64, removed: Removed, filled: bool, step: &mut Step<'_, V>) {
         let lease = removed.end();
-        debug_assert_eq!(lease.queue.len(), 0, "nobody is left behind");
+        debug_assert_eq!(lease.queue.len(), 0, "the waiters have been taken");
         if let Some(begun) = &lease.begun {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
             lease.rule.end(begun, filled, joined_ms, step.now_ms);
@@ -116,7 +182,7 @@ impl Herd {
         }
     }
 
-    /// Remembers the token of a lease that ended unfilled; `missed_until_ms`: its miss counts so long in the ledger.
+    /// Keeps the token of a lease that ended unfilled; `missed_until_ms`: until then its miss counts in the ledger.
     pub(super) fn end_token(
         &mut self,
         hash: u64,
@@ -136,8 +202,8 @@ impl Herd {
         }
     }
 
-    /// A value was stored, by a fill or by anybody: takes all who wait for it. `soft`: it is already stale, by the
-    /// soft event of this number; those who began to wait after that do not get it.
+    /// A value was stored, by a fill or by any other write: returns the waiters that get it. `soft`: the value is
+    /// already stale, by the soft event of this number; waiters that began after that event do not get it (history 6).
     pub fn stored<V>(
         &mut self,
         hash: u64,
@@ -151,7 +217,7 @@ impl Herd {
             return Vec::new();
         };
         let mut got = Vec::new();
-        // They stand in the order in which they came.
+        // The queue is in order of arrival.
         let before = |waiter: &Waiter| soft.is_none_or(|soft| waiter.since < soft);
         while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, 1, before) {
             got.push(waiter);
@@ -180,7 +246,7 @@ impl Herd {
         let Some(removed) = self.leases.remove(hash) else { return };
         let lease = &removed.lease;
         let (token, until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
-        // Filled by another: the holder is at it still, and its fill is to be known as one.
+        // History 5: the holder still computes, and its fill must be recognised.
         self.end(hash, removed, by_holder, step);
         if by_holder {
             self.ended.remove(&token);
@@ -189,8 +255,8 @@ impl Herd {
         }
     }
 
-    /// A token was used for a fill: not again. Its miss has been answered for, if it still counts: later another miss may have
-    /// noted the same number.
+    /// Takes a token out of use: it was used for a fill. Its miss is counted off, if it still counts: later another
+    /// miss may have noted the same number (history 15).
     pub fn use_token(&mut self, hash: u64, token: u64, now_ms: u64) {
         let ended = self.ended.remove(&token).filter(|ended| ended.hash == hash);
         let lease = self.leases.get_mut(hash).filter(|lease| lease.token == token);
@@ -200,16 +266,18 @@ impl Herd {
         }
     }
 
-    /// A fill was dropped. If it was the holder's, its lease ends unfilled, and the next in the queue computes.
+    /// A fill was dropped. If it was the holder's, its lease ends unfilled, and the next waiter is the holder (history
+    /// 7).
     pub fn dropped<V>(&mut self, hash: u64, by: Filler, step: &mut Step<'_, V>) {
-        // One that came on another connection of a pool may be that of an older miss: its lease goes on.
+        // A fill on another connection of a pool may belong to an older miss: the lease goes on.
         if self.holds(hash, by) {
             self.count_unset(hash, step);
             self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         }
     }
 
-    /// A value was refused, and its key is deleted next. If it was the holder's, its lease counts as one that ended unfilled.
+    /// A value was refused, and its key is deleted next (history 8). If it was the holder's, its lease counts as
+    /// unfilled.
     pub fn refused<V>(&mut self, hash: u64, by: Filler, step: &Step<'_, V>) {
         let lease = self.leases.get(hash);
         if lease.is_some_and(|lease| lease.holder.may_be_filler(lease.token, by, lease.computers)) {
@@ -221,7 +289,7 @@ impl Herd {
         let Some(lease) = self.leases.get(hash) else { return };
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
-        // An old value is there: others were not made to wait.
+        // An old value is there: clients did not have to wait.
         if lease.kind == Kind::Absent
             && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, step.now_ms)
         {
@@ -229,7 +297,7 @@ impl Herd {
         }
     }
 
-    /// Ends a lease that was taken out, and answers all who wait for it with misses.
+    /// Ends a lease that was taken out, and answers all its waiters with misses (history 13).
     fn send_all<V>(
         &mut self,
         hash: u64,
@@ -251,7 +319,8 @@ impl Herd {
         }
     }
 
-    /// Other rules are in force: ends the leases of keys that none of them `leases`, and answers who waits with misses.
+    /// Other rules are in force: ends the leases of keys that none of them `leases`, and answers their waiters with
+    /// misses (history 16).
     pub fn end_unruled<V>(&mut self, leases: impl Fn(&[u8]) -> bool, step: &mut Step<'_, V>) {
         let unruled = self.leases.iter().filter(|(_, lease)| !leases(&lease.key));
         for hash in unruled.map(|(hash, _)| hash).collect::<Vec<_>>() {
@@ -261,15 +330,15 @@ impl Herd {
         }
     }
 
-    /// The key was deleted, bumped or flushed, or softly so: its lease is revoked, and the next in the queue
-    /// computes.
+    /// The key was deleted, bumped or flushed, or invalidated softly: its lease is revoked and passes to the next
+    /// waiter (history 3).
     pub fn invalidated<V>(&mut self, hash: u64, key: &[u8], step: &mut Step<'_, V>) {
         if self.is_leased(hash, key) && self.leases.get(hash).is_some_and(|lease| lease.holder.computes()) {
             self.pass_on(hash, &|counters| &counters.promoted_invalidated, step);
         }
     }
 
-    /// Revokes the key's lease if something happened since that concerns it.
+    /// Revokes the key's lease if an event that concerns it came after its token (history 4).
     pub(super) fn revoke_if_below<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) {
         if self
             .leases
@@ -280,8 +349,8 @@ impl Herd {
         }
     }
 
-    /// Revokes all leases that an event from outside the shard concerns: `below` gives, for a key's hash and
-    /// tags, the number of the last one.
+    /// Revokes all leases that an event from outside the shard concerns (history 4): `below` gives, for a key's hash
+    /// and tags, the number of the last such event.
     pub fn revoke<V>(&mut self, below: impl Fn(u64, &[u64]) -> u64, step: &mut Step<'_, V>) {
         let hit: Vec<u64> = self
             .leases
@@ -294,8 +363,8 @@ impl Herd {
         }
     }
 
-    /// The holder gives up, with a text or without. Returns what those are told who asked for the lease.
-    /// False: the token is not the lease's.
+    /// The holder gives up, with a text or without: the text goes to the waiters that asked for the lease, and the
+    /// lease passes to the first of the others. False: the token is not the lease's.
     pub fn failed<V>(&mut self, hash: u64, token: u64, text: &[u8], step: &mut Step<'_, V>) -> bool {
         let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.token == token) else {
             return false;
@@ -304,7 +373,7 @@ impl Herd {
         count(&rule.counters().failures);
         let text: Arc<[u8]> = text.into();
         let mut told = Vec::new();
-        // Its miss stays recorded: its value may have been stored through another connection, and have been counted off.
+        // History 14: its miss stays recorded.
         while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, Waiter::is_explicit) {
             told.push(waiter);
         }
@@ -323,7 +392,7 @@ impl Herd {
         true
     }
 
-    /// The connection that holds this lease is gone.
+    /// The connection that holds this lease is closed (history 1). `orderly`: its client said so.
     pub fn holder_closed<V>(&mut self, hash: u64, connection: u64, orderly: bool, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get(hash) else { return };
         match lease.holder.closed(connection, orderly) {
@@ -338,20 +407,21 @@ impl Herd {
         self.leases.put_back(hash, removed);
     }
 
-    /// When the next lease's time is up, in milliseconds since the start.
+    /// The earliest deadline of a lease, in milliseconds since the start.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.leases.first_deadline().map(|(ms, _)| ms)
     }
 
-    /// Ends leases whose time is up.
+    /// Ends leases whose deadline has passed (histories 2, 13).
     pub fn handle_timeouts<V>(&mut self, step: &mut Step<'_, V>) {
         while let Some((_, hash)) = self.leases.first_deadline().filter(|(ms, _)| *ms <= step.now_ms) {
             self.time_is_up(hash, step);
         }
     }
 
-    /// Makes room for a lease: ends one that was asked for by name for longer than its rule's time, which is not over in that
-    /// time, and for which nobody waits. Whoever computes it can still store the value.
+    /// Makes room for a lease (history 17): ends a lease without waiters that was asked for by name for longer than its
+    /// rule's time and is not due within that time. Its holder can still store the value. False: there is no such
+    /// lease.
     pub(super) fn displace<V>(&mut self, step: &mut Step<'_, V>) -> bool {
         let is_long = |(_, lease): &(u64, &Lease)| {
             let rule_ms = u64::from(lease.rule.lease_ms());

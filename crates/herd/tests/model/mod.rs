@@ -1,14 +1,15 @@
-//! Random operations on one shard's herd by several connections, as an engine would call it, and what must hold:
+//! Random operations on one shard's herd by several connections, called as an engine would, and the conditions that
+//! must hold:
 //!
-//! * after every step the herd's own walk finds nothing wrong, a key has one lease at most, and as many leases
-//!   compute under a rule as it counts;
-//! * each waiter is answered exactly once, and nobody else is;
+//! * after every step the herd's own walk finds no fault, a key has at most one lease, and as many leases compute under
+//!   a rule as it counts;
+//! * each waiter is answered exactly once, and no other connection is;
 //! * the ledger's number for a key is never above the oldest outstanding miss that is younger than its window,
-//!   whatever connections close, so no fill is stored that is older than the last event of its key;
-//! * when all connections have left and time has passed nothing remains: no lease, waiter, slot, peer or miss.
+//!   whichever connections close, so no fill is stored that is older than the last event of its key;
+//! * when all connections have been closed and time has passed nothing remains: no lease, waiter, slot, peer or miss.
 //!
-//! Tables are tiny, keys share slots (two of them a hash), and every limit of a rule is drawn small, so that the
-//! limits are reached first. Wakes are delivered late, timeouts are handled late, rules are reloaded.
+//! Tables are tiny, keys share slots (two of them a hash), and every limit of a rule is drawn small, so that the limits
+//! are reached first. Wakes are delivered late, timeouts are handled late, rules are reloaded.
 
 mod terms;
 
@@ -26,7 +27,7 @@ use cattlegrid_herd::{
 use crate::draw::Draw;
 use terms::{KEYS, Numbers, hash_of, how, policy};
 
-/// Runs the operations that `bytes` stand for.
+/// Runs the operations that `bytes` encode.
 pub(crate) fn run(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let mut world = World::new(&mut draw);
@@ -52,11 +53,11 @@ struct News {
     slot: u16,
     key: usize,
     verdict: Verdict<()>,
-    /// As of the miss that comes with it.
+    /// [`Miss::sure`] of the miss that comes with it.
     sure: bool,
 }
 
-/// A miss that a client was told of and has not filled.
+/// A miss that a client was answered and has not filled.
 #[derive(Debug, Clone, Copy)]
 struct Miss {
     key: usize,
@@ -64,7 +65,7 @@ struct Miss {
     until_ms: u64,
     connection: u64,
     leased: bool,
-    /// No fill without a miss of its own may have been taken for this one's.
+    /// No fill without its own miss can have been counted as this one's.
     sure: bool,
 }
 
@@ -122,7 +123,7 @@ impl World {
         Arc::clone(&self.rules[key % 2])
     }
 
-    /// Calls the herd and takes the news it has.
+    /// Calls the herd and takes its effects.
     fn herd<R>(&mut self, act: impl FnOnce(&mut Herd, &mut Step<'_, ()>) -> R) -> R {
         let mut effects = Effects::default();
         let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
@@ -131,7 +132,7 @@ impl World {
         result
     }
 
-    /// Takes what a step has left to be done.
+    /// Takes the work that a step has left.
     fn take(&mut self, effects: Effects<()>) {
         self.admitted.extend(effects.admitted);
         effects.wakes.into_iter().for_each(|wake| self.answer(wake));
@@ -146,12 +147,12 @@ impl World {
         conn.inbox.push_back(News { request, slot, key, verdict, sure: true });
     }
 
-    /// A connection is told of a miss.
+    /// A connection is answered a miss.
     fn told(&mut self, connection: u64, key: usize, record: Record) {
         self.told_late(connection, key, record, true);
     }
 
-    /// The same of a miss that was decided some time ago.
+    /// The same for a miss that was decided some time ago.
     fn told_late(&mut self, connection: u64, key: usize, record: Record, sure: bool) {
         assert_eq!(record.hash, hash_of(key));
         let Some(conn) = self.conns.get_mut(&connection) else { return };
@@ -327,16 +328,16 @@ impl World {
         let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
         let session = &mut self.conns.get_mut(&connection).expect("it asked").session;
         let waited = self.herd.wait(ask, hold, session, &mut step);
-        assert!(effects.is_empty(), "who waits wakes nobody");
+        assert!(effects.is_empty(), "a wait wakes no other request");
         waited
     }
 
-    /// Stores a value that was computed after a miss of the key, or after none.
+    /// Stores a value that was computed after a miss of the key, or without one.
     fn fill(&mut self, connection: u64, key: usize, draw: &mut Draw<'_>) {
         let of_key: Vec<usize> = (0..self.misses.len()).filter(|at| self.misses[*at].key == key).collect();
         let miss = (!of_key.is_empty() && !draw.once_in(32)).then(|| of_key[draw.below(of_key.len())]);
         let miss = miss.map(|at| self.misses.swap_remove(at));
-        // Mostly on the connection that was told of the miss, else on any other of the pool.
+        // Mostly on the connection that was answered the miss, otherwise on any other of the pool.
         let own = miss.map(|miss| miss.connection).filter(|own| self.conns.contains_key(own));
         let connection = own.filter(|_| !draw.once_in(3)).unwrap_or(connection);
         let token = miss.filter(|miss| miss.leased && draw.once_in(2)).map(|miss| miss.number);
@@ -372,7 +373,7 @@ impl World {
         let soft = number.filter(|number| *number < events.soft.max(self.soft_floor)).map(|_| events.soft);
         if number.is_some() {
             self.count_off(connection, hash, token);
-            // One that was answered in the moment in which it was given the lease may have been told of it twice.
+            // A waiter that was answered at the moment in which it was given the lease may have been told of it twice.
             if sure.is_none() {
                 self.doubt(hash);
             }
@@ -394,7 +395,7 @@ impl World {
         }
     }
 
-    /// A fill without a miss of its own may have been taken for that of any miss.
+    /// A fill without its own miss may have been counted as that of any miss.
     fn doubt(&mut self, hash: u64) {
         let decided = self.conns.values_mut().flat_map(|conn| &mut conn.inbox);
         let all = decided.map(|news| (news.key, &mut news.sure));
@@ -407,7 +408,7 @@ impl World {
         self.herd.ledger.oldest(hash, self.now_ms).map(|oldest| oldest.number)
     }
 
-    /// The miss of a fill has been answered for.
+    /// The miss of a fill has been counted off.
     fn count_off(&mut self, connection: u64, hash: u64, token: Option<u64>) {
         let session = &mut self.conns.get_mut(&connection).expect("it fills").session;
         if let Some(token) = token {
@@ -472,12 +473,12 @@ impl World {
         }
     }
 
-    /// A connection hears what was decided.
+    /// A connection receives what was decided.
     fn deliver(&mut self, connection: u64) {
         let conn = self.conns.get_mut(&connection).expect("picked");
         let Some(news) = conn.inbox.pop_front() else { return };
         if conn.session.end_wait(news.request, news.slot).is_none() {
-            // It was taken back in the meantime, and the client answered.
+            // It was withdrawn in the meantime, and the client was answered.
             return;
         }
         if let Some(record) = news.verdict.record() {
@@ -486,13 +487,13 @@ impl World {
         self.check_circle(connection);
     }
 
-    /// The time of the first request that waits is up.
+    /// The deadline of the first request that waits has passed.
     fn expire(&mut self, connection: u64, released: bool) {
         let Some(wait) = self.conns[&connection].session.waits().first().copied() else { return };
         let place = (connection, wait.request, wait.slot);
         let Some(verdict) = self.herd(|herd, step| herd.expire(wait.hash, wait.waiter, released, step))
         else {
-            return assert!(!self.open.contains_key(&place), "nobody has answered it");
+            return assert!(!self.open.contains_key(&place), "it has not been answered");
         };
         let key = self.open.remove(&place).expect("it was not answered");
         self.conns.get_mut(&connection).expect("picked").session.end_wait(wait.request, wait.slot);
@@ -520,10 +521,10 @@ impl World {
                 (None, None) => {
                     let inbox = &self.conns[&connection].inbox;
                     let decided = inbox.iter().find(|news| (news.request, news.slot) == (place.1, place.2));
-                    // Its window began when it was decided, so the new record says nothing of the ledger.
+                    // Its window began when it was decided, so the new record proves nothing about the ledger.
                     decided.map(|news| (news.key, false)).expect("its answer is on the way")
                 }
-                (_, open) => panic!("{record:?} of one that waits: {open:?}"),
+                (_, open) => panic!("{record:?} of a request that waits: {open:?}"),
             };
             let record =
                 record.unwrap_or_else(|| self.herd(|herd, step| herd.promoted(wait.hash, connection, step)));
@@ -543,14 +544,14 @@ impl World {
         self.misses.retain(|miss| !(miss.leased && miss.number == token));
     }
 
-    /// A connection is gone. What it was told of may still be filled, through another one.
+    /// A connection is closed. Its misses may still be filled, through another one.
     fn close(&mut self, connection: u64, orderly: bool) {
         let session = &mut self.conns.get_mut(&connection).expect("picked").session;
         session.unpublish(&self.graph);
         let waits = session.waits().to_vec();
         let records = session.take_records();
         for wait in waits {
-            // A lease that it was to hear of may pass to another request of its own, which goes next.
+            // A lease that it was about to hear of may pass to another request of its own, which ends next.
             self.open.remove(&(connection, wait.request, wait.slot));
             self.herd(|herd, step| herd.forget_waiter(wait.hash, wait.waiter, connection, &records, step));
             let session = &mut self.conns.get_mut(&connection).expect("picked").session;
@@ -564,7 +565,7 @@ impl World {
         self.peers.leave(conn.session.caller().peer());
     }
 
-    /// As the engine does it: publish, look, and give up a wait of one's own if there is a circle.
+    /// As the engine does: publish, look, and give up an own wait if there is a circle.
     fn check_circle(&mut self, connection: u64) {
         let session = &mut self.conns.get_mut(&connection).expect("it waits").session;
         let mut walk = session.publish(&self.graph);
@@ -595,7 +596,7 @@ impl World {
 
     fn verify(&mut self, ledger: bool) {
         self.herd.verify();
-        assert_eq!(self.herd.waiting(), self.open.len(), "waiters, and those who were not answered");
+        assert_eq!(self.herd.waiting(), self.open.len(), "waiters, and requests that were not answered");
         let (mut computing, mut hashes) = ([0_u32; 2], BTreeSet::new());
         self.herd.each_lease(self.now_ms, |lease| {
             let key = KEYS.iter().position(|key| **key == *lease.key).expect("one of the keys");
@@ -620,7 +621,7 @@ impl World {
             );
             self.computing[n] = (connections, leases);
         }
-        // Rules are chosen by key, but keys of the same hash share a queue: in sum.
+        // Rules are chosen by key, but keys of the same hash share a queue: compared in sum.
         let sum = |of: &dyn Fn(&RuleState) -> u64| self.rules.iter().map(|rule| of(rule)).sum::<u64>();
         let held = sum(&|rule| rule.counters().held.load(Relaxed));
         let ended = sum(&|rule| rule.counters().held_ended());
@@ -635,7 +636,7 @@ impl World {
         }
     }
 
-    /// All leave, and time passes.
+    /// All connections close, and time passes.
     fn end(&mut self) {
         for (orderly, connection) in self.conns.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
             self.close(connection, orderly % 2 == 0);
@@ -652,10 +653,10 @@ impl World {
                 break;
             }
         }
-        assert!(self.herd.is_empty(), "leases without anybody");
+        assert!(self.herd.is_empty(), "leases without a connection");
         assert_eq!(self.herd.next_deadline_ms(), None);
         for rule in &self.rules {
-            assert_eq!((rule.computing(), rule.slots_taken()), (0, 0), "slots of a rule nobody uses");
+            assert_eq!((rule.computing(), rule.slots_taken()), (0, 0), "slots of an unused rule");
         }
         assert!(self.peers.is_empty() && self.graph.is_empty());
         self.now_ms += 2 * 3_600_000;

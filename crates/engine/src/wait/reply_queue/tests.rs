@@ -10,7 +10,7 @@ use crate::wait::park::Form;
 /// How long a hurried request may still wait, in milliseconds.
 const BEHIND_MS: u64 = 50;
 
-/// A request that waits for so many keys; its reply is its number in brackets, as [`shown`].
+/// A request that waits for this number of keys; its reply is its number in brackets, as [`shown`] prints it.
 fn waits(request: u64, deadline_ms: u64, keys: u8) -> Box<Parked> {
     let line = format!("mg key O{request}\r\n");
     let Parsed::Complete { request: Request::MetaGet(meta), .. } = parse(line.as_bytes(), &Limits::default())
@@ -50,7 +50,7 @@ const READ_AHEAD_BYTES: usize = 1 << 10;
 const READ_AHEAD: u64 = 64;
 
 #[test]
-fn what_is_finished_waits_for_what_is_not() {
+fn a_finished_reply_waits_for_those_before_it() {
     let mut queue = ReplyQueue::default();
     queue.push(&mut text("a"), 0);
     park(&mut queue, 2, 400);
@@ -178,7 +178,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A reply as the model knows it: text, and for a request that waits its number and what it waits for.
+/// A reply of the model: its text, and for a request that waits its number and its open keys.
 #[derive(Debug, Clone)]
 struct Reply {
     text: String,
@@ -190,7 +190,7 @@ struct Reply {
 }
 
 proptest! {
-    /// A plain list of all replies ever, from which what is finished leaves at the front.
+    /// The model is a plain list of all replies, from which the finished ones are removed at the front.
     #[test]
     fn replies_leave_in_order_and_once(ops in prop::collection::vec(op(), 1..80)) {
         let mut queue = ReplyQueue::default();
@@ -226,7 +226,7 @@ proptest! {
                 Op::Expire(ms) => {
                     now += ms;
                     let mut ended = Vec::new();
-                    // An odd request is answered by that, an even one by a wake that is on its way.
+                    // An odd request is answered by this, an even one by a wake that is on its way.
                     queue.expire(now, |parked| {
                         ended.push(parked.request());
                         parked.set_open(parked.open() * u8::from(parked.request() % 2 == 0));
@@ -269,7 +269,7 @@ proptest! {
     }
 }
 
-/// Ends those of the model that wait, are not ended and `fit`, as the queue is to do; returns their numbers.
+/// Ends the requests of the model that wait, are not ended and `fit`, as the queue must; returns their numbers.
 fn end(model: &mut [Reply], fit: impl Fn(&Reply) -> bool) -> Vec<u64> {
     let mut ended = Vec::new();
     for reply in model.iter_mut().filter(|reply| reply.open > 0 && !reply.ended) {
