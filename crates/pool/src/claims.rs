@@ -98,10 +98,8 @@ impl Driver {
     /// Puts a job that no worker has at the head of the queue, or removes it from the table if it has no caller.
     fn put_back(&mut self, id: u64) {
         match self.jobs.get_mut(id) {
-            Some(job @ Job { sink: Some(_), .. }) => {
-                job.place = Place::Queued;
-                let (priority, since) = (job.priority, job.submitted);
-                self.requeue(id, priority, since);
+            Some(Job { sink: Some(_), .. }) => {
+                self.requeue(id);
                 self.shared.counters.taken_back.add(1);
             }
             _ => drop(self.jobs.remove(id)),

@@ -2,6 +2,9 @@
 //!
 //! Sans-io. A job that ends in time leaves its entry behind; entries are dropped when they come up, or
 //! when they outnumber the live ones. With equal timeouts, the common case, a push is O(1).
+//!
+//! # Invariant
+//! A job with a deadline has an entry until it ends; `live` counts these.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,8 +1,8 @@
 //! A job's life: submission, queue, worker, outcome.
 //!
 //! A job is queued, sent to the worker with the fewest jobs, and ended by its worker's reply, its deadline, its caller or the
-//! loss of its worker. What is sent to a worker keeps its entry in the table until the worker is done with it, so that a late
-//! reply is known.
+//! loss of its worker. A job that was sent to a worker keeps its entry in the table until the worker is done with it, so that
+//! a late reply is recognised.
 //!
 //! # Invariants
 //! * [`Driver::end_job`] is the only place that delivers outcomes. It takes the sink out of the job, so there is exactly one.
@@ -10,7 +10,6 @@
 //! * `backlog` counts the jobs that were submitted and are neither at a worker nor ended.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use bytes::Bytes;
 use cattlegrid_worker::List;
@@ -24,7 +23,6 @@ use crate::job::{Job, NewJob, Outcome, Place, Sink};
 use crate::jsonl;
 use crate::options::QueuePolicy;
 use crate::promise::Waiter;
-use crate::queue::Priority;
 use crate::time::later;
 use crate::worker::{Doomed, Role, Sent, State};
 
@@ -94,7 +92,11 @@ impl Driver {
     }
 
     /// Puts a job back into the queue: it was sent and never begun, or will be begun again.
-    pub(crate) fn requeue(&mut self, id: u64, priority: Priority, since: Instant) {
+    pub(crate) fn requeue(&mut self, id: u64) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        job.place = Place::Queued;
+        (job.chunks, job.fault) = (None, None);
+        let (priority, since) = (job.priority, job.submitted);
         self.shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
         self.queue.push_front(id, priority, since);
     }

@@ -1,4 +1,5 @@
-//! The state of the pool's own thread, and what every part of it needs: registration, alarms, reports, guarded callbacks.
+//! The state of the pool's own thread, and the functions that every part of it needs: registration, alarms, reports, guarded
+//! callbacks.
 //!
 //! One thread owns all of it, so nothing here is locked. The other files add to [`Driver`] by subject: `turn.rs` has the loop
 //! that calls them, `dispatch.rs` the life of jobs (`claims.rs` the jobs that are taken back), `start.rs` and `lifecycle.rs`
@@ -7,7 +8,6 @@
 //!
 //! # Invariants
 //! * A worker keeps its slot in `workers` from its start until its end is known; its number is never used again.
-//! * `scan_at` is never later than the earliest timer that is not in `deadlines`, `sizing` or `breaker`.
 //! * A callback of the program runs only inside [`Driver::guard`] or under `catch_unwind`.
 
 use std::collections::VecDeque;

@@ -1,4 +1,6 @@
-//! What can go wrong: for the caller of a job, and for the owner of a pool.
+//! Errors: [`Error`] for the caller of a job, [`PoolError`] for the owner of a pool.
+//!
+//! An error of a job reaches its caller only, a failure of a worker the owner only; a job that was lost with its worker is both.
 
 use std::io;
 

@@ -22,7 +22,7 @@ pub struct Event {
     pub worker: u64,
     /// The tag of the job it belongs to (`JobBuilder::tag`, 0 if none was set); `None` for the worker itself.
     pub job: Option<u64>,
-    /// What it said.
+    /// The parts of the event.
     pub parts: Reply,
 }
 
@@ -39,7 +39,7 @@ pub struct Events {
     pub(crate) inbox: Arc<Inbox>,
 }
 
-/// What the pool's thread and the reader share.
+/// The buffer that the pool's thread and the reader share.
 #[derive(Debug)]
 pub(crate) struct EventBuffer {
     state: Mutex<EventState>,

@@ -1,7 +1,8 @@
 //! The process groups of exec'ed workers and the guardian that watches them.
 //!
 //! # Invariants
-//! * The guardian's list has the group of each exec'ed worker, from its start until just before its number can be used again.
+//! * While there is a guardian, its list has the group of each exec'ed worker, from its start until just before its number can
+//!   be used again.
 //! * Without a guardian, that was reported once, and each start of an exec'ed worker tries to start one.
 
 use rustix::process::{Pid, Signal};

@@ -15,7 +15,7 @@ use crate::launch::Launch;
 use crate::promise::{Promise, Resolver};
 use crate::worker::WorkerInfo;
 
-/// What other threads ask of the pool's thread.
+/// A request of another thread to the pool's thread.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A new job.

@@ -1,4 +1,4 @@
-//! A pool of worker processes.
+//! A pool of worker processes: jobs go in, each ends in one reply or one error.
 //!
 //! A *template process* loads the program once and is forked for each worker; the pool grows and shrinks
 //! between `idle` and `max`; a worker has at most `load` jobs at a time. Workers are written with

@@ -12,7 +12,6 @@ use rustix::process::Signal;
 
 use crate::driver::{Driver, Ending};
 use crate::error::{Error, PoolError};
-use crate::job::Place;
 use crate::jsonl;
 use crate::logs::drain_log;
 use crate::proc::oom_kills;
@@ -227,17 +226,11 @@ impl Driver {
             if job.sink.is_none() {
                 self.jobs.remove(sent.id);
             } else if !begun {
-                job.place = Place::Queued;
-                (job.chunks, job.fault) = (None, None);
-                let (priority, since) = (job.priority, job.submitted);
-                self.requeue(sent.id, priority, since);
+                self.requeue(sent.id);
                 self.shared.counters.redispatched.add(1);
             } else if job.idempotent && job.attempt < self.options.retry.times {
                 job.attempt += 1;
-                job.place = Place::Queued;
-                (job.chunks, job.fault) = (None, None);
-                let (priority, since) = (job.priority, job.submitted);
-                self.requeue(sent.id, priority, since);
+                self.requeue(sent.id);
                 self.shared.counters.retried.add(1);
             } else {
                 let status = worker.exit.map(|exit| exit.status);

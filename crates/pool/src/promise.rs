@@ -152,7 +152,7 @@ impl<T> Promise<T> {
         !matches!(*self.shared.state.lock().unwrap_or_else(PoisonError::into_inner), State::Empty(_))
     }
 
-    /// What the resolver noted, 0 if nothing yet.
+    /// The number that the resolver noted, 0 if none yet.
     pub(crate) fn note(&self) -> u64 {
         self.shared.note.load(Ordering::Acquire)
     }

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! * Within a class jobs keep their order, except that returned jobs go to the front.
-//! * `live` counts the entries whose jobs still wait; entries of ended jobs are at most twice as many plus 64.
+//! * `live` counts the entries whose jobs still wait.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

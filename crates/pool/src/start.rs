@@ -189,7 +189,7 @@ impl Driver {
     ) -> Result<sys::Child, StartError> {
         let setup = self.options.setup.clone();
         let child = self.exec(launch, Some(socket), log, &setup).map_err(|error| {
-            // What the child runs short of before its exec is the system's fault, too.
+            // A shortage in the child before its exec is the system's fault, too.
             if error.step == sys::Step::Fork || is_shortage(&error.source) {
                 StartError::Resources(error.source)
             } else {

@@ -41,7 +41,7 @@ macro_rules! counters {
             pub(crate) run: Buckets,
         }
 
-        /// A snapshot of a pool's counters; taken one by one, so sums may be off by what is in motion.
+        /// A snapshot of a pool's counters; read one by one, so sums may be off by the jobs that change their state at that moment.
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {

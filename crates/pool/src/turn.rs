@@ -9,7 +9,7 @@
 //! ```
 //! One turn: messages, timers, sizing, dispatch, one write per worker, wait.
 //!
-//! It is a thread of its own, and never ends before the processes, because `PR_SET_PDEATHSIG` fires when
+//! The loop has a thread of its own, which never ends before the processes, because `PR_SET_PDEATHSIG` fires when
 //! the *thread* that started a process ends.
 //!
 //! # Invariants

@@ -226,7 +226,7 @@ impl Worker {
         }
     }
 
-    /// Whether the worker has begun this job of its own.
+    /// Whether the worker has begun this job, and it was not taken back.
     pub(crate) fn has_begun(&self, sent: &Sent) -> bool {
         match &self.page {
             Some(page) if self.uses_page => !sent.taken && sent.order < page.claims().begun(),

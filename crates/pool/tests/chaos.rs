@@ -36,6 +36,28 @@ fn one_outcome_for_each_job_whatever_happens() {
     // A large parent must not make its workers slower or larger.
     let mut ballast = vec![0_u8; 512 << 20];
     ballast.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let pools = scenes(seed);
+    let mut before = None;
+    run_all(&pools, seconds() / 2);
+    for round in 0..2 {
+        // A shorter second run: it must leave no more behind than the first.
+        run_all(&pools, seconds() / 4);
+        if round == 0 {
+            before = Some(Footprint::take());
+        }
+    }
+    let (before, after) = (before.unwrap(), Footprint::take());
+    eprintln!("{before:?} {after:?}");
+    assert!(after.fds <= before.fds + 12, "{before:?} {after:?}");
+    assert_eq!(after.zombies, 0);
+    assert!(after.rss_kib < before.rss_kib + 16 * 1024, "{before:?} {after:?}");
+    pools.into_iter().for_each(Scene::end);
+    assert!(children(std::process::id()).is_empty());
+    assert!(ballast.iter().step_by(4096).all(|byte| *byte == 1));
+}
+
+/// The pools that are harmed at the same time.
+fn scenes(seed: u64) -> [Scene; 4] {
     let plain = |launch| {
         quiet(launch)
             .max(MAX)
@@ -49,7 +71,7 @@ fn one_outcome_for_each_job_whatever_happens() {
             .shutdown_grace(ms(2_000))
             .crash_loop(50, ms(1_000))
     };
-    let pools = [
+    [
         Scene::new("forked", seed, plain(template()).max_jobs(50)),
         Scene::new(
             "a process for each job",
@@ -74,32 +96,16 @@ fn one_outcome_for_each_job_whatever_happens() {
                 .max_age(Duration::MAX)
                 .crash_loop(50, Duration::MAX),
         ),
-    ];
-    let mut before = None;
+    ]
+}
+
+/// Harms all pools at once, and waits until they are small again.
+fn run_all(pools: &[Scene], seconds: u64) {
     std::thread::scope(|scope| {
-        let runs: Vec<_> = pools.iter().map(|scene| scope.spawn(|| scene.run(seconds() / 2))).collect();
+        let runs: Vec<_> = pools.iter().map(|scene| scope.spawn(|| scene.run(seconds))).collect();
         runs.into_iter().for_each(|run| run.join().unwrap());
     });
     pools.iter().for_each(Scene::settle);
-    for round in 0..2 {
-        // A shorter second run: it must leave no more behind than the first.
-        std::thread::scope(|scope| {
-            let runs: Vec<_> = pools.iter().map(|scene| scope.spawn(|| scene.run(seconds() / 4))).collect();
-            runs.into_iter().for_each(|run| run.join().unwrap());
-        });
-        pools.iter().for_each(Scene::settle);
-        if round == 0 {
-            before = Some(Footprint::take());
-        }
-    }
-    let (before, after) = (before.unwrap(), Footprint::take());
-    eprintln!("{before:?} {after:?}");
-    assert!(after.fds <= before.fds + 12, "{before:?} {after:?}");
-    assert_eq!(after.zombies, 0);
-    assert!(after.rss_kib < before.rss_kib + 16 * 1024, "{before:?} {after:?}");
-    pools.into_iter().for_each(Scene::end);
-    assert!(children(std::process::id()).is_empty());
-    assert!(ballast.iter().step_by(4096).all(|byte| *byte == 1));
 }
 
 /// Programs whose pool logs without callbacks, one for each kind of standard error, again and again.

@@ -286,7 +286,7 @@ fn a_worker_by_the_page_of_the_protocol_is_taken_from() {
 #[test]
 fn nothing_is_taken_from_a_worker_that_does_not_claim() {
     hand_made("none", |pool, gate, long, behind| {
-        // A hundred times as long as a job has to lie there.
+        // A hundred times as long as a job must wait there before it may be taken back.
         pause(ms(100));
         assert_eq!((pool.stats().taken_back, pool.stats().in_flight), (0, 3));
         gate.open();

@@ -112,7 +112,7 @@ impl Memory {
     /// Raises or lowers the limit. Lowering frees nothing by itself: the owners of pages must give them back.
     ///
     /// # Errors
-    /// `InvalidInput` above what is reserved, four times the first limit as a rule; the system's when it refuses the memory.
+    /// `InvalidInput` above the reservation, usually four times the first limit; the system's error when it refuses the memory.
     pub fn set_limit(&self, limit_bytes: usize) -> std::io::Result<()> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         if limit > self.reserved_pages {
@@ -143,7 +143,7 @@ impl Memory {
         self.used.load(Relaxed) * PAGE_BYTES
     }
 
-    /// Bytes that may still be handed out: 0 when the limit was lowered below what is in use.
+    /// Bytes that may still be handed out: 0 when the limit was lowered below the bytes in use.
     pub fn free_bytes(&self) -> usize {
         self.limit.load(Relaxed).saturating_sub(self.used.load(Relaxed)) * PAGE_BYTES
     }

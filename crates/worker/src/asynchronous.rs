@@ -167,7 +167,7 @@ where
     }
 }
 
-/// What arrives at the main thread: frames from the reader, ids of futures to poll.
+/// The mailbox of the main thread: frames from the reader, ids of futures to poll.
 struct Mail {
     state: Mutex<MailState>,
     main: Thread,

@@ -1,7 +1,10 @@
 //! The control socket between a parent and a template process: one datagram, one message.
 //!
 //! `SOCK_SEQPACKET` keeps message borders, so descriptors passed with a FORK can never be read with
-//! the bytes of another one.
+//! the bytes of another FORK.
+//!
+//! # Invariant
+//! Any datagram is decoded without a panic; a malformed or unknown one is `None`.
 
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
@@ -148,14 +151,14 @@ impl Control {
     /// Sends the message with descriptors, at most [`MAX_FDS`].
     ///
     /// # Errors
-    /// What `sendmsg` reports: `WouldBlock` on a full non-blocking socket, `BrokenPipe` when the
+    /// The error of `sendmsg`: `WouldBlock` on a full non-blocking socket, `BrokenPipe` when the
     /// other side is gone.
     pub fn send(&self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         send_with_fds(socket, &self.encode(), fds).map(drop)
     }
 }
 
-/// What came with one datagram.
+/// The contents of one datagram.
 #[derive(Debug)]
 pub struct Received {
     /// The message; `None` if it is malformed, or the other side has closed (`closed`).
@@ -169,7 +172,7 @@ pub struct Received {
 /// Receives one message.
 ///
 /// # Errors
-/// What `recvmsg` reports; `WouldBlock` when a non-blocking socket has none.
+/// The error of `recvmsg`; `WouldBlock` when a non-blocking socket has none.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
     let mut bytes = [0; MAX_TEXT + 64];
     let (count, fds, flags) = receive_with_fds(socket, &mut bytes)?;

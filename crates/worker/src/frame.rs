@@ -38,7 +38,7 @@ pub enum Kind {
     Job = 2,
     /// Parent: the job's caller has gone; stop if you can.
     Cancel = 3,
-    /// Parent: finish what is queued, then exit.
+    /// Parent: finish the queued jobs, then exit.
     Retire = 4,
     /// Parent: answer with PONG.
     Ping = 5,
@@ -93,7 +93,7 @@ impl Kind {
 pub struct Header {
     /// Bytes of the body.
     pub len: u32,
-    /// What it says.
+    /// The kind of the frame.
     pub kind: Kind,
     /// `FLAG_*` bits.
     pub flags: u8,

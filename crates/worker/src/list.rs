@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! list   = varint count, count * (varint len, len bytes)
-//! varint = 7 bits a byte, low bits first, high bit set on all but the last; at most 5 bytes, < 2^32
+//! varint = 7 bits a byte, low bits first, high bit set on all bytes except the last; at most 5 bytes, < 2^32
 //! ```
+//!
+//! # Invariant
+//! A [`List`] was checked as a whole when it was made, so iterating over it cannot fail.
 
 /// Appends a varint.
 #[inline]

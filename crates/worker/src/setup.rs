@@ -1,4 +1,7 @@
 //! Limits and privileges of a worker, applied between fork and its first job.
+//!
+//! # Invariant
+//! Applying them makes system calls only: everything is formatted before the fork.
 
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};

@@ -37,7 +37,7 @@ impl Parent {
         self.taken.extend(begun..end);
     }
 
-    /// Every job has one place, when the worker has said what it skipped.
+    /// Every job has one place when the worker has said which jobs it skipped.
     fn check(&self, begun: &[u64], sent: u64) {
         for number in 0..sent {
             let (ours, theirs) = (self.taken.contains(&number), begun.contains(&number));
@@ -86,7 +86,7 @@ fn a_claim_of_several_jobs_is_cut_at_one_place() {
     });
 }
 
-/// The worker ends somewhere in between: what it had begun lies below `begun`, and the parent's jobs do not.
+/// The worker ends at any point: jobs that it had begun are below `begun`, and jobs of the parent are not.
 #[test]
 fn a_death_in_between_leaves_no_doubt() {
     for jobs in 0..=SENT {

@@ -2,8 +2,8 @@
 //! grammar.
 //!
 //! * No bytes make the reader panic. A line is a few valid frames or an error of one short line.
-//! * The frames, and the error that ends them, are the same however the lines are split, and what is kept
-//!   between two reads is at most a line of the agreed size. A longer one is skipped.
+//! * The frames, and the error that ends them, are the same however the lines are split, and at most a
+//!   line of the agreed size is kept between two reads. A longer line is skipped.
 //! * A parent writes one line each time; a worker that sends the same texts back is understood.
 
 use std::collections::BTreeMap;

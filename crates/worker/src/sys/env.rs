@@ -1,4 +1,4 @@
-//! Removing variables that were meant for this process only.
+//! The removal of variables that were meant for this process only.
 
 use super::thread_count;
 

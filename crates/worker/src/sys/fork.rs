@@ -1,4 +1,7 @@
-//! Forking a single-threaded template.
+//! The fork of a single-threaded template, and the reaping of children.
+//!
+//! # Invariant
+//! Only a process with one thread forks without exec: [`SingleThreaded`] is the proof.
 
 use std::io;
 use std::marker::PhantomData;
@@ -74,7 +77,7 @@ pub struct Exit {
 /// Collects child `pid` if it has ended. Never blocks.
 ///
 /// # Errors
-/// `ECHILD` when it is no child of this process or was collected before.
+/// `ECHILD` when it is not a child of this process or was reaped before.
 pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: both pointers are to writable memory of the right type.

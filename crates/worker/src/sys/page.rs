@@ -1,4 +1,4 @@
-//! The progress page: memory shared by a worker and its parent, in which both note who has a job.
+//! The progress page: memory shared by a worker and its parent, in which both note the jobs that are theirs.
 //!
 //! `claim.rs` explains the words and when they are written. They take no system call and no frame per job; the parent also
 //! reads them after the worker's death, to tell the jobs that were begun from those that were not.

@@ -1,4 +1,4 @@
-//! SIGTERM as a readable descriptor, for the template's poll loop.
+//! SIGTERM as a readable descriptor, for the template's poll loop; and the blocking of all signals for one thread.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ impl TermSignal {
         if fd == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just created, owned by nobody else.
+        // SAFETY: just created; it has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 

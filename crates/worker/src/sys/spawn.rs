@@ -435,6 +435,16 @@ mod tests {
 
     use super::*;
 
+    /// A program with an empty environment.
+    fn plain<'a>(
+        program: &'a str,
+        args: &'a [OsString],
+        fds: &'a [BorrowedFd<'a>],
+        setup: &'a Setup,
+    ) -> Spawn<'a> {
+        Spawn { program: OsStr::new(program), args, env: &[], dir: None, fds, setup, outlive: false }
+    }
+
     #[expect(clippy::unwrap_used, reason = "a helper of tests")]
     fn run(script: &str, extra: &[BorrowedFd<'_>], setup: &Setup) -> Result<String, SpawnError> {
         let null = File::open("/dev/null").unwrap();
@@ -442,15 +452,7 @@ mod tests {
         let mut fds = vec![null.as_fd(), writer.as_fd(), writer.as_fd()];
         fds.extend_from_slice(extra);
         let args = ["-c".into(), script.into()];
-        let spawn = Spawn {
-            program: OsStr::new("sh"),
-            args: &args,
-            env: &[],
-            dir: None,
-            fds: &fds,
-            setup,
-            outlive: false,
-        };
+        let spawn = plain("sh", &args, &fds, setup);
         let child = spawn.spawn()?;
         drop(writer);
         let mut said = String::new();
@@ -478,15 +480,7 @@ mod tests {
         let null = File::open("/dev/null").unwrap();
         let fds = [null.as_fd(), null.as_fd(), null.as_fd()];
         let setup = Setup::default();
-        let spawn = Spawn {
-            program: OsStr::new("/bin/true"),
-            args: &[],
-            env: &[],
-            dir: None,
-            fds: &fds,
-            setup: &setup,
-            outlive: false,
-        };
+        let spawn = plain("/bin/true", &[], &fds, &setup);
         // The shortest of many, which other work on the machine disturbs least.
         let fastest = || {
             let one = || {
@@ -531,15 +525,7 @@ mod tests {
         for (program, kind) in
             [("/no/such/program", io::ErrorKind::NotFound), ("/etc/passwd", io::ErrorKind::PermissionDenied)]
         {
-            let spawn = Spawn {
-                program: OsStr::new(program),
-                args: &[],
-                env: &[],
-                dir: None,
-                fds: &fds,
-                setup: &setup,
-                outlive: false,
-            };
+            let spawn = plain(program, &[], &fds, &setup);
             let error = spawn.spawn().unwrap_err();
             assert_eq!((error.step, error.source.kind()), (Step::Exec, kind), "{program}");
         }
