@@ -54,7 +54,7 @@ pub(crate) fn check(paths: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Phrases that are right where they stand, and which of them were met.
+/// Phrases that are right where they stand, and which exceptions were met.
 struct Exceptions {
     allowed: &'static [(&'static str, &'static str)],
     used: Vec<bool>,
