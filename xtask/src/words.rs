@@ -1,15 +1,16 @@
 //! `cargo xtask words`: the language of code, comments and documents, checked against `xtask/words.txt`.
 //!
 //! The list has regular expressions for phrases that are hard to read, each with what to write instead. All tracked
-//! text is searched, line by line. Text wraps, so a phrase may begin on one line and end on the next: each line is
-//! searched together with the line after it, both without indentation and comment marks, and a phrase belongs to the
-//! line where it begins.
+//! text is searched. A phrase may begin on one line and end on the next, so a file is searched with its lines joined,
+//! without indentation and comment marks; line breaks remain around blank lines and where a comment begins or ends. A
+//! phrase is reported at the line where it begins.
 //!
 //! # Invariants
 //! * Every line of the list is a valid expression with an advice; any other fails the check.
 //! * An exception ([`ALLOWED`]) that excepts nothing any more fails the check of the whole repository.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 
 use regex::{Regex, RegexBuilder};
@@ -29,16 +30,12 @@ const ALLOWED: &[(&str, &str)] = &[];
 pub(crate) fn check(paths: &[&str]) -> Result<(), String> {
     let text = read(LIST)?;
     let list = List::parse(&text)?;
+    let mut exceptions = Exceptions::new(ALLOWED);
     let mut out = std::io::stdout().lock();
     let mut phrases = 0;
-    let mut used = vec![false; ALLOWED.len()];
     for file in tracked(paths)? {
         for found in list.search(&read(&file)?) {
-            let exception = ALLOWED
-                .iter()
-                .position(|(path, phrase)| *path == file && *phrase == found.phrase.to_lowercase());
-            if let Some(n) = exception {
-                used[n] = true;
+            if exceptions.allow(&file, &found.phrase) {
                 continue;
             }
             phrases += 1;
@@ -46,13 +43,41 @@ pub(crate) fn check(paths: &[&str]) -> Result<(), String> {
                 .map_err(|error| format!("standard output: {error}"))?;
         }
     }
-    let unused = ALLOWED.iter().zip(used).find(|(_, used)| paths.is_empty() && !used);
-    match (phrases, unused) {
-        (0, None) => Ok(()),
-        (0, Some(((file, phrase), _))) => {
+    if phrases > 0 {
+        return Err(format!("{phrases} phrases to write otherwise; {LIST} has the list"));
+    }
+    match exceptions.unused() {
+        Some((file, phrase)) if paths.is_empty() => {
             Err(format!("xtask/src/words.rs: {file} has no \"{phrase}\" any more; remove the exception"))
         }
-        _ => Err(format!("{phrases} phrases to write otherwise; {LIST} has the list")),
+        _ => Ok(()),
+    }
+}
+
+/// Phrases that are right where they stand, and which exceptions were met.
+struct Exceptions {
+    allowed: &'static [(&'static str, &'static str)],
+    used: Vec<bool>,
+}
+
+impl Exceptions {
+    fn new(allowed: &'static [(&'static str, &'static str)]) -> Self {
+        Self { allowed, used: vec![false; allowed.len()] }
+    }
+
+    /// Whether `phrase` is right in `file`, in capitals or not.
+    fn allow(&mut self, file: &str, phrase: &str) -> bool {
+        let place =
+            self.allowed.iter().position(|(path, right)| *path == file && *right == phrase.to_lowercase());
+        if let Some(place) = place {
+            self.used[place] = true;
+        }
+        place.is_some()
+    }
+
+    /// An exception that was not met.
+    fn unused(&self) -> Option<&(&'static str, &'static str)> {
+        self.allowed.iter().zip(&self.used).find(|(_, used)| !**used).map(|(exception, _)| exception)
     }
 }
 
@@ -82,6 +107,8 @@ impl<'a> List<'a> {
                 .ok_or_else(|| format!("{LIST}:{number}: not an expression, a tab and an advice"))?;
             let expression = RegexBuilder::new(expression)
                 .case_insensitive(true)
+                .multi_line(true)
+                .unicode(false)
                 .build()
                 .map_err(|error| format!("{LIST}:{number}: {error}"))?;
             entries.push((expression, advice));
@@ -91,33 +118,53 @@ impl<'a> List<'a> {
 
     /// The phrases in `text`, by line.
     fn search(&self, text: &str) -> Vec<Found<'a>> {
-        let lines: Vec<&str> = text.lines().map(bare).collect();
-        let mut found = Vec::new();
-        for (n, line) in lines.iter().enumerate() {
-            let next = lines.get(n + 1).copied().unwrap_or_default();
-            let both = format!("{line} {next}");
-            for (expression, advice) in &self.0 {
-                let here = expression.find_iter(&both).filter(|phrase| phrase.start() < line.len());
-                found.extend(here.map(|phrase| Found {
-                    line: n + 1,
-                    phrase: phrase.as_str().trim().to_owned(),
+        let (flow, starts) = flow(text);
+        let mut found: Vec<Found<'_>> = Vec::new();
+        for (expression, advice) in &self.0 {
+            found.extend(expression.find_iter(&flow).map(|phrase| {
+                let words = phrase.as_str().trim_start();
+                let start = phrase.end() - words.len();
+                Found {
+                    line: starts.partition_point(|line| *line <= start),
+                    phrase: words.trim_end().to_owned(),
                     advice,
-                }));
-            }
+                }
+            }));
         }
+        found.sort_by_key(|found| found.line);
         found
     }
 }
 
-/// A line without indentation, marks of a comment or heading, and a backslash that continues a string.
-fn bare(line: &str) -> &str {
-    let line = line.trim().trim_end_matches('\\').trim_end();
-    let marks = ["//!", "///", "//", "* ", "- "];
-    let line = marks.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line);
-    line.trim_start_matches('#').trim_start()
+/// `text` with each paragraph and each comment on one line, and where each of its lines begins there.
+fn flow(text: &str) -> (String, Vec<usize>) {
+    let mut flow = String::with_capacity(text.len());
+    let mut starts = Vec::new();
+    let mut before = ("", "");
+    for line in text.lines() {
+        let (mark, bare) = bare(line);
+        if !flow.is_empty() {
+            let goes_on = mark == before.0 && !bare.is_empty() && !before.1.is_empty();
+            flow.push(if goes_on { ' ' } else { '\n' });
+        }
+        starts.push(flow.len());
+        flow.push_str(bare);
+        before = (mark, bare);
+    }
+    (flow, starts)
 }
 
-/// The tracked files under `paths` that are checked, from the root of the repository.
+/// The mark of a comment that a line begins with, or nothing; and the line without it, without indentation, bullet or
+/// a backslash that continues a string.
+fn bare(line: &str) -> (&str, &str) {
+    let line = line.trim().trim_end_matches('\\').trim_end();
+    let mark = ["//!", "///", "//", "#"].into_iter().find(|mark| line.starts_with(mark)).unwrap_or_default();
+    let line = line[mark.len()..].trim_start_matches('#').trim_start();
+    let line = line.strip_prefix("* ").or_else(|| line.strip_prefix("- ")).unwrap_or(line);
+    (mark, line.trim_start())
+}
+
+/// The tracked files under `paths` that are checked and not deleted, from the root of the repository.
 fn tracked(paths: &[&str]) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--"])
@@ -132,6 +179,7 @@ fn tracked(paths: &[&str]) -> Result<Vec<String>, String> {
     let files: Vec<String> = names
         .split_terminator('\0')
         .filter(|name| KINDS.iter().any(|kind| name.ends_with(kind)))
+        .filter(|name| Path::new(crate::root()).join(name).exists())
         .map(str::to_owned)
         .collect();
     if files.is_empty() {
@@ -176,12 +224,25 @@ mod tests {
         ] {
             assert_eq!(search(text), [(1, "green apple".into(), "red $1")], "{text:?}");
         }
-        assert_eq!(search("a green\n\napple"), [], "two paragraphs");
+        for text in ["a green\n\napple", "// a green\nlet apple = 1;", "/// a green\n// apple"] {
+            assert_eq!(search(text), [], "{text:?}");
+        }
     }
 
     #[test]
-    fn an_expression_can_ask_for_the_beginning_of_a_comment() {
-        assert_eq!(search("    // Kiwi\na kiwi\n"), [(1, "Kiwi".into(), "melon")]);
+    fn an_expression_can_ask_for_the_beginning_of_a_comment_or_paragraph() {
+        assert_eq!(search("let a;\n    // Kiwi\n    // kiwi\na kiwi\n"), [(2, "Kiwi".into(), "melon")]);
+    }
+
+    #[test]
+    fn an_exception_holds_for_its_file_and_phrase_and_is_missed_when_unused() {
+        let mut exceptions = Exceptions::new(&[("a.rs", "green apple"), ("a.rs", "kiwi")]);
+        assert!(exceptions.allow("a.rs", "Green apple"));
+        assert!(!exceptions.allow("b.rs", "green apple"));
+        assert!(!exceptions.allow("a.rs", "green pear"));
+        assert_eq!(exceptions.unused(), Some(&("a.rs", "kiwi")));
+        assert!(exceptions.allow("a.rs", "kiwi"));
+        assert_eq!(exceptions.unused(), None);
     }
 
     #[test]
