@@ -30,7 +30,8 @@ mod waiting;
 mod why;
 
 pub use ask::KeyState;
-pub use counters::{Counter, Counters};
+pub use cattlegrid_tags::{RollingFloor, TagStats};
+pub use counters::{Counter, Counters, Counts};
 pub use engine::{Cursor, Engine, EngineConfig, Got, Piece};
 pub use event::{Event, EventKind, Interest, Looker};
 pub use invalidate::ROLLING_FLUSH_MAX_S;

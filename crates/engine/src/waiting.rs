@@ -111,6 +111,8 @@ const UNTRUE_MAX: usize = 8;
 pub(crate) const TRIAL_MS: u32 = 10;
 /// Least time between two looks for leases that a flush or a bump revokes, in milliseconds.
 const REVOKE_EVERY_MS: u64 = 10;
+/// Leases copied for a list while their shard is locked.
+const LEASES_COPIED: usize = 64;
 
 impl Engine {
     /// From now on these rules count; None: no key has one. The tables they need are allocated once and
@@ -447,25 +449,34 @@ impl Engine {
         self.shared().timeout_ms.fetch_min(deadline_ms, Ordering::AcqRel);
     }
 
-    /// Calls `each` for every lease.
-    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
+    /// Calls `each` for every lease until it returns false. No shard is locked meanwhile, and none for longer than it takes to
+    /// note its leases' hashes or to copy a few leases: what begins or ends in between may be left out.
+    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView) -> bool) {
         for number in 0..self.shard_count() {
-            if let Some(herd) = &self.lock(number).herd {
-                herd.each_lease(now_ms, &mut each);
+            let hashes = self.lock(number).herd.as_ref().map(|herd| herd.lease_hashes()).unwrap_or_default();
+            for some in hashes.chunks(LEASES_COPIED) {
+                let views: Vec<LeaseView> = {
+                    let shard = self.lock(number);
+                    let herd = shard.herd.iter();
+                    herd.flat_map(|herd| some.iter().filter_map(|hash| herd.view(*hash, now_ms))).collect()
+                };
+                if !views.into_iter().all(&mut each) {
+                    return;
+                }
             }
         }
     }
 
-    /// What the shards' herds hold.
-    pub fn herd_usage(&self, now_ms: u64) -> HerdUsage {
+    /// What the shards' herds hold: exact, but for misses that have become too old since the last [`Engine::tick`].
+    pub fn herd_usage(&self) -> HerdUsage {
         let mut usage = HerdUsage::default();
         for number in 0..self.shard_count() {
-            if let Some(herd) = &mut self.lock(number).herd {
+            if let Some(herd) = &self.lock(number).herd {
                 usage.leases += herd.len();
                 usage.deadlines += herd.deadlines();
                 usage.leases_bytes += herd.leases_bytes();
-                usage.outstanding += herd.ledger.outstanding(now_ms);
-                usage.slots_in_loss += herd.ledger.slots_in_loss(now_ms);
+                usage.outstanding += herd.ledger.len();
+                usage.slots_in_loss += herd.ledger.lost_slots();
                 usage.fence_slots += herd.fence.slots();
                 usage.fence_collisions += herd.fence.collisions();
             }

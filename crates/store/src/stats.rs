@@ -26,7 +26,7 @@ pub struct StoreStats {
     pub moved: u64,
     /// Segments collected whole by a write that found no room: 0 while upkeep runs ahead.
     pub collected_in_haste: u64,
-    /// Times that no segment was to be had, where one was needed to keep an item or to store one.
+    /// Times that there was no segment to keep an item in or to store an item.
     pub no_free_segment: u64,
 }
 
