@@ -18,7 +18,10 @@ pub(crate) fn check() -> Result<(), String> {
 }
 
 fn outdated() -> Vec<(&'static str, String)> {
-    let mut generated = vec![("docs/configuration.md", cattlegrid_config::reference_markdown())];
+    let mut generated = vec![
+        ("docs/configuration.md", cattlegrid_config::reference_markdown()),
+        ("docs/statistics.md", cattlegrid_server::stats::reference_markdown()),
+    ];
     generated.retain(|(path, text)| {
         !std::fs::read_to_string(format!("{}/{path}", crate::root())).is_ok_and(|current| current == *text)
     });

@@ -1,4 +1,7 @@
-//! Counters of a worker: each has one writer, and is read by any thread that answers `stats`.
+//! What a worker counts: each counter has one writer, and every thread that answers `stats` reads it.
+//!
+//! A counter is defined once, here: its name and what it counts. Statistics, their reference page and exporters take both
+//! from [`Counters::HELP`].
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,92 +28,124 @@ impl Counter {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// A worker's counters of commands, named as in `stats`.
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// A worker's counters of commands, named as in `stats`. A field's text is the help of its statistic.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Counter,)+
+            $($(#[doc = $doc])+ pub $name: Counter,)+
+        }
+
+        /// Sums of the [`Counters`] of all workers, read at one moment.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub struct Counts {
+            $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
         impl Counters {
-            /// Names, in the order of [`Counters::values`].
-            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
-
-            /// All counts.
-            pub fn values(&self) -> [u64; Self::NAMES.len()] {
-                [$(self.$name.get()),+]
-            }
+            /// Names, each with what it counts: one sentence or more in plain text.
+            pub const HELP: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($name), concat!($($doc),+).trim_ascii_start())),+];
 
             /// Sets all to zero: `stats reset`.
             pub fn reset(&self) {
                 $(self.$name.reset();)+
             }
         }
+
+        impl Counts {
+            /// Adds a worker's.
+            pub fn add(&mut self, counters: &Counters) {
+                $(self.$name = self.$name.wrapping_add(counters.$name.get());)+
+            }
+        }
     };
 }
 
 counters! {
-    /// Keys asked for.
+    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`.
     cmd_get,
-    /// Storing commands.
+    /// Storing commands: `set`, `add`, `replace`, `append`, `prepend`, `cas` and `ms`.
     cmd_set,
-    /// `flush_all`.
+    /// Commands `flush_all`, refused ones included.
     cmd_flush,
-    /// `touch`, `gat`, `mg ... T`.
+    /// Commands that set an expiry without a value: `touch`, `gat`, `gats` and `mg` with the flag T.
     cmd_touch,
-    /// Meta commands.
+    /// Meta commands about a key: `mg`, `ms`, `md`, `ma` and `me`.
     cmd_meta,
-    /// Keys found.
+    /// Keys asked for that were found.
     get_hits,
-    /// Keys not found.
+    /// Keys asked for that were not found, expired and flushed ones included.
     get_misses,
-    /// Of these, expired.
+    /// Keys asked for whose item had expired; each counts in `get_misses` as well.
     get_expired,
-    /// Of these, from before a flush.
+    /// Keys asked for whose item was older than a flush; each counts in `get_misses` as well.
     get_flushed,
-    /// Deletes of keys that were there.
+    /// Deletes of keys that were found.
     delete_hits,
-    /// Deletes of keys that were not.
+    /// Deletes of keys that were not found.
     delete_misses,
-    /// `incr` of keys that were there.
+    /// Increments of keys that were found.
     incr_hits,
-    /// `incr` of keys that were not.
+    /// Increments of keys that were not found.
     incr_misses,
-    /// `decr` of keys that were there.
+    /// Decrements of keys that were found.
     decr_hits,
-    /// `decr` of keys that were not.
+    /// Decrements of keys that were not found.
     decr_misses,
-    /// `cas` that stored.
+    /// Compare-and-set commands that stored their value.
     cas_hits,
-    /// `cas` of keys that were not there.
+    /// Compare-and-set commands whose key was not found.
     cas_misses,
-    /// `cas` with another CAS than the item's.
+    /// Compare-and-set commands refused because the item had changed since the client read it.
     cas_badval,
-    /// Touches of keys that were there.
+    /// Touches of keys that were found.
     touch_hits,
-    /// Touches of keys that were not.
+    /// Touches of keys that were not found.
     touch_misses,
-    /// Values above the limit.
+    /// Values refused because they are larger than `-I` allows.
     store_too_large,
-    /// Writes for which no room could be made.
+    /// Writes refused because no memory could be freed for them.
     store_no_memory,
-    /// Authentications tried.
+    /// Logins tried, refused ones included.
     auth_cmds,
-    /// Of these, refused.
+    /// Logins refused.
     auth_errors,
-    /// Bytes received.
+    /// Bytes received from clients.
     bytes_read,
-    /// Bytes sent.
+    /// Bytes sent to clients.
     bytes_written,
-    /// Times a connection had to wait for the others.
+    /// Times that a connection had more commands to execute and others got their turn first.
     conn_yields,
-    /// Connections whose TLS handshake failed or was broken off.
+    /// TLS handshakes that failed or were broken off.
     ssl_handshake_errors,
-    /// Connections that broke the rules of TLS after their handshake.
+    /// Connections closed because their client broke the rules of TLS after the handshake.
     ssl_proto_errors,
-    /// Lines made for watchers.
+    /// Events recorded for watchers.
     log_worker_written,
-    /// Lines not made, because one turn had too many.
+    /// Events not recorded for watchers because a thread's queue was full (`-o worker_logbuf_size`).
     log_worker_dropped,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_of_all_counters_and_a_reset_ends_them() {
+        let workers = [Counters::default(), Counters::default()];
+        workers[0].cmd_get.add(3);
+        workers[1].cmd_get.add(4);
+        workers[1].log_worker_dropped.add(1);
+        let sums = || {
+            let mut counts = Counts::default();
+            for counters in &workers {
+                counts.add(counters);
+            }
+            counts
+        };
+        assert_eq!(sums(), Counts { cmd_get: 7, log_worker_dropped: 1, ..Counts::default() });
+        workers.iter().for_each(Counters::reset);
+        assert_eq!(sums(), Counts::default());
+    }
 }

@@ -382,8 +382,8 @@ impl Engine {
         (0..self.shards.len()).filter_map(|n| self.shards.lock(n).herd.as_ref().map(|herd| herd.len())).sum()
     }
 
-    /// To be called once per second: gives the memory of dead segments back, a bounded amount of each shard. True:
-    /// there is more to do.
+    /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of misses that are too
+    /// old, and notes what statistics would have to walk for. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {
         self.shared.settle(now.ms);
         let floor = self.shared.floor(now.second);
@@ -392,6 +392,9 @@ impl Engine {
             let mut shard = self.shards.lock(number);
             shard.store_mut().advance(now.second, floor);
             more |= shard.store_mut().tick();
+            if let Some(herd) = &mut shard.herd {
+                herd.ledger.settle(now.ms);
+            }
         }
         more
     }

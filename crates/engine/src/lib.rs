@@ -22,7 +22,8 @@ mod time;
 mod wait;
 mod write;
 
-pub use counters::{Counter, Counters};
+pub use cattlegrid_tags::{RollingFloor, TagStats};
+pub use counters::{Counter, Counters, Counts};
 pub use engine::{Cursor, Engine, EngineConfig};
 pub use event::{Event, EventKind, Interest, Looker};
 pub use invalidate::ROLLING_FLUSH_MAX_S;

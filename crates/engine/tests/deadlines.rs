@@ -22,12 +22,12 @@ fn finished_leases_behind_a_long_one_leave_nothing() {
         assert_eq!(stored, "HD|");
         if n % 1000 == 999 {
             w.pass(1);
-            let usage = w.engine.herd_usage(w.ms);
+            let usage = w.engine.herd_usage();
             most = most.max(usage.deadlines);
             assert!(usage.leases_bytes <= rules.ledger_bytes / 2, "{} bytes", usage.leases_bytes);
         }
     }
-    assert_eq!((most, w.engine.herd_usage(w.ms).leases), (1, 1), "deadlines of leases that have ended");
+    assert_eq!((most, w.engine.herd_usage().leases), (1, 1), "deadlines of leases that have ended");
     w.engine.verify();
 }
 
@@ -47,11 +47,11 @@ fn the_memory_that_unfilled_leases_leave_is_counted() {
             w.send(detached, &format!("mg page:{round}-{n}-d c N60 Pd|"));
             w.close(detached, true);
         }
-        let usage = w.engine.herd_usage(w.ms);
+        let usage = w.engine.herd_usage();
         assert_eq!(usage.leases, usage.deadlines);
         let most = rules.ledger_bytes / 2 / LEASE_BYTES;
         assert!(usage.leases <= most && usage.leases_bytes <= rules.ledger_bytes / 2, "{usage:?}");
         w.pass(70_000);
-        assert_eq!(w.engine.herd_usage(w.ms).deadlines, 0);
+        assert_eq!(w.engine.herd_usage().deadlines, 0);
     }
 }

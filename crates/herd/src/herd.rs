@@ -531,11 +531,15 @@ impl Herd {
             + self.ended_order.capacity() * size_of::<u64>()
     }
 
-    /// Calls `each` for all leases.
-    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
-        for (_, lease) in self.leases.iter() {
-            each(view(lease, now_ms));
-        }
+    /// Hashes of the keys that have leases. A list of leases goes on from them with [`Herd::view`], so that no lock is held
+    /// while keys are copied and lines written.
+    pub fn lease_hashes(&self) -> Vec<u64> {
+        self.leases.iter().map(|(hash, _)| hash).collect()
+    }
+
+    /// The lease of the key with this hash.
+    pub fn view(&self, hash: u64, now_ms: u64) -> Option<LeaseView> {
+        self.leases.get(hash).map(|lease| view(lease, now_ms))
     }
 
     /// The key's lease.

@@ -30,6 +30,10 @@ pub struct Ledger {
     entries: HashMap<u64, Entry, BuildIdentity>,
     most: usize,
     lost: Box<[Loss]>,
+    /// Slots of `lost` with an `until`: those that count, and those that did at the last [`Ledger::settle`].
+    lost_slots: usize,
+    /// When the next [`Ledger::settle`] has something to do, in milliseconds.
+    settle_ms: u64,
     /// Misses that found no room: they decide when the search for aged entries is repeated.
     losses: u64,
 }
@@ -40,6 +44,7 @@ struct Loss {
     number: u64,
     /// In units of [`TICK_MS`], so that a slot takes 16 bytes.
     since: u32,
+    /// 0: it stands for no miss.
     until: u32,
 }
 
@@ -129,7 +134,12 @@ pub struct Oldest {
     pub lost: bool,
 }
 
-/// Bytes of an entry in its table.
+/// Milliseconds from one look for what is too old to the next.
+const SETTLE_MS: u64 = 900;
+/// Keys for which that time counts once.
+const SETTLED_KEYS: usize = 16_384;
+
+/// Bytes that an entry takes in its table.
 const ENTRY_BYTES: usize = 2 * (size_of::<Entry>() + 16);
 
 impl Ledger {
@@ -146,6 +156,8 @@ impl Ledger {
             entries: HashMap::with_hasher(BuildIdentity),
             most: entries.max(1),
             lost: vec![Loss::default(); slots].into(),
+            lost_slots: 0,
+            settle_ms: 0,
             losses: 0,
         }
     }
@@ -188,7 +200,8 @@ impl Ledger {
         if !loss.counts(now_ms) || number < loss.number {
             (loss.number, loss.since) = (number, ticks(now_ms / TICK_MS));
         }
-        loss.until = loss.until.max(ticks(until_ms.div_ceil(TICK_MS)));
+        self.lost_slots += usize::from(loss.until == 0);
+        loss.until = loss.until.max(ticks(until_ms.div_ceil(TICK_MS))).max(1);
     }
 
     /// The miss as of which a fill counts, if a miss of the key is outstanding or may be.
@@ -245,7 +258,30 @@ impl Ledger {
         }
     }
 
-    /// Keys with outstanding misses. Walks the table: for statistics.
+    /// About once a second: lets go of what is too old, so that [`Ledger::len`] and [`Ledger::lost_slots`] say what counts. A
+    /// table of more than 16,384 keys is walked less often, so that a second has no more of this than that.
+    pub fn settle(&mut self, now_ms: u64) {
+        if now_ms < self.settle_ms {
+            return;
+        }
+        self.settle_ms = now_ms + SETTLE_MS * (1 + (self.entries.len() / SETTLED_KEYS) as u64);
+        self.drop_aged(now_ms);
+        if self.lost_slots > 0 {
+            for loss in &mut self.lost {
+                if !loss.counts(now_ms) {
+                    loss.until = 0;
+                }
+            }
+            self.lost_slots = self.lost.iter().filter(|loss| loss.until > 0).count();
+        }
+    }
+
+    /// Slots that stand for misses that found no room; those that have ceased to since the last [`Ledger::settle`] as well.
+    pub fn lost_slots(&self) -> usize {
+        self.lost_slots
+    }
+
+    /// Keys with outstanding misses. Walks the table.
     pub fn outstanding(&mut self, now_ms: u64) -> usize {
         self.drop_aged(now_ms);
         self.entries.len()
@@ -269,7 +305,7 @@ impl Ledger {
         self.entries.is_empty()
     }
 
-    /// Slots that stand for misses that found no room.
+    /// Slots that stand for misses that found no room. Walks all of them.
     pub fn slots_in_loss(&self, now_ms: u64) -> usize {
         self.lost.iter().filter(|loss| loss.counts(now_ms)).count()
     }
@@ -363,6 +399,30 @@ mod tests {
         assert_eq!(number(&mut ledger, 1, 300), Some(10));
         assert_eq!(ledger.slots_in_loss(300), 1);
         assert_eq!(ledger.oldest(9, 1200), None);
+    }
+
+    #[test]
+    fn counts_follow_each_miss_and_ageing_waits_for_settle() {
+        let mut ledger = Ledger::with(2, 4);
+        ledger.record(1, 10, 0, WINDOW);
+        ledger.record(2, 11, 0, WINDOW);
+        assert_eq!((ledger.len(), ledger.lost_slots()), (2, 0));
+        (100..200_u64).for_each(|n| ledger.record(n << 56 | n << 24 | n, n, 150, WINDOW));
+        assert_eq!(ledger.lost_slots(), ledger.slots_in_loss(150));
+        assert!(ledger.lost_slots() > 0);
+        // Again in the same slots, counted once.
+        (100..200_u64).for_each(|n| ledger.record(n << 56 | n << 24 | n, n + 100, 150, WINDOW));
+        assert_eq!(ledger.lost_slots(), ledger.slots_in_loss(150));
+        ledger.settle(200);
+        assert_eq!((ledger.len(), ledger.lost_slots()), (2, ledger.slots_in_loss(200)));
+        let slots = ledger.lost_slots();
+        ledger.settle(1_050);
+        assert_eq!((ledger.len(), ledger.lost_slots()), (2, slots), "not yet a second");
+        ledger.settle(1_101);
+        assert_eq!((ledger.len(), ledger.lost_slots()), (0, slots), "49 ms are left");
+        ledger.settle(3_000);
+        assert_eq!((ledger.lost_slots(), ledger.slots_in_loss(3_000)), (0, 0));
+        assert_eq!(ledger.oldest(1, 3_000), None);
     }
 
     #[test]

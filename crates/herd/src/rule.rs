@@ -389,12 +389,12 @@ impl RuleState {
 pub const WAIT_BUCKETS_MS: [u32; 7] = [1, 10, 50, 100, 250, 500, 1000];
 
 macro_rules! rule_counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// Counters of a rule, named as in `stats rules`.
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// What happened under a rule, named as in `stats rules`. A field's text is the help of its statistic.
         #[derive(Debug, Default)]
         pub struct RuleCounters {
-            $($(#[$doc])* pub $name: AtomicU64,)+
-            /// Waits that ended, by their length: see [`WAIT_BUCKETS_MS`].
+            $($(#[doc = $doc])+ pub $name: AtomicU64,)+
+            /// Waits that ended, by how long they took: see [`WAIT_BUCKETS_MS`].
             pub waits_ms: [AtomicU64; WAIT_BUCKETS_MS.len() + 1],
         }
 
@@ -402,7 +402,10 @@ macro_rules! rule_counters {
             /// Names, in the order of [`RuleCounters::values`].
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// All counters except the histogram.
+            /// What each counts, in the same order: one sentence or more in plain text.
+            pub const HELP: &'static [&'static str] = &[$(concat!($($doc),+).trim_ascii_start()),+];
+
+            /// All counts but the histogram.
             pub fn values(&self) -> [u64; Self::NAMES.len()] {
                 [$(self.$name.load(Relaxed)),+]
             }
@@ -419,35 +422,36 @@ macro_rules! rule_counters {
 rule_counters! {
     /// Leases granted at a miss.
     leases,
-    /// Leases granted to refresh a value that expired or was invalidated softly.
+    /// Leases granted to refresh a value that had expired or was softly invalidated; each counts in `leases` as well.
     leases_stale,
-    /// Leases granted to refresh a value before it expires.
+    /// Leases granted to refresh a value before it expires; each counts in `leases` as well.
     leases_early,
-    /// Gets held.
+    /// Gets held; a get of several keys counts once for each. Each ends in one of the lines `held_reentered` to `held_unruled`,
+    /// `promoted_close` to `promoted_slot`, `hold_expired`, `released` and `cycles_avoided`.
     held,
-    /// Computations saved: held gets that got the value, and old values served under a lease.
+    /// Computations avoided: held gets that got the value, and old values served while a lease refreshed them.
     computes_saved,
     /// Old values served after their expiry or a soft invalidation.
     stale_served,
-    /// Waiters that became the holder because the holder's connection was closed.
+    /// Waiters that got the lease because the holder's connection closed.
     promoted_close,
-    /// The same, because the lease's deadline passed.
+    /// Waiters that got the lease because the holder's time was up.
     promoted_deadline,
-    /// The same, because the key was deleted or invalidated.
+    /// Waiters that got the lease because the key was deleted or invalidated.
     promoted_invalidated,
-    /// The same, because the holder gave up or its fill came too late.
+    /// Waiters that got the lease because the holder gave up or its fill came too late.
     promoted_gave_up,
-    /// The same, because a slot of `rule_computers` became free.
+    /// Waiters that got the lease because a slot of `rule_computers` became free.
     promoted_slot,
-    /// Holds that ended without a value.
+    /// Held gets whose hold ended without a value.
     hold_expired,
-    /// Held gets of the holder itself, answered as misses after a trial in which nothing else came on their connection.
+    /// Held gets of the holder itself, answered as misses after 10 ms in which nothing else came on their connection.
     held_reentered,
     /// Held gets answered by a fill: with the value, or with the answer that the key is absent.
     held_filled,
     /// Held gets answered as misses because their own connection wrote the key.
     held_own_write,
-    /// Held gets answered at once after all, because of another key of the same get.
+    /// Held gets answered at once because of another key of the same get.
     held_withdrawn,
     /// Held gets whose connection was closed or reset.
     held_gone,
@@ -455,64 +459,66 @@ rule_counters! {
     held_passed,
     /// Held gets that asked for the lease and were told that the computation failed.
     held_failed,
-    /// Held gets answered as misses because their key no longer has a rule with leases.
+    /// Held gets answered as misses because no rule with leases covers their key any more.
     held_unruled,
-    /// Not held: the key has `max_waiters`.
+    /// Gets not held because the key has `max_waiters`.
     busy_waiters,
-    /// Not held: the server has its `waiters`.
+    /// Gets not held because the server has its `waiters`.
     busy_waiters_total,
-    /// Not held: the computation is predicted to take longer than the hold.
+    /// Gets not held because the computation is expected to take longer than the hold.
     busy_prediction,
-    /// Not held: the rule's `hold` is 0.
+    /// Gets not held because the rule's `hold` is 0.
     busy_no_hold,
-    /// Not held: 8,192 keys wait for a slot of `rule_computers` already.
+    /// Gets not held because 8,192 keys wait for a slot of `rule_computers` already.
     busy_queue,
-    /// Not held: the computation failed recently.
+    /// Gets not held because the computation failed a short time ago.
     busy_failed,
-    /// No lease and no hold: the table of leases is full.
+    /// Misses without a lease, and not held, because there are too many leases.
     busy_leases,
-    /// Leases asked for by name for longer than their rule's time, ended to make room for another.
+    /// Leases asked for by name for longer than their rule's `lease` that were ended to make room for another.
     leases_displaced,
-    /// Answered `on_busy` at the end of a hold: `max_computers` clients compute already.
+    /// Holds that ended with the answer `on_busy` because `max_computers` clients compute the key already.
     busy_computers,
-    /// Answered `on_busy` at the end of a hold: no slot of `rule_computers` became free.
+    /// Holds that ended with the answer `on_busy` because no slot of `rule_computers` became free.
     busy_slots,
     /// Computations begun beyond `rule_computers` by a connection that computes under the rule already.
     nested,
-    /// Held gets answered when their client sent no more, or when the server stopped.
+    /// Held gets answered when their client sent no more, or the server stopped.
     released,
     /// Misses of a holder on its own lease.
     reentries,
     /// Held gets answered as misses because connections would have waited for each other.
     cycles_avoided,
-    /// Not held because it is the last free connection of a peer that holds a lease.
+    /// Gets not held because theirs is the last free connection of the client that computes.
     last_free_kept,
-    /// Misses of commands that were read ahead, without a lease.
+    /// Misses of commands read ahead, which get no lease.
     misses_behind,
-    /// Keys let pass because they are never filled.
+    /// Times that a key was let pass because it is never filled.
     pass_entered,
-    /// Misses of such keys.
+    /// Misses of keys that are let pass.
     pass_misses,
-    /// Leases that ended unfilled.
+    /// Leases that ended without a fill: nothing was stored in their time, or the holder's value was refused or dropped.
     unset,
     /// Computations that failed, as their holder said.
     failures,
     /// Fills stored.
     fills_stored,
-    /// Fills dropped: the key was written or invalidated after their miss.
+    /// Fills dropped because the key was written or invalidated after their miss.
     fills_dropped,
-    /// Fills dropped after a miss of the filling connection, or a miss whose token it showed: computed too early.
+    /// Fills dropped that were computed too early: after a miss that the filling connection was told of, or whose token it
+    /// showed. Each counts in `fills_dropped` as well.
     fills_dropped_late,
-    /// Fills dropped after another connection's miss, which may still be filled.
+    /// Fills dropped because of another connection's miss, which may still be filled. Each counts in `fills_dropped` as well.
     fills_dropped_other,
-    /// Fills dropped after a miss that has been open for longer than a lease: it counts as abandoned.
+    /// Fills dropped because of a miss that has been open for longer than a lease and is probably never filled. Each counts
+    /// in `fills_dropped` as well.
     fills_dropped_abandoned,
-    /// Fills dropped after a miss for which `ledger_memory` had no room.
+    /// Fills dropped because of a miss for which `ledger_memory` had no room. Each counts in `fills_dropped` as well.
     fills_dropped_overflow,
-    /// Fills dropped of a connection that has several open misses of the key, the last of them after the event: its
-    /// client asked twice before it stored, or two threads of a pool share it.
+    /// Fills dropped on a connection that has several open misses of the key, the last of them after the event: a client that
+    /// asked twice before it stored, or two threads that share a connection. Each counts in `fills_dropped` as well.
     fills_dropped_repeated,
-    /// Fills stored as stale: the key was invalidated softly after their miss.
+    /// Fills stored as stale because the key was softly invalidated after their miss.
     fills_stale,
     /// Negative answers stored.
     negatives,

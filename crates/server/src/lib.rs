@@ -16,7 +16,7 @@ pub mod serve;
 mod shortage;
 pub mod signals;
 mod state;
-mod stats;
+pub mod stats;
 pub mod sys;
 pub mod time;
 pub mod tls;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_config::{Protection, Settings};
-use cattlegrid_engine::{Counters, Engine, Interest, Now, RulesConfig, Wake};
+use cattlegrid_engine::{Counters, Counts, Engine, Interest, Now, RulesConfig, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_protocol::Limits;
 
@@ -362,14 +362,10 @@ impl Shared {
         }
     }
 
-    /// Sum of all workers' counters, in the order of [`Counters::NAMES`].
-    pub(crate) fn counts(&self) -> Vec<u64> {
-        let mut sums = vec![0_u64; Counters::NAMES.len()];
-        for worker in &self.workers {
-            for (sum, count) in sums.iter_mut().zip(worker.counters.values()) {
-                *sum = sum.wrapping_add(count);
-            }
-        }
+    /// Sums of all workers' counters.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut sums = Counts::default();
+        self.workers.iter().for_each(|worker| sums.add(&worker.counters));
         sums
     }
 }

@@ -88,8 +88,13 @@ impl Store {
     }
 
     /// Once a second: empties a segment in which nothing is alive, so that its memory can go back before
-    /// it is needed. True: there may be more.
+    /// it is needed, and notes what [`Store::oldest_use`] shows. True: there may be more.
     pub fn tick(&mut self) -> bool {
+        // What is collected may take several calls in a second.
+        if self.oldest_noted != self.now {
+            self.oldest_noted = self.now;
+            self.note_oldest_use();
+        }
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {
             return false;
         }

@@ -48,6 +48,12 @@ pub(crate) struct Log {
     sequence: u64,
     /// Bytes of the sealed and open segments of each queue, and of the huge values that they name.
     queue_bytes: [usize; 2],
+    /// Live items of each queue.
+    queue_items: [usize; 2],
+    /// Bytes of the live items of all segments, without huge values.
+    live_bytes: usize,
+    /// Segments in use, spares not among them.
+    used: usize,
     classes: u8,
     /// May take segments from the memory; otherwise only those that it frees itself.
     may_grow: bool,
@@ -114,6 +120,9 @@ impl Log {
             open: [vec![NONE; usize::from(classes)], vec![NONE; usize::from(classes)]],
             sequence: 0,
             queue_bytes: [0; 2],
+            queue_items: [0; 2],
+            live_bytes: 0,
+            used: 0,
             classes,
             may_grow: true,
             memory,
@@ -245,6 +254,7 @@ impl Log {
         self.by_number[number] = index as u32;
         self.open[queue as usize][usize::from(class)] = index as u32;
         self.queue_bytes[queue as usize] += self.segment_bytes();
+        self.used += 1;
     }
 
     fn seal(&mut self, index: u32) {
@@ -273,6 +283,11 @@ impl Log {
         segment.huge_bytes += huge_bytes;
         segment.cover(dead_at, stamp);
         let (queue, weighs, state) = (segment.queue, segment.huge_bytes, segment.state);
+        self.queue_items[queue as usize] += 1;
+        self.live_bytes += bytes;
+        if weighs == 0 {
+            return;
+        }
         self.queue_bytes[queue as usize] += huge_bytes;
         // Otherwise a queue of huge values would be one open segment, which would be evicted all at once. Without a spare
         // the collector may still need it.
@@ -286,9 +301,13 @@ impl Log {
         let segment = self.segment_of_mut(location);
         segment.live_bytes -= bytes;
         segment.live_items -= 1;
-        segment.huge_bytes -= huge_bytes;
         let queue = segment.queue;
-        self.queue_bytes[queue as usize] -= huge_bytes;
+        if huge_bytes > 0 {
+            segment.huge_bytes -= huge_bytes;
+            self.queue_bytes[queue as usize] -= huge_bytes;
+        }
+        self.queue_items[queue as usize] -= 1;
+        self.live_bytes -= bytes;
     }
 
     /// Notes that the item at `location` was changed in place.
@@ -304,6 +323,7 @@ impl Log {
         );
         self.by_number[segment.run.offset() >> self.shift] = NONE;
         self.queue_bytes[segment.queue as usize] -= self.segment_bytes();
+        self.used -= 1;
         if self.spare.len() < if to_memory { RESERVE } else { SPARES } {
             self.spare.push(segment.run);
         }
@@ -350,6 +370,31 @@ impl Log {
     /// Bytes of a queue: its segments and the huge values they name.
     pub(crate) fn queue_bytes(&self, queue: Queue) -> usize {
         self.queue_bytes[queue as usize]
+    }
+
+    /// Live items of a queue.
+    pub(crate) fn queue_items(&self, queue: Queue) -> usize {
+        self.queue_items[queue as usize]
+    }
+
+    /// Bytes of all live items, without huge values.
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
+    /// Bytes of the huge values that items name.
+    pub(crate) fn huge_bytes(&self) -> usize {
+        self.queue_bytes[0] + self.queue_bytes[1] - self.used * self.segment_bytes()
+    }
+
+    /// Segments in use, spares not among them.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// The segments that take appends: at most two for each class.
+    pub(crate) fn open_segments(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().flatten().copied().filter(|index| *index != NONE)
     }
 
     /// Bytes of the budget it holds: segments, spares, and the huge values that its items name.

@@ -5,6 +5,11 @@ use crate::item::{self, Item};
 use crate::segment::Queue;
 use crate::store::Store;
 
+/// Bytes of the oldest sealed segment that are looked at for the item that has been unused longest.
+const LOOK_SEALED_BYTES: usize = 32 << 10;
+/// The same of an open segment.
+const LOOK_OPEN_BYTES: usize = 4 << 10;
+
 /// What a store holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreUsage {
@@ -61,45 +66,58 @@ impl Store {
         self.stats
     }
 
-    /// What it holds now.
+    /// What it holds now: exact, from sums that each change keeps. It looks at no item and no segment.
     pub fn usage(&self) -> StoreUsage {
-        let mut usage = StoreUsage {
+        let huge_bytes = self.log.huge_bytes();
+        StoreUsage {
             items: self.index.len() as u64,
+            bytes: (self.log.live_bytes() + huge_bytes) as u64,
             index_bytes: self.index.bytes() as u64,
-            segment_bytes: self.log.held_bytes() as u64,
+            segment_bytes: (self.log.held_bytes() - huge_bytes) as u64,
+            huge_bytes: huge_bytes as u64,
             ghost_bytes: self.ghost.bytes() as u64,
+            segments: self.log.used() as u64,
             hash_power: self.index.level(),
-            ..StoreUsage::default()
-        };
-        for (_, segment) in self.log.iter() {
-            usage.bytes += segment.weight() as u64;
-            usage.huge_bytes += segment.huge_bytes as u64;
-            usage.segments += 1;
-            usage.queue_items[usize::from(segment.queue == Queue::Main)] += segment.live_items as u64;
+            queue_items: [Queue::Small, Queue::Main].map(|queue| self.log.queue_items(queue) as u64),
         }
-        usage.segment_bytes -= usage.huge_bytes;
-        usage
     }
 
-    /// The second of the last use of the item in the oldest segment that has been unused longest; `None` without items.
-    /// Walks that segment; while there are open ones only, these.
+    /// The second of the last use of an item that has been unused long; `None` without items.
+    ///
+    /// Looks at the oldest segment as [`Store::tick`] has seen it; until one is sealed, at the open ones, some KiB of each.
     pub fn oldest_use(&self) -> Option<u32> {
-        let alive = || self.log.iter().filter(|(_, segment)| segment.live_items > 0);
-        let first = alive().map(|(_, segment)| segment.sequence).min()?;
-        let mut oldest = u32::MAX;
-        for (index, segment) in alive().filter(|(_, segment)| segment.sequence == first) {
-            let mut at = 0;
-            while at < segment.filled
-                && let Some(location) = self.log.location(index, at)
-            {
-                let bytes = self.log.bytes(location);
-                if !item::is_dead(bytes) {
-                    oldest = oldest.min(Item::new(bytes, None).accessed());
-                }
-                at += item::allotted(bytes);
-            }
+        if self.oldest_use.is_some() {
+            return self.oldest_use;
         }
-        Some(oldest)
+        self.log.open_segments().filter_map(|index| self.oldest_use_in(index, LOOK_OPEN_BYTES)).min()
+    }
+
+    /// Looks for the oldest segment that is sealed, and at a piece of it, for [`Store::oldest_use`].
+    pub(crate) fn note_oldest_use(&mut self) {
+        let sealed =
+            self.log.iter().filter(|(_, segment)| segment.sequence < u64::MAX && segment.live_items > 0);
+        let oldest = sealed.min_by_key(|(_, segment)| segment.sequence).map(|(index, _)| index);
+        self.oldest_use = oldest.and_then(|index| self.oldest_use_in(index, LOOK_SEALED_BYTES));
+    }
+
+    /// The second of the last use of the item that has been unused longest, of those in the segment's first `bytes`, and of
+    /// the first one behind them if nothing lives there. `None`: nothing lives in the segment.
+    fn oldest_use_in(&self, index: u32, bytes: usize) -> Option<u32> {
+        let segment = self.log.get(index).filter(|segment| segment.live_items > 0)?;
+        let mut oldest: Option<u32> = None;
+        let mut at = 0;
+        while at < segment.filled
+            && (at < bytes || oldest.is_none())
+            && let Some(location) = self.log.location(index, at)
+        {
+            let content = self.log.bytes(location);
+            if !item::is_dead(content) {
+                let used = Item::new(content, None).accessed();
+                oldest = Some(oldest.map_or(used, |before| before.min(used)));
+            }
+            at += item::allotted(content);
+        }
+        oldest
     }
 
     /// Bytes of the budget it holds: what counts when shards are compared.
@@ -108,7 +126,7 @@ impl Store {
         held.log + held.index + held.ghost
     }
 
-    /// The same by what they are held for. Unlike [`Store::usage`] it does not look at each segment.
+    /// The same by what they are held for.
     pub fn held(&self) -> StoreHeld {
         StoreHeld { log: self.log.held_bytes(), index: self.index.bytes(), ghost: self.ghost.bytes() }
     }

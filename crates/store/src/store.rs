@@ -20,6 +20,8 @@ use crate::index::{Index, Slot};
 use crate::item::{self, Attributes, HUGE_REF, Item, Marks, NEVER, SLACK_MAX};
 use crate::memory::Memory;
 use crate::segment::{Log, Queue};
+#[cfg(any(test, fuzzing, feature = "verify"))]
+use crate::stats::StoreUsage;
 
 /// Hashes keys with a seed of this process, so that clients cannot choose keys that collide.
 #[derive(Clone)]
@@ -153,6 +155,10 @@ pub struct Store {
     pub(crate) donated: bool,
     pub(crate) evicted: Option<Vec<Evicted>>,
     pub(crate) stats: StoreStats,
+    /// The second of the last use in the oldest sealed segment, as the last tick found it.
+    pub(crate) oldest_use: Option<u32>,
+    /// The second of that tick.
+    pub(crate) oldest_noted: u32,
     huge: Vec<Option<Arc<HugeValue>>>,
     huge_free: Vec<u32>,
     hasher: KeyHasher,
@@ -175,6 +181,8 @@ impl Store {
             donated: false,
             evicted: None,
             stats: StoreStats::default(),
+            oldest_use: None,
+            oldest_noted: 0,
             huge: Vec::new(),
             huge_free: Vec::new(),
             hasher,
@@ -544,6 +552,8 @@ impl Store {
         assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
         let mut found = Vec::new();
         let (mut huge_count, mut queues) = (0, [0_usize; 2]);
+        let mut counted = StoreUsage { queue_items: [0; 2], ..self.usage() };
+        (counted.items, counted.bytes, counted.huge_bytes, counted.segments) = (0, 0, 0, 0);
         for (index, segment) in self.log.iter() {
             let from = self.walk.as_ref().map_or(0, |w| if w.segment == index { w.at } else { 0 });
             let (mut bytes, mut items, mut huge, mut at) = (0, 0, 0, 0);
@@ -565,11 +575,17 @@ impl Store {
             });
             assert_eq!((bytes, items, huge), (segment.live_bytes, segment.live_items, segment.huge_bytes));
             queues[segment.queue as usize] += self.log.segment_bytes() + huge;
+            counted.items += items as u64;
+            counted.queue_items[segment.queue as usize] += items as u64;
+            counted.bytes += (bytes + huge) as u64;
+            counted.huge_bytes += huge as u64;
+            counted.segments += 1;
         }
         found.sort_unstable();
         assert_eq!(found, named, "the index and the log name different items");
         assert_eq!(huge_count, self.huge.iter().flatten().count(), "huge values and their items");
         assert_eq!(huge_count + self.huge_free.len(), self.huge.len());
         assert_eq!(queues, [self.log.queue_bytes(Queue::Small), self.log.queue_bytes(Queue::Main)]);
+        assert_eq!(counted, self.usage(), "what is counted at each change is what there is");
     }
 }

@@ -101,6 +101,8 @@ const KEYS_HELD_MAX: usize = 1024;
 const UNTRUE_MAX: usize = 8;
 /// Least time between two searches for leases that a flush or a bump revokes, in milliseconds.
 const REVOKE_EVERY_MS: u64 = 10;
+/// Leases copied for a list while their shard is locked.
+const LEASES_COPIED: usize = 64;
 
 impl Engine {
     /// Puts these rules in force; None: no key has a rule. The tables that they need are allocated once, of the sizes
@@ -442,25 +444,35 @@ impl Engine {
         self.shared().timeout_ms.fetch_min(deadline_ms, Ordering::AcqRel);
     }
 
-    /// Calls `each` for every lease.
-    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView)) {
+    /// Calls `each` for every lease until it returns false. No shard is locked meanwhile, and none for longer than it takes to
+    /// note its leases' hashes or to copy a few leases: what begins or ends in between may be left out.
+    pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView) -> bool) {
         for number in 0..self.shard_count() {
-            if let Some(herd) = &self.shards.lock(number).herd {
-                herd.each_lease(now_ms, &mut each);
+            let hashes =
+                self.shards.lock(number).herd.as_ref().map(|herd| herd.lease_hashes()).unwrap_or_default();
+            for some in hashes.chunks(LEASES_COPIED) {
+                let views: Vec<LeaseView> = {
+                    let shard = self.shards.lock(number);
+                    let herd = shard.herd.iter();
+                    herd.flat_map(|herd| some.iter().filter_map(|hash| herd.view(*hash, now_ms))).collect()
+                };
+                if !views.into_iter().all(&mut each) {
+                    return;
+                }
             }
         }
     }
 
-    /// Contents of the shards' herds.
-    pub fn herd_usage(&self, now_ms: u64) -> HerdUsage {
+    /// What the shards' herds hold: exact, but for misses that have become too old since the last [`Engine::tick`].
+    pub fn herd_usage(&self) -> HerdUsage {
         let mut usage = HerdUsage::default();
         for number in 0..self.shard_count() {
-            if let Some(herd) = &mut self.shards.lock(number).herd {
+            if let Some(herd) = &self.shards.lock(number).herd {
                 usage.leases += herd.len();
                 usage.deadlines += herd.deadlines();
                 usage.leases_bytes += herd.leases_bytes();
-                usage.outstanding += herd.ledger.outstanding(now_ms);
-                usage.slots_in_loss += herd.ledger.slots_in_loss(now_ms);
+                usage.outstanding += herd.ledger.len();
+                usage.slots_in_loss += herd.ledger.lost_slots();
                 usage.fence_slots += herd.fence.slots();
                 usage.fence_collisions += herd.fence.collisions();
             }

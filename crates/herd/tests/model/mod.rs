@@ -598,7 +598,9 @@ impl World {
         self.herd.verify();
         assert_eq!(self.herd.waiting(), self.open.len(), "waiters, and requests that were not answered");
         let (mut computing, mut hashes) = ([0_u32; 2], BTreeSet::new());
-        self.herd.each_lease(self.now_ms, |lease| {
+        let leases =
+            self.herd.lease_hashes().into_iter().filter_map(|hash| self.herd.view(hash, self.now_ms));
+        leases.for_each(|lease| {
             let key = KEYS.iter().position(|key| **key == *lease.key).expect("one of the keys");
             assert!(hashes.insert(hash_of(key)), "a second lease of a key");
             computing[key % 2] += u32::from(lease.holder.is_some());

@@ -1,133 +1,145 @@
-//! `stats rules`, `stats leases`, `stats tags`, and what `stats cattlegrid` says of them.
+//! `stats rules`: each rule's terms, what it has learned and counted; then the sums of all rules.
+//!
+//! Nothing here locks a shard: a rule's counters and what it has learned are atomics.
 
-use cattlegrid_engine::Engine;
-use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, WAIT_BUCKETS_MS};
+use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Lines;
-use crate::connection::Turn;
+use cattlegrid_engine::rules::Rule;
+use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 
-/// Longest list of leases, in bytes, as memcached's longest dump.
-const LEASES_BYTES: usize = 2 << 20;
+use super::definition::{Definition, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value};
+use crate::state::Shared;
 
-/// Each rule's terms, what it has learned and counted; then the sums of all as `total`.
-pub(super) fn rules(lines: &mut Lines, turn: &Turn<'_>) {
-    let active = turn.shared.engine.shared().rules();
+/// What a rule's lines are read from.
+pub(super) struct OneRule {
+    rule: Arc<Rule>,
+    state: Arc<RuleState>,
+}
+
+/// Of each rule in force, then of all; nothing without a rule file.
+pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
+    let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return };
-    let mut sums = vec![0_u64; RuleCounters::NAMES.len()];
+    let mut sums = [0_u64; COUNTERS.len()];
     for (rule, state) in active.each() {
-        let number = rule.number;
-        lines.stat(format_args!("{number}:match"), rule.pattern.text());
-        let lease = match state.policy().lease {
-            LeaseTime::Auto => "auto",
-            LeaseTime::Fixed(_) => "fixed",
-        };
-        lines.stat(format_args!("{number}:lease"), lease);
-        lines.stat(format_args!("{number}:lease_ms"), state.lease_ms());
-        lines.stat(format_args!("{number}:fill_window_ms"), state.fill_window_ms());
-        lines.stat(format_args!("{number}:computing"), state.computing());
-        learned(lines, number, state);
-        if let Some(percent) = state.abandoned_percent() {
-            let advice = abandoned(percent);
-            lines.stat(format_args!("{number}:advice"), advice);
-        }
-        for ((name, count), sum) in RuleCounters::NAMES.iter().zip(state.counters().values()).zip(&mut sums) {
-            lines.stat(format_args!("{number}:{name}"), count);
+        let labels: &[&dyn Display] = &[&rule.number];
+        let one = OneRule { rule: Arc::clone(rule), state: Arc::clone(state) };
+        put_all(TERMS, labels, shared, &one, sink);
+        for ((definition, count), sum) in COUNTERS.iter().zip(state.counters().values()).zip(&mut sums) {
+            sink.put(definition, labels, &count.into());
             *sum += count;
         }
-        let waits = &state.counters().waits_ms;
-        for (most, count) in WAIT_BUCKETS_MS.iter().zip(waits) {
-            lines.stat(format_args!("{number}:waits_to_{most}ms"), count.load(Relaxed));
-        }
-        lines.stat(format_args!("{number}:waits_longer"), waits[WAIT_BUCKETS_MS.len()].load(Relaxed));
+        collect_waits(state, &rule.number, sink);
     }
-    for (name, sum) in RuleCounters::NAMES.iter().zip(sums) {
-        lines.stat(format_args!("total:{name}"), sum);
+    for (definition, sum) in TOTALS.iter().zip(sums) {
+        sink.put(definition, &[], &sum.into());
     }
 }
 
-/// What helps a rule of which many fills are dropped for misses that nobody fills.
+/// The last bucket has no upper bound.
+fn collect_waits(state: &RuleState, rule: &dyn Display, sink: &mut dyn Sink) {
+    let waits = &state.counters().waits_ms;
+    for (most, count) in WAIT_BUCKETS_MS.iter().zip(waits) {
+        sink.put(&WAITS, &[rule, most], &count.load(Relaxed).into());
+    }
+    sink.put(&WAITS_LONGER, &[rule], &waits[WAIT_BUCKETS_MS.len()].load(Relaxed).into());
+}
+
+const PREFIX: &str = "{rule}:";
+const LABELS: &[&str] = &["rule"];
+
+const fn of_rule(row: Row<OneRule>) -> Row<OneRule> {
+    row.labelled(PREFIX, LABELS)
+}
+
+/// A row of a learned time, which is at this place of [`RuleState::learned_ms`].
+macro_rules! learned {
+    ($name:literal, $help:literal, $at:literal) => {
+        of_rule(value($name, Kind::Gauge, Unit::Milliseconds, $help, |_, one| {
+            Some(u64::from(one.state.learned_ms()?[$at]).into())
+        }))
+        .when("once something is learned")
+    };
+}
+
+/// A rule's terms and times.
+pub(super) static TERMS: &[Row<OneRule>] = &[
+    of_rule(text("match", "The rule's pattern.", |_, one| {
+        Some(Value::text(one.rule.pattern.text().to_owned()))
+    })),
+    of_rule(text("lease", "Whether the lease is learned (auto) or fixed.", |_, one| {
+        let lease = match one.state.policy().lease {
+            LeaseTime::Auto => "auto",
+            LeaseTime::Fixed(_) => "fixed",
+        };
+        Some(Value::text(lease))
+    })),
+    of_rule(gauge("lease_ms", Unit::Milliseconds, "How long a holder may compute.", |_, one| {
+        one.state.lease_ms().into()
+    })),
+    of_rule(gauge("fill_window_ms", Unit::Milliseconds, "How long a miss is remembered.", |_, one| {
+        one.state.fill_window_ms().into()
+    })),
+    of_rule(gauge("computing", Unit::Count, "Leases that compute now.", |_, one| {
+        one.state.computing().into()
+    })),
+    learned!("p50_ms", "Median of the learned times of computations.", 0),
+    learned!("p90_ms", "90th percentile of the learned times of the last 16 computations.", 1),
+    learned!("p99_ms", "99th percentile of the learned times of computations.", 2),
+    of_rule(text(
+        "advice",
+        "What to change for a rule many of whose fills are dropped for misses that are never filled.",
+        |_, one| one.state.abandoned_percent().map(|percent| Value::text(abandoned(percent))),
+    ))
+    .when("when that was more than a tenth of the fills in the last whole minute"),
+];
+
+/// Counters of each rule.
+pub(super) static COUNTERS: [Definition; RuleCounters::NAMES.len()] = counters(PREFIX, LABELS, false);
+/// Their sums over all rules in force.
+pub(super) static TOTALS: [Definition; RuleCounters::NAMES.len()] = counters("total:", &[], true);
+
+const fn counters(
+    prefix: &'static str,
+    labels: &'static [&'static str],
+    is_sum: bool,
+) -> [Definition; RuleCounters::NAMES.len()] {
+    let mut all = [Definition::new("", Kind::Counter, Unit::Count, ""); RuleCounters::NAMES.len()];
+    let mut at = 0;
+    while at < all.len() {
+        let (name, help) = (RuleCounters::NAMES[at], RuleCounters::HELP[at]);
+        all[at] = Definition {
+            is_sum,
+            ..Definition::new(name, Kind::Counter, Unit::Count, help).labelled(prefix, labels)
+        };
+        at += 1;
+    }
+    all
+}
+
+/// Waits by how long they took.
+pub(super) static WAITS: Definition = Definition {
+    suffix: "_to_{most}ms",
+    ..Definition::new(
+        "waits",
+        Kind::Counter,
+        Unit::Count,
+        "Waits that ended after at most this many milliseconds; each wait counts in the first line that fits.",
+    )
+    .labelled(PREFIX, &["rule", "most"])
+};
+/// Waits longer than all of these.
+pub(super) static WAITS_LONGER: Definition =
+    Definition::new("waits_longer", Kind::Counter, Unit::Count, "Waits that took longer than that.")
+        .labelled(PREFIX, LABELS);
+
+/// What helps a rule of which many fills are dropped for misses that are never filled.
 pub(crate) fn abandoned(percent: u32) -> String {
     format!(
         "{percent} % of the fills in the last minute were dropped because of misses that nobody filled: for clients that \
          connect anew for each request, or that read without ever storing, set owner = \"connection\", or let them \
          use lease tokens"
     )
-}
-
-/// Nothing until something is learned.
-fn learned(lines: &mut Lines, number: u32, state: &RuleState) {
-    let Some([p50, p90, p99]) = state.learned_ms() else { return };
-    lines.stat(format_args!("{number}:p50_ms"), p50);
-    lines.stat(format_args!("{number}:p90_ms"), p90);
-    lines.stat(format_args!("{number}:p99_ms"), p99);
-}
-
-/// Who computes what, and how many wait for it.
-pub(super) fn leases(lines: &mut Lines, turn: &Turn<'_>) {
-    turn.shared.engine.each_lease(turn.now.ms, |lease| {
-        if lines.0.len() > LEASES_BYTES {
-            return;
-        }
-        // A key sent as base64 may hold anything.
-        let key = crate::watch::Escaped(&lease.key);
-        let holder =
-            lease.holder.map_or_else(|| "queued".to_owned(), |number| format!("connection {number}"));
-        let how = if lease.explicit { " by name" } else { "" };
-        let left = if lease.holder.is_some() { format!(" left_ms={}", lease.left_ms) } else { String::new() };
-        lines.stat(
-            key,
-            format_args!(
-                "token={} kind={} holder={holder}{how} age_ms={}{left} waiters={} computers={}",
-                lease.token,
-                lease.kind.name(),
-                lease.age_ms,
-                lease.waiters,
-                lease.computers
-            ),
-        );
-    });
-}
-
-/// Bumps, the arrays that remember them, and floors.
-pub(super) fn tags(lines: &mut Lines, turn: &Turn<'_>) {
-    let shared = turn.shared.engine.shared();
-    let stats = shared.tags().stats();
-    lines.stat("hard_bumps", stats.hard_bumps);
-    lines.stat("soft_bumps", stats.soft_bumps);
-    lines.stat("self_bumped", stats.self_bumped);
-    lines.stat("last_bump", stats.last_bump);
-    lines.stat("memory_bytes", stats.memory_bytes);
-    lines.stat("slots", stats.slots_per_row);
-    lines.stat("hard_slots_used", stats.hard_slots_used);
-    lines.stat("soft_slots_used", stats.soft_slots_used);
-    // Nothing until enough was looked at.
-    if let Some(share) = stats.false_stale {
-        lines.stat("false_stale", format_args!("{share:.6}"));
-    }
-    lines.stat("hard_floor", stats.hard_floor);
-    for (place, floor) in stats.rolling.iter().flatten().enumerate() {
-        let place = place + 1;
-        lines.stat(format_args!("rolling_{place}:number"), floor.number);
-        lines.stat(format_args!("rolling_{place}:seconds"), floor.period_ms / 1000);
-        lines.stat(
-            format_args!("rolling_{place}:served"),
-            format_args!("{:.4}", floor.share_served(turn.now.ms)),
-        );
-    }
-    if let Some(ms) = stats.pending_flush_ms {
-        lines.stat("flush_in", ms.saturating_sub(turn.now.ms).div_ceil(1000));
-    }
-}
-
-/// What all shards' herds hold.
-pub(super) fn usage(lines: &mut Lines, engine: &Engine, now_ms: u64) {
-    let usage = engine.herd_usage(now_ms);
-    lines.stat("leases", usage.leases);
-    lines.stat("held", engine.held());
-    lines.stat("misses_outstanding", usage.outstanding);
-    lines.stat("misses_lost_slots", usage.slots_in_loss);
-    lines.stat("fence_slots", usage.fence_slots);
-    lines.stat("fence_collisions", format_args!("{:.1}", usage.fence_collisions));
-    lines.stat("peers", engine.shared().peers().len());
 }

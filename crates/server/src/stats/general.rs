@@ -1,0 +1,354 @@
+//! `stats`: memcached's names, in memcached's order and number, with this server's numbers.
+//!
+//! What is about slabs, the LRU crawler or other things that do not exist here reads 0 or its sensible equivalent.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use cattlegrid_engine::{Counters, Counts, Now};
+use cattlegrid_store::{StoreStats, StoreUsage};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+
+use super::definition::{Kind, Row, Unit, Value, counter, gauge, text, value, zero};
+use crate::state::Shared;
+
+/// What most statistics are read from.
+pub(super) struct Snapshot {
+    pub(super) now: Now,
+    pub(super) counts: Counts,
+    pub(super) usage: StoreUsage,
+    pub(super) store: StoreStats,
+}
+
+/// What `stats` is read from.
+pub(super) struct General {
+    base: Snapshot,
+    /// CPU time of the process in seconds: of its own code, and of the system on its behalf.
+    cpu: [f64; 2],
+    /// Lines given to watchers, and lines that found no room.
+    watcher_lines: (u64, u64),
+}
+
+impl Snapshot {
+    pub(super) fn take(shared: &Shared, now: Now) -> Self {
+        let (usage, store) = shared.engine.usage();
+        Self { now, counts: shared.counts(), usage, store }
+    }
+}
+
+impl General {
+    pub(super) fn take(shared: &Shared, now: Now) -> Self {
+        Self {
+            base: Snapshot::take(shared, now),
+            cpu: cpu(),
+            watcher_lines: shared.watchers.lines_sent_and_skipped(),
+        }
+    }
+}
+
+fn cpu() -> [f64; 2] {
+    let part = |part: i64| u64::try_from(part).unwrap_or(0);
+    let seconds = |time: TimeVal| {
+        (Duration::from_secs(part(time.tv_sec())) + Duration::from_micros(part(time.tv_usec()))).as_secs_f64()
+    };
+    getrusage(UsageWho::RUSAGE_SELF)
+        .map_or([0.0; 2], |usage| [seconds(usage.user_time()), seconds(usage.system_time())])
+}
+
+impl AsRef<Counts> for Snapshot {
+    fn as_ref(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+impl AsRef<Counts> for General {
+    fn as_ref(&self) -> &Counts {
+        &self.base.counts
+    }
+}
+
+/// The row of a counter of [`Counters`], with its unit if that is not what its help names.
+macro_rules! counted {
+    ($name:ident) => {
+        $crate::stats::general::counted!($name, Count)
+    };
+    ($name:ident, $unit:ident) => {
+        $crate::stats::definition::counter(
+            stringify!($name),
+            $crate::stats::definition::Unit::$unit,
+            $crate::stats::general::help(stringify!($name)),
+            |_, source| AsRef::<Counts>::as_ref(source).$name,
+        )
+    };
+}
+pub(super) use counted;
+
+/// What a counter of [`Counters`] counts.
+pub(super) const fn help(name: &str) -> &'static str {
+    let mut at = 0;
+    loop {
+        let (other, help) = Counters::HELP[at];
+        if is_same(other.as_bytes(), name.as_bytes()) {
+            return help;
+        }
+        at += 1;
+    }
+}
+
+/// `==`, which cannot be used in constants.
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
+const NO_SLABS: &str = "Always 0: there are no slabs to move.";
+const NO_LRU: &str = "Always 0: there is no LRU list.";
+const NO_CRAWLER: &str = "Always 0: there is no LRU crawler that reclaims items.";
+const NO_POOL: &str = "Always 0: replies have no objects of their own.";
+
+const WITH_TLS: &str = "with `-Z`";
+
+/// In memcached's order.
+pub(super) static ROWS: &[Row<General>] = &[
+    gauge("pid", Unit::Count, "Process id of the server.", |_, _| std::process::id().into()),
+    gauge("uptime", Unit::Seconds, "Seconds since the server started.", |_, s| {
+        s.base.now.second.saturating_sub(2).into()
+    }),
+    value("time", Kind::Gauge, Unit::UnixSeconds, "The server's time of day.", |_, s| {
+        let now = s.base.now;
+        Some(u64::try_from(now.unix(now.second)).unwrap_or(0).into())
+    }),
+    text(
+        "version",
+        "The memcached that it behaves as, then its own version: 1.6.45-cattlegrid-0.1.0.",
+        |_, _| Some(Value::text(super::VERSION)),
+    ),
+    text("libevent", "Always none: the server does not use libevent.", |_, _| Some(Value::text("none"))),
+    gauge("pointer_size", Unit::Bits, "Bits of a pointer.", |_, _| usize::BITS.into()),
+    value("rusage_user", Kind::Counter, Unit::Seconds, "CPU time of the process in its own code.", |_, s| {
+        Some(Value::Decimal(s.cpu[0], 6))
+    }),
+    value(
+        "rusage_system",
+        Kind::Counter,
+        Unit::Seconds,
+        "CPU time of the system on behalf of the process.",
+        |_, s| Some(Value::Decimal(s.cpu[1], 6)),
+    ),
+    gauge("max_connections", Unit::Count, "Connections that may be open at once (`-c`).", |shared, _| {
+        shared.settings.connections_max as u64
+    }),
+    gauge("curr_connections", Unit::Count, "Connections that are open.", |shared, _| {
+        shared.gauges.current.load(Relaxed) as u64
+    }),
+    counter("total_connections", Unit::Count, "Connections accepted.", |shared, _| {
+        shared.gauges.total.load(Relaxed)
+    }),
+    counter(
+        "rejected_connections",
+        Unit::Count,
+        "Connections refused at the limit of `-c`, or for want of a descriptor.",
+        |shared, _| shared.gauges.rejected.load(Relaxed),
+    ),
+    gauge(
+        "connection_structures",
+        Unit::Count,
+        "The most connections that have been open at once.",
+        |shared, _| shared.gauges.most.load(Relaxed) as u64,
+    ),
+    zero("response_obj_oom", Kind::Counter, Unit::Count, NO_POOL),
+    zero("response_obj_count", Kind::Gauge, Unit::Count, NO_POOL),
+    zero("response_obj_bytes", Kind::Gauge, Unit::Bytes, NO_POOL),
+    gauge("read_buf_count", Unit::Count, "Receive buffers, one for each thread.", |shared, _| {
+        shared.settings.threads as u64
+    }),
+    gauge(
+        "read_buf_bytes",
+        Unit::Bytes,
+        "Bytes of the receive buffers, and of what has arrived of uploads.",
+        |shared, _| (shared.settings.threads * shared.caps.receive_bytes + shared.uploads.bytes()) as u64,
+    ),
+    zero("read_buf_bytes_free", Kind::Gauge, Unit::Bytes, "Always 0: no receive buffer is kept unused."),
+    counter(
+        "read_buf_oom",
+        Unit::Count,
+        "Lines of `get` for which there was no memory; their connections were closed.",
+        |shared, _| shared.uploads.lines_refused(),
+    ),
+    gauge("reserved_fds", Unit::Count, "Descriptors that are not for connections.", |shared, _| {
+        (shared.settings.threads * 2 + 8) as u64
+    }),
+    counted!(cmd_get),
+    counted!(cmd_set),
+    counted!(cmd_flush),
+    counted!(cmd_touch),
+    counted!(cmd_meta),
+    counted!(get_hits),
+    counted!(get_misses),
+    counted!(get_expired),
+    counted!(get_flushed),
+    counted!(delete_misses),
+    counted!(delete_hits),
+    counted!(incr_misses),
+    counted!(incr_hits),
+    counted!(decr_misses),
+    counted!(decr_hits),
+    counted!(cas_misses),
+    counted!(cas_hits),
+    counted!(cas_badval),
+    counted!(touch_hits),
+    counted!(touch_misses),
+    counted!(store_too_large),
+    counted!(store_no_memory),
+    counted!(auth_cmds),
+    counted!(auth_errors),
+    counted!(bytes_read, Bytes),
+    counted!(bytes_written, Bytes),
+    gauge(
+        "limit_maxbytes",
+        Unit::Bytes,
+        "The memory limit for items, index and rules: `-m`, or what `cache_memlimit` has set.",
+        |shared, _| shared.engine.limit_bytes() as u64,
+    ),
+    gauge("accepting_conns", Unit::Flag, "1 while new connections are accepted.", |shared, _| {
+        shared.gauges.accepting.load(Relaxed).into()
+    }),
+    counter(
+        "listen_disabled_num",
+        Unit::Count,
+        "Times that new connections were left waiting: for want of a descriptor, or by `-o no_maxconns_fast` at the limit of \
+         `-c`.",
+        |shared, _| shared.gauges.listen_disabled.load(Relaxed),
+    ),
+    counter(
+        "time_in_listen_disabled_us",
+        Unit::Microseconds,
+        "Time for which new connections were left waiting.",
+        |shared, _| shared.gauges.listen_disabled_micros.load(Relaxed),
+    ),
+    gauge("threads", Unit::Count, "Threads that serve connections (`-t`).", |shared, _| {
+        shared.settings.threads as u64
+    }),
+    counted!(conn_yields),
+    gauge("hash_power_level", Unit::Bits, "Bits of the size of the index: the largest shard's.", |_, s| {
+        s.base.usage.hash_power.into()
+    }),
+    gauge("hash_bytes", Unit::Bytes, "Bytes of the index.", |_, s| s.base.usage.index_bytes),
+    zero("hash_is_expanding", Kind::Gauge, Unit::Flag, "Always 0: the index grows by one bucket at a time."),
+    zero("slab_reassign_rescues", Kind::Counter, Unit::Count, NO_SLABS),
+    zero("slab_reassign_chunk_rescues", Kind::Counter, Unit::Count, NO_SLABS),
+    zero("slab_reassign_inline_reclaim", Kind::Counter, Unit::Count, NO_SLABS),
+    zero("slab_reassign_busy_items", Kind::Counter, Unit::Count, NO_SLABS),
+    zero("slab_reassign_busy_deletes", Kind::Counter, Unit::Count, NO_SLABS),
+    zero("slab_reassign_busy_nomem", Kind::Counter, Unit::Count, NO_SLABS),
+    text("slab_reassign_last_busy_status", "Always none: there are no slabs to move.", |_, _| {
+        Some(Value::text("none"))
+    }),
+    zero("slab_reassign_running", Kind::Gauge, Unit::Flag, NO_SLABS),
+    zero("slabs_moved", Kind::Counter, Unit::Count, NO_SLABS),
+    gauge(
+        "lru_crawler_running",
+        Unit::Flag,
+        "1 while there is a dump (`lru_crawler metadump`).",
+        |shared, _| shared.dumps.is_running().into(),
+    ),
+    counter("lru_crawler_starts", Unit::Count, "Dumps begun.", |shared, _| shared.dumps.started()),
+    zero("lru_maintainer_juggles", Kind::Counter, Unit::Count, NO_LRU),
+    zero("malloc_fails", Kind::Counter, Unit::Count, "Always 0: see `memory_refused` of `stats cattlegrid`."),
+    counted!(log_worker_dropped),
+    counted!(log_worker_written),
+    counter(
+        "log_watcher_skipped",
+        Unit::Count,
+        "Lines for which a watcher's buffer had no room (`-o watcher_logbuf_size`); the watcher is told how many.",
+        |_, s| s.watcher_lines.1,
+    ),
+    counter(
+        "log_watcher_sent",
+        Unit::Count,
+        "Lines given to watchers, each counted once for each watcher.",
+        |_, s| s.watcher_lines.0,
+    ),
+    gauge("log_watchers", Unit::Count, "Connections that watch, 20 at most.", |shared, _| {
+        shared.watchers.count() as u64
+    }),
+    zero("unexpected_napi_ids", Kind::Counter, Unit::Count, "Always 0: NAPI ids are not used."),
+    zero("round_robin_fallback", Kind::Counter, Unit::Count, "Always 0: NAPI ids are not used."),
+    gauge(
+        "bytes",
+        Unit::Bytes,
+        "Bytes of items in segments, padding included, and of large values.",
+        |_, s| s.base.usage.bytes,
+    ),
+    gauge(
+        "curr_items",
+        Unit::Count,
+        "Items stored, including items that have died and have not been removed yet.",
+        |_, s| s.base.usage.items,
+    ),
+    counter("total_items", Unit::Count, "Items stored since the start.", |_, s| s.base.store.total),
+    zero("slab_global_page_pool", Kind::Gauge, Unit::Count, NO_SLABS),
+    counter(
+        "expired_unfetched",
+        Unit::Count,
+        "Dead items removed when their segment was emptied that were never read.",
+        |_, s| s.base.store.expired_unfetched,
+    ),
+    counter("evicted_unfetched", Unit::Count, "Items evicted that were never read.", |_, s| {
+        s.base.store.evicted_unfetched
+    }),
+    zero("evicted_active", Kind::Counter, Unit::Count, NO_LRU),
+    counter("evictions", Unit::Count, "Live items dropped to make room.", |_, s| s.base.store.evictions),
+    counter(
+        "reclaimed",
+        Unit::Count,
+        "Dead items removed, by a look-up or when their segment was emptied.",
+        |_, s| s.base.store.reclaimed,
+    ),
+    zero("crawler_reclaimed", Kind::Counter, Unit::Count, NO_CRAWLER),
+    zero("crawler_items_checked", Kind::Counter, Unit::Count, NO_CRAWLER),
+    zero("lrutail_reflocked", Kind::Counter, Unit::Count, NO_LRU),
+    zero("moves_to_cold", Kind::Counter, Unit::Count, NO_LRU),
+    zero("moves_to_warm", Kind::Counter, Unit::Count, NO_LRU),
+    zero("moves_within_lru", Kind::Counter, Unit::Count, NO_LRU),
+    zero("direct_reclaims", Kind::Counter, Unit::Count, NO_LRU),
+    zero("lru_bumps_dropped", Kind::Counter, Unit::Count, NO_LRU),
+    value(
+        "idle_kicks",
+        Kind::Counter,
+        Unit::Count,
+        "Connections closed because they were idle for too long.",
+        |shared, _: &General| {
+            shared.settings.idle_timeout?;
+            Some(shared.gauges.idle_kicks.load(Relaxed).into())
+        },
+    )
+    .when("with `-o idle_timeout`"),
+    value(
+        "ssl_handshake_errors",
+        Kind::Counter,
+        Unit::Count,
+        help("ssl_handshake_errors"),
+        |shared, s: &General| shared.tls.as_ref().map(|_| s.base.counts.ssl_handshake_errors.into()),
+    )
+    .when(WITH_TLS),
+    value("ssl_proto_errors", Kind::Counter, Unit::Count, help("ssl_proto_errors"), |shared, s: &General| {
+        shared.tls.as_ref().map(|_| s.base.counts.ssl_proto_errors.into())
+    })
+    .when(WITH_TLS),
+    value(
+        "time_since_server_cert_refresh",
+        Kind::Gauge,
+        Unit::Seconds,
+        "Seconds since certificates and key were read.",
+        |shared, s: &General| {
+            let read = shared.gauges.certificates_read.load(Relaxed);
+            shared.tls.as_ref().map(|_| u64::from(s.base.now.second.saturating_sub(read)).into())
+        },
+    )
+    .when(WITH_TLS),
+];

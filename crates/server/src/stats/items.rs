@@ -1,0 +1,157 @@
+//! `stats items` and `stats slabs`: all items in one class, number 1.
+
+use cattlegrid_engine::{Counts, Now};
+
+use super::definition::{Definition, Kind, Row, Sink, Unit, counter, gauge, put_all, zero};
+use super::general::{Snapshot, counted, help};
+use crate::state::Shared;
+
+/// What `stats items` is read from.
+pub(super) struct Items {
+    base: Snapshot,
+    /// Second of the last use of the item that has been unused longest.
+    oldest: u32,
+}
+
+/// The class of all items.
+const CLASS: u32 = 1;
+
+const NO_LRU: &str = "Always 0: there is no LRU list.";
+const NO_CRAWLER: &str = "Always 0: there is no LRU crawler that reclaims items.";
+
+/// Nothing without items.
+pub(super) fn collect_items(shared: &Shared, now: Now, sink: &mut dyn Sink) {
+    let base = Snapshot::take(shared, now);
+    if base.usage.items > 0 {
+        let oldest = shared.engine.oldest_use().unwrap_or(now.second);
+        put_all(ITEMS, &[&CLASS], shared, &Items { base, oldest }, sink);
+    }
+}
+
+/// Nothing of the class without segments.
+pub(super) fn collect_slabs(shared: &Shared, now: Now, sink: &mut dyn Sink) {
+    let base = Snapshot::take(shared, now);
+    if base.usage.segments > 0 {
+        put_all(SLABS, &[&CLASS], shared, &base, sink);
+    }
+    put_all(ALL_SLABS, &[], shared, &base, sink);
+}
+
+const fn item<S>(row: Row<S>) -> Row<S> {
+    row.labelled("items:{class}:", &["class"])
+}
+
+const fn no_lru(name: &'static str) -> Row<Items> {
+    item(zero(name, Kind::Counter, Unit::Count, NO_LRU))
+}
+
+/// In memcached's order.
+pub(super) static ITEMS: &[Row<Items>] = &[
+    item(gauge("number", Unit::Count, "Items stored.", |_, s| s.base.usage.items)),
+    item(zero("number_hot", Kind::Gauge, Unit::Count, NO_LRU)),
+    item(gauge(
+        "number_warm",
+        Unit::Count,
+        "Items in the main queue, that of keys that were used again.",
+        |_, s| s.base.usage.queue_items[1],
+    )),
+    item(gauge("number_cold", Unit::Count, "Items in the small queue, where keys begin.", |_, s| {
+        s.base.usage.queue_items[0]
+    })),
+    item(zero("age_hot", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    item(zero("age_warm", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    item(gauge(
+        "age",
+        Unit::Seconds,
+        "Seconds that an item in the oldest segment has been unused. Updated each second, from the first 32 KiB of the \
+         oldest segment of each shard.",
+        |_, s| s.base.now.second.saturating_sub(s.oldest).into(),
+    )),
+    item(gauge(
+        "mem_requested",
+        Unit::Bytes,
+        "Bytes of items in segments, padding included, and of large values.",
+        |_, s| s.base.usage.bytes,
+    )),
+    item(counter("evicted", Unit::Count, "Live items dropped to make room.", |_, s| s.base.store.evictions)),
+    item(zero("evicted_nonzero", Kind::Counter, Unit::Count, NO_LRU)),
+    item(zero("evicted_time", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    item(counter("outofmemory", Unit::Count, help("store_no_memory"), |_, s| s.base.counts.store_no_memory)),
+    item(zero("tailrepairs", Kind::Counter, Unit::Count, NO_LRU)),
+    item(counter(
+        "reclaimed",
+        Unit::Count,
+        "Dead items removed, by a look-up or when their segment was emptied.",
+        |_, s| s.base.store.reclaimed,
+    )),
+    item(counter(
+        "expired_unfetched",
+        Unit::Count,
+        "Dead items removed when their segment was emptied that were never read.",
+        |_, s| s.base.store.expired_unfetched,
+    )),
+    item(counter("evicted_unfetched", Unit::Count, "Items evicted that were never read.", |_, s| {
+        s.base.store.evicted_unfetched
+    })),
+    no_lru("evicted_active"),
+    item(zero("crawler_reclaimed", Kind::Counter, Unit::Count, NO_CRAWLER)),
+    item(zero("crawler_items_checked", Kind::Counter, Unit::Count, NO_CRAWLER)),
+    no_lru("lrutail_reflocked"),
+    no_lru("moves_to_cold"),
+    item(counter("moves_to_warm", Unit::Count, "Items moved because their segment was emptied.", |_, s| {
+        s.base.store.moved
+    })),
+    no_lru("moves_within_lru"),
+    no_lru("direct_reclaims"),
+    no_lru("hits_to_hot"),
+    no_lru("hits_to_warm"),
+    item(counter("hits_to_cold", Unit::Count, help("get_hits"), |_, s| s.base.counts.get_hits)),
+    no_lru("hits_to_temp"),
+];
+
+const fn slab(row: Row<Snapshot>) -> Row<Snapshot> {
+    row.labelled("{class}:", &["class"])
+}
+
+/// One class: its pages are segments, its chunks the items in them.
+pub(super) static SLABS: &[Row<Snapshot>] = &[
+    slab(gauge("chunk_size", Unit::Bytes, "Mean bytes of an item.", |_, s| chunk(s))),
+    slab(gauge("chunks_per_page", Unit::Count, "Items of that size that a segment has room for.", |_, s| {
+        (s.usage.segment_bytes / s.usage.segments.max(1)).checked_div(chunk(s)).unwrap_or(0)
+    })),
+    slab(gauge("total_pages", Unit::Count, "Segments that hold items.", |_, s| s.usage.segments)),
+    slab(gauge("total_chunks", Unit::Count, "Items stored.", |_, s| s.usage.items)),
+    slab(gauge("used_chunks", Unit::Count, "Items stored.", |_, s| s.usage.items)),
+    slab(zero("free_chunks", Kind::Gauge, Unit::Count, "Always 0: there are no chunks.")),
+    slab(zero("free_chunks_end", Kind::Gauge, Unit::Count, "Always 0: there are no chunks.")),
+    slab(counted!(get_hits)),
+    slab(counted!(cmd_set)),
+    slab(counted!(delete_hits)),
+    slab(counted!(incr_hits)),
+    slab(counted!(decr_hits)),
+    slab(counted!(cas_hits)),
+    slab(counted!(cas_badval)),
+    slab(counted!(touch_hits)),
+];
+
+/// Of all classes.
+pub(super) static ALL_SLABS: &[Row<Snapshot>] = &[
+    gauge("active_slabs", Unit::Count, "Classes that hold items: 1, or 0 before the first.", |_, s| {
+        (s.usage.segments > 0).into()
+    }),
+    gauge(
+        "total_malloced",
+        Unit::Bytes,
+        "Bytes taken of the memory limit: index, segments, large values and the ghost queue.",
+        |shared, _| shared.engine.memory().used_bytes() as u64,
+    ),
+];
+
+/// Mean bytes of an item; 0 without items.
+fn chunk(s: &Snapshot) -> u64 {
+    s.usage.bytes.checked_div(s.usage.items).unwrap_or(0)
+}
+
+/// What `stats sizes` prints: the command is there for memcached's sake.
+pub(super) static SIZES: Definition =
+    Definition::new("sizes_status", Kind::Text, Unit::None, "Always disabled: sizes are not tracked.");

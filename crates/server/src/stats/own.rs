@@ -1,0 +1,231 @@
+//! `stats cattlegrid`: what memcached has no name for.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cattlegrid_engine::{HerdUsage, Now};
+
+use super::definition::{Kind, Row, Unit, Value, counter, gauge, text, value};
+use super::general::Snapshot;
+use crate::log::Counts as LogCounts;
+use crate::state::Shared;
+
+/// What `stats cattlegrid` is read from.
+pub(super) struct Own {
+    base: Snapshot,
+    herd: HerdUsage,
+    log: LogCounts,
+}
+
+impl Own {
+    pub(super) fn take(shared: &Shared, now: Now) -> Self {
+        Self {
+            base: Snapshot::take(shared, now),
+            herd: shared.engine.herd_usage(),
+            log: crate::log::counts(),
+        }
+    }
+}
+
+/// In the order in which they are printed.
+pub(super) static ROWS: &[Row<Own>] = &[
+    text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION")))),
+    gauge(
+        "shards",
+        Unit::Count,
+        "Parts of the key space, each with a lock of its own; follows from `-t` and `-m`.",
+        |shared, _| shared.engine.shard_count() as u64,
+    ),
+    gauge("memory_limit", Unit::Bytes, "Bytes that items and index may take.", |shared, _| {
+        shared.engine.memory().limit_bytes() as u64
+    }),
+    gauge(
+        "memory_for_rules",
+        Unit::Bytes,
+        "Bytes of `-m` that leases, misses, fences and tags have; 0 without a rule file.",
+        |shared, _| (shared.engine.limit_bytes() - shared.engine.memory().limit_bytes()) as u64,
+    ),
+    gauge(
+        "memory_used",
+        Unit::Bytes,
+        "Bytes taken of `memory_limit`: index, segments, large values (those included that are no longer stored and still \
+         have to be sent) and the ghost queue.",
+        |shared, _| shared.engine.memory().used_bytes() as u64,
+    ),
+    gauge("index_bytes", Unit::Bytes, "Bytes of `memory_used` that the index has.", |_, s| {
+        s.base.usage.index_bytes
+    }),
+    gauge("segments", Unit::Count, "Segments that hold items.", |_, s| s.base.usage.segments),
+    gauge("segment_bytes", Unit::Bytes, "Bytes of segments, those kept in reserve included.", |_, s| {
+        s.base.usage.segment_bytes
+    }),
+    gauge("huge_bytes", Unit::Bytes, "Bytes of stored values too large for a segment.", |_, s| {
+        s.base.usage.huge_bytes
+    }),
+    gauge(
+        "pinned_bytes",
+        Unit::Bytes,
+        "Bytes of values too large for a segment that are no longer stored and still have to be sent to clients.",
+        |shared, _| shared.engine.memory().pinned_bytes() as u64,
+    ),
+    gauge(
+        "ghost_bytes",
+        Unit::Bytes,
+        "Bytes of the ghost queue, which remembers recently evicted keys.",
+        |_, s| s.base.usage.ghost_bytes,
+    ),
+    gauge("items_small", Unit::Count, "Items in the small queue, where keys begin.", |_, s| {
+        s.base.usage.queue_items[0]
+    }),
+    gauge(
+        "items_main",
+        Unit::Count,
+        "Items in the main queue, that of keys that were used again.",
+        |_, s| s.base.usage.queue_items[1],
+    ),
+    counter("items_moved", Unit::Count, "Items moved because their segment was emptied.", |_, s| {
+        s.base.store.moved
+    }),
+    counter(
+        "collected_in_haste",
+        Unit::Count,
+        "Segments emptied by a write that found no room; 0 while upkeep runs ahead of writes.",
+        |_, s| s.base.store.collected_in_haste,
+    ),
+    counter(
+        "no_free_segment",
+        Unit::Count,
+        "Times that there was no segment to keep a used item in or to store an item; 0 unless memory is too small.",
+        |_, s| s.base.store.no_free_segment,
+    ),
+    gauge(
+        "partial_bytes",
+        Unit::Bytes,
+        "Bytes of uploads: commands of which 64 KiB or more have arrived and the rest has not. Uploads that are giving way \
+         count, so it is above the limit for moments.",
+        |shared, _| shared.uploads.bytes() as u64,
+    ),
+    counter(
+        "uploads_refused",
+        Unit::Count,
+        "Uploads refused because they found no memory when they began or grew.",
+        |shared, _| shared.uploads.refused(),
+    ),
+    counter(
+        "uploads_displaced",
+        Unit::Count,
+        "Uploads that gave way to uploads of other clients.",
+        |shared, _| shared.uploads.displaced(),
+    ),
+    counter("auth_closed", Unit::Count, "Connections closed after five wrong logins.", |shared, _| {
+        shared.gauges.auth_closed.load(Relaxed)
+    }),
+    counter(
+        "memory_refused",
+        Unit::Count,
+        "Connections closed or not accepted because the system has no memory for them.",
+        |shared, _| shared.shortage.refused.load(Relaxed),
+    ),
+    counter(
+        "dumps_stalled",
+        Unit::Count,
+        "Dumps ended, with their connection, because their reader took nothing for 5 seconds.",
+        |shared, _| shared.dumps.stalled.load(Relaxed),
+    ),
+    gauge(
+        "unsent_bytes",
+        Unit::Bytes,
+        "Bytes of replies that clients have not taken yet: what sockets did not take, encrypted pieces of it, replies behind \
+         a held get and values copied for it, and `pinned_bytes`.",
+        |shared, _| (shared.unsent.bytes() + shared.unsent_values()) as u64,
+    ),
+    counter(
+        "unsent_paused",
+        Unit::Count,
+        "Times that a connection was not served because unsent replies were near their limit and its client had not taken \
+         what was sent.",
+        |shared, _| shared.unsent.paused(),
+    ),
+    counter(
+        "unsent_stalled",
+        Unit::Count,
+        "Connections closed because unsent replies were near their limit and the client had taken nothing for 10 seconds.",
+        |shared, _| shared.unsent.stalled(),
+    ),
+    counter(
+        "unsent_displaced",
+        Unit::Count,
+        "Connections closed because unsent replies were above their limit, or `pinned_bytes` above a quarter of `-m`.",
+        |shared, _| shared.unsent.displaced(),
+    ),
+    counter(
+        "accept_errors",
+        Unit::Count,
+        "Times that the system had no descriptor or memory for a connection. The client got an error, as at the limit of \
+         `-c`, and counts in `rejected_connections`, or it waited and counts in `listen_disabled_num`.",
+        |shared, _| shared.gauges.accept_errors.load(Relaxed),
+    ),
+    counter("log_lines_written", Unit::Count, "Lines of the log written.", |_, s| s.log.written),
+    counter(
+        "log_lines_dropped",
+        Unit::Count,
+        "Lines of the log dropped because standard error was closed, full or not read in time; the next line says how many.",
+        |_, s| s.log.dropped,
+    ),
+    counter(
+        "log_lines_limited",
+        Unit::Count,
+        "Lines of the log left out because there were more than ten of their kind in a second; a line says how many.",
+        |_, s| s.log.limited,
+    ),
+    counter(
+        "clock",
+        Unit::Clock,
+        "The last number given out; each write, delete and flush takes one.",
+        |shared, _| shared.engine.shared().clock(),
+    ),
+    gauge(
+        "leases",
+        Unit::Count,
+        "Keys that are being computed or wait for a slot of `rule_computers`.",
+        |_, s| s.herd.leases as u64,
+    ),
+    gauge(
+        "held",
+        Unit::Count,
+        "Keys that held gets wait for; a get of several keys counts once for each.",
+        |shared, _| shared.engine.held() as u64,
+    ),
+    gauge(
+        "misses_outstanding",
+        Unit::Count,
+        "Keys with misses that have not been filled yet. A miss that is too old leaves within a second, in a very large table \
+         within some seconds.",
+        |_, s| s.herd.outstanding as u64,
+    ),
+    gauge(
+        "misses_lost_slots",
+        Unit::Count,
+        "Places that stand for misses that found no room: if it is above 0, raise `ledger_memory`.",
+        |_, s| s.herd.slots_in_loss as u64,
+    ),
+    gauge(
+        "fence_slots",
+        Unit::Count,
+        "Places for the last write, delete and soft invalidation of keys.",
+        |_, s| s.herd.fence_slots as u64,
+    ),
+    value(
+        "fence_collisions",
+        Kind::Counter,
+        Unit::Count,
+        "Fills that met another key's event in their place, at most: each may have been dropped for no reason. If it grows \
+         with `fills_dropped`, raise `fence_memory`.",
+        |_, s| Some(Value::Decimal(s.herd.fence_collisions, 1)),
+    ),
+    gauge(
+        "peers",
+        Unit::Count,
+        "Clients by address, or by process on a Unix socket, that have a connection.",
+        |shared, _| shared.engine.shared().peers().len() as u64,
+    ),
+];

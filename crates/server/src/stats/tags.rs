@@ -1,0 +1,111 @@
+//! `stats tags`: bumps, the arrays that remember them, and floors.
+
+use cattlegrid_engine::{Now, RollingFloor, TagStats};
+
+use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
+use crate::state::Shared;
+
+/// What `stats tags` is read from.
+pub(super) struct AllTags {
+    stats: TagStats,
+    now_ms: u64,
+}
+
+/// What the lines of a rolling flush are read from.
+pub(super) struct Rolling {
+    floor: RollingFloor,
+    now_ms: u64,
+}
+
+/// Waits for a bump that is under way; no shard is locked.
+pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
+    let all = AllTags { stats: shared.engine.shared().tags().stats(), now_ms: now.ms };
+    put_all(BEFORE_ROLLING, &[], shared, &all, sink);
+    for (place, floor) in (1..).zip(all.stats.rolling.iter().flatten()) {
+        let place: u32 = place;
+        put_all(ROLLING, &[&place], shared, &Rolling { floor: *floor, now_ms: now.ms }, sink);
+    }
+    put_all(BEHIND_ROLLING, &[], shared, &all, sink);
+}
+
+/// Up to the rolling flushes.
+pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
+    counter("hard_bumps", Unit::Count, "Hard invalidations by tag.", |_, all| {
+        all.stats.hard_bumps
+    }),
+    counter("soft_bumps", Unit::Count, "Soft invalidations by tag.", |_, all| {
+        all.stats.soft_bumps
+    }),
+    counter(
+        "self_bumped",
+        Unit::Count,
+        "Changes of an item that set off a cascade which invalidated a tag of the item itself. The item stayed; the rules \
+         are probably not meant this way.",
+        |_, all| all.stats.self_bumped,
+    ),
+    gauge("last_bump", Unit::Clock, "The number of the last invalidation by tag; 0 before the first.", |_, all| {
+        all.stats.last_bump
+    }),
+    gauge("memory_bytes", Unit::Bytes, "Bytes of the arrays that remember bumps.", |_, all| {
+        all.stats.memory_bytes as u64
+    }),
+    gauge("slots", Unit::Count, "Places of each of their two rows.", |_, all| all.stats.slots_per_row as u64),
+    gauge("hard_slots_used", Unit::Count, "Places that hard bumps have used, in the fuller row.", |_, all| {
+        all.stats.hard_slots_used
+    }),
+    gauge("soft_slots_used", Unit::Count, "Places that soft bumps have used, in the fuller row.", |_, all| {
+        all.stats.soft_slots_used
+    }),
+    value(
+        "false_stale",
+        Kind::Gauge,
+        Unit::Share,
+        "Share of tags that look invalidated although they were not: a running mean over one in 4,096 of the looks at tagged \
+         items that are older than the last invalidation. Above 0.05 the log says it once: raise `tag_memory`.",
+        |_, all: &AllTags| all.stats.false_stale.map(|share| Value::Decimal(share, 6)),
+    )
+    .when("once 64 looks have been sampled, about 260,000 looks: fewer say little"),
+    gauge(
+        "hard_floor",
+        Unit::Clock,
+        "Items that count as of a smaller number are gone: the number of the last `flush_all`.",
+        |_, all| all.stats.hard_floor,
+    ),
+];
+
+const fn of_rolling(row: Row<Rolling>) -> Row<Rolling> {
+    row.labelled("rolling_{place}:", &["place"]).when("while a flush is phased in; the oldest has place 1")
+}
+
+/// Of each rolling flush.
+pub(super) static ROLLING: &[Row<Rolling>] = &[
+    of_rolling(gauge(
+        "number",
+        Unit::Clock,
+        "The number of the flush: items that count as of a smaller one go.",
+        |_, one| one.floor.number,
+    )),
+    of_rolling(gauge("seconds", Unit::Seconds, "The period over which the flush is spread.", |_, one| {
+        one.floor.period_ms / 1000
+    })),
+    of_rolling(value(
+        "served",
+        Kind::Gauge,
+        Unit::Share,
+        "Share of the old items that are still served.",
+        |_, one| Some(Value::Decimal(one.floor.share_served(one.now_ms), 4)),
+    )),
+];
+
+/// Behind them.
+pub(super) static BEHIND_ROLLING: &[Row<AllTags>] = &[value(
+    "flush_in",
+    Kind::Gauge,
+    Unit::Seconds,
+    "Seconds until a delayed `flush_all`.",
+    |_, all: &AllTags| {
+        let at_ms = all.stats.pending_flush_ms?;
+        Some(at_ms.saturating_sub(all.now_ms).div_ceil(1000).into())
+    },
+)
+.when("while there is one")];

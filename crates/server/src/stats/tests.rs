@@ -1,0 +1,190 @@
+//! Definitions are complete and sane, and are what is printed.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use cattlegrid_engine::Now;
+
+use super::definition::{Definition, Kind, Sink, Unit, Value};
+use super::reference::{definitions, reference_markdown};
+use super::{Group, Lines, collect, leases};
+use crate::state::Shared;
+use cattlegrid_config::{Command, parse_args};
+
+const ALL: [Group; 8] = [
+    Group::General,
+    Group::Own,
+    Group::Items,
+    Group::Slabs,
+    Group::Sizes,
+    Group::Conns,
+    Group::Rules,
+    Group::Tags,
+];
+
+fn every_definition() -> impl Iterator<Item = &'static Definition> {
+    let fields = leases::FIELDS.iter().map(|row| &row.definition);
+    ALL.into_iter().flat_map(definitions).chain(fields)
+}
+
+/// Keeps what it is given.
+#[derive(Default)]
+struct Kept(Vec<(&'static Definition, String, Value)>);
+
+impl Sink for Kept {
+    fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
+        self.0.push((definition, definition.line(labels).to_string(), value.clone()));
+    }
+}
+
+/// A server with two rules, under which nothing has happened yet.
+fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[[rule]]\nmatch = \"a:{b}\"\ntags = [\"b\"]\n[[rule]]\nmatch = \"c\"\n")
+        .unwrap();
+    let path = file.path().to_str().unwrap();
+    let Ok(Command::Serve(settings)) = parse_args(["--config", path, "-m", "16", "-o", "idle_timeout=9"])
+    else {
+        panic!("options")
+    };
+    (crate::serve::share(*settings, None, None).unwrap(), file)
+}
+
+fn at(second: u32) -> Now {
+    Now { second, ms: u64::from(second) * 1000, unix_of_zero: 1_000_000_000 }
+}
+
+fn collected(group: Group, shared: &Shared, now: Now) -> Kept {
+    let mut kept = Kept::default();
+    collect(group, shared, now, &mut kept);
+    kept
+}
+
+/// The names in braces, in their order.
+fn braced(pattern: &str) -> Vec<&str> {
+    pattern.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn definitions_are_sane() {
+    for definition in every_definition() {
+        let Definition { name, prefix, suffix, labels, kind, unit, help, when, .. } = *definition;
+        let is_plain =
+            |text: &str| text.is_ascii() && !text.contains(['|', '\n', '{']) && text.trim() == text;
+        let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(!name.is_empty() && name.chars().all(named), "{name}");
+        assert!(help.ends_with('.') && help.len() > 5 && is_plain(help), "{name}: {help}");
+        assert!(
+            help.starts_with(|c: char| c.is_ascii_uppercase()
+                || c.is_ascii_digit()
+                || help.starts_with("conn_")),
+            "{name}: {help}"
+        );
+        assert!(is_plain(when) && !when.ends_with('.'), "{name}: {when}");
+        assert_eq!([braced(prefix), braced(suffix)].concat(), labels, "{name}");
+        assert_eq!(kind == Kind::Text, unit == Unit::None, "{name}: a number has a unit");
+        // A name that says its unit says the right one.
+        for (ending, says) in
+            [("_ms", Unit::Milliseconds), ("_us", Unit::Microseconds), ("_bytes", Unit::Bytes)]
+        {
+            assert!(!name.ends_with(ending) || unit == says, "{name} in {unit:?}");
+        }
+        assert!(unit != Unit::Flag || kind == Kind::Gauge, "{name}");
+    }
+}
+
+#[test]
+fn a_line_is_defined_once() {
+    for group in ALL {
+        let mut seen = BTreeSet::new();
+        for Definition { name, prefix, suffix, .. } in definitions(group) {
+            assert!(seen.insert([*prefix, *name, *suffix].concat()), "{group:?}: {name} twice");
+        }
+    }
+}
+
+/// The other way round as well: what is defined is there, unless it says when.
+#[test]
+fn what_is_collected_is_defined_and_what_is_defined_is_collected() {
+    let (shared, _file) = server();
+    let now = at(10);
+    shared.engine.shared().flush_rolling(now.ms, 60_000);
+    shared.engine.flush(100, now);
+    for group in ALL {
+        let all = definitions(group);
+        let kept = collected(group, &shared, now).0;
+        let mut places = Vec::new();
+        for (definition, line, value) in &kept {
+            let place = all.iter().position(|one| std::ptr::eq(*one, *definition));
+            places.push(place.unwrap_or_else(|| panic!("{line} is not among the definitions of {group:?}")));
+            let is_text = matches!(value, Value::Text(_));
+            assert_eq!(is_text, definition.kind == Kind::Text, "{line}: {value}");
+        }
+        // Nothing is stored here, and no client is connected.
+        if matches!(group, Group::Items | Group::Slabs | Group::Conns) {
+            continue;
+        }
+        for (place, definition) in all.iter().enumerate() {
+            let is_there = places.contains(&place);
+            assert!(
+                is_there || !definition.when.is_empty(),
+                "{} of {group:?} is not collected",
+                definition.name
+            );
+        }
+        if group != Group::Rules {
+            assert!(places.is_sorted(), "{group:?}: as they are listed");
+        }
+    }
+    let tags: Vec<String> =
+        collected(Group::Tags, &shared, now).0.into_iter().map(|(_, line, _)| line).collect();
+    for line in ["rolling_1:number", "rolling_1:seconds", "rolling_1:served", "flush_in"] {
+        assert!(tags.iter().any(|one| one == line), "{line} in {tags:?}");
+    }
+    let general = collected(Group::General, &shared, now).0;
+    assert!(general.iter().any(|(_, line, _)| line == "idle_kicks"));
+    assert!(general.iter().all(|(_, line, _)| !line.starts_with("ssl_")));
+}
+
+#[test]
+fn sums_are_of_what_the_rules_count() {
+    let (shared, _file) = server();
+    let active = shared.engine.shared().rules();
+    for (state, counts) in active.as_ref().unwrap().each().map(|(_, state)| state).zip([3_u64, 4]) {
+        (0..counts).for_each(|_| state.counters().waited(60));
+        state.counters().fills_stored.fetch_add(counts, std::sync::atomic::Ordering::Relaxed);
+    }
+    let kept = collected(Group::Rules, &shared, at(10)).0;
+    let of = |name: &str| {
+        let found = kept.iter().find(|(_, line, _)| line == name);
+        found.map(|(definition, _, value)| (definition.is_sum, value.to_string()))
+    };
+    assert_eq!(of("1:fills_stored"), Some((false, "3".into())));
+    assert_eq!(of("2:fills_stored"), Some((false, "4".into())));
+    assert_eq!(of("total:fills_stored"), Some((true, "7".into())));
+    assert_eq!(of("2:waits_to_100ms"), Some((false, "4".into())));
+    assert_eq!((of("total:match"), of("3:match")), (None, None));
+}
+
+#[test]
+fn the_page_has_every_line() {
+    let page = reference_markdown();
+    for definition in every_definition().filter(|one| !one.is_sum) {
+        let Definition { name, prefix, suffix, help, .. } = definition;
+        let row = format!("| `{prefix}{name}{suffix}` | ");
+        assert!(page.lines().any(|line| line.starts_with(&row) && line.contains(help)), "{row}");
+    }
+    assert!(page.lines().all(|line| line.trim_end() == line), "no blanks at the end of a line");
+}
+
+#[test]
+fn lines_are_printed_as_memcached_prints_them() {
+    let (shared, _file) = server();
+    let mut lines = Lines(String::new());
+    collect(Group::General, &shared, at(10), &mut lines);
+    collect(Group::Sizes, &shared, at(10), &mut lines);
+    assert!(lines.0.starts_with("STAT pid "), "{}", lines.0);
+    assert!(lines.0.contains("\r\nSTAT uptime 8\r\nSTAT time 1000000010\r\n"), "{}", lines.0);
+    assert!(lines.0.ends_with("\r\nSTAT sizes_status disabled\r\n"), "{}", lines.0);
+}
