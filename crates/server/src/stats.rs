@@ -9,13 +9,13 @@ use std::fmt::{Display, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cattlegrid_config::{KeyFormat, TlsVersion, VerifyMode};
 use cattlegrid_engine::{Counters, Cursor};
 use cattlegrid_protocol::{Words, reply};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::connection::Turn;
 use crate::state::Shared;
-use cattlegrid_config::{KeyFormat, TlsVersion, VerifyMode};
+use crate::turn::Turn;
 
 pub(crate) use rules::abandoned;
 
@@ -35,7 +35,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
         Some(b"cachedump") => return cachedump(words, turn),
         Some(b"detail") => return detail(words, turn),
         Some(b"reset") => {
-            turn.shared.workers.iter().for_each(|w| w.counters.reset());
+            turn.shared.lanes.iter().for_each(|w| w.counters.reset());
             turn.shared.engine.reset_stats();
             if let Some(active) = turn.shared.engine.shared().rules().as_ref() {
                 active.each().for_each(|(_, state)| state.counters().reset());
@@ -72,7 +72,7 @@ impl Lines {
     }
 }
 
-/// The workers' counters by name.
+/// The lanes' counters by name.
 struct Counts(Vec<u64>);
 
 impl Counts {
@@ -271,7 +271,7 @@ fn settings(lines: &mut Lines, shared: &Shared) {
     );
     lines.stat("idle_timeout", settings.idle_timeout.map_or(0, |t| t.as_secs()));
     lines.stat("watcher_logbuf_size", settings.watcher_buffer_bytes);
-    lines.stat("worker_logbuf_size", settings.worker_log_buffer_bytes);
+    lines.stat("worker_logbuf_size", settings.lane_log_buffer_bytes);
     tuned(lines, "read_buf_mem_limit");
     lines.stat("track_sizes", "no");
     lines.stat("inline_ascii_response", "no");

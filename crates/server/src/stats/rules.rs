@@ -5,7 +5,7 @@ use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Lines;
-use crate::connection::Turn;
+use crate::turn::Turn;
 
 /// Longest list of leases, in bytes, as memcached's longest dump.
 const LEASES_BYTES: usize = 2 << 20;
