@@ -60,7 +60,7 @@ fn bench(words: &[String]) -> Result<String, BenchError> {
     }
 }
 
-/// Gives the last lines of the log their time; whoever does not read them does not stop the end.
+/// Gives the last lines of the log their time; a reader that does not take them does not stop the end.
 fn flushed(status: ExitCode) -> ExitCode {
     log::flush(Duration::from_secs(1));
     status

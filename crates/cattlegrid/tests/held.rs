@@ -169,7 +169,7 @@ fn who_hangs_up_is_forgotten_at_once() {
 fn full(server: &Server) -> (Client, Client) {
     let (mut holder, mut waiter) = holder_and_waiter(server);
     holder.ask("set n 0 0 1\r\n0\r\n", "STORED\r\n");
-    waiter.send(&"incr n 1\r\n".repeat(200)).unwrap();
+    waiter.send("incr n 1\r\n".repeat(200)).unwrap();
     until("64 commands read ahead", || holder.get(["n"]).unwrap() == [("n".to_owned(), "64".to_owned())]);
     (holder, waiter)
 }
@@ -198,7 +198,7 @@ fn an_end_is_noticed_where_nothing_is_read() {
     until_held(&mut holder, 0);
 
     let mut waiter = connect(&server);
-    waiter.send(&format!("get page:1\r\n{}", "mn\r\n".repeat(100))).unwrap();
+    waiter.send(format!("get page:1\r\n{}", "mn\r\n".repeat(100))).unwrap();
     until_held(&mut holder, 1);
     waiter.reset().unwrap();
     until_held(&mut holder, 0);

@@ -23,7 +23,7 @@ pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
 /// The same of a file that was read.
 ///
 /// # Errors
-/// What the server would say of the settings if it were started with nothing but the file.
+/// What the server would say of the settings if it were started with only the file.
 pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
     let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
     Ok(key.map_or_else(|| as_toml(file, &settings.protection), |key| of_key(file, key)))

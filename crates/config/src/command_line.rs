@@ -173,7 +173,7 @@ fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Sto
     Ok(None)
 }
 
-/// A word that is no option nor the value of one: memcached takes no notice of it.
+/// A word that is neither an option nor a value: memcached ignores it.
 fn stray(word: &str, settings: &mut Settings) {
     settings.notices.push(format!("{word}: ignored: every option starts with - (see --help)"));
 }

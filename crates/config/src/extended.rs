@@ -41,7 +41,7 @@ const OWN_BUFFERS: &str = "buffers of connections are sized by need and returned
 #[rustfmt::skip] // one option is one line, or one block of short ones
 pub(crate) const ROWS: &[OptionRow] = &[
     honoured("idle_timeout", number("seconds", 0, u32::MAX as i64), "0",
-        "Close connections without a command for so long. 0: never.",
+        "Close connections that send no command for this time. 0: never.",
         set!(idle_timeout, given => Some(std::time::Duration::from_secs(given.number())).filter(|time| !time.is_zero()))),
     honoured("maxconns_fast", SWITCH, "",
         "Above the limit of -c, or without a descriptor, answer an error and close at once. This is the default.",
@@ -53,8 +53,8 @@ pub(crate) const ROWS: &[OptionRow] = &[
         "Buffer of each watcher, in KiB.",
         set!(watcher_buffer_bytes, given => given.number::<usize>() << 10)),
     honoured("worker_logbuf_size", number("KiB", 1, 1 << 20), "64",
-        "Buffer of each worker thread towards the watchers, in KiB.",
-        set!(worker_log_buffer_bytes, given => given.number::<usize>() << 10)),
+        "Buffer of each thread that serves connections towards the watchers, in KiB.",
+        set!(lane_log_buffer_bytes, given => given.number::<usize>() << 10)),
     honoured("drop_privileges", SWITCH, "",
         "Once it listens, give up all capabilities and the right to gain any (no_new_privs). memcached restricts system calls here; this does not.",
         set!(drop_privileges = true)),

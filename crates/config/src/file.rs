@@ -1,7 +1,7 @@
 //! Files that an option names.
 //!
 //! # Invariants
-//! * Opening one never waits: what is no regular file is refused.
+//! * Opening a file never waits: anything that is not a regular file is refused.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,11 +10,11 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a file that an option names. What is no regular file is refused: a pipe without a writer would block the
+/// Opens a file that an option names. Anything that is not a regular file is refused: a pipe without a writer would block the
 /// thread that opens it, and with it the server, without end.
 ///
 /// # Errors
-/// The system's, and `InvalidInput` for what is no regular file.
+/// The system's, and `InvalidInput` for anything that is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK opening a pipe waits; without O_NOCTTY a terminal could become the process's own.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();

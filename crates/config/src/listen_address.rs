@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 /// The port of addresses that name none, from `-p`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpPort {
-    /// `-p 0`: no TCP, but for addresses with a port of their own.
+    /// `-p 0`: no TCP, except for addresses with a port of their own.
     None,
     /// `-p -1`: the kernel chooses a free one for every address.
     Ephemeral,

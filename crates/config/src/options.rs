@@ -46,7 +46,7 @@ const ROWS: &[OptionRow] = &[
         doc: "Largest item; at most half of -m.",
         class: set!(item_bytes_max, given => given.bytes()) },
     Row { name: both('t', "threads"), kind: number("", 1, 1024), default: "4",
-        doc: "Worker threads.",
+        doc: "Threads that serve connections.",
         class: set!(threads, given => given.number()) },
     Row { name: both('c', "conn-limit"), kind: number("connections", 1, INT), default: "1024",
         doc: "Simultaneous connections. The limit on open files is raised to fit.",

@@ -153,11 +153,11 @@ pub fn reference_markdown() -> String {
          | SIGTERM, SIGINT, SIGUSR1 | stop accepting, answer what is held, leave after `--drain` at most; a \
          second one leaves at once |\n\
          | SIGHUP | read the certificates, the file of `-Y` and the rule file again; if one of them is wrong the \
-         old ones stay, and the log says so. What is no regular file (a pipe, a device) is refused, at the start as \
+         old ones stay, and the log says so. Anything that is not a regular file (a pipe, a device) is refused, at the start as \
          well |\n\n\
          ## Log\n\n\
          The log goes to standard error, as text or with `--log-format json` as one object a line. While the server \
-         runs a thread of its own writes it, so that a terminal that is stopped or a pipe that nobody reads stops \
+         runs a thread of its own writes it, so that a terminal that is stopped or a pipe without a reader stops \
          nothing else: up to 256 KiB of lines wait, what comes then is dropped. Without `-vv` there are at most ten \
          lines a second of each kind, since clients can bring about most of them. The log says how many lines were \
          dropped or left out, `stats cattlegrid` counts them. At the end the last lines have one second to be \

@@ -162,7 +162,7 @@ fn read_changes(
     on
 }
 
-/// Whether nothing has been said yet about the key: what is no list has been reported.
+/// Whether nothing has been said yet about the key: a value of another type has been reported.
 fn is_list_or_absent(table: &DeTable<'_>, key: &str) -> bool {
     table.get(key).is_none_or(|value| value.get_ref().is_array())
 }
@@ -220,7 +220,7 @@ fn read_pattern(
     problems: &mut Problems,
 ) -> Option<(Text, Pattern)> {
     let Some(text) = text else {
-        // One that is no text has been reported.
+        // A pattern of another type has been reported.
         if !table.contains_key("match") {
             problems.add(offset, format!("{label}: lacks match, the pattern of its keys"));
         }

@@ -39,7 +39,7 @@ pub struct Settings {
     /// `-L`: ask the kernel for large pages for item memory.
     pub large_pages: bool,
 
-    /// `-t`: worker threads, 1 or more. Default 4.
+    /// `-t`: threads that serve connections, 1 or more. Default 4.
     pub threads: usize,
     /// `-c`: simultaneous connections, 1 or more. Default 1024.
     pub connections_max: usize,
@@ -48,7 +48,7 @@ pub struct Settings {
     pub connections_max_fast: bool,
     /// `-R`: requests served from one connection before others get their turn. Default 256.
     pub requests_per_event: usize,
-    /// `-o idle_timeout`: close connections without a command for so long. None (0): never.
+    /// `-o idle_timeout`: close connections that send no command for this time. None (0): never.
     pub idle_timeout: Option<Duration>,
 
     /// Not `-C`: CAS values are shown to clients.
@@ -69,8 +69,8 @@ pub struct Settings {
     pub stat_detail: bool,
     /// `-o watcher_logbuf_size`: buffer of each watcher, in bytes. Default 256 KiB.
     pub watcher_buffer_bytes: usize,
-    /// `-o worker_logbuf_size`: buffer of each worker towards the watchers, in bytes. Default 64 KiB.
-    pub worker_log_buffer_bytes: usize,
+    /// `-o worker_logbuf_size`: buffer of each of these threads towards the watchers, in bytes. Default 64 KiB.
+    pub lane_log_buffer_bytes: usize,
 
     /// `-Y`: users and passwords; clients must log in when it is given.
     pub auth_file: Option<PathBuf>,
@@ -223,7 +223,7 @@ impl Default for Settings {
             stat_delimiter: b':',
             stat_detail: false,
             watcher_buffer_bytes: 256 << 10,
-            worker_log_buffer_bytes: 64 << 10,
+            lane_log_buffer_bytes: 64 << 10,
             auth_file: None,
             tls: None,
             tls_given: TlsSettings::default(),

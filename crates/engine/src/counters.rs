@@ -1,4 +1,4 @@
-//! What a worker counts: each counter has one writer, and every thread that answers `stats` reads it.
+//! Counters of a lane, a thread that serves connections: each counter has one writer, and every thread that answers `stats` reads it.
 //!
 //! A counter is defined once, here: its name and what it counts. Statistics, their reference page and exporters take both
 //! from [`Counters::HELP`].
@@ -29,14 +29,14 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
-        /// A worker's counters of commands, named as in `stats`. A field's text is the help of its statistic.
+        /// A lane's counters of commands, named as in `stats`. A field's text is the help of its statistic.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: Counter,)+
         }
 
-        /// Sums of the [`Counters`] of all workers, read at one moment.
+        /// Sums of the [`Counters`] of all lanes, read at one moment.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         pub struct Counts {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -54,7 +54,7 @@ macro_rules! counters {
         }
 
         impl Counts {
-            /// Adds a worker's.
+            /// Adds a lane's.
             pub fn add(&mut self, counters: &Counters) {
                 $(self.$name = self.$name.wrapping_add(counters.$name.get());)+
             }
@@ -133,19 +133,19 @@ mod tests {
 
     #[test]
     fn sums_are_of_all_counters_and_a_reset_ends_them() {
-        let workers = [Counters::default(), Counters::default()];
-        workers[0].cmd_get.add(3);
-        workers[1].cmd_get.add(4);
-        workers[1].log_worker_dropped.add(1);
+        let lanes = [Counters::default(), Counters::default()];
+        lanes[0].cmd_get.add(3);
+        lanes[1].cmd_get.add(4);
+        lanes[1].log_worker_dropped.add(1);
         let sums = || {
             let mut counts = Counts::default();
-            for counters in &workers {
+            for counters in &lanes {
                 counts.add(counters);
             }
             counts
         };
         assert_eq!(sums(), Counts { cmd_get: 7, log_worker_dropped: 1, ..Counts::default() });
-        workers.iter().for_each(Counters::reset);
+        lanes.iter().for_each(Counters::reset);
         assert_eq!(sums(), Counts::default());
     }
 }

@@ -1,7 +1,7 @@
 //! All shards: to which one a key belongs, and what concerns more than one.
 //!
 //! A batch of requests, or of the keys of a multi-get, keeps the shards that it uses locked until it meets another
-//! worker ([`ShardLock`]); values too long for the log are copied into their own pages without a lock.
+//! lane ([`ShardLock`]); values too long for the log are copied into their own pages without a lock.
 //!
 //! # Invariants
 //! * No thread waits for a shard's lock while it holds another's.
@@ -31,7 +31,7 @@ use crate::write::store::{Mode, Write, note_refused};
 pub struct EngineConfig {
     /// The memory budget for items and index, in bytes; at least 1 MiB.
     pub memory_bytes: usize,
-    /// Number of worker threads that will use it: determines the number of shards.
+    /// Number of serving threads (lanes) that will use it: determines the number of shards.
     pub threads: usize,
     /// Evict items to make room; otherwise writes fail when the memory is full.
     pub evictions: bool,

@@ -2,10 +2,10 @@
 //!
 //! The requests of a batch are about keys of all shards, and their order must be kept: a reader that sees a flag must
 //! see what was written before it. Taking a lock for each request is expensive: a locked instruction waits for all
-//! writes before it, and takes the cache line from another worker.
+//! writes before it, and takes the cache line from another lane.
 //!
-//! So a batch keeps the shards that it has locked, up to [`HELD_MAX`], until it meets another worker. From then on it
-//! locks one shard at a time, which delays other workers for one request only.
+//! So a batch keeps the shards that it has locked, up to [`HELD_MAX`], until it meets another lane. From then on it
+//! locks one shard at a time, which delays other lanes for one request only.
 //!
 //! # Invariants
 //! * No thread waits for a shard's lock while it holds another's: a second lock is only tried, and when that fails the
@@ -61,7 +61,7 @@ const HELD_MAX: usize = 8;
 pub struct ShardLock<'e> {
     shards: &'e Shards,
     held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],
-    /// Another worker held a lock that was wanted.
+    /// Another lane held a lock that was wanted.
     met: bool,
 }
 

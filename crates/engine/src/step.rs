@@ -54,7 +54,7 @@ impl Effects {
         self.herd.admitted.is_empty() && self.deadline_ms == u64::MAX
     }
 
-    /// Adds wakes that another worker has handed on.
+    /// Adds wakes that another lane has handed on.
     pub fn add_wakes(&mut self, wakes: Vec<Wake>) {
         self.herd.wakes.extend(wakes);
     }
@@ -69,7 +69,7 @@ impl Effects {
 pub struct Step<'a> {
     /// The time of the step.
     pub now: Now,
-    /// The worker's counters.
+    /// The lane's counters.
     pub counters: &'a Counters,
     /// Which events are wanted.
     pub interest: Interest,

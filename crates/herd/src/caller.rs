@@ -103,7 +103,7 @@ impl Peers {
 #[derive(Debug)]
 pub struct Caller {
     number: u64,
-    worker: usize,
+    lane: usize,
     token: u64,
     peer: Arc<Peer>,
     /// Its client has sent something while one of its gets was held.
@@ -115,10 +115,10 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Connection `number` (never reused, above 0), served by `worker`, which knows it as `token`.
-    pub fn new(number: u64, worker: usize, token: u64, peer: Arc<Peer>) -> Self {
+    /// Connection `number` (never reused, above 0), served by the thread `lane`, which knows it as `token`.
+    pub fn new(number: u64, lane: usize, token: u64, peer: Arc<Peer>) -> Self {
         let (front, leases) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { number, worker, token, peer, sends_while_held: AtomicBool::new(false), front, leases }
+        Self { number, lane, token, peer, sends_while_held: AtomicBool::new(false), front, leases }
     }
 
     /// Its number.
@@ -126,12 +126,12 @@ impl Caller {
         self.number
     }
 
-    /// The worker thread that serves it.
-    pub fn worker(&self) -> usize {
-        self.worker
+    /// The number of the thread that serves it, its lane.
+    pub fn lane(&self) -> usize {
+        self.lane
     }
 
-    /// The token by which its worker knows it.
+    /// The token by which its lane knows it.
     pub fn token(&self) -> u64 {
         self.token
     }

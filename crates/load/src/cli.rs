@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cattlegrid_server::sys;
 use clap::Parser;
 use serde::Serialize;
 
@@ -14,7 +15,6 @@ use crate::{
     BenchError, Memcached, Meter, Plan, Popularity, Replay, Report, Sizes, Spread, Tally, Target, Ttls,
     Until, count, stampede,
 };
-use cattlegrid_server::sys;
 
 /// Loads a memcached-protocol server and verifies every reply.
 ///
@@ -82,14 +82,14 @@ pub struct BenchOptions {
     /// (the ARC traces' .lis format) stands for COUNT keys from START on.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["vs", "seconds", "requests", "keys", "ratio", "distribution", "drift", "one_hit", "multiget", "fill_on_miss"])]
     trace: Option<PathBuf>,
-    /// Instead of a mix: all connections ask for one key that nobody has set; whoever misses it computes for this
-    /// many milliseconds, 0 to 60000, and sets it. Then comes the next key. With -n: so many gets.
+    /// Instead of a mix: all connections ask for one key that was never set; each client that misses it computes for this
+    /// many milliseconds, 0 to 60000, and sets it. Then comes the next key. With -n: this many gets.
     #[arg(long, value_name = "MS", value_parser = in_range(0, 60_000), conflicts_with_all = ["vs", "trace", "warmup", "ratio", "distribution", "drift", "multiget", "fill_on_miss", "one_hit", "depth", "threads"])]
     stampede: Option<u64>,
     /// The server's process on this machine: shows its processor time per key got or set.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// A second server: both get the same load by turns, and are compared.
+    /// A second server: both get the same load alternately, and are compared.
     #[arg(long, value_name = "ADDR")]
     vs: Option<String>,
     /// The second server's process.
@@ -259,7 +259,7 @@ fn single(options: &BenchOptions, meter: &Meter) -> Result<String, BenchError> {
     Ok(if options.json { json(&report) } else { format!("{report}\n") })
 }
 
-/// Two servers by turns.
+/// Two servers, alternately.
 #[derive(Debug, Serialize)]
 struct Comparison<'a> {
     /// The whole of each server's turns.
@@ -292,7 +292,7 @@ fn versus(options: &BenchOptions, other: &str, meter: &Meter) -> Result<String, 
     let mut turns = Vec::new();
     for turn in 0..options.turns {
         let mut reports = [None, None];
-        // Who comes first changes, so that neither always follows the other.
+        // The order changes, so that neither always follows the other.
         for place in [turn % 2, 1 - turn % 2].map(|place| place as usize) {
             let (tally, cpu) = targets[place].run(until, meter)?;
             sums[place].add_after(&tally);

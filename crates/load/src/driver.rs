@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::verify::{Contents, Fault, Versions};
 use crate::wire::{Element, Wire};
 use crate::workload::{Op, Plan, Supply};
 use crate::{BenchError, Tally};
-use cattlegrid_server::poller::{Poller, Wish};
-use cattlegrid_server::time::Clock;
 
 /// A server under load, shared by the sessions that load it.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Peer {
 pub struct Meter {
     /// Requests answered so far.
     pub answered: AtomicU64,
-    /// Somebody wants the run to fail with [`BenchError::Interrupted`].
+    /// The run must fail with [`BenchError::Interrupted`].
     pub stop: AtomicBool,
 }
 
@@ -151,7 +151,7 @@ struct Asked {
 }
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// A server that says nothing for so long is lost.
+/// A server that says nothing for this long is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(50);
 

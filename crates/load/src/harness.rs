@@ -5,7 +5,7 @@
 //! another process brings about.
 //!
 //! # Invariants
-//! * What was started here is ended and collected here, unless it is to be [kept](Server::keep).
+//! * What was started here is ended and collected here, except for servers that are [kept](Server::keep).
 //! * Every wait has a limit.
 
 mod client;

@@ -64,7 +64,7 @@ pub enum BenchError {
     /// The command line cannot be followed: one line with the option, what is wrong, and the fix.
     #[error("{0}")]
     Usage(String),
-    /// Somebody asked for the end, with Ctrl-C for one.
+    /// The user asked for the end, for example with Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }

@@ -45,7 +45,7 @@ impl Tally {
         }
     }
 
-    /// A request has been answered after so long.
+    /// A request has been answered after this time.
     pub fn answered(&mut self, after: Duration) {
         self.requests += 1;
         self.latency.saturating_record(u64::try_from(after.as_nanos()).unwrap_or(LATENCY_NANOS_MAX));

@@ -1,8 +1,8 @@
 //! Many clients ask for one cold key at once.
 //!
-//! Round by round: every connection sends a get of a key that nobody has set. Whoever is told that it is missing
-//! computes it, which takes a given time, and sets it. Whoever gets the value with its first get was *held* by the
-//! server, since nobody could have had the value when it asked. A round ends when all have the value.
+//! Round by round: every connection sends a get of a key that was never set. Each client that is told that it is missing
+//! computes it, which takes a given time, and sets it. A client that gets the value with its first get was *held* by the
+//! server, since the value did not exist when it asked. A round ends when all have the value.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cattlegrid_server::poller::{Poller, Wish};
+use cattlegrid_server::time::Clock;
 use serde::Serialize;
 use socket2::Socket;
 
@@ -20,8 +22,6 @@ use crate::verify::{Contents, Fault};
 use crate::wire::{Element, Memcached, Wire as _};
 use crate::workload::Plan;
 use crate::{BenchError, Meter, Process, Spread, Tally, Until, count};
-use cattlegrid_server::poller::{Poller, Wish};
-use cattlegrid_server::time::Clock;
 
 /// What stampedes came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -107,7 +107,7 @@ enum State {
     HasIt,
 }
 
-/// A server that says nothing for so long after the longest computation is lost.
+/// A server that says nothing for this long after the longest computation is lost.
 const PATIENCE: Duration = Duration::from_secs(70);
 /// All computers of a key write the same value.
 const VERSION: u32 = 1;

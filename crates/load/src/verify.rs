@@ -17,7 +17,7 @@ use rand::{RngExt as _, SeedableRng as _};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The server said something that is no answer to what was asked.
+    /// The server said something that does not answer the request.
     #[error("{asked} was answered with {answer:?}")]
     Unexpected {
         /// The request.
@@ -67,7 +67,7 @@ pub enum Fault {
         /// The least that is right.
         stored: u32,
     },
-    /// A version that nobody has written.
+    /// A version that was never written.
     #[error("key {id}: version {version}, although the last one stored is {stored}")]
     Future {
         /// The key's number.
@@ -175,7 +175,7 @@ impl Versions {
         Self { keys: (0..keys).map(|_| AtomicU64::new(0)).collect(), refused: AtomicBool::new(false) }
     }
 
-    /// A write of this key is to be sent: the version it carries.
+    /// A write of this key will be sent: the version it carries.
     pub fn begin(&self, id: u64) -> u32 {
         let step = |state: u64| {
             let version = if state as u32 == 0 { (state >> 32) + 1 } else { state >> 32 };

@@ -95,7 +95,7 @@ impl Wire for Memcached {
     }
 }
 
-/// The fault of a reply that is no answer.
+/// The fault of a reply that does not answer its request.
 fn unexpected(asked: &'static str, answer: &[u8]) -> Fault {
     let start = &answer[..answer.len().min(80)];
     Fault::Unexpected { asked, answer: String::from_utf8_lossy(start).trim_end().to_owned() }

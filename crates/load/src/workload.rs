@@ -32,9 +32,9 @@ pub struct Plan {
     pub multiget: usize,
     /// How often each key is asked for.
     pub popularity: Popularity,
-    /// After so many draws the most popular key is replaced by one that was the least; 0: never.
+    /// After this many draws the most popular key is replaced by one that was the least; 0: never.
     pub drift: u64,
-    /// Share of the gets' keys that nobody has asked for and nobody will ask for again, 0.0..=1.0. They are
+    /// Share of the gets' keys that were not asked for before and will not be again, 0.0..=1.0. They are
     /// numbered from [`Plan::keys`] on.
     pub one_hit_share: f64,
     /// Set each key that a get has missed.
@@ -60,7 +60,7 @@ impl Plan {
         })
     }
 
-    /// The least [`Plan::key_bytes`] for so many keys.
+    /// The least [`Plan::key_bytes`] for this many keys.
     pub fn key_bytes_min(keys: u64) -> usize {
         RUN_LETTERS + keys.saturating_sub(1).to_string().len()
     }
@@ -280,7 +280,7 @@ pub struct Mix {
 
 /// Threads that draw keys which are asked for once, at most.
 const STREAMS: u64 = 256;
-/// After so many of its own a stream starts again; their numbers have ten digits at most.
+/// After this many of its own a stream starts again; their numbers have ten digits at most.
 const ONE_HITS: u64 = 30_000_000;
 
 impl Mix {
@@ -288,7 +288,7 @@ impl Mix {
     pub fn new(plan: Arc<Plan>, stream: u64) -> Self {
         let zipf = match plan.popularity {
             Popularity::Uniform => None,
-            #[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 keys")]
+            #[expect(clippy::cast_precision_loss, reason = "no plan has 2^53 keys")]
             Popularity::Zipf(exponent) => Zipf::new(plan.keys as f64, exponent).ok(),
         };
         let rng = SmallRng::seed_from_u64(mix(plan.seed.wrapping_add(stream)));

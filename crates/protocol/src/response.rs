@@ -2,7 +2,7 @@
 //!
 //! The other direction of [`reply`](crate::reply). [`parse_response`] takes what has arrived and gives the first element of
 //! it: a value with its data block, a line, or how many bytes are wanted. A reply to a `get` is several elements, up to
-//! [`Response::End`]; which command an element answers is known to the one who sent it.
+//! [`Response::End`]; which command an element answers is known to the client that sent it.
 //!
 //! # Invariants
 //! * No I/O and no allocation: a response borrows the input. Parsing any bytes never panics.
@@ -47,7 +47,7 @@ pub enum Response<'a> {
     },
     /// `HD EN NF NS EX` with the flags returned.
     Meta {
-        /// Which of them.
+        /// The status.
         status: MetaStatus,
         /// The flags returned.
         flags: Words<'a>,

@@ -32,7 +32,7 @@ pub(crate) const FAILURES_MAX: u8 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     count: u8,
-    /// When the last one is to be answered.
+    /// When the last one is due for its answer.
     answer_ms: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Failures {
         self.answer_ms = Some(now_ms + DELAY_MS);
     }
 
-    /// When the last one is to be answered, if it is not yet.
+    /// When the last one is due for its answer, if it has none yet.
     #[inline]
     pub(crate) fn answer_ms(&self) -> Option<u64> {
         self.answer_ms

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Admin, Words, reply, strict_i32, strict_u32};
 
-use crate::connection::Turn;
 use crate::dump::{Dump, Form};
+use crate::turn::Turn;
 use crate::watch::Topics;
 use crate::{log, stats};
 
@@ -150,7 +150,7 @@ fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> After {
 const BAD_CLASS: &str = "BADCLASS invalid class id";
 const DUMP_RUNS: &str = "BUSY currently processing crawler request";
 
-/// The dump, if the connection `token` may have it now; else what to tell it.
+/// The dump, if the connection `token` may have it now; otherwise what to tell it.
 fn start_dump(form: Form, classes: Option<&[u8]>, token: u64, turn: &Turn<'_>) -> Result<Dump, &'static str> {
     let (forbidden, pipelined) = match form {
         Form::Meta => ("ERROR metadump not allowed", "ERROR cannot pipeline other commands before metadump"),
@@ -165,7 +165,7 @@ fn start_dump(form: Form, classes: Option<&[u8]>, token: u64, turn: &Turn<'_>) -
     }
     let has_items = has_first_class(classes).ok_or(BAD_CLASS)?;
     let hide_cas = !turn.shared.settings.cas;
-    turn.shared.dumps.begin(form, hide_cas, has_items, turn.worker, token).ok_or(DUMP_RUNS)
+    turn.shared.dumps.begin(form, hide_cas, has_items, turn.lane, token).ok_or(DUMP_RUNS)
 }
 
 /// `all`, `hash`, or class numbers with commas: whether class 1 is among them, which has all items. `None`: it is neither.

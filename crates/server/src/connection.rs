@@ -1,8 +1,8 @@
 //! One client's connection: its unread input, its unsent output, and how a turn goes. `execute` is the middle of a turn,
 //! `held` what happens while a request waits, `upload` what becomes of a large command that arrives in pieces.
 //!
-//! A turn is receive, execute, send; the worker does each for a batch of connections at a time. Input is
-//! received into a buffer that all connections of a worker share; a connection owns a buffer only while a
+//! A turn is receive, execute, send; the lane does each for a batch of connections at a time. Input is
+//! received into a buffer that all connections of a lane share; a connection owns a buffer only while a
 //! command has arrived in part. While replies wait for the client to read, nothing is received or executed; what they take is
 //! counted under a cap of all connections ([`crate::unsent`]).
 //!
@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, ReplyQueue};
+use cattlegrid_engine::{Counters, Output, ReplyQueue};
 use cattlegrid_herd::{Caller, Session};
 use cattlegrid_protocol::reply;
 use rustix::buffer::spare_capacity;
@@ -32,6 +32,7 @@ use crate::poller::Wish;
 use crate::shortage;
 use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;
+use crate::turn::Turn;
 use crate::uploads::Upload;
 use crate::watch::Watcher;
 use execute::Unfinished;
@@ -71,7 +72,7 @@ pub(crate) struct Connection {
     authenticated: bool,
     /// Wrong logins; while one waits for its answer nothing is received or executed.
     failures: Failures,
-    /// Commands that are executed behind one that waits.
+    /// Commands that are executed behind a request that waits.
     read_ahead: u64,
     /// Bytes of their replies.
     read_ahead_bytes: usize,
@@ -87,7 +88,7 @@ pub(crate) struct Connection {
     replies: ReplyQueue,
     /// The client sends no more than what has arrived.
     hung_up: bool,
-    /// Its entry in the worker's deadlines.
+    /// Its entry in the lane's deadlines.
     pub(crate) deadline_ms: Option<u64>,
     tls: Option<Box<TlsSession>>,
     pub(crate) watcher: Option<Arc<Watcher>>,
@@ -129,65 +130,12 @@ impl Reason {
     }
 }
 
-/// What a turn works with.
-pub(crate) struct Turn<'a> {
-    pub(crate) shared: &'a Shared,
-    /// Number of the worker.
-    pub(crate) worker: usize,
-    pub(crate) counters: &'a Counters,
-    pub(crate) now: Now,
-    pub(crate) interest: Interest,
-    /// Replies that the connection may have in this turn, in bytes.
-    pub(crate) output_bytes: usize,
-    /// The worker's count of gets when the turn began.
-    pub(crate) gets: u64,
-    /// Commands of the turn.
-    pub(crate) commands: usize,
-    pub(crate) out: &'a mut Output,
-    pub(crate) effects: &'a mut Effects,
-}
-
-impl<'a> Turn<'a> {
-    pub(crate) fn new(
-        shared: &'a Shared,
-        worker: usize,
-        now: Now,
-        out: &'a mut Output,
-        effects: &'a mut Effects,
-    ) -> Self {
-        let counters = &shared.workers[worker].counters;
-        let (interest, output_bytes) = (shared.interest(), output_bytes(shared));
-        let gets = counters.cmd_get.get();
-        Self { shared, worker, counters, now, interest, output_bytes, gets, commands: 0, out, effects }
-    }
-
-    /// The connection has had its share of output, or of keys.
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.out.len() >= self.output_bytes || self.keys() >= self.shared.caps.turn_keys
-    }
-
-    /// Commands of the turn, or keys of gets if those are more.
-    pub(crate) fn work(&self) -> usize {
-        self.commands.max(self.keys())
-    }
-
-    fn keys(&self) -> usize {
-        self.counters.cmd_get.get().wrapping_sub(self.gets) as usize
-    }
-}
-
-/// Replies that a connection may have in one turn, in bytes.
-pub(crate) fn output_bytes(shared: &Shared) -> usize {
-    if shared.is_output_scarce() { shared.caps.scarce_output_bytes } else { shared.caps.output_bytes }
-}
-
 /// What a receive came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many bytes in the room given.
+    /// This many bytes in the room given.
     Shared(usize),
-    /// The connection's own buffer is to be worked on.
+    /// The connection's own buffer has something to execute.
     Own,
     /// There is no memory for the command at the front of the connection's own buffer.
     NoMemory,
@@ -206,7 +154,7 @@ const HANG_UP_READS: usize = 16;
 impl Connection {
     pub(crate) fn new(
         info: Arc<ConnectionInfo>,
-        worker: usize,
+        lane: usize,
         token: u64,
         shared: &Shared,
     ) -> Result<Self, rustls::Error> {
@@ -215,7 +163,7 @@ impl Connection {
             _ => None,
         };
         let peer = shared.engine.shared().peers().join(info.peer_key);
-        let session = Session::new(Arc::new(Caller::new(info.number, worker, token, peer)));
+        let session = Session::new(Arc::new(Caller::new(info.number, lane, token, peer)));
         Ok(Self {
             info,
             token,
@@ -314,7 +262,7 @@ impl Connection {
         }
     }
 
-    /// Why it is to be closed now, if it is.
+    /// Why it must be closed now, if it must.
     pub(crate) fn closed(&self) -> Option<Reason> {
         let has_work =
             self.is_stuck() || self.waits_for_room || self.has_more() || self.is_held() || self.is_delayed();
@@ -390,7 +338,7 @@ impl Connection {
         let len = self.input.len();
         if self.input.capacity() - len < least {
             let more = match self.need.saturating_sub(len) {
-                // A line that has not ended: nobody knows how much is to come.
+                // A line that has not ended: how much will come is not known.
                 0 | 1 => len.max(GROWTH_MIN),
                 missing => missing.min(len.max(caps.upload_bytes)),
             };
@@ -511,7 +459,7 @@ impl Connection {
         shared.engine.shared().peers().leave(self.session.caller().peer());
     }
 
-    /// Takes it out of all that knows of it and of the server's sums; it is about to be dropped, and its worker does
+    /// Takes it out of all that knows of it and of the server's sums; it is about to be dropped, and its lane does
     /// not find it any more.
     pub(crate) fn leave(&mut self, reason: Reason, turn: &mut Turn<'_>) {
         let (shared, mut cx) = self.context(turn);
@@ -523,7 +471,7 @@ impl Connection {
         self.end_upload(shared);
         shared.unsent.change(std::mem::take(&mut self.unsent_bytes), 0);
         if let Some(watcher) = self.watcher.take() {
-            shared.watchers.remove(watcher.worker, watcher.token);
+            shared.watchers.remove(watcher.lane, watcher.token);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The control thread: accepts connections, reads signals, keeps the store's house in order.
 //!
-//! New connections go to the workers in turn. At the limit of `-c` they are told so and closed, or, with
+//! New connections go to the lanes in turn. At the limit of `-c` they get an error and are closed, or, with
 //! `-o no_maxconns_fast`, left in the backlog until another one closes.
 //!
 //! The system may have no descriptor left before that. The client is told the same then: a spare descriptor is
 //! closed, the connection accepted into its place, told, and closed. The alternative is that clients wait in the
-//! backlog until somebody's connection closes, without end if all of them keep theirs; most have something to fall
+//! backlog until another client's connection closes, forever if none does; most have something to fall
 //! back on, and need to know. Where that is asked for (`-o no_maxconns_fast`), or the spare does not help (no
 //! memory, no descriptors in the whole system), they do wait: until a connection closes, and for [`RETRY`] at most
 //! before it is tried again, since a descriptor can become free otherwise.
 //!
 //! # Invariants
-//! * While nobody can be accepted the listeners are not polled: waiting costs one attempt for each [`RETRY`].
+//! * While no connection can be accepted the listeners are not polled: waiting costs one attempt for each [`RETRY`].
 //! * A shortage is logged once a second at most.
 
 use std::collections::HashSet;
@@ -30,31 +30,31 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
+use crate::error::ServeError;
 use crate::listen::{Address, Listeners};
 use crate::poller::{Poller, Wish};
-use crate::serve::ServeError;
 use crate::signals::{Signal, Signals};
 use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
-use crate::{log, stats, worker};
+use crate::{lane, log, stats};
 
-/// Runs the server: starts the workers, and comes back when they have left.
+/// Runs the server: starts the lanes, and comes back when they have left.
 ///
 /// # Errors
 /// The system's, when a thread or poller cannot be made or fails.
 pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) -> Result<(), ServeError> {
     let watch = start_watch(shared)?;
-    let workers = start_workers(shared)?;
+    let lanes = start_lanes(shared)?;
     let mut control =
         Control::new(shared, listeners, signals).map_err(|e| failed("waiting for connections", e))?;
     let ended = control.run();
-    // Nobody is accepted any more: the sockets, and the unix one's file, go while the workers finish.
+    // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
     let Control { mut signals, listeners, poller, .. } = control;
     drop((listeners, poller));
     let draining = matches!(ended, Ok(Leave::Drain));
     tell_all(shared, || if draining { Message::Drain } else { Message::Stop });
-    while !workers.iter().all(JoinHandle::is_finished) {
+    while !lanes.iter().all(JoinHandle::is_finished) {
         let mut fds = [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
-        // A worker that has left is noticed at the next look.
+        // A lane that has left is noticed at the next look.
         let _woken = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
         if let Ok(Some(Signal::LeaveNow)) = signals.next() {
             tell_all(shared, || Message::Stop);
@@ -62,8 +62,8 @@ pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) 
     }
     shared.watchers.stop();
     watch.join().map_err(|_| failed("the watchers' thread", std::io::Error::other("it panicked")))?;
-    for worker in workers {
-        worker.join().map_err(|_| failed("a worker", std::io::Error::other("it panicked")))??;
+    for lane in lanes {
+        lane.join().map_err(|_| failed("a lane", std::io::Error::other("it panicked")))??;
     }
     ended.map(|_| ()).map_err(|e| failed("waiting for connections", e))
 }
@@ -81,20 +81,20 @@ fn start_watch(shared: &Arc<Shared>) -> Result<JoinHandle<()>, ServeError> {
         .map_err(|e| failed("starting the watchers' thread", e))
 }
 
-fn start_workers(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<Result<(), ServeError>>>, ServeError> {
+fn start_lanes(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<Result<(), ServeError>>>, ServeError> {
     (0..shared.settings.threads)
         .map(|number| {
             let shared = Arc::clone(shared);
             Builder::new()
-                .name(format!("worker {number}"))
-                .spawn(move || worker::run(&shared, number).map_err(|e| failed("a worker's poller", e)))
-                .map_err(|e| failed("starting a worker", e))
+                .name(format!("lane {number}"))
+                .spawn(move || lane::run(&shared, number).map_err(|e| failed("a lane's poller", e)))
+                .map_err(|e| failed("starting a lane", e))
         })
         .collect()
 }
 
 fn tell_all(shared: &Shared, message: impl Fn() -> Message) {
-    shared.workers.iter().for_each(|worker| worker.tell(message()));
+    shared.lanes.iter().for_each(|lane| lane.tell(message()));
 }
 
 /// How to leave.
@@ -121,7 +121,7 @@ struct Control<'a> {
     shortages: Shortages,
 }
 
-/// Nobody is accepted, and the listeners are not polled.
+/// No connection is accepted, and the listeners are not polled.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     since: Instant,
@@ -132,9 +132,9 @@ struct Pause {
 /// Why a listener is not asked for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Accepted {
-    /// Nobody waits there, or others must have their turn.
+    /// No client waits there, or others must have their turn.
     Enough,
-    /// The limit of connections is reached, and who waits is left waiting.
+    /// The limit of connections is reached, and clients in the backlog are left waiting.
     Full,
     /// The system has no descriptor or memory.
     Short,
@@ -268,7 +268,7 @@ impl<'a> Control<'a> {
                 Ok((fd, peer)) => self.welcome(fd, peer, number),
                 Err(Errno::AGAIN) => return Accepted::Enough,
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
-                // The system looks for a descriptor before it looks whether anybody waits.
+                // The system looks for a descriptor before it looks whether a client waits.
                 Err(_) if !is_readable(fd) => return Accepted::Enough,
                 Err(error) => {
                     self.note_shortage(error);
@@ -338,7 +338,7 @@ impl<'a> Control<'a> {
         let gauges = &self.shared.gauges;
         let listener = Arc::clone(&self.infos[number]);
         let raw = fd.as_raw_fd();
-        let worker = (self.accepted % self.shared.workers.len() as u64) as usize;
+        let lane = (self.accepted % self.shared.lanes.len() as u64) as usize;
         self.accepted += 1;
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         let info = Arc::new(ConnectionInfo {
@@ -356,7 +356,7 @@ impl<'a> Control<'a> {
         let current = gauges.current.fetch_add(1, Relaxed) + 1;
         gauges.most.fetch_max(current, Relaxed);
         self.shared.connections.lock().expect("nobody panics with it held").insert(raw, Arc::clone(&info));
-        self.shared.workers[worker].tell(Message::Serve(info));
+        self.shared.lanes[lane].tell(Message::Serve(info));
     }
 
     /// Leaves new connections in the backlog.
@@ -386,7 +386,7 @@ impl<'a> Control<'a> {
             return;
         }
         if self.spare.is_none() && self.shared.settings.connections_max_fast {
-            // With it all that wait can be told, and nobody waits without end.
+            // With it all that wait can be told, and no client waits forever.
             self.spare = spare_descriptor();
         }
         // Those that wait first, and polled only once they are served: else it would wake for the same ones again.
@@ -426,8 +426,8 @@ impl<'a> Control<'a> {
         }
         if second_is_new {
             self.look_at_memory(now.ms);
-            if let Some((worker, token)) = self.shared.dumps.silent() {
-                self.shared.workers[worker].tell(Message::EndDump(token));
+            if let Some((lane, token)) = self.shared.dumps.silent() {
+                self.shared.lanes[lane].tell(Message::EndDump(token));
             }
             self.advise(now.ms);
             if self.spare.is_none() {
@@ -438,18 +438,18 @@ impl<'a> Control<'a> {
         self.shared.engine.tick(now)
     }
 
-    /// Workers that wait give up memory too, in the round they are woken for.
+    /// Lanes that wait give up memory too, in the round they are woken for.
     fn look_at_memory(&self, now_ms: u64) {
         let shortage = &self.shared.shortage;
         shortage.look_at_limits();
         shortage.look(now_ms);
         if shortage.is_short() {
-            self.shared.workers.iter().for_each(|worker| worker.waker.wake());
+            self.shared.lanes.iter().for_each(|lane| lane.waker.wake());
         }
     }
 
     /// Says once what would help: of each rule whose `hold` is shorter than its computations, and of crowded tags. And once a
-    /// minute, while it lasts, of each rule of which many fills are dropped for misses that nobody fills.
+    /// minute, while it lasts, of each rule of which many fills are dropped for misses that are never filled.
     fn advise(&mut self, now_ms: u64) {
         let shared = self.shared.engine.shared();
         if shared.tags().stats().is_crowded() && self.advised.insert("tag_memory".to_owned()) {

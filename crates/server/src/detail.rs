@@ -24,7 +24,7 @@ struct Counts {
     del: u64,
 }
 
-/// Prefixes counted; keys with others are not, once there are so many.
+/// Prefixes counted; keys with others are not, once there are this many.
 const PREFIXES_MAX: usize = 16_384;
 
 impl Detail {

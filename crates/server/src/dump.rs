@@ -45,14 +45,14 @@ struct Place {
 /// The connection that reads the dump.
 #[derive(Debug)]
 struct Reader {
-    worker: usize,
+    lane: usize,
     token: u64,
     /// Bytes that its socket took.
     sent: AtomicU64,
 }
 
 impl Dumps {
-    /// Begins the dump of the connection `token` of `worker`; `None` while there is another.
+    /// Begins the dump of the connection `token` of `lane`; `None` while there is another.
     ///
     /// `has_items`: the classes asked for are those that have items; otherwise the dump is empty.
     pub(crate) fn begin(
@@ -60,14 +60,14 @@ impl Dumps {
         form: Form,
         hide_cas: bool,
         has_items: bool,
-        worker: usize,
+        lane: usize,
         token: u64,
     ) -> Option<Dump> {
         let mut place = self.place.lock().expect("nobody panics with it held");
         if place.reader.strong_count() > 0 {
             return None;
         }
-        let reader = Arc::new(Reader { worker, token, sent: AtomicU64::new(0) });
+        let reader = Arc::new(Reader { lane, token, sent: AtomicU64::new(0) });
         *place = Place { reader: Arc::downgrade(&reader), sent: 0, silent: 0 };
         self.started.fetch_add(1, Relaxed);
         Some(Dump { form, cursor: has_items.then(Cursor::default), hide_cas, reader })
@@ -83,7 +83,7 @@ impl Dumps {
         self.started.load(Relaxed)
     }
 
-    /// The worker and token of the connection whose reader has taken nothing for [`STALL_SECONDS`]. Must be called once a
+    /// The lane and token of the connection whose reader has taken nothing for [`STALL_SECONDS`]. Must be called once a
     /// second.
     pub(crate) fn silent(&self) -> Option<(usize, u64)> {
         let mut place = self.place.lock().expect("nobody panics with it held");
@@ -92,7 +92,7 @@ impl Dumps {
         place.silent = if sent == place.sent { place.silent + 1 } else { 0 };
         place.sent = sent;
         let silent = place.silent >= STALL_SECONDS;
-        let found = silent.then_some((reader.worker, reader.token));
+        let found = silent.then_some((reader.lane, reader.token));
         // Before the lock: the place must not look taken to the next one because of this look.
         drop(reader);
         found
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn turns_are_short() {
         let Ok(Command::Serve(settings)) = parse_args(["-m", "16", "-t", "1"]) else { panic!("options") };
-        let shared = crate::serve::share(*settings, None, None).unwrap();
+        let shared = crate::share::share(*settings, None, None).unwrap();
         let engine = &shared.engine;
         let peer = engine.shared().peers().join(cattlegrid_herd::PeerKey::Process(1));
         let mut session = Session::new(Arc::new(Caller::new(1, 0, 0, peer)));
@@ -209,7 +209,7 @@ mod tests {
             let mut cx = Context {
                 step: Step {
                     now,
-                    counters: &shared.workers[0].counters,
+                    counters: &shared.lanes[0].counters,
                     interest: Interest::default(),
                     effects: &mut effects,
                 },
@@ -271,7 +271,7 @@ mod tests {
             assert_eq!(dumps.silent(), None);
         }
         assert_eq!(dumps.silent(), Some((3, 7)));
-        assert!(dumps.is_running(), "it is its worker that ends it");
+        assert!(dumps.is_running(), "it is its lane that ends it");
         drop(dump);
         assert_eq!(dumps.silent(), None);
     }

@@ -1,11 +1,11 @@
-//! Random clients against one real worker, round by round: what the fuzz target and the seeded test of connections run.
+//! Random clients against one real lane, round by round: what the fuzz target and the seeded test of connections run.
 //!
 //! A byte string decides everything: who connects from where, what is sent, in which pieces, when the server has a
 //! round, who reads, when time passes, who goes away. Sockets are pairs, the clock stands until it is advanced, and
 //! every cap is so low that it is reached: see [`caps`]. What must hold:
 //!
 //! * Every command has its replies, in order, of the kind that it can have; silent forms have none ([`client`]).
-//! * Every value belongs to its key, was sent by somebody, and is not older than a write, delete or refusal that its
+//! * Every value belongs to its key, was sent by a client, and is not older than a write, delete or refusal that its
 //!   reader could know of ([`book`]).
 //! * What stands in a line or a data block is never a command of its own: nothing is flushed, no more is deleted than was
 //!   asked for.
@@ -21,18 +21,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use cattlegrid_config::Settings;
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_engine::rules::{Pattern, Rule, Rules};
 use cattlegrid_herd::{LeaseTime, PeerKey, Policy};
 use socket2::SockRef;
 
+use crate::lane::Lane;
 use crate::listen::Address;
-use crate::serve::share_under;
+use crate::share::share_under;
 use crate::state::{Caps, ConnectionInfo, ListenerInfo, Message, Shared};
 use crate::time::Clock;
-use crate::worker::Worker;
 use book::Book;
-use cattlegrid_config::Settings;
 use client::Client;
 
 /// What a run came to.
@@ -100,7 +100,7 @@ pub fn run(input: &[u8]) -> Report {
     let shared = server(evictions);
     let mut world = World {
         shared: &shared,
-        worker: Worker::new(&shared, 0).expect("descriptors for a test"),
+        lane: Lane::new(&shared, 0).expect("descriptors for a test"),
         clients: Vec::new(),
         book: Book::new(evictions),
         listener: Arc::new(ListenerInfo {
@@ -167,7 +167,7 @@ impl Choices<'_> {
 
 struct World<'s> {
     shared: &'s Shared,
-    worker: Worker<'s>,
+    lane: Lane<'s>,
     clients: Vec<Client>,
     book: Book,
     listener: Arc<ListenerInfo>,
@@ -220,7 +220,7 @@ impl World<'_> {
         self.clients.retain(|client| !client.is_over());
     }
 
-    /// A value that its client knows to be there is replaced by one that may be refused on the way.
+    /// A value that its client knows to be there is replaced by a value that may be refused on the way.
     fn replace(&mut self, at: usize, choices: &mut Choices<'_>) {
         if !self.clients[at].may_ask() {
             return;
@@ -265,16 +265,13 @@ impl World<'_> {
             fd: theirs.into(),
         });
         gauges.current.fetch_add(1, Relaxed);
-        self.shared.workers[0].tell(Message::Serve(info));
+        self.shared.lanes[0].tell(Message::Serve(info));
         self.clients.push(Client::new(ours, eager));
     }
 
     fn round(&mut self) {
-        assert!(
-            self.worker.round(Some(Duration::ZERO)).expect("the poller works"),
-            "nobody told it to leave"
-        );
-        self.worker.verify();
+        assert!(self.lane.round(Some(Duration::ZERO)).expect("the poller works"), "nobody told it to leave");
+        self.lane.verify();
         self.shared.uploads.verify();
         let unsent = &self.shared.unsent;
         assert!(unsent.bytes() <= UNSENT_MAX, "{} bytes unsent", unsent.bytes());
@@ -309,7 +306,7 @@ impl World<'_> {
                 self.shared.clock.advance(1);
             }
         }
-        let (shared, counters) = (self.shared, &self.shared.workers[0].counters);
+        let (shared, counters) = (self.shared, &self.shared.lanes[0].counters);
         assert_eq!(shared.uploads.verify(), 0, "uploads of connections that are gone");
         assert_eq!(shared.gauges.current.load(Relaxed), 0, "connections that are gone");
         assert_eq!(shared.engine.held(), 0);

@@ -13,11 +13,11 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::log;
 use crate::sys::{self, Account, reason};
-use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Listeners {
 #[error("{0}")]
 pub struct ListenError(String);
 
-/// Opens what the settings name. `owner`: who gets the unix socket, if root opens it for somebody.
+/// Opens what the settings name. `owner`: who gets the unix socket, if root opens it for another user.
 ///
 /// Before threads start, since the access bits of the unix socket go through the process's mask.
 pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
@@ -193,7 +193,7 @@ fn bind_unix(path: &Path, bits: u32, backlog: i32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Removes a socket that nobody listens on; leaves anything else, which then fails to bind.
+/// Removes a socket without a listener; leaves anything else, which then fails to bind.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     if !is_socket {

@@ -9,9 +9,9 @@
 //! (`queue`), and the thread `log` formats and writes (`writer`). [`flush`] waits for it, for a bounded time.
 //!
 //! # Invariants
-//! * After [`start`] no caller waits for standard error, whoever reads it or does not.
+//! * After [`start`] no caller waits for standard error, whether it is read or not.
 //! * Lines leave in the order in which they were queued. Lines left out are counted, and a later line says how many.
-//! * The flags of standard error are never changed: it is shared with whoever started the process.
+//! * The flags of standard error are never changed: it is shared with the process that started this one.
 
 mod queue;
 mod writer;
@@ -22,8 +22,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::time::unix_now;
 use cattlegrid_config::LogFormat;
+
+use crate::time::unix_now;
 use queue::{Line, Queue};
 
 /// How important a line is.
@@ -107,7 +108,7 @@ struct State {
     started: bool,
     /// Lines are being written.
     writing: bool,
-    /// Somebody waits in [`flush`]: say at once what was left out.
+    /// A thread waits in [`flush`]: say at once what was left out.
     flushing: bool,
     /// How long a line that is written by its caller waits for standard error.
     patience: Duration,
@@ -223,7 +224,7 @@ where
 
 impl State {
     fn admits(&mut self, kind: queue::Kind, level: Level, at: Duration) -> bool {
-        // Whoever asks for requests in the log wants all of them.
+        // A user that asks for requests in the log wants all of them.
         if !self.started || level.verbosity() > Level::Info.verbosity() {
             return true;
         }

@@ -24,7 +24,7 @@ pub enum Wish {
     Write,
     /// Either.
     Both,
-    /// The peer's end, said once: it stays true, and nobody may be able to act on it at once.
+    /// The peer's end, said once: it stays true, and the connection may not be able to act on it at once.
     HangUp,
     /// Nothing: there is work left.
     Nothing,

@@ -1,27 +1,24 @@
 //! Memory that the system refuses: `ulimit -v`, or `vm.overcommit_memory = 2`. And the limits of control groups, which do
 //! not refuse but kill.
 //!
-//! A refused allocation ends the process, and the cache with it, unless whoever allocates can do without. That is so for
+//! A refused allocation ends the process, and the cache with it, unless the caller can do without it. That is so for
 //! what an input makes large at once: it is asked for with `try_reserve`, where it leaves room for the rest. The rest
-//! (replies, tables, a node of a map) is small and everywhere, so room is kept for it: where the system may refuse memory at all, the workers look once a
-//! millisecond whether [`HEADROOM_BYTES`] could be had, from the system or, but for [`LARGEST_BYTES`] of them, from what the
+//! (replies, tables, a node of a map) is small and everywhere, so room is kept for it: where the system may refuse memory at all, the lanes look once a
+//! millisecond whether [`HEADROOM_BYTES`] could be had, from the system or, except for [`LARGEST_BYTES`] of them, from what the
 //! allocator has left. If not, memory is short: until there is room again no connection is
-//! accepted, each that keeps a buffer beyond its turn is closed, and each round of a worker closes the connection that
+//! accepted, each that keeps a buffer beyond its turn is closed, and each round of a lane closes the connection that
 //! keeps most; one whose buffer is that of a large command loses the command only, which is refused. Connections without
 //! buffers go on being served.
 //!
 //! # Invariants
-//! * Nothing is short where memory is not limited, and nothing is tried there but for a buffer that grows by a lot.
+//! * Nothing is short where memory is not limited, and nothing is tried there except for a buffer that grows by a lot.
 //! * One thread tries at a time, so that two do not take the room from each other and find none.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use crate::sys::HEADROOM_BYTES;
 use crate::{log, sys};
-
-/// Bytes that must be free. More than all workers can take in a millisecond: a turn takes about 100 KiB at most, and a
-/// worker has about 30 such turns in a millisecond.
-pub(crate) const HEADROOM_BYTES: usize = 16 << 20;
 
 /// Bytes that the system itself must still give: for buffers that find no gap in what the allocator has left.
 const LARGEST_BYTES: usize = 4 << 20;

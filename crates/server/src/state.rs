@@ -12,10 +12,10 @@ use cattlegrid_protocol::Limits;
 use crate::auth::AuthFile;
 use crate::detail::Detail;
 use crate::dump::Dumps;
+use crate::error::ServeError;
 use crate::listen::Address;
 use crate::log;
 use crate::poller::Waker;
-use crate::serve::ServeError;
 use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) engine: Engine,
-    pub(crate) workers: Vec<WorkerPart>,
+    pub(crate) lanes: Vec<LanePart>,
     pub(crate) watchers: Watchers,
     pub(crate) detail: Detail,
     pub(crate) limits: Limits,
@@ -58,14 +58,14 @@ pub(crate) struct Shared {
     pub(crate) stop_asked: AtomicBool,
 }
 
-/// What other threads need of a worker.
-pub(crate) struct WorkerPart {
+/// What other threads need of a lane.
+pub(crate) struct LanePart {
     pub(crate) counters: Counters,
     pub(crate) waker: Waker,
     inbox: Mutex<Vec<Message>>,
 }
 
-/// What a worker is told.
+/// What a lane is told.
 pub(crate) enum Message {
     /// A new connection.
     Serve(Arc<ConnectionInfo>),
@@ -121,7 +121,7 @@ pub(crate) struct Caps {
     pub(crate) uploads_bytes: usize,
     /// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
     pub(crate) output_bytes: usize,
-    /// Keys of `get`s of one connection in one turn: the `get` that reaches so many may go on for as many.
+    /// Keys of `get`s of one connection in one turn: the `get` that reaches this many may go on for as many.
     pub(crate) turn_keys: usize,
     /// Replies of one connection in one turn while unsent output is scarce, in bytes; also what is kept then of what was executed behind a request that waits.
     pub(crate) scarce_output_bytes: usize,
@@ -131,7 +131,7 @@ pub(crate) struct Caps {
     pub(crate) unsent_bytes: usize,
     /// Bytes kept of what was executed behind a request that waits; no more is executed then.
     pub(crate) read_ahead_bytes: usize,
-    /// Bytes of the buffer that a worker's connections share to receive into.
+    /// Bytes of the buffer that a lane's connections share to receive into.
     pub(crate) receive_bytes: usize,
     /// Least room in it for a receive, in bytes.
     pub(crate) receive_room_bytes: usize,
@@ -250,7 +250,7 @@ impl ListenerInfo {
     }
 }
 
-impl WorkerPart {
+impl LanePart {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self { counters: Counters::default(), waker: Waker::new()?, inbox: Mutex::default() })
     }
@@ -302,7 +302,7 @@ impl Shared {
         pinned > 0 && pinned > self.pinned_cap()
     }
 
-    /// Which engine events somebody wants.
+    /// Which engine events are wanted.
     pub(crate) fn interest(&self) -> Interest {
         let watched = self.watchers.wanted().interest();
         if self.detail.is_on() { watched.with(Detail::INTEREST) } else { watched }
@@ -327,8 +327,8 @@ impl Shared {
             self.engine
                 .set_rules(Some(newer.rules), &rules_config(&self.settings.protection))
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
-            // Who waits for a key that has no rule now is to be answered, and all workers may sleep.
-            self.workers[0].tell(Message::Wakes(Vec::new()));
+            // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
+            self.lanes[0].tell(Message::Wakes(Vec::new()));
         }
         if let Some((auth, users)) = users {
             auth.replace(users);
@@ -341,15 +341,15 @@ impl Shared {
     }
 
     /// Leaves a record for watchers.
-    pub(crate) fn record(&self, worker: usize, record: Record) {
-        let counters = &self.workers[worker].counters;
-        let kept = self.watchers.record(worker, record);
+    pub(crate) fn record(&self, lane: usize, record: Record) {
+        let counters = &self.lanes[lane].counters;
+        let kept = self.watchers.record(lane, record);
         if kept { counters.log_worker_written.add(1) } else { counters.log_worker_dropped.add(1) }
     }
 
-    /// Tells a watcher's worker that there are lines.
+    /// Tells a watcher's lane that there are lines.
     pub(crate) fn tell_of_lines(&self, watcher: &Watcher) {
-        self.workers[watcher.worker].tell(Message::Lines(watcher.token));
+        self.lanes[watcher.lane].tell(Message::Lines(watcher.token));
     }
 
     /// A connection is gone.
@@ -362,10 +362,10 @@ impl Shared {
         }
     }
 
-    /// Sums of all workers' counters.
+    /// Sums of all lanes' counters.
     pub(crate) fn counts(&self) -> Counts {
         let mut sums = Counts::default();
-        self.workers.iter().for_each(|worker| sums.add(&worker.counters));
+        self.lanes.iter().for_each(|lane| sums.add(&lane.counters));
         sums
     }
 }
@@ -394,7 +394,7 @@ mod tests {
         let Ok(Command::Serve(settings)) = parse_args(["--config", path, "-m", "16"]) else {
             panic!("options")
         };
-        let shared = crate::serve::share(*settings, None, None).unwrap();
+        let shared = crate::share::share(*settings, None, None).unwrap();
         let patterns = || -> Vec<String> {
             let rules = shared.engine.shared().rules();
             let rules = rules.as_ref().unwrap().rules();

@@ -26,8 +26,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::{Cursor, Now};
 use cattlegrid_protocol::{Words, reply};
 
-use crate::connection::Turn;
 use crate::state::Shared;
+use crate::turn::Turn;
 use definition::{Definition, Sink, Value, put_all};
 
 pub use reference::reference_markdown;
@@ -104,7 +104,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
 
 /// Counters start again at 0.
 fn reset(shared: &Shared) {
-    shared.workers.iter().for_each(|w| w.counters.reset());
+    shared.lanes.iter().for_each(|lane| lane.counters.reset());
     shared.engine.reset_stats();
     if let Some(active) = shared.engine.shared().rules().as_ref() {
         active.each().for_each(|(_, state)| state.counters().reset());

@@ -15,6 +15,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use cattlegrid_config::Privileges;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::mman::{MapFlags, MlockAllFlags, ProtFlags, mlockall, mmap_anonymous, munmap};
@@ -27,8 +28,10 @@ use rustix::fs::{AtFlags, FileType, OFlags, chownat, fstat, open};
 use rustix::thread as caps;
 
 use crate::log;
-use crate::shortage::HEADROOM_BYTES;
-use cattlegrid_config::Privileges;
+
+/// Bytes that must be free. More than all lanes can take in a millisecond: a turn takes about 100 KiB at most, and a
+/// lane has about 30 such turns in a millisecond.
+pub(crate) const HEADROOM_BYTES: usize = 16 << 20;
 
 /// What could not be had from the system; the message says what would help.
 #[derive(Debug, thiserror::Error)]
@@ -191,7 +194,7 @@ pub fn lock_memory() {
 
 // ---- memory -----------------------------------------------------------------------------------------------
 
-/// Address space of a thread: its stack, and the buffers of a worker.
+/// Address space of a thread: its stack, and the buffers of a lane.
 const THREAD_BYTES: usize = 3 << 20;
 /// Address space beside items and threads: tables, connections, and twice the room that is kept free.
 const OWN_BYTES: usize = 16 << 20;
@@ -212,7 +215,7 @@ pub(crate) fn could_map(bytes: usize) -> bool {
     unsafe { munmap(base, bytes) }.is_ok()
 }
 
-/// Bytes that the allocator has and nobody uses: it can seldom give them back, but it can give them out.
+/// Bytes that the allocator has and that are unused: it can seldom give them back, but it can give them out.
 #[cfg(target_env = "gnu")]
 pub(crate) fn free_heap_bytes() -> usize {
     // SAFETY: reads the allocator's accounts, under its locks.
@@ -240,7 +243,7 @@ pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysE
         .lines()
         .find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse().ok());
     let mapped = mapped.unwrap_or(0_usize) << 10;
-    // Beside the workers the thread of the log.
+    // Beside the lanes the thread of the log.
     let needed = mapped
         .saturating_add(memory_bytes)
         .saturating_add((threads + 1).saturating_mul(THREAD_BYTES))
@@ -380,7 +383,7 @@ impl PidFile {
     /// too, and the server runs.
     pub fn write(path: &Path) -> Option<Self> {
         if let Some(pid) = pid_in(path).filter(|pid| *pid != unistd::getpid()) {
-            // EPERM means that it runs, as somebody else.
+            // EPERM means that it runs, as another user.
             if matches!(nix::sys::signal::kill(pid, None), Ok(()) | Err(Errno::EPERM)) {
                 log::warning(format_args!("-P: the pid file contained the following (running) pid: {pid}"));
             }
@@ -435,7 +438,7 @@ const PID_BYTES_MAX: u64 = 64;
 
 /// Writes `path` with `.tmp` behind it and renames it, so that readers see all of it or none.
 ///
-/// Others may be able to write in the directory. What is there under the temporary name goes; what somebody puts there in
+/// Others may be able to write in the directory. What is there under the temporary name goes; what another user puts there in
 /// between is neither followed nor used, and the write fails. A link under the final name is replaced, not followed.
 pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
@@ -476,7 +479,7 @@ mod tests {
         assert!(PidFile::write(&dir.path().join("no/such/dir")).is_none());
     }
 
-    /// A link that somebody planted under the final or the temporary name is not followed, and what it names is not touched.
+    /// A link that was planted under the final or the temporary name is not followed, and what it names is not touched.
     #[test]
     fn planted_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use cattlegrid_config::read_file;
+use cattlegrid_config::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -16,8 +18,6 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
 
 use crate::sys::reason;
-use cattlegrid_config::read_file;
-use cattlegrid_config::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
 
 mod session;
 

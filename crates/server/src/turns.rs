@@ -1,11 +1,11 @@
-//! Whose turn it is: the order in which a worker serves its connections.
+//! Whose turn it is: the order in which a lane serves its connections.
 //!
 //! A round serves connections that have something new first, in the order in which they became ready, then those with work
-//! left from earlier turns, each once. It ends after [`ROUND_WORK`] commands, so that the worker looks soon for what is new:
+//! left from earlier turns, each once. It ends after [`ROUND_WORK`] commands, so that the lane looks soon for what is new:
 //! many connections with much to do keep one with little to do waiting for about a round, not for all of their turns. What
 //! is not served keeps its place. Some of those with work left are served in each round, however much is new.
 //!
-//! Sans-io: connections are tokens, the poller and the connections are the worker's.
+//! Sans-io: connections are tokens, the poller and the connections are the lane's.
 //!
 //! # Invariants
 //! * Who calls gives a token only while it is in none of the queues.
@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 
 /// Connections whose turns are taken in step.
 pub(crate) const BATCH: usize = 16;
-/// Up to this many ready connections are served one by one; so many with work left are taken in step.
+/// Up to this many ready connections are served one by one; this many with work left are taken in step.
 const FEW: usize = 4;
 /// Commands, or keys of gets, after which a round ends; the batch that reaches this is finished.
 const ROUND_WORK: usize = 1024;
@@ -41,13 +41,13 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Nobody has anything to do.
+    /// No connection has anything to do.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.left_over.is_empty()
     }
 
-    /// Whether so many connections have work left that what they receive must be little.
+    /// Whether enough connections have work left that what they receive must be little.
     pub(crate) fn is_crowded(&self) -> bool {
         self.left_over.len() >= CROWD
     }
@@ -87,7 +87,7 @@ impl Turns {
         self.left_over.drain(..count).collect()
     }
 
-    /// They had their turns, with so many commands or keys.
+    /// They had their turns, with this many commands or keys.
     #[inline]
     pub(crate) fn done(&mut self, work: usize) {
         self.work = self.work.saturating_sub(work);
@@ -104,7 +104,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// A round in which each turn has so many commands; the order of service.
+    /// A round in which each turn has this many commands; the order of service.
     fn round(turns: &mut Turns, new: impl IntoIterator<Item = u64>, work: impl Fn(u64) -> usize) -> Vec<u64> {
         new.into_iter().for_each(|token| turns.ready(token));
         turns.begin();

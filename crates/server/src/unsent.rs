@@ -10,12 +10,12 @@
 //! 2. Connections whose clients have taken nothing for [`STALLED_MS`] are closed, those with most unsent bytes first, until
 //!    the sum is below the high mark.
 //!
-//! When the sum passes the cap all the same, the worker that notices it closes connections of its own until the sum is below:
-//! of the client address that has most unsent bytes among the worker's connections, the one with most. A worker whose
+//! When the sum passes the cap all the same, the lane that notices it closes connections of its own until the sum is below:
+//! of the client address that has most unsent bytes among the lane's connections, the one with most. A lane whose
 //! connections have less than its share of the cap closes none and tells the others, one of which has more.
 //!
 //! Values that have left the store take memory from it: in sum they have a cap of their own, [`pinned_cap`], above which the
-//! same is done with those who keep them.
+//! same is done with the connections that keep them.
 //!
 //! Sans-io: time and identities are arguments. The sum is an atomic, changed when what a connection keeps has changed. A
 //! value that several keep is in the sum of values once, and counts in full for each of them.
@@ -38,7 +38,7 @@ pub(crate) const STALLED_MS: u64 = 10_000;
 pub(crate) struct Unsent {
     cap_bytes: usize,
     bytes: AtomicUsize,
-    /// Workers were told that the cap is passed, and none has looked yet.
+    /// Lanes were told that the cap is passed, and none has looked yet.
     asked: AtomicBool,
     paused: AtomicU64,
     stalled: AtomicU64,
@@ -48,7 +48,7 @@ pub(crate) struct Unsent {
 /// A connection that keeps output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keeper {
-    /// What its worker calls it.
+    /// What its lane calls it.
     pub(crate) token: u64,
     /// The client.
     pub(crate) peer: PeerKey,
@@ -100,12 +100,12 @@ impl Unsent {
         self.cap_bytes
     }
 
-    /// Whether the other workers are to be told that the cap is passed.
+    /// Whether the other lanes must be told that the cap is passed.
     pub(crate) fn may_ask_others(&self) -> bool {
         !self.asked.swap(true, Relaxed)
     }
 
-    /// A worker that was told looks now.
+    /// A lane that was told looks now.
     pub(crate) fn others_asked(&self) {
         self.asked.store(false, Relaxed);
     }
@@ -150,13 +150,13 @@ pub(crate) fn pinned_cap(memory_bytes: usize, item_bytes_max: usize) -> usize {
     (memory_bytes / 4).max(item_bytes_max.next_multiple_of(PAGE_BYTES))
 }
 
-/// The connection to close when a cap is passed, of the keepers of one of `workers` worker threads: of the address with
-/// most of what `bytes` counts the one with most. None: together they have less than the worker's share of `cap_bytes`.
+/// The connection to close when a cap is passed, of the keepers of one of `lanes` lanes: of the address with
+/// most of what `bytes` counts the one with most. None: together they have less than the lane's share of `cap_bytes`.
 pub(crate) fn choose(
     keepers: impl Iterator<Item = Keeper>,
     bytes: impl Fn(&Keeper) -> usize,
     cap_bytes: usize,
-    workers: usize,
+    lanes: usize,
 ) -> Option<u64> {
     let mut shares = BTreeMap::<PeerKey, (usize, Keeper)>::new();
     let mut all = 0;
@@ -168,7 +168,7 @@ pub(crate) fn choose(
             *largest = keeper;
         }
     }
-    let most = shares.into_values().max_by_key(|(sum, _)| *sum).filter(|_| all >= cap_bytes / workers);
+    let most = shares.into_values().max_by_key(|(sum, _)| *sum).filter(|_| all >= cap_bytes / lanes);
     most.map(|(_, largest)| largest.token)
 }
 
@@ -207,14 +207,13 @@ mod tests {
     #[test]
     fn the_address_with_most_gives_its_largest() {
         let all = [keeper(1, 1, 50, 0), keeper(2, 2, 30, 0), keeper(3, 2, 40, 0), keeper(4, 3, 0, 0)];
-        let largest = |cap, count: usize, workers| {
-            choose(all.into_iter().take(count), |keeper| keeper.bytes, cap, workers)
-        };
+        let largest =
+            |cap, count: usize, lanes| choose(all.into_iter().take(count), |keeper| keeper.bytes, cap, lanes);
         assert_eq!(largest(100, 4, 1), Some(3), "50 of one address, 70 of the other");
         assert_eq!(largest(60, 2, 1), Some(1));
         assert_eq!(largest(121, 4, 1), None, "others have the rest");
         assert_eq!(largest(240, 4, 2), Some(3));
-        assert_eq!(largest(242, 4, 2), None, "less than the share of one of two workers");
+        assert_eq!(largest(242, 4, 2), None, "less than the share of one of two lanes");
         let pinned = |cap| choose(all.into_iter(), |keeper| keeper.pinned, cap, 1);
         assert_eq!((pinned(9), pinned(10)), (Some(1), None), "5 and 4 bytes are no longer in the store");
     }

@@ -11,7 +11,7 @@
 //! 3. If that is not enough, the newcomer is refused, and nobody gives way.
 //!
 //! So an address that has no more than its equal share is never refused, and one client with many connections (or a
-//! proxy, which is one address) keeps nobody else out. An upload that gives way may be on another worker thread, which
+//! proxy, which is one address) keeps nobody else out. An upload that gives way may be on another lane, which
 //! is told; until it has acted, the upload is leaving, and its bytes are not counted under the cap.
 //!
 //! Sans-io: time and identities are arguments. The lock is taken when an upload begins, grows or ends, not for each of
@@ -20,7 +20,7 @@
 //! # Invariants
 //! * What is not leaving is at most the cap, and so is what is leaving.
 //! * An upload that is leaving is not chosen again, and does not grow.
-//! * Ids are never reused: a worker that is told too late finds another id, or none.
+//! * Ids are never reused: a lane that is told too late finds another id, or none.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -70,16 +70,16 @@ impl Upload {
 pub(crate) struct Origin {
     /// The client.
     pub(crate) peer: PeerKey,
-    /// The worker that has its connection.
-    pub(crate) worker: usize,
-    /// What that worker calls the connection.
+    /// The lane that has its connection.
+    pub(crate) lane: usize,
+    /// What that lane calls the connection.
     pub(crate) token: u64,
 }
 
-/// An upload that must give way; its worker is to be told.
+/// An upload that must give way; its lane must be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GivesWay {
-    pub(crate) worker: usize,
+    pub(crate) lane: usize,
     pub(crate) token: u64,
     pub(crate) upload: u64,
 }
@@ -90,7 +90,7 @@ pub(crate) struct GivesWay {
 pub(crate) enum Claim {
     /// It has the memory. These give way for it.
     Granted(Vec<GivesWay>),
-    /// It does not get the memory, or has to give way itself. It is to be ended.
+    /// It does not get the memory, or has to give way itself. It must be ended.
     Refused,
 }
 
@@ -187,7 +187,7 @@ impl Uploads {
         self.lines_refused.fetch_add(u64::from(is_line), Relaxed);
     }
 
-    /// Whether an upload has to give way, and its worker has not acted yet.
+    /// Whether an upload has to give way, and its lane has not acted yet.
     pub(crate) fn is_leaving(&self, upload: &Upload) -> bool {
         self.lock().entries.get(&upload.id).is_some_and(|entry| entry.leaving)
     }
@@ -246,7 +246,7 @@ struct Share {
 }
 
 impl Table {
-    /// Chooses who gives way for `missing` bytes, and marks them as leaving. `None`: there is no room to be had, and
+    /// Chooses the uploads that give way for `missing` bytes, and marks them as leaving. `None`: no room is available, and
     /// nothing has changed. `asks`: the newcomer's bytes, in all; `id`: its own, 0 if it has none yet.
     fn make_room(
         &mut self,
@@ -263,7 +263,7 @@ impl Table {
         let chosen = self.choose(id, peer, asks, missing, now_ms)?;
         let bytes: usize = chosen.iter().map(|id| self.entries[id].bytes).sum();
         if self.leaving_bytes + bytes > cap_bytes {
-            // Their workers are behind: memory must not grow without end meanwhile.
+            // Their lanes are behind: memory must not grow without a limit meanwhile.
             return None;
         }
         self.staying_bytes -= bytes;
@@ -271,7 +271,7 @@ impl Table {
         let leave = |id: u64| {
             let entry = self.entries.get_mut(&id).expect("it was chosen from the table");
             entry.leaving = true;
-            GivesWay { worker: entry.origin.worker, token: entry.origin.token, upload: id }
+            GivesWay { lane: entry.origin.lane, token: entry.origin.token, upload: id }
         };
         Some(chosen.into_iter().map(leave).collect())
     }

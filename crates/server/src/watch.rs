@@ -1,16 +1,16 @@
 //! `watch`: connections that are sent a line for each thing that happens.
 //!
 //! ```text
-//!   request ──▶ record ──▶ the worker's queue ──▶ thread `watch`: one line ──▶ each watcher's buffer ──▶ its worker sends
+//!   request ──▶ record ──▶ the lane's queue ──▶ thread `watch`: one line ──▶ each watcher's buffer ──▶ its lane sends
 //! ```
-//! What happens costs the request a record in a queue of its worker; a thread of its own makes the lines, once for all
-//! watchers. Both the queue and a watcher's buffer have a limit. A record that finds no room is counted by its worker
+//! What happens costs the request a record in a queue of its lane; a thread of its own makes the lines, once for all
+//! watchers. Both the queue and a watcher's buffer have a limit. A record that finds no room is counted by its lane
 //! (`log_worker_dropped`), a line that finds none by its watcher (`log_watcher_skipped`), who is told how many in the place
 //! where they are missing.
 //!
 //! # Invariants
 //! * Records are numbered as they are made (`gid`); a watcher sees none from before its command.
-//! * A worker is told of lines once until it takes them. It takes them when its watcher's socket has room: at once, or when the
+//! * A lane is told of lines once until it takes them. It takes them when its watcher's socket has room: at once, or when the
 //!   rest of the last ones is sent.
 //! * Without a watcher there are no records, and the thread sleeps.
 
@@ -23,12 +23,12 @@ use cattlegrid_engine::{Event, EventKind, Interest};
 
 /// Most watchers at once, as in memcached.
 pub(crate) const WATCHERS_MAX: usize = 20;
-/// How long records wait at most while somebody watches.
+/// How long records wait at most while there is a watcher.
 const NAP: Duration = Duration::from_millis(10);
 /// The same while there are some in every round.
 const BUSY_NAP: Duration = Duration::from_millis(1);
 
-/// Everybody who watches, and what is on its way to them.
+/// All watchers, and what is on its way to them.
 #[derive(Debug)]
 pub(crate) struct Watchers {
     /// What any of them wants: engine events in the low bits, then [`Topics`]' own.
@@ -36,7 +36,7 @@ pub(crate) struct Watchers {
     list: Mutex<Vec<Arc<Watcher>>>,
     /// The log wants requests.
     logs: AtomicBool,
-    /// One for each worker.
+    /// One for each lane.
     queues: Vec<Mutex<Queue>>,
     /// Most bytes of the records in one of them.
     queue_bytes: usize,
@@ -68,7 +68,7 @@ impl Topics {
     pub(crate) const RAW_COMMANDS: Self = Self(32);
     /// Not a topic of watchers: the log wants requests and replies (`-vv`).
     pub(crate) const LOG: Self = Self(64);
-    /// Somebody wants each request.
+    /// A watcher wants each request.
     pub(crate) const REQUESTS: Self = Self(Self::RAW_COMMANDS.0 | Self::LOG.0);
 
     pub(crate) fn engine(interest: Interest) -> Self {
@@ -125,7 +125,7 @@ pub(crate) enum What {
     Connection { peer: Box<str>, unix: bool, closed: Option<&'static str> },
 }
 
-/// Records of one worker.
+/// Records of one lane.
 #[derive(Debug, Default)]
 struct Queue {
     records: Vec<(u64, Record)>,
@@ -137,7 +137,7 @@ struct Queue {
 pub(crate) struct Watcher {
     topics: Topics,
     /// Whose it is.
-    pub(crate) worker: usize,
+    pub(crate) lane: usize,
     pub(crate) token: u64,
     limit: usize,
     /// The last record from before it.
@@ -149,13 +149,13 @@ pub(crate) struct Watcher {
 struct Lines {
     text: Vec<u8>,
     skipped: u64,
-    /// Its worker knows that there are some.
+    /// Its lane knows that there are some.
     told: bool,
 }
 
 impl Watcher {
-    pub(crate) fn new(topics: Topics, worker: usize, token: u64, limit: usize) -> Self {
-        Self { topics, worker, token, limit, after: AtomicU64::new(0), lines: Mutex::default() }
+    pub(crate) fn new(topics: Topics, lane: usize, token: u64, limit: usize) -> Self {
+        Self { topics, lane, token, limit, after: AtomicU64::new(0), lines: Mutex::default() }
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
@@ -177,7 +177,7 @@ impl Watcher {
         true
     }
 
-    /// Whether its worker is to be told of lines: there are some, and it has not been yet.
+    /// Whether its lane must be told of lines: there are some, and it has not been yet.
     fn must_tell(&self) -> bool {
         let mut lines = self.lines();
         !lines.text.is_empty() && !std::mem::replace(&mut lines.told, true)
@@ -188,7 +188,7 @@ impl Watcher {
         !self.lines().text.is_empty()
     }
 
-    /// Takes what is to be sent.
+    /// Takes the lines to send.
     pub(crate) fn take(&self) -> Vec<u8> {
         let mut lines = self.lines();
         lines.told = false;
@@ -197,13 +197,13 @@ impl Watcher {
 }
 
 impl Watchers {
-    /// For so many workers, with queues of so many bytes each.
-    pub(crate) fn new(workers: usize, queue_bytes: usize) -> Self {
+    /// For `lanes` lanes, with queues of the given number of bytes each.
+    pub(crate) fn new(lanes: usize, queue_bytes: usize) -> Self {
         Self {
             wanted: AtomicU8::new(0),
             list: Mutex::default(),
             logs: AtomicBool::new(false),
-            queues: (0..workers).map(|_| Mutex::default()).collect(),
+            queues: (0..lanes).map(|_| Mutex::default()).collect(),
             queue_bytes,
             records: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -213,7 +213,7 @@ impl Watchers {
         }
     }
 
-    /// What anybody wants.
+    /// What any watcher wants.
     #[inline]
     pub(crate) fn wanted(&self) -> Topics {
         Topics(self.wanted.load(Relaxed))
@@ -256,9 +256,9 @@ impl Watchers {
         true
     }
 
-    pub(crate) fn remove(&self, worker: usize, token: u64) {
+    pub(crate) fn remove(&self, lane: usize, token: u64) {
         let mut list = self.list();
-        list.retain(|w| (w.worker, w.token) != (worker, token));
+        list.retain(|w| (w.lane, w.token) != (lane, token));
         self.recount(&list);
     }
 
@@ -280,10 +280,10 @@ impl Watchers {
         self.work.notify_one();
     }
 
-    /// Leaves a record of a worker's. False: its queue is full.
-    pub(crate) fn record(&self, worker: usize, record: Record) -> bool {
+    /// Leaves a record of a lane's. False: its queue is full.
+    pub(crate) fn record(&self, lane: usize, record: Record) -> bool {
         let bytes = record.bytes();
-        let mut queue = self.queues[worker].lock().expect("nobody panics with it held");
+        let mut queue = self.queues[lane].lock().expect("nobody panics with it held");
         if queue.bytes + bytes > self.queue_bytes {
             return false;
         }
@@ -299,7 +299,7 @@ impl Watchers {
         true
     }
 
-    /// Makes lines of all records and gives them to those who want them; calls `tell` for each whose worker has
+    /// Makes lines of all records and gives them to the watchers that want them; calls `tell` for each whose lane has
     /// some to send. False: there were none.
     pub(crate) fn deliver(&self, mut tell: impl FnMut(&Watcher)) -> bool {
         let mut records = Vec::new();
@@ -509,7 +509,7 @@ mod tests {
         let queued = (0..1000).take_while(|_| watchers.record(0, connection())).count();
         assert!((10..100).contains(&queued), "{queued}");
         assert!(!watchers.record(0, connection()));
-        assert!(watchers.record(1, connection()), "each worker has its own");
+        assert!(watchers.record(1, connection()), "each lane has its own");
         assert!(watchers.deliver(|_| {}));
         assert_eq!(text(&watcher).lines().count(), queued + 1);
         assert!(!watchers.deliver(|_| {}));
@@ -517,13 +517,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_in_the_order_of_all_workers_and_none_is_from_before() {
+    fn lines_are_in_the_order_of_all_lanes_and_none_is_from_before() {
         let (watchers, watcher) = watching(1 << 20);
         assert!(watchers.record(0, connection()));
         let late = Arc::new(Watcher::new(Topics::CONNECTIONS, 0, 8, 1 << 20));
         assert!(watchers.add(Arc::clone(&late)));
-        for worker in [1, 0, 1] {
-            assert!(watchers.record(worker, connection()));
+        for lane in [1, 0, 1] {
+            assert!(watchers.record(lane, connection()));
         }
         watchers.deliver(|_| {});
         let gids = |watcher: &Watcher| -> Vec<String> {

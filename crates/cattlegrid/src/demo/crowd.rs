@@ -9,15 +9,15 @@ use std::io::{self, Read as _, Write as _};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use socket2::Socket;
-
-use super::DemoError;
 use cattlegrid_load::{BenchError, Fault, Meter, Peer, Tally};
 use cattlegrid_protocol::{ParsedResponse, Response, Status, parse_response};
 use cattlegrid_server::poller::{Poller, Wish};
 use cattlegrid_server::time::Clock;
+use socket2::Socket;
 
-/// What computes for the clients: so many at a time, in order, each for so long.
+use super::DemoError;
+
+/// What computes for the clients: a limited number at a time, in order, each for the same time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Backend {
     pub(super) at_once: usize,
@@ -80,7 +80,7 @@ enum Reply {
     Stored,
 }
 
-/// A server that says nothing for so long, while nobody computes, is lost.
+/// A server that says nothing for this long, while no client computes, is lost.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A play that lasts longer does not end by itself.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ impl<'m> Crowd<'m> {
         Ok(())
     }
 
-    /// Plays on until everybody has the value, or has asked long enough.
+    /// Plays on until all clients have the value, or have asked long enough.
     pub(super) fn settle(&mut self, play: &Play<'_>) -> Result<Seen, DemoError> {
         let start = self.clock.now();
         let seen = Seen { computed: 0, hits: 0, hits_meanwhile: 0, tally: Tally::new() };
@@ -321,7 +321,7 @@ mod tests {
         check(key, &value(key, 0), 0, 0).unwrap();
         check(key, &value(key, 12), 12, 12).unwrap();
         assert!(matches!(check(key, &value(key, 1), 2, 2), Err(DemoError::Broken(_))));
-        assert!(check(key, &value(key, 3), 0, 2).is_err(), "nobody has computed that");
+        assert!(check(key, &value(key, 3), 0, 2).is_err(), "no client has computed that");
         assert!(check(key, &value("page:2", 0), 0, 2).is_err());
     }
 }

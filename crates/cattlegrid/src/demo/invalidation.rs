@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use cattlegrid_load::count;
+use cattlegrid_server::time::Clock;
+
 use super::plain::Plain;
 use super::protection::promise;
 use super::scenes::Stage;
 use super::{Act, DemoError, Outcome, Scene};
-use cattlegrid_load::count;
-use cattlegrid_server::time::Clock;
 
 /// The shop.
 pub(super) const SHOP: Act = Act {
@@ -86,7 +87,7 @@ fn flush(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let begun = asked..clock.now();
     let mut cells = vec![format!("{} keys are served", count(FLUSHED.into()))];
     for step in 0..=2 {
-        // What is to be gone at the end is asked for once it surely is.
+        // The keys that must be gone at the end are asked for after that time.
         let at = begun.end + PERIOD / 2 * step + Duration::from_millis(if step == 2 { 50 } else { 0 });
         stage.pause(at.saturating_duration_since(clock.now()))?;
         let from = clock.now();

@@ -3,7 +3,7 @@
 //! One server has rules; the scenes of herd protection and of invalidation are its. The other has none and is
 //! loaded. Every scene checks what is promised, and ends the tour with an error if it is not kept. A scene runs in a
 //! thread of its own, while this one shows how far it is and listens for Ctrl-C. Whatever happens, the servers are
-//! stopped at the end, unless the one with rules is to be kept.
+//! stopped at the end, unless the server with rules is kept.
 
 mod crowd;
 mod invalidation;
@@ -161,7 +161,7 @@ impl Screen {
         Self { terminal: io::stdout().is_terminal(), started: clock.now(), clock }
     }
 
-    /// Whoever listens no longer (`cattlegrid demo | head`) misses nothing.
+    /// A reader that has gone (`cattlegrid demo | head`) is no error.
     fn write(text: &str) {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or_default();

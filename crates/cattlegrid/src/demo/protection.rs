@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use cattlegrid_load::{Peer, count, micros};
 use serde_json::Value as Json;
 
 use super::crowd::{Backend, Crowd, Play, Seen, value};
 use super::plain::Plain;
 use super::scenes::Stage;
 use super::{Act, DemoError, Outcome, Scene};
-use cattlegrid_load::{Peer, count, micros};
 
 /// These scenes.
 pub(super) const ACT: Act = Act {
@@ -23,7 +23,7 @@ pub(super) const ACT: Act = Act {
 
 /// Clients of a stampede.
 const CROWD: u64 = 1000;
-/// Clients that wait for one that is killed.
+/// Clients that wait for a holder that is killed.
 const WAITING: u64 = 99;
 /// Clients that read while one refreshes.
 const READERS: u64 = 64;
@@ -62,7 +62,7 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let key = "page:2";
     let mut winner = Plain::open(stage.ruled(), stage.meter())?;
     let found = winner.get(&[key.to_owned()])?;
-    promise(found.is_empty(), || "a key that nobody has stored was found".to_owned())?;
+    promise(found.is_empty(), || "a key that was never stored was found".to_owned())?;
     let mut crowd = open(stage, WAITING)?;
     crowd.ask(key)?;
     let mut plain = Plain::open(stage.ruled(), stage.meter())?;

@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::server::MEMORY_MIB;
-use super::{Act, DemoError, Outcome, Scene};
 use cattlegrid_load::harness::Server;
 use cattlegrid_load::{
     BenchError, Fill, Memcached, Meter, Mix, Peer, Plan, Popularity, Process, Report, Session, Sizes, Supply,
@@ -13,6 +11,9 @@ use cattlegrid_load::{
 };
 use cattlegrid_server::poller::Poller;
 use cattlegrid_server::time::Clock;
+
+use super::server::MEMORY_MIB;
+use super::{Act, DemoError, Outcome, Scene};
 
 /// These scenes.
 pub(super) const ACT: Act = Act {

@@ -59,7 +59,7 @@ const EFFECTS: &[Effect] = &[
     ("-o maxconns_fast", &["-o", "no_maxconns_fast,maxconns_fast"], |s| s.connections_max_fast),
     ("-o no_maxconns_fast", &["-o", "no_maxconns_fast"], |s| !s.connections_max_fast),
     ("-o watcher_logbuf_size", &["-o", "watcher_logbuf_size=1"], |s| s.watcher_buffer_bytes == 1024),
-    ("-o worker_logbuf_size", &["-o", "worker_logbuf_size=2"], |s| s.worker_log_buffer_bytes == 2048),
+    ("-o worker_logbuf_size", &["-o", "worker_logbuf_size=2"], |s| s.lane_log_buffer_bytes == 2048),
     ("-o drop_privileges", &["-o", "drop_privileges"], |s| s.privileges == Privileges::Drop),
     ("-o no_drop_privileges", &["-o", "drop_privileges,no_drop_privileges"], |s| s.privileges == Privileges::Keep),
     ("-o relaxed_privileges", &["-o", "drop_privileges,relaxed_privileges"], |s| s.privileges == Privileges::NoNew),

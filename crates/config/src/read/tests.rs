@@ -1,4 +1,4 @@
-//! What is understood of a rule file, and what is said of one that is wrong.
+//! How rule files are read, and the messages about mistakes.
 
 use std::path::Path;
 

@@ -47,7 +47,7 @@ pub(crate) fn reference_markdown() -> String {
     text.push_str(
         "\n## `[[cascade]]`\n\n\
          Invalidates tags when something happens to a key. Every cascade that matches applies; none sets off \
-         another. [Tags](tags.md#invalidating) says which replies set one off. On `set`, one that invalidates a tag of \
+         another. [Tags](tags.md#invalidating) says which replies set one off. On `set`, a cascade that invalidates a tag of \
          the item that was set is an error, where the patterns prove it.\n\n",
     );
     section(&mut text, keys::CASCADE);

@@ -16,7 +16,7 @@ use cattlegrid_store::HugeValue;
 use crate::output::Output;
 use crate::wait::park::Parked;
 
-/// Takes the replies out of a worker's buffer, which is large and stays with the worker unless they fill half of it.
+/// Takes the replies out of a lane's buffer, which is large and stays with the lane unless they fill half of it.
 fn take_output(out: &mut Output) -> Output {
     if out.bytes.len() >= out.bytes.capacity() / 2 {
         return std::mem::take(out);

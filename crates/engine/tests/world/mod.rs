@@ -293,8 +293,8 @@ impl World {
         let mut wakes = VecDeque::from(wakes);
         while let Some(wake) = wakes.pop_front() {
             let (now, number) = (self.now(), wake.caller.number());
-            if wake.caller.worker() != self.worker {
-                self.inboxes[wake.caller.worker()].lock().unwrap().push(wake);
+            if wake.caller.lane() != self.worker {
+                self.inboxes[wake.caller.lane()].lock().unwrap().push(wake);
                 continue;
             }
             let Some(connection) = self.connections.get_mut(&number) else { continue };

@@ -9,12 +9,13 @@ use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Tick
 use cattlegrid_protocol::{BINARY_MAGIC, Cause, Get, Keys, Parsed, Refused, Request, parse_from, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use super::{Connection, Reason, Turn, held};
+use super::{Connection, Reason, held};
 use crate::auth::FAILURES_MAX;
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::log;
 use crate::state::{Doing, Shared};
+use crate::turn::Turn;
 use crate::watch::{self, Record, Topics, Watcher, What};
 
 /// A command about keys that waits for those parsed with it.
@@ -361,7 +362,7 @@ impl Connection {
     }
 
     /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password` as its
-    /// data. As in memcached, nothing but the length is looked at. Returns the bytes used; 0: more are needed.
+    /// data. As in memcached, only the length is looked at. Returns the bytes used; 0: more are needed.
     fn authenticate(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
         let Some(end) = rest.iter().take(AUTH_MAX).position(|b| *b == b'\n') else {
             if rest.len() >= AUTH_MAX {
@@ -414,7 +415,7 @@ impl Connection {
 
     fn watch(&mut self, topics: Topics, turn: &mut Turn<'_>) {
         let limit = turn.shared.settings.watcher_buffer_bytes;
-        let watcher = Arc::new(Watcher::new(topics, turn.worker, self.token, limit));
+        let watcher = Arc::new(Watcher::new(topics, turn.lane, self.token, limit));
         if !turn.shared.watchers.add(Arc::clone(&watcher)) {
             return reply::line(&mut turn.out.bytes, "WATCHER_TOO_MANY log watcher limit reached");
         }
@@ -459,12 +460,12 @@ impl Connection {
                 turn.shared.detail.count(&event);
             }
             if turn.shared.watchers.wanted().has(watch::topic(&event.kind)) {
-                turn.shared.record(turn.worker, Record { time, fd, what: What::Event(event) });
+                turn.shared.record(turn.lane, Record { time, fd, what: What::Event(event) });
             }
         }
     }
 
-    /// Tells watchers and the log of a request, of which nothing but the line is shown.
+    /// Tells watchers and the log of a request, of which only the line is shown.
     #[cold]
     fn announce(&self, request: &[u8], turn: &Turn<'_>) {
         let wanted = turn.shared.watchers.wanted();
@@ -477,6 +478,6 @@ impl Connection {
         }
         let what = What::Command(line.into());
         let record = Record { time: crate::time::unix_now(), fd: self.info.fd.as_raw_fd(), what };
-        turn.shared.record(turn.worker, record);
+        turn.shared.record(turn.lane, record);
     }
 }

@@ -9,9 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt;
 
-use super::{Connection, Turn};
+use super::Connection;
 use crate::listen::Address;
 use crate::state::Shared;
+use crate::turn::Turn;
 
 impl Connection {
     /// While it is held: nothing more is received.

@@ -68,7 +68,7 @@ impl Connection {
         pinned.into_values().sum()
     }
 
-    /// Unsent output is scarce, or was: whether the connection is to be read all the same. It is while its socket has room,
+    /// Unsent output is scarce, or was: whether the connection must be read all the same. It is while its socket has room,
     /// since then its client has taken most of what was sent.
     #[cold]
     pub(crate) fn may_be_read(&mut self, shared: &Shared) -> bool {

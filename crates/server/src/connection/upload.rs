@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Parsed, parse_from, reply};
 
-use super::{Connection, Reason, Turn};
+use super::{Connection, Reason};
 use crate::state::{Message, Shared};
+use crate::turn::Turn;
 use crate::uploads::{Claim, Origin};
 
 impl Connection {
@@ -70,13 +71,13 @@ impl Connection {
 
     #[cold]
     fn claim(&mut self, turn: &mut Turn<'_>) {
-        let origin = Origin { peer: self.info.peer_key, worker: turn.worker, token: self.token };
+        let origin = Origin { peer: self.info.peer_key, lane: turn.lane, token: self.token };
         let uploads = &turn.shared.uploads;
         match uploads.claim(&mut self.upload, origin, self.input.capacity(), turn.now.ms) {
             Claim::Granted(leave) => {
                 for one in leave {
                     let message = Message::GiveWay { token: one.token, upload: one.upload };
-                    turn.shared.workers[one.worker].tell(message);
+                    turn.shared.lanes[one.lane].tell(message);
                 }
             }
             Claim::Refused => {

@@ -18,7 +18,7 @@ pub(super) const KEYS: [(&str, &str); 8] = [
     ("quit", "cXVpdA=="),
 ];
 
-/// The first key that nobody writes: lines may have any number of these.
+/// The first key that is never written: lines may have any number of these.
 pub(super) const UNWRITTEN: usize = 5;
 
 /// Whether a key is under the rule.
@@ -108,7 +108,7 @@ impl Book {
         while !value.is_empty() {
             let head: Vec<&[u8]> = value.splitn(4, |b| *b == b'#').collect();
             let [name, serial, bytes, _] = head[..] else {
-                panic!("no value of anybody: {}", value[..value.len().min(80)].escape_ascii())
+                panic!("a value that no client sent: {}", value[..value.len().min(80)].escape_ascii())
             };
             assert_eq!(name, KEYS[key].0.as_bytes(), "the value of another key");
             let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<usize>().expect("a number");
@@ -117,7 +117,7 @@ impl Book {
             assert!(bytes <= value.len(), "cut off");
             let mut filling = value[head..bytes].chunks(FILLING.len());
             assert!(filling.all(|part| part == &FILLING[..part.len()]), "mixed up");
-            let piece = self.pieces.get(&serial).expect("somebody has sent it");
+            let piece = self.pieces.get(&serial).expect("a client has sent it");
             assert_eq!(piece.key, key);
             assert!(
                 piece.dead.is_none_or(|dead| sent <= dead),

@@ -271,7 +271,7 @@ impl Client {
         }
     }
 
-    /// Fills the store with what nobody reads.
+    /// Fills the store with values that are never read.
     fn fill(&mut self, choices: &mut Choices<'_>) {
         let (number, len) = (choices.below(256), choices.one_of(&[100, 3_000, 30_000, 60_000]));
         let line = format!("set f{number} 0 0 {len} noreply");
@@ -396,7 +396,8 @@ impl Client {
         let line_end = memchr::memchr(b'\n', reply).expect("an element has a line");
         let line = String::from_utf8_lossy(&reply[..line_end]).trim_end_matches('\r').to_owned();
         loop {
-            let asked = self.asked.front_mut().unwrap_or_else(|| panic!("nobody asked: {}", show(reply)));
+            let asked =
+                self.asked.front_mut().unwrap_or_else(|| panic!("no request is open: {}", show(reply)));
             match asked.matches(&line, response, book) {
                 Match::Whole => {}
                 Match::Begins => return Some(bytes),
@@ -429,7 +430,7 @@ impl Client {
 enum Match {
     /// It is the command's, and its last.
     Whole,
-    /// It is the command's, and more is to come.
+    /// It is the command's, and more will come.
     Begins,
     /// The command has no reply.
     None,

@@ -39,7 +39,7 @@ pub(super) const EACH_SECOND: u32 = 10;
 pub(super) const QUEUED_MAX: usize = 256 << 10;
 /// What a waiting line takes beside its message: about its struct, and its beginning when it is written.
 const LINE_COST: usize = 64;
-/// Bytes handed to the system in one call: a pipe takes so many whole or not at all, so that lines of several
+/// Bytes handed to the system in one call: a pipe takes this many whole or not at all, so that lines of several
 /// processes do not mix.
 pub(super) const BATCH_MAX: usize = 4096;
 /// Characters of a line that are shown as an example of those left out.
@@ -123,7 +123,7 @@ impl Queue {
         self.append(line);
     }
 
-    /// Counts lines that could not be written. The next line that can be is preceded by one that says so.
+    /// Counts lines that could not be written. The next line that can be is preceded by a line that says so.
     pub(super) fn lose(&mut self, lines: &[Line]) {
         for line in lines {
             self.dropped += u64::from(line.dropped == 0);
@@ -169,7 +169,7 @@ impl Queue {
             batch.extend(self.lines.pop_front());
         }
         // Nothing came after those that were dropped. Not alone: where nothing can be written it would be lost and
-        // said again without end.
+        // said again forever.
         if !batch.is_empty() {
             batch.extend(self.dropped_line());
         }

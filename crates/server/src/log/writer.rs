@@ -1,6 +1,6 @@
 //! The thread that writes the log, and the write itself.
 //!
-//! The thread may wait in a write for ever: a pipe that nobody reads, a stopped terminal. Nobody waits for it
+//! The thread may wait in a write for ever: a pipe without a reader, a stopped terminal. No thread waits for it
 //! longer than [`super::flush`] is told, and the end of the process ends it. A line that cannot be written
 //! (closed, disk full) is dropped and counted; it is not tried again.
 
@@ -71,7 +71,7 @@ fn write(fd: impl AsFd, text: &[u8]) -> Result<(), bool> {
         match rustix::io::write(&fd, rest) {
             Ok(n) => rest = &rest[n..],
             Err(Errno::INTR) => {}
-            // Whoever shares the descriptor has made it so.
+            // A process that shares the descriptor has made it so.
             Err(Errno::AGAIN) => {
                 let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
                 let _ready = poll(&mut fds, None);
@@ -86,7 +86,7 @@ fn write(fd: impl AsFd, text: &[u8]) -> Result<(), bool> {
 /// is ready it has room for [`BATCH_MAX`] bytes.
 ///
 /// # Errors
-/// `TimedOut` when there is no room in time, else the system's.
+/// `TimedOut` when there is no room in time, otherwise the system's.
 pub(super) fn write_within(fd: impl AsFd, text: &[u8], patience: Duration) -> io::Result<()> {
     let patience =
         Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };

@@ -71,7 +71,7 @@ fn protocol(lines: &mut Lines, shared: &Shared) {
     );
     lines.stat("idle_timeout", settings.idle_timeout.map_or(0, |t| t.as_secs()));
     lines.stat("watcher_logbuf_size", settings.watcher_buffer_bytes);
-    lines.stat("worker_logbuf_size", settings.worker_log_buffer_bytes);
+    lines.stat("worker_logbuf_size", settings.lane_log_buffer_bytes);
     tuned(lines, shared, "read_buf_mem_limit");
     lines.stat("track_sizes", "no");
     lines.stat("inline_ascii_response", "no");

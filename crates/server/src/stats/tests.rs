@@ -48,7 +48,7 @@ fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
     else {
         panic!("options")
     };
-    (crate::serve::share(*settings, None, None).unwrap(), file)
+    (crate::share::share(*settings, None, None).unwrap(), file)
 }
 
 fn at(second: u32) -> Now {

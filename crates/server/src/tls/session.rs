@@ -89,7 +89,7 @@ impl TlsSession {
         }
     }
 
-    /// Says that nothing more comes: without it a client cannot tell the end from a connection that somebody cut. In the
+    /// Says that nothing more comes: without it a client cannot tell the end from a connection that was cut. In the
     /// middle of a piece it would be taken for a part of that.
     pub(crate) fn close(&mut self, fd: impl AsFd) {
         self.session.send_close_notify();

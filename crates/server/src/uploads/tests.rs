@@ -22,12 +22,12 @@ impl World {
     /// A connection asks; who gives way.
     fn claim(&mut self, address: i32, token: u64, bytes: usize, now_ms: u64) -> Option<Vec<u64>> {
         let mut upload = self.held.remove(&token);
-        let origin = Origin { peer: PeerKey::Process(address), worker: 3, token };
+        let origin = Origin { peer: PeerKey::Process(address), lane: 3, token };
         let claim = self.uploads.claim(&mut upload, origin, bytes, now_ms);
         let granted = match claim {
             Claim::Granted(leave) => {
                 self.held.insert(token, upload.unwrap());
-                Some(leave.into_iter().inspect(|leave| assert_eq!(leave.worker, 3)).map(|leave| leave.token))
+                Some(leave.into_iter().inspect(|leave| assert_eq!(leave.lane, 3)).map(|leave| leave.token))
             }
             Claim::Refused => {
                 if let Some(upload) = upload {
@@ -66,7 +66,7 @@ fn the_longest_silent_gives_way_after_ten_seconds() {
     // Its own, and of the same size: not before their time.
     assert_eq!(w.claim(7, 9, CAP / 4, 40 + STALLED_MS - 1), None);
     assert_eq!(w.claim(7, 9, CAP / 4, 40 + STALLED_MS), Some(vec![2]));
-    // One that has had a byte is not silent any more.
+    // An upload that has had a byte is not silent any more.
     assert_eq!(w.claim(7, 1, CAP / 4, 49 + STALLED_MS), Some(vec![]));
     assert_eq!(w.claim(7, 10, CAP / 4, 60 + STALLED_MS), Some(vec![3]));
     assert_eq!(w.claim(7, 11, CAP / 4, 61 + STALLED_MS), None);
@@ -100,7 +100,7 @@ fn growing_asks_as_well_and_counts_whole() {
     assert_eq!(w.claim(2, 2, 400 * KIB, 0), Some(vec![]));
     // 500 of the first, 510 of the second.
     assert_eq!(w.claim(2, 2, 510 * KIB, 1), None);
-    assert_eq!(w.uploads.bytes(), 500 * KIB, "one that is refused is gone");
+    assert_eq!(w.uploads.bytes(), 500 * KIB, "an upload that is refused is gone");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn no_more_than_the_cap_leaves_at_once() {
     assert_eq!(w.claim(1, 1, CAP, 0), Some(vec![]));
     assert_eq!(w.claim(2, 2, CAP / 2, 1), Some(vec![1]));
     assert_eq!(w.claim(2, 3, CAP / 2, 1), Some(vec![]));
-    assert_eq!(w.claim(3, 4, CAP / 4, 1), None, "the worker of the first has not acted");
+    assert_eq!(w.claim(3, 4, CAP / 4, 1), None, "the lane of the first has not acted");
     w.end(1);
     assert_eq!(w.claim(3, 4, CAP / 4, 1), Some(vec![2]));
 }
@@ -215,7 +215,7 @@ proptest! {
                 }
                 let order = before.map_or(order, |one| one.order);
                 plain.insert(token, Plain { address, token, bytes, last_ms: now_ms, order });
-                // Their workers act at once here.
+                // Their lanes act at once here.
                 for victim in victims {
                     plain.remove(&victim);
                     w.end(victim);

@@ -1,4 +1,4 @@
-//! A worker thread: a poller, the connections it serves, and the loop that gives each its turns.
+//! A lane, one of the threads that serve connections: a poller, the connections it serves, and the loop that gives each its turns.
 //!
 //! ```text
 //!   wait ──▶ ready ──▶ batch: receive all ──▶ execute all ──▶ send all ──▶ settle ──▶ next batch
@@ -9,9 +9,9 @@
 //! With many connections ready their turns are taken in step, which keeps the kernel's code and then ours in
 //! the processor's caches; with few each is finished at once, which answers it sooner.
 //!
-//! What becomes of requests that wait comes as wakes: from the turns of this worker's connections, or from other
-//! workers by the inbox. Those for connections here are answered in the same round, the others are handed on, in one
-//! message for each worker. A wake for a connection that has gone is dropped: closing it has passed on what was its.
+//! What becomes of requests that wait comes as wakes: from the turns of this lane's connections, or from other
+//! lanes by the inbox. Those for connections here are answered in the same round, the others are handed on, in one
+//! message for each lane. A wake for a connection that has gone is dropped: closing it has passed on what was its.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
@@ -23,25 +23,26 @@ use arrayvec::ArrayVec;
 use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
 use cattlegrid_protocol::{Parsed, parse};
 
-use crate::connection::{Connection, Reason, Received, Turn, output_bytes};
+use crate::connection::{Connection, Reason, Received};
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::state::{ConnectionInfo, Message, Shared};
+use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
 use crate::unsent::{choose, stalled};
 use crate::watch::{Record, Topics, What};
 
-/// Runs a worker until it is told to leave.
+/// Runs a lane until it is told to leave.
 ///
 /// # Errors
 /// The system's, when the poller cannot be made or fails.
 pub(crate) fn run(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
-    let mut worker = Worker::new(shared, number)?;
-    while worker.round(worker.timeout())? {}
+    let mut lane = Lane::new(shared, number)?;
+    while lane.round(lane.timeout())? {}
     Ok(())
 }
 
-pub(crate) struct Worker<'a> {
+pub(crate) struct Lane<'a> {
     shared: &'a Shared,
     number: usize,
     poller: Poller,
@@ -71,14 +72,14 @@ pub(crate) struct Worker<'a> {
 /// The waker's token; connections' have other low halves.
 const WAKER: u64 = u64::MAX;
 
-impl<'a> Worker<'a> {
-    /// A worker without connections.
+impl<'a> Lane<'a> {
+    /// A lane without connections.
     ///
     /// # Errors
     /// The system's, when the poller cannot be made.
     pub(crate) fn new(shared: &'a Shared, number: usize) -> std::io::Result<Self> {
         let poller = Poller::new()?;
-        poller.add(&shared.workers[number].waker, WAKER, Wish::Read)?;
+        poller.add(&shared.lanes[number].waker, WAKER, Wish::Read)?;
         Ok(Self {
             shared,
             number,
@@ -98,7 +99,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Waits, at most for `timeout`, and does what there is to do. False: it has left.
+    /// Waits, at most for `timeout`, and serves what is ready. False: it has left.
     ///
     /// # Errors
     /// The system's, when the poller fails.
@@ -157,7 +158,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn verify(&self) {
         let unsent: usize =
             self.connections.iter().flatten().map(|connection| connection.verify(self.shared)).sum();
-        assert_eq!(self.shared.unsent.bytes(), unsent, "the only worker's");
+        assert_eq!(self.shared.unsent.bytes(), unsent, "the only lane's");
     }
 
     /// Whether a connection that the poller reports waits for its turn already. Then it is not reported again for now.
@@ -200,7 +201,7 @@ impl<'a> Worker<'a> {
         // Many that have work left must not keep much unread.
         let most = if self.turns.is_crowded() { self.shared.caps.receive_room_bytes } else { usize::MAX };
         let Self { shared, connections, input, outputs, effects, number, .. } = self;
-        let counters = &shared.workers[*number].counters;
+        let counters = &shared.lanes[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
         shared.shortage.look(now.ms);
         let (scarce, output_bytes) = (shared.is_output_scarce(), output_bytes(shared));
@@ -229,7 +230,7 @@ impl<'a> Worker<'a> {
             let Some(connection) = at_token(connections, tokens[i]) else { continue };
             let mut turn = Turn {
                 shared,
-                worker: *number,
+                lane: *number,
                 counters,
                 now,
                 interest: shared.interest(),
@@ -307,7 +308,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Lets a connection act outside of the turns that its socket brings about, and sends what comes of it.
+    /// Lets a connection act outside of the turns that its socket causes, and sends the replies.
     fn act(&mut self, token: u64, now: Now, act: impl FnOnce(&mut Connection, &mut Turn<'_>)) {
         let Self { shared, connections, outputs, effects, number, .. } = self;
         let Some(connection) = at_token(connections, token) else { return };
@@ -327,19 +328,19 @@ impl<'a> Worker<'a> {
             let mut woken = Vec::new();
             let mut others: Vec<Vec<Wake>> = Vec::new();
             for wake in self.effects.take_wakes() {
-                let (worker, token) = (wake.caller.worker(), wake.caller.token());
-                if worker != self.number {
-                    others.resize_with(self.shared.workers.len(), Vec::new);
-                    others[worker].push(wake);
+                let (lane, token) = (wake.caller.lane(), wake.caller.token());
+                if lane != self.number {
+                    others.resize_with(self.shared.lanes.len(), Vec::new);
+                    others[lane].push(wake);
                 } else if let Some(connection) = at_token(&mut self.connections, token)
                     && connection.info.number == wake.caller.number()
                 {
-                    connection.wake(wake, now, &self.shared.workers[self.number].counters);
+                    connection.wake(wake, now, &self.shared.lanes[self.number].counters);
                     woken.push(token);
                 }
             }
-            for (worker, wakes) in others.into_iter().enumerate().filter(|(_, wakes)| !wakes.is_empty()) {
-                self.shared.workers[worker].tell(Message::Wakes(wakes));
+            for (lane, wakes) in others.into_iter().enumerate().filter(|(_, wakes)| !wakes.is_empty()) {
+                self.shared.lanes[lane].tell(Message::Wakes(wakes));
             }
             for token in woken {
                 self.act(token, now, Connection::answer_held);
@@ -347,7 +348,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Ends what has waited long enough: requests of this worker's connections, and leases.
+    /// Ends what has waited long enough: requests of this lane's connections, and leases.
     fn handle_deadlines(&mut self) {
         let timeout = self.shared.engine.next_timeout_ms();
         if self.deadlines.is_empty() && timeout.is_none() {
@@ -355,7 +356,7 @@ impl<'a> Worker<'a> {
         }
         let now = self.now();
         if timeout.is_some_and(|at| at <= now.ms) {
-            let (counters, interest) = (&self.shared.workers[self.number].counters, self.shared.interest());
+            let (counters, interest) = (&self.shared.lanes[self.number].counters, self.shared.interest());
             let mut step = Step { now, counters, interest, effects: &mut self.effects };
             self.shared.engine.handle_timeouts(&mut step);
         }
@@ -372,7 +373,7 @@ impl<'a> Worker<'a> {
 
     /// Reads what other threads have sent. True: leave at once.
     fn read_inbox(&mut self) -> bool {
-        for message in self.shared.workers[self.number].take_messages() {
+        for message in self.shared.lanes[self.number].take_messages() {
             match message {
                 Message::Serve(info) => self.open(&info),
                 Message::Lines(token) => self.send_lines(token),
@@ -435,7 +436,7 @@ impl<'a> Worker<'a> {
         self.close(token, Reason::Error);
     }
 
-    /// Closes a connection whose dump nobody reads, unless it was read meanwhile.
+    /// Closes a connection whose dump is not read, unless it was read meanwhile.
     #[cold]
     fn end_dump(&mut self, token: u64) {
         let Some(connection) = at_token(&mut self.connections, token) else { return };
@@ -511,7 +512,7 @@ impl<'a> Worker<'a> {
 
     fn send_lines(&mut self, token: u64) {
         let now_ms = self.now().ms;
-        let counters = &self.shared.workers[self.number].counters;
+        let counters = &self.shared.lanes[self.number].counters;
         let Some(connection) = at_token(&mut self.connections, token) else { return };
         let Some(watcher) = connection.watcher.clone() else { return };
         // While it is stuck the lines stay with the watcher, whose buffer has a limit.
@@ -568,7 +569,7 @@ impl<'a> Worker<'a> {
         self.deliver();
     }
 
-    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for so long.
+    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for this time.
     fn check_idle(&mut self) {
         let Some(limit) = self.shared.settings.idle_timeout else { return };
         let second = self.shared.clock.seconds();
@@ -595,25 +596,25 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Worker<'_> {
-    /// While there is more unsent output than may be: closes connections of this worker, as long as they have its share.
-    /// Then another worker's have more, and it is told.
+impl Lane<'_> {
+    /// While there is more unsent output than may be: closes connections of this lane, as long as they have its share.
+    /// Then another lane's have more, and it is told.
     #[cold]
     fn make_room(&mut self) {
-        let (shared, workers) = (self.shared, &self.shared.workers);
+        let (shared, lanes) = (self.shared, &self.shared.lanes);
         loop {
             let keepers = self.connections.iter().flatten().filter_map(|connection| connection.keeper());
             let chosen = if shared.is_too_much_pinned() {
-                choose(keepers, |keeper| keeper.pinned, shared.pinned_cap(), workers.len())
+                choose(keepers, |keeper| keeper.pinned, shared.pinned_cap(), lanes.len())
             } else if shared.unsent.is_over(shared.unsent_values()) {
-                choose(keepers, |keeper| keeper.bytes, shared.unsent.cap_bytes(), workers.len())
+                choose(keepers, |keeper| keeper.bytes, shared.unsent.cap_bytes(), lanes.len())
             } else {
                 return;
             };
             let Some(token) = chosen else {
                 if shared.unsent.may_ask_others() {
-                    let others = workers.iter().enumerate().filter(|(number, _)| *number != self.number);
-                    others.for_each(|(_, worker)| worker.tell(Message::MakeRoom));
+                    let others = lanes.iter().enumerate().filter(|(number, _)| *number != self.number);
+                    others.for_each(|(_, lane)| lane.tell(Message::MakeRoom));
                 }
                 return;
             };

@@ -1,0 +1,47 @@
+//! Why the server ends.
+
+use cattlegrid_config::ConfigError;
+
+use crate::auth::AuthError;
+use crate::listen::ListenError;
+use crate::sys::SysError;
+use crate::tls::TlsError;
+
+/// Why the server did not start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The file of `-Y` cannot be used.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    /// The rule file cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A certificate, key or `ssl_*` option cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A socket cannot be opened.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refused a limit, an identity or the background.
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    /// A system call failed that never should.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The call's error.
+        error: std::io::Error,
+    },
+}
+
+impl ServeError {
+    /// The status to leave with: 2 if the command line or a file it names is to blame, otherwise 1.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Auth(_) | Self::Config(_) | Self::Tls(_) => 2,
+            Self::Listen(_) | Self::Sys(_) | Self::Io { .. } => 1,
+        }
+    }
+}

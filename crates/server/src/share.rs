@@ -1,0 +1,98 @@
+//! What all threads share, made of the settings.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use cattlegrid_config::Settings;
+use cattlegrid_engine::{Engine, EngineConfig};
+use cattlegrid_protocol::Limits;
+
+use crate::auth::AuthFile;
+use crate::detail::Detail;
+use crate::dump::Dumps;
+use crate::error::ServeError;
+use crate::log;
+use crate::poller::Waker;
+use crate::shortage::Shortage;
+use crate::state::{Caps, Gauges, LanePart, Shared, rules_config};
+use crate::time::Clock;
+use crate::tls::TlsAcceptor;
+use crate::unsent::Unsent;
+use crate::uploads::Uploads;
+use crate::watch::Watchers;
+
+/// What all threads share.
+pub(crate) fn share(
+    settings: Settings,
+    auth: Option<AuthFile>,
+    tls: Option<TlsAcceptor>,
+) -> Result<Arc<Shared>, ServeError> {
+    let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
+    share_under(settings, auth, tls, Clock::new(), caps)
+}
+
+/// As [`share`], with another clock and other caps.
+pub(crate) fn share_under(
+    settings: Settings,
+    auth: Option<AuthFile>,
+    tls: Option<TlsAcceptor>,
+    clock: Clock,
+    caps: Caps,
+) -> Result<Arc<Shared>, ServeError> {
+    let io = |what| move |error| ServeError::Io { what, error };
+    let engine = Engine::new(EngineConfig {
+        memory_bytes: settings.memory_bytes,
+        threads: settings.threads,
+        evictions: settings.evictions,
+        hide_cas: !settings.cas,
+        max_item_bytes: settings.item_bytes_max,
+        large_pages: settings.large_pages,
+        tag_bytes: settings.rule_file.as_ref().map_or(0, |_| settings.protection.tag_bytes),
+        allows_flush: settings.flush,
+        explain: |why| serde_json::to_string(why).unwrap_or_default(),
+        seed: random_seed(),
+    })
+    .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;
+    if let Some(file) = &settings.rule_file {
+        engine
+            .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection))
+            .map_err(io("there is no memory for the rules"))?;
+    }
+    let gauges = Gauges::default();
+    gauges.certificates_read.store(clock.seconds(), Relaxed);
+    let lanes = (0..settings.threads).map(|_| LanePart::new()).collect::<Result<_, _>>();
+    let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);
+    watchers.log_requests(settings.verbosity >= log::REQUESTS);
+    Ok(Arc::new(Shared {
+        clock,
+        auth,
+        tls,
+        engine,
+        lanes: lanes.map_err(io("a lane cannot be made"))?,
+        watchers,
+        detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
+        limits: Limits {
+            max_item_bytes: settings.item_bytes_max,
+            debugtime: settings.debugtime,
+            extensions: settings.rule_file.is_some(),
+            max_get_line_bytes: caps.get_line_bytes,
+        },
+        gauges,
+        uploads: Uploads::new(caps.uploads_bytes),
+        shortage: Shortage::default(),
+        dumps: Dumps::default(),
+        unsent: Unsent::new(caps.unsent_bytes),
+        caps,
+        connections: Mutex::default(),
+        listeners: Mutex::default(),
+        control: Waker::new().map_err(io("a lane cannot be made"))?,
+        stop_asked: AtomicBool::new(false),
+        settings,
+    }))
+}
+
+/// A seed that nobody outside the process knows, from the system's random numbers.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

@@ -1,0 +1,58 @@
+//! A connection's turn: what it works with, and its share of output and keys.
+
+use cattlegrid_engine::{Counters, Effects, Interest, Now, Output};
+
+use crate::state::Shared;
+
+/// What a turn works with.
+pub(crate) struct Turn<'a> {
+    pub(crate) shared: &'a Shared,
+    /// Number of the lane.
+    pub(crate) lane: usize,
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: Now,
+    pub(crate) interest: Interest,
+    /// Replies that the connection may have in this turn, in bytes.
+    pub(crate) output_bytes: usize,
+    /// The lane's count of gets when the turn began.
+    pub(crate) gets: u64,
+    /// Commands of the turn.
+    pub(crate) commands: usize,
+    pub(crate) out: &'a mut Output,
+    pub(crate) effects: &'a mut Effects,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        lane: usize,
+        now: Now,
+        out: &'a mut Output,
+        effects: &'a mut Effects,
+    ) -> Self {
+        let counters = &shared.lanes[lane].counters;
+        let (interest, output_bytes) = (shared.interest(), output_bytes(shared));
+        let gets = counters.cmd_get.get();
+        Self { shared, lane, counters, now, interest, output_bytes, gets, commands: 0, out, effects }
+    }
+
+    /// The connection has had its share of output, or of keys.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.len() >= self.output_bytes || self.keys() >= self.shared.caps.turn_keys
+    }
+
+    /// Commands of the turn, or keys of gets if those are more.
+    pub(crate) fn work(&self) -> usize {
+        self.commands.max(self.keys())
+    }
+
+    fn keys(&self) -> usize {
+        self.counters.cmd_get.get().wrapping_sub(self.gets) as usize
+    }
+}
+
+/// Replies that a connection may have in one turn, in bytes.
+pub(crate) fn output_bytes(shared: &Shared) -> usize {
+    if shared.is_output_scarce() { shared.caps.scarce_output_bytes } else { shared.caps.output_bytes }
+}
