@@ -33,6 +33,8 @@ pub(crate) struct Index {
     free_overflow_count: usize,
     level: u32,
     split: usize,
+    /// The lowest `level + 1` bits: made once, since each look-up uses it three times.
+    mask: u64,
     len: usize,
     /// A page was wanted and not to be had since the last one that was.
     hungry: bool,
@@ -91,6 +93,7 @@ impl Index {
             free_overflow_count: 0,
             level: FIRST_LEVEL,
             split: 0,
+            mask: low_mask(FIRST_LEVEL + 1),
             len: 0,
             hungry: false,
             scratch: Vec::new(),
@@ -299,6 +302,7 @@ impl Index {
         if self.split == 1 << self.level {
             self.level += 1;
             self.split = 0;
+            self.mask = low_mask(self.level + 1);
         }
         for word in words.drain(..) {
             let upper = word >> (NEXT_SHIFT + bit - old) & 1;
@@ -332,7 +336,7 @@ impl Index {
             self.place(to, word).expect("counted above");
         }
         self.scratch = words;
-        (self.level, self.split) = (level, split - 1);
+        (self.level, self.split, self.mask) = (level, split - 1, low_mask(level + 1));
         if from.is_multiple_of(PAGE_BUCKETS) {
             self.home.pop();
         }
@@ -396,8 +400,9 @@ impl Index {
 
     #[inline]
     fn home_of(&self, hash: u64) -> usize {
-        let low = (hash & low_mask(self.level)) as usize;
-        if low < self.split { (hash & low_mask(self.level + 1)) as usize } else { low }
+        let home = hash & self.mask;
+        let low = (home & self.mask >> 1) as usize;
+        if low < self.split { home as usize } else { low }
     }
 
     /// How many hash bits tell the bucket from the others.
@@ -448,6 +453,7 @@ impl Index {
     pub(crate) fn verify(&self, hash_of: impl Fn(u64) -> u64) -> Vec<u64> {
         let mut locations = Vec::new();
         let mut overflow_used = 0;
+        assert_eq!(self.mask, low_mask(self.level + 1), "the mask is another level's");
         for home in 0..self.buckets() {
             let mut id = Some(BucketId::Home(home));
             while let Some(bucket) = id {
@@ -524,7 +530,6 @@ fn window(level: u32) -> u32 {
     level / NEXT_BITS * NEXT_BITS
 }
 
-#[inline]
 fn low_mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }
