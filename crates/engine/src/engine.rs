@@ -15,11 +15,11 @@ use crate::ask::{Answer, KeyState};
 use crate::event::Looker;
 use crate::park::Parked;
 use crate::shard::{Flow, Shard};
-use crate::shard_lock::{PREFETCH_MAX, ShardLock};
+use crate::shard_lock::{PREFETCH_MAX, ShardGuard, ShardLock};
 use crate::shared::Shared;
 use crate::step::Context;
 use crate::store_cmd::{Mode, Write, note_refused};
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, TryLockError};
 use crate::time::Now;
 use crate::waiting::Pending;
 use crate::why::{Explain, Why};
@@ -532,20 +532,23 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
-        self.shards[number].0.lock().expect("a thread that panics takes the process with it")
+    pub(crate) fn lock(&self, number: usize) -> ShardGuard<'_> {
+        ShardGuard::new(self.shards[number].0.lock().expect(BROKEN))
     }
 
     /// As [`Engine::lock`], if nobody holds it.
     #[inline]
-    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Shard>> {
+    pub(crate) fn try_lock(&self, number: usize) -> Option<ShardGuard<'_>> {
         match self.shards[number].0.try_lock() {
-            Ok(guard) => Some(guard),
+            Ok(shard) => Some(ShardGuard::new(shard)),
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => unreachable!("a thread that panics takes the process with it"),
+            Err(TryLockError::Poisoned(_)) => panic!("{BROKEN}"),
         }
     }
 }
+
+/// In a program without the hook of `cattlegrid_panic`, which aborts before any other thread can get here.
+const BROKEN: &str = "a thread has panicked with this shard locked: the shard is not used again";
 
 /// A place in a scan of all items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

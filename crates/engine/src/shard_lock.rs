@@ -10,6 +10,11 @@
 //! # Invariants
 //! * Nobody waits for a shard's lock while holding another's: a second one is only tried, and when that fails the
 //!   others are let go before it is waited for.
+//! * A thread that has a [`ShardGuard`] is unguarded: its panic aborts the process (`cattlegrid_panic`).
+
+use std::ops::{Deref, DerefMut};
+
+use cattlegrid_panic::Unguarded;
 
 use crate::engine::Engine;
 use crate::shard::Shard;
@@ -22,9 +27,39 @@ const HELD_MAX: usize = 8;
 /// shards by itself: every method of [`Engine`] that does not take one of these.
 pub struct ShardLock<'e> {
     engine: &'e Engine,
-    held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],
+    held: [Option<(usize, ShardGuard<'e>)>; HELD_MAX],
     /// Another worker had what was wanted.
     met: bool,
+}
+
+/// A locked shard. A panic while there is one leaves the shard half changed, so it aborts the process.
+pub(crate) struct ShardGuard<'e> {
+    // Unlocked before the thread is guarded again: fields are dropped in this order.
+    shard: MutexGuard<'e, Shard>,
+    _unguarded: Unguarded,
+}
+
+impl<'e> ShardGuard<'e> {
+    #[inline]
+    pub(crate) fn new(shard: MutexGuard<'e, Shard>) -> Self {
+        Self { shard, _unguarded: Unguarded::new() }
+    }
+}
+
+impl Deref for ShardGuard<'_> {
+    type Target = Shard;
+
+    #[inline]
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl DerefMut for ShardGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
 }
 
 /// Hashes that [`ShardLock::prefetch`] takes at most.
@@ -50,12 +85,12 @@ impl<'e> ShardLock<'e> {
     pub(crate) fn numbered(&mut self, number: usize) -> &mut Shard {
         let place = number % HELD_MAX;
         if self.held[place].as_ref().is_none_or(|(held, _)| *held != number) {
-            self.take(number);
+            return self.take(number);
         }
-        &mut self.held[place].as_mut().expect("taken above").1
+        &mut self.held[place].as_mut().expect("found above").1
     }
 
-    fn take(&mut self, number: usize) {
+    fn take(&mut self, number: usize) -> &mut Shard {
         let place = number % HELD_MAX;
         self.held[place] = None;
         if self.met {
@@ -66,7 +101,7 @@ impl<'e> ShardLock<'e> {
             self.met = true;
             self.engine.lock(number)
         });
-        self.held[place] = Some((number, guard));
+        &mut self.held[place].insert((number, guard)).1
     }
 
     /// Asks the processor to fetch what the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all

@@ -17,11 +17,11 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cattlegrid_panic::guarded;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -176,15 +176,15 @@ impl Driver {
         driver.register(&Arc::clone(&shared.inbox), Source::Inbox, 0)?;
         std::thread::Builder::new().name("pool".into()).spawn(move || {
             let inbox = Arc::clone(&driver.shared.inbox);
-            let run = AssertUnwindSafe(|| {
+            let run = guarded(|| {
                 driver.begin(launch, started);
                 driver.run();
             });
-            if catch_unwind(run).is_err() {
+            if run.is_err() {
                 inbox.lost.store(true, Ordering::SeqCst);
                 inbox.closed.store(true, Ordering::SeqCst);
                 // If even that panics, all that is left ends below, by being dropped.
-                catch_unwind(AssertUnwindSafe(|| driver.abandon())).ok();
+                guarded(|| driver.abandon()).ok();
                 inbox.end(&mut Vec::new());
             }
         })?;
@@ -488,14 +488,14 @@ impl Driver {
     pub(crate) fn report(&mut self, error: &PoolError) {
         match &mut self.callbacks.on_error {
             // A panic in the error callback has nowhere to go.
-            Some(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(error)))),
+            Some(callback) => drop(guarded(|| callback(error))),
             None => drop(stderr::say(format!("cattlegrid-pool: {error}\n").as_bytes())),
         }
     }
 
     /// Runs a callback of the program; a panic is reported and the pool goes on.
     pub(crate) fn guard(&mut self, callback: impl FnOnce()) {
-        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+        if guarded(callback).is_err() {
             self.report(&PoolError::Callback);
         }
     }

@@ -1,9 +1,10 @@
 //! Events of workers: handed to a callback, or to a bounded stream that holds its workers back.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use cattlegrid_panic::guarded;
 
 use crate::inbox::{Inbox, Message};
 use crate::payload::Reply;
@@ -55,7 +56,7 @@ impl EventState {
     /// Tells the task that waits; its waker is the program's code.
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
-            catch_unwind(AssertUnwindSafe(|| waker.wake())).ok();
+            guarded(|| waker.wake()).ok();
         }
     }
 }

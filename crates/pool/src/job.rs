@@ -1,9 +1,9 @@
 //! Jobs: what a caller hands over, and the table of all that have not ended.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cattlegrid_panic::guarded;
 
 use crate::error::Error;
 use crate::payload::Reply;
@@ -43,7 +43,7 @@ impl Drop for Callback {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             // This may run while the thread unwinds already.
-            catch_unwind(AssertUnwindSafe(|| done(Err(Error::PoolLost)))).ok();
+            guarded(|| done(Err(Error::PoolLost))).ok();
         }
     }
 }

@@ -1,11 +1,12 @@
 //! A value that arrives later, for async and for blocking callers. No runtime is needed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
+
+use cattlegrid_panic::guarded;
 
 use crate::error::Error;
 
@@ -90,9 +91,10 @@ pub(crate) fn promise<T: Lost>() -> (Resolver<T>, Promise<T>) {
 }
 
 impl<T: Lost> Resolver<T> {
-    /// Delivers the value.
+    /// Delivers the value. A panic of the program's waker goes no further.
     pub(crate) fn resolve(self, value: T) {
-        self.fill(value).wake();
+        let waiter = self.fill(value);
+        guarded(|| waiter.wake()).ok();
     }
 
     /// Delivers the value, and leaves it to the caller to wake who waits for it.
@@ -122,7 +124,7 @@ impl<T: Lost> Drop for Resolver<T> {
         if let Some(shared) = self.shared.take() {
             let waiter = Self::put(&shared, T::lost());
             // A waker of the program may panic; this may run while the thread unwinds already.
-            catch_unwind(AssertUnwindSafe(|| waiter.wake())).ok();
+            guarded(|| waiter.wake()).ok();
         }
     }
 }

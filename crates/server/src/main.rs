@@ -9,6 +9,7 @@ use cattlegrid::log;
 use cattlegrid::options::{self, AS_MEMCACHED, Command};
 
 fn main() -> ExitCode {
+    cattlegrid_panic::install();
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
     let as_memcached = Path::new(&name).file_name().is_some_and(|name| name == "memcached");
