@@ -35,6 +35,8 @@ pub(crate) struct Index {
     split: usize,
     /// The lowest `level + 1` bits: made once, since each look-up uses it three times.
     mask: u64,
+    /// First of the hash bits that slots keep, of buckets at `level` and at `level + 1` bits.
+    windows: [u32; 2],
     len: usize,
     /// A page was wanted and not to be had since the last one that was.
     hungry: bool,
@@ -94,6 +96,7 @@ impl Index {
             level: FIRST_LEVEL,
             split: 0,
             mask: low_mask(FIRST_LEVEL + 1),
+            windows: windows(FIRST_LEVEL),
             len: 0,
             hungry: false,
             scratch: Vec::new(),
@@ -220,7 +223,8 @@ impl Index {
             let _grown = self.split_one(hash_of);
         }
         let home = self.home_of(hash);
-        self.place(home, tag_and_next(hash, window(self.level_of(home))) | location)?;
+        let window = self.windows[usize::from(self.is_split(home))];
+        self.place(home, tag_and_next(hash, window) | location)?;
         self.len += 1;
         Ok(())
     }
@@ -303,6 +307,7 @@ impl Index {
             self.level += 1;
             self.split = 0;
             self.mask = low_mask(self.level + 1);
+            self.windows = windows(self.level);
         }
         for word in words.drain(..) {
             let upper = word >> (NEXT_SHIFT + bit - old) & 1;
@@ -336,7 +341,8 @@ impl Index {
             self.place(to, word).expect("counted above");
         }
         self.scratch = words;
-        (self.level, self.split, self.mask) = (level, split - 1, low_mask(level + 1));
+        (self.level, self.split) = (level, split - 1);
+        (self.mask, self.windows) = (low_mask(level + 1), windows(level));
         if from.is_multiple_of(PAGE_BUCKETS) {
             self.home.pop();
         }
@@ -405,9 +411,10 @@ impl Index {
         if low < self.split { home as usize } else { low }
     }
 
-    /// How many hash bits tell the bucket from the others.
-    fn level_of(&self, home: usize) -> u32 {
-        self.level + u32::from(home < self.split || home >> self.level != 0)
+    /// Whether the bucket is told from the others by `level + 1` bits.
+    #[inline]
+    fn is_split(&self, home: usize) -> bool {
+        home < self.split || home >> self.level != 0
     }
 
     #[inline]
@@ -454,6 +461,7 @@ impl Index {
         let mut locations = Vec::new();
         let mut overflow_used = 0;
         assert_eq!(self.mask, low_mask(self.level + 1), "the mask is another level's");
+        assert_eq!(self.windows, windows(self.level), "the windows are another level's");
         for home in 0..self.buckets() {
             let mut id = Some(BucketId::Home(home));
             while let Some(bucket) = id {
@@ -467,7 +475,7 @@ impl Index {
                 for &word in &words[1..=used] {
                     let hash = hash_of(word & LOCATION);
                     assert_eq!(self.home_of(hash), home, "entry in another key's chain");
-                    let expected = tag_and_next(hash, window(self.level_of(home)));
+                    let expected = tag_and_next(hash, window(self.level + u32::from(self.is_split(home))));
                     let kept = !(3 << USES_SHIFT) & !LOCATION;
                     assert_eq!(word & kept, expected & kept, "tag or next bits wrong");
                     locations.push(word & LOCATION);
@@ -528,6 +536,11 @@ fn with_next(word: u64, next: u64) -> u64 {
 /// First of the hash bits that slots of buckets at `level` keep.
 fn window(level: u32) -> u32 {
     level / NEXT_BITS * NEXT_BITS
+}
+
+/// As [`window`], of both levels that a table at `level` has.
+fn windows(level: u32) -> [u32; 2] {
+    [window(level), window(level + 1)]
 }
 
 fn low_mask(bits: u32) -> u64 {
