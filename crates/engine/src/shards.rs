@@ -10,6 +10,11 @@
 //! # Invariants
 //! * No thread waits for a shard's lock while it holds another's: a second lock is only tried, and when that fails the
 //!   others are released before it is waited for.
+//! * A thread that has a [`ShardGuard`] is unguarded: its panic aborts the process (`cattlegrid_panic`).
+
+use std::ops::{Deref, DerefMut};
+
+use cattlegrid_panic::Unguarded;
 
 use crate::shard::Shard;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
@@ -38,18 +43,51 @@ impl Shards {
     }
 
     #[inline]
-    pub(crate) fn lock(&self, number: usize) -> MutexGuard<'_, Shard> {
-        self.0[number].0.lock().expect("a thread that panics takes the process with it")
+    pub(crate) fn lock(&self, number: usize) -> ShardGuard<'_> {
+        ShardGuard::new(self.0[number].0.lock().expect(BROKEN))
     }
 
     /// As [`Shards::lock`], unless another thread holds the lock.
     #[inline]
-    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Shard>> {
+    pub(crate) fn try_lock(&self, number: usize) -> Option<ShardGuard<'_>> {
         match self.0[number].0.try_lock() {
-            Ok(guard) => Some(guard),
+            Ok(shard) => Some(ShardGuard::new(shard)),
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => unreachable!("a thread that panics takes the process with it"),
+            Err(TryLockError::Poisoned(_)) => panic!("{BROKEN}"),
         }
+    }
+}
+
+/// In a program without the hook of `cattlegrid_panic`, which aborts before any other thread can get here.
+const BROKEN: &str = "a thread has panicked with this shard locked: the shard is not used again";
+
+/// A locked shard. A panic while a thread has one leaves the shard half changed, so it aborts the process.
+pub(crate) struct ShardGuard<'e> {
+    // Unlocked before the thread is guarded again: fields are dropped in this order.
+    shard: MutexGuard<'e, Shard>,
+    _unguarded: Unguarded,
+}
+
+impl<'e> ShardGuard<'e> {
+    #[inline]
+    fn new(shard: MutexGuard<'e, Shard>) -> Self {
+        Self { shard, _unguarded: Unguarded::new() }
+    }
+}
+
+impl Deref for ShardGuard<'_> {
+    type Target = Shard;
+
+    #[inline]
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl DerefMut for ShardGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
     }
 }
 
@@ -60,7 +98,7 @@ const HELD_MAX: usize = 8;
 /// locks shards by itself: every method of [`crate::Engine`] that does not take a `ShardLock`.
 pub struct ShardLock<'e> {
     shards: &'e Shards,
-    held: [Option<(usize, MutexGuard<'e, Shard>)>; HELD_MAX],
+    held: [Option<(usize, ShardGuard<'e>)>; HELD_MAX],
     /// Another lane held a lock that was wanted.
     met: bool,
 }
@@ -88,12 +126,12 @@ impl<'e> ShardLock<'e> {
     pub(crate) fn numbered(&mut self, number: usize) -> &mut Shard {
         let place = number % HELD_MAX;
         if self.held[place].as_ref().is_none_or(|(held, _)| *held != number) {
-            self.take(number);
+            return self.take(number);
         }
-        &mut self.held[place].as_mut().expect("taken above").1
+        &mut self.held[place].as_mut().expect("found above").1
     }
 
-    fn take(&mut self, number: usize) {
+    fn take(&mut self, number: usize) -> &mut Shard {
         let place = number % HELD_MAX;
         self.held[place] = None;
         if self.met {
@@ -104,7 +142,7 @@ impl<'e> ShardLock<'e> {
             self.met = true;
             self.shards.lock(number)
         });
-        self.held[place] = Some((number, guard));
+        &mut self.held[place].insert((number, guard)).1
     }
 
     /// Asks the processor to fetch the memory that the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all

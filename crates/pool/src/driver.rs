@@ -8,14 +8,14 @@
 //!
 //! # Invariants
 //! * A worker keeps its slot in `workers` from its start until its end is known; its number is never used again.
-//! * A callback of the program runs only inside [`Driver::guard`] or under `catch_unwind`.
+//! * A callback of the program runs only inside [`Driver::guard`] or another `guarded`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cattlegrid_panic::guarded;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::breaker::Breaker;
@@ -214,14 +214,14 @@ impl Driver {
     pub(crate) fn report(&mut self, error: &PoolError) {
         match &mut self.callbacks.on_error {
             // A panic in the error callback has nowhere to go.
-            Some(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(error)))),
+            Some(callback) => drop(guarded(|| callback(error))),
             None => drop(stderr::say(format!("cattlegrid-pool: {error}\n").as_bytes())),
         }
     }
 
     /// Runs a callback of the program; a panic is reported and the pool goes on.
     pub(crate) fn guard(&mut self, callback: impl FnOnce()) {
-        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+        if guarded(callback).is_err() {
             self.report(&PoolError::Callback);
         }
     }

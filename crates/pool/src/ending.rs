@@ -7,10 +7,10 @@
 //! * Every job has its outcome before `Leaving`, or at its start when all is killed.
 //! * `on_destroy` is called once, when no process is left.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cattlegrid_panic::guarded;
 use rustix::process::Signal;
 
 use crate::driver::{Driver, Ending};
@@ -115,7 +115,7 @@ impl Driver {
         }
         self.publish();
         if let Some(callback) = self.callbacks.on_destroy.take() {
-            catch_unwind(AssertUnwindSafe(callback)).ok();
+            guarded(callback).ok();
         }
         stderr::settle(LAST_LINES);
         self.on_end.drain(..).for_each(|answer| answer.resolve(()));

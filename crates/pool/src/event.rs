@@ -7,9 +7,10 @@
 //! No event that was put into the stream is lost, except when [`Events`] is dropped.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use cattlegrid_panic::guarded;
 
 use crate::inbox::{Inbox, Message};
 use crate::payload::Reply;
@@ -61,7 +62,7 @@ impl EventState {
     /// Tells the task that waits; its waker is the program's code.
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
-            catch_unwind(AssertUnwindSafe(|| waker.wake())).ok();
+            guarded(|| waker.wake()).ok();
         }
     }
 }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use cattlegrid_panic::guarded;
+
 use crate::error::Error;
 use crate::job::{NewJob, Outcome};
 use crate::launch::Launch;
@@ -91,7 +93,9 @@ impl Inbox {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         if !messages.1 {
             drop(messages);
-            return message.refuse(self.refusal());
+            // Callbacks and wakers of the program, on the sender's thread.
+            guarded(|| message.refuse(self.refusal())).ok();
+            return;
         }
         messages.0.push(message);
         drop(messages);

@@ -4,10 +4,10 @@
 //! * An id names one job for the life of the pool (until 2^32 uses of its slot), so a late reply never ends another job.
 //! * A sink delivers exactly one outcome, also when it is dropped.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cattlegrid_panic::guarded;
 
 use crate::error::Error;
 use crate::payload::Reply;
@@ -47,7 +47,7 @@ impl Drop for Callback {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             // This may run while the thread unwinds already.
-            catch_unwind(AssertUnwindSafe(|| done(Err(Error::PoolLost)))).ok();
+            guarded(|| done(Err(Error::PoolLost))).ok();
         }
     }
 }

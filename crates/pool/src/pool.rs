@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use cattlegrid_panic::guarded;
+
 use crate::error::Error;
 use crate::event::Events;
 use crate::inbox::Message;
@@ -256,7 +258,9 @@ impl JobBuilder<'_> {
             None
         };
         if let Some(error) = refused {
-            return sink.deliver(Err(error));
+            // A callback of the program, on the thread that has submitted the job.
+            guarded(|| sink.deliver(Err(error))).ok();
+            return;
         }
         shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
         shared.inbox.send(Message::Submit(NewJob {

@@ -4,12 +4,13 @@
 //! * Each promise gets exactly one value: the resolver's, or [`Lost::lost`] when the resolver is dropped.
 //! * No wake-up is lost: the waiter is stored under the same lock as the value.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
+
+use cattlegrid_panic::guarded;
 
 use crate::error::Error;
 
@@ -94,9 +95,10 @@ pub(crate) fn promise<T: Lost>() -> (Resolver<T>, Promise<T>) {
 }
 
 impl<T: Lost> Resolver<T> {
-    /// Delivers the value.
+    /// Delivers the value. A panic of the program's waker goes no further.
     pub(crate) fn resolve(self, value: T) {
-        self.fill(value).wake();
+        let waiter = self.fill(value);
+        guarded(|| waiter.wake()).ok();
     }
 
     /// Delivers the value, and leaves it to the caller to wake the waiter.
@@ -126,7 +128,7 @@ impl<T: Lost> Drop for Resolver<T> {
         if let Some(shared) = self.shared.take() {
             let waiter = Self::put(&shared, T::lost());
             // A waker of the program may panic; this may run while the thread unwinds already.
-            catch_unwind(AssertUnwindSafe(|| waiter.wake())).ok();
+            guarded(|| waiter.wake()).ok();
         }
     }
 }

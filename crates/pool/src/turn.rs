@@ -16,11 +16,11 @@
 //! * The thread waits in one place, `epoll_wait`, and at most until the earliest timer.
 //! * Time is read once for each turn, after the wait.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cattlegrid_panic::guarded;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 
@@ -60,15 +60,15 @@ impl Driver {
         driver.register(&Arc::clone(&shared.inbox), Source::Inbox, 0)?;
         std::thread::Builder::new().name("pool".into()).spawn(move || {
             let inbox = Arc::clone(&driver.shared.inbox);
-            let run = AssertUnwindSafe(|| {
+            let run = guarded(|| {
                 driver.begin(launch, started);
                 driver.run();
             });
-            if catch_unwind(run).is_err() {
+            if run.is_err() {
                 inbox.lost.store(true, Ordering::SeqCst);
                 inbox.closed.store(true, Ordering::SeqCst);
                 // If that panics, too, the remaining callers get their error below, when the rest is dropped.
-                catch_unwind(AssertUnwindSafe(|| driver.abandon())).ok();
+                guarded(|| driver.abandon()).ok();
                 inbox.end(&mut Vec::new());
             }
         })?;

@@ -164,7 +164,7 @@ pub fn start() -> std::io::Result<()> {
     if !state.started {
         std::thread::Builder::new().name("log".to_owned()).spawn(writer::run)?;
         state.started = true;
-        std::panic::set_hook(Box::new(panicked));
+        cattlegrid_panic::print_with(panicked);
     }
     Ok(())
 }
@@ -263,8 +263,10 @@ fn panicked(panic: &PanicHookInfo<'_>) {
     if trace.status() == std::backtrace::BacktraceStatus::Captured {
         lines(Level::Error, trace);
     }
-    // It may have been the thread whose end is the process's.
-    flush(PATIENCE);
+    // The end of an unguarded thread is the process's; a guarded one goes on, and does not wait for standard error.
+    if !cattlegrid_panic::is_guarded() {
+        flush(PATIENCE);
+    }
 }
 
 /// [`Level::Error`].

@@ -33,6 +33,10 @@ pub(crate) struct Index {
     free_overflow_count: usize,
     level: u32,
     split: usize,
+    /// The lowest `level + 1` bits: made once, since each look-up uses it three times.
+    mask: u64,
+    /// First of the hash bits that slots keep, of buckets at `level` and at `level + 1` bits.
+    windows: [u32; 2],
     len: usize,
     /// The last page that was wanted was not available.
     hungry: bool,
@@ -91,6 +95,8 @@ impl Index {
             free_overflow_count: 0,
             level: FIRST_LEVEL,
             split: 0,
+            mask: low_mask(FIRST_LEVEL + 1),
+            windows: windows(FIRST_LEVEL),
             len: 0,
             hungry: false,
             scratch: Vec::new(),
@@ -217,7 +223,8 @@ impl Index {
             let _grown = self.split_one(hash_of);
         }
         let home = self.home_of(hash);
-        self.place(home, tag_and_next(hash, window(self.level_of(home))) | location)?;
+        let window = self.windows[usize::from(self.is_split(home))];
+        self.place(home, tag_and_next(hash, window) | location)?;
         self.len += 1;
         Ok(())
     }
@@ -299,6 +306,8 @@ impl Index {
         if self.split == 1 << self.level {
             self.level += 1;
             self.split = 0;
+            self.mask = low_mask(self.level + 1);
+            self.windows = windows(self.level);
         }
         for word in words.drain(..) {
             let upper = word >> (NEXT_SHIFT + bit - old) & 1;
@@ -333,6 +342,7 @@ impl Index {
         }
         self.scratch = words;
         (self.level, self.split) = (level, split - 1);
+        (self.mask, self.windows) = (low_mask(level + 1), windows(level));
         if from.is_multiple_of(PAGE_BUCKETS) {
             self.home.pop();
         }
@@ -396,13 +406,15 @@ impl Index {
 
     #[inline]
     fn home_of(&self, hash: u64) -> usize {
-        let low = (hash & low_mask(self.level)) as usize;
-        if low < self.split { (hash & low_mask(self.level + 1)) as usize } else { low }
+        let home = hash & self.mask;
+        let low = (home & self.mask >> 1) as usize;
+        if low < self.split { home as usize } else { low }
     }
 
-    /// Number of hash bits that choose the bucket.
-    fn level_of(&self, home: usize) -> u32 {
-        self.level + u32::from(home < self.split || home >> self.level != 0)
+    /// Whether `level + 1` bits choose the bucket, and not `level`.
+    #[inline]
+    fn is_split(&self, home: usize) -> bool {
+        home < self.split || home >> self.level != 0
     }
 
     #[inline]
@@ -448,6 +460,8 @@ impl Index {
     pub(crate) fn verify(&self, hash_of: impl Fn(u64) -> u64) -> Vec<u64> {
         let mut locations = Vec::new();
         let mut overflow_used = 0;
+        assert_eq!(self.mask, low_mask(self.level + 1), "the mask is another level's");
+        assert_eq!(self.windows, windows(self.level), "the windows are another level's");
         for home in 0..self.buckets() {
             let mut id = Some(BucketId::Home(home));
             while let Some(bucket) = id {
@@ -461,7 +475,7 @@ impl Index {
                 for &word in &words[1..=used] {
                     let hash = hash_of(word & LOCATION);
                     assert_eq!(self.home_of(hash), home, "entry in another key's chain");
-                    let expected = tag_and_next(hash, window(self.level_of(home)));
+                    let expected = tag_and_next(hash, window(self.level + u32::from(self.is_split(home))));
                     let kept = !(3 << USES_SHIFT) & !LOCATION;
                     assert_eq!(word & kept, expected & kept, "tag or next bits wrong");
                     locations.push(word & LOCATION);
@@ -524,7 +538,11 @@ fn window(level: u32) -> u32 {
     level / NEXT_BITS * NEXT_BITS
 }
 
-#[inline]
+/// As [`window`], of both levels that a table at `level` has.
+fn windows(level: u32) -> [u32; 2] {
+    [window(level), window(level + 1)]
+}
+
 fn low_mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }

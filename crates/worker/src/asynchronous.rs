@@ -17,12 +17,15 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use cattlegrid_panic::guarded;
+
 use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
 use crate::job::{JobError, Level, Reply, check_len, log, put_outcome, send_now};
 use crate::link::{Claimed, Link, now};
 use crate::list::{List, list_len, put_list};
 use crate::message::JobBody;
 use crate::outbox::Outbox;
+use crate::serve::panic_error;
 
 /// A job in an asynchronous worker. Owns its arguments.
 #[derive(Debug)]
@@ -286,7 +289,11 @@ where
         let (outbox, leaving) = (Arc::clone(&self.outbox), Arc::clone(&self.leaving));
         let (max_frame, own) = (self.max_frame, Arc::clone(&flags));
         let job = AsyncJob { id, attempt, deadline, body, flags: own, outbox, max_frame, leaving };
-        let future = Box::pin((self.work)(job));
+        // What the function does before it returns its future is the job's as well.
+        let future = match guarded(|| Box::pin((self.work)(job))) {
+            Ok(future) => future,
+            Err(panic) => return self.finish(id, &flags, &Err(panic_error(&panic))),
+        };
         let waker = Waker::from(Arc::new(JobWaker { id, mail: Arc::clone(&self.mail) }));
         self.running.insert(id, Running { future, flags, waker });
         self.poll(id);
@@ -295,14 +302,15 @@ where
     fn poll(&mut self, id: u64) {
         let Some(job) = self.running.get_mut(&id) else { return };
         let mut context = TaskContext::from_waker(&job.waker);
-        let polled =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.future.as_mut().poll(&mut context)));
+        let polled = guarded(|| job.future.as_mut().poll(&mut context));
         let outcome = match polled {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(outcome)) => outcome,
-            Err(panic) => Err(crate::serve::panic_error(&*panic)),
+            Err(panic) => Err(panic_error(&panic)),
         };
-        if let Some(Running { flags, .. }) = self.running.remove(&id) {
+        if let Some(Running { future, flags, .. }) = self.running.remove(&id) {
+            // Destructors of the job's values; its outcome stands.
+            guarded(|| drop(future)).ok();
             self.finish(id, &flags, &outcome);
         }
     }

@@ -2,11 +2,14 @@
 
 use std::time::Instant;
 
+use cattlegrid_panic::guarded;
+
 use crate::frame::{FLAG_MORE, HEADER_LEN, Kind, put_frame};
 use crate::link::Link;
 use crate::list::{List, list_len, put_list, put_part, put_varint};
 use crate::message::{ErrorBody, head};
 use crate::outbox::Outbox;
+use crate::serve::panic_error;
 
 /// A job in a synchronous worker. Borrowed for the duration of the call.
 #[derive(Debug)]
@@ -195,7 +198,7 @@ impl<E: std::error::Error> From<E> for JobError {
 
 /// A value a job function can return: the parts of the reply.
 pub trait Reply {
-    /// Appends the parts as a list.
+    /// Appends the parts as a list, and nothing else. A panic is the outcome of the job.
     fn put(&self, out: &mut Vec<u8>);
 }
 
@@ -241,7 +244,12 @@ pub(crate) fn put_outcome<R: Reply>(
 ) {
     let start = out.len();
     match outcome {
-        Ok(reply) => put_frame(out, Kind::Result, 0, id, |out| reply.put(out)),
+        Ok(reply) => {
+            if let Err(panic) = guarded(|| put_frame(out, Kind::Result, 0, id, |out| reply.put(out))) {
+                out.truncate(start);
+                panic_error(&panic).body.put_within(out, id, max_frame);
+            }
+        }
         Err(error) => error.body.put_within(out, id, max_frame),
     }
     let len = out.len() - start - HEADER_LEN;
@@ -291,6 +299,26 @@ mod tests {
         out.truncate(6);
         put_outcome(&mut out, 3, 100, &Ok::<_, JobError>(vec![0_u8; 98]));
         assert_eq!(take_frame(&out[6..], 1000).unwrap().unwrap().0.kind, Kind::Result);
+    }
+
+    struct Panics;
+
+    impl Reply for Panics {
+        fn put(&self, out: &mut Vec<u8>) {
+            out.extend_from_slice(b"half of it");
+            panic!("in a reply, as meant");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_panics_becomes_an_error() {
+        let mut out = b"before".to_vec();
+        put_outcome(&mut out, 3, 100, &Ok::<_, JobError>(Panics));
+        let (header, body, _) = take_frame(&out[6..], 1000).unwrap().unwrap();
+        assert_eq!((header.kind, header.id), (Kind::Error, 3));
+        let error = ErrorBody::parse(header.flags, body).unwrap();
+        assert_eq!((&*error.code, &*error.message), ("panic", "in a reply, as meant"));
+        assert_eq!(out.len(), 6 + HEADER_LEN + body.len(), "nothing of the reply is left");
     }
 
     #[test]

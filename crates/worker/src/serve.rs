@@ -4,7 +4,7 @@
 //! * Each job is claimed before it is begun, and answered or reported as skipped.
 //! * A panic of the job function ends that job only.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use cattlegrid_panic::{Panic, guarded};
 
 use crate::frame::{HEADER_LEN, Kind, put_frame, take_frame};
 use crate::job::{Context, Job, JobError, Reply, put_outcome, send_now};
@@ -18,15 +18,15 @@ pub(crate) type InitFn = Box<dyn FnOnce(&mut Context<'_>) -> Result<(), JobError
 /// Runs `init` and says READY, or reports the error and ends the process.
 pub(crate) fn initialise(link: &mut Link, config: &[u8], init: Option<InitFn>) {
     let result = init.map_or(Ok(Ok(())), |init| {
-        catch_unwind(AssertUnwindSafe(|| {
+        guarded(|| {
             let mut context = Context { config, fault: None, link: &mut *link };
             init(&mut context).and(context.fault.map_or(Ok(()), Err))
-        }))
+        })
     });
     match result {
         Ok(Ok(())) => {}
         Ok(Err(error)) => die(&link.outbox, link.max_frame, &error.body),
-        Err(panic) => die(&link.outbox, link.max_frame, &panic_error(&*panic).body),
+        Err(panic) => die(&link.outbox, link.max_frame, &panic_error(&panic).body),
     }
     link.outbox.push(|out| put_frame(out, Kind::Ready, 0, 0, |_| {}));
     link.outbox.flush();
@@ -96,8 +96,8 @@ where
             fault: None,
             link: &mut *link,
         };
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut job)));
-        let outcome = outcome.unwrap_or_else(|panic| Err(panic_error(&*panic)));
+        let outcome = guarded(|| work(&mut job));
+        let outcome = outcome.unwrap_or_else(|panic| Err(panic_error(&panic)));
         job.fault.map_or(outcome, Err)
     };
     let max_frame = link.max_frame;
@@ -105,13 +105,8 @@ where
 }
 
 /// A panic as an error for the caller of the job.
-pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> JobError {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(ToString::to_string)
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "panic without a text".into());
-    JobError::new("panic", text)
+pub(crate) fn panic_error(panic: &Panic) -> JobError {
+    JobError::new("panic", panic.text().unwrap_or("panic without a text"))
 }
 
 /// Ends the process: the parent has sent a frame that this version does not understand.

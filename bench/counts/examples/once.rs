@@ -1,0 +1,40 @@
+//! One kind of request, counted in the profile that ships: `cargo build --release -p cattlegrid-counts --example once`,
+//! then `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' target/release/examples/once KIND`.
+//!
+//! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the effect of
+//! `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`, `get_miss`, `mg_hit`,
+//! `set_new`, `set_over`, `set_evicting`: a hundred requests; `locks`: a hundred times a shard's lock, taken and released.
+
+use std::hint::black_box;
+
+use cattlegrid_counts::{Kind, Load, REQUESTS};
+
+fn main() {
+    let kind = match std::env::args().nth(1).as_deref() {
+        Some("get_hit" | "locks") => Kind::GetHit,
+        Some("get_miss") => Kind::GetMiss,
+        Some("mg_hit") => Kind::MetaGetHit,
+        Some("set_new") => Kind::SetNew,
+        Some("set_over") => Kind::SetOver,
+        Some("set_evicting") => Kind::SetEvicting,
+        other => panic!("{other:?} is no kind of request"),
+    };
+    let mut load = Load::new(kind);
+    if std::env::args().nth(1).as_deref() == Some("locks") {
+        counted_locks(&load);
+    } else {
+        black_box(counted(&mut load));
+    }
+}
+
+/// What is counted; its name is in the command line above.
+#[inline(never)]
+fn counted(load: &mut Load) -> usize {
+    load.run()
+}
+
+/// The same for locks.
+#[inline(never)]
+fn counted_locks(load: &Load) {
+    (0..REQUESTS).for_each(|_| load.lock_once());
+}
