@@ -600,11 +600,11 @@ impl World {
         let (mut computing, mut hashes) = ([0_u32; 2], BTreeSet::new());
         let leases =
             self.herd.lease_hashes().into_iter().filter_map(|hash| self.herd.view(hash, self.now_ms));
-        leases.for_each(|lease| {
+        for lease in leases {
             let key = KEYS.iter().position(|key| **key == *lease.key).expect("one of the keys");
             assert!(hashes.insert(hash_of(key)), "a second lease of a key");
             computing[key % 2] += u32::from(lease.holder.is_some());
-        });
+        }
         for (rule, computing) in self.rules.iter().zip(computing) {
             assert_eq!(rule.computing(), computing, "leases that compute");
         }
