@@ -16,7 +16,7 @@ pub(super) struct Plain<'m> {
 
 impl<'m> Plain<'m> {
     pub(super) fn open(address: &str, meter: &'m Meter) -> Result<Self, DemoError> {
-        Ok(Self { client: Client::connect(address).map_err(failed)?, meter })
+        Ok(Self { client: Client::connect(address).map_err(|error| failed(&error))?, meter })
     }
 
     /// Stores a value; `exptime`: in seconds, 0 for ever.
@@ -27,7 +27,8 @@ impl<'m> Plain<'m> {
     /// Sends a command; its reply must be this line.
     pub(super) fn expect(&mut self, command: &str, reply: &str) -> Result<(), DemoError> {
         self.begin()?;
-        let line = self.client.send(command).and_then(|()| self.client.line()).map_err(failed)?;
+        let line =
+            self.client.send(command).and_then(|()| self.client.line()).map_err(|error| failed(&error))?;
         self.count(1);
         if line.trim_end() == reply { Ok(()) } else { Err(unexpected(line)) }
     }
@@ -35,14 +36,14 @@ impl<'m> Plain<'m> {
     /// The values of those keys that are there, with their keys.
     pub(super) fn get(&mut self, keys: &[String]) -> Result<Vec<(String, String)>, DemoError> {
         self.begin()?;
-        let found = self.client.get(keys.iter().map(String::as_str)).map_err(failed)?;
+        let found = self.client.get(keys.iter().map(String::as_str)).map_err(|error| failed(&error))?;
         self.count(found.len() + 1);
         Ok(found)
     }
 
     /// Cuts the connection: the server gets a reset.
     pub(super) fn kill(self) -> Result<(), DemoError> {
-        self.client.reset().map_err(failed)
+        self.client.reset().map_err(|error| failed(&error))
     }
 
     fn begin(&self) -> Result<(), DemoError> {
@@ -57,7 +58,7 @@ impl<'m> Plain<'m> {
     }
 }
 
-fn failed(error: io::Error) -> DemoError {
+fn failed(error: &io::Error) -> DemoError {
     match error.kind() {
         io::ErrorKind::InvalidData => unexpected(error.to_string()),
         _ => BenchError::Lost(format!("a client's connection: {error}")).into(),
