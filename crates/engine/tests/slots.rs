@@ -1,6 +1,6 @@
 //! Rules that let only so many keys be computed at once: who waits for that, and who need not.
 
-mod world;
+use crate::world;
 
 use std::collections::VecDeque;
 
