@@ -1,11 +1,11 @@
 #!/bin/sh
-# Starts a test program for cargo if it belongs to a package, or if it does not:
-#   of-package.sh only|without PACKAGE PROGRAM [ARGUMENT]...
+# Starts a test program for cargo if it belongs to one of some packages, or if it belongs to none of them:
+#   of-package.sh only|without PACKAGE[,PACKAGE]... PROGRAM [ARGUMENT]...
 set -eu
-case $1:$CARGO_PKG_NAME in
-only:"$2") ;;
-only:*) exit ;;
-without:"$2") exit ;;
+case ,$2, in
+*,"$CARGO_PKG_NAME",*) found=only ;;
+*) found=without ;;
 esac
+[ "$1" = "$found" ] || exit 0
 shift 2
 exec "$@"

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-mod world;
+use crate::world;
 
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,6 @@
 //! The memory that leases leave: none that grows with their number.
 
-mod world;
+use crate::world;
 
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{LEASE_BYTES, Policy};

@@ -1,7 +1,7 @@
 //! How held gets and leases end without a fill: by other rules, by values that cannot be stored, by their own
 //! connection; and that each held get ends in one counter.
 
-mod world;
+use crate::world;
 
 use cattlegrid_herd::{LeaseTime, OnBusy, Owner, PeerKey, Policy};
 use world::World;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
 
-mod world;
+use crate::world;
 
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy, RECORDS_MAX};

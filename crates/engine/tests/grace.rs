@@ -1,6 +1,6 @@
 //! For how long an old value is served, and when it is refreshed: after its expiry, a soft invalidation, a touch.
 
-mod world;
+use crate::world;
 
 use cattlegrid_herd::{LeaseTime, Owner, Policy};
 use world::World;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::many_single_char_names, reason = "connections a, b, c")]
 
-mod world;
+use crate::world;
 
 use cattlegrid_herd::{LeaseTime, OnBusy, Owner, PeerKey, Policy};
 use world::World;

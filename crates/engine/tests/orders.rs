@@ -1,7 +1,7 @@
 //! All orders of the steps of a few clients: which orders end with a value in the cache that is older than the last
 //! invalidation, and that every circle of connections that wait for each other is cut.
 
-mod world;
+use crate::world;
 
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{LeaseTime, Owner, Policy, WaitGraph, Walk};

@@ -1,6 +1,6 @@
 //! Rules with `rule_computers`: which leases wait for a slot, and which need not.
 
-mod world;
+use crate::world;
 
 use std::collections::VecDeque;
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-mod world;
+use crate::world;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_herd::{LeaseTime, Owner, Policy};

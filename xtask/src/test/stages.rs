@@ -4,7 +4,8 @@
 //! others need come first. What a stage needs comes before it.
 //!
 //! A stage that compiles asks for all cores, one that mostly waits for timers, sockets or the network asks for none, so
-//! that the two kinds run side by side. Memory is what was measured at its peak, rounded up.
+//! that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
+//! and for servers what their options allow them.
 
 /// One thing that is tested.
 #[derive(Debug)]
@@ -50,21 +51,19 @@ pub(super) enum When {
 /// What a stage that compiles asks for: a compiler per core, of which more than four seldom have work.
 const COMPILERS: usize = 4;
 
-/// cargo-fuzz needs unstable flags of the compiler: they are opened in the toolchain that builds all else. It asks for
-/// full debug information, which takes longer to write than the code; lines are enough for its reports.
-const FUZZ: &[(&str, &str)] = &[("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Cdebuginfo=line-tables-only")];
+/// cargo-fuzz needs unstable flags of the compiler: they are opened in the toolchain that builds all else.
+const OPENED: &[(&str, &str)] = &[("RUSTC_BOOTSTRAP", "1")];
 
 /// 20 s of random input to a target of `fuzz/`, with options of libFuzzer.
 macro_rules! fuzz {
     ($target:literal $(, $option:literal)*) => {
         Step {
             when: When::Always,
-            env: FUZZ,
+            env: OPENED,
             command: &[
                 "cargo",
                 "fuzz",
                 "run",
-                "--strip-dead-code",
                 $target,
                 "--",
                 "-max_total_time=20",
@@ -72,6 +71,46 @@ macro_rules! fuzz {
                 "-print_funcs=0",
                 "-malloc_limit_mb=256",
                 $($option),*
+            ],
+        }
+    };
+}
+
+/// Tests of some packages under the sanitizer, which needs an unstable flag, too. With a target named, build scripts and
+/// macros do without it. All packages are compiled for the first of these commands, with the same features.
+macro_rules! asan {
+    ($packages:literal $(, $argument:literal)*) => {
+        Step {
+            when: When::Always,
+            env: &[
+                ("RUSTC_BOOTSTRAP", "1"),
+                ("RUSTFLAGS", "-Zsanitizer=address"),
+                ("CARGO_TARGET_DIR", "target/asan"),
+                (RUNNER, concat!("xtask/of-package.sh ", $packages)),
+            ],
+            command: &[
+                "cargo",
+                "test",
+                "--locked",
+                "--target",
+                HOST,
+                "-p",
+                "cattlegrid-store",
+                "-p",
+                "cattlegrid-worker",
+                "-p",
+                "cattlegrid-pool",
+                "-p",
+                "cattlegrid",
+                "--lib",
+                "--test",
+                "prop",
+                "--test",
+                "basics",
+                "--test",
+                "options",
+                "--",
+                $($argument),*
             ],
         }
     };
@@ -166,7 +205,7 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &["tools"],
         directory: Some("target/debug"),
         cores: COMPILERS,
-        memory_mib: 2000,
+        memory_mib: 2400,
         steps: &[step(&[
             "cargo",
             "clippy",
@@ -186,7 +225,7 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &[],
         directory: Some("target/debug"),
         cores: COMPILERS,
-        memory_mib: 2000,
+        memory_mib: 2400,
         steps: &[Step {
             when: When::Always,
             env: &[("RUSTDOCFLAGS", "-D warnings")],
@@ -200,7 +239,7 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &[],
         directory: Some("target/fast"),
         cores: COMPILERS,
-        memory_mib: 2500,
+        memory_mib: 2400,
         steps: &[step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"])],
     },
     Stage {
@@ -224,7 +263,7 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &[],
         directory: Some("target/debug"),
         cores: COMPILERS,
-        memory_mib: 2500,
+        memory_mib: 2400,
         steps: &[step(&["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run"])],
     },
     Stage {
@@ -277,18 +316,21 @@ pub(super) const STAGES: &[Stage] = &[
         directory: Some("target/loom"),
         cores: 1,
         memory_mib: 1000,
-        steps: &[
-            Step {
-                when: When::Always,
-                env: LOOM,
-                command: &["cargo", "test", "--locked", "-p", "cattlegrid-tags", "--test", "loom"],
-            },
-            Step {
-                when: When::Always,
-                env: LOOM,
-                command: &["cargo", "test", "--locked", "-p", "cattlegrid-worker", "--test", "loom"],
-            },
-        ],
+        steps: &[Step {
+            when: When::Always,
+            env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+            command: &[
+                "cargo",
+                "test",
+                "--locked",
+                "-p",
+                "cattlegrid-tags",
+                "-p",
+                "cattlegrid-worker",
+                "--test",
+                "loom",
+            ],
+        }],
     },
     Stage {
         name: "shuttle",
@@ -314,55 +356,11 @@ pub(super) const STAGES: &[Stage] = &[
         memory_mib: 4000,
         // Not under Miri: it knows neither mprotect nor fork, so that it would test stand-ins; and no stable toolchain has it.
         steps: &[
-            asan(&[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid-store",
-                "--lib",
-                "--test",
-                "prop",
-            ]),
-            // Real templates and workers.
-            asan(&[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid-worker",
-                "-p",
-                "cattlegrid-pool",
-                "--lib",
-                "--test",
-                "basics",
-                "--",
-                // The sanitizer needs more address space than that test allows.
-                "--skip",
-                "limits_and_privileges",
-            ]),
+            asan!("only cattlegrid-store"),
+            // Real templates and workers. The sanitizer needs more address space than the test of limits allows.
+            asan!("only cattlegrid-worker,cattlegrid-pool", "--skip", "limits_and_privileges"),
             // The server's fork and its handlers of signals.
-            asan(&[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid",
-                "--lib",
-                "--test",
-                "options",
-                "--",
-                "sys::",
-                "signals::",
-                "a_daemon_is_ready",
-                "every_signal_ends_it_well",
-            ]),
+            asan!("only cattlegrid", "sys::", "signals::", "a_daemon_is_ready", "every_signal_ends_it_well"),
         ],
     },
     Stage {
@@ -374,11 +372,7 @@ pub(super) const STAGES: &[Stage] = &[
         cores: COMPILERS,
         memory_mib: 4000,
         // All at once: what they share is compiled once, and side by side.
-        steps: &[Step {
-            when: When::Always,
-            env: FUZZ,
-            command: &["cargo", "fuzz", "build", "--strip-dead-code"],
-        }],
+        steps: &[Step { when: When::Always, env: OPENED, command: &["cargo", "fuzz", "build"] }],
     },
     Stage {
         name: "fuzz-parsers",
@@ -387,7 +381,7 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &["fuzz-build"],
         directory: None,
         cores: 1,
-        memory_mib: 2000,
+        memory_mib: 2400,
         steps: &[
             fuzz!("text", "-dict=fuzz/protocol.dict"),
             fuzz!("meta", "-dict=fuzz/protocol.dict"),
@@ -402,7 +396,7 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &["fuzz-build"],
         directory: None,
         cores: 1,
-        memory_mib: 2000,
+        memory_mib: 2400,
         steps: &[
             fuzz!("store"),
             fuzz!("connection", "-max_len=8192"),
@@ -427,21 +421,9 @@ const RUNNER: &str = if cfg!(target_arch = "aarch64") {
 const TESTS: &[&str] =
     &["cargo", "test", "--workspace", "--all-features", "--locked", "--no-fail-fast", "--tests"];
 
-const LOOM: &[(&str, &str)] = &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")];
-
 /// A command that is always run.
 pub(super) const fn step(command: &'static [&'static str]) -> Step {
     Step { when: When::Always, env: &[], command }
-}
-
-/// The sanitizer needs an unstable flag, too. With a target named, build scripts and macros do without it.
-const fn asan(command: &'static [&'static str]) -> Step {
-    let env = &[
-        ("RUSTC_BOOTSTRAP", "1"),
-        ("RUSTFLAGS", "-Zsanitizer=address"),
-        ("CARGO_TARGET_DIR", "target/asan"),
-    ];
-    Step { when: When::Always, env, command }
 }
 
 #[cfg(test)]
@@ -476,6 +458,23 @@ mod tests {
                 assert!(named.is_none() || named == stage.directory, "{}", stage.name);
             }
         }
+    }
+
+    /// A package that there is not would have its tests left out.
+    #[test]
+    fn packages_whose_tests_are_run_apart_exist() {
+        let crates = std::fs::read_dir(format!("{}/crates", crate::root())).unwrap();
+        let manifests = crates.map(|entry| entry.unwrap().path().join("Cargo.toml"));
+        let manifests: Vec<_> = manifests.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+        let mut count = 0;
+        for (_, runner) in STAGES.iter().flat_map(|s| s.steps).flat_map(|s| s.env).filter(|e| e.0 == RUNNER) {
+            for package in runner.rsplit(' ').next().unwrap().split(',') {
+                let name = format!("name = \"{package}\"");
+                assert!(manifests.iter().any(|text| text.lines().any(|line| line == name)), "{package}");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 6);
     }
 
     #[test]

@@ -1,0 +1,30 @@
+//! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own, and single
+//! requests. The simulation (`sim`) and the scheduler's orders (`shuttle`) are programs of their own.
+
+mod cascades;
+mod deadlines;
+mod ends;
+mod engine;
+mod fences;
+mod grace;
+mod herd;
+mod orders;
+mod rules;
+mod slots;
+mod tags;
+mod tokens;
+mod unleased;
+mod world;
+
+/// A file that no list names would be compiled by no test.
+#[test]
+fn every_file_is_a_module_or_a_program() {
+    let names = include_str!("it.rs").lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let names: Vec<_> = names.chain(["it", "shuttle"]).collect();
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            assert!(names.contains(&path.file_stem().unwrap().to_str().unwrap()), "{}", path.display());
+        }
+    }
+}
