@@ -75,7 +75,7 @@ pub struct Load {
     /// The first that has not waited yet.
     next_waiter: usize,
     effects: Effects,
-    parked: Vec<Box<Parked>>,
+    parked: Vec<Parked>,
 }
 
 impl Load {
@@ -217,7 +217,7 @@ impl Load {
                 };
                 if let Request::Get(get) = request {
                     match self.engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx) {
-                        Got::Parked(parked) => self.parked.push(parked),
+                        Got::Parked(parked) => self.parked.push(*parked),
                         got => debug_assert!(matches!(got, Got::Done), "of one key"),
                     }
                 } else {

@@ -2,11 +2,9 @@
 
 #![allow(clippy::many_single_char_names, clippy::unwrap_used, reason = "connections a, b, c")]
 
-mod world;
-
+use crate::world::World;
 use cattlegrid_engine::{Filled, TokenFill};
 use cattlegrid_herd::{LeaseTime, Policy};
-use world::World;
 
 fn world() -> World {
     let policy = Policy { lease: LeaseTime::Fixed(3000), grace_s: 60, ..Policy::default() };

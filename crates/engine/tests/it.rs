@@ -1,6 +1,7 @@
 //! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own, and single
 //! requests. The simulation (`sim`) and the scheduler's orders (`shuttle`) are programs of their own.
 
+mod by_token;
 mod cascades;
 mod deadlines;
 mod ends;
@@ -11,6 +12,7 @@ mod herd;
 mod orders;
 mod rules;
 mod slots;
+mod statistics;
 mod tags;
 mod tokens;
 mod unleased;

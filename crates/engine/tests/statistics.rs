@@ -1,6 +1,6 @@
 //! Figures: exact at once where commands change them, and read without a walk.
 
-mod world;
+use crate::world;
 
 use std::time::{Duration, Instant};
 

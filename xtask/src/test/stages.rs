@@ -101,6 +101,8 @@ macro_rules! asan {
                 "-p",
                 "cattlegrid-pool",
                 "-p",
+                "cattlegrid-server",
+                "-p",
                 "cattlegrid",
                 "--lib",
                 "--test",
@@ -167,6 +169,17 @@ pub(super) const STAGES: &[Stage] = &[
         cores: 0,
         memory_mib: 100,
         steps: &[step(&["cargo", "fmt", "--all", "--check"])],
+    },
+    Stage {
+        name: "words",
+        shows: "phrases that are hard to read are not used",
+        minutes: 5,
+        needs: &[],
+        directory: None,
+        cores: 0,
+        memory_mib: 100,
+        // Compiled already: it runs this stage.
+        steps: &[step(&["target/debug/xtask", "words"])],
     },
     Stage {
         name: "licences",
@@ -241,6 +254,16 @@ pub(super) const STAGES: &[Stage] = &[
         cores: COMPILERS,
         memory_mib: 2400,
         steps: &[step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"])],
+    },
+    Stage {
+        name: "panics",
+        shows: "which panics end the process and which cost a callback or a job, compiled as shipped",
+        minutes: 10,
+        needs: &["build"],
+        directory: Some("target/fast"),
+        cores: COMPILERS,
+        memory_mib: 2400,
+        steps: &[step(&["cargo", "test", "--locked", "--profile", "fast", "-p", "cattlegrid-panic-tests"])],
     },
     Stage {
         name: "conformance",
@@ -354,13 +377,19 @@ pub(super) const STAGES: &[Stage] = &[
         directory: Some("target/asan"),
         cores: COMPILERS,
         memory_mib: 4000,
-        // Not under Miri: it knows neither mprotect nor fork, so that it would test stand-ins; and no stable toolchain has it.
+        // Not under Miri: it knows neither mprotect nor fork, so that it would test replacements; and no stable toolchain has it.
         steps: &[
             asan!("only cattlegrid-store"),
             // Real templates and workers. The sanitizer needs more address space than the test of limits allows.
             asan!("only cattlegrid-worker,cattlegrid-pool", "--skip", "limits_and_privileges"),
             // The server's fork and its handlers of signals.
-            asan!("only cattlegrid", "sys::", "signals::", "a_daemon_is_ready", "every_signal_ends_it_well"),
+            asan!(
+                "only cattlegrid-server,cattlegrid",
+                "sys::",
+                "signals::",
+                "a_daemon_is_ready",
+                "every_signal_ends_it_well"
+            ),
         ],
     },
     Stage {
@@ -385,6 +414,7 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[
             fuzz!("text", "-dict=fuzz/protocol.dict"),
             fuzz!("meta", "-dict=fuzz/protocol.dict"),
+            fuzz!("response"),
             fuzz!("frames"),
             fuzz!("jsonl"),
         ],
