@@ -26,7 +26,7 @@ import sys
 KNOWN = [
     # (what differs between 1.6.18 and 1.6.45, how it is handled here)
     ("missing arguments, blank lines and unknown words of one letter: ERROR became CLIENT_ERROR bad command line format", "normalised"),
-    ("md: `invalid or duplicate flag` became `invalid flag` or `duplicate flag`; a key that is no base64 got a reply of its own", "normalised"),
+    ("md: `invalid or duplicate flag` became `invalid flag` or `duplicate flag`; a key that is not base64 got a reply of its own", "normalised"),
     ("ms: `incorrect length for M token` became `invalid mode for ms M token`", "normalised"),
     ("a key or flags too large, a bad expiry or CAS in a storage command: the data block is swallowed now", "not generated with a data block"),
     ("E(token) on mg ms md ma, mg C(token), ms s, ms N, md x, ma O, ma k, me b are new", "not generated"),
@@ -98,7 +98,7 @@ def normal(reply):
 
 
 def equal(a, b):
-    """Equal after normalising, but for remaining times that differ by a second."""
+    """Equal after normalising, except for remaining times that differ by a second."""
     a, b = normal(a), normal(b)
     if a == b:
         return True

@@ -958,7 +958,7 @@ def test_five_hundred_readers_while_one_refreshes(herd, capsys):
     with Crowd(server, 500) as crowd:
         crowd.send(b"get page:1\r\n")
         began, computes, refreshed = time.monotonic(), None, False
-        after = set()  # those who have asked since the new value was stored
+        after = set()  # the clients that have asked since the new value was stored
         is_stored = False
         while (now := time.monotonic()) < began + 5:
             if computes and not refreshed and now > began + 2:

@@ -412,13 +412,13 @@ def test_a_start_with_little_address_space(binary):
 
 
 def leave_address_space(server, mib):
-    """Limits it to what it has mapped, with all its threads, and so much more."""
+    """Limits it to what it has mapped, with all its threads, and this much more."""
     with server.raw() as c:
         threads = int(c.stats()["threads"])
 
     def started():
         names = [open(f"/proc/{server.pid}/task/{task}/comm").read() for task in os.listdir(f"/proc/{server.pid}/task")]
-        return sum(name.startswith("worker") for name in names) == threads
+        return sum(name.startswith("lane") for name in names) == threads
 
     wait_until("its threads have started", started)
     # What they map when they start, too.

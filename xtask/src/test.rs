@@ -7,7 +7,7 @@
 //!
 //! Each stage runs on a thread of its own and writes to `target/test-logs/STAGE.log`. Its output is printed when it
 //! ends, in one piece. A stage that was asked for alone is printed as it goes. A failure does not end the run: every
-//! other stage runs, but for those that need the one that failed. The end is a table of all stages, and a line that
+//! other stage runs, except for the stages that need a failed stage. The end is a table of all stages, and a line that
 //! says how many passed and failed.
 //!
 //! # Invariants
@@ -172,7 +172,7 @@ impl<'a, W: Write> Run<'a, W> {
                 Ok(()) => Outcome::Passed,
                 Err(reason) => Outcome::Failed(reason),
             };
-            // Nobody listens any more: this program is ending.
+            // The receiver has gone: this program is ending.
             let _unheard = ended.send((number, outcome));
         });
     }
@@ -206,7 +206,7 @@ impl<'a, W: Write> Run<'a, W> {
 
     fn print_output(&mut self, number: usize) {
         if let Some(unprinted) = &mut self.times[number].unprinted {
-            // Nobody reads it: that is no reason to stop.
+            // A closed output is not a reason to stop.
             let _unread = io::copy(unprinted, self.out);
         }
     }
@@ -262,7 +262,7 @@ impl<'a, W: Write> Run<'a, W> {
     }
 }
 
-/// A line for whoever watches; one that has gone is no reason to stop.
+/// Prints a line; a closed output is not a reason to stop.
 fn say(line: impl Display) {
     say_to(&mut io::stdout(), line);
 }

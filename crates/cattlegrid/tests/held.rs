@@ -40,7 +40,7 @@ fn until_held(client: &mut Client, count: usize) {
     });
 }
 
-/// The holder, who has missed `page:1`, and one who waits for it.
+/// The holder, who has missed `page:1`, and a client that waits for it.
 fn holder_and_waiter(server: &Server) -> (Client, Client) {
     let (mut holder, mut waiter) = (connect(server), connect(server));
     holder.ask("get page:1\r\n", "END\r\n");

@@ -14,8 +14,8 @@ use crate::rule_file::RuleFile;
 /// that key.
 ///
 /// # Errors
-/// What is wrong with the file; and what the server would say of the settings if it were started with nothing
-/// but the file.
+/// What is wrong with the file; and what the server would say of the settings if it were started with
+/// the file alone.
 pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
     explain(&RuleFile::load(path)?, key)
 }

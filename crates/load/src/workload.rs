@@ -32,7 +32,7 @@ pub struct Plan {
     pub multiget: usize,
     /// How often each key is asked for.
     pub popularity: Popularity,
-    /// After this many draws the most popular key is replaced by one that was the least; 0: never.
+    /// After this many draws the most popular key is replaced by the least popular key; 0: never.
     pub drift: u64,
     /// Share of the gets' keys that were not asked for before and will not be again, 0.0..=1.0. They are
     /// numbered from [`Plan::keys`] on.

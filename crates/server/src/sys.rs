@@ -123,7 +123,7 @@ fn fork() -> Result<Option<Pid>, Errno> {
 
 // ---- limits -----------------------------------------------------------------------------------------------
 
-/// Descriptors beside those of connections: listeners, pollers, pipes, files.
+/// Descriptors that are not connections: listeners, pollers, pipes, files.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Raises the limit on open files to fit `connections` and what `threads` need.
@@ -379,8 +379,8 @@ impl PidFile {
     /// Writes the id of this process, whole or not at all. Must be called as the user that the process keeps: what that
     /// user can write it can remove in the end.
     ///
-    /// As memcached does: a file that names a running process is worth a warning, one that cannot be written
-    /// too, and the server runs.
+    /// As memcached does: a file that names a running process, and a file that cannot be written, are worth a
+    /// warning, and the server runs.
     pub fn write(path: &Path) -> Option<Self> {
         if let Some(pid) = pid_in(path).filter(|pid| *pid != unistd::getpid()) {
             // EPERM means that it runs, as another user.

@@ -1,6 +1,8 @@
 //! Panics of a server's threads: a line of the log each, and the end of the process unless they are guarded. The server
 //! has no command that panics, so this test starts itself again as a process that has the server's hook and log.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 

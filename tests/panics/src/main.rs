@@ -1,6 +1,6 @@
 //! A program that panics as it is told: a cache that is served, and a pool of Rust workers, in one process.
 //!
-//! `panic-fixture SCENE`: each scene is a function of this file. One that survives its panics prints `survived` at its
+//! `panic-fixture SCENE`: each scene is a function of this file. A scene that survives its panics prints `survived` at its
 //! end. All but `without_hook` install the hook, as the server's binary does.
 
 mod cache;

@@ -91,7 +91,7 @@ enum Failure {
 }
 
 impl Runner<'_> {
-    /// Whether a step is to be run; an error if this program is told to stop meanwhile.
+    /// Whether a step must be run; an error if this program is told to stop meanwhile.
     fn is_wanted(&self, step: &Step, end: Instant) -> Result<bool, String> {
         match step.when {
             When::Always => Ok(true),
@@ -133,7 +133,7 @@ impl Runner<'_> {
         let group = Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive i32s"));
         let (told, ended) = mpsc::channel();
         thread::spawn(move || {
-            // Nobody listens any more: this program is ending.
+            // The receiver has gone: this program is ending.
             let _unheard = told.send(child.wait());
         });
         let failure = match self.wait(&ended, end) {

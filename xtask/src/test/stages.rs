@@ -3,7 +3,7 @@
 //! [`STAGES`] is the whole list. Its order is the order of preference and of the summary: quick stages and those that
 //! others need come first. What a stage needs comes before it.
 //!
-//! A stage that compiles asks for all cores, one that mostly waits for timers, sockets or the network asks for none, so
+//! A stage that compiles asks for all cores, a stage that mostly waits for timers, sockets or the network asks for none, so
 //! that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
 //! and for servers what their options allow them.
 
@@ -19,7 +19,7 @@ pub(super) struct Stage {
     pub(super) needs: &'static [&'static str],
     /// Where cargo compiles, under a lock: two stages with the same directory do not run side by side.
     pub(super) directory: Option<&'static str>,
-    /// Processors that it keeps busy, as far as the machine has so many; 0 if it mostly waits.
+    /// Processors that it keeps busy, as far as the machine has them; 0 if it mostly waits.
     pub(super) cores: usize,
     /// Memory that it may take, in MiB.
     pub(super) memory_mib: u64,
@@ -40,8 +40,8 @@ pub(super) enum When {
     Always,
     /// Only if this command fails or does not exist.
     Unless(&'static [&'static str]),
-    /// Only if this command succeeds within a minute, as it does where the network has what it fetches; else a line
-    /// says that the step is left out.
+    /// Only if this command succeeds within a minute, as it does where the network has what it fetches; otherwise a
+    /// line says that the step is left out.
     Fetched {
         by: &'static [&'static str],
         else_say: &'static str,

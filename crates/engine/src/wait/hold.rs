@@ -463,7 +463,7 @@ impl Engine {
         }
     }
 
-    /// What the shards' herds hold: exact, but for misses that have become too old since the last [`Engine::tick`].
+    /// Contents of the shards' herds: exact, except for misses that have become too old since the last [`Engine::tick`].
     pub fn herd_usage(&self) -> HerdUsage {
         let mut usage = HerdUsage::default();
         for number in 0..self.shard_count() {

@@ -138,7 +138,7 @@ pub(super) static WAITS_LONGER: Definition =
 /// What helps a rule of which many fills are dropped for misses that are never filled.
 pub(crate) fn abandoned(percent: u32) -> String {
     format!(
-        "{percent} % of the fills in the last minute were dropped because of misses that nobody filled: for clients that \
+        "{percent} % of the fills in the last minute were dropped because of misses that were never filled: for clients that \
          connect anew for each request, or that read without ever storing, set owner = \"connection\", or let them \
          use lease tokens"
     )
