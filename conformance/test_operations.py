@@ -83,6 +83,19 @@ def test_idle_timeout(start):
         assert busy.stats("settings")["idle_timeout"] == "1"
 
 
+def test_a_value_that_arrives_slowly_is_no_idle_connection(start):
+    server = start("-o", "idle_timeout=1")
+    with server.raw() as slow, server.raw() as silent:
+        slow.sock.sendall(b"set a 0 0 80000\r\n")
+        for _ in range(8):
+            slow.sock.sendall(b"x" * 10_000)
+            time.sleep(0.5)
+        slow.sock.sendall(b"\r\n")
+        assert slow.line() == b"STORED"
+        assert int(slow.stats()["idle_kicks"]) >= 1
+        assert silent.sock.recv(10) == b"", "it was closed meanwhile"
+
+
 def test_unix_socket_and_its_mode(start, open_dir):
     path = open_dir + "/sock"
     server = start("-s", path, "-a", "0770")

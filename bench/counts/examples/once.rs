@@ -3,7 +3,7 @@
 //!
 //! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the effect of
 //! `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`, `get_miss`, `mg_hit`,
-//! `set_new`, `set_over`, `set_evicting`: a hundred requests; `locks`: a hundred times a shard's lock, taken and released.
+//! `set_new`, `set_over`, `set_evicting`, `ruled_miss`, `park`, `fill_wake`: a hundred requests; `locks`: a hundred times a shard's lock, taken and released.
 
 use std::hint::black_box;
 
@@ -17,7 +17,10 @@ fn main() {
         Some("set_new") => Kind::SetNew,
         Some("set_over") => Kind::SetOver,
         Some("set_evicting") => Kind::SetEvicting,
-        other => panic!("{other:?} is no kind of request"),
+        Some("ruled_miss") => Kind::RuledMiss,
+        Some("park") => Kind::Park,
+        Some("fill_wake") => Kind::FillWake,
+        other => panic!("{other:?} is not a kind of request"),
     };
     let mut load = Load::new(kind);
     if std::env::args().nth(1).as_deref() == Some("locks") {

@@ -63,23 +63,24 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`.
+    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`. Each ends in one of `get_hits`, `get_misses`, `touch_hits`
+    /// and `touch_misses`, a held one when it is answered; only keys answered `SERVER_ERROR busy` end in none.
     cmd_get,
     /// Storing commands: `set`, `add`, `replace`, `append`, `prepend`, `cas` and `ms`.
     cmd_set,
-    /// Commands `flush_all`, refused ones included.
+    /// Commands `flush_all`, those refused under `-F` included.
     cmd_flush,
     /// Commands that set an expiry without a value: `touch`, `gat`, `gats` and `mg` with the flag T.
     cmd_touch,
     /// Meta commands about a key: `mg`, `ms`, `md`, `ma` and `me`.
     cmd_meta,
-    /// Keys asked for that were found.
+    /// Keys asked for that were found, except by a command that touches: see `touch_hits`.
     get_hits,
-    /// Keys asked for that were not found, expired and flushed ones included.
+    /// Keys asked for that were not found, expired and flushed ones included, except by a command that touches.
     get_misses,
-    /// Keys asked for whose item had expired; each counts in `get_misses` as well.
+    /// Keys asked for whose item had expired; each counts in `get_misses` or `touch_misses` as well.
     get_expired,
-    /// Keys asked for whose item was older than a flush; each counts in `get_misses` as well.
+    /// Keys asked for whose item was older than a flush; each counts in `get_misses` or `touch_misses` as well.
     get_flushed,
     /// Deletes of keys that were found.
     delete_hits,
@@ -99,9 +100,9 @@ counters! {
     cas_misses,
     /// Compare-and-set commands refused because the item had changed since the client read it.
     cas_badval,
-    /// Touches of keys that were found.
+    /// Keys that were found by `touch`, `gat`, `gats` and `mg` with the flag T.
     touch_hits,
-    /// Touches of keys that were not found.
+    /// Keys that were not found by `touch`, `gat`, `gats` and `mg` with the flag T.
     touch_misses,
     /// Values refused because they are larger than `-I` allows.
     store_too_large,

@@ -104,6 +104,11 @@ impl Engine {
         })
     }
 
+    /// To be called when the server starts: no number that is given out from now on counts as older than this moment.
+    pub fn begin(&self, now: Now) {
+        self.shared.settle(now.ms);
+    }
+
     /// The state that all shards share.
     pub fn shared(&self) -> &Shared {
         &self.shared

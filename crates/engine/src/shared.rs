@@ -314,8 +314,12 @@ impl Shared {
     pub fn set_rules(&self, rules: Option<Arc<Rules>>) {
         let old = self.rules.load_full();
         let new = rules.map(|rules| Arc::new(ActiveRules::new(rules, old.as_deref())));
-        let stays =
-            |rule: &Arc<Rule>| new.as_ref().is_some_and(|new| new.state_of(rule.pattern.text()).is_some());
+        // With other tags, a fill of an earlier miss would not be compared with bumps of the tags of before.
+        let stays = |rule: &Arc<Rule>| {
+            new.as_ref().is_some_and(|new| {
+                new.each().any(|(one, _)| one.pattern.text() == rule.pattern.text() && one.tags == rule.tags)
+            })
+        };
         let uncovers = old.is_some_and(|old| old.each().any(|(rule, _)| !stays(rule)));
         let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
         self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);

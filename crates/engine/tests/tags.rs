@@ -383,3 +383,60 @@ fn the_reason_why_a_key_is_served_or_not() {
     assert!(why.contains(r#""standing":"fresh""#) && why.contains(r#""ttl":100"#), "{why}");
     assert!(w.ask(a, "get @why:nothing|").contains(r#""rule":null"#));
 }
+
+/// Every command that makes an item under a rule, and those that make a new item of an old one: a bump of the rule's tag, or
+/// of a tag that the client has named, invalidates it.
+#[test]
+fn whatever_makes_an_item_gives_it_its_tags() {
+    let made = [
+        ("ma n:1 N60 J5|", "HD|"),
+        ("ma n:1 N60 J5|ma n:1 D2|", "HD|HD|"),
+        ("ms n:1 1 MA N60|x|", "HD|"),
+        ("set n:1 0 0 1|x|md n:1 x|", "STORED|HD|"),
+        ("set n:1 0 0 1|x|md n:1 x|append n:1 0 0 1|y|", "STORED|HD|STORED|"),
+        ("ms n:1 1 Gnamed|x|md n:1 x|append n:1 0 0 1|y|", "HD|HD|STORED|"),
+    ];
+    for policy in [tags_only(), leased(), Policy { owner: Owner::Key, ..leased() }] {
+        for (commands, replies) in made {
+            for tag in ["n:1", "named"] {
+                let mut w =
+                    World::under(Rules::new(vec![rule(1, "n:{id}", policy, &["n:{id}"])], Vec::new()));
+                let c = w.connect();
+                w.expect(c, commands, replies);
+                assert!(w.ask(c, "mg n:1 s|").starts_with("HD s"), "{commands}");
+                w.expect(c, &format!("delete @tag:{tag}|"), "DELETED|");
+                let gone = tag == "n:1" || commands.contains("Gnamed");
+                assert_eq!(w.ask(c, "mg n:1|"), if gone { "EN|" } else { "HD|" }, "{commands} and {tag}");
+            }
+        }
+    }
+}
+
+/// A holder misses, its rule's tag is bumped, and then the rule has other tags.
+#[test]
+fn a_fill_is_fenced_though_the_rule_has_lost_the_tag() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for tags in [&[][..], &["u:{id}"]] {
+            let policy = Policy { owner, ..leased() };
+            let mut w = World::under(Rules::new(vec![rule(1, "p:{id}", policy, &["p:{id}"])], Vec::new()));
+            let [a, b] = [(); 2].map(|()| w.connect());
+            w.expect(a, "get p:1|", "END|");
+            w.expect(b, "delete @tag:p:1|", "DELETED|");
+            w.set_rules_to(Rules::new(vec![rule(1, "p:{id}", policy, tags)], Vec::new()));
+            w.expect(a, "set p:1 0 0 3|old|", "STORED|");
+            w.expect(b, "get p:1|", "END|");
+        }
+    }
+}
+
+/// The `t` of a value in its grace is the time that is left, which `T` does not prolong.
+#[test]
+fn an_old_value_does_not_say_that_it_was_prolonged() {
+    let mut w = shop();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(a, "md page:1 I|", "HD|");
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "mg page:1 T100 v t|", "VA 3 t0 Z X|old|");
+    w.expect(b, "mg page:1 v t|", "VA 3 t0 Z X|old|");
+}

@@ -77,22 +77,25 @@ impl Times {
 
     /// The `percent`th percentile of all samples, in milliseconds; None without a sample. `percent`: 1..=100.
     pub fn percentile(&self, percent: usize) -> Option<u32> {
-        nearest_rank(self.samples.clone(), percent)
+        let mut samples = [0; Self::KEPT];
+        let samples = &mut samples[..self.samples.len()];
+        samples.copy_from_slice(&self.samples);
+        nearest_rank(samples, percent)
     }
 
     /// The same of the last [`Times::RECENT`] samples, in milliseconds.
     pub fn recent(&self, percent: usize) -> Option<u32> {
         let count = self.samples.len().min(Self::RECENT);
-        let last = (0..count).map(|back| {
-            let at = (self.at + Self::KEPT - 1 - back) % Self::KEPT;
-            self.samples[at]
-        });
-        nearest_rank(last.collect(), percent)
+        let mut last = [0; Self::RECENT];
+        for (back, ms) in last.iter_mut().take(count).enumerate() {
+            *ms = self.samples[(self.at + Self::KEPT - 1 - back) % Self::KEPT];
+        }
+        nearest_rank(&mut last[..count], percent)
     }
 }
 
 /// The percentile by nearest rank.
-fn nearest_rank(mut samples: Vec<u32>, percent: usize) -> Option<u32> {
+fn nearest_rank(samples: &mut [u32], percent: usize) -> Option<u32> {
     if samples.is_empty() {
         return None;
     }

@@ -79,10 +79,10 @@ impl Default for Options {
 /// What happens to a job when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePolicy {
-    /// It ends as [`Error::Rejected`].
+    /// It ends as [`crate::Error::Rejected`].
     #[default]
     Reject,
-    /// The oldest job of the least urgent class ends as [`Error::Rejected`] instead.
+    /// The oldest job of the least urgent class ends as [`crate::Error::Rejected`] instead.
     DropOldest,
     /// Its caller waits for room.
     Wait,
@@ -100,7 +100,7 @@ impl Retry {
         Self { times: 0 }
     }
 
-    /// Up to `count` times, only after [`Error::WorkerLost`], only jobs marked `idempotent`.
+    /// Up to `count` times, only after [`crate::Error::WorkerLost`], only jobs marked `idempotent`.
     pub fn times(count: u32) -> Self {
         Self { times: count }
     }

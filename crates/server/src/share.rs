@@ -63,7 +63,7 @@ pub(crate) fn share_under(
     let lanes = (0..settings.threads).map(|_| LanePart::new()).collect::<Result<_, _>>();
     let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);
     watchers.log_requests(settings.verbosity >= log::REQUESTS);
-    Ok(Arc::new(Shared {
+    let shared = Arc::new(Shared {
         clock,
         auth,
         tls,
@@ -88,10 +88,12 @@ pub(crate) fn share_under(
         control: Waker::new().map_err(io("a lane cannot be made"))?,
         stop_asked: AtomicBool::new(false),
         settings,
-    }))
+    });
+    shared.engine.begin(shared.now_at(shared.clock.now()));
+    Ok(shared)
 }
 
-/// A seed that nobody outside the process knows, from the system's random numbers.
+/// A seed that clients cannot know, from the system's random numbers.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())

@@ -1,6 +1,6 @@
 //! `stats`: what the server counts and holds, as memcached prints it.
 //!
-//! Each statistic is defined once, in a table: see [`definition`]. [`collect`] hands all of a group to a sink, here one that
+//! Each statistic is defined once, in a table: see `definition`. `collect` hands all of a group to a sink, here one that
 //! prints. Settings, and the lists of leases, keys and prefixes, are no statistics and are printed as they are.
 //!
 //! # Invariants

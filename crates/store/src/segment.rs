@@ -282,13 +282,31 @@ impl Log {
         segment.live_items += 1;
         segment.huge_bytes += huge_bytes;
         segment.cover(dead_at, stamp);
-        let (queue, weighs, state) = (segment.queue, segment.huge_bytes, segment.state);
+        let (queue, weighs) = (segment.queue, segment.huge_bytes);
         self.queue_items[queue as usize] += 1;
         self.live_bytes += bytes;
-        if weighs == 0 {
+        if weighs > 0 {
+            self.queue_bytes[queue as usize] += huge_bytes;
+            self.seal_if_heavy(location);
+        }
+    }
+
+    /// Notes that the item at `location` was written anew in its place, with huge values of (before, after) bytes.
+    pub(crate) fn replace(&mut self, location: u64, huge_bytes: (usize, usize), dead_at: u32, stamp: u64) {
+        let segment = self.segment_of_mut(location);
+        segment.cover(dead_at, stamp);
+        if huge_bytes == (0, 0) {
             return;
         }
-        self.queue_bytes[queue as usize] += huge_bytes;
+        segment.huge_bytes = segment.huge_bytes - huge_bytes.0 + huge_bytes.1;
+        let queue = segment.queue as usize;
+        self.queue_bytes[queue] = self.queue_bytes[queue] - huge_bytes.0 + huge_bytes.1;
+        self.seal_if_heavy(location);
+    }
+
+    fn seal_if_heavy(&mut self, location: u64) {
+        let segment = self.segment_of_mut(location);
+        let (weighs, state) = (segment.huge_bytes, segment.state);
         // Otherwise a queue of huge values would be one open segment, which would be evicted all at once. Without a spare
         // the collector may still need it.
         if state == State::Open && weighs > self.segment_bytes() * HEAVY && !self.spare.is_empty() {

@@ -442,17 +442,20 @@ impl Store {
 
     /// The item at `location` is no longer in the index.
     pub(crate) fn bury(&mut self, location: u64) {
-        let bytes = self.log.bytes(location);
-        let (allotted, huge, huge_bytes) =
-            (item::allotted(bytes), item::huge_number(bytes), self.huge_bytes(bytes));
+        let allotted = item::allotted(self.log.bytes(location));
+        let huge_bytes = self.drop_huge(location);
         self.log.remove(location, allotted, huge_bytes);
         item::set_dead(self.log.bytes_mut(location));
-        if let Some(number) = huge {
-            if let Some(value) = self.huge[number as usize].take() {
-                value.leave();
-            }
-            self.huge_free.push(number);
-        }
+    }
+
+    /// Drops the huge value that the item at `location` names. Returns its bytes; 0: the item names none.
+    fn drop_huge(&mut self, location: u64) -> usize {
+        let Some(number) = item::huge_number(self.log.bytes(location)) else { return 0 };
+        self.huge_free.push(number);
+        let Some(value) = self.huge[number as usize].take() else { return 0 };
+        let bytes = value.held_bytes();
+        value.leave();
+        bytes
     }
 
     pub(crate) fn hash_at(&self, location: u64) -> u64 {
@@ -499,15 +502,10 @@ impl Store {
         value: &NewValue<'_>,
         dead_at: u32,
     ) {
-        self.bury(found.location);
-        let huge_bytes = self.write(found.location, allotted, key, attributes, value.clone());
-        self.log.add(
-            found.location,
-            allotted,
-            huge_bytes,
-            dead_at,
-            attributes.stamp.unwrap_or(attributes.cas),
-        );
+        let before = self.drop_huge(found.location);
+        let after = self.write(found.location, allotted, key, attributes, value.clone());
+        let stamp = attributes.stamp.unwrap_or(attributes.cas);
+        self.log.replace(found.location, (before, after), dead_at, stamp);
     }
 
     /// Writes an item; returns the pages of its huge value.

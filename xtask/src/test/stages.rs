@@ -504,7 +504,7 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 6);
+        assert_eq!(count, 7);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Shard {
         // `C` on a get: the client has this version already, so the value is not sent.
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == item.cas());
         let stale = marks.has(Marks::STALE);
-        let (expiry, recache) = self.meta_get_header(meta, found, created, with_value, None, cx);
+        let (expiry, recache) = self.meta_get_header(meta, found, created, with_value, None, false, cx);
         let won = created || (recache || stale) && !marks.has(Marks::WON);
         let out = &mut cx.out.bytes;
         if marks.has(Marks::WON) {
@@ -142,6 +142,7 @@ impl Shard {
         created: bool,
         with_value: bool,
         shown: Option<u64>,
+        old: bool,
         cx: &mut Context<'_>,
     ) -> (Option<u32>, bool) {
         let item = self.store.item(found);
@@ -149,7 +150,7 @@ impl Shard {
         // The time of a stub begins at its `N` in the line, as in memcached.
         let expiry = created.then_some(NEVER);
         let mut shown =
-            OfItem { item, flags: &meta.set, now: cx.step.now, created, cas, expiry, recache: false };
+            OfItem { item, flags: &meta.set, now: cx.step.now, created, cas, expiry, old, recache: false };
         hit(size, with_value, &mut cx.out.bytes);
         return_flags(meta, &mut shown, &mut cx.out.bytes);
         (shown.expiry, shown.recache)
@@ -198,6 +199,8 @@ pub(crate) struct OfItem<'a> {
     pub(crate) cas: u64,
     /// The new expiry, if it changes: flags see what earlier ones have set.
     pub(crate) expiry: Option<u32>,
+    /// It is not prolonged, whatever `T` says: an old value.
+    pub(crate) old: bool,
     /// `R` asks for a refresh.
     pub(crate) recache: bool,
 }
@@ -213,6 +216,7 @@ impl Shown for OfItem<'_> {
     fn act(&mut self, letter: u8) {
         match letter {
             b'N' if self.created => self.expiry = Some(self.now.expiry(self.flags.vivify)),
+            b'T' if self.old => {}
             b'T' => self.expiry = Some(self.now.expiry(self.flags.exptime)),
             b'R' => {
                 let ends = self.ends();

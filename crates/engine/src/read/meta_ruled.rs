@@ -116,7 +116,9 @@ impl Shard {
         let (cas, size) = (self.store.item(found).cas(), self.store.item(found).value_len());
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == cas);
         let token = if let Mark::Won(token, _) = mark { Some(token) } else { None };
-        let (expiry, _) = self.meta_get_header(meta, found, false, with_value, token, cx);
+        // An old value is not prolonged by the clients that read it.
+        let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
+        let (expiry, _) = self.meta_get_header(meta, found, false, with_value, token, old, cx);
         let out = &mut cx.out.bytes;
         if let Mark::Lost(_) = mark {
             reply::lost(out);
@@ -143,9 +145,7 @@ impl Shard {
                 cx.step.counters.get_hits.add(1);
             }
         }
-        // An old value is not prolonged by the clients that read it.
-        let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
-        let found = match expiry.filter(|_| !old) {
+        let found = match expiry {
             Some(expiry) => self.store.set_expiry(hash, found, expiry),
             None => found,
         };

@@ -208,7 +208,10 @@ impl Shard {
         let expiry = flags.has(b'T').then(|| cx.step.now.expiry(flags.exptime));
         let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
         if flags.has(b'x') {
+            let mut room = [0; TAGS_MAX];
+            let tags = self.store.item(found).attributes(&mut room).tags;
             let bare = Attributes {
+                tags,
                 expiry: expiry.unwrap_or(NEVER),
                 accessed: cx.step.now.second,
                 cas,

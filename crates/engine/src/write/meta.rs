@@ -109,7 +109,8 @@ impl Shard {
         cx.step.counters.cmd_meta.add(1);
         let item = self.store.item(found);
         let (now, cas) = (cx.step.now, self.shown_cas(item.cas()));
-        let mut shown = OfSum(OfItem { item, flags, now, created, cas, expiry: None, recache: false });
+        let mut shown =
+            OfSum(OfItem { item, flags, now, created, cas, expiry: None, old: false, recache: false });
         let quiet = flags.has(b'q');
         let kept = cx.out.bytes.len();
         let mut digits = Vec::new();
@@ -140,10 +141,12 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Option<Found> {
         let (cas, stamp) = self.numbers(explicit_cas);
+        let tags = self.rule_of(key).map(|ruled| ruled.tags).unwrap_or_default();
         let attributes = Attributes {
             accessed: cx.step.now.second,
             cas,
             stamp,
+            tags: tags.hashes(),
             marks: Marks::EDITED,
             ..Attributes::default()
         };

@@ -430,6 +430,11 @@ impl World {
     }
 
     /// Puts other rules in force.
+    pub(crate) fn set_rules_to(&mut self, rules: Rules) {
+        self.engine.set_rules(Some(Arc::new(rules)), &self.config).unwrap();
+        self.time();
+    }
+
     pub(crate) fn set_rules(&mut self, list: &[(&str, Policy)]) {
         let rules = (!list.is_empty()).then(|| rules(list));
         self.engine.set_rules(rules, &self.config).unwrap();

@@ -28,6 +28,10 @@ impl Connection {
         if self.upload.is_some() && !(goes_on && self.need > 0) {
             self.end_upload(turn.shared);
         }
+        // A data block that arrives is no silence.
+        if self.need > self.input.len() + 1 {
+            self.info.last_command.store(turn.now.second, Relaxed);
+        }
         if self.need > 0 && self.input.capacity() >= turn.shared.caps.upload_bytes {
             self.claim(turn);
         }
