@@ -1,4 +1,4 @@
-//! Counters of a store since its start. `stats.rs` has the figures of what it holds now.
+//! Figures of a store: its counters since the start, and what it holds now. `stats.rs` reads the latter.
 
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,5 +32,44 @@ impl StoreStats {
         self.moved += other.moved;
         self.collected_in_haste += other.collected_in_haste;
         self.no_free_segment += other.no_free_segment;
+    }
+}
+
+/// What a store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreUsage {
+    /// Items, dead ones not yet removed included.
+    pub items: u64,
+    /// Their bytes, huge values included: memcached's `bytes`.
+    pub bytes: u64,
+    /// Of the budget: the index.
+    pub index_bytes: u64,
+    /// Of the budget: segments, full and empty.
+    pub segment_bytes: u64,
+    /// Of the budget: huge values.
+    pub huge_bytes: u64,
+    /// Of the budget: the ghost queue.
+    pub ghost_bytes: u64,
+    /// Segments in use.
+    pub segments: u64,
+    /// Bits of the index's size: memcached's `hash_power_level`.
+    pub hash_power: u32,
+    /// Items in the small and the main queue.
+    pub queue_items: [u64; 2],
+}
+
+impl StoreUsage {
+    /// Adds another store's.
+    pub fn add(&mut self, other: &Self) {
+        self.items += other.items;
+        self.bytes += other.bytes;
+        self.index_bytes += other.index_bytes;
+        self.segment_bytes += other.segment_bytes;
+        self.huge_bytes += other.huge_bytes;
+        self.ghost_bytes += other.ghost_bytes;
+        self.segments += other.segments;
+        self.hash_power = self.hash_power.max(other.hash_power);
+        self.queue_items[0] += other.queue_items[0];
+        self.queue_items[1] += other.queue_items[1];
     }
 }

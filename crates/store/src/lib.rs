@@ -18,9 +18,9 @@ mod segment;
 mod stats;
 mod store;
 
-pub use counters::StoreStats;
+pub use counters::{StoreStats, StoreUsage};
 pub use huge::HugeValue;
 pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run};
-pub use stats::{StoreHeld, StoreUsage};
+pub use stats::StoreHeld;
 pub use store::{Evicted, Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};

@@ -1,6 +1,6 @@
-//! What a store counts.
+//! Figures of a store: what it holds now, and how long its oldest item has been unused.
 
-use crate::counters::StoreStats;
+use crate::counters::{StoreStats, StoreUsage};
 use crate::item::{self, Item};
 use crate::segment::Queue;
 use crate::store::Store;
@@ -9,29 +9,6 @@ use crate::store::Store;
 const LOOK_SEALED_BYTES: usize = 32 << 10;
 /// The same of an open segment.
 const LOOK_OPEN_BYTES: usize = 4 << 10;
-
-/// What a store holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StoreUsage {
-    /// Items, dead ones not yet removed included.
-    pub items: u64,
-    /// Their bytes, huge values included: memcached's `bytes`.
-    pub bytes: u64,
-    /// Of the budget: the index.
-    pub index_bytes: u64,
-    /// Of the budget: segments, full and empty.
-    pub segment_bytes: u64,
-    /// Of the budget: huge values.
-    pub huge_bytes: u64,
-    /// Of the budget: the ghost queue.
-    pub ghost_bytes: u64,
-    /// Segments in use.
-    pub segments: u64,
-    /// Bits of the index's size: memcached's `hash_power_level`.
-    pub hash_power: u32,
-    /// Items in the small and the main queue.
-    pub queue_items: [u64; 2],
-}
 
 /// Bytes of the budget that a store holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,22 +19,6 @@ pub struct StoreHeld {
     pub index: usize,
     /// The ghost queue.
     pub ghost: usize,
-}
-
-impl StoreUsage {
-    /// Adds another store's.
-    pub fn add(&mut self, other: &Self) {
-        self.items += other.items;
-        self.bytes += other.bytes;
-        self.index_bytes += other.index_bytes;
-        self.segment_bytes += other.segment_bytes;
-        self.huge_bytes += other.huge_bytes;
-        self.ghost_bytes += other.ghost_bytes;
-        self.segments += other.segments;
-        self.hash_power = self.hash_power.max(other.hash_power);
-        self.queue_items[0] += other.queue_items[0];
-        self.queue_items[1] += other.queue_items[1];
-    }
 }
 
 impl Store {

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
 use crate::counters::StoreStats;
+#[cfg(any(test, fuzzing, feature = "verify"))]
+use crate::counters::StoreUsage;
 use crate::ghost::Ghost;
 use crate::huge::HugeValue;
 use crate::index::{Index, Slot};
 use crate::item::{self, Attributes, HUGE_REF, Item, Marks, NEVER, SLACK_MAX};
 use crate::memory::Memory;
 use crate::segment::{Log, Queue};
-#[cfg(any(test, fuzzing, feature = "verify"))]
-use crate::stats::StoreUsage;
 
 /// Hashes keys with a seed of this process, so that clients cannot choose keys that collide.
 #[derive(Clone)]

@@ -20,12 +20,11 @@ use std::time::{Duration, Instant};
 use cattlegrid_panic::guarded;
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
-use crate::job::{JobError, Level, Reply, check_len, log, put_outcome, send_now};
+use crate::job::{JobError, Level, Reply, check_len, log, panic_error, put_outcome, send_now};
 use crate::link::{Claimed, Link, now};
 use crate::list::{List, list_len, put_list};
 use crate::message::JobBody;
 use crate::outbox::Outbox;
-use crate::serve::panic_error;
 
 /// A job in an asynchronous worker. Owns its arguments.
 #[derive(Debug)]

@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use cattlegrid_panic::guarded;
+use cattlegrid_panic::{Panic, guarded};
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Kind, put_frame};
 use crate::link::Link;
 use crate::list::{List, list_len, put_list, put_part, put_varint};
 use crate::message::{ErrorBody, head};
 use crate::outbox::Outbox;
-use crate::serve::panic_error;
 
 /// A job in a synchronous worker. Borrowed for the duration of the call.
 #[derive(Debug)]
@@ -282,6 +281,11 @@ pub(crate) fn log(outbox: &Outbox, max_frame: u32, level: Level, text: &str) {
         out.push(level as u8);
         out.extend_from_slice(text.as_bytes());
     });
+}
+
+/// A panic as an error for the caller of the job.
+pub(crate) fn panic_error(panic: &Panic) -> JobError {
+    JobError::new("panic", panic.text().unwrap_or("panic without a text"))
 }
 
 #[cfg(test)]

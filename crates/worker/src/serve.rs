@@ -4,10 +4,10 @@
 //! * Each job is claimed before it is begun, and answered or reported as skipped.
 //! * A panic of the job function ends that job only.
 
-use cattlegrid_panic::{Panic, guarded};
+use cattlegrid_panic::guarded;
 
 use crate::frame::{HEADER_LEN, Kind, put_frame, take_frame};
-use crate::job::{Context, Job, JobError, Reply, put_outcome, send_now};
+use crate::job::{Context, Job, JobError, Reply, panic_error, put_outcome, send_now};
 use crate::link::Link;
 use crate::message::{ErrorBody, JobBody};
 use crate::outbox::die;
@@ -102,11 +102,6 @@ where
     };
     let max_frame = link.max_frame;
     link.outbox.push(|out| put_outcome(out, id, max_frame, &outcome));
-}
-
-/// A panic as an error for the caller of the job.
-pub(crate) fn panic_error(panic: &Panic) -> JobError {
-    JobError::new("panic", panic.text().unwrap_or("panic without a text"))
 }
 
 /// Ends the process: the parent has sent a frame that this version does not understand.

@@ -97,7 +97,8 @@ impl Shard {
         // `C` on a get: the client has this version already, so the value is not sent.
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == item.cas());
         let stale = marks.has(Marks::STALE);
-        let (expiry, recache) = self.meta_get_header(meta, found, created, with_value, None, false, cx);
+        let served = if created { Served::Stub } else { Served::Value };
+        let (expiry, recache) = self.meta_get_header(meta, found, served, with_value, None, cx);
         let won = created || (recache || stale) && !marks.has(Marks::WON);
         let out = &mut cx.out.bytes;
         if marks.has(Marks::WON) {
@@ -139,18 +140,17 @@ impl Shard {
         &self,
         meta: &Meta<'_>,
         found: Found,
-        created: bool,
+        served: Served,
         with_value: bool,
         shown: Option<u64>,
-        old: bool,
         cx: &mut Context<'_>,
     ) -> (Option<u32>, bool) {
         let item = self.store.item(found);
         let (size, cas) = (item.value_len(), shown.unwrap_or_else(|| self.shown_cas(item.cas())));
         // The time of a stub begins at its `N` in the line, as in memcached.
-        let expiry = created.then_some(NEVER);
+        let expiry = (served == Served::Stub).then_some(NEVER);
         let mut shown =
-            OfItem { item, flags: &meta.set, now: cx.step.now, created, cas, expiry, old, recache: false };
+            OfItem { item, flags: &meta.set, now: cx.step.now, served, cas, expiry, recache: false };
         hit(size, with_value, &mut cx.out.bytes);
         return_flags(meta, &mut shown, &mut cx.out.bytes);
         (shown.expiry, shown.recache)
@@ -189,18 +189,26 @@ fn describe(out: &mut Vec<u8>, item: &Item<'_>, cas: u64, now: Now) {
     reply::number(out, item.size() as u64);
 }
 
+/// What a meta command shows of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Its value.
+    Value,
+    /// A stub that this command has created.
+    Stub,
+    /// An old value, which is not prolonged, whatever `T` says.
+    Old,
+}
+
 /// An item as an `mg` shows it.
 pub(crate) struct OfItem<'a> {
     pub(crate) item: Item<'a>,
     pub(crate) flags: &'a MetaFlags,
     pub(crate) now: Now,
-    /// The item is a stub that this `mg` has created.
-    pub(crate) created: bool,
+    pub(crate) served: Served,
     pub(crate) cas: u64,
     /// The new expiry, if it changes: flags see what earlier ones have set.
     pub(crate) expiry: Option<u32>,
-    /// It is not prolonged, whatever `T` says: an old value.
-    pub(crate) old: bool,
     /// `R` asks for a refresh.
     pub(crate) recache: bool,
 }
@@ -215,12 +223,14 @@ impl Shown for OfItem<'_> {
     #[inline]
     fn act(&mut self, letter: u8) {
         match letter {
-            b'N' if self.created => self.expiry = Some(self.now.expiry(self.flags.vivify)),
-            b'T' if self.old => {}
+            b'N' if self.served == Served::Stub => self.expiry = Some(self.now.expiry(self.flags.vivify)),
+            b'T' if self.served == Served::Old => {}
             b'T' => self.expiry = Some(self.now.expiry(self.flags.exptime)),
             b'R' => {
                 let ends = self.ends();
-                self.recache = !self.created && ends != NEVER && ends < self.now.expiry(self.flags.recache);
+                self.recache = self.served != Served::Stub
+                    && ends != NEVER
+                    && ends < self.now.expiry(self.flags.recache);
             }
             _ => {}
         }

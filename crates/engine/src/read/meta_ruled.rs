@@ -6,6 +6,7 @@ use cattlegrid_store::{Found, Lookup, NEVER};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::read::advice::Advice;
+use crate::read::meta::Served;
 use crate::read::miss::{count_miss, meta_busy, meta_get_miss, meta_miss};
 use crate::read::reply::{is_explicit, lease_reply};
 use crate::rules::Change;
@@ -118,7 +119,8 @@ impl Shard {
         let token = if let Mark::Won(token, _) = mark { Some(token) } else { None };
         // An old value is not prolonged by the clients that read it.
         let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
-        let (expiry, _) = self.meta_get_header(meta, found, false, with_value, token, old, cx);
+        let served = if old { Served::Old } else { Served::Value };
+        let (expiry, _) = self.meta_get_header(meta, found, served, with_value, token, cx);
         let out = &mut cx.out.bytes;
         if let Mark::Lost(_) = mark {
             reply::lost(out);

@@ -6,7 +6,7 @@ use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::{Attributes, Found, HugeValue, Marks, NEVER, NewValue};
 
 use crate::event::{EventKind, Interest};
-use crate::read::meta::OfItem;
+use crate::read::meta::{OfItem, Served};
 use crate::read::reply::{Shown, hit, return_flags, status_line};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
@@ -109,8 +109,8 @@ impl Shard {
         cx.step.counters.cmd_meta.add(1);
         let item = self.store.item(found);
         let (now, cas) = (cx.step.now, self.shown_cas(item.cas()));
-        let mut shown =
-            OfSum(OfItem { item, flags, now, created, cas, expiry: None, old: false, recache: false });
+        let served = if created { Served::Stub } else { Served::Value };
+        let mut shown = OfSum(OfItem { item, flags, now, served, cas, expiry: None, recache: false });
         let quiet = flags.has(b'q');
         let kept = cx.out.bytes.len();
         let mut digits = Vec::new();
