@@ -83,15 +83,18 @@ def test_idle_timeout(start):
         assert busy.stats("settings")["idle_timeout"] == "1"
 
 
-def test_a_value_that_arrives_slowly_is_no_idle_connection(start):
+@pytest.mark.parametrize(
+    "size, reply", [(80_000, b"STORED"), (2_000_000, b"SERVER_ERROR object too large for cache")]
+)
+def test_a_value_that_arrives_slowly_is_no_idle_connection(start, size, reply):
     server = start("-o", "idle_timeout=1")
     with server.raw() as slow, server.raw() as silent:
-        slow.sock.sendall(b"set a 0 0 80000\r\n")
+        slow.sock.sendall(b"set a 0 0 %d\r\n" % size)
         for _ in range(8):
-            slow.sock.sendall(b"x" * 10_000)
+            slow.sock.sendall(b"x" * (size // 8))
             time.sleep(0.5)
-        slow.sock.sendall(b"\r\n")
-        assert slow.line() == b"STORED"
+        slow.sock.sendall(b"\r\nmn\r\n")
+        assert [slow.line(), slow.line()] == [reply, b"MN"]
         assert int(slow.stats()["idle_kicks"]) >= 1
         assert silent.sock.recv(10) == b"", "it was closed meanwhile"
 

@@ -17,7 +17,8 @@
 //!    `a_value_computed_before_a_bump_is_not_served_after_it`)
 //! 3. H misses at 5 under a rule. The rule is removed at 6; X deletes at 7, and without a rule no fence is raised. The
 //!    rule comes back, and H stores: 5 < 6, the number at which keys ceased to be under a rule, and the fill is
-//!    dropped. (`fences.rs`: `changed_rules_do_not_open_a_gap`)
+//!    dropped. A rule that gets other tags counts as removed: X may have bumped a tag that it had. (`fences.rs`:
+//!    `changed_rules_do_not_open_a_gap`, `tags.rs`: `a_fill_is_fenced_though_the_rule_has_lost_the_tag`)
 //! 4. H misses at 5. X invalidates softly at 6. H stores: 5 < 6, the value is stored as stale. It has expired in the
 //!    second of its miss at the latest, and its grace counts from there: the soft event has ended it, in the moment of
 //!    the miss at the earliest. It goes to waiters that began before 6. (`fences.rs`:

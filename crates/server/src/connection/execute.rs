@@ -119,6 +119,8 @@ impl Connection {
                 let n = (input.len() - used).min(usize::try_from(self.swallow).unwrap_or(usize::MAX));
                 used += n;
                 self.swallow -= n as u64;
+                // A data block that arrives is no silence, refused or not.
+                self.info.last_command.store(turn.now.second, Relaxed);
                 continue;
             }
             if self.dump.is_some() && !self.go_on_dumping(turn) {

@@ -28,7 +28,7 @@ impl Connection {
         if self.upload.is_some() && !(goes_on && self.need > 0) {
             self.end_upload(turn.shared);
         }
-        // A data block that arrives is no silence.
+        // A data block that arrives is no silence; a refused one: see `execute_all`.
         if self.need > self.input.len() + 1 {
             self.info.last_command.store(turn.now.second, Relaxed);
         }
