@@ -58,7 +58,7 @@ fn rules_config() -> RulesConfig {
 fn rules() -> Arc<Rules> {
     let pattern = Pattern::parse("key:{id}").expect("a pattern");
     let (policy, tags) = (Policy::default(), Vec::new());
-    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0 };
+    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
     Arc::new(Rules::new(vec![rule], Vec::new()))
 }
 

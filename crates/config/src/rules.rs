@@ -61,7 +61,7 @@ fn finish(
     let holds = named("hold") || named("lease");
     policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
     policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_many_ms.min(policy.hold_ms));
-    Rule { number, pattern, policy, tags, negative_ttl_s: draft.negative_ttl_s }
+    Rule { number, pattern, policy, tags, negative_ttl_s: draft.negative_ttl_s, loading: None }
 }
 
 /// A key that shapes leases in a rule that has none would do nothing.

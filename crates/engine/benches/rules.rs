@@ -49,6 +49,7 @@ fn rules(patterns: impl Iterator<Item = String>) -> Rules {
         policy: Policy::default(),
         tags: Vec::new(),
         negative_ttl_s: 0,
+        loading: None,
     };
     Rules::new((1..).zip(patterns).map(rule).collect(), Vec::new())
 }

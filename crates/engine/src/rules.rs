@@ -45,6 +45,33 @@ pub struct Rule {
     pub tags: Vec<TagTemplate>,
     /// Seconds to live of a negative answer that has no time of its own; 0: such an answer is refused.
     pub negative_ttl_s: u32,
+    /// How its loader computes missing values; `policy.loader` says whether there is one.
+    pub loading: Option<Loading>,
+}
+
+/// How the values of a rule are computed by a loader of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loading {
+    /// The loader's name.
+    pub loader: Arc<str>,
+    /// Seconds to live of a value that comes without; 0: it does not expire.
+    pub ttl_s: u32,
+    /// Urgency of a load that clients wait for. That of a refresh, for which none waits, is [`Urgency::Low`].
+    pub urgency: Urgency,
+    /// Its jobs carry the old value, if there is one.
+    pub stale: bool,
+}
+
+/// How urgent a load is among those of its loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Urgency {
+    /// First.
+    #[default]
+    High,
+    /// After those.
+    Normal,
+    /// Last.
+    Low,
 }
 
 /// Tags that are invalidated when a key changes.
@@ -206,6 +233,7 @@ mod tests {
             policy: Policy::default(),
             tags: Vec::new(),
             negative_ttl_s: 0,
+            loading: None,
         };
         Rules::new(patterns.iter().enumerate().map(rule).collect(), Vec::new())
     }

@@ -128,6 +128,7 @@ proptest! {
             policy: Policy::default(),
             tags: Vec::new(),
             negative_ttl_s: 0,
+            loading: None,
         };
         let rules = Rules::new((1..).zip(&list).map(rule).collect(), Vec::new());
         for key in [&random, &seed.1] {

@@ -57,6 +57,8 @@ pub struct Policy {
     /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses are
     /// recorded and fills are fenced, and nothing else is done.
     pub leases: bool,
+    /// The server's own loader computes the values: it holds the leases, and clients wait.
+    pub loader: bool,
     /// Longest hold of a get of one key; 0..=60,000.
     pub hold_ms: u32,
     /// The same for a get of several keys.
@@ -96,6 +98,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             leases: true,
+            loader: false,
             hold_ms: 400,
             hold_many_ms: 100,
             hold_behind_ms: 50,

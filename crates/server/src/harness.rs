@@ -129,7 +129,7 @@ fn server(evictions: bool) -> Arc<Shared> {
         share_under(settings, None, None, Clock::standing(), caps()).expect("a small server can be made");
     let policy = Policy { lease: LeaseTime::Fixed(2_000), hold_ms: 3_000, ..Policy::default() };
     let pattern = Pattern::parse("r:{id}").expect("a pattern");
-    let rule = Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0 };
+    let rule = Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0, loading: None };
     let config = RulesConfig {
         tag_bytes: 64 << 10,
         ledger_bytes: 64 << 10,

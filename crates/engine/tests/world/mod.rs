@@ -79,7 +79,7 @@ pub(crate) fn rules(list: &[(&str, Policy)]) -> Arc<Rules> {
         // Counters have none: a collision would make one stale before it is counted up.
         let tags = [own, kind].into_iter().filter(|tag| tag.starts_with("page"));
         let tags = tags.map(|tag| TagTemplate::parse(&tag, Some(&pattern)).unwrap()).collect();
-        Rule { number: n as u32 + 1, pattern, policy: *policy, tags, negative_ttl_s: 0 }
+        Rule { number: n as u32 + 1, pattern, policy: *policy, tags, negative_ttl_s: 0, loading: None }
     };
     Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), cascades()))
 }
