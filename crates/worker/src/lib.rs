@@ -14,6 +14,7 @@ pub mod claim;
 pub mod control;
 pub mod frame;
 pub mod list;
+pub mod loader;
 pub mod message;
 pub mod sys;
 
