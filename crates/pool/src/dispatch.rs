@@ -28,40 +28,7 @@ use crate::worker::{Doomed, Role, Sent, State};
 
 impl Driver {
     pub(crate) fn submit(&mut self, new: NewJob) {
-        self.shared.counters.submitted.add(1);
-        let deadline = new.timeout.map(|timeout| later(self.now, timeout));
-        let priority = new.priority;
-        let id = self.jobs.insert(Job {
-            args: new.args,
-            sink: Some(new.sink),
-            priority,
-            deadline,
-            submitted: self.now,
-            sent: self.now,
-            idempotent: new.idempotent,
-            attempt: 0,
-            tag: new.tag,
-            place: Place::Queued,
-            progress: new.progress,
-            chunks: None,
-            fault: None,
-        });
-        if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.jobs.get(id) {
-            resolver.set_note(id);
-        }
-        if let Some(at) = deadline {
-            self.deadlines.push(at, id, |id| self.jobs.is_open(id));
-        }
-        if self.ending_without_jobs() {
-            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-            return self.end_unqueued(id, Error::Shutdown);
-        }
-        if self.breaker.is_open() && self.sizing.idle() + self.sizing.busy() == 0 {
-            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-            let error = self.start_error();
-            self.probe_wanted = true;
-            return self.end_unqueued(id, error);
-        }
+        let Some(id) = self.admit(new) else { return };
         if self.queue.len() >= self.options.queue_limit {
             self.dispatch();
         }
@@ -72,7 +39,7 @@ impl Driver {
                     return self.end_unqueued(id, Error::Rejected);
                 }
                 QueuePolicy::DropOldest => {
-                    if let Some(oldest) = self.queue.pop_oldest(|id| self.jobs.is_queued(id)) {
+                    if let Some(oldest) = self.queue.pop_oldest(|id, class| self.jobs.waits_in(id, class)) {
                         self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
                         self.end_unqueued(oldest, Error::Rejected);
                     }
@@ -85,15 +52,68 @@ impl Driver {
                 }
             }
         }
-        self.queue.push(id, priority, self.now);
+        self.enqueue(id);
+    }
+
+    /// Enters a new job in the table. `None` if it has ended at once, because no worker can be started for it any more.
+    pub(crate) fn admit(&mut self, new: NewJob) -> Option<u64> {
+        self.shared.counters.submitted.add(1);
+        let deadline = new.timeout.map(|timeout| later(self.now, timeout));
+        let id = self.jobs.insert(Job {
+            args: new.args,
+            sink: Some(new.sink),
+            priority: new.priority,
+            deadline,
+            submitted: self.now,
+            sent: self.now,
+            idempotent: new.idempotent,
+            attempt: 0,
+            tag: new.tag,
+            place: Place::Queued,
+            progress: new.progress,
+            chunks: None,
+            fault: None,
+            withdrawn: false,
+        });
+        if let Some(note) = new.note {
+            note.set(id);
+        }
+        if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.jobs.get(id) {
+            resolver.set_note(id);
+        }
+        if let Some(at) = deadline {
+            self.deadlines.push(at, id, |id| self.jobs.is_open(id));
+        }
+        if self.ending_without_jobs() {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            self.end_unqueued(id, Error::Shutdown);
+            return None;
+        }
+        if self.breaker.is_open() && self.sizing.idle() + self.sizing.busy() == 0 {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            let error = self.start_error();
+            self.probe_wanted = true;
+            self.end_unqueued(id, error);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Appends a new job to the queue.
+    pub(crate) fn enqueue(&mut self, id: u64) {
+        let Some(job) = self.jobs.get(id) else { return };
+        self.queue.push(id, job.priority, self.now);
         if self.deserted.is_none() && self.sizing.idle() + self.sizing.busy() == 0 {
             self.alarm(self.now);
         }
     }
 
-    /// Puts a job back into the queue: it was sent and never begun, or will be begun again.
+    /// Puts a job back into the queue: it was sent and never begun, or will be begun again. A job that was withdrawn ends.
     pub(crate) fn requeue(&mut self, id: u64) {
         let Some(job) = self.jobs.get_mut(id) else { return };
+        if job.withdrawn {
+            return self.end_unqueued(id, Error::Cancelled);
+        }
         job.place = Place::Queued;
         (job.chunks, job.fault) = (None, None);
         let (priority, since) = (job.priority, job.submitted);
@@ -105,7 +125,7 @@ impl Driver {
     pub(crate) fn dispatch(&mut self) {
         while !self.queue.is_empty() {
             let Some(slot) = self.best_worker() else { break };
-            let Some(id) = self.queue.pop(|id| self.jobs.is_queued(id)) else { break };
+            let Some(id) = self.queue.pop(|id, class| self.jobs.waits_in(id, class)) else { break };
             let Some(job) = self.jobs.get(id) else { continue };
             let bytes = job.args.len();
             if job.deadline.is_some_and(|at| at <= self.now) {
@@ -281,7 +301,7 @@ impl Driver {
             }
             Place::Queued => {
                 self.jobs.remove(id);
-                self.queue.forget(priority, |id| self.jobs.is_queued(id));
+                self.queue.forget(priority, |id, class| self.jobs.waits_in(id, class));
                 self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -293,7 +313,7 @@ impl Driver {
     }
 
     /// As [`Driver::end_job`], for a job that is neither in the queue nor at a worker.
-    fn end_unqueued(&mut self, id: u64, error: Error) {
+    pub(crate) fn end_unqueued(&mut self, id: u64, error: Error) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.place = Place::Nowhere;
         }
@@ -431,7 +451,7 @@ impl Driver {
             return self.alarm(due);
         }
         let error = self.start_error();
-        while let Some(id) = self.queue.pop(|id| self.jobs.is_queued(id)) {
+        while let Some(id) = self.queue.pop(|id, class| self.jobs.waits_in(id, class)) {
             self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
             self.end_unqueued(id, error.clone());
         }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::payload::Reply;
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
+use crate::submission::Note;
 
 /// How a job ended.
 pub type Outcome = Result<Reply, Error>;
@@ -76,6 +77,8 @@ pub(crate) struct NewJob {
     pub(crate) idempotent: bool,
     pub(crate) tag: u64,
     pub(crate) progress: Option<ProgressFn>,
+    /// Where its handle reads its id.
+    pub(crate) note: Option<Note>,
 }
 
 impl std::fmt::Debug for NewJob {
@@ -103,6 +106,8 @@ pub(crate) struct Job {
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
     /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
+    /// Its outcome is no longer needed: it is not begun (again).
+    pub(crate) withdrawn: bool,
 }
 
 /// Where a job is.
@@ -159,10 +164,10 @@ impl Jobs {
         self.entries[slot as usize].1.take()
     }
 
-    /// Whether the job waits in the queue.
+    /// Whether the job waits in this class of the queue.
     #[inline]
-    pub(crate) fn is_queued(&self, id: u64) -> bool {
-        self.get(id).is_some_and(|job| job.place == Place::Queued)
+    pub(crate) fn waits_in(&self, id: u64, class: Priority) -> bool {
+        self.get(id).is_some_and(|job| job.place == Place::Queued && job.priority == class)
     }
 
     /// Whether a caller still waits for the job's outcome.

@@ -68,6 +68,7 @@ mod sizing;
 mod start;
 mod stats;
 mod stderr;
+mod submission;
 mod template;
 mod time;
 mod traffic;
@@ -92,6 +93,7 @@ pub use promise::Promise;
 pub use queue::Priority;
 pub use sizing::{Decision, Sizing, SizingConfig};
 pub use stats::{BUCKETS, Histogram, Stats};
+pub use submission::{JobHandle, JobSpec};
 #[cfg(feature = "serde")]
 pub use typed::Codec;
 pub use worker::WorkerInfo;

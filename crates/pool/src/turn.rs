@@ -149,6 +149,9 @@ impl Driver {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Submit(job) => self.submit(job),
+            Message::SubmitAll(jobs) => self.submit_all(jobs),
+            Message::Withdraw(note) => self.withdraw(note.id()),
+            Message::Raise(note, priority) => self.raise(note.id(), priority),
             Message::Cancel(outcome) => self.cancel(outcome.note()),
             Message::Retire(number, answer) => {
                 let slot = self.slot_of(number).filter(|slot| {
