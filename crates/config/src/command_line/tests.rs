@@ -123,7 +123,9 @@ fn good(kind: Kind) -> Option<String> {
         Kind::Octal => Some("640".to_owned()),
         Kind::Choice { names, .. } => Some(names[0].to_owned()),
         Kind::Any | Kind::Text { .. } => Some("x".to_owned()),
-        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } => panic!("for rule files: {kind:?}"),
+        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } | Kind::Free { .. } | Kind::Flag => {
+            panic!("for rule files: {kind:?}")
+        }
     }
 }
 
@@ -146,7 +148,9 @@ fn bad(kind: Kind) -> Vec<String> {
             refused.chain(["fooble".to_owned(), String::new()]).collect()
         }
         Kind::Text { .. } => vec![String::new()],
-        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } => panic!("for rule files: {kind:?}"),
+        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } | Kind::Free { .. } | Kind::Flag => {
+            panic!("for rule files: {kind:?}")
+        }
     }
 }
 
