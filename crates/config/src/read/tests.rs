@@ -302,6 +302,7 @@ fn every_key_of_a_rule_reaches_it() {
     let Rule { policy, tags, negative_ttl_s, .. } = rule(keys);
     let expected = Policy {
         leases: true,
+        loader: false,
         hold_ms: 1000,
         hold_many_ms: 2000,
         hold_behind_ms: 3000,
