@@ -43,4 +43,3 @@ pub use wait::delivered::{Delivered, DeliveredValue};
 pub use wait::hold::{HerdUsage, RulesConfig};
 pub use wait::park::Parked;
 pub use wait::reply_queue::ReplyQueue;
-pub use write::by_token::{Filled, TokenFill};

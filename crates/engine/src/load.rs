@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::rules::Rule;
+use crate::wait::delivered::DeliveredValue;
 
 /// What a loader is told.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub struct Load {
     /// The hint of the client that asked last.
     pub hint: Option<Arc<[u8]>>,
     /// The old value, if the loader wants it and there is one.
-    pub stale: Option<Box<[u8]>>,
+    pub stale: Option<DeliveredValue>,
     /// No client waits for it.
     pub is_refresh: bool,
 }

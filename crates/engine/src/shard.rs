@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, Step as HerdStep};
+use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
 use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
 use crate::event::{Event, EventKind, Interest, Looker};
+use crate::item::Standing;
+use crate::load::{Load, LoadOrder};
 use crate::shared::Shared;
 use crate::step::{Context, Step};
-use crate::wait::delivered::Delivered;
+use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::wait::park::Parked;
 
 /// The result of a request.
@@ -163,7 +165,59 @@ impl Shard {
         if let Some(deadline_ms) = herd.next_deadline_ms() {
             step.effects.deadline_ms = step.effects.deadline_ms.min(deadline_ms);
         }
+        if !step.effects.herd.jobs.is_empty() {
+            self.order_jobs(step);
+        }
         Some(result)
+    }
+
+    /// Completes the orders of the herd for loaders with what it does not know: the rule, and the old value.
+    #[cold]
+    fn order_jobs(&mut self, step: &mut Step<'_>) {
+        for order in std::mem::take(&mut step.effects.herd.jobs) {
+            let order = match order {
+                JobOrder::Raise { token } => LoadOrder::Raise { token },
+                JobOrder::Cancel { token } => LoadOrder::Cancel { token },
+                JobOrder::Start { key, hash, token, hint, is_refresh } => {
+                    let active = Option::clone(&self.shared.rules());
+                    let ruled = active.as_ref().and_then(|active| active.find(&key));
+                    let Some((rule, loading)) = ruled
+                        .as_ref()
+                        .and_then(|ruled| Some((Arc::clone(ruled.rule), ruled.rule.loading.as_ref()?)))
+                    else {
+                        // The rules have changed: this lease was given under others.
+                        let end = |herd: &mut Herd, step: &mut HerdStep<'_, Arc<Delivered>>| {
+                            herd.finish_job(hash, token, step);
+                            herd.abandon(hash, step);
+                        };
+                        self.with_herd(step, end);
+                        continue;
+                    };
+                    let wants_old = loading.stale;
+                    let state = ruled.as_ref().map(|ruled| &**ruled.state);
+                    let stale = if wants_old { self.old_value(&key, hash, state, step) } else { None };
+                    LoadOrder::Start(Load { key, token, rule, hint, stale, is_refresh })
+                }
+            };
+            step.effects.order(order);
+        }
+    }
+
+    /// A copy of the value under a key, if it is one, fresh or old.
+    fn old_value(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        state: Option<&RuleState>,
+        step: &Step<'_>,
+    ) -> Option<DeliveredValue> {
+        let found = self.lookup_found(hash, key, step)?;
+        match self.standing(found, hash, state, step) {
+            Standing::Absent | Standing::Negative => None,
+            Standing::Stale | Standing::Fresh | Standing::Early => {
+                Some(DeliveredValue::of(self.store.item(found).value()))
+            }
+        }
     }
 
     /// Moves the store on to the time of the request.

@@ -9,6 +9,7 @@ use cattlegrid_herd::Session;
 
 use crate::counters::Counters;
 use crate::event::{Event, EventKind, Interest};
+use crate::load::LoadOrder;
 use crate::output::Output;
 use crate::time::Now;
 use crate::wait::delivered::Delivered;
@@ -24,13 +25,20 @@ pub struct Effects {
     pub(crate) herd: cattlegrid_herd::Effects<Arc<Delivered>>,
     /// The earliest deadline of a lease, in milliseconds since the start; `u64::MAX`: none is new.
     pub(crate) deadline_ms: u64,
+    /// Work for the loaders.
+    loads: Vec<LoadOrder>,
     /// Events for watchers and counters: see [`Step::interest`].
     pub events: Vec<(Ticket, Event)>,
 }
 
 impl Default for Effects {
     fn default() -> Self {
-        Self { herd: cattlegrid_herd::Effects::default(), deadline_ms: u64::MAX, events: Vec::new() }
+        Self {
+            herd: cattlegrid_herd::Effects::default(),
+            deadline_ms: u64::MAX,
+            loads: Vec::new(),
+            events: Vec::new(),
+        }
     }
 }
 
@@ -46,6 +54,22 @@ impl Effects {
     #[inline]
     pub fn has_wakes(&self) -> bool {
         !self.herd.wakes.is_empty()
+    }
+
+    /// Takes the orders for loaders since the last call.
+    #[must_use]
+    pub fn take_loads(&mut self) -> Vec<LoadOrder> {
+        std::mem::take(&mut self.loads)
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub fn has_loads(&self) -> bool {
+        !self.loads.is_empty()
+    }
+
+    pub(crate) fn order(&mut self, order: LoadOrder) {
+        self.loads.push(order);
     }
 
     /// Whether no work is left for the engine itself: see `Engine::settle`.

@@ -5,7 +5,7 @@ use cattlegrid_store::NEVER;
 /// Longest relative exptime in seconds; above it an exptime is a Unix time.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 /// A second that has always passed.
-const PAST: u32 = 1;
+pub(crate) const PAST: u32 = 1;
 
 /// The time of a request. The server reads the clock once per round; nothing in the engine does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Writes: commands that store, fill, prolong and delete.
 
-pub(crate) mod by_token;
 mod delete;
 pub(crate) mod fill;
+pub(crate) mod load;
 mod meta;
 pub(crate) mod ruled;
 pub(crate) mod store;

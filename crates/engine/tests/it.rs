@@ -1,7 +1,6 @@
 //! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own, and single
 //! requests. The simulation (`sim`) and the scheduler's orders (`shuttle`) are programs of their own.
 
-mod by_token;
 mod cascades;
 mod deadlines;
 mod ends;
@@ -9,6 +8,7 @@ mod engine;
 mod fences;
 mod grace;
 mod herd;
+mod loads;
 mod orders;
 mod rules;
 mod slots;

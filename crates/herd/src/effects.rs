@@ -38,18 +38,48 @@ pub struct Effects<V> {
     pub wakes: Vec<Wake<V>>,
     /// Leases of any shard that have got a slot of their rule, for [`crate::Herd::admit`].
     pub admitted: Vec<Admitted>,
+    /// Work for the loaders.
+    pub jobs: Vec<JobOrder>,
+}
+
+/// What the loader of a rule is told.
+#[derive(Debug)]
+pub enum JobOrder {
+    /// Begin a job. Its end is told with [`crate::Herd::finish_job`], once.
+    Start {
+        /// The key.
+        key: Box<[u8]>,
+        /// Its hash.
+        hash: u64,
+        /// The lease's token.
+        token: u64,
+        /// The hint of the client that asked last.
+        hint: Option<Arc<[u8]>>,
+        /// No client waits for it.
+        is_refresh: bool,
+    },
+    /// Clients wait for this refresh now.
+    Raise {
+        /// The lease's token.
+        token: u64,
+    },
+    /// The value is not needed any more.
+    Cancel {
+        /// The lease's token.
+        token: u64,
+    },
 }
 
 impl<V> Default for Effects<V> {
     fn default() -> Self {
-        Self { wakes: Vec::new(), admitted: Vec::new() }
+        Self { wakes: Vec::new(), admitted: Vec::new(), jobs: Vec::new() }
     }
 }
 
 impl<V> Effects<V> {
     /// No work is left.
     pub fn is_empty(&self) -> bool {
-        self.wakes.is_empty() && self.admitted.is_empty()
+        self.wakes.is_empty() && self.admitted.is_empty() && self.jobs.is_empty()
     }
 
     /// Notes that a waiter need not wait any more.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::ask::{Ask, Hold, Role, Waited, Withdrawn};
-use crate::effects::{Step, Verdict};
+use crate::effects::{JobOrder, Step, Verdict};
 use crate::fence::Fence;
 use crate::grant::Grant;
 use crate::hash::BuildIdentity;
@@ -34,6 +34,9 @@ use crate::slots::Start;
 use crate::waiters::{Queue, Waiter, WaiterId, Waiters};
 
 mod end;
+mod load;
+
+pub use load::JobFailure;
 
 /// A shard's herd. See the module's text.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ pub struct Herd {
     ended: HashMap<u64, Ended, BuildIdentity>,
     ended_order: VecDeque<u64>,
     leases_max: usize,
+    /// Jobs of loaders that have begun and not ended, by their keys' hashes: at most [`load::JOBS_MAX`] each.
+    jobs: HashMap<u64, u8, BuildIdentity>,
     /// Outstanding misses.
     pub ledger: Ledger,
     /// The last event of each key.
@@ -95,6 +100,7 @@ impl Herd {
             ended: HashMap::with_hasher(BuildIdentity),
             ended_order: VecDeque::new(),
             leases_max: leases.max(1),
+            jobs: HashMap::with_hasher(BuildIdentity),
             ledger,
             fence,
         }
@@ -102,7 +108,7 @@ impl Herd {
 
     /// Records a miss without a lease.
     pub fn miss<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
-        if rule.policy().leases {
+        if rule.policy().leases && !rule.policy().loader {
             rule.begin_unleased();
         }
         self.record(hash, step.clock.last(), false, rule, step)
@@ -150,6 +156,9 @@ impl Herd {
             },
             Some(lease) => {
                 // The value may have been evicted or have expired meanwhile.
+                if ask.found == Kind::Absent && lease.kind != Kind::Absent && lease.job_out {
+                    step.effects.jobs.push(JobOrder::Raise { token: lease.token });
+                }
                 lease.kind = match (lease.kind, ask.found) {
                     (_, Kind::Absent) | (Kind::Absent, _) => Kind::Absent,
                     (Kind::Stale, _) | (_, Kind::Stale) => Kind::Stale,
@@ -187,6 +196,9 @@ impl Herd {
 
     fn ask_unleased<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
         let (rule, counters) = (ask.rule, ask.rule.counters());
+        if rule.policy().loader {
+            return self.ask_loader(ask, step);
+        }
         let absent = ask.found == Kind::Absent;
         if self.passes.passes(ask.hash, step.now_ms) {
             count(&counters.pass_misses);
@@ -217,7 +229,7 @@ impl Herd {
         }
         let token = step.clock.tick();
         let may_queue = absent && ask.hold_ms > 0;
-        match rule.try_start(session.caller().number(), may_queue.then_some((ask.hash, token))) {
+        match rule.try_start(Some(session.caller().number()), may_queue.then_some((ask.hash, token))) {
             Start::Granted | Start::Nested => {}
             _ if !absent => return Role::Old,
             Start::Queued => {
@@ -261,6 +273,7 @@ impl Herd {
             queue: Queue::default(),
             tags: ask.tags.into(),
             hint: ask.hint.map(Into::into),
+            job_out: false,
         };
         self.leases.insert(ask.hash, lease);
     }
@@ -291,6 +304,11 @@ impl Herd {
             return self.send_away(ask, step);
         };
         let last = session.caller().peer().needs_free();
+        // A client that does not compute needs no connection for the value: it is counted as held, and never refused.
+        let by_loader = lease.rule.policy().loader;
+        if by_loader {
+            session.take_free(false);
+        }
         let trial = lease.holder.is(session.caller().number()) && !session.caller().sends_while_held();
         let refused: Option<&AtomicU64> =
             if ask.hold_ms == 0 {
@@ -303,7 +321,7 @@ impl Herd {
                 lease.rule.predict(begun, step.now_ms, ask.hold_ms) == Prediction::TooLong
             }) {
                 Some(&counters.busy_prediction)
-            } else if !trial && !session.take_free(last) {
+            } else if !trial && !by_loader && !session.take_free(last) {
                 Some(&counters.last_free_kept)
             } else {
                 None
@@ -389,7 +407,8 @@ impl Herd {
             (false, false) => &counters.hold_expired,
         });
         let queued = !lease.holder.computes();
-        let full = queued || lease.computers >= rule.policy().max_computers;
+        let by_loader = rule.policy().loader;
+        let full = queued || by_loader || lease.computers >= rule.policy().max_computers;
         let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;
         if !busy && !waiter.is_explicit() {
             lease.join(step.now_ms);
@@ -398,8 +417,10 @@ impl Herd {
         if waiter.is_explicit() {
             return Some(Verdict::Lost(self.miss(hash, &rule, step)));
         }
-        if full && !released {
-            count(if queued { &counters.busy_slots } else { &counters.busy_computers });
+        if queued && !released {
+            count(&counters.busy_slots);
+        } else if full && !released && !by_loader {
+            count(&counters.busy_computers);
         }
         Some(if busy { Verdict::Busy } else { Verdict::miss(self.miss(hash, &rule, step)) })
     }
@@ -565,11 +586,23 @@ impl Herd {
                 assert!(queued > 0, "a lease without a holder has waiters");
                 assert!(lease.begun.is_none(), "a lease without a holder does not compute");
             }
+            assert!(!lease.job_out || self.jobs.contains_key(&hash), "a job that is out is counted");
+            if lease.holder.is_loader() && !lease.job_out {
+                assert_eq!(
+                    self.jobs.get(&hash),
+                    Some(&load::JOBS_MAX),
+                    "a job is put off only behind others"
+                );
+            }
         }
         assert_eq!(computing, self.leases.deadlines(), "deadlines of leases that have ended");
         assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
         assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
         assert!(self.ended_order.len() <= self.leases_max, "ended tokens are bounded");
+        assert!(
+            self.jobs.values().all(|jobs| (1..=load::JOBS_MAX).contains(jobs)),
+            "two jobs of a key at most"
+        );
     }
 }
 
@@ -580,6 +613,8 @@ fn view(lease: &Lease, now_ms: u64) -> LeaseView {
         kind: lease.kind,
         holder: lease.holder.connection(),
         explicit: lease.holder.is_named(),
+        loader: lease.holder.is_loader(),
+        job_out: lease.job_out,
         age_ms: lease.begun.map_or(0, |begun| now_ms.saturating_sub(begun.ms)),
         left_ms: lease.deadline_ms.saturating_sub(now_ms),
         waiters: lease.queue.len(),

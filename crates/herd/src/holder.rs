@@ -18,6 +18,8 @@ pub(crate) enum Holder {
         /// The lease outlives the connection.
         detached: bool,
     },
+    /// A loader of the server: a job computes the value, and its result shows the lease's token.
+    Loader,
     /// No holder yet: the rule's `rule_computers` slots are taken.
     Queued,
 }
@@ -47,7 +49,7 @@ impl Holder {
     pub(crate) fn caller(&self) -> Option<&Arc<Caller>> {
         match self {
             Self::Client(holding) | Self::Named { holding, .. } => Some(holding.caller()),
-            Self::Queued => None,
+            Self::Loader | Self::Queued => None,
         }
     }
 
@@ -64,6 +66,11 @@ impl Holder {
     /// Whether there is a holder: it computes the value.
     pub(crate) fn computes(&self) -> bool {
         !matches!(self, Self::Queued)
+    }
+
+    /// Whether the holder is a loader.
+    pub(crate) fn is_loader(&self) -> bool {
+        matches!(self, Self::Loader)
     }
 
     /// Whether the holder knows the lease's token.
@@ -96,7 +103,7 @@ impl Holder {
             _ if !self.is(connection) => Closed::Stays,
             Self::Client(_) if orderly => Closed::AfterGrace,
             Self::Client(_) | Self::Named { detached: false, .. } => Closed::AtOnce,
-            Self::Named { detached: true, .. } | Self::Queued => Closed::Stays,
+            Self::Named { detached: true, .. } | Self::Loader | Self::Queued => Closed::Stays,
         }
     }
 }

@@ -59,11 +59,16 @@ pub(crate) struct Lease {
     pub(crate) tags: Box<[u64]>,
     /// The hint for the client that computes.
     pub(crate) hint: Option<Arc<[u8]>>,
+    /// The loader's job under this token has begun and has not ended.
+    pub(crate) job_out: bool,
 }
 
 impl Lease {
-    /// Another client computes the key.
+    /// Another client computes the key. Under a loader none should.
     pub(crate) fn join(&mut self, now_ms: u64) {
+        if self.rule.policy().loader {
+            return;
+        }
         self.computers += 1;
         self.joined_ms.get_or_insert(now_ms);
     }
@@ -82,6 +87,10 @@ pub struct LeaseView {
     pub holder: Option<u64>,
     /// Whether the holder knows the token.
     pub explicit: bool,
+    /// The holder is a loader.
+    pub loader: bool,
+    /// The loader's job has begun; otherwise it is put off, as two of the key run.
+    pub job_out: bool,
     /// Milliseconds since the computation began.
     pub age_ms: u64,
     /// Milliseconds until the lease's deadline.

@@ -232,9 +232,9 @@ impl RuleState {
         self.running.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lease of this connection asks to compute. `queue`: the hash of its key and its token, if it can wait for a
+    /// A lease of this connection (None: of a loader, as below) asks to compute. `queue`: the hash of its key and its token, if it can wait for a
     /// slot.
-    pub(crate) fn try_start(&self, connection: u64, queue: Option<(u64, u64)>) -> Start {
+    pub(crate) fn try_start(&self, connection: Option<u64>, queue: Option<(u64, u64)>) -> Start {
         let start = self.slots().start(connection, queue);
         match start {
             Start::Nested => count(&self.counters().nested),
@@ -245,13 +245,13 @@ impl RuleState {
     }
 
     /// A lease of this connection has ended. Returns the leases that have a slot now.
-    pub(crate) fn finish_slot(self: &Arc<Self>, connection: u64) -> Vec<Admitted> {
+    pub(crate) fn finish_slot(self: &Arc<Self>, connection: Option<u64>) -> Vec<Admitted> {
         let admitted = self.slots().finish(connection);
         self.admitted(admitted)
     }
 
     /// An admitted lease begins to compute, on this connection.
-    pub(crate) fn take_admitted(&self, connection: u64) {
+    pub(crate) fn take_admitted(&self, connection: Option<u64>) {
         self.slots().take_admitted(connection);
     }
 
@@ -263,7 +263,7 @@ impl RuleState {
 
     /// A lease passes from one connection to another. False: the new one must wait for a slot, and the lease, as (key's
     /// hash, token), is in the queue.
-    pub(crate) fn pass_slot(&self, from: u64, to: u64, queue: (u64, u64)) -> bool {
+    pub(crate) fn pass_slot(&self, from: Option<u64>, to: Option<u64>, queue: (u64, u64)) -> bool {
         let start = self.slots().pass(from, to, queue);
         if start == Start::Nested {
             count(&self.counters().nested);
@@ -457,7 +457,8 @@ rule_counters! {
     held_gone,
     /// Held gets answered as misses because their key is let pass from now on.
     held_passed,
-    /// Held gets that asked for the lease and were told that the computation failed.
+    /// Held gets whose computation failed: those that asked for the lease were told so; under a loader the others got the old
+    /// value, or the answer `on_busy`.
     held_failed,
     /// Held gets answered as misses because no rule with leases covers their key any more.
     held_unruled,
@@ -499,8 +500,23 @@ rule_counters! {
     pass_misses,
     /// Leases that ended without a fill: nothing was stored in their time, or the holder's value was refused or dropped.
     unset,
-    /// Computations that failed, as their holder said.
+    /// Computations that failed, as their holder said; of a loader also those whose worker was lost, whose time was up, or
+    /// whose answer could not be used.
     failures,
+    /// Jobs begun for the rule's loader; each for one key.
+    loads,
+    /// Jobs of these for a refresh, for which no client waited at the beginning.
+    loads_refresh,
+    /// Jobs of these that took the place of one which brought no value: its key was invalidated meanwhile, or its worker was
+    /// lost.
+    loads_again,
+    /// Jobs that were not begun because two of their key ran already; each begins when one of those has ended, if a client
+    /// still waits.
+    loads_put_off,
+    /// Results of jobs that were dropped because their lease had ended: the key was invalidated or stored meanwhile.
+    loads_late,
+    /// Jobs that the loader could not take: its queue was full, or it could not be started.
+    loads_refused,
     /// Fills stored.
     fills_stored,
     /// Fills dropped because the key was written or invalidated after their miss.

@@ -67,9 +67,9 @@ impl Slots {
         self.queue.len()
     }
 
-    /// A lease of this connection asks to compute. `queue`: the hash of its key and its token, if it can wait for a
-    /// slot.
-    pub(crate) fn start(&mut self, connection: u64, queue: Option<(u64, u64)>) -> Start {
+    /// A lease of this connection (None: of a loader) asks to compute. `queue`: the hash of its key and its token, if it can
+    /// wait for a slot.
+    pub(crate) fn start(&mut self, connection: Option<u64>, queue: Option<(u64, u64)>) -> Start {
         let start = self.grant(connection);
         match (start, queue) {
             (Some(start), _) => start,
@@ -82,14 +82,15 @@ impl Slots {
         }
     }
 
-    /// A lease of this connection has ended. Returns the leases that have a slot now.
-    pub(crate) fn finish(&mut self, connection: u64) -> Vec<(u64, u64)> {
+    /// A lease of this connection (None: of a loader) has ended. Returns the leases that have a slot now.
+    pub(crate) fn finish(&mut self, connection: Option<u64>) -> Vec<(u64, u64)> {
         self.release(connection);
         self.admit()
     }
 
-    /// A lease passes from one connection to another. It keeps its slot if the limit allows it; otherwise it is queued.
-    pub(crate) fn pass(&mut self, from: u64, to: u64, (hash, token): (u64, u64)) -> Start {
+    /// A lease passes from one connection to another, or (None) to another job of its loader. It keeps its slot if the
+    /// limit allows it; otherwise it is queued.
+    pub(crate) fn pass(&mut self, from: Option<u64>, to: Option<u64>, (hash, token): (u64, u64)) -> Start {
         self.release(from);
         self.grant(to).unwrap_or_else(|| {
             self.queue.insert(token, hash);
@@ -97,9 +98,11 @@ impl Slots {
         })
     }
 
-    /// An admitted lease computes, on this connection.
-    pub(crate) fn take_admitted(&mut self, connection: u64) {
-        *self.computing.entry(connection).or_default() += 1;
+    /// An admitted lease computes, on this connection (None: by a loader).
+    pub(crate) fn take_admitted(&mut self, connection: Option<u64>) {
+        if let Some(connection) = connection {
+            *self.computing.entry(connection).or_default() += 1;
+        }
     }
 
     /// An admitted lease has ended before it began. Returns the leases that have a slot now.
@@ -129,8 +132,9 @@ impl Slots {
         self.limit.is_none_or(|limit| self.taken < limit)
     }
 
-    fn grant(&mut self, connection: u64) -> Option<Start> {
-        let own = self.computing.get(&connection).copied().unwrap_or(0);
+    fn grant(&mut self, connection: Option<u64>) -> Option<Start> {
+        // A loader's jobs are not nested: each has a slot of its own.
+        let own = connection.and_then(|connection| self.computing.get(&connection)).copied().unwrap_or(0);
         let start = if self.has_room() {
             Start::Granted
         } else if (1..=NESTED_MAX).contains(&own) {
@@ -139,15 +143,19 @@ impl Slots {
             return None;
         };
         self.taken += 1;
-        self.computing.insert(connection, own + 1);
+        if let Some(connection) = connection {
+            self.computing.insert(connection, own + 1);
+        }
         Some(start)
     }
 
-    fn release(&mut self, connection: u64) {
-        let Some(own) = self.computing.get_mut(&connection) else { return };
-        *own -= 1;
-        if *own == 0 {
-            self.computing.remove(&connection);
+    fn release(&mut self, connection: Option<u64>) {
+        if let Some(connection) = connection {
+            let Some(own) = self.computing.get_mut(&connection) else { return };
+            *own -= 1;
+            if *own == 0 {
+                self.computing.remove(&connection);
+            }
         }
         self.taken -= 1;
     }
@@ -164,61 +172,73 @@ mod tests {
     #[test]
     fn slots_pass_to_the_leases_that_wait() {
         let mut slots = slots(1);
-        assert_eq!(slots.start(1, None), Start::Granted);
-        assert_eq!(slots.start(2, Some((7, 70))), Start::Queued);
-        assert_eq!(slots.start(3, None), Start::Refused);
-        assert_eq!(slots.finish(1), [(7, 70)]);
-        assert_eq!(slots.start(1, None), Start::Refused, "it is taken before its lease is told");
-        slots.take_admitted(2);
-        assert_eq!(slots.finish(2), []);
+        assert_eq!(slots.start(Some(1), None), Start::Granted);
+        assert_eq!(slots.start(Some(2), Some((7, 70))), Start::Queued);
+        assert_eq!(slots.start(Some(3), None), Start::Refused);
+        assert_eq!(slots.finish(Some(1)), [(7, 70)]);
+        assert_eq!(slots.start(Some(1), None), Start::Refused, "it is taken before its lease is told");
+        slots.take_admitted(Some(2));
+        assert_eq!(slots.finish(Some(2)), []);
         assert_eq!((slots.taken(), slots.connections()), (0, 0));
     }
 
     #[test]
     fn a_nested_computation_counts_and_the_queue_drains_once_it_is_over() {
         let mut slots = slots(1);
-        assert_eq!(slots.start(1, None), Start::Granted);
+        assert_eq!(slots.start(Some(1), None), Start::Granted);
         for _ in 0..NESTED_MAX {
-            assert_eq!(slots.start(1, None), Start::Nested);
+            assert_eq!(slots.start(Some(1), None), Start::Nested);
         }
-        assert_eq!(slots.start(1, None), Start::Refused, "deep enough");
-        assert_eq!(slots.start(2, Some((7, 70))), Start::Queued);
+        assert_eq!(slots.start(Some(1), None), Start::Refused, "deep enough");
+        assert_eq!(slots.start(Some(2), Some((7, 70))), Start::Queued);
         for _ in 0..NESTED_MAX {
-            assert_eq!(slots.finish(1), [], "the limit is reached still");
+            assert_eq!(slots.finish(Some(1)), [], "the limit is reached still");
         }
-        assert_eq!(slots.finish(1), [(7, 70)]);
+        assert_eq!(slots.finish(Some(1)), [(7, 70)]);
     }
 
     #[test]
     fn a_lease_that_passes_on_keeps_its_slot_unless_it_was_nested() {
         let mut slots = slots(1);
-        assert_eq!(slots.start(1, None), Start::Granted);
-        assert_eq!(slots.pass(1, 2, (7, 70)), Start::Granted);
-        assert_eq!(slots.start(2, None), Start::Nested);
-        assert_eq!(slots.pass(2, 3, (8, 80)), Start::Queued);
-        assert_eq!(slots.finish(2), [(8, 80)]);
+        assert_eq!(slots.start(Some(1), None), Start::Granted);
+        assert_eq!(slots.pass(Some(1), Some(2), (7, 70)), Start::Granted);
+        assert_eq!(slots.start(Some(2), None), Start::Nested);
+        assert_eq!(slots.pass(Some(2), Some(3), (8, 80)), Start::Queued);
+        assert_eq!(slots.finish(Some(2)), [(8, 80)]);
+    }
+
+    #[test]
+    fn jobs_of_a_loader_have_a_slot_each() {
+        let mut slots = slots(2);
+        assert_eq!([0; 2].map(|_| slots.start(None, None)), [Start::Granted; 2]);
+        assert_eq!(slots.start(None, Some((7, 70))), Start::Queued, "not nested");
+        assert_eq!(slots.pass(None, None, (8, 80)), Start::Granted);
+        assert_eq!(slots.finish(None), [(7, 70)]);
+        slots.take_admitted(None);
+        assert_eq!([slots.finish(None), slots.finish(None)], [[], []]);
+        assert_eq!((slots.taken(), slots.connections()), (0, 0));
     }
 
     #[test]
     fn the_queue_is_bounded() {
         let mut slots = slots(1);
-        assert_eq!(slots.start(1, None), Start::Granted);
+        assert_eq!(slots.start(Some(1), None), Start::Granted);
         for n in 0..QUEUED_MAX as u64 {
-            assert_eq!(slots.start(2, Some((n, n))), Start::Queued);
+            assert_eq!(slots.start(Some(2), Some((n, n))), Start::Queued);
         }
-        assert_eq!(slots.start(2, Some((1, 99_999))), Start::QueueFull);
+        assert_eq!(slots.start(Some(2), Some((1, 99_999))), Start::QueueFull);
         slots.leave(5);
-        assert_eq!(slots.start(2, Some((1, 99_999))), Start::Queued);
-        assert_eq!(slots.finish(1), [(0, 0)]);
+        assert_eq!(slots.start(Some(2), Some((1, 99_999))), Start::Queued);
+        assert_eq!(slots.finish(Some(1)), [(0, 0)]);
     }
 
     #[test]
     fn a_new_limit_counts_at_once() {
         let mut slots = slots(2);
-        assert_eq!([1, 2].map(|n| slots.start(n, None)), [Start::Granted; 2]);
-        assert_eq!([3, 4, 5].map(|n| slots.start(n, Some((n, n)))), [Start::Queued; 3]);
+        assert_eq!([1, 2].map(|n| slots.start(Some(n), None)), [Start::Granted; 2]);
+        assert_eq!([3, 4, 5].map(|n| slots.start(Some(n), Some((n, n)))), [Start::Queued; 3]);
         slots.set_limit(Some(1));
-        assert_eq!(slots.finish(1), []);
+        assert_eq!(slots.finish(Some(1)), []);
         slots.set_limit(Some(3));
         assert_eq!(slots.admit(), [(3, 3), (4, 4)]);
         slots.set_limit(None);

@@ -84,8 +84,10 @@ pub struct WhyLease {
     pub computers: u32,
     /// The holder knows the token.
     pub explicit: bool,
-    /// The holder's connection; `None`: the lease waits for a slot of its rule.
+    /// The holder's connection; `None`: a loader, or the lease waits for a slot of its rule.
     pub holder: Option<u64>,
+    /// The loader's job; `None`: the holder is not a loader.
+    pub job: Option<&'static str>,
     /// The value that the key has, in one word.
     pub kind: &'static str,
     /// Milliseconds until the deadline; `None` without a holder.
@@ -104,7 +106,8 @@ impl From<LeaseView> for WhyLease {
             explicit: lease.explicit,
             holder: lease.holder,
             kind: lease.kind.name(),
-            left_ms: lease.holder.map(|_| lease.left_ms),
+            job: lease.loader.then_some(if lease.job_out { "running" } else { "put off" }),
+            left_ms: (lease.loader || lease.holder.is_some()).then_some(lease.left_ms),
             token: lease.token,
             waiters: lease.waiters,
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cattlegrid_store::HugeValue;
+use cattlegrid_store::{HugeValue, Value};
 
 use crate::output::Output;
 
@@ -70,7 +70,35 @@ pub enum DeliveredValue {
 }
 
 impl DeliveredValue {
-    pub(crate) fn len(&self) -> usize {
+    /// A value of the store: copied, if it is in the log.
+    pub(crate) fn of(value: Value<'_>) -> Self {
+        match value {
+            Value::Inline(bytes) => Self::Inline(bytes.into()),
+            Value::Huge(huge) => Self::Huge(Arc::clone(huge)),
+        }
+    }
+
+    /// Its bytes, in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let (inline, huge) = match self {
+            Self::Inline(bytes) => (Some(&**bytes), None),
+            Self::Huge(huge) => (None, Some(huge)),
+        };
+        inline.into_iter().chain(huge.into_iter().flat_map(|huge| huge.slices()))
+    }
+
+    /// Bytes that were copied for it.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        if let Self::Inline(bytes) = self { bytes.len() } else { 0 }
+    }
+
+    /// There are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
         match self {
             Self::Inline(bytes) => bytes.len(),
             Self::Huge(huge) => huge.len(),

@@ -8,10 +8,12 @@ use std::sync::Arc;
 #[cfg(not(shuttle))]
 use std::sync::Mutex;
 
-use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{
+    Cascade, Change, Changes, Loading, Pattern, Rule, Rules, TagTemplate, Urgency,
+};
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Filled, Got, Interest, Now, Output,
-    Piece, ReplyQueue, RulesConfig, Step, Ticket, TokenFill, Wake,
+    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Landed, Load, LoadEnd,
+    LoadFailure, LoadOrder, Now, Output, Piece, ReplyQueue, RulesConfig, Step, Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -32,7 +34,7 @@ pub(crate) struct World {
     /// Bytes of a get's reply after which it is sent in parts.
     pub(crate) most: usize,
     config: RulesConfig,
-    counters: Counters,
+    pub(crate) counters: Counters,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     /// The command `touch`, which is counted with the gets that touch.
@@ -41,6 +43,11 @@ pub(crate) struct World {
     left: u64,
     /// A reply was neither a hit nor a miss.
     busy: bool,
+    /// Jobs of the loader that have begun and not ended, in order.
+    pub(crate) jobs: Vec<Load>,
+    /// Tokens of jobs that are as urgent as if clients waited, and of those that were cancelled.
+    pub(crate) raised: Vec<u64>,
+    pub(crate) cancelled: Vec<u64>,
 }
 
 /// Every key of a get is counted once, as a hit or as a miss, whether it was held or not.
@@ -79,9 +86,21 @@ pub(crate) fn rules(list: &[(&str, Policy)]) -> Arc<Rules> {
         // Counters have none: a collision would make one stale before it is counted up.
         let tags = [own, kind].into_iter().filter(|tag| tag.starts_with("page"));
         let tags = tags.map(|tag| TagTemplate::parse(&tag, Some(&pattern)).unwrap()).collect();
-        Rule { number: n as u32 + 1, pattern, policy: *policy, tags, negative_ttl_s: 0, loading: None }
+        Rule {
+            number: n as u32 + 1,
+            pattern,
+            policy: *policy,
+            tags,
+            negative_ttl_s: u32::from(policy.loader),
+            loading: policy.loader.then(loading),
+        }
     };
     Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), cascades()))
+}
+
+/// The loader of a rule whose policy says that it has one.
+fn loading() -> Loading {
+    Loading { loader: "pages".into(), ttl_s: 60, urgency: Urgency::High, stale: true }
 }
 
 /// What happens to `source:7` by a certain change invalidates `page:7`: `gone:7` by a delete, `kept:7` by a set, and so on.
@@ -184,6 +203,9 @@ impl World {
             touches: 0,
             left: 0,
             busy: false,
+            jobs: Vec::new(),
+            raised: Vec::new(),
+            cancelled: Vec::new(),
         }
     }
 
@@ -285,7 +307,8 @@ impl World {
             connection.replies.park(parked, LINE_BYTES, now.ms);
         }
         self.answer(number);
-        self.deliver(effects.take_wakes());
+        let wakes = self.take(&mut effects);
+        self.deliver(wakes);
     }
 
     /// Handles wakes as the server does.
@@ -330,7 +353,7 @@ impl World {
         };
         let result = call(&self.engine, &mut cx);
         assert!(out.is_empty());
-        (result, effects.take_wakes())
+        (result, self.take(&mut effects))
     }
 
     /// Sends the finished replies, in order.
@@ -369,7 +392,8 @@ impl World {
         let (now, interest) = (self.now(), Interest::none());
         let counters = &self.counters;
         self.engine.handle_timeouts(&mut Step { now, counters, interest, effects: &mut effects });
-        self.deliver(effects.take_wakes());
+        let wakes = self.take(&mut effects);
+        self.deliver(wakes);
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             self.end_waits(number, false);
         }
@@ -391,23 +415,47 @@ impl World {
         self.deliver(wakes);
     }
 
-    /// A filler without a connection stores a value.
-    pub(crate) fn fill(&mut self, fill: &TokenFill<'_>) -> Filled {
-        self.with_step(|engine, step| engine.fill(fill, &mut engine.shard_lock(), step))
+    /// The job under this token ends.
+    pub(crate) fn finish(&mut self, token: u64, end: &LoadEnd<'_>) -> Landed {
+        let at = self.jobs.iter().position(|load| load.token == token).expect("the job runs");
+        let load = self.jobs.remove(at);
+        self.with_step(|engine, step| engine.finish_load(&load, end, &mut engine.shard_lock(), step))
     }
 
-    /// A filler without a connection gives up.
-    pub(crate) fn fail(&mut self, key: &str, token: u64, text: &str) -> bool {
-        self.with_step(|engine, step| {
-            engine.fail(key.as_bytes(), token, text.as_bytes(), &mut engine.shard_lock(), step)
-        })
+    /// It ends with a value that does not expire.
+    pub(crate) fn finish_with(&mut self, token: u64, data: &str) -> Landed {
+        let end = LoadEnd::Value { data: data.as_bytes(), flags: 0, ttl_s: Some(0), tags: &[] };
+        self.finish(token, &end)
+    }
+
+    /// It ends without one.
+    pub(crate) fn fail(&mut self, token: u64, text: &str, cause: LoadFailure) -> Landed {
+        self.finish(token, &LoadEnd::Failed { text: text.as_bytes(), cause })
+    }
+
+    /// Tokens of the jobs that run, in order.
+    pub(crate) fn tokens(&self) -> Vec<u64> {
+        self.jobs.iter().map(|load| load.token).collect()
+    }
+
+    /// Notes the orders for the loader, and takes the wakes.
+    fn take(&mut self, effects: &mut Effects) -> Vec<Wake> {
+        for order in effects.take_loads() {
+            match order {
+                LoadOrder::Start(load) => self.jobs.push(load),
+                LoadOrder::Raise { token } => self.raised.push(token),
+                LoadOrder::Cancel { token } => self.cancelled.push(token),
+            }
+        }
+        effects.take_wakes()
     }
 
     fn with_step<R>(&mut self, call: impl FnOnce(&Engine, &mut Step<'_>) -> R) -> R {
         let (now, interest, mut effects) = (self.now(), Interest::none(), Effects::default());
         let mut step = Step { now, counters: &self.counters, interest, effects: &mut effects };
         let result = call(&self.engine, &mut step);
-        self.deliver(effects.take_wakes());
+        let wakes = self.take(&mut effects);
+        self.deliver(wakes);
         result
     }
 

@@ -71,7 +71,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::{Ended, Herd};
 use crate::ask::Ask;
-use crate::effects::{Step, Verdict};
+use crate::effects::{JobOrder, Step, Verdict};
 use crate::grant::Grant;
 use crate::holder::{Closed, Holder, lease_ms};
 use crate::how::Filler;
@@ -106,6 +106,9 @@ impl Herd {
         step: &mut Step<'_, V>,
     ) {
         let Some(mut removed) = self.leases.remove(hash) else { return };
+        if removed.lease.rule.policy().loader {
+            return self.load_again(hash, removed, step);
+        }
         let lease = &mut *removed.lease;
         let computes = lease.holder.computes();
         if computes && lease.kind == Kind::Absent && self.passes.passes(hash, step.now_ms) {
@@ -126,8 +129,8 @@ impl Herd {
         let token = step.clock.tick();
         match lease.holder.connection() {
             // It was admitted.
-            None => rule.take_admitted(connection),
-            Some(old) if rule.pass_slot(old, connection, (hash, token)) => {}
+            None => rule.take_admitted(Some(connection)),
+            Some(old) if rule.pass_slot(Some(old), Some(connection), (hash, token)) => {}
             Some(_) => return self.queue_again(hash, removed, token, step),
         }
         let waiter = self.waiters.take(&mut lease.queue, at);
@@ -153,7 +156,7 @@ impl Herd {
 
     /// Queues a lease whose holder is gone for a slot, with its waiters (history 12): it was nested in another
     /// computation of the holder's, or the limit is lower now.
-    fn queue_again<V>(&mut self, hash: u64, mut removed: Removed, token: u64, step: &Step<'_, V>) {
+    pub(super) fn queue_again<V>(&mut self, hash: u64, mut removed: Removed, token: u64, step: &Step<'_, V>) {
         let lease = &mut *removed.lease;
         let (old_token, old_until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
         (lease.token, lease.holder, lease.deadline_ms) = (token, Holder::Queued, u64::MAX);
@@ -162,22 +165,28 @@ impl Herd {
             rule.end(&begun, false, None, step.now_ms);
         }
         self.leases.put_back(hash, removed);
-        self.end_token(hash, old_token, old_until, &rule, step.now_ms);
+        if !rule.policy().loader {
+            self.end_token(hash, old_token, old_until, &rule, step.now_ms);
+        }
     }
 
     /// Ends a lease that was taken out. Its waiters must have been taken before.
-    fn end<V>(&mut self, hash: u64, removed: Removed, filled: bool, step: &mut Step<'_, V>) {
+    pub(super) fn end<V>(&mut self, hash: u64, removed: Removed, filled: bool, step: &mut Step<'_, V>) {
         let lease = removed.end();
         debug_assert_eq!(lease.queue.len(), 0, "the waiters have been taken");
         if let Some(begun) = &lease.begun {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
             lease.rule.end(begun, filled, joined_ms, step.now_ms);
         }
-        match lease.holder.connection() {
-            Some(connection) => step.effects.admitted.extend(lease.rule.finish_slot(connection)),
-            None => lease.rule.leave_queue(lease.token),
+        if lease.holder.computes() {
+            step.effects.admitted.extend(lease.rule.finish_slot(lease.holder.connection()));
+        } else {
+            lease.rule.leave_queue(lease.token);
         }
-        if !filled {
+        if lease.job_out {
+            step.effects.jobs.push(JobOrder::Cancel { token: lease.token });
+        }
+        if !filled && !lease.rule.policy().loader {
             self.end_token(hash, lease.token, lease.missed_until_ms, &lease.rule, step.now_ms);
         }
     }
@@ -246,9 +255,12 @@ impl Herd {
         let Some(removed) = self.leases.remove(hash) else { return };
         let lease = &removed.lease;
         let (token, until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
+        let by_loader = rule.policy().loader;
         // History 5: the holder still computes, and its fill must be recognised.
         self.end(hash, removed, by_holder, step);
-        if by_holder {
+        if by_loader {
+            // A job's result counts only while its lease stands.
+        } else if by_holder {
             self.ended.remove(&token);
         } else {
             self.end_token(hash, token, until, &rule, step.now_ms);
@@ -289,8 +301,9 @@ impl Herd {
         let Some(lease) = self.leases.get(hash) else { return };
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
-        // An old value is there: clients did not have to wait.
+        // An old value is there: clients did not have to wait. Under a loader no key is let pass.
         if lease.kind == Kind::Absent
+            && !policy.loader
             && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, step.now_ms)
         {
             count(&counters.pass_entered);
@@ -298,7 +311,7 @@ impl Herd {
     }
 
     /// Ends a lease that was taken out, and answers all its waiters with misses (history 13).
-    fn send_all<V>(
+    pub(super) fn send_all<V>(
         &mut self,
         hash: u64,
         mut removed: Removed,

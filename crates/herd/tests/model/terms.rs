@@ -29,6 +29,7 @@ impl Clock for Numbers {
 pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
     Policy {
         leases: !draw.once_in(8),
+        loader: false,
         hold_ms: draw.choose(&[0, 10, 400, 60_000]),
         hold_many_ms: draw.choose(&[0, 10, 100]),
         hold_behind_ms: 50,

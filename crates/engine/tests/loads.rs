@@ -1,0 +1,590 @@
+//! Keys under a rule with a loader: who waits, which jobs run, and whose value counts. One scene each.
+
+#![allow(clippy::many_single_char_names, clippy::unwrap_used, reason = "connections a, b, c")]
+
+use crate::world::World;
+use cattlegrid_engine::rules::Urgency;
+use cattlegrid_engine::{Landed, LoadEnd, LoadFailure};
+use cattlegrid_herd::{LeaseTime, OnBusy, Policy};
+
+fn policy() -> Policy {
+    Policy { loader: true, lease: LeaseTime::Fixed(6000), hold_many_ms: 400, ..Policy::default() }
+}
+
+fn world() -> World {
+    World::new(&[("page:{id}", policy())])
+}
+
+/// The token of the only job.
+fn job(w: &World) -> u64 {
+    let [token] = w.tokens()[..] else { panic!("jobs: {:?}", w.tokens()) };
+    token
+}
+
+const HI: &str = "VALUE page:1 0 2|hi|END|";
+
+#[test]
+fn the_first_to_ask_waits_too() {
+    let mut w = world();
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    w.expect(b, "get page:1|", "");
+    w.expect(c, "mg page:1 v f N30 Pw400|", "");
+    let token = job(&w);
+    assert!(!w.jobs[0].is_refresh && w.jobs[0].stale.is_none());
+    assert_eq!(w.jobs[0].rule.loading.as_ref().unwrap().urgency, Urgency::High);
+    let end = LoadEnd::Value { data: b"hi", flags: 7, ttl_s: None, tags: &[b"extra"] };
+    assert_eq!(w.finish(token, &end), Landed::Stored);
+    for connection in [a, b] {
+        assert_eq!(w.replies(connection), "VALUE page:1 7 2|hi|END|");
+    }
+    assert_eq!(w.replies(c), "VA 2 f7|hi|");
+    w.expect(a, "mg page:1 t|", "HD t60|");
+    assert_eq!(["loads", "fills_stored", "held_filled"].map(|name| w.count(name)), [1, 1, 3]);
+    assert_eq!(w.counters.cmd_set.get(), 0);
+    // Its own tag.
+    w.expect(a, "delete @tag:extra|", "DELETED|");
+    w.expect(a, "get page:1|", "");
+    assert_eq!(w.jobs.len(), 1);
+}
+
+#[test]
+fn a_closed_connection_withdraws_nothing() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    w.close(a, false);
+    w.expect(b, "get page:1|", "");
+    let token = job(&w);
+    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    assert_eq!(w.replies(b), HI);
+}
+
+#[test]
+fn many_keys_in_one_get_are_one_order_each() {
+    let mut w = world();
+    let a = w.connect();
+    w.expect(a, "get page:1 page:2 page:3|", "");
+    let tokens = w.tokens();
+    assert_eq!(tokens.len(), 3);
+    for (token, data) in tokens.iter().zip(["a", "b", "c"]).rev() {
+        assert_eq!(w.finish_with(*token, data), Landed::Stored);
+    }
+    assert_eq!(w.replies(a), "VALUE page:1 0 1|a|VALUE page:2 0 1|b|VALUE page:3 0 1|c|END|");
+}
+
+#[test]
+fn a_delete_during_a_job_starts_another() {
+    for event in ["delete page:1|", "mg @bump:page v|", "flush", "md page:1 I|", "md page G I|"] {
+        let mut w = world();
+        let [a, b] = [(); 2].map(|()| w.connect());
+        w.expect(a, "get page:1|", "");
+        let first = job(&w);
+        if event == "flush" {
+            w.flush();
+        } else {
+            w.ask(b, event);
+        }
+        w.pass(20);
+        let tokens = w.tokens();
+        assert_eq!(tokens.len(), 2, "{event}");
+        assert_eq!(w.cancelled, [first], "{event}");
+        assert_eq!(w.finish_with(first, "old"), Landed::Late, "{event}");
+        assert_eq!(w.replies(a), "", "{event}");
+        w.expect(b, "get page:1|", "");
+        assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored, "{event}");
+        assert_eq!((w.replies(a), w.replies(b)), (HI.to_owned(), HI.to_owned()), "{event}");
+        assert_eq!(["loads", "loads_again", "loads_late"].map(|name| w.count(name)), [2, 1, 1], "{event}");
+    }
+}
+
+#[test]
+fn further_deletes_share_one_job() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    (0..5).for_each(|_| drop(w.ask(b, "delete page:1|")));
+    let tokens = w.tokens();
+    assert_eq!(tokens.len(), 2, "the third is put off");
+    assert_eq!(w.finish_with(tokens[0], "old"), Landed::Late);
+    let tokens = w.tokens();
+    assert_eq!(tokens.len(), 2, "it begins now");
+    assert_eq!(w.finish_with(tokens[0], "old"), Landed::Late);
+    assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored);
+    assert_eq!(w.replies(a), HI);
+    assert_eq!(["loads", "loads_put_off"].map(|name| w.count(name)), [3, 4]);
+    assert!(w.jobs.is_empty() && w.engine.is_quiet());
+}
+
+#[test]
+fn nothing_is_sent_for_nobody() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    w.close(a, true);
+    w.ask(b, "delete page:1|");
+    let first = job(&w);
+    // Two more leases of the key: one job runs beside the first, the other is put off.
+    w.expect(b, "get page:1|", "");
+    let c = w.connect();
+    w.ask(c, "delete page:1|");
+    w.pass(500);
+    assert_eq!(w.replies(b), "END|", "its time was up");
+    assert_eq!(w.tokens().len(), 2);
+    assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    assert_eq!(w.tokens().len(), 1, "nobody waits for the one that was put off");
+    assert_eq!(w.engine.leases(), 0);
+    let last = job(&w);
+    assert_eq!(w.finish_with(last, "old"), Landed::Late);
+    w.expect(b, "get page:1|", "");
+    let next = job(&w);
+    assert_eq!(w.finish_with(next, "hi"), Landed::Stored);
+    assert_eq!(w.replies(b), HI);
+}
+
+#[test]
+fn a_client_that_stores_ends_the_lease() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    w.expect(b, "set page:1 0 0 2|hi|", "STORED|");
+    assert_eq!(w.replies(a), HI);
+    assert_eq!(w.cancelled, [token]);
+    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    w.expect(a, "get page:1|", HI);
+    assert_eq!(w.count("loads_late"), 1);
+}
+
+#[test]
+fn a_write_after_a_delete_is_not_taken_for_the_loaders_fill() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    w.ask(b, "delete page:1|");
+    w.expect(b, "set page:1 0 0 2|hi|", "STORED|");
+    assert_eq!(w.replies(a), HI);
+    w.expect(b, "get page:1|", HI);
+    let next = w.tokens()[1];
+    for token in [token, next] {
+        assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    }
+    w.expect(b, "get page:1|", HI);
+}
+
+#[test]
+fn asking_for_the_lease_never_wins_it() {
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "mg page:1 v c N30|", "VA 0 c0 Z||");
+    let token = job(&w);
+    w.expect(b, "mg page:1 v N30 Pw400|", "");
+    w.expect(b, "mg page:1 v N30|", "");
+    assert_eq!(w.tokens(), [token]);
+    let end = LoadEnd::Value { data: b"hi", flags: 0, ttl_s: Some(10), tags: &[] };
+    assert_eq!(w.finish(token, &end), Landed::Stored);
+    assert_eq!(w.replies(b), "VA 2|hi|VA 0 Z||");
+    // Due for a refresh by R, then past its time.
+    w.expect(a, "mg page:1 v R30|", "VA 2 Z|hi|");
+    assert!(w.jobs[0].is_refresh);
+    let token = job(&w);
+    assert_eq!(w.finish(token, &end), Landed::Stored);
+    w.pass(15_000);
+    let reply = w.ask(a, "mg page:1 v N30|");
+    assert!(reply.contains(" X") && reply.contains(" Z") && reply.ends_with("|hi|"), "{reply}");
+    assert_eq!(w.count("loads_refresh"), 2);
+}
+
+#[test]
+fn a_hold_that_ends_is_answered_as_on_busy_says() {
+    for (on_busy, reply) in [(OnBusy::Miss, "END|"), (OnBusy::Error, "SERVER_ERROR busy|")] {
+        let mut w = World::new(&[("page:{id}", Policy { on_busy, max_computers: 4, ..policy() })]);
+        let [a, b] = [(); 2].map(|()| w.connect());
+        w.expect(a, "get page:1|", "");
+        w.expect(b, "mg page:1 v N30 Pw400|", "");
+        w.pass(401);
+        assert_eq!(w.replies(a), reply);
+        assert_eq!(w.replies(b), "VA 0 Z||");
+        let token = job(&w);
+        assert_eq!(w.finish_with(token, "hi"), Landed::Stored, "it runs on");
+        w.expect(a, "get page:1|", HI);
+        assert_eq!(w.count("hold_expired"), 2);
+    }
+}
+
+#[test]
+fn a_long_computation_is_not_waited_for() {
+    let mut w = world();
+    let a = w.connect();
+    for n in 0..3 {
+        w.ask(a, &format!("mg page:{n} v N30|"));
+        w.pass(2000);
+        let token = job(&w);
+        assert_eq!(w.finish_with(token, "x"), Landed::Stored);
+    }
+    w.expect(a, "get page:1000|", "END|");
+    assert_eq!(w.count("busy_prediction"), 1);
+    assert_eq!(w.jobs.len(), 1, "the value is computed all the same");
+    let token = job(&w);
+    assert_eq!(w.finish_with(token, "x"), Landed::Stored);
+}
+
+#[test]
+fn a_failure_backs_off() {
+    for (on_busy, reply) in [(OnBusy::Miss, "END|"), (OnBusy::Error, "SERVER_ERROR busy|")] {
+        let mut w = World::new(&[("page:{id}", Policy { on_busy, pass_after: 1, ..policy() })]);
+        let [a, b] = [(); 2].map(|()| w.connect());
+        for back_off_ms in [1000, 2000, 4000] {
+            w.expect(a, "get page:1|", "");
+            w.expect(b, "mg page:1 v N30 Pw400|", "");
+            let token = job(&w);
+            assert_eq!(w.fail(token, "no%20table", LoadFailure::Error), Landed::Failed);
+            assert_eq!(w.replies(a), reply);
+            assert_eq!(w.replies(b), "EN Peno%20table|");
+            w.expect(a, "get page:1|", reply);
+            w.pass(back_off_ms - 1);
+            w.expect(a, "get page:1|", reply);
+            assert!(w.jobs.is_empty(), "it backs off");
+            w.pass(1);
+        }
+        w.expect(a, "get page:1|", "");
+        let token = job(&w);
+        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+        assert_eq!(w.replies(a), HI);
+        w.ask(a, "delete page:1|");
+        w.expect(a, "get page:1|", "");
+        let token = job(&w);
+        assert_eq!(w.fail(token, "", LoadFailure::Error), Landed::Failed);
+        w.replies(a);
+        w.pass(1000);
+        w.expect(a, "get page:1|", "");
+        assert_eq!(w.jobs.len(), 1, "a value has ended the back-off");
+        let token = job(&w);
+        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+        assert_eq!([w.count("failures"), w.count("pass_entered")], [4, 0]);
+    }
+}
+
+#[test]
+fn a_failed_refresh_leaves_the_old_value() {
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "set page:1 0 10 2|hi|", "STORED|");
+    w.pass(11_000);
+    w.expect(a, "get page:1|", HI);
+    let load = &w.jobs[0];
+    assert!(load.is_refresh);
+    assert_eq!(load.stale.as_ref().unwrap().slices().collect::<Vec<_>>(), [b"hi"]);
+    let token = job(&w);
+    assert_eq!(w.fail(token, "no", LoadFailure::Error), Landed::Failed);
+    w.expect(b, "get page:1|", HI);
+    assert!(w.jobs.is_empty(), "it backs off");
+    w.pass(1000);
+    w.expect(b, "get page:1|", HI);
+    let token = job(&w);
+    assert_eq!(w.finish_with(token, "ho"), Landed::Stored);
+    w.expect(b, "get page:1|", "VALUE page:1 0 2|ho|END|");
+}
+
+#[test]
+fn those_who_wait_behind_a_soft_invalidation_get_the_old_value_when_the_job_fails() {
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    let first = job(&w);
+    // A value that is stale on arrival: nobody waited before the invalidation.
+    w.close(a, true);
+    w.ask(b, "md page:1 I|");
+    assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    w.expect(b, "get page:1|", "");
+    let next = job(&w);
+    assert_eq!(w.finish_with(next, "hi"), Landed::Stored);
+    assert_eq!(w.replies(b), HI);
+}
+
+#[test]
+fn a_lost_worker_is_tried_again_once() {
+    let mut w = world();
+    let a = w.connect();
+    w.expect(a, "get page:1|", "");
+    let first = job(&w);
+    assert_eq!(w.fail(first, "", LoadFailure::Lost), Landed::Failed);
+    assert_eq!(w.replies(a), "");
+    let second = job(&w);
+    assert_ne!(first, second);
+    assert_eq!(w.fail(second, "", LoadFailure::Lost), Landed::Failed);
+    assert_eq!(w.replies(a), "END|");
+    w.expect(a, "get page:1|", "END|");
+    assert!(w.jobs.is_empty() && w.engine.is_quiet());
+    assert_eq!(["loads", "loads_again", "failures", "busy_failed"].map(|name| w.count(name)), [2, 1, 2, 1]);
+}
+
+#[test]
+fn a_loader_that_has_too_much_to_do_does_not_make_the_key_back_off() {
+    let mut w = world();
+    let a = w.connect();
+    for _ in 0..3 {
+        w.expect(a, "get page:1|", "");
+        let token = job(&w);
+        assert_eq!(w.fail(token, "", LoadFailure::Refused), Landed::Failed);
+        assert_eq!(w.replies(a), "END|");
+    }
+    assert_eq!([w.count("loads_refused"), w.count("failures")], [3, 0]);
+}
+
+#[test]
+fn a_refresh_becomes_urgent() {
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 5, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "set page:1 0 10 2|hi|", "STORED|");
+    w.pass(14_000);
+    w.expect(a, "get page:1|", HI);
+    let token = job(&w);
+    w.pass(2000);
+    w.expect(b, "get page:1|", "");
+    w.expect(a, "get page:1|", "");
+    assert_eq!((w.raised.clone(), w.tokens()), (vec![token], vec![token]), "once, and no other job");
+    assert_eq!(w.finish_with(token, "ho"), Landed::Stored);
+    assert_eq!(w.replies(b), "VALUE page:1 0 2|ho|END|");
+}
+
+#[test]
+fn one_refresh_for_all_readers() {
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, early: true, ..policy() })]);
+    let a = w.connect();
+    let readers = [(); 5].map(|()| w.connect());
+    for round in 0..5 {
+        w.ask(a, "get page:1|");
+        let token = job(&w);
+        assert_eq!(w.jobs[0].is_refresh, round > 0);
+        w.pass(100);
+        let end = LoadEnd::Value { data: b"hi", flags: 0, ttl_s: Some(20), tags: &[] };
+        assert_eq!(w.finish(token, &end), Landed::Stored);
+        w.replies(a);
+        // Nothing was learned when the first value was stored: it is refreshed when it has expired.
+        w.pass(if round == 0 { 20_500 } else { 19_500 });
+        for reader in readers {
+            w.expect(reader, "get page:1|", HI);
+        }
+        assert_eq!(w.jobs.len(), 1, "round {round}");
+    }
+}
+
+#[test]
+fn not_found_is_a_negative_answer() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    w.expect(b, "mg page:1 v N30 Pw400|", "");
+    let token = job(&w);
+    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(5) }), Landed::Stored);
+    assert_eq!((w.replies(a), w.replies(b)), ("END|".to_owned(), "EN|".to_owned()));
+    w.expect(b, "mg page:1 v N30|", "EN|");
+    w.pass(4000);
+    w.expect(a, "get page:1|", "END|");
+    assert!(w.jobs.is_empty());
+    w.pass(1000);
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: None }), Landed::Stored);
+    assert_eq!(w.replies(a), "END|");
+    w.pass(1000);
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(0) }), Landed::Stored);
+    assert_eq!(w.replies(a), "END|");
+    w.expect(a, "get page:1|", "");
+}
+
+#[test]
+fn a_value_can_be_for_those_who_wait_alone() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    let end = LoadEnd::Value { data: b"hi", flags: 0, ttl_s: Some(-1), tags: &[] };
+    assert_eq!(w.finish(token, &end), Landed::Stored);
+    assert_eq!(w.replies(a), HI);
+    w.expect(b, "get page:1|", "");
+    assert_eq!(w.jobs.len(), 1);
+}
+
+#[test]
+fn a_value_that_cannot_be_stored_is_a_failure() {
+    let names: Vec<Vec<u8>> = (0..9).map(|n| format!("t{n}").into_bytes()).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let large = vec![b'x'; 9 << 20];
+    for (data, tags, landed) in [
+        (&large[..], &names[..0], Landed::NoRoom),
+        (b"hi", &names[..8], Landed::TooManyTags),
+        (b"hi", &names[..], Landed::TooManyTags),
+    ] {
+        let mut w = world();
+        let [a, b] = [(); 2].map(|()| w.connect());
+        w.expect(a, "get page:1|", "");
+        w.expect(b, "mg page:1 v N30 Pw400|", "");
+        let token = job(&w);
+        assert_eq!(w.finish(token, &LoadEnd::Value { data, flags: 0, ttl_s: Some(0), tags }), landed);
+        assert_eq!(w.replies(a), "END|");
+        assert!(w.replies(b).starts_with("EN Pe"));
+        assert_eq!(w.count("failures"), 1);
+        assert!(w.engine.is_quiet());
+    }
+}
+
+#[test]
+fn a_large_value_reaches_those_who_wait() {
+    let mut w = world();
+    let a = w.connect();
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    let data = "y".repeat(2 << 20);
+    assert_eq!(w.finish_with(token, &data), Landed::Stored);
+    // Values in their own pages are left out here.
+    assert_eq!(w.replies(a), "VALUE page:1 0 2097152||END|");
+}
+
+#[test]
+fn jobs_of_a_rule_at_once_are_limited() {
+    let mut w = World::new(&[("page:{id}", Policy { rule_computers: Some(2), ..policy() })]);
+    let list: Vec<u64> = (0..4).map(|_| w.connect()).collect();
+    for (n, connection) in list.iter().enumerate() {
+        w.expect(*connection, &format!("get page:{n}|"), "");
+    }
+    assert_eq!(w.jobs.len(), 2);
+    let first = w.tokens()[0];
+    let other = w.connect();
+    w.ask(other, "delete page:0|");
+    assert_eq!(w.jobs.len(), 3, "of the two keys, the deleted one runs again: its first job is not needed");
+    assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    for n in 0..4 {
+        let token = w.tokens()[0];
+        assert!(w.jobs.len() <= 2, "{n}");
+
+        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    }
+    assert!(w.jobs.is_empty() && w.engine.is_quiet());
+    list.iter().for_each(|connection| drop(w.replies(*connection)));
+    // A client that does not wait is not queued.
+    w.expect(list[0], "get page:10|", "");
+    w.expect(list[1], "get page:11|", "");
+    w.expect(list[2], "mg page:12 v N30|", "VA 0 Z||");
+    assert_eq!(w.jobs.len(), 2);
+}
+
+#[test]
+fn the_lease_lasts_until_its_deadline() {
+    let mut w = World::new(&[("page:{id}", Policy { hold_ms: 60_000, ..policy() })]);
+    let a = w.connect();
+    w.expect(a, "get page:1|", "");
+    let first = job(&w);
+    w.pass(6000);
+    let tokens = w.tokens();
+    assert_eq!(tokens.len(), 2);
+    assert_eq!(w.cancelled, [first]);
+    assert_eq!(w.finish_with(first, "late"), Landed::Late);
+    assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored);
+    assert_eq!(w.replies(a), HI);
+}
+
+#[test]
+fn a_wait_is_held_behind_others_as_any() {
+    let mut w = world();
+    let a = w.connect();
+    w.expect(a, "set page:2 0 0 1|x|", "STORED|");
+    w.expect(a, "get page:1|get page:2|get page:3|", "");
+    assert_eq!(w.jobs.len(), 2, "also for a key that is read ahead");
+    w.pass(60);
+    assert_eq!(w.replies(a), "END|VALUE page:2 0 1|x|END|");
+    let tokens = w.tokens();
+    assert_eq!(w.finish_with(tokens[1], "z"), Landed::Stored);
+    assert_eq!(w.replies(a), "VALUE page:3 0 1|z|END|");
+    w.release(a);
+}
+
+#[test]
+fn many_connections_of_one_client_may_all_wait() {
+    let mut w = world();
+    let list: Vec<u64> = (0..20).map(|_| w.connect()).collect();
+    for connection in &list {
+        w.expect(*connection, "get page:1|", "");
+    }
+    let token = job(&w);
+    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    for connection in &list {
+        assert_eq!(w.replies(*connection), HI);
+    }
+    assert_eq!(w.count("last_free_kept"), 0);
+}
+
+#[test]
+fn a_get_that_waits_gives_way_to_a_write_of_its_own_connection() {
+    let mut w = world();
+    let a = w.connect();
+    w.expect(a, "get page:1|set page:1 0 0 2|hi|get page:1|", "END|STORED|VALUE page:1 0 2|hi|END|");
+    let token = job(&w);
+    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    w.expect(a, "get page:2|delete page:2|", "END|NOT_FOUND|");
+}
+
+#[test]
+fn the_hint_of_the_last_client_reaches_the_next_job() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "mg page:1 v N30 Pw400,hfast|", "");
+    assert_eq!(w.jobs[0].hint.as_deref(), Some(&b"fast"[..]));
+    w.expect(b, "mg page:1 v N30 Pw400,hslow|", "");
+    let c = w.connect();
+    w.ask(c, "delete page:1|");
+    assert_eq!(w.jobs[1].hint.as_deref(), Some(&b"slow"[..]));
+}
+
+#[test]
+fn a_rule_without_its_loader_answers_those_who_wait() {
+    let mut w = world();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    w.set_rules(&[]);
+    w.pass(10);
+    assert_eq!(w.replies(a), "END|");
+    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    w.expect(b, "get page:1|", "END|");
+    // Another rule for the key, of clients that compute: the loader's lease goes on to its end, and no other job begins.
+    w.set_rules(&[("page:{id}", policy())]);
+    w.expect(a, "get page:1|", "");
+    let token = job(&w);
+    w.set_rules(&[("page:{id}", Policy { loader: false, ..policy() })]);
+    w.pass(10);
+    w.ask(b, "delete page:1|");
+    assert_eq!(w.replies(a), "END|");
+    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    assert!(w.jobs.is_empty() && w.engine.is_quiet());
+}
+
+#[test]
+fn a_rule_that_gets_a_loader_uses_it_for_the_next_miss() {
+    let mut w = World::new(&[("page:{id}", Policy { loader: false, pass_after: 1, ..policy() })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get page:1|", "");
+    w.set_rules(&[("page:{id}", policy())]);
+    w.pass(20);
+    w.close(a, false);
+    assert_eq!(w.replies(b), "END|", "the client's lease passed on as it was granted");
+    w.ask(b, "set page:1 0 0 2|hi|");
+    w.ask(b, "delete page:1|");
+    w.expect(b, "get page:1|", "");
+    assert_eq!(w.jobs.len(), 1);
+}
+
+#[test]
+fn a_key_without_time_to_wait_is_computed_for_the_next() {
+    let mut w = World::new(&[("page:{id}", Policy { hold_ms: 0, hold_many_ms: 0, ..policy() })]);
+    let a = w.connect();
+    w.expect(a, "get page:1|", "END|");
+    let token = job(&w);
+    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    w.expect(a, "get page:1|", HI);
+}

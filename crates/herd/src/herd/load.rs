@@ -1,0 +1,233 @@
+//! Leases that a loader of the server holds: its job computes the value, and all clients wait.
+//!
+//! The lease belongs to the loader from the first miss on; no client is ever made the holder. A job is known by the lease's
+//! token, and its result counts only while that lease stands. When the lease ends without a value and clients still wait, the
+//! lease goes on under a new token with a new job. The loader's miss is not in the ledger: its fill shows the token, and a
+//! client's `set` must not be taken for it.
+//!
+//! # Histories
+//! L is the loader, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in the engine's
+//! `tests/loads.rs`.
+//!
+//! 1. W misses at 5: L has the lease, job 5 begins, W waits. L's value comes: it is stored as of 5, and W gets it.
+//!    (`the_first_to_ask_waits_too`)
+//! 2. Job 5 runs, W waits. X deletes at 6: the lease goes on under token 7, and job 7 begins. The result of job 5 comes: 5 is
+//!    not the lease's token, and it is dropped. W gets the value of job 7. (`a_delete_during_a_job_starts_another`)
+//! 3. Jobs 5 and 7 run, and X deletes again: the lease's token is 9, and two jobs of the key are out. Job 9 begins when one
+//!    of them has ended. A third delete replaces it by job 11 before it has begun: all later deletes share one job.
+//!    (`further_deletes_share_one_job`)
+//! 4. Job 5 runs, and nobody waits. X deletes: the lease ends. The next get asks for a new job. At most two are out, whatever
+//!    leases they belong to. (`nothing_is_sent_for_nobody`)
+//! 5. Job 5 runs, W waits. X stores the key: W gets X's value, the lease ends, and job 5 is cancelled if no worker has begun
+//!    it. Its result is dropped. (`a_client_that_stores_ends_the_lease`)
+//! 6. Job 5 fails: W gets the old value if there is one, otherwise the answer `on_busy`, and no job of the key begins until its
+//!    back-off is over. If the worker of job 5 was lost, another job begins at once, the first time.
+//!    (`a_failure_backs_off`, `a_lost_worker_is_tried_again_once`)
+//! 7. Job 5 refreshes an old value, and no client waits. The old value's grace ends: W misses, waits for job 5, and the job
+//!    becomes as urgent as others that clients wait for. (`a_refresh_becomes_urgent`)
+
+use std::sync::Arc;
+
+use super::Herd;
+use crate::ask::{Ask, Role};
+use crate::effects::{JobOrder, Step, Verdict};
+use crate::holder::Holder;
+use crate::lease::Kind;
+use crate::leases::Removed;
+use crate::rule::count;
+use crate::slots::Start;
+use crate::waiters::Waiter;
+
+/// Most jobs of one key that run at once.
+pub(crate) const JOBS_MAX: u8 = 2;
+
+/// Why a job has brought no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobFailure {
+    /// It says so, or its answer cannot be used: the key backs off.
+    Error,
+    /// Its worker was lost: another job begins at once, unless the key backs off already.
+    Lost,
+    /// It was not begun, since the loader has too much to do: the key does not back off.
+    Refused,
+}
+
+impl Herd {
+    /// A get of a key without a fresh value and without a lease: gives the lease to the loader (history 1).
+    pub(super) fn ask_loader<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
+        let (rule, counters) = (ask.rule, ask.rule.counters());
+        let absent = ask.found == Kind::Absent;
+        if self.passes.backs_off(ask.hash, step.now_ms) {
+            count(&counters.busy_failed);
+            return self.busy(ask, step);
+        }
+        if self.leases.len() >= self.leases_max && !self.displace(step) {
+            count(&counters.busy_leases);
+            return self.busy(ask, step);
+        }
+        let token = step.clock.tick();
+        let may_queue = absent && ask.hold_ms > 0;
+        match rule.try_start(None, may_queue.then_some((ask.hash, token))) {
+            Start::Granted | Start::Nested => {}
+            _ if !absent => return Role::Old,
+            Start::Queued => {
+                self.insert(ask, Holder::Queued, token, step);
+                return Role::Leased;
+            }
+            Start::Refused => return Role::Leased,
+            Start::QueueFull => return self.busy(ask, step),
+        }
+        self.insert(ask, Holder::Loader, token, step);
+        self.passes.begun(ask.hash, step.now_ms);
+        count(match ask.found {
+            Kind::Absent => &counters.leases,
+            Kind::Stale => &counters.leases_stale,
+            Kind::Early => &counters.leases_early,
+        });
+        self.start_job(ask.hash, step);
+        if absent { Role::Leased } else { Role::Old }
+    }
+
+    /// The lease goes on with another job, for those who wait (histories 2, 3); without them it ends (history 4).
+    pub(super) fn load_again<V>(&mut self, hash: u64, mut removed: Removed, step: &mut Step<'_, V>) {
+        if removed.lease.queue.len() == 0 {
+            return self.end(hash, removed, false, step);
+        }
+        let lease = &mut *removed.lease;
+        let rule = Arc::clone(&lease.rule);
+        if std::mem::take(&mut lease.job_out) {
+            step.effects.jobs.push(JobOrder::Cancel { token: lease.token });
+        }
+        let token = step.clock.tick();
+        let was_admitted = !lease.holder.computes();
+        if was_admitted {
+            rule.take_admitted(None);
+        } else if !rule.pass_slot(None, None, (hash, token)) {
+            return self.queue_again(hash, removed, token, step);
+        }
+        (lease.token, lease.holder, lease.computers) = (token, Holder::Loader, 1);
+        lease.deadline_ms = step.now_ms + u64::from(rule.lease_ms());
+        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
+            rule.end(&begun, false, None, step.now_ms);
+        }
+        self.leases.put_back(hash, removed);
+        if was_admitted {
+            count(&rule.counters().leases);
+        } else {
+            count(&rule.counters().loads_again);
+        }
+        self.start_job(hash, step);
+    }
+
+    /// Begins the job of a lease, or puts it off while two of its key run (history 3).
+    fn start_job<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+        let Some(lease) = self.leases.get_mut(hash) else { return };
+        let counters = lease.rule.counters();
+        let out = self.jobs.entry(hash).or_default();
+        if *out >= JOBS_MAX {
+            return count(&counters.loads_put_off);
+        }
+        *out += 1;
+        lease.job_out = true;
+        let is_refresh = lease.kind != Kind::Absent;
+        count(&counters.loads);
+        if is_refresh {
+            count(&counters.loads_refresh);
+        }
+        let (key, token, hint) = (lease.key.clone(), lease.token, lease.hint.clone());
+        step.effects.jobs.push(JobOrder::Start { key, hash, token, hint, is_refresh });
+    }
+
+    /// A job has ended, with a result or without. True: its lease stands, and its result counts. Otherwise a job that was put
+    /// off begins (history 3).
+    pub fn finish_job<V>(&mut self, hash: u64, token: u64, step: &mut Step<'_, V>) -> bool {
+        let Some(out) = self.jobs.get_mut(&hash) else { return false };
+        *out -= 1;
+        if *out == 0 {
+            self.jobs.remove(&hash);
+        }
+        let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.holder.is_loader()) else {
+            return false;
+        };
+        if lease.token == token {
+            lease.job_out = false;
+            return true;
+        }
+        if !lease.job_out {
+            self.start_put_off(hash, step);
+        }
+        false
+    }
+
+    fn start_put_off<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+        let Some(mut removed) = self.leases.remove(hash) else { return };
+        let lease = &mut *removed.lease;
+        if lease.queue.len() == 0 && lease.kind == Kind::Absent {
+            // History 4.
+            return self.end(hash, removed, false, step);
+        }
+        let rule = Arc::clone(&lease.rule);
+        lease.deadline_ms = step.now_ms + u64::from(rule.lease_ms());
+        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
+            rule.end(&begun, false, None, step.now_ms);
+        }
+        self.leases.put_back(hash, removed);
+        self.start_job(hash, step);
+    }
+
+    /// After [`Herd::finish_job`]: the job of the lease that stands has failed (history 6). Returns the waiters that get the
+    /// old value, or the answer `on_busy`; those that asked for the lease get `text`.
+    pub fn job_failed<V>(
+        &mut self,
+        hash: u64,
+        why: JobFailure,
+        text: &[u8],
+        step: &mut Step<'_, V>,
+    ) -> Vec<Waiter> {
+        let Some(mut removed) = self.leases.remove(hash) else { return Vec::new() };
+        let rule = Arc::clone(&removed.lease.rule);
+        let counters = rule.counters();
+        if why == JobFailure::Refused {
+            count(&counters.loads_refused);
+        } else {
+            count(&counters.failures);
+            let again = why == JobFailure::Lost && !self.passes.backs_off(hash, step.now_ms);
+            self.passes.failed(hash, step.now_ms);
+            self.passes.begun(hash, step.now_ms);
+            if again {
+                self.load_again(hash, removed, step);
+                return Vec::new();
+            }
+        }
+        let mut waiting = Vec::new();
+        while let Some(waiter) = self.waiters.pop(&mut removed.lease.queue) {
+            waiting.push(waiter);
+        }
+        self.end(hash, removed, false, step);
+        let text: Arc<[u8]> = text.into();
+        let mut plain = Vec::new();
+        for waiter in waiting {
+            counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
+            count(&counters.held_failed);
+            if waiter.is_explicit() {
+                let record = self.miss(hash, &rule, step);
+                step.effects.wake(waiter, Verdict::Failed { text: Arc::clone(&text), record });
+            } else {
+                plain.push(waiter);
+            }
+        }
+        plain
+    }
+
+    /// No rule has a loader for the key any more: ends its lease, and answers those who wait with misses.
+    pub fn abandon<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+        if let Some(removed) = self.leases.remove(hash) {
+            self.send_all(hash, removed, &|counters| &counters.held_unruled, step);
+        }
+    }
+
+    /// Jobs that have begun and not ended.
+    pub fn jobs(&self) -> usize {
+        self.jobs.values().map(|out| usize::from(*out)).sum()
+    }
+}
