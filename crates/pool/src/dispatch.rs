@@ -200,7 +200,14 @@ impl Driver {
         }
         let left = job.deadline.map_or(0, |at| at.saturating_duration_since(self.now).as_millis().max(1));
         let deadline_ms = u32::try_from(left).unwrap_or(u32::MAX);
-        if worker.json {
+        if worker.objects {
+            let args = List::parse(&job.args).unwrap_or(List::EMPTY);
+            let line = jsonl::object_line(worker.output.tail(), id, deadline_ms, job.attempt, args);
+            if let Err(reason) = line {
+                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+                return self.end_unqueued(id, Error::Codec(reason));
+            }
+        } else if worker.json {
             let args = List::parse(&job.args).unwrap_or(List::EMPTY);
             jsonl::job_line(worker.output.tail(), id, deadline_ms, job.attempt, args);
         } else {

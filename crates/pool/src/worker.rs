@@ -42,6 +42,8 @@ pub(crate) struct Worker {
     /// It does one job at a time.
     pub(crate) one_at_a_time: bool,
     pub(crate) json: bool,
+    /// Its jobs and replies are JSON objects: see [`crate::Launch::objects`].
+    pub(crate) objects: bool,
     /// Most jobs at this worker.
     pub(crate) window: usize,
     pub(crate) max_frame: u32,
@@ -188,6 +190,7 @@ impl Worker {
             uses_claims: false,
             one_at_a_time: false,
             json: false,
+            objects: false,
             window: 1,
             max_frame: 0,
             input: Vec::new(),
