@@ -116,6 +116,7 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
             version: VERSION,
             page: false,
             claims: false,
+            batches: false,
             pid: 0,
             concurrency: 1,
             max_frame: u32::MAX,
