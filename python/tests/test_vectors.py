@@ -24,7 +24,7 @@ def written():
     yield "list-long", f.encode_list([b"x" * 200])
     yield "hello", f.hello(4242, 8, f.HAS_PAGE, "test/1")
     yield "hello-claims", f.hello(4242, 8, f.HAS_PAGE | f.HAS_CLAIMS, "test/1")
-    yield "hello-batches", f.hello(4242, 8, f.HAS_PAGE | f.HAS_CLAIMS | 4, "test/1")
+    yield "hello-batches", f.hello(4242, 8, f.HAS_PAGE | f.HAS_CLAIMS | f.TAKES_BATCHES, "test/1")
     yield "init", f.frame(f.INIT, 0, struct.pack("<IIQ", 1 << 20, 3, 7) + f.encode_list([b"config"]))
     job = struct.pack("<II", 1500, 1) + f.encode_list([b"thumb", b"\xff\0"])
     yield "job", f.frame(f.JOB, 0x0102030405060708, job)

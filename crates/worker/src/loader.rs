@@ -46,6 +46,39 @@ where
     })
 }
 
+/// Serves up to `limit` keys in one call of `load`, as [`crate::Worker::serve_batch`] does with jobs.
+///
+/// `load` returns an outcome for each job, in the order of the slice.
+pub fn serve_batch<A, F>(worker: crate::Worker, limit: u32, mut load: F) -> !
+where
+    A: Into<Value>,
+    F: FnMut(&mut [Job<'_>]) -> Vec<Result<A, JobError>>,
+{
+    worker.serve_batch(limit, move |jobs| load_batch(jobs.iter_mut().map(Job::of), &mut load))
+}
+
+/// An outcome for each of `jobs`; those that are not a loader's are left out of the call.
+fn load_batch<'a, A: Into<Value>>(
+    jobs: impl Iterator<Item = Result<Job<'a>, JobError>>,
+    load: &mut impl FnMut(&mut [Job<'_>]) -> Vec<Result<A, JobError>>,
+) -> Vec<Result<Value, JobError>> {
+    let mut loads = Vec::new();
+    let others: Vec<_> = jobs.map(|job| job.map(|job| loads.push(job))).collect();
+    let outcomes = if loads.is_empty() { Vec::new() } else { load(&mut loads) };
+    if outcomes.len() != loads.len() {
+        let (got, count) = (outcomes.len(), loads.len());
+        let message = format!("a batch function returns an outcome for each of its {count} jobs, not {got}");
+        return others.iter().map(|_| Err(JobError::new("bad_answer", message.clone()))).collect();
+    }
+    let mut outcomes = outcomes.into_iter();
+    let next = |other: Result<(), JobError>| {
+        other?;
+        // There is an outcome for each job that was in the call.
+        outcomes.next().ok_or_else(|| JobError::new("bad_answer", "no outcome"))??.into().checked()
+    };
+    others.into_iter().map(next).collect()
+}
+
 /// A key to load, and what is known about it.
 pub struct Job<'a> {
     fields: wire::Job<'a>,
@@ -353,6 +386,39 @@ mod tests {
         assert_eq!((job.key(), job.rule(), job.hint()), (&[0xff, 1][..], "test", None));
         assert_eq!((job.stale(), job.attempt(), job.deadline()), (Some(&b""[..]), 2, Some(at)));
         assert_eq!(job.with_hint("mobile").hint(), Some(&b"mobile"[..]));
+    }
+
+    #[test]
+    fn each_job_of_a_batch_has_its_own_outcome() {
+        let keys = ["a", "not a loader's", "b", "c", "d"];
+        let jobs = || {
+            keys.into_iter().map(|key| match key {
+                "not a loader's" => Err(JobError::new("protocol", key)),
+                key => Ok(Job::test(key, &[])),
+            })
+        };
+        let mut load = |jobs: &mut [Job<'_>]| {
+            let outcome = |job: &Job<'_>| match job.key() {
+                b"b" => Err(JobError::new("error", "as told")),
+                b"c" => Ok(Value::new("").tag("a b")),
+                key => Ok(Value::new(key)),
+            };
+            jobs.iter().map(outcome).collect()
+        };
+        let shown = |outcome: &Result<Value, JobError>| match outcome {
+            Ok(value) => String::from_utf8_lossy(value.data().unwrap()).into_owned(),
+            Err(error) => format!("{}: {}", error.body.code, error.body.message),
+        };
+        let outcomes: Vec<_> = load_batch(jobs(), &mut load).iter().map(shown).collect();
+        let refused = "bad_answer: a tag has no blanks and no control characters: \"a b\"";
+        assert_eq!(outcomes, ["a", "protocol: not a loader's", "error: as told", refused, "d"]);
+        let few = &mut |jobs: &mut [Job<'_>]| vec![Ok::<_, JobError>("x"); jobs.len() - 1];
+        let outcomes: Vec<_> = load_batch(jobs(), few).iter().map(shown).collect();
+        let text = "bad_answer: a batch function returns an outcome for each of its 4 jobs, not 3";
+        assert_eq!(outcomes, [text; 5]);
+        let none = [Err(JobError::new("protocol", "x"))].into_iter();
+        let never = &mut |_: &mut [Job<'_>]| -> Vec<Result<Value, JobError>> { panic!("there is no load") };
+        assert_eq!(load_batch(none, never).iter().map(shown).collect::<Vec<_>>(), ["protocol: x"]);
     }
 
     #[test]
