@@ -11,6 +11,7 @@
 
 mod clients;
 mod events;
+mod loads;
 mod replies;
 #[path = "../world/mod.rs"]
 mod world;
@@ -204,6 +205,8 @@ struct Sim {
     clients: Vec<Client>,
     connections: Vec<Option<Connection>>,
     jobs: Vec<Job>,
+    /// Jobs of the rule's loader, if it has one.
+    loads: Vec<loads::SimLoad>,
     version: [u64; KEYS],
     floor: [u64; KEYS],
     /// The second at which a counter is over; and whether the value is known to be a counter.
@@ -268,6 +271,7 @@ impl Sim {
             clients: Vec::new(),
             connections: Vec::new(),
             jobs: Vec::new(),
+            loads: Vec::new(),
             version: [1; KEYS],
             floor: [0; KEYS],
             counter_over: u64::MAX,
@@ -366,6 +370,7 @@ impl Sim {
         let number = connection.number;
         self.trace(|| format!("{number} > {line}"));
         self.w.send(number, line);
+        self.note_loads();
         if self.w.waiting(number) > 0
             && let Some(request) = self.connections[at].as_mut().unwrap().pending.back_mut()
         {
@@ -394,6 +399,7 @@ impl Sim {
         let lines = keys.iter().fold(String::new(), |lines, n| lines + "get " + &key(*n) + "|");
         self.trace(|| format!("{number} > {lines}"));
         self.w.send(number, &lines);
+        self.note_loads();
         if self.w.waiting(number) > 0 {
             let connection = self.connections[at].as_mut().unwrap();
             connection.pending.iter_mut().skip(before).for_each(|request| request.held = true);
@@ -424,7 +430,10 @@ impl Sim {
             _ => self.act(client),
         }
         self.receive();
+        self.finish_loads();
+        self.receive();
         self.fill_due();
+        self.finish_loads();
         self.receive();
         self.w.check();
         self.check_computing();
@@ -481,6 +490,7 @@ impl Sim {
         // Clients receive every reply at the moment at which it is decided.
         while let Some(next) = self.w.next_deadline().filter(|next| *next <= end) {
             self.w.pass(next.saturating_sub(self.w.ms));
+            self.note_loads();
             self.receive();
         }
         self.w.pass(end - self.w.ms);
@@ -582,6 +592,7 @@ impl Sim {
         }
         // The longest lease.
         self.w.pass(61_000);
+        self.end_loads();
         self.w.engine.verify();
         assert!(self.w.engine.is_quiet());
         assert!(self.w.engine.shared().peers().is_empty());
@@ -601,6 +612,7 @@ fn is_leased(state: KeyState) -> bool {
 fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
     Policy {
         owner,
+        loader: rng.one_in(3),
         hold_ms: rng.of(&[0, 50, 400, 400, 800]),
         hold_many_ms: rng.of(&[0, 100]),
         hold_behind_ms: rng.of(&[0, 50]),
@@ -659,7 +671,7 @@ const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-const STEPS_OF: [&str; 26] = [
+const STEPS_OF: [&str; 34] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -686,6 +698,14 @@ const STEPS_OF: [&str; 26] = [
     "a connection remembers no more",
     "a value is refused",
     "several gets in a packet",
+    "load",
+    "refresh by the loader",
+    "a load is cancelled",
+    "a load fails",
+    "a result comes too late",
+    "the loader finds nothing",
+    "the loader's value is stored",
+    "a refresh is raised",
 ];
 
 /// Events that only leases have.
