@@ -10,6 +10,7 @@ use bytes::Bytes;
 use cattlegrid_panic::guarded;
 
 use crate::error::Error;
+use crate::options::Retry;
 use crate::payload::Reply;
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
@@ -108,6 +109,13 @@ pub(crate) struct Job {
     pub(crate) fault: Option<Error>,
     /// Its outcome is no longer needed: it is not begun (again).
     pub(crate) withdrawn: bool,
+}
+
+impl Job {
+    /// Whether it may be begun once more.
+    pub(crate) fn may_retry(&self, retry: Retry) -> bool {
+        self.idempotent && !self.withdrawn && self.attempt < retry.times
+    }
 }
 
 /// Where a job is.

@@ -122,7 +122,7 @@ counters! {
     redispatched,
     /// Jobs taken back from a worker that was in another job, because others were idle.
     taken_back,
-    /// Idempotent jobs begun again after a lost worker.
+    /// Idempotent jobs begun again after a lost worker or a retryable error.
     retried,
     /// Worker processes started, or asked of the template.
     spawned,

@@ -318,6 +318,15 @@ impl Driver {
             return Ok(());
         }
         let ErrorBody { code, message, detail, retryable } = error;
+        let retry = self.options.retry;
+        if let Some(job) = self.jobs.get_mut(id)
+            && (retryable && retry.errors && code != "too_large" && job.may_retry(retry))
+        {
+            job.attempt += 1;
+            self.requeue(id);
+            self.shared.counters.retried.add(1);
+            return Ok(());
+        }
         let max = self.options.max_frame as usize;
         let error = if code == "too_large" {
             Error::TooLarge {
