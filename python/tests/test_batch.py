@@ -3,7 +3,6 @@
 import mmap
 import socket
 import struct
-import time
 
 import pytest
 from cattlegrid import worker
@@ -28,6 +27,7 @@ def work(jobs):
     if what == b"slow":
         time.sleep(3600)
     if what == b"cancelled":
+        worker.event("begun")
         while not jobs[0].cancelled() and not jobs[-1].cancelled():
             time.sleep(0.001)
         return [str([job.cancelled() for job in jobs] + [worker.cancelled()])] * len(jobs)
@@ -169,7 +169,7 @@ def test_a_finished_batch_does_not_wait_for_a_slow_one_behind_it(parent):
 def test_a_cancel_is_seen_in_the_batch_and_before_it(parent):
     start(parent)
     parent.send(parent.batch((1, b"cancelled"), (2, b"x")))
-    time.sleep(0.05)
+    assert parent.receive()[0] == f.EVENT
     behind = parent.batch((3, b"echo"), (4, b"echo"), (5, b"echo")), parent.batch((6, b"slow"), (7, b"slow"))
     parent.send(*behind, *(f.frame(f.CANCEL, id) for id in (4, 6, 7, 2)))
     got = answers(parent, 7)
@@ -233,7 +233,7 @@ def test_a_limit_out_of_range_is_refused(limit):
 
 
 def test_a_batch_function_without_a_limit_or_async_is_refused():
-    with pytest.raises(ValueError, match=r"write @worker.batch\(limit=100\)"):
+    with pytest.raises(ValueError, match=r"limit is missing: write @worker.batch\(limit=100\)"):
 
         @worker.batch
         def missing(jobs):

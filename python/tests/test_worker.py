@@ -41,12 +41,12 @@ def work(what, *args):
 class Parent:
     """The pool's side of a job socket."""
 
-    def __init__(self, tmp_path, app=APP, target="app"):
+    def __init__(self, tmp_path, app=APP, target="app", run=None):
         (tmp_path / "app.py").write_text(app)
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(60)
         env = dict(os.environ, PYTHONPATH=str(SRC), CATTLEGRID_MODE="exec", CATTLEGRID_FD=str(theirs.fileno()))
-        command = [sys.executable, "-m", "cattlegrid.worker", target]
+        command = [sys.executable, *(run or ["-m", "cattlegrid.worker", target])]
         self.process = subprocess.Popen(command, env=env, cwd=tmp_path, pass_fds=[theirs.fileno()])
         theirs.close()
         self.buffer = b""

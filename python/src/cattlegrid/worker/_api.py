@@ -27,18 +27,29 @@ def batch(limit):
     an exception. An exception that it raises is the outcome of all of them. It cannot be an ``async def``: that is
     :func:`job`, which does several jobs at a time already. The last function decorated counts.
     """
-    if callable(limit) or isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= BATCH_MAX:
-        got = "a function: write @worker.batch(limit=100)" if callable(limit) else repr(limit)
-        raise ValueError(f"limit is a number from 1 to {BATCH_MAX}, not {got}")
+    check_limit(limit, "@worker.batch")
 
     def decorate(function):
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError("a batch function is a plain def; an async def is served by @worker.job")
+        check_plain(function, "@worker.job")
         STATE.limits.append((function, limit))
         STATE.job = function
         return function
 
     return decorate
+
+
+def check_limit(limit, decorator):
+    """``ValueError`` if ``limit`` is not a number of jobs that a worker may ask for."""
+    if callable(limit):
+        raise ValueError(f"limit is missing: write {decorator}(limit=100)")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= BATCH_MAX:
+        raise ValueError(f"limit is a number from 1 to {BATCH_MAX}, not {limit!r}")
+
+
+def check_plain(function, instead):
+    """``TypeError`` if ``function`` is an ``async def``."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"a batch function is a plain def; an async def is served by {instead}")
 
 
 def init(function):
