@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cattlegrid_worker::{Limits, Sandbox};
 
+use crate::budget::Budget;
 use crate::callbacks::{Callbacks, LogChunk};
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, reason_of};
@@ -53,6 +54,16 @@ impl Builder {
     #[must_use]
     pub fn max(mut self, workers: usize) -> Self {
         self.options.sizing.max = workers.max(1);
+        self
+    }
+
+    /// Shares `budget` with the other pools that were built with it: together they have at most its number of worker processes, each counted
+    /// until it is gone. Spares and templates do not count. A pool without room waits, and so does the first worker of a new
+    /// program, up to `start_timeout`. A pool that waits gets the next place if it has the fewest workers; a pool with more than its
+    /// share gives up workers for it, which finish their jobs. Default: none.
+    #[must_use]
+    pub fn within(mut self, budget: &Budget) -> Self {
+        self.options.budget = Some(budget.clone());
         self
     }
 

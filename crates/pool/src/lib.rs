@@ -33,6 +33,7 @@
 //!   if the template (for exec'ed workers: the guardian, a shell) is killed in the same moment.
 
 mod breaker;
+mod budget;
 mod builder;
 mod bulk;
 mod callbacks;
@@ -63,6 +64,7 @@ mod proc;
 mod program;
 mod promise;
 mod queue;
+mod share;
 mod shared;
 mod sizing;
 mod start;
@@ -77,6 +79,7 @@ mod turn;
 mod typed;
 mod worker;
 
+pub use budget::Budget;
 pub use builder::Builder;
 pub use bulk::{AsCompleted, Map};
 pub use callbacks::LogChunk;

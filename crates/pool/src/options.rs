@@ -8,12 +8,14 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use crate::budget::Budget;
 use crate::sizing::SizingConfig;
 
 /// Every option but the callbacks. [`crate::Builder`] has a method of the same name for each, with its meaning and range.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) sizing: SizingConfig,
+    pub(crate) budget: Option<Budget>,
     pub(crate) spare: usize,
     pub(crate) config: Vec<u8>,
     pub(crate) env: BTreeMap<OsString, Option<OsString>>,
@@ -46,6 +48,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             sizing: SizingConfig::default(),
+            budget: None,
             spare: 0,
             config: Vec::new(),
             env: BTreeMap::new(),
