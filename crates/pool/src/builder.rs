@@ -16,7 +16,7 @@ use crate::callbacks::{Callbacks, LogChunk};
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
-use crate::launch::{Launch, check_env};
+use crate::launch::{Launch, Mode, check_env};
 use crate::options::{Options, QueuePolicy, Retry};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
@@ -336,6 +336,19 @@ impl Builder {
         self
     }
 
+    /// An upper estimate of the descriptors that the pool has open in this process at its `max`, spares, passed descriptors and a
+    /// reload included, and those that are open for a moment while a process is started. For a check of the limit of open files.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        let max = self.options.sizing.max;
+        // Killed processes whose places in a budget are kept until they are gone.
+        let fading = if self.options.budget.is_some() { max } else { 0 };
+        let workers = max.saturating_add(self.options.spare).saturating_add(1);
+        let programs = if self.launch.mode == Mode::Template { TEMPLATES * PROCESS } else { GUARDIAN };
+        let fixed = OWN + programs + START + self.options.fds.len();
+        workers.saturating_mul(PROCESS).saturating_add(fading).saturating_add(fixed)
+    }
+
     /// Starts the pool's thread, and the program. Await the result, or call `wait` on it.
     ///
     /// # Errors
@@ -417,6 +430,22 @@ fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
 
 /// Most bytes for `init`: what a worker accepts as INIT, less 16 bytes of other fields, a count of one and a length of four.
 const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 21;
+
+/// Descriptors of a worker or template: socket, log pipe, pidfd.
+const PROCESS: usize = 3;
+
+/// Templates during a reload.
+const TEMPLATES: usize = 2;
+
+/// Descriptors of the guardian: socket and pidfd.
+const GUARDIAN: usize = 2;
+
+/// The pool's poller and the eventfd that wakes it.
+const OWN: usize = 2;
+
+/// Open for a moment while a process is started: the child's socket, log pipe and progress page, `/dev/null`, the pipe for
+/// an error of the exec, and two to spare.
+const START: usize = 8;
 
 /// Most descriptors that can be passed.
 const MAX_PASSED: usize = 32;
