@@ -32,7 +32,7 @@ pub struct Budget {
 
 #[derive(Debug)]
 struct Shared {
-    limit: usize,
+    limit: AtomicUsize,
     /// Pools that wait; read without the lock.
     waiting: AtomicUsize,
     state: Mutex<State>,
@@ -75,12 +75,20 @@ impl Budget {
     /// A budget of this many worker processes, from 1.
     pub fn new(processes: usize) -> Self {
         let (waiting, state) = (AtomicUsize::new(0), Mutex::new(State::default()));
-        Self { shared: Arc::new(Shared { limit: processes.max(1), waiting, state }) }
+        Self { shared: Arc::new(Shared { limit: AtomicUsize::new(processes.max(1)), waiting, state }) }
     }
 
-    /// The number that it was made with.
+    /// The number of worker processes.
     pub fn limit(&self) -> usize {
-        self.shared.limit
+        self.shared.limit()
+    }
+
+    /// Changes the number of worker processes, from 1. With fewer than there are now no pool gets another one until enough
+    /// have left; none is ended for it.
+    pub fn resize(&self, processes: usize) {
+        let state = self.shared.lock();
+        self.shared.limit.store(processes.max(1), Ordering::Relaxed);
+        self.shared.settle(state, None);
     }
 
     /// Places in use now: worker processes, and those that a pool is about to start.
@@ -94,11 +102,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Grants free places to pools that wait, and unlocks. Wakes these pools, and all others with workers if `ask` is the pool
     /// that has begun to wait.
     fn settle(&self, mut state: MutexGuard<'_, State>, ask: Option<u64>) {
         let mut wake = Vec::new();
-        while state.used < self.limit {
+        while state.used < self.limit() {
             let waiting = state.members.iter_mut().filter(|member| member.waiting.is_some());
             let next =
                 waiting.min_by_key(|member| (member.weight(), member.waiting.map_or(0, |wait| wait.order)));
@@ -224,7 +236,7 @@ impl Seat {
 
     /// The limit of the budget.
     pub(crate) fn limit(&self) -> usize {
-        self.shared.as_ref().map_or(usize::MAX, |shared| shared.limit)
+        self.shared.as_ref().map_or(usize::MAX, |shared| shared.limit())
     }
 
     /// Takes a place. `None`: there is none, and the pool waits from now on, which [`Message::Budget`] ends. `probe`: for the
@@ -232,7 +244,7 @@ impl Seat {
     pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<Place> {
         let Some(shared) = &self.shared else { return Some(Place::default()) };
         let mut state = shared.lock();
-        let (order, free) = (state.tick(), state.used < shared.limit);
+        let (order, free) = (state.tick(), state.used < shared.limit());
         let member = state.member(self.key)?;
         if member.granted > 0 || free {
             let granted = member.granted > 0;
@@ -436,6 +448,21 @@ mod tests {
         drop(pools);
         assert_eq!((budget.used(), budget.limit()), (0, 4));
         assert!(budget.shared.lock().members.is_empty());
+    }
+
+    #[test]
+    fn a_budget_grows_at_once_and_shrinks_as_workers_leave() {
+        let now = Instant::now();
+        let budget = Budget::new(1);
+        let mut pools = vec![Fake::new(&budget)];
+        assert_eq!(settle(&mut pools, now), [1]);
+        budget.resize(3);
+        assert!(pools[0].seat.is_granted(), "it was waiting");
+        assert_eq!(settle(&mut pools, now), [3]);
+        budget.resize(0);
+        assert_eq!((budget.limit(), settle(&mut pools, now)), (1, vec![3]), "none is ended for it");
+        pools[0].places.truncate(1);
+        assert_eq!(settle(&mut pools, now), [1]);
     }
 
     #[test]

@@ -88,6 +88,7 @@ pub use cattlegrid_worker::{Limits, List, Sandbox};
 pub use error::{Error, PoolError};
 pub use event::{Event, Events};
 pub use job::Outcome;
+pub use jsonl::base64;
 pub use launch::Launch;
 pub use ncpu::{Cpus, ncpu};
 pub use options::{QueuePolicy, Retry};
