@@ -305,6 +305,13 @@ fn the_example_is_right() {
     assert_eq!((status.code(), stderr), (Some(0), Vec::new()));
     let expected = "key page:42\nrule 1: page:{id}\n  id = 42\n  tag page:42\n  tag pages\n";
     assert_eq!(String::from_utf8(stdout).unwrap(), expected);
+    let Output { stdout, .. } = command(&["check", example, "--key", "clock:a"]).output().unwrap();
+    let expected = "key clock:a\nrule 4: clock:{name}\n  name = a\n  loader clock, gets name\n";
+    assert_eq!(String::from_utf8(stdout).unwrap(), expected);
+    let expected = format!(
+        "cattlegrid: {example}: --try \"page:42\": its rule 1, page:{{id}}, names no loader; clients compute the value\n"
+    );
+    assert_eq!(refused(&["check", example, "--try", "page:42"]), (Some(2), expected));
     let Output { status, stdout, .. } = command(&["check", example]).output().unwrap();
     assert!(status.success() && stdout.starts_with(b"[server]\n"));
 }
