@@ -426,7 +426,7 @@ priority = \"high\"
     let of_loader = format!(
         "
 [loader.other]
-command = [\"sh\", \"a\\u0009b\"]
+command = [\"sh\", \"a\\tb\"]
 mode = \"jsonl\"
 max = 4
 idle = 0
