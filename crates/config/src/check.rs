@@ -44,6 +44,17 @@ fn as_toml(file: &RuleFile, protection: &Protection) -> String {
         text.push_str("\n[[cascade]]\n");
         write_keys(&mut text, keys::CASCADE, cascade);
     }
+    for loader in &file.loaders {
+        write_to(&mut text, format_args!("\n[loader.{}]\n", loader.name));
+        write_keys(&mut text, keys::LOADER, loader);
+    }
+    let warnings = file.warns_of_loaders();
+    if !warnings.is_empty() {
+        text.push('\n');
+    }
+    for line in warnings {
+        write_to(&mut text, format_args!("# {line}\n"));
+    }
     text
 }
 
@@ -61,9 +72,15 @@ fn of_key(file: &RuleFile, key: &str) -> String {
     match file.rules.find(key.as_bytes()) {
         None => text.push_str("no rule\n"),
         Some((rule, captures)) => {
-            let Rule { number, pattern, tags, .. } = &**rule;
+            let Rule { number, pattern, tags, loading, .. } = &**rule;
             write_to(&mut text, format_args!("rule {number}: {}\n", pattern.text()));
             write_captures(&mut text, pattern, &captures);
+            if let Some(loading) = loading {
+                let names: Vec<&str> = pattern.names().collect();
+                let gets =
+                    if names.is_empty() { String::new() } else { format!(", gets {}", names.join(", ")) };
+                write_to(&mut text, format_args!("  loader {}{gets}\n", loading.loader));
+            }
             for tag in tags {
                 write_to(&mut text, format_args!("  tag {}\n", tag.name(&captures)));
             }

@@ -1,9 +1,12 @@
 //! The one definition of every key of a rule file: its name, its values, its default, what it sets, how it is
 //! shown, and its words in the reference.
 
-use cattlegrid_engine::rules::{Cascade, Change, Rule, TagTemplate};
+use std::time::Duration;
+
+use cattlegrid_engine::rules::{Cascade, Change, Loading, Rule, TagTemplate, Urgency};
 use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy};
 
+use crate::loader::{LoaderMode, LoaderSettings};
 use crate::protection::{Protection, ServerDraft};
 use crate::table::{Class, Row, set};
 use crate::value::{DAY, HOUR, Kind, MINUTE, Text, show_ms, show_size};
@@ -52,9 +55,24 @@ pub(crate) struct RuleDraft {
     pub(crate) tags: Vec<Text>,
     pub(crate) hold_ms: Option<u32>,
     pub(crate) hold_many_ms: Option<u32>,
-    pub(crate) negative_ttl_s: u32,
-    /// Its `leases`, `hold_ms` and `hold_many_ms` follow from which keys there are.
+    pub(crate) negative_ttl_s: Option<u32>,
+    pub(crate) loader: Option<Text>,
+    pub(crate) ttl_s: u32,
+    pub(crate) urgency: Urgency,
+    /// Its `leases`, `loader`, `hold_ms` and `hold_many_ms` follow from which keys there are.
     pub(crate) policy: Policy,
+}
+
+/// A `[loader.NAME]` as it is being read.
+#[derive(Debug)]
+pub(crate) struct LoaderDraft {
+    pub(crate) command: Vec<Text>,
+    pub(crate) load: Option<usize>,
+    pub(crate) dir: Option<Text>,
+    pub(crate) env: Option<Vec<Text>>,
+    pub(crate) user: Option<Text>,
+    /// What needs no more than its own value; the rest follows.
+    pub(crate) settings: LoaderSettings,
 }
 
 /// A `[[cascade]]` as it is being read.
@@ -66,10 +84,17 @@ pub(crate) struct CascadeDraft {
 }
 
 /// Keys by which a rule asks for leases.
-pub(crate) const PROTECTING: [&str; 4] = ["hold", "lease", "grace", "early"];
+pub(crate) const PROTECTING: [&str; 5] = ["hold", "lease", "grace", "early", "loader"];
 /// Keys that mean something without leases.
 pub(crate) const UNLEASED: [&str; 5] = ["match", "tags", "owner", "fill_window", "negative_ttl"];
+/// Keys that say how a loader is used.
+pub(crate) const LOADING: [&str; 2] = ["ttl", "priority"];
+/// Keys about clients that compute: under a loader none does.
+pub(crate) const CLIENTS_COMPUTE: [&str; 5] =
+    ["close_grace", "reentry", "pass_after", "pass_for", "max_computers"];
 
+/// Bytes of a loader's name.
+pub(crate) const LOADER_NAME_MAX: usize = 64;
 /// More of anything than one server has.
 const MANY: i64 = 1_000_000;
 
@@ -89,9 +114,23 @@ fn seconds(seconds: u32) -> String {
     format!("\"{}\"", show_ms(u64::from(seconds) * 1000))
 }
 
+fn time(time: Duration) -> String {
+    format!("\"{}\"", show_ms(u64::try_from(time.as_millis()).expect("times of a rule file fit")))
+}
+
 /// Only under leases.
 fn leased(rule: &Rule, value: String) -> Option<String> {
     rule.policy.leases.then_some(value)
+}
+
+/// Only where clients compute.
+fn computed(rule: &Rule, value: String) -> Option<String> {
+    leased(rule, value).filter(|_| !rule.policy.loader)
+}
+
+/// Only under a loader.
+fn loaded(rule: &Rule, value: impl FnOnce(&Loading) -> String) -> Option<String> {
+    rule.loading.as_ref().map(value)
 }
 
 fn list<'a>(texts: impl Iterator<Item = &'a str>) -> String {
@@ -103,10 +142,16 @@ fn list<'a>(texts: impl Iterator<Item = &'a str>) -> String {
 pub(crate) fn toml_text(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
-        if matches!(c, '"' | '\\') {
-            quoted.push('\\');
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            _ if c.is_control() => {
+                let code = format!("\\u{:04X}", u32::from(c));
+                quoted.push_str(&code);
+            }
+            _ => quoted.push(c),
         }
-        quoted.push(c);
     }
     quoted.push('"');
     quoted
@@ -118,11 +163,11 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "The keys, see Patterns. Needed.",
         set!(pattern, given => Some(given.placed().clone())),
         |rule| Some(toml_text(rule.pattern.text()))),
-    key("hold", Kind::Ms { min: 0, max: MINUTE }, "\"400ms\", \"0s\" if the rule names neither `hold` nor `lease`",
+    key("hold", Kind::Ms { min: 0, max: MINUTE }, "\"400ms\", \"0s\" if the rule names none of `hold`, `lease`, `loader`",
         "Longest a get waits for the one that computes. Keep it below the clients' own timeout.",
         set!(hold_ms, given => Some(given.ms())),
         |rule| leased(rule, ms(rule.policy.hold_ms))),
-    key("hold_many", Kind::Ms { min: 0, max: MINUTE }, "\"100ms\", at most `hold`",
+    key("hold_many", Kind::Ms { min: 0, max: MINUTE }, "\"100ms\", at most `hold`; under a loader as `hold`",
         "The same for a get of several keys.",
         set!(hold_many_ms, given => Some(given.ms())),
         |rule| leased(rule, ms(rule.policy.hold_many_ms))),
@@ -131,16 +176,16 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         set!(policy.hold_behind_ms, given => given.ms()),
         |rule| leased(rule, ms(rule.policy.hold_behind_ms))),
     key("lease", Kind::AutoMs { min: 10, max: HOUR }, "\"auto\"",
-        "How long one client may compute before another may. auto: four times the p99 of what was seen, 0.5 s to 30 s, and 3 s until enough was seen.",
+        "How long one client may compute before another may. auto: four times the p99 of what was seen, 0.5 s to 30 s, and 3 s until enough was seen. Under a loader: the time of its job; auto: the loader's `timeout` and 1 s; a time must be longer than that `timeout`.",
         set!(policy.lease, given => given.ms_or_auto().map_or(LeaseTime::Auto, LeaseTime::Fixed)),
         |rule| leased(rule, match rule.policy.lease {
             LeaseTime::Auto => "\"auto\"".to_owned(),
             LeaseTime::Fixed(given) => ms(given),
         })),
     key("close_grace", Kind::Ms { min: 0, max: MINUTE }, "\"50ms\"",
-        "How long a value is waited for after the connection of the one that computes was closed in order.",
+        "How long a value is waited for after the connection of the one that computes was closed in order. An error under a loader, as are `reentry`, `pass_after`, `pass_for` and `max_computers`: no client computes.",
         set!(policy.close_grace_ms, given => given.ms()),
-        |rule| leased(rule, ms(rule.policy.close_grace_ms))),
+        |rule| computed(rule, ms(rule.policy.close_grace_ms))),
     key("grace", Kind::Seconds { max: 30 * DAY }, "\"0s\"",
         "How long after its expiry the old value is served while one client computes the new one.",
         set!(policy.grace_s, given => given.seconds()),
@@ -152,15 +197,15 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
     key("reentry", number(0, 16), "1",
         "Misses of its own key that a client which computes may see.",
         set!(policy.reentry, given => given.number()),
-        |rule| leased(rule, rule.policy.reentry.to_string())),
+        |rule| computed(rule, rule.policy.reentry.to_string())),
     key("pass_after", number(1, MANY), "2",
         "After this many computations that stored nothing, gets of the key pass without waiting.",
         set!(policy.pass_after, given => given.number()),
-        |rule| leased(rule, rule.policy.pass_after.to_string())),
+        |rule| computed(rule, rule.policy.pass_after.to_string())),
     key("pass_for", Kind::Ms { min: 1, max: 2 * MINUTE }, "\"10s\"",
         "For how long at first; doubles each time, up to 2 minutes.",
         set!(policy.pass_for_ms, given => given.ms()),
-        |rule| leased(rule, ms(rule.policy.pass_for_ms))),
+        |rule| computed(rule, ms(rule.policy.pass_for_ms))),
     key("max_waiters", number(0, MANY), "1024",
         "Gets that wait for one key at most.",
         set!(policy.max_waiters, given => given.number()),
@@ -168,7 +213,7 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
     key("max_computers", number(1, MANY), "4",
         "Largest number of clients that compute one key, when waiting was without success.",
         set!(policy.max_computers, given => given.number()),
-        |rule| leased(rule, rule.policy.max_computers.to_string())),
+        |rule| computed(rule, rule.policy.max_computers.to_string())),
     key("rule_computers", number(1, MANY), "",
         "Keys of the rule that are computed at the same time at most. Without it there is no such limit.",
         set!(policy.rule_computers, given => Some(given.number())),
@@ -194,17 +239,131 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
             FillWindow::Auto => "\"auto\"".to_owned(),
             FillWindow::Fixed(given) => ms(given),
         })),
-    key("negative_ttl", Kind::Seconds { max: 30 * DAY }, "\"0s\"",
-        "How long a negative answer (ms with the flag n) counts that has no time to live. 0: it needs one.",
-        set!(negative_ttl_s, given => given.seconds()),
+    key("negative_ttl", Kind::Seconds { max: 30 * DAY }, "\"0s\", \"1s\" under a loader",
+        "How long a negative answer (ms with the flag n, or a loader's \"not found\") counts that has no time to live. 0: it needs one.",
+        set!(negative_ttl_s, given => Some(given.seconds())),
         |rule| Some(seconds(rule.negative_ttl_s))),
     key("tags", Kind::List { what: "tags" }, "[]",
         "Up to 8 names by which what is stored can be invalidated, made of text and captures of the pattern.",
         set!(tags, given => given.list().to_vec()),
         |rule| Some(list(rule.tags.iter().map(TagTemplate::text)))),
-    refused("loader", LOADERS),
-    refused("ttl", LOADERS),
-    refused("priority", LOADERS),
+    key("loader", Kind::Text { what: "loader's name", max: LOADER_NAME_MAX }, "",
+        "The loader that computes missing values of these keys. Clients wait for its job and never compute.",
+        set!(loader, given => Some(given.placed().clone())),
+        |rule| loaded(rule, |loading| toml_text(&loading.loader))),
+    key("ttl", Kind::Seconds { max: 3650 * DAY }, "\"0s\"",
+        "Time to live of a loader's value that comes without one. 0: it does not expire.",
+        set!(ttl_s, given => given.seconds()),
+        |rule| loaded(rule, |loading| seconds(loading.ttl_s))),
+    key("priority", choice(&["high", "normal", "low"]), "\"high\"",
+        "Urgency, among the jobs of its loader, of a job that clients wait for. Refreshes that no client waits for are low.",
+        set!(urgency, given => match given.text() {
+            "low" => Urgency::Low,
+            "normal" => Urgency::Normal,
+            _ => Urgency::High,
+        }),
+        |rule| loaded(rule, |loading| match loading.urgency {
+            Urgency::High => "\"high\"",
+            Urgency::Normal => "\"normal\"",
+            Urgency::Low => "\"low\"",
+        }.to_owned())),
+];
+
+#[rustfmt::skip]
+pub(crate) const LOADER: &[Key<LoaderDraft, LoaderSettings>] = &[
+    key("command", Kind::List { what: "the program and its arguments" }, "",
+        "The program and its arguments, up to 256 words and 64 KiB. Needed. A program without / is looked up in the `PATH` of `env`, one with a relative path in `dir`.",
+        set!(command, given => given.list().to_vec()),
+        |loader| Some(list(loader.command.iter().map(String::as_str)))),
+    key("mode", choice(&["template", "exec", "stdio", "jsonl"]), "\"template\"",
+        "How workers are started and spoken to: template forks them from a program that was started once; the others start the program for each worker: exec with frames on descriptor 3, stdio with frames on its standard streams, jsonl with a JSON object a line.",
+        set!(settings.mode, given => match given.text() {
+            "exec" => LoaderMode::Exec,
+            "stdio" => LoaderMode::Stdio,
+            "jsonl" => LoaderMode::JsonLines,
+            _ => LoaderMode::Template,
+        }),
+        |loader| Some(toml_text(loader.mode.name()))),
+    key("max", number(1, 1024), "4",
+        "Worker processes at most, those of before a reload included.",
+        set!(settings.max, given => given.number()),
+        |loader| Some(loader.max.to_string())),
+    key("idle", number(0, 1024), "0",
+        "Fewest idle workers, at most `max`.",
+        set!(settings.idle, given => given.number()),
+        |loader| Some(loader.idle.to_string())),
+    key("load", number(1, 65_535), "2, 1 with \"stdio\" and \"jsonl\"",
+        "Jobs, or batches of jobs, at one worker at a time. With \"stdio\" and \"jsonl\" only 1.",
+        set!(load, given => Some(given.number())),
+        |loader| Some(loader.load.to_string())),
+    key("batch", number(1, 10_000), "1",
+        "Jobs that a worker may be given in one call, if it takes batches. With \"jsonl\" only 1.",
+        set!(settings.batch, given => given.number()),
+        |loader| Some(loader.batch.to_string())),
+    key("start", Kind::Ms { min: 0, max: HOUR }, "\"100ms\"",
+        "How long workers must be missing before one is started, then 2, 4, 8 at a time; the first is started at once. 0: all at once.",
+        set!(settings.start, given => given.duration()),
+        |loader| Some(time(loader.start))),
+    key("stop", Kind::Ms { min: 0, max: DAY }, "\"10s\"",
+        "Idle time after which a worker beyond `idle` leaves.",
+        set!(settings.stop, given => given.duration()),
+        |loader| Some(time(loader.stop))),
+    key("timeout", Kind::Ms { min: 10, max: 30 * MINUTE }, "\"5s\"",
+        "Longest time of a job, its wait for a worker and its retries included.",
+        set!(settings.timeout, given => given.duration()),
+        |loader| Some(time(loader.timeout))),
+    key("kill_grace", Kind::Ms { min: 1, max: MINUTE }, "\"500ms\"",
+        "How long a worker whose job's time is up, or that was asked to leave, has to end it before it is killed.",
+        set!(settings.kill_grace, given => given.duration()),
+        |loader| Some(time(loader.kill_grace))),
+    key("start_timeout", Kind::Ms { min: 10, max: HOUR }, "\"30s\"",
+        "Longest time until the program is ready. At the start of the server a loader that takes longer is an error.",
+        set!(settings.start_timeout, given => given.duration()),
+        |loader| Some(time(loader.start_timeout))),
+    key("queue", number(1, MANY), "10000",
+        "Jobs that wait for a worker at most. Beyond, gets are answered as `on_busy` says.",
+        set!(settings.queue, given => given.number()),
+        |loader| Some(loader.queue.to_string())),
+    key("retries", number(0, 100), "0",
+        "How often a job is begun again, within its `timeout`, whose worker was lost or whose error may be retried.",
+        set!(settings.retries, given => given.number()),
+        |loader| Some(loader.retries.to_string())),
+    key("max_jobs", number(1, 1_000 * MANY), "",
+        "Jobs after which a worker is replaced. Without it there is no such limit, as for the next two.",
+        set!(settings.max_jobs, given => given.number()),
+        |loader| (loader.max_jobs > 0).then(|| loader.max_jobs.to_string())),
+    key("max_rss", Kind::Size { min: 1 << 20, max: 1 << 40 }, "",
+        "Private memory at which a worker is replaced.",
+        set!(settings.max_rss, given => Some(given.bytes() as u64)),
+        |loader| loader.max_rss.map(|bytes| format!("\"{}\"", show_size(bytes)))),
+    key("max_age", Kind::Ms { min: 1_000, max: 30 * DAY }, "",
+        "Age at which a worker is replaced.",
+        set!(settings.max_age, given => Some(given.duration())),
+        |loader| loader.max_age.map(time)),
+    key("spare", number(0, 1024), "0",
+        "Processes started ahead, beside `max`.",
+        set!(settings.spare, given => given.number()),
+        |loader| Some(loader.spare.to_string())),
+    key("init", Kind::Free { what: "text", max: 1 << 16 }, "\"\"",
+        "Given to each worker before its first job: its `init` or `after_fork`.",
+        set!(settings.init, given => given.text().to_owned()),
+        |loader| Some(toml_text(&loader.init))),
+    key("stale", Kind::Flag, "false",
+        "Whether a job carries the old value, if there is one.",
+        set!(settings.stale, given => given.flag()),
+        |loader| Some(loader.stale.to_string())),
+    key("dir", Kind::Free { what: "directory", max: 4095 }, "that of the rule file",
+        "Working directory; a relative path begins at the directory of the rule file.",
+        set!(dir, given => Some(given.placed().clone())),
+        |loader| loader.dir.to_str().map(toml_text)),
+    key("env", Kind::List { what: "names of variables" }, "[\"PATH\", \"HOME\", \"LANG\"]",
+        "Variables of the server's environment that are passed on, up to 256; all others are not.",
+        set!(env, given => Some(given.list().to_vec())),
+        |loader| Some(list(loader.env.iter().map(String::as_str)))),
+    key("user", Kind::Text { what: "user", max: 256 }, "the server's",
+        "The user that workers become. Only a server that runs as root can do this, so not one with -u or drop_privileges.",
+        set!(user, given => Some(given.placed().clone())),
+        |loader| loader.user.as_deref().map(toml_text)),
 ];
 
 #[rustfmt::skip]
@@ -258,6 +417,4 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
 
 /// Tables that this version does not have, and why.
 pub(crate) const TABLES_NOT_YET: &[(&str, &str)] =
-    &[("loader", LOADERS), ("objects", "objects are not part of this version; leave the table out")];
-
-const LOADERS: &str = "loaders are not part of this version; leave it out";
+    &[("objects", "objects are not part of this version; leave the table out")];

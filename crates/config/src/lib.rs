@@ -7,6 +7,7 @@
 //! ```text
 //!   command line ──▶ command_line.rs ──▶ apply.rs ──▶ Settings
 //!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
+//!                            ├──▶ loaders.rs [loader.NAME] ──┐
 //!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
 //! ```
 //!
@@ -26,6 +27,8 @@ mod file_option;
 mod keys;
 mod listen_address;
 mod loader;
+mod loaders;
+mod loading;
 mod option_row;
 mod options;
 mod problems;
@@ -38,6 +41,7 @@ mod section;
 mod settings;
 mod table;
 mod toml_value;
+mod trial;
 mod value;
 
 pub use check::{check, explain};
@@ -46,8 +50,10 @@ pub use error::{ConfigError, UsageError};
 pub use file::{open_file, read_file};
 pub use listen_address::{Host, ListenAddress, TcpPort};
 pub use loader::{LoaderMode, LoaderSettings};
+pub use loaders::LOADERS_MAX;
 pub use protection::Protection;
 pub use read::{FILE_BYTES_MAX, RULES_MAX};
 pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};
 pub use rule_file::RuleFile;
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
+pub use trial::Trial;

@@ -1,4 +1,4 @@
-//! The rule file: TOML with `[server]`, `[[rule]]` and `[[cascade]]`.
+//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]` and `[loader.NAME]`.
 //!
 //! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
 //! `-`; a command line that names one wins.
@@ -17,6 +17,7 @@ use toml::de::{DeTable, DeValue};
 use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
 use crate::keys::TABLES_NOT_YET;
+use crate::loaders::read_loaders;
 use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
@@ -48,7 +49,11 @@ impl RuleFile {
         Self::parse(path, &text)
     }
 
-    /// Reads `text`, which is what the file at `path` holds.
+    /// Reads `text`, which is what the file at `path` holds. What its loaders name is looked up: directories, programs and
+    /// users.
+    ///
+    /// # Errors
+    /// It has mistakes: a line for each.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let mut problems = Problems::default();
         let file = match DeTable::parse(text) {
@@ -67,25 +72,27 @@ impl RuleFile {
 
     fn read(path: &Path, table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Option<Self> {
         let mut server = ServerSection::default();
-        let (mut rules, mut cascades) = (Vec::new(), Vec::new());
+        let (mut rules, mut cascades, mut loaders) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in table {
             match (&**name.get_ref(), value.get_ref()) {
                 ("server", DeValue::Table(section)) => server = ServerSection::read(section, text, problems),
                 ("server", _) => problems.add(name.span().start, "server: is a table; write [server]"),
                 ("rule", list) => rules = tables("rule", name, list, problems),
                 ("cascade", list) => cascades = tables("cascade", name, list, problems),
+                ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
+                ("loader", _) => problems.add(name.span().start, "loader: is a table; write [loader.NAME]"),
                 (unknown, _) => {
                     let not_yet = TABLES_NOT_YET.iter().find(|(table, _)| *table == unknown);
                     if let Some((table, why)) = not_yet {
                         problems.add(name.span().start, format!("{table}: {why}"));
                     } else {
-                        let known = ["server", "rule", "cascade"].into_iter();
+                        let known = ["server", "rule", "cascade", "loader"].into_iter();
                         problems.unknown(name.span().start, "", unknown, known);
                     }
                 }
             }
         }
-        let rules = rules::read_rules(&rules, text, problems);
+        let rules = rules::read_rules(&rules, &loaders, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
         if !problems.is_empty() {
             return None;
@@ -95,7 +102,7 @@ impl RuleFile {
         let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
         let rules = Arc::new(Rules::new(rules, cascades));
         rules::check_self_bumps(&rules, &places, problems);
-        Some(Self { path: path.to_owned(), rules, server })
+        Some(Self { path: path.to_owned(), rules, loaders, server })
     }
 
     /// Reads the same file again.

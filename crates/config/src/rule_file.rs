@@ -1,4 +1,4 @@
-//! A rule file that was read: its rules, and what its `[server]` says.
+//! A rule file that was read: its rules and loaders, and what its `[server]` says.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use cattlegrid_engine::rules::Rules;
 
+use crate::error::UsageError;
+use crate::loader::LoaderSettings;
 use crate::protection::ServerDraft;
+use crate::settings::{Privileges, Settings};
 
 /// A rule file that was read and is right.
 #[derive(Debug, Clone)]
@@ -15,6 +18,8 @@ pub struct RuleFile {
     pub path: PathBuf,
     /// Its rules and cascades.
     pub rules: Arc<Rules>,
+    /// Its loaders, in the order of the file; each has another name, and every rule's loader is one of them.
+    pub loaders: Vec<LoaderSettings>,
     pub(crate) server: ServerSection,
 }
 
@@ -36,6 +41,39 @@ impl RuleFile {
         is_empty.then(|| {
             format!("{}: has no [[rule]] and no [[cascade]]: no key has a rule now", self.path.display())
         })
+    }
+
+    /// A line for each loader that no rule names: it would have no work.
+    pub fn warns_of_loaders(&self) -> Vec<String> {
+        let is_named = |loader: &LoaderSettings| {
+            let mut named = self.rules.rules().iter().filter_map(|rule| rule.loading.as_ref());
+            named.any(|loading| *loading.loader == *loader.name)
+        };
+        let unnamed = self.loaders.iter().filter(|loader| !is_named(loader));
+        unnamed.map(|loader| format!("loader {}: no [[rule]] names it", loader.name)).collect()
+    }
+
+    /// Whether its loaders can run in a server of these settings, which may be those that the server was started with.
+    ///
+    /// # Errors
+    /// A loader's workers cannot become its `user`.
+    pub fn check_loaders(&self, settings: &Settings) -> Result<(), UsageError> {
+        let Some((name, user)) =
+            self.loaders.iter().find_map(|loader| Some((&loader.name, loader.user.as_ref()?)))
+        else {
+            return Ok(());
+        };
+        let cause = if let Some(own) = &settings.user {
+            format!("the server itself becomes {own} (-u)")
+        } else if settings.privileges == Privileges::Drop {
+            "the server gives up its capabilities (drop_privileges)".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(UsageError::new(format!(
+            "[loader.{name}]: user {user:?}: {cause}, after which nothing it starts can become another user; leave \
+             one of them out"
+        )))
     }
 
     /// A line for each thing that `newer` says otherwise and that only a restart can change.

@@ -5,16 +5,24 @@ use std::borrow::Cow;
 use cattlegrid_engine::rules::{
     Cascade, Change, Changes, Pattern, Rule, Rules, SelfBump, TAGS_MAX, TagTemplate,
 };
+use cattlegrid_herd::LeaseTime;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::keys::{self, CascadeDraft, Key, PROTECTING, RuleDraft, UNLEASED};
+use crate::keys::{self, CascadeDraft, Key, LOADING, PROTECTING, RuleDraft, UNLEASED};
+use crate::loader::LoaderSettings;
+use crate::loading::{check_loading, find_loader, lease_ms, loading};
 use crate::problems::{Problems, line_of, nearest};
 use crate::table::{Class, Row};
 use crate::value::Text;
 
 /// The rules of `[[rule]]`, in order; those with problems are left out.
-pub(crate) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems: &mut Problems) -> Vec<Rule> {
+pub(crate) fn read_rules(
+    tables: &[(usize, &DeTable<'_>)],
+    loaders: &[LoaderSettings],
+    text: &str,
+    problems: &mut Problems,
+) -> Vec<Rule> {
     let mut rules: Vec<(usize, Rule)> = Vec::new();
     for (number, (offset, table)) in (1..).zip(tables) {
         let label = label("rule", number, table);
@@ -27,6 +35,12 @@ pub(crate) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems:
         };
         let tags = read_tags("tags", &draft.tags, Some(&pattern), &label, problems);
         check_leases(table, &label, problems);
+        check_loading(table, &label, problems);
+        let loader = find_loader(&draft, loaders, &label, problems);
+        if let Some(loader) = loader {
+            draft.policy.lease =
+                LeaseTime::Fixed(lease_ms(draft.policy.lease, loader, table, &label, problems));
+        }
         let earlier = rules.iter().find(|(_, earlier)| earlier.pattern.covers(&pattern));
         if let Some((offset, earlier)) = earlier {
             let line = line_of(text, *offset);
@@ -41,7 +55,7 @@ pub(crate) fn read_rules(tables: &[(usize, &DeTable<'_>)], text: &str, problems:
             };
             problems.add(pattern_text.offset, problem);
         }
-        rules.push((pattern_text.offset, finish(number, pattern, tags, table, &draft)));
+        rules.push((pattern_text.offset, finish(number, pattern, tags, table, &draft, loader)));
     }
     rules.into_iter().map(|(_, rule)| rule).collect()
 }
@@ -53,15 +67,20 @@ fn finish(
     tags: Vec<TagTemplate>,
     table: &DeTable<'_>,
     draft: &RuleDraft,
+    loader: Option<&LoaderSettings>,
 ) -> Rule {
     let named = |name: &str| table.contains_key(name);
     let mut policy = draft.policy;
     policy.leases = PROTECTING.into_iter().any(named);
-    // Old values and early refreshes keep gets from waiting; who wants both says so.
-    let holds = named("hold") || named("lease");
+    policy.loader = loader.is_some();
+    // Old values and early refreshes keep gets from waiting; who wants both says so. A loader's clients wait.
+    let holds = named("hold") || named("lease") || policy.loader;
     policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
-    policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_many_ms.min(policy.hold_ms));
-    Rule { number, pattern, policy, tags, negative_ttl_s: draft.negative_ttl_s, loading: None }
+    let many_ms = if policy.loader { policy.hold_ms } else { policy.hold_many_ms.min(policy.hold_ms) };
+    policy.hold_many_ms = draft.hold_many_ms.unwrap_or(many_ms);
+    let negative_ttl_s = draft.negative_ttl_s.unwrap_or(u32::from(policy.loader));
+    let loading = loader.map(|loader| loading(draft, loader));
+    Rule { number, pattern, policy, tags, negative_ttl_s, loading }
 }
 
 /// A key that shapes leases in a rule that has none would do nothing.
@@ -70,13 +89,15 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
         return;
     }
     for (name, _) in table {
-        let is_key = keys::usable(keys::RULE).any(|key| key.row.name == &**name.get_ref());
-        if is_key && !UNLEASED.contains(&&**name.get_ref()) {
+        let own = &**name.get_ref();
+        let is_key = keys::usable(keys::RULE).any(|key| key.row.name == own);
+        // Those of a loader have a reason of their own.
+        if is_key && !UNLEASED.contains(&own) && !LOADING.contains(&own) {
             problems.add(
                 name.span().start,
                 format!(
                     "{label}: {}: does nothing, since the rule names none of {}; add one",
-                    name.get_ref(),
+                    own,
                     PROTECTING.join(", ")
                 ),
             );
@@ -176,7 +197,7 @@ fn label(what: &str, number: u32, table: &DeTable<'_>) -> String {
 }
 
 /// Reads every key of a table into `draft`.
-fn read_table<D, S>(
+pub(crate) fn read_table<D, S>(
     keys: &[Key<D, S>],
     label: &str,
     table: &DeTable<'_>,

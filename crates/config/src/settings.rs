@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::UsageError;
 use crate::listen_address::{ListenAddress, TcpPort};
+use crate::loader::LoaderSettings;
 use crate::protection::{Protection, ServerDraft};
 use crate::rule_file::RuleFile;
 
@@ -279,6 +280,11 @@ impl Settings {
         &self.tls_given
     }
 
+    /// The loaders of the rule file; empty without one.
+    pub fn loaders(&self) -> &[LoaderSettings] {
+        self.rule_file.as_ref().map_or(&[], |file| &file.loaders)
+    }
+
     /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.
     pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
         let own = [&mut self.unix_socket, &mut self.auth_file, &mut self.pid_file];
@@ -325,6 +331,10 @@ impl Settings {
             (true, true) => Privileges::NoNew,
             (true, false) => Privileges::Drop,
         };
+        if let Some(file) = &self.rule_file {
+            file.check_loaders(self)?;
+            self.notices.extend(file.warns_of_loaders());
+        }
         Ok(())
     }
 

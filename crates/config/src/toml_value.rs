@@ -17,6 +17,8 @@ impl Kind {
         };
         let read = match self {
             Self::Text { max, .. } => text_of(value).filter(|text| is_word(&text.text, max)).map(Given::Text),
+            Self::Free { max, .. } => text_of(value).filter(|text| text.text.len() <= max).map(Given::Text),
+            Self::Flag => given.as_bool().map(Given::Flag),
             Self::List { .. } => match given {
                 DeValue::Array(list) => list.iter().map(text_of).collect::<Option<_>>().map(Given::List),
                 _ => None,

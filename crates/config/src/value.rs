@@ -28,6 +28,10 @@ pub(crate) enum Kind {
     Text { what: &'static str, max: usize },
     /// A list of texts, called `what`.
     List { what: &'static str },
+    /// Any text of at most `max` bytes, called `what`; blanks and line breaks too.
+    Free { what: &'static str, max: usize },
+    /// `true` or `false`.
+    Flag,
 }
 
 /// A value that was read.
@@ -44,6 +48,7 @@ pub(crate) enum Given {
     Octal(u32),
     Text(Text),
     List(Vec<Text>),
+    Flag(bool),
 }
 
 /// A text and where it begins in its file; 0 on the command line.
@@ -122,7 +127,7 @@ impl Given {
         if let Self::Octal(bits) = self { Some(*bits) } else { None }.expect(FITS)
     }
 
-    /// The text of a [`Kind::Text`] or [`Kind::Choice`].
+    /// The text of a [`Kind::Text`], [`Kind::Free`] or [`Kind::Choice`].
     pub(crate) fn text(&self) -> &str {
         &self.placed().text
     }
@@ -135,6 +140,11 @@ impl Given {
     /// The texts of a [`Kind::List`].
     pub(crate) fn list(&self) -> &[Text] {
         if let Self::List(list) = self { Some(&list[..]) } else { None }.expect(FITS)
+    }
+
+    /// Whether a [`Kind::Flag`] is true.
+    pub(crate) fn flag(&self) -> bool {
+        if let Self::Flag(is) = self { Some(*is) } else { None }.expect(FITS)
     }
 }
 
@@ -159,7 +169,8 @@ impl Kind {
             Self::Ms { .. } | Self::AutoMs { .. } | Self::Seconds { .. } => "<time>".to_owned(),
             Self::Octal => "<mask>".to_owned(),
             Self::Choice { .. } => "<name>".to_owned(),
-            Self::Text { what, .. } | Self::List { what } => format!("<{what}>"),
+            Self::Text { what, .. } | Self::List { what } | Self::Free { what, .. } => format!("<{what}>"),
+            Self::Flag => "<true|false>".to_owned(),
         }
     }
 
@@ -198,6 +209,8 @@ impl Kind {
             Self::Text { what, max } if quoted => format!("a {what}, up to {max} bytes without blanks"),
             Self::Text { what, .. } => format!("a {what}"),
             Self::List { what } => format!("a list of {what}, such as [\"...\"]"),
+            Self::Free { what, max } => format!("a {what}, up to {max} bytes"),
+            Self::Flag => "true or false".to_owned(),
         }
     }
 
@@ -239,7 +252,11 @@ impl Kind {
                 Err(format!("\"\": must be {}", self.describe(Place::CommandLine)))
             }
             Self::Text { .. } => Ok(Given::Text(Text { text: text.to_owned(), offset: 0 })),
-            Self::AutoMs { .. } | Self::Seconds { .. } | Self::List { .. } => {
+            Self::AutoMs { .. }
+            | Self::Seconds { .. }
+            | Self::List { .. }
+            | Self::Free { .. }
+            | Self::Flag => {
                 unreachable!("only keys of the rule file are of this kind")
             }
         }

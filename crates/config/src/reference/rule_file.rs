@@ -11,16 +11,16 @@ pub(crate) fn reference_markdown() -> String {
         "\n# Rule file\n\n\
          `--config FILE` names a file in TOML that says which keys are protected, on what terms, and which tags \
          they carry. `cattlegrid check FILE` says whether it is right and shows it with all defaults; \
-         `cattlegrid check FILE --key KEY` says what applies to a key. [example.toml](example.toml) is one to \
-         begin with.\n\n\
+         `cattlegrid check FILE --key KEY` says what applies to a key, and `cattlegrid check FILE --try KEY` runs the \
+         key's loader once. [example.toml](example.toml) is one to begin with.\n\n\
          Without a rule file the server behaves as memcached does, and so do keys without a rule. The first rule \
          whose pattern matches a key counts. Rules are for keys that can be computed again: what is stored under \
          one may be dropped, as if it had been evicted at once.\n\n\
          A file with a mistake is not taken: the server does not start, with status 2 and a line for each \
          mistake. SIGHUP reads the file again; if it has a mistake the old rules stay, and the log says what is \
          wrong. A new `[server]` needs a restart, and the log says so. A file that has neither rules nor cascades by then is \
-         taken, with a warning in the log: no key has a rule any more. A file has at most 1,000 rules, 1,000 cascades \
-         and 1 MiB.\n\n\
+         taken, with a warning in the log: no key has a rule any more. A file has at most 1,000 rules, 1,000 cascades, \
+         64 loaders and 1 MiB.\n\n\
          ## Patterns\n\n\
          A pattern is text and captures, and matches whole keys. There are no other wildcards.\n\n\
          | | matches |\n|---|---|\n\
@@ -39,8 +39,8 @@ pub(crate) fn reference_markdown() -> String {
          Times are texts with `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or texts with `KiB`, `MiB`, `GiB` or \
          `k`, `m`, `g`.\n\n\
          ## `[[rule]]`\n\n\
-         A rule protects its keys as soon as it names one of `hold`, `lease`, `grace`, `early`: one client \
-         computes a missing value. The other keys of a lease need one of these beside them. Every rule keeps \
+         A rule protects its keys as soon as it names one of `hold`, `lease`, `grace`, `early`, \
+         `loader`: one client, or the loader, computes a missing value. The other keys of a lease need one of these beside them. Every rule keeps \
          values from being stored that were computed before their key was deleted.\n\n",
     );
     section(&mut text, keys::RULE);
@@ -51,6 +51,18 @@ pub(crate) fn reference_markdown() -> String {
          the item that was set is an error, where the patterns prove it.\n\n",
     );
     section(&mut text, keys::CASCADE);
+    text.push_str(
+        "\n## `[loader.NAME]`\n\n\
+         A program that computes the missing values of the rules that name it, in worker processes of the server's own. \
+         NAME has up to 64 letters, digits, `_` and `-`. A value comes once for each key, whatever client asks: the first get \
+         starts a job, and all wait for it as long as their `hold` allows. [The pool](pool.md#options) says more about \
+         what most keys mean for the processes.\n\n\
+         A directory, a program or a user that does not exist is a mistake of the file, at the start, for SIGHUP and \
+         for `check` alike. SIGHUP starts every loader anew, since its program may have changed; if one is not ready within its \
+         `start_timeout`, nothing changes and the log says why. A loader that no rule names is no mistake: the log \
+         and `check` say so.\n\n",
+    );
+    section(&mut text, keys::LOADER);
     text.push_str(
         "\n## `[server]`\n\n\
          Every option above by its long name, with `_` for `-`: `memory_limit = \"1GiB\"`, `threads = 4`, \

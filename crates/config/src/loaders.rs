@@ -1,0 +1,236 @@
+//! Loaders from their tables, `[loader.NAME]`.
+//!
+//! What a loader names on this machine is looked up when the file is read: its directory, its program, its user. So
+//! `check` says what the server would say at its start.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::User;
+use rustix::fs::{Access, access};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::keys::{self, LOADER_NAME_MAX, LoaderDraft};
+use crate::loader::{LoaderMode, LoaderSettings};
+use crate::problems::Problems;
+use crate::rules::read_table;
+use crate::value::Text;
+
+/// Loaders a file may have.
+pub const LOADERS_MAX: usize = 64;
+/// Words of a command.
+const WORDS_MAX: usize = 256;
+/// Bytes of a command.
+const COMMAND_BYTES_MAX: usize = 1 << 16;
+/// Variables that are passed on.
+const ENV_MAX: usize = 256;
+/// Where a program is looked up if its environment has no `PATH`, as `crates/worker` does.
+const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The loaders of `[loader]` in the order of the file, of the rule file at `path`. One with problems has defaults where
+/// they are: the file is not taken.
+pub(crate) fn read_loaders(table: &DeTable<'_>, path: &Path, problems: &mut Problems) -> Vec<LoaderSettings> {
+    let mut loaders: Vec<(usize, LoaderSettings)> = Vec::new();
+    for (key, value) in table {
+        let (name, offset) = (&**key.get_ref(), key.span().start);
+        let DeValue::Table(table) = value.get_ref() else {
+            problems.add(offset, format!("loader: {name}: is no table; a loader is written [loader.NAME]"));
+            continue;
+        };
+        if !is_name(name) {
+            problems.add(
+                offset,
+                format!(
+                    "loader {name:?}: must be a name of letters, digits, _ and -, up to {LOADER_NAME_MAX} bytes"
+                ),
+            );
+        }
+        loaders.push((offset, Loader { name, offset, table }.read(path, problems)));
+    }
+    loaders.sort_by_key(|(offset, _)| *offset);
+    if let Some((offset, _)) = loaders.get(LOADERS_MAX) {
+        problems.add(*offset, format!("loader: {} of them; at most {LOADERS_MAX}", loaders.len()));
+    }
+    loaders.into_iter().map(|(_, loader)| loader).collect()
+}
+
+fn is_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    (1..=LOADER_NAME_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// A table that is being read.
+struct Loader<'t> {
+    name: &'t str,
+    offset: usize,
+    table: &'t DeTable<'t>,
+}
+
+impl Loader<'_> {
+    fn read(&self, path: &Path, problems: &mut Problems) -> LoaderSettings {
+        let settings = LoaderSettings::new(self.name, PathBuf::new());
+        let mut draft =
+            LoaderDraft { command: Vec::new(), load: None, dir: None, env: None, user: None, settings };
+        read_table(keys::LOADER, &self.label(), self.table, &mut draft, problems);
+        let LoaderDraft { command, load, dir, env, user, mut settings } = draft;
+        settings.load = load.unwrap_or(if settings.mode.takes_one() { 1 } else { settings.load });
+        self.check_numbers(&settings, problems);
+        if let Some(env) = env {
+            self.check_env(&env, problems);
+            settings.env = env.into_iter().map(|name| name.text).collect();
+        }
+        match directory(path, dir.as_ref()) {
+            Ok(dir) => settings.dir = dir,
+            Err(problem) => self.say(problems, "dir", dir.as_ref(), &problem),
+        }
+        self.check_command(&command, &settings, problems);
+        settings.command = command.into_iter().map(|word| word.text).collect();
+        if let Some(user) = user {
+            if let Err(problem) = look_up_user(&user.text) {
+                self.say(problems, "user", Some(&user), &problem);
+            }
+            settings.user = Some(user.text);
+        }
+        settings
+    }
+
+    fn label(&self) -> String {
+        format!("loader {}", self.name)
+    }
+
+    /// A problem of a key, at its value if it has one.
+    fn say(&self, problems: &mut Problems, key: &str, value: Option<&Text>, problem: &str) {
+        let (offset, shown) = match value {
+            Some(text) => (text.offset, format!(" {:?}", text.text)),
+            None => (self.offset, String::new()),
+        };
+        problems.add(offset, format!("{}: {key}{shown}: {problem}", self.label()));
+    }
+
+    /// Numbers that depend on others.
+    fn check_numbers(&self, settings: &LoaderSettings, problems: &mut Problems) {
+        let LoaderSettings { mode, max, idle, load, batch, .. } = *settings;
+        let mut say = |key: &str, problem: String| {
+            let offset = self.table.get(key).map_or(self.offset, |value| value.span().start);
+            problems.add(offset, format!("{}: {key} {problem}", self.label()));
+        };
+        if idle > max {
+            say("idle", format!("{idle}: is above max, {max}; lower it or raise max"));
+        }
+        let one = format!("a worker of mode {:?} takes one job at a time; leave it out", mode.name());
+        if mode.takes_one() && load > 1 {
+            say("load", format!("{load}: {one}"));
+        }
+        if mode == LoaderMode::JsonLines && batch > 1 {
+            say("batch", format!("{batch}: {one}"));
+        }
+    }
+
+    fn check_env(&self, env: &[Text], problems: &mut Problems) {
+        if let Some(extra) = env.get(ENV_MAX) {
+            let problem = format!("{}: env: {} of them; at most {ENV_MAX}", self.label(), env.len());
+            problems.add(extra.offset, problem);
+        }
+        for (index, name) in env.iter().enumerate() {
+            if name.text.contains('=') {
+                let problem = "is more than a name; set the variable where the server is started";
+                self.say(problems, "env", Some(name), problem);
+            } else if name.text.is_empty()
+                || name.text.contains(|c: char| c.is_whitespace() || c.is_control())
+            {
+                self.say(problems, "env", Some(name), "must be the name of a variable, without blanks");
+            } else if env[..index].iter().any(|earlier| earlier.text == name.text) {
+                self.say(problems, "env", Some(name), "is there twice");
+            }
+        }
+    }
+
+    fn check_command(&self, command: &[Text], settings: &LoaderSettings, problems: &mut Problems) {
+        let Some(program) = command.first() else {
+            let problem = match self.table.get("command").map(Spanned::get_ref) {
+                None => "lacks command, the program and its arguments",
+                Some(DeValue::Array(list)) if list.is_empty() => {
+                    "command: is empty; it is the program and its arguments"
+                }
+                // A value of another type has been reported.
+                Some(_) => return,
+            };
+            return problems.add(self.offset, format!("{}: {problem}", self.label()));
+        };
+        let bytes: usize = command.iter().map(|word| word.text.len()).sum();
+        if command.len() > WORDS_MAX || bytes > COMMAND_BYTES_MAX {
+            let (words, label) = (command.len(), self.label());
+            let problem =
+                format!("{words} words of {bytes} bytes; at most {WORDS_MAX} of {COMMAND_BYTES_MAX} bytes");
+            return problems.add(program.offset, format!("{label}: command: {problem}"));
+        }
+        if let Some(word) = command.iter().find(|word| word.text.contains('\0')) {
+            return self.say(problems, "command", Some(word), "has a NUL byte; leave it out");
+        }
+        if let Err(problem) = find_program(&program.text, settings) {
+            self.say(problems, "command", Some(program), &problem);
+        }
+    }
+}
+
+/// The working directory of the rule file at `path`, or `dir` from there; absolute, since the server may move to `/`.
+fn directory(path: &Path, dir: Option<&Text>) -> Result<PathBuf, String> {
+    if dir.is_some_and(|dir| dir.text.is_empty()) {
+        return Err("is empty; leave it out for the directory of the rule file".to_owned());
+    }
+    let of_file = path.parent().unwrap_or(Path::new(""));
+    let joined = dir.map_or_else(|| of_file.to_owned(), |dir| of_file.join(&dir.text));
+    let found = if joined.as_os_str().is_empty() { env::current_dir() } else { std::path::absolute(&joined) };
+    let found = found.map_err(|error| format!("{}: cannot be used: {error}", joined.display()))?;
+    match found.metadata() {
+        Ok(data) if data.is_dir() => Ok(found),
+        Ok(_) => Err(format!("{} is no directory", found.display())),
+        Err(error) => Err(format!("{} cannot be used: {error}", found.display())),
+    }
+}
+
+/// Whether there is such a program, as its workers will find it: by `PATH`, or from their directory.
+fn find_program(program: &str, settings: &LoaderSettings) -> Result<(), String> {
+    if program.is_empty() {
+        return Err("has no name; it is the program".to_owned());
+    }
+    if program.contains('/') {
+        // Of a directory that is wrong nothing more is said.
+        if settings.dir.as_os_str().is_empty() && program.starts_with(|first| first != '/') {
+            return Ok(());
+        }
+        let file = settings.dir.join(program);
+        return match file.metadata() {
+            Ok(data) if !data.is_file() => Err(format!("{} is no file", file.display())),
+            Ok(_) if !is_executable(&file) => {
+                Err(format!("{} is not executable; allow it (chmod +x)", file.display()))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{} cannot be used: {error}", file.display())),
+        };
+    }
+    let path = settings.env.iter().any(|name| name == "PATH").then(|| env::var_os("PATH")).flatten();
+    let searched = path.unwrap_or_else(|| OsString::from(PATH_DEFAULT));
+    if env::split_paths(&searched).any(|dir| is_executable(&dir.join(program))) {
+        return Ok(());
+    }
+    let fix = "write its whole path, or put its directory into PATH where the server is started";
+    Err(format!("is not found in {}; {fix}", searched.display()))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.is_file() && access(file, Access::EXEC_OK).is_ok()
+}
+
+fn look_up_user(name: &str) -> Result<(), String> {
+    match User::from_name(name) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err("there is no such user; add it or leave it out".to_owned()),
+        Err(error) => Err(format!("cannot be looked up: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;
