@@ -132,7 +132,7 @@ fn nothing_is_sent_for_nobody() {
     assert_eq!(w.replies(b), "END|", "its time was up");
     assert_eq!(w.tokens().len(), 2);
     assert_eq!(w.finish_with(first, "old"), Landed::Late);
-    assert_eq!(w.tokens().len(), 1, "nobody waits for the one that was put off");
+    assert_eq!(w.tokens().len(), 1, "the job that was put off has no waiter");
     assert_eq!(w.engine.leases(), 0);
     let last = job(&w);
     assert_eq!(w.finish_with(last, "old"), Landed::Late);
@@ -293,7 +293,7 @@ fn those_who_wait_behind_a_soft_invalidation_get_the_old_value_when_the_job_fail
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "get page:1|", "");
     let first = job(&w);
-    // A value that is stale on arrival: nobody waited before the invalidation.
+    // There was no waiter before the invalidation.
     w.close(a, true);
     w.ask(b, "md page:1 I|");
     assert_eq!(w.finish_with(first, "old"), Landed::Late);
@@ -465,7 +465,9 @@ fn jobs_of_a_rule_at_once_are_limited() {
         assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
     }
     assert!(w.jobs.is_empty() && w.engine.is_quiet());
-    list.iter().for_each(|connection| drop(w.replies(*connection)));
+    for connection in &list {
+        w.replies(*connection);
+    }
     // A client that does not wait is not queued.
     w.expect(list[0], "get page:10|", "");
     w.expect(list[1], "get page:11|", "");

@@ -457,7 +457,7 @@ rule_counters! {
     held_gone,
     /// Held gets answered as misses because their key is let pass from now on.
     held_passed,
-    /// Held gets whose computation failed: those that asked for the lease were told so; under a loader the others got the old
+    /// Held gets whose computation failed: those that asked for the lease got the error; under a loader the others got the old
     /// value, or the answer `on_busy`.
     held_failed,
     /// Held gets answered as misses because no rule with leases covers their key any more.
@@ -507,7 +507,7 @@ rule_counters! {
     loads,
     /// Jobs of these for a refresh, for which no client waited at the beginning.
     loads_refresh,
-    /// Jobs of these that took the place of one which brought no value: its key was invalidated meanwhile, or its worker was
+    /// Jobs of these that took the place of a job without a value: its key was invalidated meanwhile, or its worker was
     /// lost.
     loads_again,
     /// Jobs that were not begun because two of their key ran already; each begins when one of those has ended, if a client

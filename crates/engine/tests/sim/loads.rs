@@ -41,7 +41,7 @@ impl Sim {
         for _ in std::mem::take(&mut self.w.raised) {
             self.note("a refresh is raised");
         }
-        // One that no worker has begun ends at once.
+        // A job that no worker has begun ends at once.
         for token in std::mem::take(&mut self.w.cancelled) {
             let begun = self.rng.one_in(2);
             if let Some(at) = self.loads.iter().position(|load| load.token == token).filter(|_| !begun) {

@@ -16,7 +16,7 @@
 //! 3. Jobs 5 and 7 run, and X deletes again: the lease's token is 9, and two jobs of the key are out. Job 9 begins when one
 //!    of them has ended. A third delete replaces it by job 11 before it has begun: all later deletes share one job.
 //!    (`further_deletes_share_one_job`)
-//! 4. Job 5 runs, and nobody waits. X deletes: the lease ends. The next get asks for a new job. At most two are out, whatever
+//! 4. Job 5 runs without a waiter. X deletes: the lease ends. The next get asks for a new job. At most two are out, whatever
 //!    leases they belong to. (`nothing_is_sent_for_nobody`)
 //! 5. Job 5 runs, W waits. X stores the key: W gets X's value, the lease ends, and job 5 is cancelled if no worker has begun
 //!    it. Its result is dropped. (`a_client_that_stores_ends_the_lease`)
@@ -88,7 +88,7 @@ impl Herd {
         if absent { Role::Leased } else { Role::Old }
     }
 
-    /// The lease goes on with another job, for those who wait (histories 2, 3); without them it ends (history 4).
+    /// The lease goes on with another job, for its waiters (histories 2, 3); without them it ends (history 4).
     pub(super) fn load_again<V>(&mut self, hash: u64, mut removed: Removed, step: &mut Step<'_, V>) {
         if removed.lease.queue.len() == 0 {
             return self.end(hash, removed, false, step);
@@ -219,7 +219,7 @@ impl Herd {
         plain
     }
 
-    /// No rule has a loader for the key any more: ends its lease, and answers those who wait with misses.
+    /// No rule has a loader for the key any more: ends its lease, and answers its waiters with misses.
     pub fn abandon<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
         if let Some(removed) = self.leases.remove(hash) {
             self.send_all(hash, removed, &|counters| &counters.held_unruled, step);
