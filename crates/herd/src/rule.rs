@@ -263,12 +263,18 @@ impl RuleState {
 
     /// A lease passes from one connection to another. False: the new one must wait for a slot, and the lease, as (key's
     /// hash, token), is in the queue.
-    pub(crate) fn pass_slot(&self, from: Option<u64>, to: Option<u64>, queue: (u64, u64)) -> bool {
+    pub(crate) fn pass_slot(&self, from: u64, to: u64, queue: (u64, u64)) -> bool {
         let start = self.slots().pass(from, to, queue);
         if start == Start::Nested {
             count(&self.counters().nested);
         }
         start != Start::Queued
+    }
+
+    /// A lease goes on with another job of its loader. False: it must wait for a slot, and is in the queue as (key's hash,
+    /// token).
+    pub(crate) fn claim_slot(&self, queue: (u64, u64)) -> bool {
+        self.slots().claim(None, queue) != Start::Queued
     }
 
     /// A lease no longer waits for a slot.
