@@ -34,6 +34,7 @@
 
 mod batches;
 mod breaker;
+mod budget;
 mod builder;
 mod bulk;
 mod callbacks;
@@ -64,6 +65,7 @@ mod proc;
 mod program;
 mod promise;
 mod queue;
+mod share;
 mod shared;
 mod sizing;
 mod start;
@@ -78,6 +80,7 @@ mod turn;
 mod typed;
 mod worker;
 
+pub use budget::Budget;
 pub use builder::Builder;
 pub use bulk::{AsCompleted, Map};
 pub use callbacks::LogChunk;
