@@ -116,6 +116,8 @@ pub(crate) enum Place {
     Nowhere,
     /// At the worker in this slot.
     Sent(usize),
+    /// Its worker has answered it.
+    Answered,
 }
 
 /// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.

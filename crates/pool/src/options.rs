@@ -14,6 +14,7 @@ use crate::sizing::SizingConfig;
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) sizing: SizingConfig,
+    pub(crate) batch: usize,
     pub(crate) spare: usize,
     pub(crate) config: Vec<u8>,
     pub(crate) env: BTreeMap<OsString, Option<OsString>>,
@@ -46,6 +47,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             sizing: SizingConfig::default(),
+            batch: 1,
             spare: 0,
             config: Vec::new(),
             env: BTreeMap::new(),
