@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use cattlegrid_pool::{Error, Launch, Pool};
+use cattlegrid_pool::{Error, Launch, Pool, Reply};
 use cattlegrid_worker::loader::wire::{Answer, job_parts};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -28,15 +28,18 @@ fn example(file: &str) -> String {
 
 /// Loads `key` with a worker of the pool; the answer in words.
 fn load(pool: &Pool, key: &str, captures: &[(&str, &str)]) -> Result<String, Error> {
-    let reply = pool.call(job_parts(key.as_bytes(), "rule", b"", None, captures)).wait()?;
-    Ok(match Answer::parse(reply.parts()).unwrap() {
+    pool.call(job_parts(key.as_bytes(), "rule", b"", None, captures)).wait().map(|reply| words(&reply))
+}
+
+fn words(reply: &Reply) -> String {
+    match Answer::parse(reply.parts()).unwrap() {
         Answer::Value { value, ttl, flags, tags } => {
             let tags: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(tag)).collect();
             assert_eq!(flags, 0);
             format!("{} ttl {ttl:?} tags {}", String::from_utf8_lossy(value), tags.join(" "))
         }
         Answer::NotFound { ttl } => format!("not found ttl {ttl:?}"),
-    })
+    }
 }
 
 fn pool(launch: Launch) -> Pool {
@@ -67,7 +70,8 @@ fn python_over_sqlite_in_every_mode() {
 #[test]
 fn python_in_batches() {
     let launch = Launch::template("python3", [example("sqlite_batch.py")]);
-    let pool = pool(launch.env("PYTHONPATH", python_path()).dir(scratch("sqlite-batch")));
+    let launch = launch.env("PYTHONPATH", python_path()).dir(scratch("sqlite-batch"));
+    let pool = Pool::builder(launch).max(2).batch(100).spawn().wait().unwrap();
     assert_eq!(load(&pool, "price:42", &[("id", "42")]).unwrap(), "41.58 ttl Some(10) tags prices");
     assert_eq!(load(&pool, "price:0", &[("id", "0")]).unwrap(), "not found ttl Some(5)");
     assert_eq!(load(&pool, "price", &[("id", "18446744073709551616")]).unwrap(), "not found ttl Some(5)");
@@ -105,6 +109,40 @@ fn rust_as_a_template() {
     }
     let error = pool.call(["not", "a loader's"]).wait().unwrap_err();
     assert!(matches!(&error, Error::Worker { code, .. } if code == "protocol"), "{error}");
+    pool.shutdown().wait();
+}
+
+/// Jobs of one batch: each has its own answer, and wrong ones are errors of themselves only.
+#[test]
+fn rust_in_batches() {
+    let launch = Launch::template::<&str>(env!("CARGO_BIN_EXE_squares-fixture"), []);
+    let pool = Pool::builder(launch).max(1).batch(100).spawn().wait().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let inner = pool.clone();
+    // On the pool's thread, so that they come in together; the time of the first job is up at once.
+    pool.job(["x"]).timeout(std::time::Duration::ZERO).submit(move |_| {
+        let job = |n: u32| match n {
+            5 => inner.call(["not", "a loader's"]),
+            n => inner.call(job_parts(b"square", "rule", b"", None, &[("n", n.to_string())])),
+        };
+        sender.send((0..50).map(job).collect::<Vec<_>>()).unwrap();
+    });
+    let mut sizes = [0; 51];
+    for (n, call) in receiver.recv().unwrap().into_iter().enumerate() {
+        match (n, call.wait().map(|reply| words(&reply))) {
+            (0, Ok(answer)) => assert_eq!(answer, "not found ttl None"),
+            (1, Err(error)) => assert!(error.to_string().contains("no blanks"), "{error}"),
+            (5, Err(error)) => assert!(error.to_string().contains("5 arguments"), "{error}"),
+            (n, answer) => {
+                let answer = answer.unwrap();
+                let (square, size) = answer.split_once(" of ").unwrap();
+                assert_eq!(square, (n * n).to_string());
+                sizes[size.split(' ').next().unwrap().parse::<usize>().unwrap()] += 1;
+            }
+        }
+    }
+    // The first batch has 19 loads and a job that is none.
+    assert_eq!((sizes[19], sizes[20], sizes[10]), (17, 20, 10), "{sizes:?}");
     pool.shutdown().wait();
 }
 
@@ -148,7 +186,7 @@ impl Lines {
 
     /// Sends a job with these members, which are JSON.
     fn load(&mut self, key: &str, args: &str) -> String {
-        let job = r#"{"type":"job","id":"7","deadline_ms":5000,"attempt":0"#;
+        let job = r#"{"attempt":0,"deadline_ms":5000,"id":"7","type":"job""#;
         self.say(&format!(
             r#"{job},"key":{key},"rule":"a rule","args":{args},"hint":"h \"args\":{{","stale":"old"}}"#
         ));
@@ -189,7 +227,7 @@ fn shell_by_lines() {
         (r#"{"b64":"/w=="}"#, r#""error":"the rule has no capture name, or it is not UTF-8""#),
     ] {
         let reply = lines.load(r#""greeting:x""#, &format!(r#"{{"name":{name}}}"#));
-        assert_eq!(reply, format!(r#"{{"id":"7",{answer}}}"#));
+        assert_eq!(reply, format!("{{{answer}}}"));
     }
     lines.retire();
 }
