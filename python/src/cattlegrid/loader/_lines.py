@@ -153,7 +153,7 @@ def parse(message, current=None):
         _text(message["key"]),
         args,
         rule,
-        None if hint is None else _text(hint),
+        None if hint is None else _text(hint) or None,
         None if stale is None else _job.raw(_text(stale)),
         message.get("attempt", 0),
         time.monotonic() + left / 1000 if left else None,
