@@ -496,6 +496,17 @@ fn the_lease_lasts_until_its_deadline() {
 }
 
 #[test]
+fn a_client_that_asks_for_a_long_lease_does_not_prolong_the_loaders() {
+    for asks in ["mg page:1 v N3000 Pl60000|", "mg page:1 v N30 Pd|"] {
+        let mut w = world();
+        let a = w.connect();
+        w.ask(a, asks);
+        w.pass(6000);
+        assert_eq!(w.engine.leases(), 0, "{asks}");
+    }
+}
+
+#[test]
 fn a_wait_is_held_behind_others_as_any() {
     let mut w = world();
     let a = w.connect();

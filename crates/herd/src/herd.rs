@@ -254,8 +254,10 @@ impl Herd {
     fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
         let rule = ask.rule;
         let queued = !holder.computes();
-        // A lease that waits for its slot has no deadline of its own: its waiters have.
-        let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms(ask.how, rule)) };
+        // A lease that waits for its slot has no deadline of its own: its waiters have. A loader has the rule's time, whatever
+        // the client would have for itself.
+        let lease_ms = if holder.is_loader() { rule.lease_ms() } else { lease_ms(ask.how, rule) };
+        let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms) };
         let lease = Lease {
             key: ask.key.into(),
             token,
