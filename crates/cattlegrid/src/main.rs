@@ -47,6 +47,15 @@ fn act(command: Command, first: &str) -> ExitCode {
             Ok(text) => print(&text),
             Err(error) => usage_error(&error),
         },
+        Command::Try { file, key } => match config::Trial::new(&file, &key) {
+            Ok(trial) => {
+                let name = &trial.loader.name;
+                usage_error(&format_args!(
+                    "check --try: loader {name}: running loaders is not part of this version"
+                ))
+            }
+            Err(error) => usage_error(&error),
+        },
         Command::Help => print(&format!("{first}{}", config::help())),
         Command::Version => print(&format!("{first}{}\n", config::version())),
         Command::License => print(&config::license()),

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
@@ -305,6 +305,13 @@ fn the_example_is_right() {
     assert_eq!((status.code(), stderr), (Some(0), Vec::new()));
     let expected = "key page:42\nrule 1: page:{id}\n  id = 42\n  tag page:42\n  tag pages\n";
     assert_eq!(String::from_utf8(stdout).unwrap(), expected);
+    let Output { stdout, .. } = command(&["check", example, "--key", "clock:a"]).output().unwrap();
+    let expected = "key clock:a\nrule 4: clock:{name}\n  name = a\n  loader clock, gets name\n";
+    assert_eq!(String::from_utf8(stdout).unwrap(), expected);
+    let expected = format!(
+        "cattlegrid: {example}: --try \"page:42\": its rule 1, page:{{id}}, names no loader; clients compute the value\n"
+    );
+    assert_eq!(refused(&["check", example, "--try", "page:42"]), (Some(2), expected));
     let Output { status, stdout, .. } = command(&["check", example]).output().unwrap();
     assert!(status.success() && stdout.starts_with(b"[server]\n"));
 }
@@ -343,7 +350,14 @@ fn files_are_written_as_the_user() {
     let pid = dir.path().join("pid");
     let socket = own.join("socket");
     let server = spawn(command(&["-s", text(&socket), "-u", "nobody", "-P", text(&pid)]));
-    until("it listens", || UnixStream::connect(&socket).is_ok());
+    // It accepts before it handles signals, and handles them before it answers.
+    until("it answers", || {
+        let asked = UnixStream::connect(&socket).and_then(|mut client| {
+            client.write_all(b"version\r\n")?;
+            client.read(&mut [0; 64])
+        });
+        asked.is_ok_and(|bytes| bytes > 0)
+    });
     let (status, said) = stop(server, Signal::SIGTERM);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("-P: could not write the pid file") && !pid.exists(), "{said}");

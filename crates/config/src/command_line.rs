@@ -37,6 +37,13 @@ pub enum Command {
         /// Say what applies to this key instead.
         key: Option<String>,
     },
+    /// Run the loader of a key once, see [`crate::Trial`].
+    Try {
+        /// The rule file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+    },
     /// `-h`: print [`crate::help`] and leave with status 0.
     Help,
     /// `-V`: print [`crate::version`] and leave with status 0.
@@ -93,25 +100,24 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
     Ok(Command::Demo { keep })
 }
 
-/// `FILE [--key K]`, in either order.
+/// `FILE [--key K | --try K]`, in either order.
 fn parse_check(words: &[String]) -> Result<Command, UsageError> {
-    let (mut file, mut key) = (None, None);
+    let (mut file, mut key, mut tried) = (None, None, None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "-h" | "--help" => return Ok(Command::Help),
-            "--key" => {
-                let missing = || UsageError::new("check --key: needs a value: a key");
-                key = Some(words.next().ok_or_else(missing)?.clone());
-            }
-            "--try" => {
-                return Err(UsageError::new(
-                    "check --try: runs a loader, and loaders are not part of this version; leave it out",
-                ));
+            name @ ("--key" | "--try") => {
+                let missing = || UsageError::new(format!("check {name}: needs a value: a key"));
+                let given = Some(words.next().ok_or_else(missing)?.clone());
+                *(if name == "--key" { &mut key } else { &mut tried }) = given;
             }
             word if word.starts_with("--key=") => key = Some(word["--key=".len()..].to_owned()),
+            word if word.starts_with("--try=") => tried = Some(word["--try=".len()..].to_owned()),
             word if word.starts_with('-') => {
-                return Err(UsageError::new(format!("check {word}: unknown option; there is --key <key>")));
+                return Err(UsageError::new(format!(
+                    "check {word}: unknown option; there are --key <key> and --try <key>"
+                )));
             }
             _ if file.is_some() => {
                 return Err(UsageError::new(format!("check {word}: unexpected; check takes one file")));
@@ -119,9 +125,15 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             word => file = Some(PathBuf::from(word)),
         }
     }
-    match file {
-        Some(file) => Ok(Command::Check { file, key }),
-        None => Err(UsageError::new("check: needs a rule file: check <file> [--key <key>]")),
+    match (file, tried) {
+        (Some(file), None) => Ok(Command::Check { file, key }),
+        (Some(file), Some(tried)) if key.is_none() => Ok(Command::Try { file, key: tried }),
+        (Some(_), Some(_)) => {
+            Err(UsageError::new("check: takes one of --key and --try; leave one of them out"))
+        }
+        (None, _) => {
+            Err(UsageError::new("check: needs a rule file: check <file> [--key <key> | --try <key>]"))
+        }
     }
 }
 

@@ -142,15 +142,16 @@ fn list<'a>(texts: impl Iterator<Item = &'a str>) -> String {
 pub(crate) fn toml_text(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
-        if c.is_control() {
-            let code = format!("\\u{:04X}", u32::from(c));
-            quoted.push_str(&code);
-            continue;
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            _ if c.is_control() => {
+                let code = format!("\\u{:04X}", u32::from(c));
+                quoted.push_str(&code);
+            }
+            _ => quoted.push(c),
         }
-        if matches!(c, '"' | '\\') {
-            quoted.push('\\');
-        }
-        quoted.push(c);
     }
     quoted.push('"');
     quoted

@@ -41,6 +41,7 @@ mod section;
 mod settings;
 mod table;
 mod toml_value;
+mod trial;
 mod value;
 
 pub use check::{check, explain};
@@ -55,3 +56,4 @@ pub use read::{FILE_BYTES_MAX, RULES_MAX};
 pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};
 pub use rule_file::RuleFile;
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
+pub use trial::Trial;

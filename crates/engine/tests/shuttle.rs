@@ -520,3 +520,105 @@ fn many_keys_in_many_shards() {
         assert_quiet(&all);
     });
 }
+
+/// A loader computes what two clients miss while the source changes; a third client, which changed it, invalidates the key
+/// with this command and then asks for it.
+fn no_old_load(invalidate: &'static str) {
+    let [mut w0, mut w1, mut w2] = workers(Policy { loader: true, ..policy() });
+    let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());
+    let source = Arc::new(AtomicU64::new(1));
+    let reader = |number| {
+        let source = Arc::clone(&source);
+        act(move |w| {
+            w.send(number, "get page:1|");
+            // Its jobs read the source when they begin, and end on the thread that has begun them.
+            for _ in 0..2 {
+                let versions = w.tokens().into_iter().map(|token| (token, source.load(Ordering::SeqCst)));
+                for (token, version) in versions.collect::<Vec<_>>() {
+                    let _landed = w.finish_with(token, &version.to_string());
+                }
+                w.receive();
+            }
+        })
+    };
+    let (one, two) = (reader(a), reader(b));
+    let changed = Arc::clone(&source);
+    let mut all = together(
+        [w0, w1, w2],
+        [
+            one,
+            two,
+            act(move |w| {
+                changed.store(2, Ordering::SeqCst);
+                if invalidate.is_empty() {
+                    w.flush();
+                } else {
+                    w.ask(c, invalidate);
+                }
+                w.send(c, "get page:1|");
+            }),
+        ],
+    );
+    hear(&mut all);
+    pass(&mut all, 20);
+    // No more than two jobs of the key, whichever threads have begun them.
+    let out: usize = all.iter().map(|world| world.jobs.len()).sum();
+    assert!(out <= 2, "{out} jobs");
+    while let Some(world) = all.iter_mut().find(|world| !world.jobs.is_empty()) {
+        let token = world.tokens()[0];
+        let _landed = world.finish_with(token, "2");
+        hear(&mut all);
+    }
+    assert_eq!(
+        all[2].replies(c),
+        "VALUE page:1 0 1|2|END|",
+        "a value from after the invalidation, and no miss"
+    );
+    for (world, reader) in all.iter_mut().zip([a, b]) {
+        let seen = world.replies(reader);
+        assert!(seen.starts_with("VALUE page:1 0 1|"), "{seen}");
+    }
+    assert_quiet(&all);
+}
+
+#[test]
+fn load_and_delete() {
+    explore(|| no_old_load("delete page:1|"));
+}
+
+#[test]
+fn load_and_flush() {
+    explore(|| no_old_load(""));
+}
+
+#[test]
+fn load_and_bump() {
+    explore(|| no_old_load("delete @tag:page|"));
+}
+
+#[test]
+fn load_and_set() {
+    explore(|| {
+        let [mut w0, mut w1, mut w2] = workers(Policy { loader: true, ..policy() });
+        let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());
+        w0.send(a, "get page:1|");
+        let token = w0.tokens()[0];
+        let mut all = together(
+            [w0, w1, w2],
+            [
+                act(move |w| {
+                    let _landed = w.finish_with(token, "1");
+                }),
+                act(move |w| w.send(b, "get page:1|")),
+                act(move |w| w.expect(c, "set page:1 0 0 1|2|", "STORED|")),
+            ],
+        );
+        hear(&mut all);
+        for (world, reader) in all.iter_mut().zip([a, b]) {
+            let seen = world.replies(reader);
+            assert!(seen.starts_with("VALUE page:1 0 1|"), "{seen}");
+        }
+        assert!(all.iter().all(|world| world.jobs.is_empty()));
+        assert_quiet(&all);
+    });
+}

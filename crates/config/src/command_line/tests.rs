@@ -289,10 +289,9 @@ fn what_is_unknown_is_named() {
         (&["check", "f", "g"], "check g: unexpected"),
         (&["check", "f", "--kye"], "check --kye: unknown option"),
         (&["check", "f", "--key"], "check --key: needs a value"),
-        (
-            &["check", "f", "--try", "k"],
-            "check --try: runs a loader, and loaders are not part of this version",
-        ),
+        (&["check", "f", "--try"], "check --try: needs a value"),
+        (&["check", "--try", "k"], "check: needs a rule file"),
+        (&["check", "f", "--try", "k", "--key=k"], "check: takes one of --key and --try"),
         (&["fooble"], "fooble: no such subcommand"),
         (&["demo", "--kep"], "demo --kep: unknown option"),
     ] {
@@ -397,6 +396,10 @@ fn the_other_commands() {
     for words in [&["check", "f", "--key", "k"], &["check", "--key=k", "f"][..]] {
         let Command::Check { file, key } = command(words) else { panic!("{words:?}") };
         assert_eq!((file, key.as_deref()), (PathBuf::from("f"), Some("k")));
+    }
+    for words in [&["check", "f", "--try", "k"], &["check", "--try=k", "f"][..]] {
+        let Command::Try { file, key } = command(words) else { panic!("{words:?}") };
+        assert_eq!((file, key.as_str()), (PathBuf::from("f"), "k"));
     }
     assert!(matches!(command(&[]), Command::Serve(_)));
     assert!(parse_args([OsString::from_vec(vec![b'-', b'u', 0xff])]).is_err());

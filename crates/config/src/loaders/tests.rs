@@ -1,8 +1,10 @@
 //! How loaders and the rules that name them are read, and the messages about mistakes.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cattlegrid_engine::rules::{Loading, Rule, Urgency};
@@ -424,7 +426,7 @@ priority = \"high\"
     let of_loader = format!(
         "
 [loader.other]
-command = [\"sh\", \"a\\u0009b\"]
+command = [\"sh\", \"a\\tb\"]
 mode = \"jsonl\"
 max = 4
 idle = 0
@@ -492,4 +494,27 @@ fn workers_of_another_user_need_a_server_that_stays_root() {
     let running = Settings { user: Some("daemon".to_owned()), ..Settings::default() };
     assert!(newer.check_loaders(&running).is_err(), "a reload is judged by the settings of the start");
     assert!(newer.check_loaders(&Settings::default()).is_ok());
+}
+
+/// The loader of the example answers jobs, and nothing else.
+#[test]
+fn the_loader_of_the_example_works() {
+    let file = parse(include_str!("../../../../docs/example.toml")).unwrap();
+    let LoaderSettings { command, mode, .. } = &file.loaders[0];
+    assert_eq!((*mode, file.warns_of_loaders()), (LoaderMode::JsonLines, Vec::new()));
+    let mut worker = Command::new(&command[0])
+        .args(&command[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = "{\"type\":\"init\",\"worker\":1,\"generation\":1,\"config\":\"\"}\n\
+                 {\"type\":\"job\",\"id\":\"1\",\"key\":\"clock:a\",\"args\":{\"name\":\"a\"}}\n{\"type\":\"retire\"}\n";
+    worker.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let answers = String::from_utf8(worker.wait_with_output().unwrap().stdout).unwrap();
+    let value =
+        answers.strip_prefix("{\"ready\":true}\n{\"value\":\"").and_then(|rest| rest.strip_suffix("\"}\n"));
+    let digits =
+        value.unwrap_or_else(|| panic!("{answers}")).split(':').map(|part| part.parse::<u8>().unwrap());
+    assert_eq!(digits.count(), 3, "{answers}");
 }

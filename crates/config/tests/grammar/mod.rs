@@ -77,7 +77,10 @@ fn check_printed(file: &RuleFile) {
     for (again, rule) in again.rules.rules().iter().zip(file.rules.rules()) {
         assert_eq!((&again.pattern, &again.policy), (&rule.pattern, &rule.policy));
         assert_eq!((&again.tags, again.negative_ttl_s), (&rule.tags, rule.negative_ttl_s));
+        assert_eq!(again.loading, rule.loading);
     }
+    assert_eq!(again.loaders, file.loaders);
+    assert_eq!(again.warns_of_loaders(), file.warns_of_loaders());
     assert_eq!(again.rules.all_cascades().count(), file.rules.all_cascades().count());
     for (again, cascade) in again.rules.all_cascades().zip(file.rules.all_cascades()) {
         assert_eq!((&again.pattern, &again.bump), (&cascade.pattern, &cascade.bump));

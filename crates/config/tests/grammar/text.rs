@@ -49,7 +49,11 @@ pub(super) fn document(draw: &mut Draw<'_>) -> String {
         match draw.below(16) {
             0..=8 => rule(&mut text, draw),
             9..=11 => table(&mut text, "[[cascade]]", CASCADE_KEYS, &["on", "bump", "match"], draw),
-            12..=14 => table(&mut text, "[server]", SERVER_KEYS, &[], draw),
+            12..=13 => table(&mut text, "[server]", SERVER_KEYS, &[], draw),
+            14 => {
+                let heads = ["[loader.a]", "[loader.b-2]", "[loader.\"\"]", "[loader.a.b]", "[loader]"];
+                table(&mut text, draw.choose(&heads), LOADER_KEYS, &["command"], draw);
+            }
             _ => odd_table(&mut text, draw),
         }
     }
@@ -74,6 +78,10 @@ pub(super) fn right_document(draw: &mut Draw<'_>) -> String {
             "unix_mask = 0o7_0\n",
             "drain = \"0\"\n",
         ]));
+    }
+    let loaders = &["a", "b-2", "C_"][..draw.below(4)];
+    for name in loaders {
+        right_loader(&mut text, name, draw);
     }
     let mut number = 0;
     while !draw.is_done() && number < 200 {
@@ -106,8 +114,13 @@ pub(super) fn right_document(draw: &mut Draw<'_>) -> String {
             continue;
         }
         let mut left: Vec<_> = RULE_KEYS[1..17].to_vec();
+        if draw.once_in(3) && !loaders.is_empty() {
+            left.retain(|(key, _)| !NOT_LOADED.contains(key));
+            text.extend(["loader = '", draw.choose(loaders), "'\n"]);
+            text.push_str(draw.choose(&["", "ttl = \"1m\"\n", "priority = \"low\"\n", "lease = \"1h\"\n"]));
+        }
         text.extend(["hold = ", draw.choose(&["0", "\"0s\"", "\"400ms\"", "\"1m\""]), "\n"]);
-        for _ in 0..draw.below(17) {
+        for _ in 0..draw.below(left.len() + 1) {
             let (name, takes) = left.swap_remove(draw.below(left.len()));
             text.extend([name, " = "]);
             let value = match takes {
@@ -122,12 +135,36 @@ pub(super) fn right_document(draw: &mut Draw<'_>) -> String {
     text
 }
 
+/// A loader in which nothing is wrong.
+fn right_loader(text: &mut String, name: &str, draw: &mut Draw<'_>) {
+    let command = draw.choose(&[
+        "[\"sh\"]",
+        "['/bin/sh', '-c', '''a\n'b''']",
+        "[\"sh\", \"\\u0007\\t\\u009f\\\\\\\"\"]",
+    ]);
+    text.extend(["[loader.", name, "]\ncommand = ", command, "\n"]);
+    let modes = ["", "mode = 'exec'\nload = 9\n", "mode = 'stdio'\nbatch = 7\n", "mode = 'jsonl'\n"];
+    text.push_str(draw.choose(&modes));
+    for choices in [
+        ["", "max = 1\n", "max = 1_024\nidle = 3\n"],
+        ["", "timeout = \"10ms\"\n", "timeout = \"30m\"\n"],
+        ["", "start = 0\nstop = \"0s\"\nkill_grace = \"1ms\"\n", "start_timeout = \"1h\"\n"],
+        ["", "queue = 1\nretries = 100\n", "max_jobs = 1\nmax_rss = \"1GiB\"\nmax_age = \"1d\"\n"],
+        ["", "init = \"\"\"\na \\\"\\u0000\"\"\"\n", "init = '\\u0041 é'\nstale = true\n"],
+        ["", "dir = \".\"\nspare = 1\n", "dir = '/'\nenv = []\n"],
+        ["", "", "user = \"root\"\n"],
+    ] {
+        text.push_str(draw.choose(&choices));
+    }
+}
+
 /// What a key takes.
 #[derive(Clone, Copy)]
 enum Takes {
     Pattern,
     Tags,
     Changes,
+    Command,
     Time,
     Number,
     Size,
@@ -155,8 +192,39 @@ const RULE_KEYS: &[(&str, Takes)] = &[
     ("negative_ttl", Takes::Time),
     ("tags", Takes::Tags),
     ("match", Takes::Pattern),
-    ("loader", Takes::Anything),
+    ("loader", Takes::Words(&["a", "b-2", "", "c d"])),
+    ("ttl", Takes::Time),
+    ("priority", Takes::Words(&["high", "normal", "low", "none"])),
     ("hodl", Takes::Time),
+];
+
+/// Keys that are errors under a loader; and `lease`, which must be longer than the loader's timeout.
+const NOT_LOADED: &[&str] = &["lease", "close_grace", "reentry", "pass_after", "pass_for", "max_computers"];
+
+const LOADER_KEYS: &[(&str, Takes)] = &[
+    ("command", Takes::Command),
+    ("mode", Takes::Words(&["template", "exec", "stdio", "jsonl", "json"])),
+    ("max", Takes::Number),
+    ("idle", Takes::Number),
+    ("load", Takes::Number),
+    ("batch", Takes::Number),
+    ("spare", Takes::Number),
+    ("start", Takes::Time),
+    ("stop", Takes::Time),
+    ("timeout", Takes::Time),
+    ("kill_grace", Takes::Time),
+    ("start_timeout", Takes::Time),
+    ("queue", Takes::Number),
+    ("retries", Takes::Number),
+    ("max_jobs", Takes::Number),
+    ("max_rss", Takes::Size),
+    ("max_age", Takes::Time),
+    ("init", Takes::Anything),
+    ("stale", Takes::Anything),
+    ("dir", Takes::Words(&[".", "/", "none", "", "\\u0000"])),
+    ("env", Takes::Tags),
+    ("user", Takes::Words(&["root", "no-such-user"])),
+    ("loader", Takes::Anything),
 ];
 
 const CASCADE_KEYS: &[(&str, Takes)] =
@@ -253,6 +321,12 @@ fn value(text: &mut String, takes: Takes, draw: &mut Draw<'_>) {
                 .choose(&["all", "x:{a}", "{b}", "{rest}", "{a}{b}", "{{", "user:{none}", "", "é", "t"])
                 .to_owned(),
         }),
+        Takes::Command => {
+            list(text, draw, |draw| {
+                draw.choose(&["sh", "/bin/sh", "sh", "-c", "a b", "", "no-such-program", "./none", "\\n"])
+                    .to_owned()
+            });
+        }
         Takes::Changes => {
             list(text, draw, |draw| {
                 draw.choose(&["delete", "set", "incr", "touch", "flush", "delete", "set", "del"]).to_owned()
