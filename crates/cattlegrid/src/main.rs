@@ -1,6 +1,7 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
 mod demo;
+mod trial;
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -48,12 +49,13 @@ fn act(command: Command, first: &str) -> ExitCode {
             Err(error) => usage_error(&error),
         },
         Command::Try { file, key } => match config::Trial::new(&file, &key) {
-            Ok(trial) => {
-                let name = &trial.loader.name;
-                usage_error(&format_args!(
-                    "check --try: loader {name}: running loaders is not part of this version"
-                ))
-            }
+            Ok(trial) => match trial::run(trial) {
+                Ok(text) => print(&text),
+                Err(error) => {
+                    log_lines(&error);
+                    ExitCode::FAILURE
+                }
+            },
             Err(error) => usage_error(&error),
         },
         Command::Help => print(&format!("{first}{}", config::help())),
