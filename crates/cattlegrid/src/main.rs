@@ -14,6 +14,7 @@ use cattlegrid_server::log;
 
 fn main() -> ExitCode {
     cattlegrid_panic::install();
+    demo::worker::serve_if_asked();
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
     let as_memcached = Path::new(&name).file_name().is_some_and(|name| name == "memcached");
