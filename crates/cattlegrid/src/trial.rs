@@ -116,7 +116,7 @@ pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
 fn ttl(seconds: i64) -> String {
     match seconds {
         0 => "it does not expire".to_owned(),
-        ..0 => "for those who wait; it is not kept".to_owned(),
+        ..0 => "for the clients that wait; it is not kept".to_owned(),
         _ => format!("{seconds} s"),
     }
 }
@@ -186,7 +186,7 @@ mod tests {
     fn times_to_live_in_words() {
         assert_eq!(
             [0, -1, 60].map(ttl),
-            ["it does not expire", "for those who wait; it is not kept", "60 s"]
+            ["it does not expire", "for the clients that wait; it is not kept", "60 s"]
         );
     }
 }

@@ -53,7 +53,7 @@ fn a_value_an_absence_and_an_error() {
     let (output, text) = check(RULES, "page:1");
     assert_eq!(output.status.code(), Some(0), "{text}");
     let lines: Vec<_> = text.lines().collect();
-    let ttl = "ttl    for those who wait; it is not kept";
+    let ttl = "ttl    for the clients that wait; it is not kept";
     assert_eq!(lines[..4], [r"value  3 bytes: a\nb", "flags  3", ttl, "tags   page:1 x"]);
     assert!(lines[4].starts_with("time   ") && lines[4].ends_with(" ms"), "{text}");
 
