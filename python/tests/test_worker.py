@@ -41,12 +41,12 @@ def work(what, *args):
 class Parent:
     """The pool's side of a job socket."""
 
-    def __init__(self, tmp_path):
-        (tmp_path / "app.py").write_text(APP)
+    def __init__(self, tmp_path, app=APP, target="app", run=None):
+        (tmp_path / "app.py").write_text(app)
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(60)
         env = dict(os.environ, PYTHONPATH=str(SRC), CATTLEGRID_MODE="exec", CATTLEGRID_FD=str(theirs.fileno()))
-        command = [sys.executable, "-m", "cattlegrid.worker", "app"]
+        command = [sys.executable, *(run or ["-m", "cattlegrid.worker", target])]
         self.process = subprocess.Popen(command, env=env, cwd=tmp_path, pass_fds=[theirs.fileno()])
         theirs.close()
         self.buffer = b""
@@ -54,8 +54,13 @@ class Parent:
     def send(self, *frames):
         self.sock.sendall(b"".join(frames))
 
-    def job(self, id, *args):
-        return f.frame(f.JOB, id, struct.pack("<II", 0, 0) + f.encode_list(args))
+    def job(self, id, *args, flags=0):
+        return f.frame(f.JOB, id, struct.pack("<II", 0, 0) + f.encode_list(args), flags)
+
+    def batch(self, *jobs):
+        """JOB frames of one batch: pairs of an id and its arguments."""
+        last = len(jobs) - 1
+        return b"".join(self.job(id, *args, flags=f.FLAG_MORE * (at < last)) for at, (id, *args) in enumerate(jobs))
 
     def receive(self):
         while True:

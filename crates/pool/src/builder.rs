@@ -71,6 +71,15 @@ impl Builder {
         self
     }
 
+    /// Most jobs in one batch, 1 to 10 000; other values count as the nearest of these. Default 1: no batches. A worker that takes
+    /// batches (`Worker::serve_batch`) gets up to this many waiting jobs together, and no more than its own limit. A job
+    /// never waits for a batch to fill. At such a worker [`Builder::load`] counts batches. Other workers get single jobs.
+    #[must_use]
+    pub fn batch(mut self, jobs: usize) -> Self {
+        self.options.batch = jobs.clamp(1, BATCH_MAX);
+        self
+    }
+
     /// How long workers must be missing before one is started. Default 100 ms; 0 starts at once.
     #[must_use]
     pub fn start(mut self, delay: Duration) -> Self {
@@ -406,6 +415,9 @@ fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
 
 /// Most bytes for `init`: what a worker accepts as INIT, less 16 bytes of other fields, a count of one and a length of four.
 const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 21;
+
+/// Most jobs in a batch.
+const BATCH_MAX: usize = 10_000;
 
 /// Most descriptors that can be passed.
 const MAX_PASSED: usize = 32;

@@ -9,8 +9,8 @@
 //! # Invariants
 //! * Jobs for another worker are taken only from a worker that is in a job. A worker that has begun none may be stopped, and
 //!   the pool finds that out by its jobs. A job without a caller stays among the doomed until it is skipped.
-//! * At most as many jobs are taken as workers are idle, and none while jobs are queued: queued jobs go first. The jobs
-//!   before a taken job that are not begun are taken with it.
+//! * At most as many batches are taken as workers are idle, each of them whole, and none while jobs are queued: queued jobs go
+//!   first. A single job is a batch of one. The jobs before a taken job that are not begun are taken with it.
 //! * A job that is surely taken has at most one live entry, at its next worker. A job that both sides claim at the same
 //!   moment keeps its live entry until the worker says SKIPPED or replies.
 
@@ -33,13 +33,17 @@ impl Driver {
             return false;
         }
         let idle = self.workers.iter().flatten().filter(|worker| worker.is_free()).count();
-        while self.queue.len() < idle {
+        let mut found = 0;
+        while found < idle {
             let Some((due, slot, at)) = self.next_offered() else { break };
             if due > self.now {
                 self.alarm(due);
                 break;
             }
-            self.take_up_to(slot, at, None);
+            let queued = self.queue.len();
+            let last = self.workers[slot].as_ref().map_or(at, |worker| worker.last_of_batch(at));
+            self.take_up_to(slot, last, None);
+            found += usize::from(self.queue.len() > queued);
         }
         !self.queue.is_empty()
     }
@@ -137,6 +141,7 @@ impl Worker {
     fn may_be_taken_from(&self) -> bool {
         self.uses_claims
             && self.in_flight.len() > self.taken + 1
+            && self.batches > 1
             && matches!(self.state, State::Ready | State::Retiring)
     }
 }

@@ -1,8 +1,10 @@
 //! A job's life: submission, queue, worker, outcome.
 //!
-//! A job is queued, sent to the worker with the fewest jobs, and ended by its worker's reply, its deadline, its caller or the
+//! A job is queued, sent to the worker with the fewest batches, and ended by its worker's reply, its deadline, its caller or the
 //! loss of its worker. A job that was sent to a worker keeps its entry in the table until the worker is done with it, so that
 //! a late reply is recognised.
+//!
+//! A worker that takes batches gets the jobs that wait at that moment together, in the order in which single jobs would be sent.
 //!
 //! # Invariants
 //! * [`Driver::end_job`] is the only place that delivers outcomes. It takes the sink out of the job, so there is exactly one.
@@ -28,40 +30,7 @@ use crate::worker::{Doomed, Role, Sent, State};
 
 impl Driver {
     pub(crate) fn submit(&mut self, new: NewJob) {
-        self.shared.counters.submitted.add(1);
-        let deadline = new.timeout.map(|timeout| later(self.now, timeout));
-        let priority = new.priority;
-        let id = self.jobs.insert(Job {
-            args: new.args,
-            sink: Some(new.sink),
-            priority,
-            deadline,
-            submitted: self.now,
-            sent: self.now,
-            idempotent: new.idempotent,
-            attempt: 0,
-            tag: new.tag,
-            place: Place::Queued,
-            progress: new.progress,
-            chunks: None,
-            fault: None,
-        });
-        if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.jobs.get(id) {
-            resolver.set_note(id);
-        }
-        if let Some(at) = deadline {
-            self.deadlines.push(at, id, |id| self.jobs.is_open(id));
-        }
-        if self.ending_without_jobs() {
-            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-            return self.end_unqueued(id, Error::Shutdown);
-        }
-        if self.breaker.is_open() && self.sizing.idle() + self.sizing.busy() == 0 {
-            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-            let error = self.start_error();
-            self.probe_wanted = true;
-            return self.end_unqueued(id, error);
-        }
+        let Some(id) = self.admit(new) else { return };
         if self.queue.len() >= self.options.queue_limit {
             self.dispatch();
         }
@@ -72,7 +41,7 @@ impl Driver {
                     return self.end_unqueued(id, Error::Rejected);
                 }
                 QueuePolicy::DropOldest => {
-                    if let Some(oldest) = self.queue.pop_oldest(|id| self.jobs.is_queued(id)) {
+                    if let Some(oldest) = self.queue.pop_oldest(|id, class| self.jobs.waits_in(id, class)) {
                         self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
                         self.end_unqueued(oldest, Error::Rejected);
                     }
@@ -85,15 +54,68 @@ impl Driver {
                 }
             }
         }
-        self.queue.push(id, priority, self.now);
+        self.enqueue(id);
+    }
+
+    /// Enters a new job in the table. `None` if it has ended at once, because no worker can be started for it any more.
+    pub(crate) fn admit(&mut self, new: NewJob) -> Option<u64> {
+        self.shared.counters.submitted.add(1);
+        let deadline = new.timeout.map(|timeout| later(self.now, timeout));
+        let id = self.jobs.insert(Job {
+            args: new.args,
+            sink: Some(new.sink),
+            priority: new.priority,
+            deadline,
+            submitted: self.now,
+            sent: self.now,
+            idempotent: new.idempotent,
+            attempt: 0,
+            tag: new.tag,
+            place: Place::Queued,
+            progress: new.progress,
+            chunks: None,
+            fault: None,
+            withdrawn: false,
+        });
+        if let Some(note) = new.note {
+            note.set(id);
+        }
+        if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.jobs.get(id) {
+            resolver.set_note(id);
+        }
+        if let Some(at) = deadline {
+            self.deadlines.push(at, id, |id| self.jobs.is_open(id));
+        }
+        if self.ending_without_jobs() {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            self.end_unqueued(id, Error::Shutdown);
+            return None;
+        }
+        if self.breaker.is_open() && self.sizing.idle() + self.sizing.busy() == 0 {
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            let error = self.start_error();
+            self.probe_wanted = true;
+            self.end_unqueued(id, error);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Appends a new job to the queue.
+    pub(crate) fn enqueue(&mut self, id: u64) {
+        let Some(job) = self.jobs.get(id) else { return };
+        self.queue.push(id, job.priority, self.now);
         if self.deserted.is_none() && self.sizing.idle() + self.sizing.busy() == 0 {
             self.alarm(self.now);
         }
     }
 
-    /// Puts a job back into the queue: it was sent and never begun, or will be begun again.
+    /// Puts a job back into the queue: it was sent and never begun, or will be begun again. A job that was withdrawn ends.
     pub(crate) fn requeue(&mut self, id: u64) {
         let Some(job) = self.jobs.get_mut(id) else { return };
+        if job.withdrawn {
+            return self.end_unqueued(id, Error::Cancelled);
+        }
         job.place = Place::Queued;
         (job.chunks, job.fault) = (None, None);
         let (priority, since) = (job.priority, job.submitted);
@@ -105,21 +127,12 @@ impl Driver {
     pub(crate) fn dispatch(&mut self) {
         while !self.queue.is_empty() {
             let Some(slot) = self.best_worker() else { break };
-            let Some(id) = self.queue.pop(|id| self.jobs.is_queued(id)) else { break };
-            let Some(job) = self.jobs.get(id) else { continue };
-            let bytes = job.args.len();
-            if job.deadline.is_some_and(|at| at <= self.now) {
-                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-                self.shared.counters.timeouts.add(1);
-                self.end_unqueued(id, Error::Timeout { started: false });
-                continue;
-            }
+            let Some((id, bytes)) = self.next_job() else { break };
             let Some(slot) = self.with_room(slot, bytes) else {
-                let (priority, since) = (job.priority, job.submitted);
-                self.queue.push_front(id, priority, since);
+                self.unpop(id);
                 break;
             };
-            self.send_job(slot, id);
+            self.send_batch(slot, id, bytes);
         }
         while !self.held.is_empty() && self.queue.len() < self.options.queue_limit.max(1) {
             let Some(id) = self.held.pop_front() else { break };
@@ -133,6 +146,28 @@ impl Driver {
         }
     }
 
+    /// Takes the next job out of the queue: its id, and the bytes of its arguments. Jobs whose time is up end.
+    #[inline]
+    pub(crate) fn next_job(&mut self) -> Option<(u64, usize)> {
+        loop {
+            let id = self.queue.pop(|id, class| self.jobs.waits_in(id, class))?;
+            let job = self.jobs.get(id)?;
+            if job.deadline.is_none_or(|at| at > self.now) {
+                return Some((id, job.args.len()));
+            }
+            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+            self.shared.counters.timeouts.add(1);
+            self.end_unqueued(id, Error::Timeout { started: false });
+        }
+    }
+
+    /// Undoes [`Driver::next_job`].
+    pub(crate) fn unpop(&mut self, id: u64) {
+        if let Some(job) = self.jobs.get(id) {
+            self.queue.push_front(id, job.priority, job.submitted);
+        }
+    }
+
     /// With the queue full, after [`Driver::dispatch`]: whether a worker takes this job at once. Never while other jobs
     /// wait: these go first.
     fn has_room_at_once(&self, id: u64) -> bool {
@@ -140,7 +175,7 @@ impl Driver {
         self.queue.is_empty() && self.best_worker().is_some_and(|slot| self.with_room(slot, bytes).is_some())
     }
 
-    /// The worker with the fewest jobs; among equals the most recently used one, so that the others become idle and stop.
+    /// The worker with the fewest batches; among equals the most recently used one, so that the others become idle and stop.
     #[inline]
     fn best_worker(&self) -> Option<usize> {
         let mut best: Option<(usize, u64, usize)> = None;
@@ -149,7 +184,7 @@ impl Driver {
             if !worker.has_credit() || worker.role != Role::Member {
                 continue;
             }
-            let key = (worker.in_flight.len(), u64::MAX - worker.last_used, slot);
+            let key = (worker.batches, u64::MAX - worker.last_used, slot);
             if best.is_none_or(|other| key < other) {
                 best = Some(key);
             }
@@ -170,22 +205,25 @@ impl Driver {
         if fits(&slot) { Some(slot) } else { (0..self.workers.len()).find(fits) }
     }
 
-    fn send_job(&mut self, slot: usize, id: u64) {
+    /// Sends one job of the batch that ends before the order `end`.
+    pub(crate) fn send_job(&mut self, slot: usize, id: u64, flags: u8, end: u64) {
         let (Some(worker), Some(job)) = (&mut self.workers[slot], self.jobs.get_mut(id)) else { return };
         let len = JobBody::prefix(0, 0).len() + job.args.len();
-        if len > worker.max_frame as usize && !worker.json {
-            let (len, max) = (job.args.len(), worker.max_frame as usize);
-            self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-            return self.end_unqueued(id, Error::TooLarge { len, max });
-        }
         let left = job.deadline.map_or(0, |at| at.saturating_duration_since(self.now).as_millis().max(1));
         let deadline_ms = u32::try_from(left).unwrap_or(u32::MAX);
-        if worker.json {
+        if worker.objects {
+            let args = List::parse(&job.args).unwrap_or(List::EMPTY);
+            let line = jsonl::object_line(worker.output.tail(), id, deadline_ms, job.attempt, args);
+            if let Err(reason) = line {
+                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
+                return self.end_unqueued(id, Error::Codec(reason));
+            }
+        } else if worker.json {
             let args = List::parse(&job.args).unwrap_or(List::EMPTY);
             jsonl::job_line(worker.output.tail(), id, deadline_ms, job.attempt, args);
         } else {
             let out = worker.output.tail();
-            let header = Header { len: len as u32, kind: Kind::Job, flags: 0, id };
+            let header = Header { len: len as u32, kind: Kind::Job, flags, id };
             out.extend_from_slice(&header.encode());
             out.extend_from_slice(&JobBody::prefix(deadline_ms, job.attempt));
             worker.output.push(&job.args);
@@ -195,8 +233,7 @@ impl Driver {
         self.shared.counters.wait.note(self.now.saturating_duration_since(job.submitted));
         self.uses += 1;
         worker.last_used = self.uses;
-        worker.in_flight.push_back(Sent { id, order: worker.sent, bytes: job.args.len(), taken: false });
-        worker.in_flight_bytes += job.args.len();
+        worker.push(Sent { id, order: worker.sent, end, bytes: job.args.len(), taken: false });
         worker.sent += 1;
         let spent = worker.job_limit > 0 && worker.sent >= worker.job_limit;
         self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
@@ -218,6 +255,9 @@ impl Driver {
             return false;
         };
         self.let_go(slot, at);
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.place = Place::Answered;
+        }
         true
     }
 
@@ -225,15 +265,17 @@ impl Driver {
     #[inline]
     pub(crate) fn let_go(&mut self, slot: usize, at: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
-        let Some(sent) = worker.in_flight.remove(at) else { return };
-        worker.in_flight_bytes -= sent.bytes;
-        worker.taken -= usize::from(sent.taken);
+        let Some(sent) = worker.remove(at) else { return };
         worker.answered += 1;
         worker.pinged = false;
         self.uses += 1;
         worker.last_used = self.uses;
-        if !worker.doomed.is_empty() && !worker.in_flight.iter().any(|other| other.id == sent.id) {
-            worker.doomed.retain(|doomed| doomed.id != sent.id);
+        if !worker.doomed.is_empty() {
+            // Only a job that was taken back may have two frames here.
+            let may_be_left = worker.taken > 0 || sent.taken;
+            if !(may_be_left && worker.in_flight.iter().any(|other| other.id == sent.id)) {
+                worker.doomed.retain(|doomed| doomed.id != sent.id);
+            }
         }
         if worker.in_flight.is_empty() {
             match worker.state {
@@ -256,7 +298,7 @@ impl Driver {
         if job.deadline.is_some() {
             self.deadlines.forget();
         }
-        if let Place::Sent(_) = place {
+        if let Place::Sent(_) | Place::Answered = place {
             self.shared.counters.run.note(self.now.saturating_duration_since(job.sent));
         }
         let counters = &self.shared.counters;
@@ -274,14 +316,14 @@ impl Driver {
         }
         match place {
             Place::Sent(slot) if self.holds(slot, id) => {}
-            Place::Sent(_) | Place::Nowhere => drop(self.jobs.remove(id)),
+            Place::Sent(_) | Place::Answered | Place::Nowhere => drop(self.jobs.remove(id)),
             Place::Held => {
                 self.jobs.remove(id);
                 self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
             }
             Place::Queued => {
                 self.jobs.remove(id);
-                self.queue.forget(priority, |id| self.jobs.is_queued(id));
+                self.queue.forget(priority, |id, class| self.jobs.waits_in(id, class));
                 self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -293,7 +335,7 @@ impl Driver {
     }
 
     /// As [`Driver::end_job`], for a job that is neither in the queue nor at a worker.
-    fn end_unqueued(&mut self, id: u64, error: Error) {
+    pub(crate) fn end_unqueued(&mut self, id: u64, error: Error) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.place = Place::Nowhere;
         }
@@ -330,8 +372,8 @@ impl Driver {
     /// Tells the worker, if the job is at one, that the job has no caller any more. Returns whether the worker had begun it. A
     /// job that was not begun, at a worker that claims its jobs, is taken back: it will not be begun.
     pub(crate) fn give_up_on(&mut self, id: u64) -> bool {
-        let Some(Job { place: Place::Sent(slot), .. }) = self.jobs.get(id) else { return false };
-        let slot = *slot;
+        let Some(Job { place: Place::Sent(slot), deadline, .. }) = self.jobs.get(id) else { return false };
+        let (slot, deadline) = (*slot, *deadline);
         self.take_for_good(slot, id);
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return false };
         let begun = match worker.place_of(id).and_then(|at| worker.in_flight.get(at)) {
@@ -347,7 +389,8 @@ impl Driver {
                 put_frame(worker.output.tail(), Kind::Cancel, 0, id, |_| {});
             }
         }
-        worker.doomed.push(Doomed { id, since: self.now, termed: false });
+        let overdue = deadline.is_some_and(|at| at <= self.now);
+        worker.doomed.push(Doomed { id, since: self.now, termed: false, overdue });
         self.dirty.push(slot);
         self.alarm(later(self.now, self.options.kill_grace / 4));
         begun
@@ -356,6 +399,9 @@ impl Driver {
     /// Checks a worker that was told to let go of jobs: SIGTERM after half the grace, SIGKILL after all of it. The
     /// grace does not run while the worker is in another job whose caller waits: it will skip the doomed job, or has
     /// let go of it. A worker that is in no job and does not take the next one is stuck, too.
+    ///
+    /// A job in a batch whose caller has gone, and whose time is not up, leaves its worker alone while others of the batch have
+    /// callers.
     ///
     /// A worker that does several jobs at a time may be at work on others: while it is, neither signal is sent. It gets
     /// no more jobs, and must answer a ping within each grace; otherwise it is stuck in all of its jobs.
@@ -366,14 +412,18 @@ impl Driver {
             return;
         }
         let mut doomed = std::mem::take(&mut worker.doomed);
-        let is_doomed = |id| doomed.iter().any(|one: &Doomed| one.id == id);
-        let within: Vec<u64> =
+        // Sorted: a batch may have thousands.
+        let mut ids: Vec<u64> = doomed.iter().map(|one| one.id).collect();
+        let mut within: Vec<u64> =
             worker.in_flight.iter().filter(|sent| worker.may_be_in(sent)).map(|sent| sent.id).collect();
-        let at_work = within.iter().any(|id| !is_doomed(*id));
+        ids.sort_unstable();
+        within.sort_unstable();
+        let at_work = within.iter().any(|id| ids.binary_search(id).is_err());
         let others = at_work && !worker.one_at_a_time;
         let (mut term, mut kill) = (false, false);
         for one in &mut doomed {
-            if at_work && !within.contains(&one.id) {
+            let is_within = within.binary_search(&one.id).is_ok();
+            if at_work && (!is_within || (worker.one_at_a_time && !one.overdue)) {
                 one.since = now;
             }
             let waited = now.saturating_duration_since(one.since);
@@ -431,7 +481,7 @@ impl Driver {
             return self.alarm(due);
         }
         let error = self.start_error();
-        while let Some(id) = self.queue.pop(|id| self.jobs.is_queued(id)) {
+        while let Some(id) = self.queue.pop(|id, class| self.jobs.waits_in(id, class)) {
             self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
             self.end_unqueued(id, error.clone());
         }

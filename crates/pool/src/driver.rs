@@ -58,6 +58,10 @@ pub(crate) struct Driver {
     pub(crate) uses: u64,
     /// Slots with unsent output.
     pub(crate) dirty: Vec<usize>,
+    /// Most jobs in a batch at the workers of this program, as far as one has said it.
+    pub(crate) batch: usize,
+    /// The batch that is being made; empty otherwise.
+    pub(crate) making: Vec<u64>,
     /// Callers whose outcome has arrived. They are woken after the workers have got their next jobs.
     pub(crate) wakes: Vec<Waiter>,
     pub(crate) program: Program,
@@ -140,6 +144,8 @@ impl Driver {
             last_number: 0,
             uses: 0,
             dirty: Vec::new(),
+            batch: 1,
+            making: Vec::new(),
             wakes: Vec::new(),
             program: Program::new(0, launch),
             launching: None,

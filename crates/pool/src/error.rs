@@ -77,7 +77,8 @@ pub enum Error {
     /// The pool is shutting down.
     #[error("the pool is shutting down")]
     Shutdown,
-    /// A value cannot be encoded, or a reply cannot be decoded (feature `serde`).
+    /// A value cannot be encoded, or a reply cannot be decoded (feature `serde`); or the argument of a job is not an object, for
+    /// [`crate::Launch::objects`].
     #[error("{0}")]
     Codec(String),
 }

@@ -15,6 +15,8 @@ use crate::error::Error;
 use crate::job::{NewJob, Outcome};
 use crate::launch::Launch;
 use crate::promise::{Promise, Resolver};
+use crate::queue::Priority;
+use crate::submission::Note;
 use crate::worker::WorkerInfo;
 
 /// A request of another thread to the pool's thread.
@@ -22,6 +24,12 @@ use crate::worker::WorkerInfo;
 pub(crate) enum Message {
     /// A new job.
     Submit(NewJob),
+    /// New jobs, which are queued together.
+    SubmitAll(Vec<NewJob>),
+    /// The outcome of this job is no longer needed.
+    Withdraw(Note),
+    /// This job has become more urgent.
+    Raise(Note, Priority),
     /// The caller of this job has gone.
     Cancel(Promise<Outcome>),
     /// Retire the worker with this number; answers whether there is one.
@@ -47,11 +55,23 @@ impl Message {
     pub(crate) fn refuse(self, error: Error) {
         match self {
             Self::Submit(job) => job.sink.deliver(Err(error)),
+            Self::SubmitAll(jobs) => {
+                for job in jobs {
+                    // A callback that panics keeps no other job from its outcome.
+                    guarded(|| job.sink.deliver(Err(error.clone()))).ok();
+                }
+            }
             Self::Retire(_, answer) => answer.resolve(false),
             Self::Reload(_, answer) | Self::Ready(_, answer) => answer.resolve(Err(error)),
             Self::Workers(answer) => answer.resolve(Vec::new()),
             Self::Drain(_, Some(answer)) | Self::Kill(Some(answer)) => answer.resolve(()),
-            Self::Drain(..) | Self::Kill(_) | Self::Cancel(_) | Self::Resize(..) | Self::ResumeEvents => {}
+            Self::Drain(..)
+            | Self::Kill(_)
+            | Self::Cancel(_)
+            | Self::Withdraw(_)
+            | Self::Raise(..)
+            | Self::Resize(..)
+            | Self::ResumeEvents => {}
         }
     }
 }

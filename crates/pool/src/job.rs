@@ -10,9 +10,11 @@ use bytes::Bytes;
 use cattlegrid_panic::guarded;
 
 use crate::error::Error;
+use crate::options::Retry;
 use crate::payload::Reply;
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
+use crate::submission::Note;
 
 /// How a job ended.
 pub type Outcome = Result<Reply, Error>;
@@ -76,6 +78,8 @@ pub(crate) struct NewJob {
     pub(crate) idempotent: bool,
     pub(crate) tag: u64,
     pub(crate) progress: Option<ProgressFn>,
+    /// Where its handle reads its id.
+    pub(crate) note: Option<Note>,
 }
 
 impl std::fmt::Debug for NewJob {
@@ -103,6 +107,15 @@ pub(crate) struct Job {
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
     /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
+    /// Its outcome is no longer needed: it is not begun (again).
+    pub(crate) withdrawn: bool,
+}
+
+impl Job {
+    /// Whether it may be begun once more.
+    pub(crate) fn may_retry(&self, retry: Retry) -> bool {
+        self.idempotent && !self.withdrawn && self.attempt < retry.times
+    }
 }
 
 /// Where a job is.
@@ -116,6 +129,8 @@ pub(crate) enum Place {
     Nowhere,
     /// At the worker in this slot.
     Sent(usize),
+    /// Its worker has answered it.
+    Answered,
 }
 
 /// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.
@@ -159,10 +174,10 @@ impl Jobs {
         self.entries[slot as usize].1.take()
     }
 
-    /// Whether the job waits in the queue.
+    /// Whether the job waits in this class of the queue.
     #[inline]
-    pub(crate) fn is_queued(&self, id: u64) -> bool {
-        self.get(id).is_some_and(|job| job.place == Place::Queued)
+    pub(crate) fn waits_in(&self, id: u64, class: Priority) -> bool {
+        self.get(id).is_some_and(|job| job.place == Place::Queued && job.priority == class)
     }
 
     /// Whether a caller still waits for the job's outcome.

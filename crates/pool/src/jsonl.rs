@@ -82,6 +82,32 @@ pub(crate) fn job_line(out: &mut Vec<u8>, id: u64, deadline_ms: u32, attempt: u3
     );
 }
 
+/// The line for JOB whose one argument is the text of a JSON object: its members instead of `args`.
+///
+/// # Errors
+/// Why the arguments are not one object, in a short line. Nothing was written then.
+pub(crate) fn object_line(
+    out: &mut Vec<u8>,
+    id: u64,
+    deadline_ms: u32,
+    attempt: u32,
+    args: List<'_>,
+) -> Result<(), String> {
+    let one = args.get(0).filter(|_| args.len() == 1).ok_or("a job of objects has one argument")?;
+    let members: Fields<'_> = serde_json::from_slice(one)
+        .map_err(|error| shown(&format!("the argument is not a JSON object: {error}")))?;
+    let start = json!({"type": "job", "id": id.to_string(), "deadline_ms": deadline_ms, "attempt": attempt});
+    let Value::Object(own) = &start else { return Err("no object".into()) };
+    out.extend_from_slice(start.to_string().strip_suffix('}').unwrap_or_default().as_bytes());
+    for (name, value) in members.iter().filter(|(name, _)| !own.contains_key(*name)) {
+        out.extend_from_slice(format!(",{}:", Value::from(name.as_str())).as_bytes());
+        // A line end can only stand between two parts of the text, where a blank means the same.
+        out.extend(value.get().bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+    }
+    out.extend_from_slice(b"}\n");
+    Ok(())
+}
+
 /// The line for CANCEL.
 pub(crate) fn cancel_line(out: &mut Vec<u8>, id: u64) {
     put_line(out, &json!({"type": "cancel", "id": id.to_string()}));
@@ -92,11 +118,12 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
     put_line(out, &json!({"type": kind}));
 }
 
-/// Reads a line of a worker; `current` is the job it has.
+/// Reads a line of a worker; `current` is the job it has. With `objects` an object with none of the known fields is the reply of
+/// its job.
 ///
 /// # Errors
 /// Why the line is not part of the protocol, for the log: one short line.
-pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Translated>, String> {
+pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Result<Vec<Translated>, String> {
     // Numbers and objects go on as they are, so values are kept as their text.
     let fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| {
         let other = serde_json::from_slice::<&RawValue>(line).is_ok();
@@ -116,6 +143,7 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
             version: VERSION,
             page: false,
             claims: false,
+            batches: false,
             pid: 0,
             concurrency: 1,
             max_frame: u32::MAX,
@@ -149,6 +177,11 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>) -> Result<Vec<Transla
         let mut body = vec![3];
         body.extend(from_json(text)?);
         return Ok(vec![frame(Kind::Log, 0, body)]);
+    }
+    if objects && (fields.contains_key("id") || current.is_some()) {
+        let mut body = Vec::with_capacity(line.len() + 10);
+        put_list(&mut body, &[line.trim_ascii()]);
+        return Ok(vec![frame(Kind::Result, id, body)]);
     }
     Err(format!("a line with none of the known fields: {}", names(&fields)))
 }
@@ -303,7 +336,7 @@ mod tests {
     use super::*;
 
     fn one(line: &str, current: u64) -> Translated {
-        let mut all = read_line(line.as_bytes(), Some(current)).unwrap();
+        let mut all = read_line(line.as_bytes(), Some(current), false).unwrap();
         assert_eq!(all.len(), 1);
         all.remove(0)
     }
@@ -351,7 +384,10 @@ mod tests {
         for error in
             ["5", "null", "[]", "true", r#"{"code": 5}"#, r#"{"message": ["m"]}"#, r#"{"detail": {}}"#]
         {
-            assert!(read_line(format!(r#"{{"error": {error}}}"#).as_bytes(), None).is_err(), "{error}");
+            assert!(
+                read_line(format!(r#"{{"error": {error}}}"#).as_bytes(), None, false).is_err(),
+                "{error}"
+            );
         }
     }
 
@@ -374,7 +410,7 @@ mod tests {
     #[test]
     fn what_is_not_the_protocol_is_refused() {
         for line in ["", "hello", "[1]", "{}", r#"{"id": 3, "result": 1}"#, r#"{"result": {"b64": "!"}}"#] {
-            assert!(read_line(line.as_bytes(), None).is_err(), "{line}");
+            assert!(read_line(line.as_bytes(), None, false).is_err(), "{line}");
         }
     }
 
@@ -401,8 +437,67 @@ mod tests {
             format!(r#"{{"{long}": 1}}"#),
         ];
         for line in lines {
-            let error = read_line(line.as_bytes(), None).unwrap_err();
+            let error = read_line(line.as_bytes(), None, false).unwrap_err();
             assert!(error.len() < 400 && !error.contains('\n'), "{} bytes", error.len());
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_no_other_message_is_the_reply() {
+        let read = |line: &str, current| read_line(line.as_bytes(), current, true);
+        let text = r#"{ "id":"3", "value":"x\n", "ttl": 1.50,"a":[ {"log":1} ] }"#;
+        for current in [None, Some(9)] {
+            let reply = read(text, current).unwrap().remove(0);
+            let parts: Vec<&[u8]> = List::parse(&reply.body).unwrap().iter().collect();
+            assert_eq!(
+                (reply.kind, reply.flags, reply.id, parts),
+                (Kind::Result, 0, 3, vec![text.as_bytes()])
+            );
+        }
+        assert_eq!(read(r#"{"value":1}"#, Some(9)).unwrap()[0].id, 9);
+        assert_eq!(read("{}", Some(9)).unwrap()[0].body, b"\x01\x02{}");
+        for (known, kind) in [
+            (r#"{"value":1,"error":"no"}"#, Kind::Error),
+            (r#"{"value":1,"result":"x"}"#, Kind::Result),
+            (r#"{"value":1,"event":"x"}"#, Kind::Event),
+            (r#"{"value":1,"progress":"x"}"#, Kind::Progress),
+            (r#"{"value":1,"log":"x"}"#, Kind::Log),
+            (r#"{"value":1,"retire":true}"#, Kind::Leave),
+            (r#"{"value":1,"pong":true}"#, Kind::Pong),
+            (r#"{"value":1,"ready":true}"#, Kind::Hello),
+        ] {
+            let frames = read(known, Some(9)).unwrap();
+            assert_eq!(frames[0].kind, kind, "{known}");
+            assert_eq!(frames, read_line(known.as_bytes(), Some(9), false).unwrap());
+        }
+        for (line, current) in
+            [(r#"{"value":1}"#, None), ("[1]", Some(9)), (r#"{"id":3,"value":1}"#, Some(9))]
+        {
+            assert!(read(line, current).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_job_of_an_object_is_one_line_with_its_members() {
+        let line = |args: &[&[u8]]| {
+            let (mut out, mut list) = (b"before\n".to_vec(), Vec::new());
+            put_list(&mut list, args);
+            let written = object_line(&mut out, u64::MAX, 5, 1, List::parse(&list).unwrap());
+            assert_eq!(written.is_err(), out == b"before\n");
+            written.map(|()| String::from_utf8(out.split_off(7)).unwrap())
+        };
+        let own = r#""attempt":1,"deadline_ms":5,"id":"18446744073709551615","type":"job""#;
+        assert_eq!(line(&[b"{}"]).unwrap(), format!("{{{own}}}\n"));
+        let text =
+            "{\n \"key\": \"a\\nb\",\r\n\"args\":{\n},\"id\":\"1\",\"type\":1,\"n\":1.50,\"n\": 1e999 }";
+        let all = format!("{{{own},\"args\":{{ }},\"key\":\"a\\nb\",\"n\":1e999}}\n");
+        assert_eq!(line(&[text.as_bytes()]).unwrap(), all);
+        let long = [b"{\"x".as_slice(), &[b'y'; 1_000]].concat();
+        let bad: [&[&[u8]]; 7] =
+            [&[], &[b""], &[b"{}", b"{}"], &[b"[]"], &[b"{"], &[b"{\"\xff\":1}"], &[&long]];
+        for args in bad {
+            let error = line(args).unwrap_err();
+            assert!(!error.is_empty() && error.len() < 200 && !error.contains('\n'), "{error}");
         }
     }
 

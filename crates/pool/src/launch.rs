@@ -16,6 +16,8 @@ pub struct Launch {
     pub(crate) env_clear: bool,
     pub(crate) mode: Mode,
     pub(crate) allow_threads: bool,
+    /// JSON lines: a job and its reply are one object each.
+    pub(crate) objects: bool,
 }
 
 /// How the pool talks to the processes that it starts.
@@ -68,7 +70,16 @@ impl Launch {
 
     fn new<A: Into<OsString>>(program: OsString, args: impl IntoIterator<Item = A>, mode: Mode) -> Self {
         let args = args.into_iter().map(Into::into).collect();
-        Self { program, args, dir: None, env: BTreeMap::new(), env_clear: false, mode, allow_threads: false }
+        Self {
+            program,
+            args,
+            dir: None,
+            env: BTreeMap::new(),
+            env_clear: false,
+            mode,
+            allow_threads: false,
+            objects: false,
+        }
     }
 
     /// Working directory of the processes; the default is the pool's own.
@@ -89,6 +100,17 @@ impl Launch {
     #[must_use]
     pub fn allow_threads(mut self) -> Self {
         self.allow_threads = true;
+        self
+    }
+
+    /// JSON lines whose jobs and replies are one object each, for [`Launch::json_lines`] only. A job has one argument, the text of
+    /// a JSON object, and its members stand in the job's line in the place of `args`. A line of the worker that is none of
+    /// the messages of the protocol, and has the id of its job or none, is the job's reply: one part, the text of the whole object as
+    /// the worker has sent it. Limits are those of all replies. A job whose argument is not an object ends as
+    /// [`crate::Error::Codec`]. See `docs/worker-protocol.md`.
+    #[must_use]
+    pub fn objects(mut self) -> Self {
+        self.objects = true;
         self
     }
 
@@ -115,6 +137,9 @@ impl Launch {
     /// # Errors
     /// What is wrong, for people.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.objects && self.mode != Mode::JsonLines {
+            return Err("objects: only programs of json_lines have jobs that are objects".into());
+        }
         let has_nul = |text: &OsString| text.as_bytes().contains(&0);
         if self.program.is_empty() || has_nul(&self.program) {
             return Err(format!(

@@ -32,6 +32,7 @@
 //!   started in their process groups end within a second. There is one exception: processes that workers have started live on
 //!   if the template (for exec'ed workers: the guardian, a shell) is killed in the same moment.
 
+mod batches;
 mod breaker;
 mod builder;
 mod bulk;
@@ -68,6 +69,7 @@ mod sizing;
 mod start;
 mod stats;
 mod stderr;
+mod submission;
 mod template;
 mod time;
 mod traffic;
@@ -92,6 +94,7 @@ pub use promise::Promise;
 pub use queue::Priority;
 pub use sizing::{Decision, Sizing, SizingConfig};
 pub use stats::{BUCKETS, Histogram, Stats};
+pub use submission::{JobHandle, JobSpec};
 #[cfg(feature = "serde")]
 pub use typed::Codec;
 pub use worker::WorkerInfo;

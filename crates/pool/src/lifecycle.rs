@@ -228,7 +228,7 @@ impl Driver {
             } else if !begun {
                 self.requeue(sent.id);
                 self.shared.counters.redispatched.add(1);
-            } else if job.idempotent && job.attempt < self.options.retry.times {
+            } else if job.may_retry(self.options.retry) {
                 job.attempt += 1;
                 self.requeue(sent.id);
                 self.shared.counters.retried.add(1);

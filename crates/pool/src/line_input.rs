@@ -23,6 +23,7 @@ impl Driver {
         let max = self.options.max_frame;
         let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
         let current = worker.in_flight.front().map(|sent| sent.id);
+        let objects = worker.objects;
         if worker.long_line.is_some() {
             return self.read_long_line(slot, rest, current);
         }
@@ -36,7 +37,7 @@ impl Driver {
         };
         let Some((line, len)) = taken else { return Ok(None) };
         if !line.is_empty() {
-            for frame in jsonl::read_line(line, current)? {
+            for frame in jsonl::read_line(line, current, objects)? {
                 if frame.kind == Kind::Event && !self.has_event_room(slot) {
                     // The whole line is read again later.
                     if let Some(worker) = &mut self.workers[slot] {
@@ -66,7 +67,7 @@ impl Driver {
         let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
         let Some(line) = &mut worker.long_line else { return Ok(None) };
         let Some(end) = line.push(rest)? else { return Ok(Some(rest.len())) };
-        let what = line.end(current)?;
+        let what = line.end(current, worker.objects)?;
         let (len, max) = (usize::try_from(line.len()).unwrap_or(usize::MAX), self.options.max_frame as usize);
         worker.long_line = None;
         let error = |code: &str, what: &str| ErrorBody {

@@ -86,11 +86,11 @@ impl LongLine {
         self.len - u64::from(self.at_return)
     }
 
-    /// The meaning of the line, after its end; `current` is the job that the worker has.
+    /// The meaning of the line, after its end; `current` is the job that the worker has, and `objects` as for `jsonl::read_line`.
     ///
     /// # Errors
     /// Why it is not part of the protocol, for the log: one short line.
-    pub(crate) fn end(&self, current: Option<u64>) -> Result<Long, String> {
+    pub(crate) fn end(&self, current: Option<u64>, objects: bool) -> Result<Long, String> {
         if self.no_object || self.depth > 0 || !self.was_open {
             return Err(format!("a line of {} bytes that is not a JSON object", self.len()));
         }
@@ -108,6 +108,7 @@ impl LongLine {
             Some("result" | "error") => Ok(Long::Outcome(id)),
             Some(what @ ("event" | "progress")) => Ok(Long::Message(what, id)),
             Some("log") => Ok(Long::Log),
+            None if objects && (self.id.is_some() || current.is_some()) => Ok(Long::Outcome(id)),
             _ => Err(format!("a line of {} bytes, which is not a reply, event or log line", self.len())),
         }
     }
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(long.push(b"\nnext"), Ok(Some(0)));
         assert_eq!(long.len(), parts.iter().map(|part| part.len() as u64).sum::<u64>());
         assert!(long.token.capacity() <= 2 * TOKEN_MAX);
-        long.end(Some(7))
+        long.end(Some(7), false)
     }
 
     #[test]
@@ -250,11 +251,39 @@ mod tests {
     }
 
     #[test]
+    fn an_object_is_the_reply_of_its_job() {
+        let end = |line: &[u8], current, objects| {
+            let mut long = LongLine::default();
+            assert_eq!(long.push(line), Ok(None));
+            assert_eq!(long.push(b"\n"), Ok(Some(0)));
+            long.end(current, objects)
+        };
+        for (line, current, what) in [
+            (r#"{"value":"x","ttl":{"log":1}}"#, Some(7), Long::Outcome(7)),
+            (r#"{"id":"3","value":"x"}"#, Some(7), Long::Outcome(3)),
+            (r#"{"id":"3","value":"x"}"#, None, Long::Outcome(3)),
+            (r#"{"ready":false,"retire":"no"}"#, Some(7), Long::Outcome(7)),
+            (r#"{"value":"x","log":1}"#, Some(7), Long::Log),
+            (r#"{"value":"x","more":true,"result":1}"#, Some(7), Long::Part(7)),
+        ] {
+            assert_eq!(end(line.as_bytes(), current, true), Ok(what), "{line}");
+        }
+        for (line, current, objects) in [
+            (r#"{"value":"x"}"#, None, true),
+            (r#"{"value":"x","ready":true}"#, Some(7), true),
+            (r#"{"id":3,"value":"x"}"#, Some(7), true),
+            (r#"{"value":"x"}"#, Some(7), false),
+        ] {
+            assert!(end(line.as_bytes(), current, objects).is_err(), "{line}");
+        }
+    }
+
+    #[test]
     fn a_carriage_return_before_the_end_does_not_count() {
         let mut long = LongLine::default();
         assert_eq!(long.push(b"{\"log\":1}\r"), Ok(None));
         assert_eq!(long.push(b"\n"), Ok(Some(0)));
-        assert_eq!((long.len(), long.end(None)), (9, Ok(Long::Log)));
+        assert_eq!((long.len(), long.end(None, false)), (9, Ok(Long::Log)));
     }
 
     #[test]

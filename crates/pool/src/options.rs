@@ -14,6 +14,7 @@ use crate::sizing::SizingConfig;
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) sizing: SizingConfig,
+    pub(crate) batch: usize,
     pub(crate) spare: usize,
     pub(crate) config: Vec<u8>,
     pub(crate) env: BTreeMap<OsString, Option<OsString>>,
@@ -46,6 +47,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             sizing: SizingConfig::default(),
+            batch: 1,
             spare: 0,
             config: Vec::new(),
             env: BTreeMap::new(),
@@ -88,20 +90,31 @@ pub enum QueuePolicy {
     Wait,
 }
 
-/// Whether idempotent jobs are begun again when their worker is lost.
+/// Whether idempotent jobs are begun again when their worker is lost, or says that trying again may help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retry {
     pub(crate) times: u32,
+    /// Also after errors of the worker's function.
+    pub(crate) errors: bool,
 }
 
 impl Retry {
     /// Never: the default.
     pub fn never() -> Self {
-        Self { times: 0 }
+        Self { times: 0, errors: false }
     }
 
     /// Up to `count` times, only after [`crate::Error::WorkerLost`], only jobs marked `idempotent`.
     pub fn times(count: u32) -> Self {
-        Self { times: count }
+        Self { times: count, errors: false }
+    }
+
+    /// Also after an error of the worker's function that says that trying again may help ([`crate::Error::Worker`] with
+    /// `retryable`). Attempts of both kinds count together, and the job's timeout is that of the whole job. The job goes to the
+    /// head of its class of the queue at once; there is no delay.
+    #[must_use]
+    pub fn and_errors(mut self) -> Self {
+        self.errors = true;
+        self
     }
 }

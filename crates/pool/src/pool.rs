@@ -56,6 +56,10 @@ impl Pool {
         &self.handle.shared
     }
 
+    pub(crate) fn share(&self) -> Arc<Shared> {
+        Arc::clone(&self.handle.shared)
+    }
+
     /// Submits a job. Await the result or call `wait` on it; dropping it cancels the job.
     pub fn call(&self, args: impl Into<Args>) -> Call {
         self.job(args).call()
@@ -175,9 +179,7 @@ impl Pool {
     }
 
     fn is_full(&self) -> bool {
-        let shared = &self.handle.shared;
-        let room = shared.queue_limit.saturating_add(shared.slack.load(Ordering::Relaxed));
-        shared.inbox.backlog.load(Ordering::Relaxed) >= room
+        self.handle.shared.room() == 0
     }
 }
 
@@ -245,8 +247,7 @@ impl JobBuilder<'_> {
 
     fn send(self, sink: Sink) {
         let shared = &self.pool.handle.shared;
-        // 16 for the fields in front of the arguments, with room to spare.
-        let max = shared.max_frame as usize - 16;
+        let max = shared.max_args();
         let refused = if shared.inbox.closed.load(Ordering::SeqCst) {
             Some(shared.inbox.refusal())
         } else if self.args.len() > max {
@@ -271,6 +272,7 @@ impl JobBuilder<'_> {
             idempotent: self.idempotent,
             tag: self.tag,
             progress: self.progress,
+            note: None,
         }));
     }
 }

@@ -4,10 +4,12 @@
 //! first, but a Normal job that has waited `ageing` longer, or a Low job that has waited twice that, is
 //! not overtaken any more: no job starves.
 //!
-//! Removal is lazy: ids of jobs that have ended are skipped when they reach the front.
+//! Removal is lazy: ids of jobs that have ended, or were raised to another class, are skipped when they reach the front.
 //!
 //! # Invariants
-//! * Within a class jobs keep their order, except that returned jobs go to the front.
+//! * Within a class jobs keep their order, except that returned jobs go to the front, and raised ones to their age.
+//! * A job has one entry in the class of its priority. It is only ever raised, so an entry that was left behind in another
+//!   class never counts again.
 //! * `live` counts the entries whose jobs still wait.
 
 use std::collections::VecDeque;
@@ -78,26 +80,34 @@ impl Queue {
         self.live[priority as usize] += 1;
     }
 
-    /// Notes that a waiting job of this class has ended. Its entry is dropped when it comes up, or when
+    /// Adds a job that was raised to this class: behind the jobs that have waited longer. Takes O(jobs behind it).
+    pub(crate) fn insert(&mut self, id: u64, priority: Priority, since: Instant) {
+        let class = &mut self.classes[priority as usize];
+        let at = class.iter().rposition(|entry| entry.since <= since).map_or(0, |at| at + 1);
+        class.insert(at, Entry { id, since });
+        self.live[priority as usize] += 1;
+    }
+
+    /// Notes that a waiting job of this class has ended or was raised. Its entry is dropped when it comes up, or when
     /// such entries outnumber the others.
-    pub(crate) fn forget(&mut self, priority: Priority, is_waiting: impl Fn(u64) -> bool) {
+    pub(crate) fn forget(&mut self, priority: Priority, is_waiting: impl Fn(u64, Priority) -> bool) {
         let class = priority as usize;
         self.live[class] -= 1;
         if self.classes[class].len() > 2 * self.live[class] + 64 {
-            self.classes[class].retain(|entry| is_waiting(entry.id));
+            self.classes[class].retain(|entry| is_waiting(entry.id, priority));
         }
     }
 
     /// Takes the job whose turn it is.
     #[inline]
-    pub(crate) fn pop(&mut self, is_waiting: impl Fn(u64) -> bool) -> Option<u64> {
+    pub(crate) fn pop(&mut self, is_waiting: impl Fn(u64, Priority) -> bool) -> Option<u64> {
         if self.is_empty() {
             return None;
         }
         let mut best: Option<(Instant, usize)> = None;
-        for class in 0..3 {
+        for (class, priority) in CLASSES.into_iter().enumerate() {
             while let Some(head) = self.classes[class].front() {
-                if is_waiting(head.id) {
+                if is_waiting(head.id, priority) {
                     let key = later(head.since, self.ageing.saturating_mul(class as u32));
                     if best.is_none_or(|(other, _)| key < other) {
                         best = Some((key, class));
@@ -113,10 +123,10 @@ impl Queue {
     }
 
     /// Takes the oldest job of the least urgent class that has one: for `QueuePolicy::DropOldest`.
-    pub(crate) fn pop_oldest(&mut self, is_waiting: impl Fn(u64) -> bool) -> Option<u64> {
+    pub(crate) fn pop_oldest(&mut self, is_waiting: impl Fn(u64, Priority) -> bool) -> Option<u64> {
         for class in (0..3).rev() {
             while let Some(head) = self.classes[class].pop_front() {
-                if is_waiting(head.id) {
+                if is_waiting(head.id, CLASSES[class]) {
                     self.live[class] -= 1;
                     return Some(head.id);
                 }
@@ -126,6 +136,8 @@ impl Queue {
     }
 }
 
+const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to start from")]
 mod tests {
@@ -134,7 +146,7 @@ mod tests {
     const AGEING: Duration = Duration::from_secs(1);
 
     fn all(queue: &mut Queue) -> Vec<u64> {
-        std::iter::from_fn(|| queue.pop(|_| true)).collect()
+        std::iter::from_fn(|| queue.pop(|_, _| true)).collect()
     }
 
     #[test]
@@ -157,10 +169,10 @@ mod tests {
         for id in 1..=6 {
             queue.push(id, Priority::Normal, now);
         }
-        queue.forget(Priority::Normal, |_| true);
+        queue.forget(Priority::Normal, |_, _| true);
         queue.push_front(9, Priority::Normal, now);
         assert_eq!(queue.len(), 6);
-        let order: Vec<u64> = std::iter::from_fn(|| queue.pop(|id| id != 3)).collect();
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop(|id, _| id != 3)).collect();
         assert_eq!(order, [9, 1, 2, 4, 5, 6]);
         assert!(queue.is_empty());
     }
@@ -172,8 +184,32 @@ mod tests {
         queue.push(1, Priority::High, now);
         queue.push(2, Priority::Low, now);
         queue.push(3, Priority::Low, now);
-        assert_eq!(queue.pop_oldest(|_| true), Some(2));
+        assert_eq!(queue.pop_oldest(|_, _| true), Some(2));
         assert_eq!(queue.lens(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn a_raised_job_takes_the_place_of_its_age() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut queue = Queue::new(AGEING);
+        queue.push(1, Priority::Low, at(0));
+        queue.push(2, Priority::High, at(1));
+        queue.push(3, Priority::Low, at(2));
+        queue.push(4, Priority::High, at(3));
+        queue.push(5, Priority::Low, at(4));
+        let raised = |id: u64, class| (class == Priority::High) == [2, 3, 4, 5].contains(&id);
+        for (id, ms) in [(3, 2), (5, 4)] {
+            queue.forget(Priority::Low, raised);
+            queue.insert(id, Priority::High, at(ms));
+        }
+        assert_eq!(queue.lens(), [4, 0, 1]);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop(raised)).collect();
+        assert_eq!(order, [2, 3, 4, 5, 1]);
+        assert!(queue.classes.iter().all(|class| class.len() <= 2), "what was left behind is dropped");
+        queue.push(6, Priority::Normal, at(5));
+        queue.insert(7, Priority::Normal, at(0));
+        assert_eq!((queue.pop(|_, _| true), queue.pop(|_, _| true)), (Some(7), Some(6)), "older than all");
     }
 
     #[test]
@@ -182,7 +218,7 @@ mod tests {
         let mut queue = Queue::new(AGEING);
         for id in 0..10_000 {
             queue.push(id, Priority::Normal, now);
-            queue.forget(Priority::Normal, |_| false);
+            queue.forget(Priority::Normal, |_, _| false);
         }
         assert!(queue.classes[1].len() <= 65);
     }

@@ -2,7 +2,7 @@
 //! job is submitted.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::inbox::Inbox;
@@ -20,4 +20,17 @@ pub(crate) struct Shared {
     pub(crate) queue_policy: QueuePolicy,
     /// Jobs beyond the queue that workers can hold: `max * load`.
     pub(crate) slack: AtomicUsize,
+}
+
+impl Shared {
+    /// Longest arguments of a job, bytes: 16 less than a frame, for the fields in front of them, with room to spare.
+    pub(crate) fn max_args(&self) -> usize {
+        self.max_frame as usize - 16
+    }
+
+    /// Jobs that may be submitted before queue and workers hold as many as they can.
+    pub(crate) fn room(&self) -> usize {
+        let all = self.queue_limit.saturating_add(self.slack.load(Ordering::Relaxed));
+        all.saturating_sub(self.inbox.backlog.load(Ordering::Relaxed))
+    }
 }

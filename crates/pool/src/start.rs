@@ -152,6 +152,7 @@ impl Driver {
         (worker.template, worker.pid, worker.pidfd) = (template, pid, pidfd);
         (worker.socket, worker.log) = (Some(socket), Some(log));
         worker.json = launch.mode == Mode::JsonLines;
+        worker.objects = launch.objects;
         worker.max_frame = self.options.max_frame;
         (worker.job_limit, worker.expires) = (job_limit, expires);
         self.alarm_opt(expires);

@@ -122,8 +122,12 @@ counters! {
     redispatched,
     /// Jobs taken back from a worker that was in another job, because others were idle.
     taken_back,
-    /// Idempotent jobs begun again after a lost worker.
+    /// Idempotent jobs begun again after a lost worker or a retryable error.
     retried,
+    /// Batches sent to workers that take batches, those of one job included. With `batch` 1, the default, always 0.
+    batches,
+    /// Jobs in these batches.
+    batched,
     /// Worker processes started, or asked of the template.
     spawned,
     /// Of these, ended for whatever reason, or not forked.

@@ -229,9 +229,14 @@ impl Driver {
         if hello.version != VERSION || worker.state != State::Starting || worker.greeted {
             return Err(format!("HELLO of version {}, or a second one", hello.version));
         }
+        if hello.batches && !(1..=u32::from(u16::MAX)).contains(&hello.concurrency) {
+            return Err(format!("HELLO with batches of {} jobs", hello.concurrency));
+        }
         (worker.uses_page, worker.uses_claims) = (hello.page, hello.claims);
         worker.said_pid = hello.pid;
-        worker.one_at_a_time = hello.concurrency == 1;
+        worker.one_at_a_time = hello.batches || hello.concurrency == 1;
+        worker.takes_batches = hello.batches;
+        worker.batch = if hello.batches { self.options.batch.min(hello.concurrency as usize) } else { 1 };
         worker.max_frame = worker.max_frame.min(hello.max_frame);
         worker.greeted = true;
         Ok(())
@@ -245,6 +250,10 @@ impl Driver {
         worker.uses_page &= worker.page.is_some();
         worker.uses_claims &= worker.uses_page;
         worker.window = if worker.uses_page { self.options.sizing.load } else { 1 };
+        let batch = worker.batch;
+        if batch != std::mem::replace(&mut self.batch, batch) {
+            self.set_slack();
+        }
         self.on_worker_ready(slot);
         Ok(())
     }
@@ -306,9 +315,10 @@ impl Driver {
     }
 
     pub(crate) fn on_job_error(&mut self, slot: usize, id: u64, error: ErrorBody) -> Result<(), String> {
-        if !self.release(slot, id) {
+        if !self.has_job(slot, id) {
             return Err(format!("an error of unknown job {id:#x}"));
         }
+        self.release(slot, id);
         if !self.jobs.is_open(id) {
             self.jobs.remove(id);
             return Ok(());
@@ -318,6 +328,15 @@ impl Driver {
             return Ok(());
         }
         let ErrorBody { code, message, detail, retryable } = error;
+        let retry = self.options.retry;
+        if let Some(job) = self.jobs.get_mut(id)
+            && (retryable && retry.errors && code != "too_large" && job.may_retry(retry))
+        {
+            job.attempt += 1;
+            self.requeue(id);
+            self.shared.counters.retried.add(1);
+            return Ok(());
+        }
         let max = self.options.max_frame as usize;
         let error = if code == "too_large" {
             Error::TooLarge {
@@ -395,8 +414,14 @@ impl Driver {
         }
     }
 
+    /// Whether the worker has this job and may say something about it: a batch is claimed first, if its worker claims at all.
     pub(crate) fn has_job(&self, slot: usize, id: u64) -> bool {
-        self.workers[slot].as_ref().is_some_and(|worker| worker.has(id))
+        self.workers[slot].as_ref().is_some_and(|worker| {
+            let at = worker.place_of(id);
+            at.is_some_and(|at| {
+                !(worker.takes_batches && worker.uses_claims) || worker.has_begun(&worker.in_flight[at])
+            })
+        })
     }
 
     /// The worker broke the protocol: its socket is closed, it is killed, its jobs are settled at its end.

@@ -149,6 +149,9 @@ impl Driver {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Submit(job) => self.submit(job),
+            Message::SubmitAll(jobs) => self.submit_all(jobs),
+            Message::Withdraw(note) => self.withdraw(note.id()),
+            Message::Raise(note, priority) => self.raise(note.id(), priority),
             Message::Cancel(outcome) => self.cancel(outcome.note()),
             Message::Retire(number, answer) => {
                 let slot = self.slot_of(number).filter(|slot| {
@@ -162,8 +165,7 @@ impl Driver {
             Message::Resize(idle, max) => {
                 self.sizing.resize(idle, max);
                 self.want_ready();
-                let config = self.sizing.config();
-                self.shared.slack.store(config.max.saturating_mul(config.load), Ordering::Relaxed);
+                self.set_slack();
             }
             Message::Reload(launch, answer) => {
                 if self.launching.is_some() || self.ending != Ending::No {
@@ -264,7 +266,7 @@ impl Driver {
             return;
         }
         let may_start = self.may_start();
-        let decision = self.sizing.poll(self.now, self.queue.len(), may_start);
+        let decision = self.sizing.poll(self.now, self.queue.len().div_ceil(self.batch), may_start);
         for slot in decision.stop {
             self.retire_as(slot, false);
         }

@@ -4,7 +4,10 @@
 //! * `in_flight` has an entry for each frame of a job that the worker has and has not answered, in the order sent; `taken` counts
 //!   those that were taken back.
 //! * `order` of a job counts the jobs sent to this worker, as the words of the progress page do.
+//! * The jobs of a batch lie side by side in `in_flight`; `batches` counts the batches there. A job that was sent alone is a
+//!   batch of one.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -39,10 +42,16 @@ pub(crate) struct Worker {
     pub(crate) uses_page: bool,
     /// It claims its jobs there before it begins them.
     pub(crate) uses_claims: bool,
-    /// It does one job at a time.
+    /// It does one job, or one batch, at a time.
     pub(crate) one_at_a_time: bool,
+    /// It takes batches.
+    pub(crate) takes_batches: bool,
+    /// Most jobs in a batch for it.
+    pub(crate) batch: usize,
     pub(crate) json: bool,
-    /// Most jobs at this worker.
+    /// Its jobs and replies are JSON objects: see [`crate::Launch::objects`].
+    pub(crate) objects: bool,
+    /// Most batches at this worker.
     pub(crate) window: usize,
     pub(crate) max_frame: u32,
     pub(crate) input: Vec<u8>,
@@ -57,6 +66,10 @@ pub(crate) struct Worker {
     pub(crate) paused: bool,
     pub(crate) in_flight: VecDeque<Sent>,
     pub(crate) in_flight_bytes: usize,
+    /// Place of the job in flight that was looked up last.
+    near: Cell<usize>,
+    /// Batches of which it has a job in flight.
+    pub(crate) batches: usize,
     /// Of the jobs in flight, those that were taken back.
     pub(crate) taken: usize,
     /// Jobs sent so far.
@@ -125,6 +138,8 @@ pub(crate) struct Sent {
     pub(crate) id: u64,
     /// Its place in the order of jobs sent to this worker, from 0.
     pub(crate) order: u64,
+    /// The order behind the last job of its batch.
+    pub(crate) end: u64,
     pub(crate) bytes: usize,
     /// It was taken back: the job is elsewhere, and this entry stands for its frame, which the worker will skip.
     pub(crate) taken: bool,
@@ -137,6 +152,8 @@ pub(crate) struct Doomed {
     /// Since when the worker has been in the job and been told to let go of it.
     pub(crate) since: Instant,
     pub(crate) termed: bool,
+    /// Its time is up. Otherwise its caller has gone, which is no reason to harm others of its batch.
+    pub(crate) overdue: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +204,10 @@ impl Worker {
             uses_page: false,
             uses_claims: false,
             one_at_a_time: false,
+            takes_batches: false,
+            batch: 1,
             json: false,
+            objects: false,
             window: 1,
             max_frame: 0,
             input: Vec::new(),
@@ -198,6 +218,8 @@ impl Worker {
             paused: false,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
+            near: Cell::new(0),
+            batches: 0,
             taken: 0,
             sent: 0,
             answered: 0,
@@ -248,13 +270,20 @@ impl Worker {
     /// Place of a job among those in flight.
     #[inline]
     pub(crate) fn place_of(&self, id: u64) -> Option<usize> {
-        self.in_flight.iter().position(|sent| sent.id == id && !sent.taken)
+        let is_it = |sent: &Sent| sent.id == id && !sent.taken;
+        // Jobs of a batch are answered, and run out of time, in their order or in the reverse order.
+        let near = self.near.get();
+        let places = [near, near + 1, near.saturating_sub(1)];
+        let found = places.into_iter().find(|at| self.in_flight.get(*at).is_some_and(is_it));
+        let found = found.or_else(|| self.in_flight.iter().position(is_it))?;
+        self.near.set(found);
+        Some(found)
     }
 
     /// Whether the worker has begun this job and may still be in it, as far as the pool knows: the reply to a job that is
     /// done may not have arrived yet.
     pub(crate) fn may_be_in(&self, sent: &Sent) -> bool {
-        let last = |page: &Page| sent.order + 1 == page.claims().begun();
+        let last = |page: &Page| sent.end == page.claims().begun();
         self.has_begun(sent)
             && !(self.uses_page && self.one_at_a_time && self.page.as_ref().is_some_and(|page| !last(page)))
     }
@@ -272,10 +301,10 @@ impl Worker {
         !self.in_flight.is_empty()
     }
 
-    /// Whether another job may be sent.
+    /// Whether another batch may be sent.
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
-        self.state == State::Ready && self.in_flight.len() < self.window && self.socket.is_some()
+        self.state == State::Ready && self.batches < self.window && self.socket.is_some()
     }
 
     /// Sends a signal to the worker's process group. Does nothing when the worker is gone.

@@ -1,7 +1,7 @@
 //! All kinds of harm at once: kills of workers and template, hangs, SIGSTOP, retirements, reloads, floods.
 //!
-//! Several pools at once in one process that has 512 MiB in use: forked and exec'ed workers, one pool with a fresh process
-//! for each job, one with the longest durations possible. Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n`
+//! Several pools at once in one process that has 512 MiB in use: forked and exec'ed workers, workers that take batches, one pool
+//! with a fresh process for each job, one with the longest durations possible. Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n`
 //! for the same harm again. Each job has one outcome; there are never more processes than `max`; descriptors, zombies and
 //! memory do not grow.
 //!
@@ -57,7 +57,7 @@ fn one_outcome_for_each_job_whatever_happens() {
 }
 
 /// The pools that are harmed at the same time.
-fn scenes(seed: u64) -> [Scene; 4] {
+fn scenes(seed: u64) -> [Scene; 5] {
     let plain = |launch| {
         quiet(launch)
             .max(MAX)
@@ -79,6 +79,14 @@ fn scenes(seed: u64) -> [Scene; 4] {
             plain(template()).load(1).max_jobs(1).max_jobs_jitter(0.0),
         ),
         Scene::new("exec'ed", seed, plain(exec()).max_jobs(20).max_rss(1 << 30)),
+        Scene {
+            fixture: IN_BATCHES,
+            ..Scene::new(
+                "in batches",
+                seed,
+                plain(template().env("FIXTURE", IN_BATCHES)).batch(8).max_jobs(50),
+            )
+        },
         // Here only the jobs' own timeouts and the grace end anything.
         Scene::new(
             "for ever",
@@ -167,12 +175,17 @@ struct Scene {
     pool: Pool,
     counts: Arc<Counts>,
     seed: u64,
+    /// Of the programs that a reload brings.
+    fixture: &'static str,
 }
+
+/// A kind of the fixture.
+const IN_BATCHES: &str = "work-in-batches";
 
 impl Scene {
     fn new(name: &'static str, seed: u64, builder: Builder) -> Self {
         let seed = seed.wrapping_mul(31).wrapping_add(name.len() as u64) | 1;
-        Self { name, pool: builder.spawn().wait().unwrap(), counts: Arc::default(), seed }
+        Self { name, pool: builder.spawn().wait().unwrap(), counts: Arc::default(), seed, fixture: "" }
     }
 
     /// Submits jobs and does harm for some time; on a loaded machine longer, until every kind has happened.
@@ -193,7 +206,7 @@ impl Scene {
             }
             if start.elapsed() > next_deed {
                 next_deed = start.elapsed() + ms(5 + random.below(60));
-                do_harm(pool, &mut random);
+                do_harm(pool, self.fixture, &mut random);
             }
             let stats = pool.stats();
             // One more while a reload starts its first worker; and the counters are read one by one.
@@ -267,7 +280,7 @@ fn submit(pool: &Pool, counts: &Arc<Counts>, random: &mut Random) {
     });
 }
 
-fn do_harm(pool: &Pool, random: &mut Random) {
+fn do_harm(pool: &Pool, fixture: &str, random: &mut Random) {
     let workers = pool.workers().wait();
     let victim = (!workers.is_empty()).then(|| workers[random.below(workers.len() as u64) as usize]);
     let own: Vec<u32> = children(std::process::id()).into_iter().map(|(pid, _)| pid).collect();
@@ -275,7 +288,7 @@ fn do_harm(pool: &Pool, random: &mut Random) {
     match (random.below(20), victim) {
         (0, _) => {
             // A reload may fail because the last one is under way or the template was just killed.
-            pool.reload(template_with(random)).wait().ok();
+            pool.reload(template_with(random).env("FIXTURE", fixture)).wait().ok();
         }
         // A template or guardian of any pool, or an exec'ed worker.
         (1, _) => {

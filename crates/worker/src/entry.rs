@@ -8,8 +8,9 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Mutex, OnceLock};
 
 use crate::asynchronous::{self, AsyncJob};
+use crate::batch;
 use crate::job::{Context, Job, JobError, Reply};
-use crate::link::Link;
+use crate::link::{Link, Serves};
 use crate::serve::{self, InitFn};
 use crate::sys;
 use crate::template;
@@ -124,8 +125,36 @@ impl Worker {
         R: Reply,
         F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
     {
-        let link = self.start(1);
+        let link = self.start(Serves::Jobs(1));
         serve::serve(link, work)
+    }
+
+    /// As [`Worker::serve`], for a `work` that does several jobs in one call: `Builder::batch` of the pool and `limit` say how
+    /// many at most, and a job that comes alone is a batch of one. `limit` is 1 to 65535; other values count as the nearest
+    /// of these.
+    ///
+    /// `work` returns an outcome for each job, in the order of the slice. All jobs of a batch end when it returns. If it panics, or returns
+    /// another number of outcomes, each job of that batch ends with an error that says so; the worker stays. Jobs
+    /// that were cancelled before their batch began are not in it.
+    ///
+    /// ```no_run
+    /// # fn rows(_: &[&[u8]]) -> Vec<Option<String>> { Vec::new() }
+    /// use cattlegrid_worker::JobError;
+    /// if let Some(worker) = cattlegrid_worker::maybe_worker() {
+    ///     worker.serve_batch(100, |jobs| {
+    ///         let keys: Vec<&[u8]> = jobs.iter().map(|job| job.arg(0)).collect();
+    ///         let found = rows(&keys).into_iter();
+    ///         found.map(|row| row.ok_or_else(|| JobError::new("missing", "no such row"))).collect()
+    ///     });
+    /// }
+    /// ```
+    pub fn serve_batch<R, F>(self, limit: u32, work: F) -> !
+    where
+        R: Reply,
+        F: FnMut(&mut [Job<'_>]) -> Vec<Result<R, JobError>>,
+    {
+        let link = self.start(Serves::Batches(limit.clamp(1, u16::MAX.into())));
+        batch::serve_batch(link, work)
     }
 
     /// Serves up to `concurrency` jobs at a time as futures on this thread. Values from 1; 0 means 1.
@@ -138,12 +167,12 @@ impl Worker {
         Fut: Future<Output = Result<R, JobError>> + 'static,
     {
         let concurrency = concurrency.max(1);
-        let link = self.start(concurrency);
+        let link = self.start(Serves::Jobs(concurrency));
         asynchronous::serve_async(link, concurrency, work)
     }
 
     /// Everything up to READY. In template mode this returns in the forked workers only.
-    fn start(self, concurrency: u32) -> Link {
+    fn start(self, serves: Serves) -> Link {
         let (rx, tx, is_socket) = match self.start {
             Start::Template { control, allow_threads } => {
                 let mut keep: Vec<RawFd> = passed_fds().into_iter().map(|(_, number)| number).collect();
@@ -156,7 +185,7 @@ impl Worker {
                 (rx, tx, false)
             }
         };
-        let (mut link, config) = Link::open(rx, tx, concurrency, is_socket);
+        let (mut link, config) = Link::open(rx, tx, serves, is_socket);
         serve::initialise(&mut link, &config, self.init);
         link
     }

@@ -5,12 +5,12 @@ use std::time::Instant;
 use cattlegrid_panic::{Panic, guarded};
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Kind, put_frame};
-use crate::link::Link;
+use crate::link::{Link, Shared};
 use crate::list::{List, list_len, put_list, put_part, put_varint};
-use crate::message::{ErrorBody, head};
+use crate::message::{ErrorBody, JobBody, head};
 use crate::outbox::Outbox;
 
-/// A job in a synchronous worker. Borrowed for the duration of the call.
+/// A job in a synchronous worker, alone or in a batch. Borrowed for the duration of the call.
 #[derive(Debug)]
 pub struct Job<'a> {
     pub(crate) id: u64,
@@ -19,10 +19,16 @@ pub struct Job<'a> {
     pub(crate) args: List<'a>,
     /// The error of a message that could not be sent: the job's outcome, whatever the function returns.
     pub(crate) fault: Option<JobError>,
-    pub(crate) link: &'a mut Link,
+    /// Shared with the other jobs of the batch.
+    pub(crate) link: &'a Shared,
 }
 
 impl<'a> Job<'a> {
+    pub(crate) fn new(id: u64, body: JobBody<'a>, link: &'a Shared) -> Self {
+        let JobBody { deadline_ms, attempt, args } = body;
+        Self { id, attempt, deadline_ms, args, fault: None, link }
+    }
+
     /// The arguments.
     pub fn args(&self) -> List<'a> {
         self.args
@@ -40,7 +46,7 @@ impl<'a> Job<'a> {
 
     /// When the caller stops waiting; `None` for no limit. Counted from the arrival at this worker.
     pub fn deadline(&self) -> Option<Instant> {
-        self.link.deadline(self.deadline_ms)
+        self.link.lock().deadline(self.deadline_ms)
     }
 
     /// Whether the caller has gone: timed out, cancelled, or the parent died.
@@ -48,29 +54,24 @@ impl<'a> Job<'a> {
     /// Each call takes one `poll(2)`, so call it every few milliseconds of work rather than in the innermost loop.
     /// A job that stops early returns any error; it reaches no caller.
     pub fn cancelled(&mut self) -> bool {
-        self.link.is_cancelled(self.id)
+        self.link.lock().is_cancelled(self.id)
     }
 
     /// Sends an event that names this job. Events and results of a worker arrive in order.
     ///
     /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
-        if let Err(fault) = check_len("error", "the event", list_len(parts), self.link.max_frame) {
-            self.fault.get_or_insert(fault);
-            return;
+        if self.fits("error", "the event", list_len(parts)) {
+            send_now(&self.link.outbox().0, Kind::Event, 0, self.id, |out| put_list(out, parts));
         }
-        let id = self.id;
-        send_now(&self.link.outbox, Kind::Event, 0, id, |out| put_list(out, parts));
     }
 
     /// Reports to the caller how far the job is; the limit is that of [`Job::event`].
     pub fn progress(&mut self, how_far: &[u8]) {
-        if let Err(fault) = check_len("error", "the progress", how_far.len(), self.link.max_frame) {
-            self.fault.get_or_insert(fault);
-            return;
+        if self.fits("error", "the progress", how_far.len()) {
+            let outbox = self.link.outbox().0;
+            send_now(&outbox, Kind::Progress, 0, self.id, |out| out.extend_from_slice(how_far));
         }
-        let id = self.id;
-        send_now(&self.link.outbox, Kind::Progress, 0, id, |out| out.extend_from_slice(how_far));
     }
 
     /// Sends a part of the reply; the list that the function returns is appended to it.
@@ -78,26 +79,34 @@ impl<'a> Job<'a> {
     /// For replies longer than a frame. The parent collects up to its `max_reply`. After a part that is longer than the
     /// pool's `max_frame` nothing is sent, and the job ends as too large.
     pub fn chunk<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
-        if let Err(fault) =
-            check_len("too_large", "a part of the reply", list_len(parts), self.link.max_frame)
-        {
-            self.fault.get_or_insert(fault);
+        if self.fits("too_large", "a part of the reply", list_len(parts)) && self.fault.is_none() {
+            send_now(&self.link.outbox().0, Kind::Result, FLAG_MORE, self.id, |out| {
+                put_list(out, parts);
+            });
         }
-        if self.fault.is_some() {
-            return;
+    }
+
+    /// Whether `what`, `len` bytes, fits into a frame; if not, the job will end with that error.
+    fn fits(&mut self, code: &str, what: &str, len: usize) -> bool {
+        match check_len(code, what, len, self.link.lock().max_frame) {
+            Ok(()) => true,
+            Err(fault) => {
+                // The first one counts.
+                self.fault.get_or_insert(fault);
+                false
+            }
         }
-        let id = self.id;
-        send_now(&self.link.outbox, Kind::Result, FLAG_MORE, id, |out| put_list(out, parts));
     }
 
     /// Writes a line to the pool's log. A text over 16 KiB, or over the pool's `max_frame`, is cut.
     pub fn log(&mut self, level: Level, text: &str) {
-        log(&self.link.outbox, self.link.max_frame, level, text);
+        let (outbox, max_frame) = self.link.outbox();
+        log(&outbox, max_frame, level, text);
     }
 
     /// Asks to be retired after the jobs that have already arrived. Calling it again changes nothing.
     pub fn retire(&mut self) {
-        self.link.leave();
+        self.link.lock().leave();
     }
 }
 
@@ -303,6 +312,12 @@ mod tests {
         out.truncate(6);
         put_outcome(&mut out, 3, 100, &Ok::<_, JobError>(vec![0_u8; 98]));
         assert_eq!(take_frame(&out[6..], 1000).unwrap().unwrap().0.kind, Kind::Result);
+    }
+
+    #[test]
+    fn a_job_may_be_handed_to_another_thread() {
+        fn assert_send<T: Send>() {}
+        assert_send::<Job<'_>>();
     }
 
     struct Panics;

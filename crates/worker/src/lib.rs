@@ -2,7 +2,7 @@
 //!
 //! A *worker* is a process that gets jobs over a socket and sends a reply or an error for each. This crate defines the
 //! messages of both sides ([`frame`], [`list`], [`message`], [`control`]), and implements the worker's side:
-//! [`maybe_worker`], [`Worker::serve`], [`Worker::serve_async`]. The byte layout is described in `docs/worker-protocol.md`.
+//! [`maybe_worker`], [`Worker::serve`], [`Worker::serve_batch`], [`Worker::serve_async`]. The byte layout is described in `docs/worker-protocol.md`.
 //!
 //! # Invariants
 //! * Every JOB frame read is answered by exactly one final RESULT, ERROR or SKIPPED, in whatever order jobs end.
@@ -14,10 +14,12 @@ pub mod claim;
 pub mod control;
 pub mod frame;
 pub mod list;
+pub mod loader;
 pub mod message;
 pub mod sys;
 
 mod asynchronous;
+mod batch;
 mod entry;
 mod job;
 mod link;

@@ -7,7 +7,7 @@
 //! * Bytes are handed on in order, whether they were read by the loop or ahead.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::receive_with_fds;
@@ -44,14 +44,17 @@ impl Link {
     /// Sends HELLO and reads INIT; returns the link and the configuration bytes.
     ///
     /// Ends the process when the parent goes away or breaks the protocol.
-    pub(crate) fn open(rx: OwnedFd, tx: OwnedFd, concurrency: u32, is_socket: bool) -> (Self, Vec<u8>) {
+    pub(crate) fn open(rx: OwnedFd, tx: OwnedFd, serves: Serves, is_socket: bool) -> (Self, Vec<u8>) {
         let outbox = Outbox::new(tx);
         let hello = Hello {
             version: VERSION,
             page: is_socket,
             claims: is_socket,
+            batches: matches!(serves, Serves::Batches(_)),
             pid: std::process::id(),
-            concurrency,
+            concurrency: match serves {
+                Serves::Jobs(at_once) | Serves::Batches(at_once) => at_once,
+            },
             max_frame: MAX_FRAME_DEFAULT,
             sdk: concat!("rust/", env!("CARGO_PKG_VERSION")).into(),
         };
@@ -146,10 +149,11 @@ impl Link {
         poll(&mut [PollFd::new(&self.rx, PollFlags::IN)], None).ok();
     }
 
-    /// Reads more into `buffer`, whose first `used` bytes are processed. Blocks for at least one byte.
+    /// Reads more into `buffer`, whose first `used` bytes are processed; the `whole` bytes behind them are whole frames.
+    /// Blocks for at least one byte.
     ///
     /// Ends the process when the parent has closed: a worker does not outlive its parent.
-    pub(crate) fn fill(&mut self, buffer: &mut Vec<u8>, used: usize) {
+    pub(crate) fn fill(&mut self, buffer: &mut Vec<u8>, used: usize, whole: usize) {
         if used == buffer.len() {
             buffer.clear();
             self.shrink.after(buffer, used);
@@ -161,11 +165,13 @@ impl Link {
             return;
         }
         // A long frame is read in as few calls as the socket allows.
-        let missing = match Header::decode(buffer, u32::MAX) {
-            Ok(Some(header)) => (HEADER_LEN + header.len as usize).saturating_sub(buffer.len()),
+        let part = &buffer[whole..];
+        let missing = match Header::decode(part, u32::MAX) {
+            Ok(Some(header)) => (HEADER_LEN + header.len as usize).saturating_sub(part.len()),
             _ => 0,
         };
-        buffer.reserve(missing.max(BUFFER - buffer.len().min(BUFFER - 4096)));
+        let room = BUFFER - part.len().min(BUFFER - 4096);
+        buffer.reserve(missing.max(room));
         let start = buffer.len();
         loop {
             match rustix::io::read(&self.rx, rustix::buffer::spare_capacity(buffer)) {
@@ -224,6 +230,42 @@ impl Link {
     }
 }
 
+/// A link that the loop and the jobs of a synchronous worker use. A job may be handed to another thread during its call.
+#[derive(Debug)]
+pub(crate) struct Shared(Mutex<Link>);
+
+impl Shared {
+    pub(crate) fn new(link: Link) -> Self {
+        Self(Mutex::new(link))
+    }
+
+    /// The link, when no job is under way.
+    #[inline]
+    pub(crate) fn own(&mut self) -> &mut Link {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The link, for a job. Never held while code of the program runs.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Link> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where replies go, and the longest body that the parent accepts.
+    pub(crate) fn outbox(&self) -> (Arc<Outbox>, u32) {
+        let link = self.lock();
+        (Arc::clone(&link.outbox), link.max_frame)
+    }
+}
+
+/// The kind of a worker, which HELLO says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Serves {
+    /// This many jobs at the same time, from 1.
+    Jobs(u32),
+    /// One batch at a time, of at most this many jobs, 1 to 65535.
+    Batches(u32),
+}
+
 #[expect(clippy::disallowed_methods, reason = "a worker's deadlines count from the arrival of a job")]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -242,9 +284,16 @@ impl Claimed {
     /// Claims the next job that came. False when it was taken back: it must not be begun.
     #[inline]
     pub(crate) fn next(&mut self) -> bool {
-        let numbers = self.count..self.count + 1;
+        self.skip_of(1) == 0
+    }
+
+    /// Claims the next `jobs` that came, together. Returns how many of them were taken back: the first ones, which must not be
+    /// begun.
+    #[inline]
+    pub(crate) fn skip_of(&mut self, jobs: u64) -> u64 {
+        let numbers = self.count..self.count + jobs;
         self.count = numbers.end;
-        self.page.as_ref().is_none_or(|page| !page.claims().claim(numbers).is_empty())
+        self.page.as_ref().map_or(0, |page| page.claims().claim(numbers.clone()).start - numbers.start)
     }
 }
 

@@ -15,9 +15,11 @@ pub struct Hello {
     pub page: bool,
     /// It claims jobs in that page, so that jobs that it has not begun can be taken back.
     pub claims: bool,
+    /// It takes batches, one at a time.
+    pub batches: bool,
     /// Process id of the worker.
     pub pid: u32,
-    /// Jobs it works on at the same time: 1 for a synchronous worker.
+    /// Jobs it works on at the same time: 1 for a synchronous worker. With `batches` the most jobs in a batch, 1 to 65535.
     pub concurrency: u32,
     /// Longest body it accepts.
     pub max_frame: u32,
@@ -26,12 +28,12 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Appends the frame: `u16` version, `u16` flags (bit 0: page, bit 1: claims), `u32` pid, `u32` concurrency,
-    /// `u32` `max_frame`, list of one: SDK name.
+    /// Appends the frame: `u16` version, `u16` flags (bit 0: page, bit 1: claims, bit 2: batches), `u32` pid,
+    /// `u32` concurrency, `u32` `max_frame`, list of one: SDK name.
     pub fn put(&self, out: &mut Vec<u8>) {
         put_frame(out, Kind::Hello, 0, 0, |out| {
             out.extend_from_slice(&self.version.to_le_bytes());
-            let flags = u16::from(self.page) | u16::from(self.claims) << 1;
+            let flags = u16::from(self.page) | u16::from(self.claims) << 1 | u16::from(self.batches) << 2;
             out.extend_from_slice(&flags.to_le_bytes());
             for field in [self.pid, self.concurrency, self.max_frame] {
                 out.extend_from_slice(&field.to_le_bytes());
@@ -46,8 +48,8 @@ impl Hello {
         let (version, flags) = (fields.u16()?, fields.u16()?);
         let (pid, concurrency, max_frame) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let sdk = String::from_utf8_lossy(List::parse(fields.0)?.get(0)?).into_owned();
-        let (page, claims) = (flags & 1 != 0, flags & 2 != 0);
-        Some(Self { version, page, claims, pid, concurrency, max_frame, sdk })
+        let (page, claims, batches) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+        Some(Self { version, page, claims, batches, pid, concurrency, max_frame, sdk })
     }
 }
 
@@ -206,6 +208,7 @@ mod tests {
             version: 1,
             page: false,
             claims: true,
+            batches: true,
             pid: 42,
             concurrency: 8,
             max_frame: 1 << 20,

@@ -1,4 +1,4 @@
-//! The loop of a synchronous worker: read a batch, do its jobs, write their replies.
+//! The loop of a synchronous worker: read what has come, do its jobs one by one, write their replies.
 //!
 //! # Invariants
 //! * Each job is claimed before it is begun, and answered or reported as skipped.
@@ -6,9 +6,9 @@
 
 use cattlegrid_panic::guarded;
 
-use crate::frame::{HEADER_LEN, Kind, put_frame, take_frame};
+use crate::frame::{HEADER_LEN, Header, Kind, put_frame, take_frame};
 use crate::job::{Context, Job, JobError, Reply, panic_error, put_outcome, send_now};
-use crate::link::Link;
+use crate::link::{Link, Shared};
 use crate::message::{ErrorBody, JobBody};
 use crate::outbox::die;
 
@@ -33,75 +33,84 @@ pub(crate) fn initialise(link: &mut Link, config: &[u8], init: Option<InitFn>) {
 }
 
 /// Serves jobs until the parent retires this worker or goes away.
-pub(crate) fn serve<R, F>(mut link: Link, mut work: F) -> !
+pub(crate) fn serve<R, F>(link: Link, mut work: F) -> !
 where
     R: Reply,
     F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
 {
+    let mut shared = Shared::new(link);
     let mut buffer = Vec::new();
     let mut used = 0;
     loop {
         let mut held = false;
         loop {
+            let link = shared.own();
             // The parent's own limit is not checked here: the parent started this process and is trusted.
             let (header, body) = match take_frame(&buffer[used..], u32::MAX) {
                 Ok(Some((header, body, _))) => (header, body),
                 Ok(None) => break,
-                Err(error) => protocol_error(&link, &error.to_string()),
+                Err(error) => protocol_error(link, &error.to_string()),
             };
-            used += HEADER_LEN + header.len as usize;
-            match header.kind {
-                Kind::Job => {
-                    let Some(job) = JobBody::parse(body) else { protocol_error(&link, "malformed JOB") };
-                    if held {
-                        link.outbox.before_job(link.received);
-                    }
-                    run_one(&mut link, header.id, job, &mut work);
-                    held = true;
-                }
-                Kind::Cancel => {
-                    link.take_cancelled(header.id);
-                }
-                Kind::Retire => {
-                    link.outbox.flush();
-                    std::process::exit(0);
-                }
-                Kind::Ping => link.outbox.push(|out| put_frame(out, Kind::Pong, 0, header.id, |_| {})),
-                other => protocol_error(&link, &format!("unexpected {other:?}")),
+            used += HEADER_LEN + body.len();
+            if header.kind != Kind::Job {
+                on_other(link, header);
+                continue;
             }
+            let Some(job) = JobBody::parse(body) else { protocol_error(link, "malformed JOB") };
+            if held {
+                link.outbox.before_job(link.received);
+            }
+            run_one(&mut shared, header.id, job, &mut work);
+            held = true;
         }
+        let link = shared.own();
         link.outbox.flush();
-        link.fill(&mut buffer, used);
+        link.fill(&mut buffer, used, 0);
         used = 0;
     }
 }
 
-fn run_one<R, F>(link: &mut Link, id: u64, body: JobBody<'_>, work: &mut F)
+/// A frame that is not a JOB.
+pub(crate) fn on_other(link: &mut Link, header: Header) {
+    match header.kind {
+        Kind::Cancel => {
+            link.take_cancelled(header.id);
+        }
+        Kind::Retire => {
+            link.outbox.flush();
+            std::process::exit(0);
+        }
+        Kind::Ping => link.outbox.push(|out| put_frame(out, Kind::Pong, 0, header.id, |_| {})),
+        other => protocol_error(link, &format!("unexpected {other:?}")),
+    }
+}
+
+fn run_one<R, F>(shared: &mut Shared, id: u64, body: JobBody<'_>, work: &mut F)
 where
     R: Reply,
     F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
 {
+    let link = shared.own();
     if !link.claimed.next() {
         // At once: the next job may take long, and until then the parent counts this job as ours.
         return send_now(&link.outbox, Kind::Skipped, 0, id, |_| {});
     }
     let outcome = if link.take_cancelled(id) {
-        Err(JobError::new("cancelled", "cancelled before it began"))
+        Err(cancelled())
     } else {
-        let mut job = Job {
-            id,
-            attempt: body.attempt,
-            deadline_ms: body.deadline_ms,
-            args: body.args,
-            fault: None,
-            link: &mut *link,
-        };
+        let mut job = Job::new(id, body, shared);
         let outcome = guarded(|| work(&mut job));
         let outcome = outcome.unwrap_or_else(|panic| Err(panic_error(&panic)));
         job.fault.map_or(outcome, Err)
     };
+    let link = shared.own();
     let max_frame = link.max_frame;
     link.outbox.push(|out| put_outcome(out, id, max_frame, &outcome));
+}
+
+/// The outcome of a job whose CANCEL came before it began.
+pub(crate) fn cancelled() -> JobError {
+    JobError::new("cancelled", "cancelled before it began")
 }
 
 /// Ends the process: the parent has sent a frame that this version does not understand.

@@ -51,6 +51,7 @@ fn what_is_written_is_what_the_page_says() {
         version: 1,
         page: true,
         claims: false,
+        batches: false,
         pid: 4242,
         concurrency: 8,
         max_frame: 1 << 26,
@@ -63,15 +64,21 @@ fn what_is_written_is_what_the_page_says() {
     hello.put(&mut out);
     say("hello-claims", out);
     let mut out = Vec::new();
+    hello.batches = true;
+    hello.put(&mut out);
+    say("hello-batches", out);
+    let mut out = Vec::new();
     Init { max_frame: 1 << 20, generation: 3, worker: 7, config: b"config" }.put(&mut out);
     say("init", out);
-    say(
-        "job",
-        frame(Kind::Job, 0, 0x0102_0304_0506_0708, |out| {
-            out.extend_from_slice(&JobBody::prefix(1500, 1));
-            put_list(out, &[&b"thumb"[..], &[0xff, 0]]);
-        }),
-    );
+    for (name, flags) in [("job", 0), ("job-more", FLAG_MORE)] {
+        say(
+            name,
+            frame(Kind::Job, flags, 0x0102_0304_0506_0708, |out| {
+                out.extend_from_slice(&JobBody::prefix(1500, 1));
+                put_list(out, &[&b"thumb"[..], &[0xff, 0]]);
+            }),
+        );
+    }
     for (name, kind, id) in [
         ("cancel", Kind::Cancel, 9),
         ("retire", Kind::Retire, 0),
@@ -103,6 +110,8 @@ fn what_the_page_says_is_read() {
         assert!(rest.is_empty() && body.len() == bytes.len() - HEADER_LEN, "{name}");
         assert_eq!(format!("{:?}", header.kind).to_lowercase(), name.split('-').next().expect("a word"));
     }
+    let hello = |name: &str| Hello::parse(&vectors[name][HEADER_LEN..]).expect("a worker");
+    assert!(hello("hello-batches").batches && !hello("hello-claims").batches);
     let job = JobBody::parse(&vectors["job"][HEADER_LEN..]).expect("a job");
     assert_eq!((job.deadline_ms, job.attempt, job.args.get(1)), (1500, 1, Some(&[0xff, 0][..])));
     let error = ErrorBody::parse(FLAG_RETRYABLE, &vectors["error"][HEADER_LEN..]).expect("an error");
@@ -123,5 +132,5 @@ fn claims_are_as_the_page_says() {
         assert_eq!((claims.begun(), own.start - start, own.end), (begun, skipped, end), "{line}");
         lines += 1;
     }
-    assert!(lines >= 8);
+    assert!(lines >= 18);
 }

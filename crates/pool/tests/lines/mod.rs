@@ -23,19 +23,23 @@ pub(crate) fn check(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let max_frame = draw.choose(&[0, 2, 60, 1_000, u32::MAX]);
     let current = draw.choose(&[None, Some(0), Some(7), Some(u64::MAX)]);
+    let objects = draw.choose(&[false, true]);
     let cuts: Vec<usize> = (0..draw.below(16)).map(|_| draw.below(64)).collect();
     match draw.below(4) {
-        0 => check_splits(draw.rest(), max_frame, current, &cuts),
+        0 => check_splits(draw.rest(), max_frame, (current, objects), &cuts),
         1 => check_written(&mut draw),
         _ => {
             let mut stream = Vec::new();
             while !draw.is_done() && stream.len() < 1 << 16 {
                 put_drawn(&mut stream, &mut draw);
             }
-            check_splits(&stream, max_frame, current, &cuts);
+            check_splits(&stream, max_frame, (current, objects), &cuts);
         }
     }
 }
+
+/// The job that the worker has, and whether its replies are objects.
+type AtWorker = (Option<u64>, bool);
 
 /// The frames of some lines, and the error that ended them.
 #[derive(Debug, Default)]
@@ -48,7 +52,8 @@ struct Taken {
 
 impl Taken {
     /// Takes all whole lines off `bytes`; returns how many bytes they had.
-    fn take(&mut self, bytes: &[u8], max_frame: u32, current: Option<u64>) -> usize {
+    fn take(&mut self, bytes: &[u8], max_frame: u32, worker: AtWorker) -> usize {
+        let (current, objects) = worker;
         let mut used = 0;
         while self.refused.is_none() {
             if let Some(long) = &mut self.long {
@@ -58,7 +63,7 @@ impl Taken {
                 used += end + 1;
                 let len = long.len();
                 assert!(len > max_frame.into());
-                match long.end(current) {
+                match long.end(current, objects) {
                     Ok(what) => self.longs.push((len, what)),
                     Err(error) => {
                         assert!(!error.is_empty() && error.len() < 100, "{error}");
@@ -75,7 +80,7 @@ impl Taken {
                     if line.is_empty() {
                         continue;
                     }
-                    match jsonl::read_line(line, current) {
+                    match jsonl::read_line(line, current, objects) {
                         Ok(frames) => {
                             check_frames(&frames, line, current);
                             self.frames.extend(frames);
@@ -95,9 +100,9 @@ impl Taken {
     }
 }
 
-fn check_splits(stream: &[u8], max_frame: u32, current: Option<u64>, cuts: &[usize]) {
+fn check_splits(stream: &[u8], max_frame: u32, worker: AtWorker, cuts: &[usize]) {
     let mut whole = Taken::default();
-    whole.take(stream, max_frame, current);
+    whole.take(stream, max_frame, worker);
     let mut split = Taken::default();
     let mut buffer = Vec::new();
     let mut rest = stream;
@@ -106,7 +111,7 @@ fn check_splits(stream: &[u8], max_frame: u32, current: Option<u64>, cuts: &[usi
         let (part, after) = rest.split_at(lens.next().unwrap_or(1).min(rest.len()));
         buffer.extend_from_slice(part);
         rest = after;
-        let used = split.take(&buffer, max_frame, current);
+        let used = split.take(&buffer, max_frame, worker);
         buffer.drain(..used);
         if split.refused.is_none() {
             assert!(buffer.len() <= max_frame as usize + 1, "no more than a line is kept");
@@ -171,15 +176,27 @@ fn check_written(draw: &mut Draw<'_>) {
     let job = only_line(&line);
     assert_eq!((&job["deadline_ms"], &job["attempt"]), (&deadline_ms.into(), &attempt.into()));
     let answer = serde_json::json!({"id": job["id"], "result": job["args"]}).to_string();
-    let frames = jsonl::read_line(answer.as_bytes(), None).expect("a result");
+    let frames = jsonl::read_line(answer.as_bytes(), None, false).expect("a result");
     assert_eq!((frames.len(), frames[0].id), (1, id));
     assert!(List::parse(&frames[0].body).expect("a list").iter().eq(parts.iter().copied()));
+
+    let object = serde_json::json!({"key": job["args"], "id": "not this one"}).to_string();
+    let (mut args, mut line) = (Vec::new(), Vec::new());
+    put_list(&mut args, &[object]);
+    let list = List::parse(&args).expect("written by us");
+    jsonl::object_line(&mut line, id, deadline_ms, attempt, list).expect("an object");
+    assert_eq!(only_line(&line)["key"], job["args"]);
+    assert_eq!(only_line(&line)["id"], job["id"]);
+    let reply = line.trim_ascii();
+    let frames = jsonl::read_line(reply, None, true).expect("a reply");
+    assert_eq!((frames.len(), frames[0].id), (1, id));
+    assert!(List::parse(&frames[0].body).expect("a list").iter().eq([reply]));
 
     let config = draw.bytes(60);
     let mut line = Vec::new();
     jsonl::init_line(&mut line, id, attempt, config);
     let progress = serde_json::json!({"progress": only_line(&line)["config"]}).to_string();
-    let frames = jsonl::read_line(progress.as_bytes(), Some(id)).expect("progress");
+    let frames = jsonl::read_line(progress.as_bytes(), Some(id), false).expect("progress");
     assert_eq!((frames[0].id, &frames[0].body[..]), (id, config));
 
     let mut lines = Vec::new();

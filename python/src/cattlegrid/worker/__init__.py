@@ -24,12 +24,21 @@ The same without the last two lines is run as ``python -m cattlegrid.worker app:
 A job is called with its arguments as ``bytes``. It returns the reply: ``None`` (no parts), one ``bytes``-like
 or ``str``, or a list or tuple of these. A generator's values are sent one by one as parts of a long reply. An
 exception goes to the caller with type, message and traceback; the worker stays. ``SystemExit`` ends the worker.
+
+A function that does many jobs in one call, for instance in one query of a database, is decorated with
+``@worker.batch(limit=100)`` instead::
+
+    @worker.batch(limit=100)
+    def thumbnails(jobs):        # job.args: list of bytes; also attempt, deadline, cancelled(), progress(), event()
+        return [make(*job.args) for job in jobs]
 """
 
 from ._api import (
+    BatchJob,
     JobError,
     after_fork,
     attempt,
+    batch,
     cancelled,
     current,
     deadline,
@@ -48,9 +57,11 @@ from ._api import (
 )
 
 __all__ = [
+    "BatchJob",
     "JobError",
     "after_fork",
     "attempt",
+    "batch",
     "cancelled",
     "current",
     "deadline",

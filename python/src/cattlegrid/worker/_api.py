@@ -20,6 +20,38 @@ def job(function):
     return function
 
 
+def batch(limit):
+    """Decorator: serve this function, which does up to ``limit`` jobs (1 to 65,535) in one call.
+
+    It gets a list of :class:`BatchJob` and returns a list with one outcome for each, in the same order: what a job may return, or
+    an exception. An exception that it raises is the outcome of all of them. It cannot be an ``async def``: that is
+    :func:`job`, which does several jobs at a time already. The last function decorated counts.
+    """
+    check_limit(limit, "@worker.batch")
+
+    def decorate(function):
+        check_plain(function, "@worker.job")
+        STATE.limits.append((function, limit))
+        STATE.job = function
+        return function
+
+    return decorate
+
+
+def check_limit(limit, decorator):
+    """``ValueError`` if ``limit`` is not a number of jobs that a worker may ask for."""
+    if callable(limit):
+        raise ValueError(f"limit is missing: write {decorator}(limit=100)")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= BATCH_MAX:
+        raise ValueError(f"limit is a number from 1 to {BATCH_MAX}, not {limit!r}")
+
+
+def check_plain(function, instead):
+    """``TypeError`` if ``function`` is an ``async def``."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"a batch function is a plain def; an async def is served by {instead}")
+
+
 def init(function):
     """Decorator: call this once while the program loads; in template mode, in the template only.
 
@@ -79,10 +111,26 @@ class Current:
             STATE.link.reading.release()
 
 
+class BatchJob(Current):
+    """A job of a batch: its arguments, and what :class:`Current` has."""
+
+    __slots__ = ("_over", "args", "deadline", "id")
+
+    def __init__(self, id, args, attempt, deadline):
+        super().__init__(id, attempt)
+        self.id, self.args, self.deadline, self._over = id, args, deadline, False
+
+    @property
+    def over(self):
+        """Whether its batch has ended."""
+        return self._over
+
+
 def current():
     """The job that this thread or task works on, for other threads to refer to; ``None`` outside of jobs.
 
-    A thread belongs to the job during which it was started, an asyncio task to the one it was created in.
+    A thread belongs to the job during which it was started, an asyncio task to the one it was created in. In a batch
+    function: ``None``; its argument has the jobs.
     """
     if STATE.current is not None:
         running = STATE.current.get(None)
@@ -150,13 +198,18 @@ def retire():
 
 
 def cancelled():
-    """Whether the current job's caller has gone. One system call in a synchronous worker. True outside of jobs."""
+    """Whether the current job's caller has gone; in a batch, those of all its jobs. One system call for each job in a
+    synchronous worker. True outside of jobs."""
+    if STATE.batch:
+        return all(job.cancelled() for job in STATE.batch)
     job = current()
     return job is None or job.cancelled()
 
 
 def deadline():
-    """``time.monotonic()`` at which the current job's caller stops waiting, or ``None``."""
+    """``time.monotonic()`` at which the current job's caller stops waiting, or ``None``. In a batch: the first deadline."""
+    if STATE.batch:
+        return min((job.deadline for job in STATE.batch if job.deadline is not None), default=None)
     if STATE.current is not None:
         running = STATE.current.get()
         return running.received + running.deadline / 1000 if running.deadline else None
@@ -164,7 +217,9 @@ def deadline():
 
 
 def attempt():
-    """0 at first, then 1 for every retry of the current job after a lost worker."""
+    """0 at first, then 1 for every retry of the current job after a lost worker. In a batch: the most of its jobs."""
+    if STATE.batch:
+        return max(job.attempt for job in STATE.batch)
     return STATE.current.get().attempt if STATE.current is not None else STATE.attempt
 
 
@@ -220,7 +275,8 @@ def run(load, concurrency):
     try:
         if mode != "template":
             _load(load)
-        config = link.open(is_unix, max(1, concurrency) if STATE.is_async else 1)
+        limit = _limit()
+        config = link.open(is_unix, limit or (max(1, concurrency) if STATE.is_async else 1), limit > 0)
         STATE.link = link
         for body in STATE.early:
             link.send(link.fitting(frames.frame(frames.EVENT, 0, body), "the event"))
@@ -239,6 +295,10 @@ def run(load, concurrency):
             from . import _async
 
             _async.serve(link, STATE.job, max(1, concurrency))
+        elif limit:
+            from . import _batch
+
+            _batch.serve(link, STATE.job)
         else:
             from . import _serve
 
@@ -248,12 +308,17 @@ def run(load, concurrency):
         link.flush()
 
 
+def _limit():
+    """The largest batch that the function takes; 0 if it takes one job at a time."""
+    return next((limit for function, limit in reversed(STATE.limits) if function is STATE.job), 0)
+
+
 def _load(load):
     load()
     for hook in STATE.inits:
         hook()
     if STATE.job is None:
-        raise RuntimeError("no function to serve: decorate one with @worker.job, or name it as module:function")
+        raise RuntimeError("no function to serve: decorate one with @worker.job or @worker.batch, or name it as module:function")
     STATE.is_async = inspect.iscoroutinefunction(STATE.job) or inspect.isasyncgenfunction(STATE.job)
 
 
@@ -269,6 +334,8 @@ def _template(load, number, allow_threads):
         _template.fatal(control, trace(error))
     if STATE.is_async:
         from . import _async  # noqa: F401
+    if STATE.limits:
+        from . import _batch  # noqa: F401
     sock = _template.run(control, [*_passed().values(), *STATE.keep], allow_threads)
     STATE.control = None
     return sock
@@ -292,6 +359,8 @@ def _passed():
 
 
 LEVELS = {"error": 1, "warn": 2, "info": 3, "debug": 4}
+BATCH_MAX = 65535
+"""Largest batch that a worker may ask for."""
 EVENT_MAX = 8000
 """Most bytes of a template's event: it must fit into one message."""
 LOG_MAX = 16 << 10

@@ -61,9 +61,13 @@ class Link:
         self.received = 0
         self.batch = 0
 
-    def open(self, is_unix, concurrency):
-        """Say HELLO and read INIT; returns the configuration. Ends the process if the parent has gone."""
+    def open(self, is_unix, concurrency, batches=False):
+        """Say HELLO and read INIT; returns the configuration. Ends the process if the parent has gone.
+
+        ``batches``: this worker takes batches of up to ``concurrency`` jobs.
+        """
         flags = frames.HAS_PAGE | frames.HAS_CLAIMS if is_unix else 0
+        flags |= frames.TAKES_BATCHES if batches else 0
         self.out.append(frames.hello(os.getpid(), concurrency, flags, _SDK))
         data = b""
         while True:

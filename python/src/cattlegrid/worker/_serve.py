@@ -18,7 +18,7 @@ _JOB_HEAD = struct.Struct("<I4xQII")
 """Length, id, deadline and attempt; kind and flags are skipped."""
 _ONE_PART = struct.Struct("<I4sQBB")
 _RESULT = bytes((frames.RESULT, 0, 0, 0))
-_NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
+NO_CANCEL = b"\0\0\0\0\x03\0\0\0"
 
 
 def serve(link, function):
@@ -37,14 +37,14 @@ def serve(link, function):
         # Cheap test first. It may be true for bytes inside arguments, which only costs a walk over the frames. A
         # `bytearray` is one long frame, with nothing after it.
         short = type(data) is bytes
-        cancels = short and _NO_CANCEL in data
+        cancels = short and NO_CANCEL in data
         while size - pos >= 16:
             if size - pos < 24 or data[pos + 4] != a_job:
                 length, kind, _, _, id = frames.HEADER.unpack_from(data, pos)
                 if pos + 16 + length > size:
                     break
                 pos += 16 + length
-                _control(link, kind, id)
+                control(link, kind, id)
                 continue
             length, id, deadline, attempt = unpack(data, pos)
             end = pos + 16 + length
@@ -110,7 +110,7 @@ def adopt_threads(id):
         STATE.owners.setdefault(thread, id)
 
 
-def _control(link, kind, id):
+def control(link, kind, id):
     if kind == frames.RETIRE:
         leave(link)
     elif kind == frames.PING:

@@ -19,6 +19,7 @@ class State:
     __slots__ = (
         "after_fork",
         "attempt",
+        "batch",
         "control",
         "current",
         "deadline",
@@ -30,6 +31,7 @@ class State:
         "job",
         "keep",
         "left_early",
+        "limits",
         "link",
         "main",
         "owners",
@@ -46,6 +48,9 @@ class State:
         self.current = None
         self.job = None
         self.is_async = False
+        # Of a worker that takes batches: pairs of a function and the largest batch it takes, and the jobs it is doing now.
+        self.limits = []
+        self.batch = []
         self.inits = []
         self.after_fork = []
         self.keep = []
