@@ -168,7 +168,7 @@ fn ratio(text: &str) -> Result<f64, String> {
 pub fn bench(options: &BenchOptions) -> Result<String, BenchError> {
     // Both servers' connections are open at once. What is too much will be said when it cannot be opened.
     let connections = options.connections * if options.vs.is_some() { 2 } else { 1 };
-    sys::raise_open_files(connections as usize, options.threads as usize)
+    sys::raise_open_files(connections as usize, options.threads as usize, 0)
         .map_err(|error| BenchError::File(error.to_string()))?;
     let progress = Progress::start();
     match (&options.vs, options.stampede) {

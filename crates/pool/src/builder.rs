@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use cattlegrid_worker::{Limits, Sandbox};
 
+use crate::budget::Budget;
 use crate::callbacks::{Callbacks, LogChunk};
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
-use crate::launch::{Launch, check_env};
+use crate::launch::{Launch, Mode, check_env};
 use crate::options::{Options, QueuePolicy, Retry};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
@@ -53,6 +54,16 @@ impl Builder {
     #[must_use]
     pub fn max(mut self, workers: usize) -> Self {
         self.options.sizing.max = workers.max(1);
+        self
+    }
+
+    /// Shares `budget` with the other pools that were built with it: together they have at most its number of worker processes, each counted
+    /// until it is gone. Spares and templates do not count. A pool without room waits, and so does the first worker of a new
+    /// program, up to `start_timeout`. A pool that waits gets the next place if it has the fewest workers; a pool with more than its
+    /// share gives up workers for it, which finish their jobs. Default: none.
+    #[must_use]
+    pub fn within(mut self, budget: &Budget) -> Self {
+        self.options.budget = Some(budget.clone());
         self
     }
 
@@ -334,6 +345,19 @@ impl Builder {
         self
     }
 
+    /// An upper estimate of the descriptors that the pool has open in this process at its `max`, spares, passed descriptors and a
+    /// reload included, and those that are open for a moment while a process is started. For a check of the limit of open files.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        let max = self.options.sizing.max;
+        // Killed processes whose places in a budget are kept until they are gone.
+        let fading = if self.options.budget.is_some() { max } else { 0 };
+        let workers = max.saturating_add(self.options.spare).saturating_add(1);
+        let programs = if self.launch.mode == Mode::Template { TEMPLATES * PROCESS } else { GUARDIAN };
+        let fixed = OWN + programs + START + self.options.fds.len();
+        workers.saturating_mul(PROCESS).saturating_add(fading).saturating_add(fixed)
+    }
+
     /// Starts the pool's thread, and the program. Await the result, or call `wait` on it.
     ///
     /// # Errors
@@ -418,6 +442,22 @@ const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 2
 
 /// Most jobs in a batch.
 const BATCH_MAX: usize = 10_000;
+
+/// Descriptors of a worker or template: socket, log pipe, pidfd.
+const PROCESS: usize = 3;
+
+/// Templates during a reload.
+const TEMPLATES: usize = 2;
+
+/// Descriptors of the guardian: socket and pidfd.
+const GUARDIAN: usize = 2;
+
+/// The pool's poller and the eventfd that wakes it.
+const OWN: usize = 2;
+
+/// Open for a moment while a process is started: the child's socket, log pipe and progress page, `/dev/null`, the pipe for
+/// an error of the exec, and two to spare.
+const START: usize = 8;
 
 /// Most descriptors that can be passed.
 const MAX_PASSED: usize = 32;

@@ -468,7 +468,9 @@ impl Driver {
         let ready = self.sizing.idle() + self.sizing.busy() > 0 || self.has_retiring_jobs();
         // A template that does not fork is found after the same time; the jobs wait for the next template.
         let asked = !self.breaker.is_open() && self.has_asked_template();
-        if ready || asked || self.queue.is_empty() || self.launching.is_some() {
+        // Jobs wait for the workers of other pools as they wait for those of this one.
+        let no_room = !self.seat.may_take();
+        if ready || asked || no_room || self.queue.is_empty() || self.launching.is_some() {
             self.deserted = None;
             if !self.queue.is_empty() {
                 self.alarm(later(self.now, self.options.start_timeout));
@@ -505,8 +507,9 @@ impl Driver {
     }
 
     pub(crate) fn start_error(&self) -> Error {
-        self.last_start_error.clone().unwrap_or_else(|| Error::StartFailed {
-            reason: "no worker became ready in time".into(),
+        let none = self.sizing.config().max == 0;
+        self.last_start_error.clone().filter(|_| !none).unwrap_or_else(|| Error::StartFailed {
+            reason: if none { "max is 0" } else { "no worker became ready in time" }.into(),
             errno: None,
             stderr_tail: String::new(),
         })

@@ -19,6 +19,7 @@ use cattlegrid_panic::guarded;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::breaker::Breaker;
+use crate::budget::Seat;
 use crate::callbacks::Callbacks;
 use crate::deadlines::Deadlines;
 use crate::error::{Error, PoolError};
@@ -50,6 +51,8 @@ pub(crate) struct Driver {
     pub(crate) deadlines: Deadlines,
     pub(crate) sizing: Sizing,
     pub(crate) breaker: Breaker,
+    /// Its part in the budget that it shares with other pools, if it does.
+    pub(crate) seat: Seat,
     /// The system was short of processes, memory or descriptors: when to try again, and the delay after that.
     pub(crate) starved: Option<(Instant, Duration)>,
     pub(crate) workers: Vec<Option<Box<Worker>>>,
@@ -129,8 +132,10 @@ impl Driver {
         epoll: OwnedFd,
         now: Instant,
     ) -> Self {
+        let seat = Seat::new(options.budget.as_ref(), &shared.inbox);
         Self {
             shared,
+            seat,
             epoll,
             now,
             jobs: Jobs::default(),

@@ -40,6 +40,8 @@ pub(crate) enum Message {
     Reload(Box<Launch>, Resolver<Result<(), Error>>),
     /// Answer when this many workers are ready.
     Ready(usize, Resolver<Result<(), Error>>),
+    /// The budget has room for the pool, or another pool that shares it waits.
+    Budget,
     /// Numbers and process ids of the ready workers.
     Workers(Resolver<Vec<WorkerInfo>>),
     /// The event stream has room again.
@@ -71,6 +73,7 @@ impl Message {
             | Self::Withdraw(_)
             | Self::Raise(..)
             | Self::Resize(..)
+            | Self::Budget
             | Self::ResumeEvents => {}
         }
     }

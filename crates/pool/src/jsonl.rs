@@ -272,10 +272,11 @@ fn shown(text: &str) -> String {
 const SHOWN_CHARS: usize = 40;
 
 /// Standard base64 with padding.
-mod base64 {
+pub mod base64 {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-    pub(super) fn encode(bytes: &[u8]) -> String {
+    /// The text of these bytes.
+    pub fn encode(bytes: &[u8]) -> String {
         let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
         for chunk in bytes.chunks(3) {
             let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
@@ -288,7 +289,8 @@ mod base64 {
         out
     }
 
-    pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+    /// The bytes of this text; `None` when it is not base64, or lacks its padding.
+    pub fn decode(text: &str) -> Option<Vec<u8>> {
         let digits = text.trim_end_matches('=').as_bytes();
         if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
             return None;

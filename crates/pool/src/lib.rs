@@ -34,6 +34,7 @@
 
 mod batches;
 mod breaker;
+mod budget;
 mod builder;
 mod bulk;
 mod callbacks;
@@ -64,6 +65,7 @@ mod proc;
 mod program;
 mod promise;
 mod queue;
+mod share;
 mod shared;
 mod sizing;
 mod start;
@@ -78,6 +80,7 @@ mod turn;
 mod typed;
 mod worker;
 
+pub use budget::Budget;
 pub use builder::Builder;
 pub use bulk::{AsCompleted, Map};
 pub use callbacks::LogChunk;
@@ -85,6 +88,7 @@ pub use cattlegrid_worker::{Limits, List, Sandbox};
 pub use error::{Error, PoolError};
 pub use event::{Event, Events};
 pub use job::Outcome;
+pub use jsonl::base64;
 pub use launch::Launch;
 pub use ncpu::{Cpus, ncpu};
 pub use options::{QueuePolicy, Retry};

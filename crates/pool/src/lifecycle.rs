@@ -61,6 +61,7 @@ impl Driver {
             State::Retiring | State::Ending | State::Killed => return,
         }
         worker.state = State::Retiring;
+        worker.place.leave();
         worker.told_to_leave = true;
         if worker.json {
             jsonl::plain_line(worker.output.tail(), "retire");
@@ -85,6 +86,7 @@ impl Driver {
         }
         worker.reason.get_or_insert_with(|| reason.to_owned());
         worker.state = State::Killed;
+        worker.place.leave();
         worker.kill_at = Some(self.now + GIVE_UP);
         worker.signal_group(Signal::KILL);
         self.shared.counters.killed.add(1);
@@ -107,6 +109,7 @@ impl Driver {
             return;
         }
         worker.state = State::Ending;
+        worker.place.leave();
         let due = later(self.now, grace);
         worker.kill_at = Some(worker.kill_at.map_or(due, |before| before.min(due)));
         self.sizing.on_leaving(slot, false);
@@ -150,6 +153,9 @@ impl Driver {
         if let Some(worker) = &mut self.workers[slot] {
             worker.signal_group(Signal::KILL);
             worker.with_template = true;
+            // The others must not start a process before this one is gone.
+            let (place, pidfd) = (std::mem::take(&mut worker.place), worker.pidfd.take());
+            self.seat.fade(place, pidfd, self.now);
             worker.reason.get_or_insert_with(|| "its template died".to_owned());
         }
         self.settle(slot, None);
@@ -183,6 +189,10 @@ impl Driver {
         let rest = self.limit_rest(&mut worker.said);
         self.pass_on_log(number, 0, &rest);
         self.settle_jobs(&mut worker);
+        if self.sizing.config().max == 0 && !self.queue.is_empty() {
+            // Nothing else says that no worker is left.
+            self.alarm(self.now);
+        }
         self.explain(&worker);
         self.close_templates();
     }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use crate::budget::Budget;
 use crate::sizing::SizingConfig;
 
 /// Every option but the callbacks. [`crate::Builder`] has a method of the same name for each, with its meaning and range.
@@ -15,6 +16,7 @@ use crate::sizing::SizingConfig;
 pub(crate) struct Options {
     pub(crate) sizing: SizingConfig,
     pub(crate) batch: usize,
+    pub(crate) budget: Option<Budget>,
     pub(crate) spare: usize,
     pub(crate) config: Vec<u8>,
     pub(crate) env: BTreeMap<OsString, Option<OsString>>,
@@ -48,6 +50,7 @@ impl Default for Options {
         Self {
             sizing: SizingConfig::default(),
             batch: 1,
+            budget: None,
             spare: 0,
             config: Vec::new(),
             env: BTreeMap::new(),

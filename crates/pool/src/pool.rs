@@ -105,7 +105,9 @@ impl Pool {
         promise
     }
 
-    /// Changes `idle` and `max`. Workers beyond `max` are retired, idle ones first.
+    /// Changes `idle` and `max`. Workers beyond `max` are retired, idle ones first. With `max` 0 no worker is started, and all
+    /// leave after their jobs; jobs in the queue wait for another resize, and end as [`Error::StartFailed`] when no worker has been there for
+    /// `start_timeout`.
     pub fn resize(&self, idle: usize, max: usize) {
         self.send(Message::Resize(idle, max));
     }

@@ -38,7 +38,7 @@ impl Driver {
         let mode = program.launch.mode;
         let generation = program.generation;
         let template = program.launch.clone();
-        self.launching = Some(Launching { program, probe, answer });
+        self.launching = Some(Launching { program, probe, answer, no_room: None });
         if mode == Mode::Template {
             if let Err(error) = self.start_template(&template, generation) {
                 self.launch_failed(error);

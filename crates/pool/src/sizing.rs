@@ -25,7 +25,7 @@ use crate::time::later;
 pub struct SizingConfig {
     /// Fewest idle workers, also the number at the start. Default 0.
     pub idle: usize,
-    /// Most workers, at least 1. Default 4.
+    /// Most workers, at least 1; 0 only by [`Sizing::resize`]. Default 4.
     pub max: usize,
     /// Most jobs at one worker, at least 1. Default 2.
     pub load: usize,
@@ -97,14 +97,14 @@ impl Sizing {
             step: 1,
             shrink_at: None,
         };
-        sizing.resize(config.idle, config.max);
+        sizing.resize(config.idle, config.max.max(1));
         sizing.config.load = config.load.max(1);
         sizing
     }
 
-    /// Changes `idle` and `max`; [`Sizing::poll`] says what follows.
+    /// Changes `idle` and `max`; [`Sizing::poll`] says what follows. With `max` 0 there will be no worker.
     pub fn resize(&mut self, idle: usize, max: usize) {
-        self.config.max = max.max(1);
+        self.config.max = max;
         self.config.idle = idle.min(self.config.max);
         // A worker that was within `idle` may be beyond it now.
         self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
@@ -238,12 +238,24 @@ impl Sizing {
         }
     }
 
-    fn grow(&mut self, now: Instant, queued: usize) -> usize {
+    /// Whether more workers are wanted, and `max` has room for one.
+    pub fn is_short(&self, queued: usize) -> bool {
+        let (for_wanted, for_idle, for_queue) = self.missing(queued);
+        self.total() < self.config.max && for_wanted + for_idle + for_queue > 0
+    }
+
+    /// Workers that are missing: for callers, idle ones (at least those for callers), and for the queue.
+    fn missing(&self, queued: usize) -> (usize, usize, usize) {
         let Self { config, idle, starting, .. } = *self;
         let for_wanted = self.wanted.saturating_sub(self.active());
         let for_idle = config.idle.saturating_sub(idle + starting).max(for_wanted);
         // An idle worker takes from the queue before anything else happens.
-        let for_queue = queued.div_ceil(config.load).saturating_sub(starting + idle);
+        (for_wanted, for_idle, queued.div_ceil(config.load).saturating_sub(starting + idle))
+    }
+
+    fn grow(&mut self, now: Instant, queued: usize) -> usize {
+        let config = self.config;
+        let (for_wanted, for_idle, for_queue) = self.missing(queued);
         let room = config.max.saturating_sub(self.total());
         if room == 0 || (for_idle == 0 && for_queue == 0) {
             self.grow_at = None;

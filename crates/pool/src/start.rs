@@ -13,6 +13,7 @@ use cattlegrid_worker::sys::{self, Page};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use rustix::process::{Pid, Signal};
 
+use crate::budget::Place;
 use crate::driver::{Driver, Ending, Source};
 use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::jsonl;
@@ -53,10 +54,12 @@ impl Driver {
                     && worker.state == State::Starting
             })
         });
-        let Some(slot) = spare else { return self.start_worker(generation, Role::Member).is_some() };
+        let Some(place) = self.take_place(false) else { return false };
+        let Some(slot) = spare else { return self.start_worker(generation, Role::Member, place).is_some() };
         if let Some(worker) = &mut self.workers[slot] {
             worker.role = Role::Member;
             worker.born = self.now;
+            worker.place = place;
         }
         self.sizing.on_starting(slot);
         self.send_init(slot);
@@ -68,31 +71,66 @@ impl Driver {
         if self.options.spare == 0 || !self.may_start() || self.ending != Ending::No {
             return;
         }
+        if self.sizing.config().max == 0 {
+            return self.drop_spares();
+        }
         let spares = self.workers.iter().flatten().filter(|worker| worker.role == Role::Spare).count();
         for _ in spares..self.options.spare {
-            if self.start_worker(self.program.generation, Role::Spare).is_none() {
+            if self.start_worker(self.program.generation, Role::Spare, Place::default()).is_none() {
                 return;
             }
         }
     }
 
-    /// Starts the first worker of a generation that is being launched.
+    /// Ends all spares: no worker will be started.
+    fn drop_spares(&mut self) {
+        for slot in 0..self.workers.len() {
+            if self.workers[slot].as_ref().is_some_and(|worker| worker.role == Role::Spare) {
+                self.retire_as(slot, false);
+            }
+        }
+    }
+
+    /// Starts the first worker of a generation that is being launched. It waits for room in the budget.
     pub(crate) fn start_probe(&mut self, generation: u32) {
-        if self.start_worker(generation, Role::Probe).is_none() {
+        let place = self.take_place(true);
+        if let Some(launching) = &mut self.launching {
+            let since = *launching.no_room.get_or_insert(self.now);
+            if place.is_some() {
+                launching.no_room = None;
+            }
+            let due = later(since, self.options.start_timeout);
+            self.alarm(due);
+        }
+        let Some(place) = place else { return };
+        if self.start_worker(generation, Role::Probe, place).is_none() {
             let error = self.last_start_error.clone().unwrap_or(Error::Shutdown);
             self.launch_failed(error);
         }
     }
 
-    fn start_worker(&mut self, generation: u32, role: Role) -> Option<usize> {
+    /// A place in the budget. `None`: there is none, and the pool waits for one.
+    fn take_place(&mut self, probe: bool) -> Option<Place> {
+        let waits = !self.seat.may_take();
+        let place = self.seat.take(self.now, probe);
+        if place.is_none() && !waits {
+            self.shared.counters.no_room.add(1);
+        }
+        place
+    }
+
+    fn start_worker(&mut self, generation: u32, role: Role, place: Place) -> Option<usize> {
         let launch = match &self.launching {
             Some(launching) if launching.program.generation == generation => launching.program.launch.clone(),
             _ => self.program.launch.clone(),
         };
         match self.try_start(&launch, generation, role) {
             Ok(slot) => {
-                if self.workers[slot].as_ref().is_some_and(|worker| worker.pid.is_some()) {
-                    self.starved = None;
+                if let Some(worker) = &mut self.workers[slot] {
+                    worker.place = place;
+                    if worker.pid.is_some() {
+                        self.starved = None;
+                    }
                 }
                 self.shared.counters.spawned.add(1);
                 if role == Role::Member {

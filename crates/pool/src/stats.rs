@@ -90,6 +90,8 @@ counters! {
     queued_low,
     /// Callers held because the queue is full (policy Wait).
     held,
+    /// 1 while the pool waits for room in the budget that it shares.
+    waiting_for_room,
     /// Jobs at workers.
     in_flight,
     /// Generation of the program, from 1; a reload raises it.
@@ -144,6 +146,8 @@ counters! {
     start_failures,
     /// Starts put off because processes, memory or descriptors were short.
     resource_failures,
+    /// Times that a pool has begun to wait for room in its budget.
+    no_room,
     /// Templates that died and were replaced.
     templates_lost,
     /// Reloads done.

@@ -31,6 +31,8 @@ pub(crate) struct Launching {
     /// It also starts a worker and waits until that is ready.
     pub(crate) probe: bool,
     pub(crate) answer: Resolver<Result<(), Error>>,
+    /// Since when that worker waits for room in the budget.
+    pub(crate) no_room: Option<Instant>,
 }
 
 /// A template process.

@@ -140,6 +140,7 @@ impl Driver {
             self.dispatch();
         }
         self.resize_by_load();
+        self.share_places();
         self.advance_ending();
         self.flush_all();
         self.publish();
@@ -162,9 +163,12 @@ impl Driver {
                     self.retire(slot);
                 }
             }
+            Message::Budget => self.on_budget(),
             Message::Resize(idle, max) => {
                 self.sizing.resize(idle, max);
                 self.want_ready();
+                // Jobs in the queue may have no worker any more.
+                self.alarm(self.now);
                 self.set_slack();
             }
             Message::Reload(launch, answer) => {
@@ -225,7 +229,7 @@ impl Driver {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        let blocked = !self.may_start();
+        let blocked = !self.may_start() || !self.seat.may_take();
         let sizing = if blocked { None } else { self.sizing.poll_timeout() };
         let starved = self.starved.map(|(at, _)| at).filter(|at| *at > self.now);
         [self.deadlines.next(), sizing, self.breaker.poll_timeout(), self.scan_at, starved]
@@ -265,12 +269,13 @@ impl Driver {
         if self.ending != Ending::No && self.queue.is_empty() {
             return;
         }
-        let may_start = self.may_start();
+        let may_start = self.may_start() && self.seat.may_take();
         let decision = self.sizing.poll(self.now, self.queue.len().div_ceil(self.batch), may_start);
         for slot in decision.stop {
             self.retire_as(slot, false);
         }
-        if self.probe_wanted && may_start && self.sizing.total() == 0 && decision.start == 0 {
+        let none = self.sizing.total() == 0 && self.sizing.config().max > 0;
+        if self.probe_wanted && may_start && none && decision.start == 0 {
             self.probe_wanted = false;
             self.start_member();
         }
@@ -300,6 +305,7 @@ impl Driver {
         counters.in_flight.set(in_flight as u64);
         counters.retiring.set(retiring);
         counters.held.set(self.held.len() as u64);
+        counters.waiting_for_room.set((!self.seat.may_take()).into());
         counters.generation.set(self.program.generation.into());
         counters.breaker_open.set(self.breaker.is_open().into());
         if !self.waiting_ready.is_empty() {

@@ -15,6 +15,7 @@ use std::time::Instant;
 use cattlegrid_worker::sys::{Exit, Page};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::budget::Place;
 use crate::jsonl::LineEnds;
 use crate::logs::{Lines, Tail};
 use crate::long_line::LongLine;
@@ -98,6 +99,8 @@ pub(crate) struct Worker {
     /// Output on its way to the log.
     pub(crate) said: Lines,
     pub(crate) rss_kib: u64,
+    /// Its place in the budget.
+    pub(crate) place: Place,
     /// Whether it counts in the sizing, or is a spare or the first worker of a new generation.
     pub(crate) role: Role,
     /// It has said HELLO.
@@ -236,6 +239,7 @@ impl Worker {
             tail: Tail::default(),
             said: Lines::default(),
             rss_kib: 0,
+            place: Place::default(),
             role,
             greeted: false,
             was_ready: false,

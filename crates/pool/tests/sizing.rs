@@ -38,7 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0_usize..16).prop_map(Step::Die),
         2 => (0_usize..16).prop_map(Step::Retire),
         3 => Just(Step::Gone),
-        1 => (0_usize..6, 1_usize..10).prop_map(|(idle, max)| Step::Resize(idle, max)),
+        1 => (0_usize..6, 0_usize..10).prop_map(|(idle, max)| Step::Resize(idle, max)),
     ];
     prop::collection::vec(step, 1..200)
 }

@@ -33,6 +33,7 @@ use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 use crate::error::ServeError;
 use crate::listen::{Address, Listeners};
 use crate::poller::{Poller, Wish};
+use crate::reload::Reloads;
 use crate::signals::{Signal, Signals};
 use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
 use crate::{lane, log, stats};
@@ -60,6 +61,8 @@ pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) 
             tell_all(shared, || Message::Stop);
         }
     }
+    // Held requests are answered: nobody waits for a job any more.
+    shared.loaders.stop();
     shared.watchers.stop();
     watch.join().map_err(|_| failed("the watchers' thread", std::io::Error::other("it panicked")))?;
     for lane in lanes {
@@ -119,6 +122,7 @@ struct Control<'a> {
     /// Closed for a moment when there is no other descriptor.
     spare: Option<OwnedFd>,
     shortages: Shortages,
+    reloads: Reloads,
 }
 
 /// No connection is accepted, and the listeners are not polled.
@@ -184,6 +188,7 @@ impl<'a> Control<'a> {
             paused: None,
             spare: spare_descriptor(),
             shortages: Shortages::default(),
+            reloads: Reloads::default(),
         })
     }
 
@@ -231,17 +236,9 @@ impl<'a> Control<'a> {
     }
 
     fn reload(&mut self) {
-        // The files are read one after the other: the spare is enough for them.
+        // The files are read one after the other: the spare is enough for them. It comes back when they are read.
         drop(self.spare.take());
-        match self.shared.reload() {
-            Ok(()) => log::notice("reloaded"),
-            Err(error) => {
-                let text = error.to_string();
-                let lines: Vec<_> = text.lines().map(|line| format!("nothing reloaded: {line}")).collect();
-                log::lines(log::Level::Error, lines.join("\n"));
-            }
-        }
-        self.spare = spare_descriptor();
+        self.reloads.ask(self.shared);
     }
 
     fn accept_or_pause(&mut self, number: usize) {
@@ -430,7 +427,7 @@ impl<'a> Control<'a> {
                 self.shared.lanes[lane].tell(Message::EndDump(token));
             }
             self.advise(now.ms);
-            if self.spare.is_none() {
+            if self.spare.is_none() && !self.reloads.reads() {
                 self.spare = spare_descriptor();
             }
         }

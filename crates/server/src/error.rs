@@ -1,6 +1,7 @@
 //! Why the server ends.
 
-use cattlegrid_config::ConfigError;
+use cattlegrid_config::{ConfigError, UsageError};
+use cattlegrid_loader::StartError;
 
 use crate::auth::AuthError;
 use crate::listen::ListenError;
@@ -17,12 +18,18 @@ pub enum ServeError {
     /// The rule file cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The rule file and the options do not go together.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
     /// A certificate, key or `ssl_*` option cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// A socket cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A loader did not become ready.
+    #[error(transparent)]
+    Loader(#[from] StartError),
     /// The system refused a limit, an identity or the background.
     #[error(transparent)]
     Sys(#[from] SysError),
@@ -40,8 +47,8 @@ impl ServeError {
     /// The status to leave with: 2 if the command line or a file it names is to blame, otherwise 1.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Auth(_) | Self::Config(_) | Self::Tls(_) => 2,
-            Self::Listen(_) | Self::Sys(_) | Self::Io { .. } => 1,
+            Self::Auth(_) | Self::Config(_) | Self::Tls(_) | Self::Usage(_) => 2,
+            Self::Listen(_) | Self::Loader(_) | Self::Sys(_) | Self::Io { .. } => 1,
         }
     }
 }

@@ -29,7 +29,7 @@ use socket2::SockRef;
 
 use crate::lane::Lane;
 use crate::listen::Address;
-use crate::share::share_under;
+use crate::share::{Ground, share};
 use crate::state::{Caps, ConnectionInfo, ListenerInfo, Message, Shared};
 use crate::time::Clock;
 use book::Book;
@@ -125,8 +125,8 @@ fn server(evictions: bool) -> Arc<Shared> {
     settings.evictions = evictions;
     settings.requests_per_event = 4;
     settings.protection.read_ahead = 3;
-    let shared =
-        share_under(settings, None, None, Clock::standing(), caps()).expect("a small server can be made");
+    let ground = Ground::with(&settings, Clock::standing(), caps()).expect("a small server can be made");
+    let shared = share(settings, None, None, ground).expect("a small server can be made");
     let policy = Policy { lease: LeaseTime::Fixed(2_000), hold_ms: 3_000, ..Policy::default() };
     let pattern = Pattern::parse("r:{id}").expect("a pattern");
     let rule = Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0, loading: None };

@@ -24,6 +24,7 @@ use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
 use cattlegrid_protocol::{Parsed, parse};
 
 use crate::connection::{Connection, Reason, Received};
+use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::state::{ConnectionInfo, Message, Shared};
@@ -128,9 +129,7 @@ impl<'a> Lane<'a> {
                 // What is stored here leaves the store elsewhere: the keepers need not have had a turn.
                 self.make_room();
             }
-            if self.effects.has_wakes() {
-                self.deliver();
-            }
+            self.pass_on_effects();
         }
         for token in self.turns.end() {
             if let Some(connection) = at_token(&mut self.connections, token) {
@@ -144,9 +143,7 @@ impl<'a> Lane<'a> {
         self.check_idle();
         self.give_up_memory();
         self.check_unsent();
-        if self.effects.has_wakes() {
-            self.deliver();
-        }
+        self.pass_on_effects();
         Ok(!self.has_left())
     }
 
@@ -319,6 +316,16 @@ impl<'a> Lane<'a> {
         self.settle(token);
     }
 
+    /// Passes on what turns have left for others: ends of waits, then orders for loaders, all of them at once.
+    fn pass_on_effects(&mut self) {
+        if self.effects.has_wakes() {
+            self.deliver();
+        }
+        if self.effects.has_loads() {
+            self.shared.loaders.submit(self.number, self.effects.take_loads());
+        }
+    }
+
     /// Tells requests that wait what became of their keys, and answers those that wait no more.
     #[cold]
     fn deliver(&mut self) {
@@ -378,6 +385,9 @@ impl<'a> Lane<'a> {
                 Message::Serve(info) => self.open(&info),
                 Message::Lines(token) => self.send_lines(token),
                 Message::Wakes(wakes) => self.effects.add_wakes(wakes),
+                Message::Loaded(all) => {
+                    loading::land(all, self.shared, self.number, &mut self.effects);
+                }
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::EndDump(token) => self.end_dump(token),
                 Message::MakeRoom => {

@@ -4,7 +4,7 @@ use cattlegrid_config::Settings;
 
 use crate::auth::AuthFile;
 use crate::error::ServeError;
-use crate::share::share;
+use crate::share::{Ground, share};
 use crate::signals::Signals;
 use crate::state::Caps;
 use crate::sys::{self, PidFile};
@@ -29,7 +29,8 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     if settings.core_dumps {
         sys::raise_core_limit()?;
     }
-    sys::raise_open_files(settings.connections_max, settings.threads)?;
+    let of_loaders = cattlegrid_loader::descriptors(settings.loaders());
+    sys::raise_open_files(settings.connections_max, settings.threads, of_loaders)?;
     if settings.lock_memory {
         sys::raise_locked_memory();
     }
@@ -54,7 +55,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     let ready = if settings.daemon { Some(sys::daemonise(settings.core_dumps, quiet)?) } else { None };
 
     // 6. Signals: before threads, which inherit the mask, and before the pid file, whose readers may send one
-    //    at once: it waits for step 10 then.
+    //    at once: it waits for step 11 then.
     let signals = Signals::block().map_err(io("signals cannot be received"))?;
 
     // 7. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
@@ -66,24 +67,27 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     }
     sys::give_up(settings.privileges)?;
 
-    // 8. Files, as the user that we are now, as in memcached: in another user's directory root must not write, and
+    // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to whoever starts the server.
+    let ground = Ground::new(&settings)?;
+
+    // 9. Files, as the user that we are now, as in memcached: in another user's directory root must not write, and
     //    what this user cannot write it could not remove in the end. The daemon's pid.
     if let Some(path) = &port_file {
         listen::write_port_file(path, &listeners)?;
     }
     let pid_file = settings.pid_file.as_deref().and_then(PidFile::write);
 
-    // 9. The sockets are open, so every client that connects now will be served: let the terminal go.
+    // 10. The sockets are open, so every client that connects now will be served: let the terminal go.
     if let Some(ready) = ready {
         ready.report()?;
     }
 
-    // 10. Threads; first the one that writes the log, so that none of the others ever waits for standard error.
+    // 11. Threads; first the one that writes the log, so that none of the others ever waits for standard error.
     for listener in &listeners.sockets {
         log::info(format_args!("listening on {}", listener.address));
     }
     log::start().map_err(io("starting the log's thread"))?;
-    let shared = share(settings, auth, tls)?;
+    let shared = share(settings, auth, tls, ground)?;
     let ended = control::run(&shared, listeners, signals);
 
     // The pid file goes last: while it is there the process is.

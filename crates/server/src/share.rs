@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use cattlegrid_config::Settings;
 use cattlegrid_engine::{Engine, EngineConfig};
+use cattlegrid_loader::Loaders;
 use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
 use crate::detail::Detail;
 use crate::dump::Dumps;
 use crate::error::ServeError;
+use crate::loading::LaneHost;
 use crate::log;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
@@ -21,25 +23,42 @@ use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
 
+/// What is there before anything is shared: loaders run, and the lanes can be told of their jobs.
+pub(crate) struct Ground {
+    clock: Clock,
+    caps: Caps,
+    lanes: Arc<[LanePart]>,
+    loaders: Loaders,
+}
+
+impl Ground {
+    /// Starts the loaders, and waits until they are ready.
+    pub(crate) fn new(settings: &Settings) -> Result<Self, ServeError> {
+        let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
+        Self::with(settings, Clock::new(), caps)
+    }
+
+    /// As [`Ground::new`], with another clock and other caps.
+    pub(crate) fn with(settings: &Settings, clock: Clock, caps: Caps) -> Result<Self, ServeError> {
+        let lanes: Arc<[LanePart]> = (0..settings.threads)
+            .map(|_| LanePart::new())
+            .collect::<Result<_, _>>()
+            .map_err(|error| ServeError::Io { what: "a lane cannot be made", error })?;
+        let host = LaneHost::new(Arc::clone(&lanes), clock.clone());
+        let loaders = Loaders::start(settings.loaders(), settings.item_bytes_max, Arc::new(host))?;
+        Ok(Self { clock, caps, lanes, loaders })
+    }
+}
+
 /// What all threads share.
 pub(crate) fn share(
     settings: Settings,
     auth: Option<AuthFile>,
     tls: Option<TlsAcceptor>,
-) -> Result<Arc<Shared>, ServeError> {
-    let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
-    share_under(settings, auth, tls, Clock::new(), caps)
-}
-
-/// As [`share`], with another clock and other caps.
-pub(crate) fn share_under(
-    settings: Settings,
-    auth: Option<AuthFile>,
-    tls: Option<TlsAcceptor>,
-    clock: Clock,
-    caps: Caps,
+    ground: Ground,
 ) -> Result<Arc<Shared>, ServeError> {
     let io = |what| move |error| ServeError::Io { what, error };
+    let Ground { clock, caps, lanes, loaders } = ground;
     let engine = Engine::new(EngineConfig {
         memory_bytes: settings.memory_bytes,
         threads: settings.threads,
@@ -60,7 +79,6 @@ pub(crate) fn share_under(
     }
     let gauges = Gauges::default();
     gauges.certificates_read.store(clock.seconds(), Relaxed);
-    let lanes = (0..settings.threads).map(|_| LanePart::new()).collect::<Result<_, _>>();
     let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);
     watchers.log_requests(settings.verbosity >= log::REQUESTS);
     let shared = Arc::new(Shared {
@@ -68,7 +86,8 @@ pub(crate) fn share_under(
         auth,
         tls,
         engine,
-        lanes: lanes.map_err(io("a lane cannot be made"))?,
+        lanes,
+        loaders,
         watchers,
         detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
         limits: Limits {
@@ -91,6 +110,13 @@ pub(crate) fn share_under(
     });
     shared.engine.begin(shared.now_at(shared.clock.now()));
     Ok(shared)
+}
+
+/// What a server of these settings shares, without users and certificates.
+#[cfg(test)]
+pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
+    let ground = Ground::new(&settings).expect("its loaders start");
+    share(settings, None, None, ground).expect("a small server can be made")
 }
 
 /// A seed that clients cannot know, from the system's random numbers.

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_config::{Protection, Settings};
-use cattlegrid_engine::{Counters, Counts, Engine, Interest, Now, RulesConfig, Wake};
+use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, Wake};
 use cattlegrid_herd::PeerKey;
+use cattlegrid_loader::{Finished, Loaders};
 use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
@@ -21,7 +22,7 @@ use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::unsent::{Unsent, pinned_cap};
 use crate::uploads::Uploads;
-use crate::watch::{Record, Watcher, Watchers};
+use crate::watch::{self, Record, Watcher, Watchers, What};
 
 /// The server, as every thread sees it.
 pub(crate) struct Shared {
@@ -34,7 +35,9 @@ pub(crate) struct Shared {
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) engine: Engine,
-    pub(crate) lanes: Vec<LanePart>,
+    pub(crate) lanes: Arc<[LanePart]>,
+    /// They compute missing values; their processes have ended when the server has left.
+    pub(crate) loaders: Loaders,
     pub(crate) watchers: Watchers,
     pub(crate) detail: Detail,
     pub(crate) limits: Limits,
@@ -73,6 +76,8 @@ pub(crate) enum Message {
     Lines(u64),
     /// Requests of connections of yours need not wait any more.
     Wakes(Vec<Wake>),
+    /// Jobs of loaders that you have ordered have ended.
+    Loaded(Vec<Finished>),
     /// An upload of a connection of yours gives way to another.
     GiveWay {
         /// The connection.
@@ -255,11 +260,37 @@ impl LanePart {
         Ok(Self { counters: Counters::default(), waker: Waker::new()?, inbox: Mutex::default() })
     }
 
+    /// Leaves a message.
     pub(crate) fn tell(&self, message: Message) {
-        self.inbox.lock().expect("nobody panics with it held").push(message);
-        self.waker.wake();
+        self.push(|inbox| inbox.push(message));
     }
 
+    /// Leaves the end of a job, in one message with those that wait there last.
+    pub(crate) fn tell_finished(&self, finished: Finished) {
+        self.push(|inbox| match inbox.last_mut() {
+            Some(Message::Loaded(others)) => others.push(finished),
+            _ => inbox.push(Message::Loaded(vec![finished])),
+        });
+    }
+
+    /// The first message wakes the lane, and those that come until it takes them need not:
+    ///
+    /// 1. A leaves a message in the empty inbox and wakes the lane, both under the lock. 2. B finds the inbox used, so a wake-up
+    ///    stands. 3. The lane takes the wake-up back, then the lock, and has both messages.
+    ///
+    /// 1. The lane takes a wake-up back. 2. B finds the message of A and does not wake. 3. The lane takes the lock and has both. It
+    ///    never sleeps between the two.
+    fn push(&self, add: impl FnOnce(&mut Vec<Message>)) {
+        let mut inbox = self.inbox.lock().expect("nobody panics with it held");
+        let is_first = inbox.is_empty();
+        add(&mut inbox);
+        if is_first {
+            // Under the lock: a thread that finds a message here may rely on the wake-up.
+            self.waker.wake();
+        }
+    }
+
+    /// Takes all messages. Called by the lane alone, after a wake-up.
     pub(crate) fn take_messages(&self) -> Vec<Message> {
         self.waker.reset();
         std::mem::take(&mut *self.inbox.lock().expect("nobody panics with it held"))
@@ -308,8 +339,9 @@ impl Shared {
         if self.detail.is_on() { watched.with(Detail::INTEREST) } else { watched }
     }
 
-    /// Reads the rule file, certificates and the authentication file again: all, or on any error none. SIGHUP.
-    pub(crate) fn reload(&self) -> Result<(), ServeError> {
+    /// Reads the rule file, certificates and the authentication file again and starts new loaders: all, or on any error none.
+    /// SIGHUP. Takes as long as the slowest loader needs to start. `files_are_read` is called before that, or not at all.
+    pub(crate) fn reload(&self, files_are_read: impl FnOnce()) -> Result<(), ServeError> {
         let users =
             self.auth.as_ref().map(|auth| auth.read_again().map(|users| (auth, users))).transpose()?;
         let config = self.tls.as_ref().map(|tls| tls.read_again().map(|config| (tls, config))).transpose()?;
@@ -319,13 +351,18 @@ impl Shared {
             .as_ref()
             .map(|file| file.read_again().map(|newer| (file, newer)))
             .transpose()?;
+        files_are_read();
         if let Some((file, newer)) = rule_file {
+            newer.check_loaders(&self.settings)?;
+            let loaders = self.loaders.prepare(&newer.loaders)?;
+            log::lines(log::Level::Warning, newer.warns_of_loaders().join("\n"));
             log::lines(log::Level::Warning, file.needs_restart(&newer).join("\n"));
             if let Some(text) = newer.warns_of_no_rules() {
                 log::warning(text);
             }
-            self.engine
-                .set_rules(Some(newer.rules), &rules_config(&self.settings.protection))
+            let rules = rules_config(&self.settings.protection);
+            self.loaders
+                .commit(loaders, || self.engine.set_rules(Some(newer.rules), &rules))
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
             // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
             self.lanes[0].tell(Message::Wakes(Vec::new()));
@@ -345,6 +382,23 @@ impl Shared {
         let counters = &self.lanes[lane].counters;
         let kept = self.watchers.record(lane, record);
         if kept { counters.log_worker_written.add(1) } else { counters.log_worker_dropped.add(1) }
+    }
+
+    /// Tells watchers of the events that turns have left, and counts them by prefix. `fd`: the connection's; 0 if no
+    /// connection has caused them.
+    pub(crate) fn publish(&self, fd: i32, lane: usize, effects: &mut Effects) {
+        if effects.events.is_empty() {
+            return;
+        }
+        let time = crate::time::unix_now();
+        for (_, event) in effects.events.drain(..) {
+            if self.detail.is_on() {
+                self.detail.count(&event);
+            }
+            if self.watchers.wanted().has(watch::topic(&event.kind)) {
+                self.record(lane, Record { time, fd, what: What::Event(event) });
+            }
+        }
     }
 
     /// Tells a watcher's lane that there are lines.
@@ -384,6 +438,44 @@ pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
 #[cfg(test)]
 mod tests {
     use cattlegrid_config::{Command, parse_args};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// A lane that sleeps whenever nothing wakes it gets all messages of many threads.
+    #[test]
+    fn one_wake_up_for_many_messages_loses_none() {
+        const THREADS: u64 = 4;
+        const EACH: u64 = 20_000;
+        let lane = LanePart::new().unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let lane = &lane;
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        lane.tell(Message::EndDump(thread * EACH + number));
+                    }
+                });
+            }
+            let (mut seen, mut wakes) = (vec![false; (THREADS * EACH) as usize], 0_u64);
+            let mut left = seen.len();
+            while left > 0 {
+                let mut fds = [PollFd::new(&lane.waker, PollFlags::IN)];
+                let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+                assert_eq!(poll(&mut fds, Some(&patience)).unwrap(), 1, "{left} messages without a wake-up");
+                wakes += 1;
+                for message in lane.take_messages() {
+                    let Message::EndDump(number) = message else { panic!("another message") };
+                    assert!(!std::mem::replace(&mut seen[number as usize], true), "{number} came twice");
+                    left -= 1;
+                }
+            }
+            assert!(wakes <= THREADS * EACH);
+        });
+        assert!(lane.take_messages().is_empty());
+        let mut fds = [PollFd::new(&lane.waker, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec::default())).unwrap(), 0, "nothing wakes an empty lane");
+    }
 
     #[test]
     fn a_reload_takes_the_rules_whole_or_not_at_all() {
@@ -394,7 +486,7 @@ mod tests {
         let Ok(Command::Serve(settings)) = parse_args(["--config", path, "-m", "16"]) else {
             panic!("options")
         };
-        let shared = crate::share::share(*settings, None, None).unwrap();
+        let shared = crate::share::alone(*settings);
         let patterns = || -> Vec<String> {
             let rules = shared.engine.shared().rules();
             let rules = rules.as_ref().unwrap().rules();
@@ -403,16 +495,16 @@ mod tests {
         assert_eq!(patterns(), ["a:{b}"]);
 
         write("[[rule]]\nmatch = \"c\"\n[[rule]]\nmatch = \"a:{b}\"\n");
-        shared.reload().unwrap();
+        shared.reload(|| {}).unwrap();
         assert_eq!(patterns(), ["c", "a:{b}"]);
 
         write("[[rule]]\nmatch = \"d\"\n[[rule]]\nmatch = \"{b\"\n");
-        let error = shared.reload().unwrap_err().to_string();
+        let error = shared.reload(|| {}).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{path}:4: rule {{b: match")), "{error}");
         assert_eq!(patterns(), ["c", "a:{b}"]);
 
         std::fs::remove_file(file.path()).unwrap();
-        assert!(shared.reload().unwrap_err().to_string().contains("cannot be read"));
+        assert!(shared.reload(|| {}).unwrap_err().to_string().contains("cannot be read"));
         assert_eq!(patterns(), ["c", "a:{b}"]);
     }
 }

@@ -12,6 +12,7 @@ mod definition;
 mod general;
 mod items;
 mod leases;
+mod loaders;
 mod own;
 mod reference;
 mod rules;
@@ -49,6 +50,7 @@ pub(crate) enum Group {
     Conns,
     Rules,
     Tags,
+    Loaders,
 }
 
 impl Group {
@@ -61,6 +63,7 @@ impl Group {
             b"conns" => Self::Conns,
             b"rules" => Self::Rules,
             b"tags" => Self::Tags,
+            b"loaders" => Self::Loaders,
             _ => return None,
         })
     }
@@ -77,6 +80,7 @@ pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Si
         Group::Conns => conns::collect(shared, now, sink),
         Group::Rules => rules::collect(shared, sink),
         Group::Tags => tags::collect(shared, now, sink),
+        Group::Loaders => loaders::collect(shared, sink),
     }
 }
 
@@ -115,6 +119,7 @@ fn reset(shared: &Shared) {
     shared.watchers.reset_stats();
     shared.unsent.reset_stats();
     shared.detail.reset();
+    shared.loaders.reset_stats();
 }
 
 /// `STAT` lines.

@@ -126,10 +126,10 @@ fn fork() -> Result<Option<Pid>, Errno> {
 /// Descriptors that are not connections: listeners, pollers, pipes, files.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Raises the limit on open files to fit `connections` and what `threads` need.
+/// Raises the limit on open files to fit `connections`, what `threads` need, and `others`: those of the pools of loaders.
 ///
 /// If only the connections themselves fit, warns and takes what there is, as memcached would.
-pub fn raise_open_files(connections: usize, threads: usize) -> Result<(), SysError> {
+pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Result<(), SysError> {
     let failed = |errno| {
         SysError::new(
             format_args!(
@@ -141,7 +141,7 @@ pub fn raise_open_files(connections: usize, threads: usize) -> Result<(), SysErr
     };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
     let least = connections as rlim_t;
-    let wanted = least + OWN_DESCRIPTORS + 4 * threads as rlim_t;
+    let wanted = least + OWN_DESCRIPTORS + 4 * threads as rlim_t + others as rlim_t;
     if soft >= wanted {
         return Ok(());
     }
@@ -543,8 +543,8 @@ mod tests {
 
     #[test]
     fn limits_that_fit_and_that_cannot() {
-        raise_open_files(1, 1).unwrap();
-        let error = raise_open_files(i32::MAX as usize, 4).unwrap_err().to_string();
+        raise_open_files(1, 1, 0).unwrap();
+        let error = raise_open_files(i32::MAX as usize, 4, 0).unwrap_err().to_string();
         assert!(error.contains("failed to set rlimit for open files"), "{error}");
     }
 

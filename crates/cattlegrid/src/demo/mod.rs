@@ -88,7 +88,7 @@ const STEP: Duration = Duration::from_millis(100);
 pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
     // Before the first thread, which inherits it.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
-    sys::raise_open_files(CONNECTIONS_MAX, 1).map_err(|error| DemoError::Server(error.to_string()))?;
+    sys::raise_open_files(CONNECTIONS_MAX, 1, 0).map_err(|error| DemoError::Server(error.to_string()))?;
     let ruled = server::start(CONNECTIONS_MAX, Some(RULES))?;
     let mut screen = Screen::new();
     Screen::line(&format!("cattlegrid demo: a server on {}, process {}", ruled.address(), ruled.pid()));

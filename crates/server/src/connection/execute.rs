@@ -16,7 +16,7 @@ use crate::dump::SEND_BUFFER_BYTES;
 use crate::log;
 use crate::state::{Doing, Shared};
 use crate::turn::Turn;
-use crate::watch::{self, Record, Topics, Watcher, What};
+use crate::watch::{Record, Topics, Watcher, What};
 
 /// A command about keys that waits for those parsed with it.
 struct Ready<'i> {
@@ -452,19 +452,7 @@ impl Connection {
 
     /// Tells watchers and counts prefixes.
     pub(super) fn publish(&self, turn: &mut Turn<'_>) {
-        if turn.effects.events.is_empty() {
-            return;
-        }
-        let fd = self.info.fd.as_raw_fd();
-        let time = crate::time::unix_now();
-        for (_, event) in turn.effects.events.drain(..) {
-            if turn.shared.detail.is_on() {
-                turn.shared.detail.count(&event);
-            }
-            if turn.shared.watchers.wanted().has(watch::topic(&event.kind)) {
-                turn.shared.record(turn.lane, Record { time, fd, what: What::Event(event) });
-            }
-        }
+        turn.shared.publish(self.info.fd.as_raw_fd(), turn.lane, turn.effects);
     }
 
     /// Tells watchers and the log of a request, of which only the line is shown.

@@ -22,9 +22,13 @@ pub(super) static FIELDS: &[Row<LeaseView>] = &[
     }),
     text(
         "holder",
-        "The connection that computes, by name if its client asked for the lease with a token; queued: it waits for a slot of \
-         `rule_computers`.",
-        |_, lease| {
+        "The connection that computes, by name if its client asked for the lease with a token; or the loader that does, \
+         refresh if no client waits for its job; queued: it waits for a slot of `rule_computers`; put off: two jobs of the key \
+         run already.",
+        |shared, lease| {
+            if lease.loader {
+                return Some(Value::text(of_loader(shared, lease)));
+            }
             let holder =
                 lease.holder.map_or_else(|| "queued".to_owned(), |number| format!("connection {number}"));
             Some(Value::text(holder + if lease.explicit { " by name" } else { "" }))
@@ -36,12 +40,25 @@ pub(super) static FIELDS: &[Row<LeaseView>] = &[
         Kind::Gauge,
         Unit::Milliseconds,
         "Time until the lease ends.",
-        |_, lease: &LeaseView| lease.holder.map(|_| lease.left_ms.into()),
+        |_, lease: &LeaseView| (lease.loader || lease.holder.is_some()).then(|| lease.left_ms.into()),
     )
-    .when("while a client computes"),
+    .when("while a client or a loader computes"),
     gauge("waiters", Unit::Count, "Gets that wait for the key.", |_, lease| lease.waiters.into()),
     gauge("computers", Unit::Count, "Clients that compute the key.", |_, lease| lease.computers.into()),
 ];
+
+/// The holder of a loader's lease.
+fn of_loader(shared: &Shared, lease: &LeaseView) -> String {
+    if !lease.job_out {
+        return "loader put off".to_owned();
+    }
+    let job = shared.loaders.job_of(lease.token);
+    job.map_or_else(
+        // Its job ends at this moment.
+        || "loader".to_owned(),
+        |job| format!("loader {}{}", job.loader, if job.is_refresh { " refresh" } else { "" }),
+    )
+}
 
 /// Writes the list. Lines are made while no shard is locked.
 pub(super) fn list(lines: &mut Lines, shared: &Shared, now: Now) {

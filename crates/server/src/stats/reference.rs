@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::definition::{Definition, Kind, Row};
-use super::{Group, conns, general, items, leases, own, rules, tags};
+use super::{Group, conns, general, items, leases, loaders, own, rules, tags};
 
 /// The text of `docs/statistics.md`.
 pub fn reference_markdown() -> String {
@@ -45,6 +45,10 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
             add(&mut all, tags::ROLLING);
             add(&mut all, tags::BEHIND_ROLLING);
         }
+        Group::Loaders => {
+            add(&mut all, loaders::LOADERS);
+            add(&mut all, loaders::TRANSIT);
+        }
     }
     all
 }
@@ -76,7 +80,8 @@ under their table. A *gauge* goes up and down, or is fixed. Numbers are sums ove
 item that was stored counts. What would have to be searched for is noted once a second, and its meaning says so.
 
 In a line's name, a word in braces is a label: `{rule}` is the number of a rule, from 1 on, `{class}` is always 1 (all items are
-in one class), `{fd}` a descriptor.
+in one class), `{fd}` a descriptor,
+`{loader}` the name of a loader.
 
 ";
 
@@ -128,6 +133,11 @@ hits. Replies that clients do not take, uploads and memory that the system refus
         Group::Tags,
         "## `stats tags`\n\n",
         "\n`stats reset` leaves all of them. `get @tag:T` has the share `false_stale` for what was stored before T's last invalidation, counted at that moment.\n\n",
+    ),
+    (
+        Group::Loaders,
+        "## `stats loaders`\n\nA block for each loader, by name, then all results on their way. Nothing without a loader.\n\n",
+        "\n`stats reset` sets the counters of jobs to 0. What is told of a pool begins anew with each reload.\n\n",
     ),
 ];
 

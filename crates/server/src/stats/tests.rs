@@ -12,7 +12,7 @@ use super::{Group, Lines, collect, leases};
 use crate::state::Shared;
 use cattlegrid_config::{Command, parse_args};
 
-const ALL: [Group; 8] = [
+const ALL: [Group; 9] = [
     Group::General,
     Group::Own,
     Group::Items,
@@ -21,6 +21,7 @@ const ALL: [Group; 8] = [
     Group::Conns,
     Group::Rules,
     Group::Tags,
+    Group::Loaders,
 ];
 
 fn every_definition() -> impl Iterator<Item = &'static Definition> {
@@ -38,17 +39,26 @@ impl Sink for Kept {
     }
 }
 
-/// A server with two rules, under which nothing has happened yet.
+/// A server with two rules, under which nothing has happened yet, and a loader.
 fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "[[rule]]\nmatch = \"a:{b}\"\ntags = [\"b\"]\n[[rule]]\nmatch = \"c\"\n")
-        .unwrap();
+    let text = r#"
+        [[rule]]
+        match = "a:{b}"
+        tags = ["b"]
+        [[rule]]
+        match = "c"
+        [loader.idle]
+        command = ["sh", "-c", "echo '{\"ready\":true}'; cat > /dev/null"]
+        mode = "jsonl"
+    "#;
+    std::fs::write(file.path(), text).unwrap();
     let path = file.path().to_str().unwrap();
     let Ok(Command::Serve(settings)) = parse_args(["--config", path, "-m", "16", "-o", "idle_timeout=9"])
     else {
         panic!("options")
     };
-    (crate::share::share(*settings, None, None).unwrap(), file)
+    (crate::share::alone(*settings), file)
 }
 
 fn at(second: u32) -> Now {

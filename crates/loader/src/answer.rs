@@ -1,0 +1,286 @@
+//! The answer of a worker: a value, or that there is none.
+//!
+//! A worker with frames answers with the list of [`wire::Answer`], one with JSON lines with an object:
+//!
+//! ```json
+//! {"id":"1","value":"...","ttl":60,"flags":0,"tags":["a"]}     with "base64":true if the value is base64
+//! {"id":"1","not_found":5}                                      true: the rule's negative_ttl
+//! ```
+//! What is not exactly that is an error whose text names what is expected.
+//!
+//! # Invariants
+//! * No bytes make this code panic.
+//! * The value of a list is not copied: it stays in the bytes that came from the worker.
+
+use arrayvec::ArrayVec;
+use cattlegrid_config::LoaderMode;
+use cattlegrid_engine::LoadEnd;
+use cattlegrid_engine::rules::TAGS_MAX;
+use cattlegrid_pool::{Reply, base64};
+use cattlegrid_worker::loader::wire;
+use serde_json::{Map, Value};
+
+/// A checked answer.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A list that [`wire::Answer`] can read.
+    List(Reply),
+    /// A value that came as JSON.
+    Value { data: Vec<u8>, ttl: Option<i32>, flags: u32, tags: Vec<String> },
+    /// There is none, as JSON says it.
+    NotFound { ttl: Option<u32> },
+}
+
+impl Answer {
+    /// Reads the answer of a worker of a loader of this mode.
+    ///
+    /// # Errors
+    /// What is wrong with it and what is expected, in a line.
+    pub(crate) fn read(reply: Reply, mode: LoaderMode) -> Result<Self, String> {
+        if mode != LoaderMode::JsonLines {
+            return match wire::Answer::parse(reply.parts()) {
+                Ok(_) => Ok(Self::List(reply)),
+                Err(error) => Err(error.to_string()),
+            };
+        }
+        object(reply.part(0))
+    }
+
+    /// Whether there is a value.
+    pub(crate) fn is_value(&self) -> bool {
+        self.with_end(|end| matches!(end, LoadEnd::Value { .. }))
+    }
+
+    /// Bytes of the value; 0 if there is none.
+    pub(crate) fn value_len(&self) -> usize {
+        self.with_end(|end| match end {
+            LoadEnd::Value { data, .. } => data.len(),
+            LoadEnd::NotFound { .. } | LoadEnd::Failed { .. } => 0,
+        })
+    }
+
+    /// Lends it in the form that the engine takes.
+    pub(crate) fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
+        match self {
+            Self::List(reply) => match wire::Answer::parse(reply.parts()) {
+                Ok(wire::Answer::Value { value, ttl, flags, tags }) => {
+                    use_it(&LoadEnd::Value { data: value, flags, ttl_s: ttl.map(i64::from), tags: &tags })
+                }
+                Ok(wire::Answer::NotFound { ttl }) => use_it(&LoadEnd::NotFound { ttl_s: ttl }),
+                Err(_) => unreachable!("it was read before"),
+            },
+            Self::Value { data, ttl, flags, tags } => {
+                let tags: ArrayVec<&[u8], TAGS_MAX> = tags.iter().map(String::as_bytes).collect();
+                let (flags, ttl_s) = (*flags, ttl.map(i64::from));
+                use_it(&LoadEnd::Value { data, flags, ttl_s, tags: &tags })
+            }
+            Self::NotFound { ttl } => use_it(&LoadEnd::NotFound { ttl_s: *ttl }),
+        }
+    }
+}
+
+/// Members of an answer; `type` is there for symmetry with the job, and says nothing.
+const MEMBERS: [&str; 8] = ["id", "type", "value", "base64", "ttl", "flags", "tags", "not_found"];
+
+fn object(text: &[u8]) -> Result<Answer, String> {
+    let members: Map<String, Value> =
+        serde_json::from_slice(text).map_err(|error| format!("the answer is not a JSON object: {error}"))?;
+    if let Some(name) = members.keys().find(|name| !MEMBERS.contains(&name.as_str())) {
+        return Err(format!(
+            "member {} of the answer is unknown; an answer has value (with base64, ttl, flags, tags) or not_found",
+            shown(&Value::from(name.as_str()))
+        ));
+    }
+    let mut members = members;
+    members.retain(|_, value| !value.is_null());
+    match (members.remove("value"), members.get("not_found").filter(|value| **value != Value::Bool(false))) {
+        (Some(_), Some(_)) => Err("the answer has both value and not_found; send one of them".to_owned()),
+        (Some(value), None) => value_of(value, &members),
+        (None, Some(not_found)) => not_found_of(not_found, &members),
+        (None, None) => Err("the answer has neither value nor not_found; send one of them".to_owned()),
+    }
+}
+
+fn value_of(value: Value, members: &Map<String, Value>) -> Result<Answer, String> {
+    let Value::String(text) = value else {
+        return Err(format!("value: {}; a string is expected, for JSON its text", shown(&value)));
+    };
+    let data = match members.get("base64") {
+        None | Some(Value::Bool(false)) => text.into_bytes(),
+        Some(Value::Bool(true)) => base64::decode(&text)
+            .ok_or("value: it is not base64 (with padding), which base64 says that it is")?,
+        Some(other) => return Err(format!("base64: {}; true or false is expected", shown(other))),
+    };
+    let ttl = number(members, "ttl", "whole seconds, -2147483648 to 2147483647; none for the rule's")?;
+    let flags = number(members, "flags", "a number, 0 to 4294967295")?.unwrap_or(0);
+    let tags = match members.get("tags") {
+        None => Vec::new(),
+        Some(Value::Array(tags)) => tags
+            .iter()
+            .map(|tag| {
+                tag.as_str()
+                    .map(str::to_owned)
+                    .ok_or_else(|| format!("tags: {}; strings are expected", shown(tag)))
+            })
+            .collect::<Result<_, _>>()?,
+        Some(other) => return Err(format!("tags: {}; a list of strings is expected", shown(other))),
+    };
+    if tags.len() > TAGS_MAX {
+        return Err(format!("tags: {} of them; at most {TAGS_MAX}", tags.len()));
+    }
+    wire::Tags::new(tags.iter().map(String::as_bytes)).map_err(|error| error.to_string())?;
+    Ok(Answer::Value { data, ttl, flags, tags })
+}
+
+fn not_found_of(value: &Value, members: &Map<String, Value>) -> Result<Answer, String> {
+    if let Some(name) =
+        ["ttl", "flags", "tags", "base64"].into_iter().find(|name| members.contains_key(*name))
+    {
+        return Err(format!("{name}: not_found has none; its seconds are its value: \"not_found\":5"));
+    }
+    if *value == Value::Bool(true) {
+        return Ok(Answer::NotFound { ttl: None });
+    }
+    let seconds = value.as_i64().filter(|seconds| (1..=i64::from(i32::MAX)).contains(seconds));
+    let ttl = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+    ttl.map(|ttl| Answer::NotFound { ttl: Some(ttl) }).ok_or_else(|| {
+        format!(
+            "not_found: {}; seconds from 1 to 2147483647, or true for the rule's negative_ttl, are expected",
+            shown(value)
+        )
+    })
+}
+
+/// A member that is a whole number of this type, if it is there.
+fn number<T: TryFrom<i64>>(
+    members: &Map<String, Value>,
+    name: &str,
+    expected: &str,
+) -> Result<Option<T>, String> {
+    let Some(value) = members.get(name) else { return Ok(None) };
+    let number = value.as_i64().and_then(|number| T::try_from(number).ok());
+    number.map(Some).ok_or_else(|| format!("{name}: {}; expected is {expected}", shown(value)))
+}
+
+/// The beginning of a value, for an error's text.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    let mut chars = text.chars();
+    let head: String = chars.by_ref().take(SHOWN_CHARS).collect();
+    if chars.next().is_some() { format!("{head}...") } else { head }
+}
+
+/// Characters of a worker's text that a message shows.
+const SHOWN_CHARS: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<String, String> {
+        object(text.as_bytes()).map(|answer| answer.with_end(|end| format!("{end:?}")))
+    }
+
+    #[test]
+    fn objects_that_are_answers() {
+        for (text, expected) in [
+            (r#"{"id":"1","value":"x"}"#, "Value { data: [120], flags: 0, ttl_s: None, tags: [] }"),
+            (
+                r#"{"value":"/w==","base64":true,"ttl":-1,"flags":4294967295,"tags":["a"],"not_found":false}"#,
+                "Value { data: [255], flags: 4294967295, ttl_s: Some(-1), tags: [[97]] }",
+            ),
+            (
+                r#"{"value":"","ttl":null,"flags":null,"tags":null,"not_found":null}"#,
+                "Value { data: [], flags: 0, ttl_s: None, tags: [] }",
+            ),
+            (r#"{"not_found":true}"#, "NotFound { ttl_s: None }"),
+            (r#"{"id":"1","not_found":5}"#, "NotFound { ttl_s: Some(5) }"),
+            (r#"{"not_found":2147483647}"#, "NotFound { ttl_s: Some(2147483647) }"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(expected), "{text}");
+        }
+        let eight = r#"{"value":"","tags":["1","2","3","4","5","6","7","8"]}"#;
+        assert!(read(eight).unwrap().contains("[56]]"));
+    }
+
+    #[test]
+    fn objects_that_are_none_say_what_is_expected() {
+        let long = format!(r#"{{"value":"","tags":["{}"]}}"#, "x".repeat(201));
+        for (text, expected) in [
+            ("", "not a JSON object"),
+            ("[1]", "not a JSON object"),
+            ("{}", "neither value nor not_found"),
+            (r#"{"value":"x","not_found":1}"#, "both value and not_found"),
+            (r#"{"value":"x","tag":["a"]}"#, "member \"tag\" of the answer is unknown"),
+            (r#"{"value":7}"#, "value: 7; a string"),
+            (r#"{"value":{"a":1}}"#, "value: {\"a\":1}; a string is expected, for JSON its text"),
+            (r#"{"value":"x","base64":true}"#, "it is not base64"),
+            (r#"{"value":"x","base64":1}"#, "base64: 1; true or false"),
+            (r#"{"value":"x","ttl":1.5}"#, "ttl: 1.5; expected is whole seconds"),
+            (r#"{"value":"x","ttl":2147483648}"#, "ttl: 2147483648; expected is whole seconds"),
+            (r#"{"value":"x","ttl":"60"}"#, "ttl: \"60\"; expected is whole seconds"),
+            (r#"{"value":"x","flags":-1}"#, "flags: -1; expected is a number"),
+            (r#"{"value":"x","flags":4294967296}"#, "flags: 4294967296; expected"),
+            (r#"{"value":"x","tags":"a"}"#, "tags: \"a\"; a list of strings"),
+            (r#"{"value":"x","tags":[1]}"#, "tags: 1; strings"),
+            (r#"{"value":"x","tags":["1","2","3","4","5","6","7","8","9"]}"#, "tags: 9 of them; at most 8"),
+            (r#"{"value":"x","tags":["a b"]}"#, "no blanks"),
+            (r#"{"value":"x","tags":[""]}"#, "1 to 200 bytes, not 0"),
+            (&long, "1 to 200 bytes, not 201"),
+            (r#"{"not_found":0}"#, "not_found: 0; seconds from 1"),
+            (r#"{"not_found":-5}"#, "not_found: -5; seconds from 1"),
+            (r#"{"not_found":"x"}"#, "not_found: \"x\"; seconds from 1"),
+            (r#"{"not_found":5,"ttl":7}"#, "ttl: not_found has none"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(!error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut() {
+        let error = read(&format!(r#"{{"value":"x","ttl":"{}"}}"#, "ü".repeat(1000))).unwrap_err();
+        assert!(error.len() < 200, "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_answer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _either = object(&bytes);
+        }
+
+        #[test]
+        fn any_object_is_an_answer_or_an_error_in_one_line(
+            members in proptest::collection::vec((0..10_usize, 0..14_usize), 0..6),
+            text in ".{0,30}",
+        ) {
+            let names = ["id", "type", "value", "base64", "ttl", "flags", "tags", "not_found", "x", ""];
+            let mut object_text = Map::new();
+            for (name, value) in members {
+                let value = match value {
+                    0 => Value::Null,
+                    1 => true.into(),
+                    2 => false.into(),
+                    3 => 0.into(),
+                    4 => (-1).into(),
+                    5 => 5.into(),
+                    6 => i64::MAX.into(),
+                    7 => u64::MAX.into(),
+                    8 => 1.5.into(),
+                    9 => "Zg==".into(),
+                    10 => vec!["a"; 9].into(),
+                    11 => vec!["a", "b"].into(),
+                    _ => text.clone().into(),
+                };
+                object_text.insert(names[name].to_owned(), value);
+            }
+            match object(Value::from(object_text).to_string().as_bytes()) {
+                Ok(answer) => answer.with_end(|end| assert!(!matches!(end, LoadEnd::Failed { .. }))),
+                Err(error) => assert!(!error.is_empty() && !error.contains('\n'), "{error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the jobs of a loader came to, and the results that are on their way to the threads that store them.
+//!
+//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`Transit`].
+//!
+//! # Invariants
+//! * Each job of a loader ends in one of [`Ended`], exactly once: `jobs` is their sum and `running`, until counters are reset.
+//! * The bytes on their way are 0 when no result is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// How a job ended, as it is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Value,
+    NotFound,
+    /// The worker reported an error, or its answer cannot be used.
+    Error,
+    /// Its worker was lost.
+    Lost,
+    /// Its time was up.
+    Timeout,
+    /// It was not begun.
+    Refused,
+    /// It was withdrawn before it was begun.
+    Cancelled,
+}
+
+/// Counters of one loader, over all its generations.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Jobs submitted.
+    pub jobs: AtomicU64,
+    /// Of these, refreshes: no client waited for them when they were submitted.
+    pub refreshes: AtomicU64,
+    /// Jobs that ended with a value.
+    pub values: AtomicU64,
+    /// Jobs that ended with "not found".
+    pub not_found: AtomicU64,
+    /// Jobs that ended with an error of the worker, or with an answer that cannot be used.
+    pub errors: AtomicU64,
+    /// Jobs that ended because their worker was lost.
+    pub lost: AtomicU64,
+    /// Jobs whose time was up.
+    pub timeouts: AtomicU64,
+    /// Jobs that were not begun: the queue was full, no worker could be started, or results took too much memory.
+    pub refused: AtomicU64,
+    /// Jobs that were withdrawn before a worker had begun them.
+    pub cancelled: AtomicU64,
+    /// Results that were dropped because their lease had ended, or because the key was invalidated meanwhile.
+    pub late: AtomicU64,
+    /// Values that were not stored: there was no memory, they were too large, or had too many tags.
+    pub not_stored: AtomicU64,
+    /// Results, of those that are refused, for which there was no room on their way.
+    pub no_room: AtomicU64,
+    /// Bytes of results on their way.
+    pub bytes: AtomicUsize,
+    /// Reports and lines of workers' output that were left out of the log.
+    pub log_left_out: AtomicU64,
+    /// Jobs that have not ended.
+    pub running: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn begin(&self, is_refresh: bool) {
+        self.jobs.fetch_add(1, Relaxed);
+        self.running.fetch_add(1, Relaxed);
+        self.refreshes.fetch_add(u64::from(is_refresh), Relaxed);
+    }
+
+    pub(crate) fn end(&self, how: Ended) {
+        let counter = match how {
+            Ended::Value => &self.values,
+            Ended::NotFound => &self.not_found,
+            Ended::Error => &self.errors,
+            Ended::Lost => &self.lost,
+            Ended::Timeout => &self.timeouts,
+            Ended::Refused => &self.refused,
+            Ended::Cancelled => &self.cancelled,
+        };
+        counter.fetch_add(1, Relaxed);
+        self.running.fetch_sub(1, Relaxed);
+    }
+
+    /// Counters start again at 0; jobs that run still run.
+    pub(crate) fn reset(&self) {
+        let own =
+            [&self.jobs, &self.refreshes, &self.late, &self.not_stored, &self.no_room, &self.log_left_out];
+        self.ends().into_iter().chain(own).for_each(|counter| counter.store(0, Relaxed));
+    }
+
+    /// Jobs that have ended.
+    pub fn ended(&self) -> u64 {
+        self.ends().iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
+    fn ends(&self) -> [&AtomicU64; 7] {
+        [
+            &self.values,
+            &self.not_found,
+            &self.errors,
+            &self.lost,
+            &self.timeouts,
+            &self.refused,
+            &self.cancelled,
+        ]
+    }
+}
+
+/// The results of all loaders that are on their way, in bytes, and how many they may be.
+#[derive(Debug)]
+pub(crate) struct Transit {
+    bytes: AtomicUsize,
+    max: usize,
+}
+
+impl Transit {
+    /// With at most `max` bytes.
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { bytes: AtomicUsize::new(0), max })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Takes `bytes` for a result of this loader, until the permit is dropped. None: there is no room.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>) -> Option<Permit> {
+        let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= self.max);
+        self.bytes.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        counts.bytes.fetch_add(bytes, Relaxed);
+        Some(Permit { transit: Arc::clone(self), counts: Arc::clone(counts), bytes })
+    }
+}
+
+/// Bytes of a result on its way.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    transit: Arc<Transit>,
+    counts: Arc<Counts>,
+    bytes: usize,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.transit.bytes.fetch_sub(self.bytes, Relaxed);
+        self.counts.bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_on_their_way_are_bounded_in_sum() {
+        let transit = Transit::new(100);
+        let [a, b] = [(); 2].map(|()| Arc::new(Counts::default()));
+        let first = transit.take(60, &a).unwrap();
+        assert!(transit.take(41, &b).is_none(), "one byte too many");
+        let second = transit.take(40, &b).unwrap();
+        assert!(transit.take(1, &a).is_none());
+        assert!(transit.take(0, &a).is_some());
+        assert!(transit.take(usize::MAX, &a).is_none(), "no overflow");
+        let held = |counts: &Counts| counts.bytes.load(Relaxed);
+        assert_eq!((transit.bytes(), held(&a), held(&b)), (100, 60, 40));
+        drop(first);
+        assert!(transit.take(60, &b).is_some());
+        drop(second);
+        assert_eq!((transit.bytes(), held(&a), held(&b)), (0, 0, 0));
+    }
+}

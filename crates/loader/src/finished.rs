@@ -1,0 +1,105 @@
+//! A job that has ended, on its way to the thread that stores its result.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cattlegrid_engine::{Landed, Load, LoadEnd, LoadFailure};
+
+use crate::answer::Answer;
+use crate::counts::Permit;
+use crate::program::Program;
+
+/// The end of a job. What it carries is counted as on its way until it is dropped.
+#[derive(Debug)]
+pub struct Finished {
+    /// What was ordered, without the old value.
+    pub(crate) load: Load,
+    pub(crate) result: Result<Answer, Failure>,
+    /// None: there is no such loader.
+    pub(crate) program: Option<Arc<Program>>,
+    pub(crate) _permit: Option<Permit>,
+}
+
+/// Why there is no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) text: String,
+    pub(crate) cause: LoadFailure,
+}
+
+impl Finished {
+    /// What was ordered.
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// Lends what the engine is to be told.
+    pub fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
+        match &self.result {
+            Ok(answer) => answer.with_end(use_it),
+            Err(Failure { text, cause }) => {
+                let text = encoded(text);
+                use_it(&LoadEnd::Failed { text: text.as_bytes(), cause: *cause })
+            }
+        }
+    }
+
+    /// Counts what became of the result.
+    pub fn landed(self, landed: Landed) {
+        let Some(program) = &self.program else { return };
+        let counts = program.counts();
+        match landed {
+            Landed::Stored | Landed::Failed => {}
+            Landed::Late => _ = counts.late.fetch_add(1, Relaxed),
+            Landed::NoRoom | Landed::TooManyTags => {
+                counts.not_stored.fetch_add(1, Relaxed);
+                let why = if landed == Landed::NoRoom {
+                    "there is no memory for the value, or it is larger than -I allows"
+                } else {
+                    "the value has more tags than fit beside those of its rule (8 in all)"
+                };
+                program.report_job(&self.load.key, why, "");
+            }
+        }
+    }
+}
+
+/// The text as clients get it: percent-encoded, so that it has neither blanks nor line ends, and cut.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for char in text.chars() {
+        let before = out.len();
+        let mut bytes = [0; 4];
+        for byte in char.encode_utf8(&mut bytes).bytes() {
+            if byte.is_ascii_graphic() && !matches!(byte, b'%' | b',') {
+                out.push(byte as char);
+            } else {
+                // Writing to a string cannot fail.
+                let _ok = write!(out, "%{byte:02X}");
+            }
+        }
+        if out.len() > TEXT_BYTES_MAX {
+            out.truncate(before);
+            break;
+        }
+    }
+    out
+}
+
+/// Most bytes of a text for clients, as of a text that clients send.
+const TEXT_BYTES_MAX: usize = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_for_clients_have_no_blanks_and_are_cut() {
+        assert_eq!(encoded("no luck: 5 %,\r\nSTORED \u{fc}"), "no%20luck:%205%20%25%2C%0D%0ASTORED%20%C3%BC");
+        assert_eq!(encoded(&"x".repeat(500)).len(), 500);
+        assert_eq!(encoded(&"x".repeat(501)).len(), 500);
+        // A character is there as a whole or not at all.
+        assert_eq!(encoded(&"\u{fc}".repeat(500)), "%C3%BC".repeat(83));
+    }
+}

@@ -1,0 +1,166 @@
+//! Generations: how loaders start, and how a reload replaces all of them, or none.
+//!
+//! A reload starts a new pool beside the old one for each loader, since its program may have changed. Both share the bound
+//! on processes. With a template nothing but the template must be ready, and it is no worker; the other modes show by one
+//! worker that they can start, and the old pool gives up a worker for it. Then [`Loaders::commit`] puts the new pools in
+//! place together with whatever belongs to them, such as rules; the old ones take no more jobs and end the ones they have,
+//! whose results count.
+//!
+//! # Invariants
+//! * Until the commit nothing changes for clients. A [`Prepared`] that is dropped leaves everything as it was.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use cattlegrid_config::{LoaderMode, LoaderSettings};
+use cattlegrid_pool::{Pool, Spawning};
+
+use crate::host::Host;
+use crate::loaders::{Loaders, Running, Set};
+use crate::pool::{builder, builder_of};
+use crate::program::Program;
+
+/// A loader did not start. The text has its name, and its worker's last words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("loader {loader}: {reason}")]
+pub struct StartError {
+    /// Its name.
+    pub loader: String,
+    /// What was tried, and what the system or the program said.
+    pub reason: String,
+}
+
+/// A new generation that is ready and not in place yet.
+#[must_use = "it ends when it is dropped; commit() puts it in place"]
+#[derive(Debug)]
+pub struct Prepared {
+    set: Set,
+    /// Old pools that have given up a worker, with `idle` and `max` as they were.
+    squeezed: Vec<(Pool, usize, usize)>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        for (pool, idle, max) in &self.squeezed {
+            pool.resize(*idle, *max);
+        }
+    }
+}
+
+impl Loaders {
+    /// Starts all loaders at the same time, and waits until they are ready. `item_bytes_max`: the server's largest item.
+    ///
+    /// # Errors
+    /// The first loader that did not become ready within its `start_timeout`; all others have been told to end.
+    pub fn start(
+        settings: &[LoaderSettings],
+        item_bytes_max: usize,
+        host: Arc<dyn Host>,
+    ) -> Result<Self, StartError> {
+        let loaders = Self::empty(host, item_bytes_max);
+        let mut prepared = loaders.spawn(settings, |_| true)?;
+        *loaders.current_mut() = std::mem::take(&mut prepared.set);
+        Ok(loaders)
+    }
+
+    /// Starts a new generation of all loaders, and waits until it is ready. Takes as long as the slowest.
+    ///
+    /// # Errors
+    /// The first loader that did not become ready within its `start_timeout`. Everything is as it was.
+    pub fn prepare(&self, settings: &[LoaderSettings]) -> Result<Prepared, StartError> {
+        self.spawn(settings, |settings| settings.mode != LoaderMode::Template)
+    }
+
+    /// Puts a new generation in place, together with what `put_in_force` does. No load is lost in between: while it runs,
+    /// loaders that are new are there already, and those that go are there still.
+    ///
+    /// # Errors
+    /// Those of `put_in_force`. Everything is as it was.
+    pub fn commit<R, E>(
+        &self,
+        mut prepared: Prepared,
+        put_in_force: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut added = Vec::new();
+        {
+            let mut current = self.current_mut();
+            for (name, running) in &prepared.set {
+                if !current.contains_key(name) {
+                    current.insert(Arc::clone(name), Arc::clone(running));
+                    added.push(Arc::clone(name));
+                }
+            }
+        }
+        let done = match put_in_force() {
+            Ok(done) => done,
+            Err(error) => {
+                let mut current = self.current_mut();
+                let gone: Vec<_> = added.iter().filter_map(|name| current.remove(name)).collect();
+                drop(current);
+                self.drain(gone);
+                return Err(error);
+            }
+        };
+        let new = std::mem::take(&mut prepared.set);
+        for running in new.values() {
+            running.program.budget().resize(running.settings.max);
+        }
+        let old = std::mem::replace(&mut *self.current_mut(), new);
+        // What was squeezed ends.
+        prepared.squeezed.clear();
+        self.drain(old.into_iter().filter(|(name, _)| !added.contains(name)).map(|(_, running)| running));
+        Ok(done)
+    }
+
+    /// Starts a pool for each, and waits for all. `probes`: whether one of its workers must become ready.
+    fn spawn(
+        &self,
+        settings: &[LoaderSettings],
+        probes: impl Fn(&LoaderSettings) -> bool,
+    ) -> Result<Prepared, StartError> {
+        let mut prepared = Prepared { set: Set::new(), squeezed: Vec::new() };
+        let mut starting: Vec<(Arc<Program>, &LoaderSettings, Arc<AtomicBool>, Spawning)> = Vec::new();
+        for settings in settings {
+            let program = self.program(settings);
+            let failed = |reason| StartError { loader: settings.name.clone(), reason };
+            let builder = builder_of(settings, self.common.item_bytes_max, &program).map_err(failed)?;
+            let probe = probes(settings);
+            if probe && let Some(old) = self.current().get(settings.name.as_str()) {
+                let (idle, max) = (old.settings.idle, old.settings.max);
+                old.pool.resize(idle.min(max - 1), max - 1);
+                prepared.squeezed.push((old.pool.clone(), idle, max));
+            }
+            let gone = Arc::new(AtomicBool::new(false));
+            let tell = Arc::clone(&gone);
+            let builder = builder.probe(probe).on_destroy(move || tell.store(true, Relaxed));
+            starting.push((program, settings, gone, builder.spawn()));
+        }
+        for (program, settings, gone, starting) in starting {
+            let pool = starting
+                .wait()
+                .map_err(|error| StartError { loader: settings.name.clone(), reason: error.to_string() })?;
+            let name = Arc::clone(program.name());
+            let running = Running { program, settings: settings.clone(), pool, gone };
+            prepared.set.insert(name, Arc::new(running));
+        }
+        Ok(prepared)
+    }
+
+    /// What is known of a loader by its name, also of one whose last jobs run.
+    fn program(&self, settings: &LoaderSettings) -> Arc<Program> {
+        let current = self.current().get(settings.name.as_str()).map(|running| Arc::clone(&running.program));
+        let old = || {
+            let draining = self.draining();
+            let mut of_name = draining.iter().filter(|old| **old.program.name() == *settings.name);
+            of_name.next().map(|old| Arc::clone(&old.program))
+        };
+        let host = || Arc::clone(&self.common.host);
+        current.or_else(old).unwrap_or_else(|| Program::new(&settings.name, settings.max, host()))
+    }
+}
+
+/// Descriptors that the pools of these loaders need at most, while a reload replaces all of them.
+pub fn descriptors(settings: &[LoaderSettings]) -> usize {
+    let of_one = |settings| builder(settings, 0).map_or(0, |builder| builder.descriptors());
+    2 * settings.iter().map(of_one).sum::<usize>()
+}

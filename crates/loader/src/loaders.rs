@@ -1,0 +1,324 @@
+//! The loaders that run, by name: loads go in, the ends of their jobs go to the [`Host`].
+//!
+//! ```text
+//!   lane ──orders──▶ submit: one submission for each loader ──▶ pool's thread ──outcome──▶ Host::finished ──▶ the same lane
+//! ```
+//! The pool's thread checks an answer and hands it over; it stores nothing. What was handed over and is not stored yet is
+//! bounded in bytes, over all loaders: a result beyond this ends as refused.
+//!
+//! # Invariants
+//! * For each load that was submitted the host is told of one end, whatever happens.
+//! * A generation of a loader takes no job after the next one is in place, and ends all that it has taken.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use cattlegrid_config::{LoaderMode, LoaderSettings};
+use cattlegrid_engine::{Load, LoadFailure, LoadOrder};
+use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, Stats};
+
+use crate::answer::Answer;
+use crate::counts::{Counts, Ended, Transit};
+use crate::finished::{Failure, Finished};
+use crate::host::Host;
+use crate::job;
+use crate::pool::priority;
+use crate::program::Program;
+use crate::table::{Entry, Table, Wish};
+
+/// See the module's text.
+pub struct Loaders {
+    pub(crate) common: Arc<Common>,
+    current: RwLock<Set>,
+    /// Generations whose last jobs run.
+    draining: Mutex<Vec<Arc<Running>>>,
+}
+
+/// What the callbacks of jobs need.
+pub(crate) struct Common {
+    pub(crate) host: Arc<dyn Host>,
+    /// The server's largest item, in bytes.
+    pub(crate) item_bytes_max: usize,
+    table: Table,
+    transit: Arc<Transit>,
+}
+
+/// Loaders by name.
+pub(crate) type Set = BTreeMap<Arc<str>, Arc<Running>>;
+
+/// A generation of a loader.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) program: Arc<Program>,
+    pub(crate) settings: LoaderSettings,
+    pub(crate) pool: Pool,
+    /// No process of it is left.
+    pub(crate) gone: Arc<AtomicBool>,
+}
+
+/// A loader, for statistics.
+#[derive(Debug)]
+pub struct LoaderView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its settings.
+    pub settings: LoaderSettings,
+    /// What its jobs came to, over all generations.
+    pub counts: Arc<Counts>,
+    /// Its pool now.
+    pub pool: Stats,
+    /// Workers of earlier generations whose last jobs run.
+    pub draining: u64,
+}
+
+/// A job that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobView {
+    /// The name of its loader.
+    pub loader: Arc<str>,
+    /// No client waits for it.
+    pub is_refresh: bool,
+}
+
+impl std::fmt::Debug for Loaders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaders").field("current", &self.current).finish_non_exhaustive()
+    }
+}
+
+impl Loaders {
+    /// Without any loader.
+    pub(crate) fn empty(host: Arc<dyn Host>, item_bytes_max: usize) -> Self {
+        let transit = Transit::new(TRANSIT_MIN.max(item_bytes_max.saturating_mul(2)));
+        let common = Common { host, item_bytes_max, table: Table::new(), transit };
+        Self { common: Arc::new(common), current: RwLock::default(), draining: Mutex::default() }
+    }
+
+    /// Does what the engine has ordered: all jobs of a loader are submitted together. The ends go to this lane.
+    pub fn submit(&self, lane: usize, orders: Vec<LoadOrder>) {
+        // Until the end: a new generation waits for it, so that no job goes to one that takes none any more.
+        let set = self.current();
+        let mut wishes = Vec::new();
+        let mut jobs: Vec<(&Arc<Running>, Vec<u64>, Vec<JobSpec>)> = Vec::new();
+        for order in orders {
+            let load = match order {
+                LoadOrder::Start(load) => load,
+                LoadOrder::Raise { token } => {
+                    wishes.push((token, Wish::Raise));
+                    continue;
+                }
+                LoadOrder::Cancel { token } => {
+                    wishes.push((token, Wish::Withdraw));
+                    continue;
+                }
+            };
+            let name = load.rule.loading.as_ref().map(|loading| &loading.loader);
+            let Some(running) = name.and_then(|name| set.get(name)) else {
+                self.common.refuse(lane, load);
+                continue;
+            };
+            let of_loader = jobs.iter().position(|(other, ..)| Arc::ptr_eq(other, running));
+            let at = of_loader.unwrap_or_else(|| {
+                jobs.push((running, Vec::new(), Vec::new()));
+                jobs.len() - 1
+            });
+            jobs[at].1.push(load.token);
+            jobs[at].2.push(self.job(lane, load, running));
+        }
+        for (running, tokens, jobs) in jobs {
+            let handles = running.pool.submit_all(jobs);
+            for (token, handle) in tokens.into_iter().zip(handles) {
+                self.common.table.note(token, handle);
+            }
+        }
+        for (token, wish) in wishes {
+            self.common.table.wish(token, wish);
+        }
+    }
+
+    fn job(&self, lane: usize, load: Load, running: &Running) -> JobSpec {
+        let urgent = load.rule.loading.as_ref().map_or(Priority::Normal, |loading| priority(loading.urgency));
+        let program = Arc::clone(&running.program);
+        program.counts().begin(load.is_refresh);
+        let entry = Entry::new(Arc::clone(program.name()), load.is_refresh, urgent);
+        self.common.table.enter(load.token, entry);
+        let (common, mode) = (Arc::clone(&self.common), running.settings.mode);
+        let args = job::args(&load, mode);
+        let is_refresh = load.is_refresh;
+        let load = Load { stale: None, ..load };
+        JobSpec::new(args, move |outcome| common.ended(lane, load, program, mode, outcome))
+            .priority(if is_refresh { Priority::Low } else { urgent })
+            .idempotent(true)
+    }
+
+    /// The job of a lease, if it has not ended.
+    pub fn job_of(&self, token: u64) -> Option<JobView> {
+        let view =
+            |entry: &Entry| JobView { loader: Arc::clone(&entry.loader), is_refresh: entry.is_refresh };
+        self.common.table.show(token, view)
+    }
+
+    /// Whether there is no loader.
+    pub fn is_empty(&self) -> bool {
+        self.current().is_empty()
+    }
+
+    /// The loaders in force, by name.
+    pub fn views(&self) -> Vec<LoaderView> {
+        let draining = self.draining();
+        let workers = |pool: &Pool| {
+            let stats = pool.stats();
+            stats.workers + stats.starting + stats.retiring
+        };
+        let set = self.current();
+        let views = set.iter().map(|(name, running)| LoaderView {
+            name: Arc::clone(name),
+            settings: running.settings.clone(),
+            counts: Arc::clone(running.program.counts()),
+            pool: running.pool.stats(),
+            draining: draining
+                .iter()
+                .filter(|old| *old.program.name() == *name)
+                .map(|old| workers(&old.pool))
+                .sum(),
+        });
+        views.collect()
+    }
+
+    /// Counters start again at 0: `stats reset`.
+    pub fn reset_stats(&self) {
+        self.current().values().for_each(|running| running.program.counts().reset());
+    }
+
+    /// Bytes of results on their way, and how many they may be.
+    pub fn transit(&self) -> (usize, usize) {
+        (self.common.transit.bytes(), self.common.transit.max())
+    }
+
+    /// Jobs that have not ended.
+    pub fn jobs(&self) -> usize {
+        self.common.table.len()
+    }
+
+    /// Ends all processes, with their jobs, and waits until they are gone: about a second at most.
+    pub fn stop(&self) {
+        let set = std::mem::take(&mut *self.current_mut());
+        let old = self.draining();
+        let ends: Vec<Promise<()>> =
+            set.values().chain(&old).map(|running| running.pool.shutdown_now()).collect();
+        ends.into_iter().for_each(Promise::wait);
+    }
+
+    pub(crate) fn current(&self) -> RwLockReadGuard<'_, Set> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn current_mut(&self) -> RwLockWriteGuard<'_, Set> {
+        self.current.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets generations end: they finish their jobs.
+    pub(crate) fn drain(&self, old: impl IntoIterator<Item = Arc<Running>>) {
+        let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        for running in old {
+            // Its end is seen when it is next looked at.
+            drop(running.pool.shutdown());
+            draining.push(running);
+        }
+    }
+
+    /// The generations whose last jobs run.
+    pub(crate) fn draining(&self) -> Vec<Arc<Running>> {
+        let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        draining.retain(|old| !old.gone.load(Relaxed));
+        draining.clone()
+    }
+}
+
+impl Common {
+    /// There is no loader for it.
+    fn refuse(&self, lane: usize, load: Load) {
+        let failure = Failure { text: "there is no such loader".to_owned(), cause: LoadFailure::Refused };
+        self.host.finished(lane, Finished { load, result: Err(failure), program: None, _permit: None });
+    }
+
+    /// A job has ended; on the pool's thread, or on that which has submitted it.
+    fn ended(&self, lane: usize, load: Load, program: Arc<Program>, mode: LoaderMode, outcome: Outcome) {
+        self.table.remove(load.token);
+        let counts = Arc::clone(program.counts());
+        let (how, result, permit) = match outcome {
+            Err(error) => {
+                let (how, failure) = failure(&error);
+                report(&program, &load.key, &error);
+                (how, Err(failure), None)
+            }
+            Ok(reply) => match self.transit.take(reply.parts().encoded_parts().len(), &counts) {
+                None => {
+                    counts.no_room.fetch_add(1, Relaxed);
+                    let text = format!("{} bytes of results are on their way already", self.transit.bytes());
+                    program.report_job(&load.key, &text, "");
+                    let text = "too many results at once".to_owned();
+                    (Ended::Refused, Err(Failure { text, cause: LoadFailure::Refused }), None)
+                }
+                Some(permit) => match self.read(reply, mode) {
+                    Ok(answer) => {
+                        let how = if answer.is_value() { Ended::Value } else { Ended::NotFound };
+                        (how, Ok(answer), Some(permit))
+                    }
+                    Err(text) => {
+                        program.report_job(&load.key, &text, "");
+                        (Ended::Error, Err(Failure { text, cause: LoadFailure::Error }), None)
+                    }
+                },
+            },
+        };
+        counts.end(how);
+        self.host.finished(lane, Finished { load, result, program: Some(program), _permit: permit });
+    }
+
+    fn read(&self, reply: cattlegrid_pool::Reply, mode: LoaderMode) -> Result<Answer, String> {
+        let answer = Answer::read(reply, mode)?;
+        let bytes = answer.value_len();
+        if bytes > self.item_bytes_max {
+            return Err(format!("the value has {bytes} bytes; -I allows {}", self.item_bytes_max));
+        }
+        Ok(answer)
+    }
+}
+
+/// Says in the log why a job has failed, if that is not said of its worker or of all of them.
+fn report(program: &Program, key: &[u8], error: &Error) {
+    match error {
+        Error::Cancelled | Error::Shutdown | Error::PoolLost | Error::StartFailed { .. } => {}
+        Error::Worker { message, detail, .. } => program.report_job(key, message, detail),
+        error => {
+            let text = error.to_string();
+            let (first, more) = text.split_once('\n').unwrap_or((&text, ""));
+            program.report_job(key, first, more);
+        }
+    }
+}
+
+/// How a job without a result is counted, and what the engine is told. The text goes to clients: it has no words of the
+/// worker but its error's message.
+fn failure(error: &Error) -> (Ended, Failure) {
+    let (how, cause, text) = match error {
+        Error::Worker { message, .. } => (Ended::Error, LoadFailure::Error, message.as_str()),
+        Error::WorkerLost { .. } => (Ended::Lost, LoadFailure::Lost, "the worker was lost"),
+        Error::Timeout { started: true } => (Ended::Timeout, LoadFailure::Lost, "timed out"),
+        Error::Timeout { started: false } => {
+            (Ended::Timeout, LoadFailure::Refused, "timed out before a worker was free")
+        }
+        Error::Cancelled => (Ended::Cancelled, LoadFailure::Cancelled, "cancelled"),
+        Error::Rejected => (Ended::Refused, LoadFailure::Refused, "the loader's queue is full"),
+        Error::StartFailed { .. } => (Ended::Refused, LoadFailure::Refused, "no worker can be started"),
+        Error::Shutdown | Error::PoolLost => (Ended::Refused, LoadFailure::Refused, "the loader has ended"),
+        Error::TooLarge { .. } => (Ended::Error, LoadFailure::Error, "the value is too large"),
+        _ => (Ended::Error, LoadFailure::Error, "the job cannot be sent"),
+    };
+    (how, Failure { text: text.to_owned(), cause })
+}
+
+/// Least bytes that results on their way may take in sum.
+const TRANSIT_MIN: usize = 64 << 20;

@@ -1,0 +1,116 @@
+//! The pool of a loader: its settings in the words of [`cattlegrid_pool`].
+//!
+//! Limits follow the largest item of the server: a reply may be 64 KiB longer, and a frame must hold it, or an old value on
+//! its way to the worker. As text in JSON a value may take twice its bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cattlegrid_config::{LoaderMode, LoaderSettings};
+use cattlegrid_engine::rules::Urgency;
+use cattlegrid_pool::{Builder, Launch, Limits, Pool, Priority, Retry, Sandbox};
+use nix::unistd::{Uid, User};
+
+use crate::program::Program;
+
+/// The builder of a pool for this loader. `item_bytes_max`: the largest item of the server, in bytes.
+///
+/// # Errors
+/// Why its workers cannot become its user.
+pub(crate) fn builder(settings: &LoaderSettings, item_bytes_max: usize) -> Result<Builder, String> {
+    let reply_max = match settings.mode {
+        LoaderMode::JsonLines => item_bytes_max.saturating_mul(2),
+        LoaderMode::Template | LoaderMode::Exec | LoaderMode::Stdio => item_bytes_max,
+    };
+    let reply_max = reply_max.saturating_add(SLACK_BYTES);
+    let frame_max = u32::try_from(reply_max.saturating_add(SLACK_BYTES)).unwrap_or(u32::MAX).max(FRAME_MIN);
+    let mut builder = Pool::builder(launch(settings))
+        .max(settings.max)
+        .idle(settings.idle)
+        .load(settings.load)
+        .batch(settings.batch)
+        .spare(settings.spare)
+        .start(settings.start)
+        .stop(settings.stop)
+        .job_timeout(settings.timeout)
+        .kill_grace(settings.kill_grace)
+        .start_timeout(settings.start_timeout)
+        .shutdown_grace(settings.timeout.saturating_add(settings.kill_grace).saturating_add(LAST))
+        .queue_limit(settings.queue)
+        .retries(Retry::times(settings.retries).and_errors())
+        .max_jobs(settings.max_jobs)
+        .max_rss(settings.max_rss)
+        .init(settings.init.clone().into_bytes())
+        .max_reply(reply_max)
+        .max_frame(frame_max)
+        .inflight_bytes(INFLIGHT_MIN.max(item_bytes_max))
+        .limits(Limits { oom_score_adj: Some(OOM_SCORE_ADJ), ..Limits::default() })
+        .sandbox(Sandbox { uid_gid: identity(settings.user.as_deref())?, ..Sandbox::default() })
+        .env_clear();
+    if let Some(age) = settings.max_age {
+        builder = builder.max_age(age);
+    }
+    for name in &settings.env {
+        if let Some(value) = std::env::var_os(name) {
+            builder = builder.env(name, value);
+        }
+    }
+    Ok(builder)
+}
+
+/// The same, with its words going to the log and its processes counted in the loader's budget.
+pub(crate) fn builder_of(
+    settings: &LoaderSettings,
+    item_bytes_max: usize,
+    program: &Arc<Program>,
+) -> Result<Builder, String> {
+    let [logs, errors] = [Arc::clone(program), Arc::clone(program)];
+    Ok(builder(settings, item_bytes_max)?
+        .within(program.budget())
+        .on_log(move |chunk| logs.pass_on(&chunk))
+        .on_error(move |error| errors.report(error)))
+}
+
+/// How urgent a load of a rule with this urgency is in the queue.
+pub(crate) fn priority(urgency: Urgency) -> Priority {
+    match urgency {
+        Urgency::High => Priority::High,
+        Urgency::Normal => Priority::Normal,
+        Urgency::Low => Priority::Low,
+    }
+}
+
+fn launch(settings: &LoaderSettings) -> Launch {
+    let mut words = settings.command.iter();
+    // Settings have a program; an empty one is refused by the pool with a reason.
+    let program = words.next().cloned().unwrap_or_default();
+    let launch = match settings.mode {
+        LoaderMode::Template => Launch::template(program, words),
+        LoaderMode::Exec => Launch::exec(program, words),
+        LoaderMode::Stdio => Launch::stdio(program, words),
+        LoaderMode::JsonLines => Launch::json_lines(program, words).objects(),
+    };
+    launch.dir(&settings.dir)
+}
+
+/// The user and group that workers become; None: they stay what the server is.
+fn identity(user: Option<&str>) -> Result<Option<(u32, u32)>, String> {
+    let Some(name) = user else { return Ok(None) };
+    let known = User::from_name(name).map_err(|error| format!("user {name}: {error}"))?;
+    let known = known.ok_or_else(|| format!("user {name}: there is no such user"))?;
+    if known.uid == Uid::effective() {
+        return Ok(None);
+    }
+    Ok(Some((known.uid.as_raw(), known.gid.as_raw())))
+}
+
+/// Bytes of an answer that are not its value.
+const SLACK_BYTES: usize = 64 << 10;
+/// What frames may have at least: the pool's default.
+const FRAME_MIN: u32 = 64 << 20;
+/// Bytes of arguments at a worker: the pool's default.
+const INFLIGHT_MIN: usize = 4 << 20;
+/// The system ends workers first when it has no memory.
+const OOM_SCORE_ADJ: i32 = 500;
+/// What is left for the end of the last jobs of a generation.
+const LAST: Duration = Duration::from_secs(1);

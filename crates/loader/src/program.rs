@@ -1,0 +1,136 @@
+//! A loader as it is known by its name, over all generations of its processes: counters, the bound on its processes, and
+//! its lines in the log.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cattlegrid_pool::{Budget, LogChunk, PoolError};
+
+use crate::counts::Counts;
+use crate::host::{Host, Severity};
+use crate::limiter::Limiter;
+
+/// See the module's text.
+pub(crate) struct Program {
+    name: Arc<str>,
+    counts: Arc<Counts>,
+    budget: Budget,
+    host: Arc<dyn Host>,
+    limits: Mutex<Limits>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+struct Limits {
+    /// Of failures, each with the worker's last words.
+    reports: Limiter,
+    /// Of lines of workers' output.
+    output: Limiter,
+}
+
+impl Program {
+    pub(crate) fn new(name: &str, max: usize, host: Arc<dyn Host>) -> Arc<Self> {
+        let limits = Limits { reports: Limiter::new(REPORTS), output: Limiter::new(OUTPUT_LINES) };
+        Arc::new(Self {
+            name: name.into(),
+            counts: Arc::default(),
+            budget: Budget::new(max),
+            host,
+            limits: Mutex::new(limits),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// What the pools of all its generations share.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Lines of a worker's output, or of its log.
+    pub(crate) fn pass_on(&self, chunk: &LogChunk<'_>) {
+        let severity = match chunk.level {
+            1 => Severity::Error,
+            2 => Severity::Warning,
+            4.. => Severity::Debug,
+            _ => Severity::Notice,
+        };
+        let text = String::from_utf8_lossy(chunk.bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        let (admitted, before) = self.admit(lines.len(), |limits| &mut limits.output);
+        if admitted == 0 {
+            return;
+        }
+        let from = match chunk.worker {
+            0 => format!("loader {}", self.name),
+            number => format!("loader {}: worker {number}", self.name),
+        };
+        let mut said = String::new();
+        if before > 0 {
+            said = format!("{from}: {before} lines of output left out\n");
+        }
+        for line in &lines[..admitted] {
+            said.extend([&*from, ": ", line, "\n"]);
+        }
+        self.host.log(severity, said.trim_end());
+    }
+
+    /// Something is wrong with a worker, or with all.
+    pub(crate) fn report(&self, error: &PoolError) {
+        let severity = match error {
+            PoolError::CrashLoop { .. } | PoolError::PoolLost | PoolError::Callback => Severity::Error,
+            _ => Severity::Warning,
+        };
+        self.say(severity, &error.to_string());
+    }
+
+    /// A job has failed: why, and more about it in lines, such as a traceback.
+    pub(crate) fn report_job(&self, key: &[u8], why: &str, more: &str) {
+        let mut text = format!("{}: {why}", key.escape_ascii());
+        for line in more.lines() {
+            text.push('\n');
+            text.push_str(line);
+        }
+        self.say(Severity::Warning, &text);
+    }
+
+    fn say(&self, severity: Severity, text: &str) {
+        let (admitted, before) = self.admit(1, |limits| &mut limits.reports);
+        if admitted == 0 {
+            return;
+        }
+        let mut said = String::new();
+        for line in text.lines() {
+            said.extend(["loader ", &*self.name, ": ", line, "\n"]);
+        }
+        if before > 0 {
+            let count = before.to_string();
+            said.extend(["loader ", &*self.name, ": and ", &*count, " reports before this one, left out"]);
+        }
+        self.host.log(severity, said.trim_end());
+    }
+
+    fn admit(&self, lines: usize, of: impl FnOnce(&mut Limits) -> &mut Limiter) -> (usize, u64) {
+        let now = self.host.now();
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let (admitted, before) = of(&mut limits).admit(lines, now);
+        let left_out = (lines - admitted) as u64;
+        self.counts.log_left_out.fetch_add(left_out, Relaxed);
+        (admitted, before)
+    }
+}
+
+/// Reports of failures a second.
+const REPORTS: usize = 1;
+/// Lines of output a second.
+const OUTPUT_LINES: usize = 10;

@@ -1,0 +1,115 @@
+//! The jobs that run, by the token of their lease: so that a job can be withdrawn or raised, and shown.
+//!
+//! A job is entered before it is submitted, and its handle is noted after. In between it may have ended already, or another
+//! thread may ask something of it:
+//!
+//! 1. Thread A enters token 7 and submits its job. 2. The job ends on the pool's thread, which removes token 7. 3. A has the
+//!    handle: it finds no entry, and drops it.
+//!
+//! 1. A enters token 7. 2. Thread B withdraws token 7: there is no handle yet, so the wish is noted. 3. A has the handle, finds
+//!    the wish and passes it on.
+//!
+//! # Invariants
+//! * There is an entry for each job that was submitted and has not ended.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cattlegrid_pool::{JobHandle, Priority};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Table {
+    shards: [Mutex<HashMap<u64, Entry>>; SHARDS],
+}
+
+/// A job that runs, or waits for a worker.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) loader: Arc<str>,
+    pub(crate) is_refresh: bool,
+    /// The priority it gets when clients wait for it.
+    pub(crate) urgent: Priority,
+    handle: Option<JobHandle>,
+    wish: Option<Wish>,
+}
+
+/// What is wanted of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Raise,
+    Withdraw,
+}
+
+/// Locks, so that threads seldom meet at one.
+const SHARDS: usize = 16;
+
+impl Entry {
+    pub(crate) fn new(loader: Arc<str>, is_refresh: bool, urgent: Priority) -> Self {
+        Self { loader, is_refresh, urgent, handle: None, wish: None }
+    }
+
+    fn grant(&mut self, wish: Wish) {
+        if wish == Wish::Raise {
+            self.is_refresh = false;
+        }
+        match (&self.handle, wish) {
+            (Some(handle), Wish::Raise) => handle.raise(self.urgent),
+            (Some(handle), Wish::Withdraw) => handle.withdraw(),
+            // A job that is withdrawn need not be raised any more.
+            (None, _) if self.wish == Some(Wish::Withdraw) => {}
+            (None, _) => self.wish = Some(wish),
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+
+    /// A job is about to be submitted.
+    pub(crate) fn enter(&self, token: u64, entry: Entry) {
+        self.shard(token).insert(token, entry);
+    }
+
+    /// It was submitted.
+    pub(crate) fn note(&self, token: u64, handle: JobHandle) {
+        if let Some(entry) = self.shard(token).get_mut(&token) {
+            entry.handle = Some(handle);
+            if let Some(wish) = entry.wish.take() {
+                entry.grant(wish);
+            }
+        }
+    }
+
+    /// It has ended.
+    pub(crate) fn remove(&self, token: u64) {
+        self.shard(token).remove(&token);
+    }
+
+    /// Something is wanted of it; nothing happens if it has ended.
+    pub(crate) fn wish(&self, token: u64, wish: Wish) {
+        if let Some(entry) = self.shard(token).get_mut(&token) {
+            entry.grant(wish);
+        }
+    }
+
+    /// Shows a job, if it has not ended.
+    pub(crate) fn show<R>(&self, token: u64, look: impl FnOnce(&Entry) -> R) -> Option<R> {
+        self.shard(token).get(&token).map(look)
+    }
+
+    /// Jobs that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    fn shard(&self, token: u64) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        lock(&self.shards[token as usize % SHARDS])
+    }
+}
+
+fn lock(shard: &Mutex<HashMap<u64, Entry>>) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,537 @@
+//! A budget of worker processes that several pools share.
+//!
+//! A worker has a *place* from before its start until its process is gone. A pool that finds no free place waits. A place that
+//! becomes free is granted to the waiting pool with the fewest workers, of equals to the one that has waited longest, and that
+//! pool's thread is woken. So that no pool waits for ever, the pool with the most workers gives one up, which leaves
+//! after its jobs: for a pool that would still not have more workers than that pool, and, after [`TURN`], for a pool that
+//! has none at all. A new program's first worker counts as that of a pool without workers.
+//!
+//! Sans-io except for the wake-ups: the time is told, and what a pool owes is asked for.
+//!
+//! # Invariants
+//! * At most as many places exist as the budget has; a grant is a place.
+//! * While a place is free, no pool waits.
+//! * At most as many workers leave for others as pools wait.
+//! * Pools are woken when the lock is no longer held: an inbox has a lock of its own.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::inbox::{Inbox, Message};
+use crate::time::{LOOK, later};
+
+/// Most worker processes of several pools together: see [`crate::Builder::within`]. Cheap to clone; the clones are one budget.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limit: AtomicUsize,
+    /// Pools that wait; read without the lock.
+    waiting: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Places that are taken or granted.
+    used: usize,
+    /// Counts pools, waits and grants.
+    clock: u64,
+    members: Vec<Member>,
+}
+
+/// A pool.
+#[derive(Debug)]
+struct Member {
+    key: u64,
+    inbox: Weak<Inbox>,
+    /// Its places.
+    held: usize,
+    /// Of these, places of workers that are leaving.
+    leaving: usize,
+    /// Places that it was granted and has not used yet: 0 or 1.
+    granted: usize,
+    waiting: Option<Wait>,
+    /// When it got its last place, by the clock of the state.
+    served: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    since: Instant,
+    order: u64,
+    /// It is for the first worker of a new program.
+    probe: bool,
+}
+
+impl Budget {
+    /// A budget of this many worker processes, from 1.
+    pub fn new(processes: usize) -> Self {
+        let (waiting, state) = (AtomicUsize::new(0), Mutex::new(State::default()));
+        Self { shared: Arc::new(Shared { limit: AtomicUsize::new(processes.max(1)), waiting, state }) }
+    }
+
+    /// The number of worker processes.
+    pub fn limit(&self) -> usize {
+        self.shared.limit()
+    }
+
+    /// Changes the number of worker processes, from 1. With fewer than there are now no pool gets another one until enough
+    /// have left; none is ended for it.
+    pub fn resize(&self, processes: usize) {
+        let state = self.shared.lock();
+        self.shared.limit.store(processes.max(1), Ordering::Relaxed);
+        self.shared.settle(state, None);
+    }
+
+    /// Places in use now: worker processes, and those that a pool is about to start.
+    pub fn used(&self) -> usize {
+        self.shared.lock().used
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Grants free places to pools that wait, and unlocks. Wakes these pools, and all others with workers if `ask` is the pool
+    /// that has begun to wait.
+    fn settle(&self, mut state: MutexGuard<'_, State>, ask: Option<u64>) {
+        let mut wake = Vec::new();
+        while state.used < self.limit() {
+            let waiting = state.members.iter_mut().filter(|member| member.waiting.is_some());
+            let next =
+                waiting.min_by_key(|member| (member.weight(), member.waiting.map_or(0, |wait| wait.order)));
+            let Some(next) = next else { break };
+            next.waiting = None;
+            next.granted += 1;
+            wake.push(next.inbox.clone());
+            state.used += 1;
+        }
+        if ask.is_some() {
+            let others =
+                state.members.iter().filter(|member| Some(member.key) != ask && member.workers() > 0);
+            wake.extend(others.map(|member| member.inbox.clone()));
+        }
+        let waiting = state.members.iter().filter(|member| member.waiting.is_some()).count();
+        self.waiting.store(waiting, Ordering::Relaxed);
+        drop(state);
+        for inbox in wake.iter().filter_map(Weak::upgrade) {
+            inbox.send(Message::Budget);
+        }
+    }
+}
+
+impl State {
+    fn member(&mut self, key: u64) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.key == key)
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// See [`Seat::owes`].
+    fn owes(&mut self, key: u64, now: Instant) -> Owes {
+        let most = self.members.iter().max_by_key(|member| (member.workers(), u64::MAX - member.served));
+        let Some(me) = most.filter(|most| most.key == key && most.workers() > 0) else {
+            return Owes::Nothing;
+        };
+        let (mut due_now, mut next) = (0, None);
+        for member in &self.members {
+            let Some(wait) = member.waiting.filter(|wait| member.key != key || wait.probe) else { continue };
+            let due = later(wait.since, TURN);
+            if member.weight() + 1 < me.workers() || (member.weight() == 0 && due <= now) {
+                due_now += 1;
+            } else if member.weight() == 0 {
+                next = Some(next.map_or(due, |before: Instant| before.min(due)));
+            }
+        }
+        let coming: usize = self.members.iter().map(|member| member.leaving).sum();
+        if coming >= due_now {
+            return next.map_or(Owes::Nothing, Owes::At);
+        }
+        let order = self.tick();
+        if let Some(wait) = self.member(key).and_then(|member| member.waiting.as_mut())
+            && !wait.probe
+        {
+            // It has had its turn: otherwise it would get back at once what it gives.
+            (wait.since, wait.order) = (now, order);
+        }
+        Owes::Now
+    }
+}
+
+impl Member {
+    /// Workers that are not leaving.
+    fn workers(&self) -> usize {
+        self.held - self.leaving
+    }
+
+    /// The number of workers that decides who is next.
+    fn weight(&self) -> usize {
+        if self.waiting.is_some_and(|wait| wait.probe) { 0 } else { self.workers() + self.granted }
+    }
+}
+
+/// A pool's part in a budget; without a budget there is always room.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    shared: Option<Arc<Shared>>,
+    key: u64,
+    /// It waits, or has been granted a place that it has not used.
+    registered: bool,
+    /// Places of processes that were killed and may not be gone: each with its pidfd, and when to stop waiting.
+    fading: Vec<(Place, Option<OwnedFd>, Instant)>,
+}
+
+/// What a pool owes to pools that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owes {
+    /// Nothing.
+    Nothing,
+    /// Nothing before this time.
+    At(Instant),
+    /// A worker.
+    Now,
+}
+
+impl Seat {
+    pub(crate) fn new(budget: Option<&Budget>, inbox: &Arc<Inbox>) -> Self {
+        let shared = budget.map(|budget| Arc::clone(&budget.shared));
+        let mut key = 0;
+        if let Some(shared) = &shared {
+            let mut state = shared.lock();
+            key = state.tick();
+            state.members.push(Member {
+                key,
+                inbox: Arc::downgrade(inbox),
+                held: 0,
+                leaving: 0,
+                granted: 0,
+                waiting: None,
+                served: key,
+            });
+        }
+        Self { shared, key, registered: false, fading: Vec::new() }
+    }
+
+    /// Whether there is a budget.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The limit of the budget.
+    pub(crate) fn limit(&self) -> usize {
+        self.shared.as_ref().map_or(usize::MAX, |shared| shared.limit())
+    }
+
+    /// Takes a place. `None`: there is none, and the pool waits from now on, which [`Message::Budget`] ends. `probe`: for the
+    /// first worker of a new program.
+    pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<Place> {
+        let Some(shared) = &self.shared else { return Some(Place::default()) };
+        let mut state = shared.lock();
+        let (order, free) = (state.tick(), state.used < shared.limit());
+        let member = state.member(self.key)?;
+        if member.granted > 0 || free {
+            let granted = member.granted > 0;
+            member.granted -= usize::from(granted);
+            member.held += 1;
+            member.served = order;
+            state.used += usize::from(!granted);
+            let of = Some((Arc::clone(shared), self.key));
+            return Some(Place { of, leaving: false });
+        }
+        self.registered = true;
+        if let Some(wait) = &mut member.waiting
+            && wait.probe == probe
+        {
+            return None;
+        }
+        member.waiting = Some(Wait { since: now, order, probe });
+        shared.settle(state, Some(self.key));
+        None
+    }
+
+    /// Whether [`Seat::take`] may succeed: the pool does not wait.
+    pub(crate) fn may_take(&self) -> bool {
+        !self.registered || self.is_granted()
+    }
+
+    /// Whether the pool was granted a place that it has not used.
+    pub(crate) fn is_granted(&self) -> bool {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.registered) else { return false };
+        shared.lock().member(self.key).is_some_and(|member| member.granted > 0)
+    }
+
+    /// Ends the wait when the pool needs no more workers, and passes on a place that it does not need.
+    pub(crate) fn settle(&mut self, wants: bool) {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.registered) else { return };
+        let mut state = shared.lock();
+        let Some(member) = state.member(self.key) else { return };
+        if wants {
+            self.registered = member.waiting.is_some() || member.granted > 0;
+            return;
+        }
+        self.registered = false;
+        member.waiting = None;
+        let back = std::mem::take(&mut member.granted);
+        state.used -= back;
+        shared.settle(state, None);
+    }
+
+    /// Whether the pool must give up a worker for another pool, or for its own new program.
+    pub(crate) fn owes(&self, now: Instant) -> Owes {
+        match &self.shared {
+            Some(shared) if shared.waiting.load(Ordering::Relaxed) > 0 => shared.lock().owes(self.key, now),
+            _ => Owes::Nothing,
+        }
+    }
+
+    /// Keeps the place of a process that was killed until it is gone, at most a second; without a pidfd for [`LOOK`].
+    pub(crate) fn fade(&mut self, place: Place, pidfd: Option<OwnedFd>, now: Instant) {
+        if place.of.is_some() {
+            let wait = if pidfd.is_some() { FADE_MAX } else { LOOK };
+            self.fading.push((place, pidfd, now + wait));
+        }
+    }
+
+    /// Gives back the places of processes that are gone. Returns when to look again.
+    pub(crate) fn look(&mut self, now: Instant) -> Option<Instant> {
+        self.fading.retain(|(_, pidfd, until)| {
+            let gone = pidfd.as_ref().is_some_and(|pidfd| {
+                let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+                poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+            });
+            !gone && *until > now
+        });
+        (!self.fading.is_empty()).then(|| now + FADE_LOOK)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.fading.clear();
+        self.settle(false);
+        if let Some(shared) = &self.shared {
+            shared.lock().members.retain(|member| member.key != self.key);
+        }
+    }
+}
+
+/// The right to one worker process; given back when it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    of: Option<(Arc<Shared>, u64)>,
+    leaving: bool,
+}
+
+impl Place {
+    /// Its worker takes no more jobs. Saying it twice changes nothing.
+    pub(crate) fn leave(&mut self) {
+        if let Some((shared, key)) = &self.of
+            && !std::mem::replace(&mut self.leaving, true)
+            && let Some(member) = shared.lock().member(*key)
+        {
+            member.leaving += 1;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some((shared, key)) = self.of.take() else { return };
+        let mut state = shared.lock();
+        state.used -= 1;
+        if let Some(member) = state.member(key) {
+            member.held -= 1;
+            member.leaving -= usize::from(self.leaving);
+        }
+        shared.settle(state, None);
+    }
+}
+
+/// How long a pool without workers waits for its turn while others have one each, or have no more than that.
+const TURN: Duration = Duration::from_secs(1);
+
+/// How long a killed process keeps its place if it does not end.
+const FADE_MAX: Duration = Duration::from_secs(1);
+
+/// How often killed processes are looked at.
+const FADE_LOOK: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to start from")]
+mod tests {
+    use super::*;
+
+    /// A pool that starts as many workers as it gets.
+    struct Fake {
+        seat: Seat,
+        places: Vec<Place>,
+        _inbox: Arc<Inbox>,
+    }
+
+    impl Fake {
+        fn new(budget: &Budget) -> Self {
+            let inbox = Arc::new(Inbox::new().unwrap());
+            Self { seat: Seat::new(Some(budget), &inbox), places: Vec::new(), _inbox: inbox }
+        }
+
+        /// Takes all that it gets, as a pool with endless jobs does.
+        fn grow(&mut self, now: Instant) {
+            if self.seat.may_take() {
+                while let Some(place) = self.seat.take(now, false) {
+                    self.places.push(place);
+                }
+            }
+            self.seat.settle(true);
+        }
+
+        /// A worker leaves, if the pool owes one.
+        fn pay(&mut self, now: Instant) -> bool {
+            let owes = self.seat.owes(now) == Owes::Now;
+            if owes {
+                self.places[0].leave();
+                let state = self.seat.shared.as_ref().unwrap().lock();
+                let leaving: usize = state.members.iter().map(|member| member.leaving).sum();
+                assert!(leaving <= state.members.iter().filter(|member| member.waiting.is_some()).count());
+                drop(state);
+                self.places.remove(0);
+            }
+            owes
+        }
+    }
+
+    fn settle(pools: &mut [Fake], now: Instant) -> Vec<usize> {
+        for _ in 0..100 {
+            for pool in &mut *pools {
+                pool.grow(now);
+            }
+            if !pools.iter_mut().any(|pool| pool.pay(now)) {
+                break;
+            }
+        }
+        pools.iter().map(|pool| pool.places.len()).collect()
+    }
+
+    #[test]
+    fn pools_with_endless_jobs_share_evenly() {
+        let now = Instant::now();
+        let budget = Budget::new(4);
+        let mut pools = vec![Fake::new(&budget)];
+        assert_eq!(settle(&mut pools, now), [4]);
+        for shares in [[2, 2].as_slice(), &[1, 2, 1], &[1, 1, 1, 1]] {
+            pools.push(Fake::new(&budget));
+            let mut got = settle(&mut pools, now);
+            let mut expected = shares.to_vec();
+            got.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(got, expected);
+            assert_eq!(budget.used(), 4);
+        }
+        pools.drain(..3);
+        assert_eq!(settle(&mut pools, now), [4], "the last one gets all");
+        drop(pools);
+        assert_eq!((budget.used(), budget.limit()), (0, 4));
+        assert!(budget.shared.lock().members.is_empty());
+    }
+
+    #[test]
+    fn a_budget_grows_at_once_and_shrinks_as_workers_leave() {
+        let now = Instant::now();
+        let budget = Budget::new(1);
+        let mut pools = vec![Fake::new(&budget)];
+        assert_eq!(settle(&mut pools, now), [1]);
+        budget.resize(3);
+        assert!(pools[0].seat.is_granted(), "it was waiting");
+        assert_eq!(settle(&mut pools, now), [3]);
+        budget.resize(0);
+        assert_eq!((budget.limit(), settle(&mut pools, now)), (1, vec![3]), "none is ended for it");
+        pools[0].places.truncate(1);
+        assert_eq!(settle(&mut pools, now), [1]);
+    }
+
+    #[test]
+    fn pools_take_turns_when_there_are_more_than_places() {
+        let mut now = Instant::now();
+        let budget = Budget::new(2);
+        let mut pools: Vec<Fake> = (0..5).map(|_| Fake::new(&budget)).collect();
+        let mut turns = [0; 5];
+        for _ in 0..50 {
+            let has = settle(&mut pools, now);
+            assert_eq!(has.iter().sum::<usize>(), 2);
+            assert!(has.iter().all(|count| *count <= 1), "{has:?}");
+            turns.iter_mut().zip(has).for_each(|(all, one)| *all += one);
+            let Owes::At(due) = pools
+                .iter()
+                .map(|pool| pool.seat.owes(now))
+                .max_by_key(|owes| *owes != Owes::Nothing)
+                .unwrap()
+            else {
+                panic!("a pool waits, so another one owes it a worker later")
+            };
+            assert!(due > now && due <= now + TURN);
+            now = due;
+        }
+        assert_eq!(turns.iter().sum::<usize>(), 100);
+        assert!(turns.iter().all(|all| (10..=30).contains(all)), "{turns:?}");
+    }
+
+    #[test]
+    fn a_new_program_gets_a_place_of_its_own_pool() {
+        let now = Instant::now();
+        for (processes, at_once) in [(4, true), (1, false)] {
+            let budget = Budget::new(processes);
+            let mut pool = Fake::new(&budget);
+            while pool.places.len() < processes {
+                pool.places.push(pool.seat.take(now, false).unwrap());
+            }
+            assert!(pool.seat.take(now, true).is_none());
+            assert_eq!(pool.pay(now), at_once);
+            let due = now + TURN;
+            assert_eq!(pool.pay(due), !at_once);
+            let place = pool.seat.take(due, true).unwrap();
+            assert_eq!(budget.used(), processes);
+            drop(place);
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_not_needed_goes_on() {
+        let now = Instant::now();
+        let budget = Budget::new(1);
+        let (mut first, mut second, mut third) = (Fake::new(&budget), Fake::new(&budget), Fake::new(&budget));
+        first.places.push(first.seat.take(now, false).unwrap());
+        second.grow(now);
+        third.grow(now);
+        assert!(!second.seat.may_take() && !third.seat.may_take());
+        first.places.clear();
+        assert!(second.seat.is_granted() && !third.seat.is_granted());
+        assert_eq!(budget.used(), 1, "a grant is a place");
+        second.seat.settle(false);
+        assert!(third.seat.is_granted());
+        drop(third);
+        assert_eq!(budget.used(), 0);
+        second.grow(now);
+        assert_eq!(second.places.len(), 1);
+    }
+
+    #[test]
+    fn a_budget_of_none_is_one() {
+        assert_eq!((Budget::new(0).limit(), Budget::new(usize::MAX).limit()), (1, usize::MAX));
+    }
+}

@@ -1,0 +1,67 @@
+//! Between lanes and loaders: how a lane learns that a job has ended, and what it does with the result.
+//!
+//! ```text
+//!   lane: turns leave orders ──▶ Loaders::submit ──▶ pool's thread ──▶ LaneHost::finished ──▶ the lane's inbox
+//!   lane: reads its inbox ──▶ Engine::finish_load: stores under the shard's lock ──▶ wakes, delivered in the same round
+//! ```
+//!
+//! # Invariants
+//! * Only lanes store values. The thread of a pool leaves a message, and wakes the lane for the first of them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cattlegrid_engine::{Effects, Step};
+use cattlegrid_loader::{Finished, Host, Severity};
+
+use crate::log;
+use crate::state::{LanePart, Shared};
+use crate::time::Clock;
+
+/// The server, as loaders see it.
+pub(crate) struct LaneHost {
+    lanes: Arc<[LanePart]>,
+    clock: Clock,
+}
+
+impl LaneHost {
+    pub(crate) fn new(lanes: Arc<[LanePart]>, clock: Clock) -> Self {
+        Self { lanes, clock }
+    }
+}
+
+impl Host for LaneHost {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn log(&self, severity: Severity, text: &str) {
+        let level = match severity {
+            Severity::Error => log::Level::Error,
+            Severity::Warning => log::Level::Warning,
+            Severity::Notice => log::Level::Notice,
+            Severity::Debug => log::Level::Debug,
+        };
+        log::lines(level, text);
+    }
+
+    fn finished(&self, lane: usize, finished: Finished) {
+        self.lanes[lane].tell_finished(finished);
+    }
+}
+
+/// Brings the ends of jobs to the engine, on the lane that has ordered them.
+pub(crate) fn land(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &mut Effects) {
+    let (counters, interest) = (&shared.lanes[lane].counters, shared.interest());
+    let now = shared.now_at(shared.clock.now());
+    let mut lock = shared.engine.shard_lock();
+    for finished in all {
+        let mut step = Step { now, counters, interest, effects: &mut *effects };
+        let landed =
+            finished.with_end(|end| shared.engine.finish_load(finished.load(), end, &mut lock, &mut step));
+        finished.landed(landed);
+    }
+    drop(lock);
+    // No connection has asked for these fills.
+    shared.publish(0, lane, effects);
+}
