@@ -45,6 +45,9 @@ ASYNC def load(job):
         raise loader.Error("as told", retryable=True)
     if what == "bad":
         return {}
+    if what == "retire":
+        worker.retire()
+        return "asked"
     if what == "leave":
         sys.exit(3)
     if what == "cancelled":
@@ -256,10 +259,11 @@ def test_a_cancel_is_seen_by_json_lines_at_every_split(lines):
         for byte in text:
             pool.process.stdin.write(bytes([byte]))
             pool.process.stdin.flush()
+        assert pool.hear() == {"event": ["begun"]}
         assert pool.hear() == {"id": other, "value": "seen"}
     # What was read ahead is not lost.
     pool.say(job, {"type": "cancel", "id": "1"}, {"type": "ping"})
-    assert [pool.hear(), pool.hear()] == [{"id": "1", "value": "seen"}, {"pong": True}]
+    assert [pool.hear() for _ in range(3)] == [{"event": ["begun"]}, {"id": "1", "value": "seen"}, {"pong": True}]
 
 
 def test_a_long_value_by_json_lines(lines):
@@ -280,6 +284,13 @@ def test_the_end_of_the_pool_is_the_end_of_a_loader_by_json_lines(lines):
     pool = lines(SYNC)
     pool.process.stdin.close()
     assert pool.process.wait(60) == 0
+
+
+def test_retire_is_asked_for_by_json_lines(lines):
+    pool = lines(SYNC)
+    pool.say(*({"type": "job", "id": id, "key": "k", "args": {"what": "retire"}} for id in "12"), {"type": "ping"})
+    asked = [{"retire": True}, {"id": "1", "value": "asked"}, {"id": "2", "value": "asked"}, {"pong": True}]
+    assert [pool.hear() for _ in range(4)] == asked
 
 
 def test_system_exit_ends_a_loader_by_json_lines(lines):

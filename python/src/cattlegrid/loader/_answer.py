@@ -130,7 +130,7 @@ def _tags(tags):
             raise TypeError(f"a tag is str or bytes, not {_kind(tag)}: {tag!r}") from None
         if not 1 <= len(data) <= TAG_BYTES_MAX:
             raise ValueError(f"a tag has 1 to {TAG_BYTES_MAX} bytes, not {len(data)}: {tag[:40]!r}")
-        if any(byte in _BLANKS for byte in data):
+        if data.translate(None, _BLANKS) != data:
             raise ValueError(f"a tag has no blanks and no control characters: {tag!r}")
     return tags
 

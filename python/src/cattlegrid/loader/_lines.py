@@ -11,6 +11,7 @@ import os
 import select
 import time
 
+from ..worker import _frames as frames
 from ..worker import _serve
 from ..worker._errors import told
 from ..worker._state import STATE
@@ -28,6 +29,8 @@ class Lines:
         # Whole lines that were read ahead, and from where `data` has no line end.
         self.ahead = []
         self.searched = 0
+        # `worker.retire` was sent.
+        self.left = False
 
     def next(self):
         """The next message; blocks."""
@@ -90,16 +93,29 @@ def serve():
     loop = asyncio.new_event_loop() if _api.is_async() else None
     _api.run_hooks()
     lines.say({"ready": True})
+    _send_early(lines)
     while True:
         message = lines.next()
         kind = message["type"]
         if kind == "job":
-            lines.say(_one(lines, loop, message))
+            reply = _one(lines, loop, message)
+            _send_early(lines)
+            lines.say(reply)
         elif kind == "ping":
             lines.say({"pong": True})
         elif kind == "retire":
             _serve.run_exit_functions()
             os._exit(0)
+
+
+def _send_early(lines):
+    """Send what `worker.event` and `worker.retire` have left: without a job socket they wait for it."""
+    for body in STATE.early:
+        lines.say({"event": [_string(part) for part in frames.decode_list(body)]})
+    STATE.early.clear()
+    if STATE.left_early and not lines.left:
+        lines.left = True
+        lines.say({"retire": True})
 
 
 def _one(lines, loop, message):
@@ -137,7 +153,7 @@ def parse(message, current=None):
         _text(message["key"]),
         args,
         rule,
-        None if hint is None else _text(hint),
+        None if hint is None else _text(hint) or None,
         None if stale is None else _job.raw(_text(stale)),
         message.get("attempt", 0),
         time.monotonic() + left / 1000 if left else None,

@@ -66,7 +66,12 @@ def decode_list(data, at=0, end=None):
     count, at = take_varint(data, at)
     parts = []
     for _ in range(count):
-        length, at = take_varint(data, at)
+        # The usual part is short.
+        if at < end and data[at] < 0x80:
+            length = data[at]
+            at += 1
+        else:
+            length, at = take_varint(data, at)
         if at + length > end:
             raise ValueError("a list is cut off")
         parts.append(slice_of(data, at, at + length))
@@ -86,8 +91,10 @@ def list_frame(kind, id, parts, flags=0):
     out = [b"", varint(len(parts))]
     size = len(out[1])
     for part in parts:
-        out += (varint(len(part)), part)
-        size += len(out[-2]) + len(part)
+        length = len(part)
+        prefix = _SHORT[length] if length < 0x80 else varint(length)
+        out += (prefix, part)
+        size += len(prefix) + length
     out[0] = HEADER.pack(size, kind, flags, 0, id)
     return b"".join(out)
 
@@ -144,10 +151,14 @@ def parts_of(result):
         return [result.encode()]
     if isinstance(result, (list, tuple)):
         try:
-            return [part.encode() if isinstance(part, str) else bytes(memoryview(part)) for part in result]
+            return [part if type(part) is bytes else _bytes(part) for part in result]
         except TypeError as error:
             raise TypeError(_why(result)) from error
     raise TypeError(f"a job returns None, bytes, str or a list of these, not {type(result).__name__}")
+
+
+def _bytes(part):
+    return part.encode() if isinstance(part, str) else bytes(memoryview(part))
 
 
 def _why(parts):
@@ -159,3 +170,7 @@ def _why(parts):
         except TypeError:
             return f"part {at} (counted from 0) of {len(parts)} is {type(part).__name__}; a part is bytes or str"
     return "a part is bytes or str"
+
+
+_SHORT = [varint(length) for length in range(0x80)]
+"""Varints of one byte."""
