@@ -128,7 +128,7 @@ def main():
     build = ["cargo", "build", "-j1", "--profile", "fast", "-p", "cattlegrid-pool", "--example", "bench_pool"]
     subprocess.run(build, cwd=ROOT, check=True)
     contenders = [
-        lambda: ours("rust", "floor", "t1", "t4", "t5", "t6", "t8", "t10", "t11"),
+        lambda: ours("rust", "floor", "t1", "batch", "t4", "t5", "t6", "t8", "t10", "t11"),
         lambda: ours("python", "t1", "t4", "t5", "t6", "t8", "t11"),
         lambda: fork_floor("python_fork", 0),
         lambda: fork_floor("python_fork_50mb", 50),

@@ -52,9 +52,9 @@ pub enum LoadEnd<'a> {
         data: &'a [u8],
         /// Client flags.
         flags: u32,
-        /// Seconds to live: 0: it does not expire; below 0: it goes to those who wait and is not kept; None: as the rule says.
+        /// Seconds to live: 0: it does not expire; below 0: it goes to the waiters and is not kept; None: as the rule says.
         ttl_s: Option<i64>,
-        /// Tags beside those of the rule; together at most [`crate::rules::TAGS_MAX`].
+        /// Tags that it has in addition to its rule's; together at most [`crate::rules::TAGS_MAX`].
         tags: &'a [&'a [u8]],
     },
     /// There is no such thing.
@@ -64,7 +64,7 @@ pub enum LoadEnd<'a> {
     },
     /// There is no value.
     Failed {
-        /// Why, for those who asked for the lease; may be empty.
+        /// Why, for the clients that asked for the lease; may be empty.
         text: &'a [u8],
         /// What follows.
         cause: LoadFailure,
@@ -88,7 +88,7 @@ pub enum LoadFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Landed {
-    /// The value, or that there is none, was stored, or given to those who wait.
+    /// The value, or that there is none, was stored, or given to the waiters.
     Stored,
     /// Its lease had ended, or the key was invalidated meanwhile: the result was dropped.
     Late,

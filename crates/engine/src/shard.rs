@@ -194,8 +194,8 @@ impl Shard {
                         continue;
                     };
                     let wants_old = loading.stale;
-                    let state = ruled.as_ref().map(|ruled| &**ruled.state);
-                    let stale = if wants_old { self.old_value(&key, hash, state, step) } else { None };
+                    let terms = ruled.as_ref().map(|ruled| &**ruled.state);
+                    let stale = if wants_old { self.old_value(&key, hash, terms, step) } else { None };
                     LoadOrder::Start(Load { key, token, rule, hint, stale, is_refresh })
                 }
             };

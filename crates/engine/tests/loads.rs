@@ -132,7 +132,7 @@ fn nothing_is_sent_for_nobody() {
     assert_eq!(w.replies(b), "END|", "its time was up");
     assert_eq!(w.tokens().len(), 2);
     assert_eq!(w.finish_with(first, "old"), Landed::Late);
-    assert_eq!(w.tokens().len(), 1, "nobody waits for the one that was put off");
+    assert_eq!(w.tokens().len(), 1, "the job that was put off has no waiter");
     assert_eq!(w.engine.leases(), 0);
     let last = job(&w);
     assert_eq!(w.finish_with(last, "old"), Landed::Late);
@@ -293,7 +293,7 @@ fn those_who_wait_behind_a_soft_invalidation_get_the_old_value_when_the_job_fail
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "get page:1|", "");
     let first = job(&w);
-    // A value that is stale on arrival: nobody waited before the invalidation.
+    // There was no waiter before the invalidation.
     w.close(a, true);
     w.ask(b, "md page:1 I|");
     assert_eq!(w.finish_with(first, "old"), Landed::Late);
@@ -456,16 +456,23 @@ fn jobs_of_a_rule_at_once_are_limited() {
     let first = w.tokens()[0];
     let other = w.connect();
     w.ask(other, "delete page:0|");
-    assert_eq!(w.jobs.len(), 3, "of the two keys, the deleted one runs again: its first job is not needed");
+    assert_eq!(
+        (w.jobs.len(), w.cancelled.clone()),
+        (2, vec![first]),
+        "its first job runs on, and has its slot"
+    );
     assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    let pages = |w: &World| w.jobs.iter().map(|load| load.key[5] - b'0').collect::<Vec<_>>();
+    assert_eq!(pages(&w), [1, 2], "the others have waited longer");
     for n in 0..4 {
+        assert_eq!(w.jobs.len(), 2.min(4 - n), "{n}");
         let token = w.tokens()[0];
-        assert!(w.jobs.len() <= 2, "{n}");
-
         assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
     }
     assert!(w.jobs.is_empty() && w.engine.is_quiet());
-    list.iter().for_each(|connection| drop(w.replies(*connection)));
+    for connection in &list {
+        w.replies(*connection);
+    }
     // A client that does not wait is not queued.
     w.expect(list[0], "get page:10|", "");
     w.expect(list[1], "get page:11|", "");
@@ -486,6 +493,17 @@ fn the_lease_lasts_until_its_deadline() {
     assert_eq!(w.finish_with(first, "late"), Landed::Late);
     assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored);
     assert_eq!(w.replies(a), HI);
+}
+
+#[test]
+fn a_client_that_asks_for_a_long_lease_does_not_prolong_the_loaders() {
+    for asks in ["mg page:1 v N3000 Pl60000|", "mg page:1 v N30 Pd|"] {
+        let mut w = world();
+        let a = w.connect();
+        w.ask(a, asks);
+        w.pass(6000);
+        assert_eq!(w.engine.leases(), 0, "{asks}");
+    }
 }
 
 #[test]

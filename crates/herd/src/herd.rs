@@ -48,8 +48,8 @@ pub struct Herd {
     ended: HashMap<u64, Ended, BuildIdentity>,
     ended_order: VecDeque<u64>,
     leases_max: usize,
-    /// Jobs of loaders that have begun and not ended, by their keys' hashes: at most [`load::JOBS_MAX`] each.
-    jobs: HashMap<u64, u8, BuildIdentity>,
+    /// Jobs of loaders that have begun and not ended, by their keys' hashes.
+    jobs: HashMap<u64, load::Jobs, BuildIdentity>,
     /// Outstanding misses.
     pub ledger: Ledger,
     /// The last event of each key.
@@ -254,8 +254,10 @@ impl Herd {
     fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
         let rule = ask.rule;
         let queued = !holder.computes();
-        // A lease that waits for its slot has no deadline of its own: its waiters have.
-        let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms(ask.how, rule)) };
+        // A lease that waits for its slot has no deadline of its own: its waiters have. A loader has the rule's time, whatever
+        // the client would have for itself.
+        let lease_ms = if holder.is_loader() { rule.lease_ms() } else { lease_ms(ask.how, rule) };
+        let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms) };
         let lease = Lease {
             key: ask.key.into(),
             token,
@@ -588,21 +590,16 @@ impl Herd {
             }
             assert!(!lease.job_out || self.jobs.contains_key(&hash), "a job that is out is counted");
             if lease.holder.is_loader() && !lease.job_out {
-                assert_eq!(
-                    self.jobs.get(&hash),
-                    Some(&load::JOBS_MAX),
-                    "a job is put off only behind others"
-                );
+                let out = self.jobs.get(&hash).map_or(0, load::Jobs::len);
+                assert_eq!(out, load::JOBS_MAX, "a job is put off only behind others");
             }
         }
         assert_eq!(computing, self.leases.deadlines(), "deadlines of leases that have ended");
         assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
         assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
         assert!(self.ended_order.len() <= self.leases_max, "ended tokens are bounded");
-        assert!(
-            self.jobs.values().all(|jobs| (1..=load::JOBS_MAX).contains(jobs)),
-            "two jobs of a key at most"
-        );
+        let few = |jobs: &load::Jobs| (1..=load::JOBS_MAX).contains(&jobs.len());
+        assert!(self.jobs.values().all(few), "two jobs of a key at most");
     }
 }
 

@@ -263,12 +263,18 @@ impl RuleState {
 
     /// A lease passes from one connection to another. False: the new one must wait for a slot, and the lease, as (key's
     /// hash, token), is in the queue.
-    pub(crate) fn pass_slot(&self, from: Option<u64>, to: Option<u64>, queue: (u64, u64)) -> bool {
+    pub(crate) fn pass_slot(&self, from: u64, to: u64, queue: (u64, u64)) -> bool {
         let start = self.slots().pass(from, to, queue);
         if start == Start::Nested {
             count(&self.counters().nested);
         }
         start != Start::Queued
+    }
+
+    /// A lease goes on with another job of its loader. False: it must wait for a slot, and is in the queue as (key's hash,
+    /// token).
+    pub(crate) fn claim_slot(&self, queue: (u64, u64)) -> bool {
+        self.slots().claim(None, queue) != Start::Queued
     }
 
     /// A lease no longer waits for a slot.
@@ -457,7 +463,7 @@ rule_counters! {
     held_gone,
     /// Held gets answered as misses because their key is let pass from now on.
     held_passed,
-    /// Held gets whose computation failed: those that asked for the lease were told so; under a loader the others got the old
+    /// Held gets whose computation failed: those that asked for the lease got the error; under a loader the others got the old
     /// value, or the answer `on_busy`.
     held_failed,
     /// Held gets answered as misses because no rule with leases covers their key any more.
@@ -507,7 +513,7 @@ rule_counters! {
     loads,
     /// Jobs of these for a refresh, for which no client waited at the beginning.
     loads_refresh,
-    /// Jobs of these that took the place of one which brought no value: its key was invalidated meanwhile, or its worker was
+    /// Jobs of these that took the place of a job without a value: its key was invalidated meanwhile, or its worker was
     /// lost.
     loads_again,
     /// Jobs that were not begun because two of their key ran already; each begins when one of those has ended, if a client

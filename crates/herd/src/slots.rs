@@ -5,6 +5,8 @@
 //! at most [`NESTED_MAX`] for a connection. It takes a slot all the same: other leases wait until the number of
 //! computations is below the limit again.
 //!
+//! A slot of a loader belongs to a job, and not to a lease: it is taken until the job ends, even if its lease has ended before.
+//!
 //! A lease that gets a slot while it waits is usually in another shard. Until that shard is told, the lease has no
 //! holder and the slot counts as taken.
 //!
@@ -88,11 +90,15 @@ impl Slots {
         self.admit()
     }
 
-    /// A lease passes from one connection to another, or (None) to another job of its loader. It keeps its slot if the
-    /// limit allows it; otherwise it is queued.
-    pub(crate) fn pass(&mut self, from: Option<u64>, to: Option<u64>, (hash, token): (u64, u64)) -> Start {
-        self.release(from);
-        self.grant(to).unwrap_or_else(|| {
+    /// A lease passes from one connection to another. It keeps its slot if the limit allows it; otherwise it is queued.
+    pub(crate) fn pass(&mut self, from: u64, to: u64, queue: (u64, u64)) -> Start {
+        self.release(Some(from));
+        self.claim(Some(to), queue)
+    }
+
+    /// A lease that goes on takes a slot, or is queued, whatever the length of the queue.
+    pub(crate) fn claim(&mut self, connection: Option<u64>, (hash, token): (u64, u64)) -> Start {
+        self.grant(connection).unwrap_or_else(|| {
             self.queue.insert(token, hash);
             Start::Queued
         })
@@ -201,9 +207,9 @@ mod tests {
     fn a_lease_that_passes_on_keeps_its_slot_unless_it_was_nested() {
         let mut slots = slots(1);
         assert_eq!(slots.start(Some(1), None), Start::Granted);
-        assert_eq!(slots.pass(Some(1), Some(2), (7, 70)), Start::Granted);
+        assert_eq!(slots.pass(1, 2, (7, 70)), Start::Granted);
         assert_eq!(slots.start(Some(2), None), Start::Nested);
-        assert_eq!(slots.pass(Some(2), Some(3), (8, 80)), Start::Queued);
+        assert_eq!(slots.pass(2, 3, (8, 80)), Start::Queued);
         assert_eq!(slots.finish(Some(2)), [(8, 80)]);
     }
 
@@ -212,8 +218,10 @@ mod tests {
         let mut slots = slots(2);
         assert_eq!([0; 2].map(|_| slots.start(None, None)), [Start::Granted; 2]);
         assert_eq!(slots.start(None, Some((7, 70))), Start::Queued, "not nested");
-        assert_eq!(slots.pass(None, None, (8, 80)), Start::Granted);
+        assert_eq!(slots.claim(None, (8, 80)), Start::Queued);
         assert_eq!(slots.finish(None), [(7, 70)]);
+        slots.take_admitted(None);
+        assert_eq!(slots.finish(None), [(8, 80)]);
         slots.take_admitted(None);
         assert_eq!([slots.finish(None), slots.finish(None)], [[], []]);
         assert_eq!((slots.taken(), slots.connections()), (0, 0));

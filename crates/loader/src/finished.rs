@@ -34,7 +34,7 @@ impl Finished {
         &self.load
     }
 
-    /// Lends what the engine is to be told.
+    /// Lends the end in the form that the engine takes.
     pub fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
         match &self.result {
             Ok(answer) => answer.with_end(use_it),
@@ -57,7 +57,7 @@ impl Finished {
                 let why = if landed == Landed::NoRoom {
                     "there is no memory for the value, or it is larger than -I allows"
                 } else {
-                    "the value has more tags than fit beside those of its rule (8 in all)"
+                    "the value and its rule have more tags together than an item may have (8)"
                 };
                 program.report_job(&self.load.key, why, "");
             }

@@ -1,7 +1,7 @@
 //! Generations: how loaders start, and how a reload replaces all of them, or none.
 //!
 //! A reload starts a new pool beside the old one for each loader, since its program may have changed. Both share the bound
-//! on processes. With a template nothing but the template must be ready, and it is no worker; the other modes show by one
+//! on processes. With a template only the template must be ready, and it is no worker; the other modes show by one
 //! worker that they can start, and the old pool gives up a worker for it. Then [`Loaders::commit`] puts the new pools in
 //! place together with whatever belongs to them, such as rules; the old ones take no more jobs and end the ones they have,
 //! whose results count.

@@ -97,7 +97,7 @@ impl Loaders {
 
     /// Does what the engine has ordered: all jobs of a loader are submitted together. The ends go to this lane.
     pub fn submit(&self, lane: usize, orders: Vec<LoadOrder>) {
-        // Until the end: a new generation waits for it, so that no job goes to one that takes none any more.
+        // Until the end: a new generation waits for it, so that no job goes to a generation that takes none.
         let set = self.current();
         let mut wishes = Vec::new();
         let mut jobs: Vec<(&Arc<Running>, Vec<u64>, Vec<JobSpec>)> = Vec::new();

@@ -105,7 +105,7 @@ fn a_job_that_is_cancelled_before_it_is_begun_ends_so() {
     assert!(loaders.job_of(token).is_none());
     let view = loaders.job_of(slow_token).expect("it runs");
     assert_eq!((&*view.loader, view.is_refresh), ("pages", false));
-    // One that was begun goes on.
+    // A job that was begun goes on.
     loaders.submit(0, vec![LoadOrder::Cancel { token: slow_token }]);
     assert_eq!(world.end().1, value("value of page:sleep-2"));
     loaders.submit(0, vec![LoadOrder::Cancel { token }, LoadOrder::Raise { token: slow_token }]);
@@ -175,7 +175,7 @@ fn a_value_may_have_as_many_bytes_as_an_item_and_no_more() {
 fn results_on_their_way_are_bounded() {
     let world = World::new(&rules("template", "max = 1"));
     let loaders = world.start(10 * MIB).unwrap();
-    // Nobody stores them: six are 60 MiB, and the seventh would be more than 64.
+    // They are not stored: six are 60 MiB, and the seventh would be more than 64.
     let mut kept = Vec::new();
     for _ in 0..6 {
         loaders.submit(0, vec![world.order("page:big-10485760")]);

@@ -1,7 +1,7 @@
 //! Measures a pool: throughput, CPU, latency, start, death. Prints `name value` lines; `bench/pool/run.py`
 //! runs it and other pools, and makes the table.
 //!
-//! `bench_pool rust|python WHAT...` with what of: t1 t4 t5 t6 t8 t10 t11 floor.
+//! `bench_pool rust|python WHAT...` with what of: t1 t4 t5 t6 t8 t10 t11 floor, and with rust also: batch.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -14,6 +14,9 @@ use cattlegrid_pool::{Args, Builder, Launch, Pool};
 
 fn main() {
     if let Some(worker) = cattlegrid_worker::maybe_worker() {
+        if std::env::var_os("BENCH_BATCH").is_some() {
+            worker.serve_batch(64, |jobs| jobs.iter().map(|job| Ok(job.arg(0).to_vec())).collect());
+        }
         worker.serve(|job| {
             match job.arg(0) {
                 b"sleep" => pause(Duration::from_millis(100)),
@@ -33,6 +36,7 @@ fn main() {
     for what in what {
         match what.as_str() {
             "t1" => throughput(&launch),
+            "batch" => in_batches(&launch),
             "t4" => latency(&launch, "t4", 10, 20_000),
             "t5" => latency(&launch, "t5", 1 << 20, 200),
             "t6" => start(&launch),
@@ -62,6 +66,28 @@ fn throughput(launch: &Launch) {
         let cpu = cpu_us(std::process::id()) + cpu_us(worker) - cpu;
         say(&format!("jobs_per_s_load_{load}"), count as f64 / took * 1e6);
         say(&format!("cpu_us_load_{load}"), cpu / count as f64);
+    }
+}
+
+/// As T2 at load 16, for a worker that takes batches: single jobs, and batches of up to 16, of which the worker has two.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+fn in_batches(launch: &Launch) {
+    let count = 400_000_u64;
+    for (batch, load) in [(1, 16), (16, 2)] {
+        let pool = builder(&launch.clone().env("BENCH_BATCH", "1")).load(load).batch(batch).spawn().wait();
+        let pool = pool.expect("a pool");
+        let worker = pool.workers().wait()[0].pid;
+        chain(&pool, 64, count / 10);
+        let (cpu, start) = (cpu_us(std::process::id()) + cpu_us(worker), now());
+        chain(&pool, 64, count);
+        let took = micros(start);
+        let cpu = cpu_us(std::process::id()) + cpu_us(worker) - cpu;
+        say(&format!("jobs_per_s_batch_{batch}"), count as f64 / took * 1e6);
+        say(&format!("cpu_us_batch_{batch}"), cpu / count as f64);
+        let stats = pool.stats();
+        if stats.batches > 0 {
+            say(&format!("jobs_in_a_batch_{batch}"), stats.batched as f64 / stats.batches as f64);
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Most jobs at one worker at a time, from 1. Default 2. Set 1 for low latency, 16 for throughput of
+    /// Most jobs at one worker at a time, from 1; batches, at a worker that takes batches. Default 2. Set 1 for low latency, 16 for throughput of
     /// small jobs, the worker's concurrency for asynchronous ones.
     #[must_use]
     pub fn load(mut self, jobs: usize) -> Self {

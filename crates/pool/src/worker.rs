@@ -155,7 +155,7 @@ pub(crate) struct Doomed {
     /// Since when the worker has been in the job and been told to let go of it.
     pub(crate) since: Instant,
     pub(crate) termed: bool,
-    /// Its time is up. Otherwise its caller has gone, which is no reason to harm others of its batch.
+    /// Its time is up. Otherwise its caller has gone, and others of its batch must not suffer for it.
     pub(crate) overdue: bool,
 }
 

@@ -405,9 +405,11 @@ fn a_job_whose_time_is_up_in_a_running_batch_ends_its_worker() {
 fn callers_that_go_harm_no_others() {
     let pool = one(quiet(batches()).batch(64));
     let gate = Gate::new("callers");
-    let jobs: [&[&str]; 3] = [&["gate", gate.path()], &["echo", "1"], &["echo", "2"]];
+    let mark = scratch("batch-callers");
+    let runs = || std::fs::read_to_string(&mark).is_ok_and(|text| text == "running");
+    let jobs: [&[&str]; 3] = [&["gate", gate.path(), mark.to_str().unwrap()], &["echo", "1"], &["echo", "2"]];
     let mut calls = all(&pool, &jobs);
-    eventually("they lie there", || pool.stats().in_flight == 3);
+    eventually("it runs", runs);
     let pid = pool.workers().wait()[0].pid;
     drop(calls.remove(1));
     // Ten times the grace.
@@ -415,14 +417,16 @@ fn callers_that_go_harm_no_others() {
     gate.open();
     calls.into_iter().for_each(|call| assert_eq!(parts(call.wait()).1, 3));
     assert_eq!((pool.stats().cancelled, pool.stats().killed, pool.stats().lost), (1, 0, 0));
+    std::fs::remove_file(&mark).unwrap();
     let never = Gate::new("never");
-    let jobs: [&[&str]; 2] = [&["gate", never.path()], &["echo", "1"]];
+    let jobs: [&[&str]; 2] = [&["gate", never.path(), mark.to_str().unwrap()], &["echo", "1"]];
     let calls = all(&pool, &jobs);
     assert_eq!(pool.workers().wait()[0].pid, pid);
-    eventually("they lie there", || pool.stats().in_flight == 2);
+    eventually("it runs", runs);
     drop(calls);
     eventually("it is killed", || pool.stats().killed == 1);
     assert_eq!((pool.stats().cancelled, pool.stats().lost), (3, 0));
+    std::fs::remove_file(&mark).unwrap();
     assert_eq!(parts(pool.call(["echo", "again"]).wait()).0, "again");
     pool.shutdown().wait();
 }

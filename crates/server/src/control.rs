@@ -61,7 +61,7 @@ pub(crate) fn run(shared: &Arc<Shared>, listeners: Listeners, signals: Signals) 
             tell_all(shared, || Message::Stop);
         }
     }
-    // Held requests are answered: nobody waits for a job any more.
+    // Held requests are answered: no client waits for a job.
     shared.loaders.stop();
     shared.watchers.stop();
     watch.join().map_err(|_| failed("the watchers' thread", std::io::Error::other("it panicked")))?;

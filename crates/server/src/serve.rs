@@ -67,7 +67,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     }
     sys::give_up(settings.privileges)?;
 
-    // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to whoever starts the server.
+    // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to the process that starts the server.
     let ground = Ground::new(&settings)?;
 
     // 9. Files, as the user that we are now, as in memcached: in another user's directory root must not write, and

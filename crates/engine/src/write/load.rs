@@ -61,7 +61,7 @@ impl Engine {
             }
             LoadEnd::NotFound { ttl_s } => {
                 let ttl_s = ttl_s.unwrap_or(load.rule.negative_ttl_s);
-                // Without a time it is for those who wait, and not kept.
+                // Without a time it is for the waiters, and not kept.
                 let expiry = if ttl_s == 0 { PAST } else { expiry(ttl_s.into(), step) };
                 Write { negative: true, expiry, ..write(load, hash, &[]) }
             }
@@ -202,7 +202,7 @@ impl Shard {
         Ok(landed)
     }
 
-    /// The job under the lease that stands has failed: those who wait get the old value, if there is one.
+    /// The job under the lease that stands has failed: its waiters get the old value, if there is one.
     fn load_failed(
         &mut self,
         load: &Load,

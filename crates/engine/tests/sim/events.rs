@@ -30,6 +30,7 @@ impl Sim {
         } else if self.rng.one_in(3) {
             self.note("reload without rules");
             self.unruled = true;
+            self.era += 1;
             return self.w.set_rules(&[]);
         }
         self.w.set_rules(&policies);

@@ -13,6 +13,15 @@ pub(crate) struct SimLoad {
     version: u64,
     /// Soft invalidations of the key before it began.
     softs: usize,
+    /// See [`Sim`].
+    pub(crate) era: u64,
+}
+
+impl SimLoad {
+    /// Which of the two rules its key has.
+    pub(crate) fn rule(&self) -> usize {
+        usize::from(self.key.is_none())
+    }
 }
 
 /// Most jobs of one key at once.
@@ -36,12 +45,12 @@ impl Sim {
             self.trace(|| format!("job {token} of {text}, version {version}"));
             self.note(if self.w.jobs[at].is_refresh { "refresh by the loader" } else { "load" });
             let takes = self.rng.of(&[0, 5, 30, 120, 300, 600, 1500, 4000]);
-            self.loads.push(SimLoad { token, key, due_ms: self.w.ms + takes, version, softs });
+            self.loads.push(SimLoad { token, key, due_ms: self.w.ms + takes, version, softs, era: self.era });
         }
         for _ in std::mem::take(&mut self.w.raised) {
             self.note("a refresh is raised");
         }
-        // One that no worker has begun ends at once.
+        // A job that no worker has begun ends at once.
         for token in std::mem::take(&mut self.w.cancelled) {
             let begun = self.rng.one_in(2);
             if let Some(at) = self.loads.iter().position(|load| load.token == token).filter(|_| !begun) {

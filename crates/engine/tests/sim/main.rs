@@ -221,6 +221,8 @@ struct Sim {
     names_tags: bool,
     /// There are no rules at present.
     unruled: bool,
+    /// Times that there were none: rules that come back know nothing of jobs from before.
+    era: u64,
     /// Flushes that are phased in: when they are over, and the versions that are valid then.
     flushes: Vec<(u64, [u64; KEYS])>,
     /// Number of steps, by their action.
@@ -280,6 +282,7 @@ impl Sim {
             softs: Default::default(),
             names_tags: rng.one_in(3),
             unruled: false,
+            era: 0,
             flushes: Vec::new(),
             steps: BTreeMap::new(),
             traced: std::env::var_os("SIM_TRACE").is_some(),
@@ -435,6 +438,7 @@ impl Sim {
         self.fill_due();
         self.finish_loads();
         self.receive();
+        self.note_loads();
         self.w.check();
         self.check_computing();
         while let Some(at) = self.flushes.iter().position(|(due_ms, _)| *due_ms <= self.w.ms) {
@@ -454,8 +458,16 @@ impl Sim {
         let active = self.w.engine.shared().rules();
         let Some(active) = active.as_ref() else { return self.computing = [(0, 0); 2] };
         for (n, (_, state)) in active.each().enumerate() {
-            let (connections, leases) = (state.connections_computing(), state.computing() as usize);
-            assert_eq!(state.slots_taken() as usize, leases, "a slot has no owner");
+            // A slot of a client is its lease's, a slot of a loader its job's, whatever the terms under which they began.
+            let loads = self.loads.iter().filter(|load| load.rule() == n && load.era == self.era).count();
+            let connections = state.connections_computing();
+            let leases = state.slots_taken() as usize;
+            assert!(leases >= loads && leases <= loads + state.computing() as usize, "a slot has no owner");
+            if loads == 0 && !state.policy().loader {
+                assert_eq!(leases, state.computing() as usize, "a slot has no owner");
+            } else if state.policy().loader && connections == 0 {
+                assert_eq!(leases, loads, "a slot has no job");
+            }
             let limit = state.policy().rule_computers.map_or(1 << 20, |limit| limit as usize);
             let before = self.computing[n];
             assert!(connections <= limit.max(before.0), "{connections} connections compute, {limit} may");

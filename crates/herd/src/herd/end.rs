@@ -130,7 +130,7 @@ impl Herd {
         match lease.holder.connection() {
             // It was admitted.
             None => rule.take_admitted(Some(connection)),
-            Some(old) if rule.pass_slot(Some(old), Some(connection), (hash, token)) => {}
+            Some(old) if rule.pass_slot(old, connection, (hash, token)) => {}
             Some(_) => return self.queue_again(hash, removed, token, step),
         }
         let waiter = self.waiters.take(&mut lease.queue, at);
@@ -178,10 +178,11 @@ impl Herd {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
             lease.rule.end(begun, filled, joined_ms, step.now_ms);
         }
-        if lease.holder.computes() {
-            step.effects.admitted.extend(lease.rule.finish_slot(lease.holder.connection()));
-        } else {
-            lease.rule.leave_queue(lease.token);
+        match lease.holder.connection() {
+            Some(connection) => step.effects.admitted.extend(lease.rule.finish_slot(Some(connection))),
+            // The slot is its job's.
+            None if lease.holder.is_loader() => {}
+            None => lease.rule.leave_queue(lease.token),
         }
         if lease.job_out {
             step.effects.jobs.push(JobOrder::Cancel { token: lease.token });

@@ -16,7 +16,7 @@
 //! 3. Jobs 5 and 7 run, and X deletes again: the lease's token is 9, and two jobs of the key are out. Job 9 begins when one
 //!    of them has ended. A third delete replaces it by job 11 before it has begun: all later deletes share one job.
 //!    (`further_deletes_share_one_job`)
-//! 4. Job 5 runs, and nobody waits. X deletes: the lease ends. The next get asks for a new job. At most two are out, whatever
+//! 4. Job 5 runs without a waiter. X deletes: the lease ends. The next get asks for a new job. At most two are out, whatever
 //!    leases they belong to. (`nothing_is_sent_for_nobody`)
 //! 5. Job 5 runs, W waits. X stores the key: W gets X's value, the lease ends, and job 5 is cancelled if no worker has begun
 //!    it. Its result is dropped. (`a_client_that_stores_ends_the_lease`)
@@ -34,12 +34,33 @@ use crate::effects::{JobOrder, Step, Verdict};
 use crate::holder::Holder;
 use crate::lease::Kind;
 use crate::leases::Removed;
-use crate::rule::count;
+use crate::rule::{RuleState, count};
 use crate::slots::Start;
 use crate::waiters::Waiter;
 
 /// Most jobs of one key that run at once.
-pub(crate) const JOBS_MAX: u8 = 2;
+pub(crate) const JOBS_MAX: usize = 2;
+
+/// The jobs of one key that have begun and not ended: the token of each, and its rule, one of whose slots it has.
+#[derive(Debug, Default)]
+pub(super) struct Jobs([Option<(u64, Arc<RuleState>)>; JOBS_MAX]);
+
+impl Jobs {
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    fn add(&mut self, token: u64, rule: &Arc<RuleState>) {
+        if let Some(free) = self.0.iter_mut().find(|job| job.is_none()) {
+            *free = Some((token, Arc::clone(rule)));
+        }
+    }
+
+    fn take(&mut self, token: u64) -> Option<Arc<RuleState>> {
+        let job = self.0.iter_mut().find(|job| job.as_ref().is_some_and(|(own, _)| *own == token))?;
+        job.take().map(|(_, rule)| rule)
+    }
+}
 
 /// Why a job has brought no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,16 +87,19 @@ impl Herd {
             return self.busy(ask, step);
         }
         let token = step.clock.tick();
-        let may_queue = absent && ask.hold_ms > 0;
-        match rule.try_start(None, may_queue.then_some((ask.hash, token))) {
-            Start::Granted | Start::Nested => {}
-            _ if !absent => return Role::Old,
-            Start::Queued => {
-                self.insert(ask, Holder::Queued, token, step);
-                return Role::Leased;
+        let is_put_off = self.is_put_off(ask.hash);
+        if !is_put_off {
+            let may_queue = absent && ask.hold_ms > 0;
+            match rule.try_start(None, may_queue.then_some((ask.hash, token))) {
+                Start::Granted | Start::Nested => {}
+                _ if !absent => return Role::Old,
+                Start::Queued => {
+                    self.insert(ask, Holder::Queued, token, step);
+                    return Role::Leased;
+                }
+                Start::Refused => return Role::Leased,
+                Start::QueueFull => return self.busy(ask, step),
             }
-            Start::Refused => return Role::Leased,
-            Start::QueueFull => return self.busy(ask, step),
         }
         self.insert(ask, Holder::Loader, token, step);
         self.passes.begun(ask.hash, step.now_ms);
@@ -84,11 +108,15 @@ impl Herd {
             Kind::Stale => &counters.leases_stale,
             Kind::Early => &counters.leases_early,
         });
-        self.start_job(ask.hash, step);
+        if is_put_off {
+            count(&counters.loads_put_off);
+        } else {
+            self.start_job(ask.hash, step);
+        }
         if absent { Role::Leased } else { Role::Old }
     }
 
-    /// The lease goes on with another job, for those who wait (histories 2, 3); without them it ends (history 4).
+    /// The lease goes on with another job, for its waiters (histories 2, 3); without them it ends (history 4).
     pub(super) fn load_again<V>(&mut self, hash: u64, mut removed: Removed, step: &mut Step<'_, V>) {
         if removed.lease.queue.len() == 0 {
             return self.end(hash, removed, false, step);
@@ -100,34 +128,50 @@ impl Herd {
         }
         let token = step.clock.tick();
         let was_admitted = !lease.holder.computes();
+        let is_put_off = self.is_put_off(hash);
         if was_admitted {
             rule.take_admitted(None);
-        } else if !rule.pass_slot(None, None, (hash, token)) {
+        } else if !is_put_off && !rule.claim_slot((hash, token)) {
             return self.queue_again(hash, removed, token, step);
         }
+        let lease = &mut *removed.lease;
         (lease.token, lease.holder, lease.computers) = (token, Holder::Loader, 1);
-        lease.deadline_ms = step.now_ms + u64::from(rule.lease_ms());
-        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
-            rule.end(&begun, false, None, step.now_ms);
-        }
         self.leases.put_back(hash, removed);
         if was_admitted {
             count(&rule.counters().leases);
         } else {
             count(&rule.counters().loads_again);
         }
-        self.start_job(hash, step);
+        self.begin_again(hash, is_put_off, step);
     }
 
-    /// Begins the job of a lease, or puts it off while two of its key run (history 3).
+    /// Whether two jobs of the key run, so that another one must wait (history 3).
+    fn is_put_off(&self, hash: u64) -> bool {
+        self.jobs.get(&hash).is_some_and(|jobs| jobs.len() >= JOBS_MAX)
+    }
+
+    /// The time of a lease begins again, with its job if that is not put off.
+    fn begin_again<V>(&mut self, hash: u64, is_put_off: bool, step: &mut Step<'_, V>) {
+        let Some(mut removed) = self.leases.remove(hash) else { return };
+        let lease = &mut *removed.lease;
+        let rule = Arc::clone(&lease.rule);
+        lease.deadline_ms = step.now_ms + u64::from(rule.lease_ms());
+        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
+            rule.end(&begun, false, None, step.now_ms);
+        }
+        self.leases.put_back(hash, removed);
+        if is_put_off {
+            count(&rule.counters().loads_put_off);
+        } else {
+            self.start_job(hash, step);
+        }
+    }
+
+    /// Begins the job of a lease. It has a slot of its rule.
     fn start_job<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get_mut(hash) else { return };
         let counters = lease.rule.counters();
-        let out = self.jobs.entry(hash).or_default();
-        if *out >= JOBS_MAX {
-            return count(&counters.loads_put_off);
-        }
-        *out += 1;
+        self.jobs.entry(hash).or_default().add(lease.token, &lease.rule);
         lease.job_out = true;
         let is_refresh = lease.kind != Kind::Absent;
         count(&counters.loads);
@@ -141,11 +185,12 @@ impl Herd {
     /// A job has ended, with a result or without. True: its lease stands, and its result counts. Otherwise a job that was put
     /// off begins (history 3).
     pub fn finish_job<V>(&mut self, hash: u64, token: u64, step: &mut Step<'_, V>) -> bool {
-        let Some(out) = self.jobs.get_mut(&hash) else { return false };
-        *out -= 1;
-        if *out == 0 {
+        let Some(jobs) = self.jobs.get_mut(&hash) else { return false };
+        let Some(rule) = jobs.take(token) else { return false };
+        if jobs.len() == 0 {
             self.jobs.remove(&hash);
         }
+        step.effects.admitted.extend(rule.finish_slot(None));
         let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.holder.is_loader()) else {
             return false;
         };
@@ -160,19 +205,18 @@ impl Herd {
     }
 
     fn start_put_off<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
-        let Some(mut removed) = self.leases.remove(hash) else { return };
-        let lease = &mut *removed.lease;
-        if lease.queue.len() == 0 && lease.kind == Kind::Absent {
-            // History 4.
+        let Some(removed) = self.leases.remove(hash) else { return };
+        let lease = &removed.lease;
+        let (token, rule) = (lease.token, Arc::clone(&lease.rule));
+        if lease.queue.len() == 0 {
+            // A refresh is asked for again by the next get; otherwise no client waits (history 4).
             return self.end(hash, removed, false, step);
         }
-        let rule = Arc::clone(&lease.rule);
-        lease.deadline_ms = step.now_ms + u64::from(rule.lease_ms());
-        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
-            rule.end(&begun, false, None, step.now_ms);
+        if !rule.claim_slot((hash, token)) {
+            return self.queue_again(hash, removed, token, step);
         }
         self.leases.put_back(hash, removed);
-        self.start_job(hash, step);
+        self.begin_again(hash, false, step);
     }
 
     /// After [`Herd::finish_job`]: the job of the lease that stands has failed (history 6). Returns the waiters that get the
@@ -219,7 +263,7 @@ impl Herd {
         plain
     }
 
-    /// No rule has a loader for the key any more: ends its lease, and answers those who wait with misses.
+    /// No rule has a loader for the key any more: ends its lease, and answers its waiters with misses.
     pub fn abandon<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
         if let Some(removed) = self.leases.remove(hash) {
             self.send_all(hash, removed, &|counters| &counters.held_unruled, step);
@@ -228,6 +272,6 @@ impl Herd {
 
     /// Jobs that have begun and not ended.
     pub fn jobs(&self) -> usize {
-        self.jobs.values().map(|out| usize::from(*out)).sum()
+        self.jobs.values().map(Jobs::len).sum()
     }
 }

@@ -38,7 +38,7 @@ impl Host for Kept {
     }
 
     fn finished(&self, lane: usize, finished: Finished) {
-        // At the end of a test nobody may read any more.
+        // At the end of a test there may be no reader.
         self.sender.lock().unwrap().send((lane, finished)).ok();
     }
 }
@@ -167,7 +167,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         }
         never.recv_timeout(Duration::from_millis(10)).unwrap_err();
     }
-    panic!("it did not come about: {what}");
+    panic!("it did not happen: {what}");
 }
 
 /// The processes whose command line has `text` in it, zombies excluded.
