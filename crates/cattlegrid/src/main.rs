@@ -10,6 +10,7 @@ use std::time::Duration;
 use cattlegrid_config::{self as config, AS_MEMCACHED, Command};
 use cattlegrid_load::{BenchCommand, BenchError};
 use cattlegrid_server::log;
+use cattlegrid_server::time::Clock;
 
 fn main() -> ExitCode {
     cattlegrid_panic::install();
@@ -49,10 +50,14 @@ fn act(command: Command, first: &str) -> ExitCode {
         },
         Command::Try { file, key } => match config::Trial::new(&file, &key) {
             Ok(trial) => {
-                let name = &trial.loader.name;
-                usage_error(&format_args!(
-                    "check --try: loader {name}: running loaders is not part of this version"
-                ))
+                let clock = Clock::new();
+                match cattlegrid_loader::try_once(&trial, &|| clock.now()) {
+                    Ok(text) => print(&text),
+                    Err(text) => {
+                        log_lines(&text);
+                        ExitCode::FAILURE
+                    }
+                }
             }
             Err(error) => usage_error(&error),
         },
