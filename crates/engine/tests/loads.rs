@@ -174,6 +174,68 @@ fn a_write_after_a_delete_is_not_taken_for_the_loaders_fill() {
 }
 
 #[test]
+fn a_set_that_is_dropped_counts_as_a_delete() {
+    for waits in [true, false] {
+        let mut w = world();
+        let [a, b, c] = [(); 3].map(|()| w.connect());
+        // A miss that is never filled, as far as the server can know.
+        w.expect(a, "mg page:1 v N30|", "VA 0 Z||");
+        let first = job(&w);
+        assert_eq!(w.finish_with(first, "1"), Landed::Stored);
+        w.expect(b, "delete page:1|", "DELETED|");
+        w.expect(b, "get page:1|", "");
+        let second = job(&w);
+        if !waits {
+            // Its value has been stored already.
+            assert_eq!(w.finish_with(second, "2"), Landed::Stored);
+            w.expect(b, "get page:1|", "VALUE page:1 0 1|2|END|VALUE page:1 0 1|2|END|");
+        }
+        w.expect(c, "set page:1 0 0 1|3|", "STORED|");
+        assert_eq!(w.count("fills_dropped"), 1, "it is taken for the value of the miss");
+        if waits {
+            assert_eq!(w.finish_with(second, "2"), Landed::Late);
+        } else {
+            w.expect(b, "get page:1|", "");
+        }
+        let third = job(&w);
+        assert_eq!(w.finish_with(third, "3"), Landed::Stored);
+        assert_eq!(w.replies(b), "VALUE page:1 0 1|3|END|");
+    }
+}
+
+#[test]
+fn a_value_that_is_changed_during_its_refresh_stays() {
+    for change in ["incr page:1 1|", "append page:1 0 0 1|0|", "cas page:1 0 0 2 CAS|19|", "ma page:1|"] {
+        let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..policy() })]);
+        let a = w.connect();
+        w.expect(a, "set page:1 0 20 2|18|", "STORED|");
+        let cas = w.ask(a, "gets page:1|").split([' ', '|']).nth(4).unwrap().to_owned();
+        w.ask(a, "mg page:1 v R30|");
+        let token = job(&w);
+        w.ask(a, &change.replace("CAS", &cas));
+        let changed = w.ask(a, "get page:1|");
+        assert!(!changed.contains("|18|"), "{changed}");
+        assert_eq!(w.finish_with(token, "18"), Landed::Late, "{change}");
+        w.expect(a, "get page:1|", &changed);
+    }
+}
+
+#[test]
+fn keys_do_not_disturb_each_other() {
+    // A fence of few slots, and jobs that end in another order than they began.
+    let config = cattlegrid_engine::RulesConfig { fence_bytes: 64, ..crate::world::config() };
+    let mut w = World::with(&[("page:{id}", policy())], &config, 64 << 20, 1);
+    let list: Vec<u64> = (0..200).map(|_| w.connect()).collect();
+    for (n, connection) in list.iter().enumerate() {
+        w.expect(*connection, &format!("get page:{n}|"), "");
+    }
+    for token in w.tokens().into_iter().rev() {
+        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    }
+    assert_eq!((w.count("loads"), w.jobs.len()), (200, 0));
+}
+
+#[test]
 fn asking_for_the_lease_never_wins_it() {
     let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..policy() })]);
     let [a, b] = [(); 2].map(|()| w.connect());

@@ -40,6 +40,10 @@
 //! 9. H's fill and X's delete, flush or bump come at the same moment on two threads. If the fill is first, its item is
 //!    removed, or found to be too old when it is read; if the event is first, the fill is dropped as in 1 and 2.
 //!    (`shuttle.rs`: `fill_and_delete`, `fill_and_flush`, `fill_and_bump`)
+//! 10. Under a rule with a loader H misses at 5 without a lease, and X deletes at 6. Job 7 begins. C, which has changed the
+//!     source, stores: it cannot be told from H, whose value would be old, and is dropped. But job 7 may have read the source
+//!     before C changed it. So C's `set` counts as a delete: the job is revoked, and another one begins.
+//!     (`loads.rs`: `a_set_that_is_dropped_counts_as_a_delete`)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,7 +109,9 @@ impl Shard {
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
         // History 2: no fence knows these events.
         let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), step.now);
-        if let Some(herd) = &mut self.herd {
+        // A loader's lease ends with each event of its key: the fence would only add those of keys that share its slot.
+        let by_loader = filling.session.is_none();
+        if let Some(herd) = self.herd.as_mut().filter(|_| !by_loader) {
             if let Some(stamp) = fill.stamp() {
                 herd.fence.note_fill(self.shared.clock().saturating_sub(stamp), self.shared.shards());
             }
@@ -117,7 +123,12 @@ impl Shard {
         if fill.stamp().is_some_and(|stamp| stamp < hard) {
             ruled.state.count_dropped(self.cause_of_drop(write.hash, &filling, hard, ruled, step.now.ms));
             self.consume(write.hash, &mut filling, step.now.ms);
-            self.with_herd(step, |herd, step| herd.dropped(write.hash, by, step));
+            if ruled.state.policy().loader && fill.token().is_none() {
+                // History 10.
+                self.delete_unawaited(write.key, write.hash, step);
+            } else {
+                self.with_herd(step, |herd, step| herd.dropped(write.hash, by, step));
+            }
             let unleased = found.filter(|_| !ruled.state.policy().leases);
             if let Some(stub) = unleased.filter(|found| is_stub(&self.store.item(*found))) {
                 // History 7: the stub would never be filled, and the next client wins again.

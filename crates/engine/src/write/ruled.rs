@@ -98,6 +98,7 @@ impl Shard {
                 let outcome = self.write_over(&Write { tags, huge: write.huge.clone(), ..*write }, fresh, cx);
                 if let Outcome::Stored { .. } = outcome {
                     self.raise_hard(write.hash, self.shared.clock());
+                    self.revoke_load(write.key, write.hash, ruled, &mut cx.step);
                 }
                 outcome
             }
@@ -234,10 +235,18 @@ impl Shard {
         });
     }
 
+    /// A value was changed in place while a loader may refresh it: the result of its job would be older.
+    fn revoke_load(&mut self, key: &[u8], hash: u64, ruled: &Ruled, step: &mut Step<'_>) {
+        if ruled.state.policy().loader {
+            self.with_herd(step, |herd, step| herd.invalidated(hash, key, step));
+        }
+    }
+
     /// A key under a rule was changed in place, or was created by arithmetic (`created`).
     pub(crate) fn changed(&mut self, key: &[u8], hash: u64, created: bool, cx: &mut Context<'_>) {
         let Some(ruled) = self.rule_of(key) else { return };
         self.raise_hard(hash, self.shared.clock());
+        self.revoke_load(key, hash, &ruled, &mut cx.step);
         let Lookup::Found(found) = self.store.lookup(hash, key) else { return };
         if !created {
             return;
