@@ -7,6 +7,7 @@ import tempfile
 import pytest
 
 import harness
+from loaders import Scene
 
 
 def pytest_addoption(parser):
@@ -130,6 +131,14 @@ def open_dir():
     with tempfile.TemporaryDirectory(prefix="conformance-") as d:
         os.chmod(d, 0o777)
         yield d
+
+
+@pytest.fixture
+def scene(start, open_dir):
+    """A directory for a server with loaders, which is not started yet."""
+    made = Scene(start, open_dir)
+    yield made
+    made.clean()
 
 
 _numbers = itertools.count()

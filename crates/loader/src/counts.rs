@@ -1,6 +1,8 @@
-//! What the jobs of a loader came to, and the results that are on their way to the threads that store them.
+//! What the jobs of a loader came to, and the values that are on their way: results to the threads that store them, old values
+//! to workers.
 //!
-//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`Transit`].
+//! A result is counted from the moment in which the pool hands it over until it is stored or dropped, an old value until its
+//! job has ended: see [`Transit`].
 //!
 //! # Invariants
 //! * Each job of a loader ends in one of [`Ended`], exactly once: `jobs` is their sum and `running`, until counters are reset.
@@ -53,8 +55,12 @@ pub struct Counts {
     pub not_stored: AtomicU64,
     /// Results, of those that are refused, for which there was no room on their way.
     pub no_room: AtomicU64,
+    /// Old values that were left out of jobs, because those of other jobs took too much memory.
+    pub stale_left_out: AtomicU64,
     /// Bytes of results on their way.
     pub bytes: AtomicUsize,
+    /// Bytes of old values in jobs that have not ended.
+    pub stale_bytes: AtomicUsize,
     /// Reports and lines of workers' output that were left out of the log.
     pub log_left_out: AtomicU64,
     /// Jobs that have not ended.
@@ -84,8 +90,15 @@ impl Counts {
 
     /// Counters start again at 0; jobs that run still run.
     pub(crate) fn reset(&self) {
-        let own =
-            [&self.jobs, &self.refreshes, &self.late, &self.not_stored, &self.no_room, &self.log_left_out];
+        let own = [
+            &self.jobs,
+            &self.refreshes,
+            &self.late,
+            &self.not_stored,
+            &self.no_room,
+            &self.log_left_out,
+            &self.stale_left_out,
+        ];
         self.ends().into_iter().chain(own).for_each(|counter| counter.store(0, Relaxed));
     }
 
@@ -107,7 +120,7 @@ impl Counts {
     }
 }
 
-/// The results of all loaders that are on their way, in bytes, and how many they may be.
+/// The values of all loaders that are on their way in one direction, in bytes, and how many they may be.
 #[derive(Debug)]
 pub(crate) struct Transit {
     bytes: AtomicUsize,
@@ -128,27 +141,32 @@ impl Transit {
         self.max
     }
 
-    /// Takes `bytes` for a result of this loader, until the permit is dropped. None: there is no room.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>) -> Option<Permit> {
+    /// Takes `bytes` for a value of this loader, which counts them in `gauge`, until the permit is dropped. None: there is no
+    /// room.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>, gauge: Gauge) -> Option<Permit> {
         let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.bytes.fetch_update(Relaxed, Relaxed, fits).ok()?;
-        counts.bytes.fetch_add(bytes, Relaxed);
-        Some(Permit { transit: Arc::clone(self), counts: Arc::clone(counts), bytes })
+        gauge(counts).fetch_add(bytes, Relaxed);
+        Some(Permit { transit: Arc::clone(self), counts: Arc::clone(counts), gauge, bytes })
     }
 }
 
-/// Bytes of a result on its way.
+/// Where a loader counts its bytes.
+pub(crate) type Gauge = fn(&Counts) -> &AtomicUsize;
+
+/// Bytes of a value on its way.
 #[derive(Debug)]
 pub(crate) struct Permit {
     transit: Arc<Transit>,
     counts: Arc<Counts>,
+    gauge: Gauge,
     bytes: usize,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.transit.bytes.fetch_sub(self.bytes, Relaxed);
-        self.counts.bytes.fetch_sub(self.bytes, Relaxed);
+        (self.gauge)(&self.counts).fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -156,20 +174,22 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
+    const RESULTS: Gauge = |counts| &counts.bytes;
+
     #[test]
     fn results_on_their_way_are_bounded_in_sum() {
         let transit = Transit::new(100);
         let [a, b] = [(); 2].map(|()| Arc::new(Counts::default()));
-        let first = transit.take(60, &a).unwrap();
-        assert!(transit.take(41, &b).is_none(), "one byte too many");
-        let second = transit.take(40, &b).unwrap();
-        assert!(transit.take(1, &a).is_none());
-        assert!(transit.take(0, &a).is_some());
-        assert!(transit.take(usize::MAX, &a).is_none(), "no overflow");
+        let first = transit.take(60, &a, RESULTS).unwrap();
+        assert!(transit.take(41, &b, RESULTS).is_none(), "one byte too many");
+        let second = transit.take(40, &b, RESULTS).unwrap();
+        assert!(transit.take(1, &a, RESULTS).is_none());
+        assert!(transit.take(0, &a, RESULTS).is_some());
+        assert!(transit.take(usize::MAX, &a, RESULTS).is_none(), "no overflow");
         let held = |counts: &Counts| counts.bytes.load(Relaxed);
         assert_eq!((transit.bytes(), held(&a), held(&b)), (100, 60, 40));
         drop(first);
-        assert!(transit.take(60, &b).is_some());
+        assert!(transit.take(60, &b, RESULTS).is_some());
         drop(second);
         assert_eq!((transit.bytes(), held(&a), held(&b)), (0, 0, 0));
     }

@@ -9,6 +9,7 @@
 //!
 //! # Invariants
 //! * `hint` and `stale` are there only if the load has them. Bytes that are not UTF-8 are `{"b64":"..."}`.
+//! * The hint is the client's text itself: clients send it with `%20` for a blank, since a command's words have none.
 
 use cattlegrid_config::LoaderMode;
 use cattlegrid_engine::Load;
@@ -25,10 +26,10 @@ pub(crate) fn args(load: &Load, mode: LoaderMode) -> Args {
         LoaderMode::JsonLines => Args::from([object(load, captures.as_ref())]),
         LoaderMode::Template | LoaderMode::Exec | LoaderMode::Stdio => {
             let pairs = pairs(load, captures.as_ref());
-            let hint = load.hint.as_deref().unwrap_or_default();
+            let hint = hint(load).unwrap_or_default();
             let text = load.rule.pattern.text();
             let stale = stale(load);
-            Args::from(wire::job_parts(&load.key, text, hint, stale.as_deref(), &pairs))
+            Args::from(wire::job_parts(&load.key, text, &hint, stale.as_deref(), &pairs))
         }
     }
 }
@@ -42,13 +43,34 @@ fn object(load: &Load, captures: Option<&Captures<'_>>) -> String {
     let args: Map<String, Value> =
         pairs(load, captures).into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
     let mut job = json!({"key": text(&load.key), "rule": load.rule.pattern.text(), "args": args});
-    let stale = stale(load);
-    for (name, bytes) in [("hint", load.hint.as_deref()), ("stale", stale.as_deref())] {
+    for (name, bytes) in [("hint", hint(load)), ("stale", stale(load))] {
         if let Some(bytes) = bytes {
-            job[name] = text(bytes);
+            job[name] = text(&bytes);
         }
     }
     job.to_string()
+}
+
+/// The client's text, decoded. A `%` without two hexadecimal digits behind it stays.
+fn hint(load: &Load) -> Option<Vec<u8>> {
+    let mut rest = load.hint.as_deref()?;
+    let mut text = Vec::with_capacity(rest.len());
+    while let [first, after @ ..] = rest {
+        rest = after;
+        let mut byte = *first;
+        if let (b'%', [high, low, after @ ..]) = (byte, after)
+            && let (Some(high), Some(low)) = (nibble(*high), nibble(*low))
+        {
+            (byte, rest) = (high << 4 | low, after);
+        }
+        text.push(byte);
+    }
+    Some(text)
+}
+
+/// The value of a hexadecimal digit.
+fn nibble(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
 /// The old value in one piece.
@@ -96,6 +118,29 @@ pub(crate) mod tests {
         load.hint = Some(Arc::from(&b"small"[..]));
         load.stale = Some(DeliveredValue::Inline((*b"").into()));
         assert_eq!(parts(&load)[2..5], [b"small".to_vec(), b"1".to_vec(), b"".to_vec()]);
+    }
+
+    #[test]
+    fn a_hint_is_the_clients_text() {
+        let mut load = load("page:{id}", b"page:42");
+        for (sent, text) in [
+            ("", ""),
+            ("small", "small"),
+            ("like%20this%2c%2C%25", "like this,,%"),
+            ("%", "%"),
+            ("%2", "%2"),
+            ("%%41", "%A"),
+            ("%4g%g4%", "%4g%g4%"),
+            ("%0a%00", "\n\0"),
+        ] {
+            load.hint = Some(Arc::from(sent.as_bytes()));
+            assert_eq!(hint(&load).as_deref(), Some(text.as_bytes()), "{sent}");
+        }
+        load.hint = Some(Arc::from(&b"%fF"[..]));
+        assert_eq!(args(&load, LoaderMode::Template).list().get(2), Some(&b"\xff"[..]));
+        let object = args(&load, LoaderMode::JsonLines);
+        let object: Value = serde_json::from_slice(object.list().get(0).unwrap()).unwrap();
+        assert_eq!(object["hint"], json!({"b64": "/w=="}));
     }
 
     #[test]

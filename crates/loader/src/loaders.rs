@@ -4,7 +4,8 @@
 //!   lane ──orders──▶ submit: one submission for each loader ──▶ pool's thread ──outcome──▶ Host::finished ──▶ the same lane
 //! ```
 //! The pool's thread checks an answer and hands it over; it stores nothing. What was handed over and is not stored yet is
-//! bounded in bytes, over all loaders: a result beyond this ends as refused.
+//! bounded in bytes, over all loaders: a result beyond this ends as refused. So are the old values in jobs that have not ended:
+//! a job beyond this is sent without its old value.
 //!
 //! # Invariants
 //! * For each load that was submitted the host is told of one end, whatever happens.
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cattlegrid_config::{LoaderMode, LoaderSettings};
-use cattlegrid_engine::{Load, LoadFailure, LoadOrder};
+use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder};
 use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, Stats};
 
 use crate::answer::Answer;
@@ -42,6 +43,8 @@ pub(crate) struct Common {
     pub(crate) item_bytes_max: usize,
     table: Table,
     transit: Arc<Transit>,
+    /// Old values in jobs that have not ended.
+    stale: Arc<Transit>,
 }
 
 /// Loaders by name.
@@ -90,8 +93,9 @@ impl std::fmt::Debug for Loaders {
 impl Loaders {
     /// Without any loader.
     pub(crate) fn empty(host: Arc<dyn Host>, item_bytes_max: usize) -> Self {
-        let transit = Transit::new(TRANSIT_MIN.max(item_bytes_max.saturating_mul(2)));
-        let common = Common { host, item_bytes_max, table: Table::new(), transit };
+        let [transit, stale] =
+            [(); 2].map(|()| Transit::new(TRANSIT_MIN.max(item_bytes_max.saturating_mul(2))));
+        let common = Common { host, item_bytes_max, table: Table::new(), transit, stale };
         Self { common: Arc::new(common), current: RwLock::default(), draining: Mutex::default() }
     }
 
@@ -137,19 +141,27 @@ impl Loaders {
         }
     }
 
-    fn job(&self, lane: usize, load: Load, running: &Running) -> JobSpec {
+    fn job(&self, lane: usize, mut load: Load, running: &Running) -> JobSpec {
         let urgent = load.rule.loading.as_ref().map_or(Priority::Normal, |loading| priority(loading.urgency));
         let program = Arc::clone(&running.program);
         program.counts().begin(load.is_refresh);
         let entry = Entry::new(Arc::clone(program.name()), load.is_refresh, urgent);
         self.common.table.enter(load.token, entry);
         let (common, mode) = (Arc::clone(&self.common), running.settings.mode);
+        let stale_bytes = load.stale.as_ref().map_or(0, DeliveredValue::len);
+        let permit = self.common.stale.take(stale_bytes, program.counts(), |counts| &counts.stale_bytes);
+        if permit.is_none() {
+            load.stale = None;
+            program.counts().stale_left_out.fetch_add(1, Relaxed);
+        }
         let args = job::args(&load, mode);
         let is_refresh = load.is_refresh;
         let load = Load { stale: None, ..load };
-        JobSpec::new(args, move |outcome| common.ended(lane, load, program, mode, outcome))
-            .priority(if is_refresh { Priority::Low } else { urgent })
-            .idempotent(true)
+        let ended = move |outcome| {
+            drop(permit);
+            common.ended(lane, load, program, mode, outcome);
+        };
+        JobSpec::new(args, ended).priority(if is_refresh { Priority::Low } else { urgent }).idempotent(true)
     }
 
     /// The job of a lease, if it has not ended.
@@ -253,7 +265,10 @@ impl Common {
                 report(&program, &load.key, &error);
                 (how, Err(failure), None)
             }
-            Ok(reply) => match self.transit.take(reply.parts().encoded_parts().len(), &counts) {
+            Ok(reply) => match self
+                .transit
+                .take(reply.parts().encoded_parts().len(), &counts, |counts| &counts.bytes)
+            {
                 None => {
                     counts.no_room.fetch_add(1, Relaxed);
                     let text = format!("{} bytes of results are on their way already", self.transit.bytes());
@@ -320,5 +335,5 @@ fn failure(error: &Error) -> (Ended, Failure) {
     (how, Failure { text: text.to_owned(), cause })
 }
 
-/// Least bytes that results on their way may take in sum.
+/// Least bytes that results on their way may take in sum; old values in jobs the same.
 const TRANSIT_MIN: usize = 64 << 20;

@@ -91,7 +91,11 @@ impl Program {
             PoolError::CrashLoop { .. } | PoolError::PoolLost | PoolError::Callback => Severity::Error,
             _ => Severity::Warning,
         };
-        self.say(severity, &error.to_string());
+        match error {
+            // Once for each series of failures: no failure of a job keeps it out of the log.
+            PoolError::CrashLoop { .. } | PoolError::PoolLost => self.write(severity, &error.to_string(), 0),
+            _ => self.say(severity, &error.to_string()),
+        }
     }
 
     /// A job has failed: why, and more about it in lines, such as a traceback.
@@ -106,9 +110,12 @@ impl Program {
 
     fn say(&self, severity: Severity, text: &str) {
         let (admitted, before) = self.admit(1, |limits| &mut limits.reports);
-        if admitted == 0 {
-            return;
+        if admitted > 0 {
+            self.write(severity, text, before);
         }
+    }
+
+    fn write(&self, severity: Severity, text: &str, before: u64) {
         let mut said = String::new();
         for line in text.lines() {
             said.extend(["loader ", &*self.name, ": ", line, "\n"]);
@@ -134,3 +141,44 @@ impl Program {
 const REPORTS: usize = 1;
 /// Lines of output a second.
 const OUTPUT_LINES: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stopped {
+        now: std::time::Instant,
+        log: Mutex<Vec<(Severity, String)>>,
+    }
+
+    impl Host for Stopped {
+        fn now(&self) -> std::time::Instant {
+            self.now
+        }
+
+        fn log(&self, severity: Severity, text: &str) {
+            self.log.lock().unwrap().push((severity, text.to_owned()));
+        }
+
+        fn finished(&self, _: usize, _: crate::Finished) {}
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn failures_of_jobs_do_not_keep_a_crash_loop_out_of_the_log() {
+        let host = Arc::new(Stopped { now: std::time::Instant::now(), log: Mutex::default() });
+        let program = Program::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
+        program.report_job(b"page:1", "no table", "");
+        program.report_job(b"page:2", "no table", "");
+        program.report(&PoolError::CrashLoop { failures: 5, reason: "exit status 3\nlast words".to_owned() });
+        program.report(&PoolError::PoolLost);
+        program.report_job(b"page:3", "no table", "");
+        let log = host.log.lock().unwrap();
+        let [(_, first), (severity, second), (_, third)] = &log[..] else { panic!("{log:?}") };
+        assert_eq!(first, "loader pages: page:1: no table");
+        assert_eq!(*severity, Severity::Error);
+        assert!(second.contains("loader pages: last words"), "{second}");
+        assert!(third.starts_with("loader pages: "), "{third}");
+        assert_eq!(program.counts().log_left_out.load(Relaxed), 2);
+    }
+}

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_engine::{Landed, LoadFailure, LoadOrder};
+use cattlegrid_engine::{DeliveredValue, Landed, Load, LoadFailure, LoadOrder};
 use common::{End, World, descriptors, look, processes, until, value};
 
 const MIB: usize = 1 << 20;
@@ -193,6 +193,27 @@ fn results_on_their_way_are_bounded() {
     let seen = [&counts.refused, &counts.no_room, &counts.late].map(|counter| counter.load(Relaxed));
     assert_eq!(seen, [1, 1, 1]);
     assert_eq!(counts.bytes.load(Relaxed), 0);
+    loaders.stop();
+}
+
+#[test]
+fn old_values_in_jobs_are_bounded() {
+    let world = World::new(&rules("template", "max = 1\nload = 1\nqueue = 100"));
+    let loaders = world.start(10 * MIB).unwrap();
+    let orders = (0..8).map(|_| {
+        let LoadOrder::Start(load) = world.order("page:stale") else { panic!("an order to start") };
+        let stale = Some(DeliveredValue::Inline(vec![b'x'; 10 * MIB].into()));
+        LoadOrder::Start(Load { stale, ..load })
+    });
+    loaders.submit(0, orders.collect());
+    let counts = loaders.views().remove(0).counts;
+    // Six are 60 MiB, and the seventh would be more than 64.
+    assert_eq!(counts.stale_left_out.load(Relaxed), 2);
+    let lengths: Vec<_> = (0..8).map(|_| world.end().1).collect();
+    let with = value((10 * MIB).to_string());
+    assert_eq!(lengths.iter().filter(|end| **end == with).count(), 6, "{lengths:?}");
+    assert_eq!(lengths.iter().filter(|end| **end == value("None")).count(), 2, "{lengths:?}");
+    assert_eq!(counts.stale_bytes.load(Relaxed), 0);
     loaders.stop();
 }
 

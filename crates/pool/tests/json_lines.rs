@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "shared with other tests")]
 mod draw;
 #[path = "../src/jsonl.rs"]
-#[allow(dead_code, reason = "the pool's own module, which is not public")]
+#[allow(dead_code, unreachable_pub, reason = "the pool's own module; of it only base64 is public")]
 mod jsonl;
 mod lines;
 #[path = "../src/long_line.rs"]

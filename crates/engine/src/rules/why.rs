@@ -133,6 +133,8 @@ pub struct WhyRule {
     pub pattern: String,
     /// Its place in the file, from 1.
     pub number: u32,
+    /// The loader that computes its values; `None`: clients do.
+    pub loader: Option<String>,
 }
 
 /// A tag of a key.
@@ -225,6 +227,7 @@ impl Shard {
             rule: ruled.as_ref().map(|Match { rule, .. }| WhyRule {
                 pattern: rule.pattern.text().to_owned(),
                 number: rule.number,
+                loader: rule.loading.as_ref().map(|loading| loading.loader.to_string()),
             }),
             tags: names.into_iter().map(tag).collect(),
         }

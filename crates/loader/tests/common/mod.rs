@@ -214,6 +214,8 @@ def load(job):
         for line in range(int(rest)):
             print("line", line, file=sys.stderr)
         sys.stderr.flush()
+    if what == "stale":
+        return "None" if job.stale is None else str(len(job.stale))
     return "value of " + job.key
 
 loader.serve()

@@ -86,6 +86,16 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
         "Bytes of its results that are on their way to be stored.",
         |_, view| view.counts.bytes.load(Relaxed) as u64,
     )),
+    of_loader(gauge(
+        "stale_bytes",
+        Unit::Bytes,
+        "Bytes of old values (`stale = true`) in jobs that have not ended.",
+        |_, view| view.counts.stale_bytes.load(Relaxed) as u64,
+    )),
+    count!(
+        stale_left_out,
+        "Jobs that were sent without their old value, because those of other jobs took `transit_bytes_max` already."
+    ),
     count!(log_left_out, "Reports of failures and lines of output that were too many for the log."),
     pool!(generation, "Programs that this pool has started; a reload of the rule file starts another pool."),
     pool!(workers, "Workers that are ready."),

@@ -1,0 +1,176 @@
+"""Loaders of every kind: modes, languages, users; with authentication and TLS; and run once by hand."""
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import harness
+from loaders import PASSED_ON, PROGRAMS, of_loader, of_rule, rules
+from test_operations import login, make_certificate, tls, users  # noqa: F401
+
+pytestmark = pytest.mark.only_cattlegrid
+
+EXAMPLES = harness.ROOT / "examples" / "loaders"
+
+
+@pytest.mark.parametrize("mode", ["template", "exec", "stdio", "jsonl"])
+def test_one_program_in_every_mode(scene, mode):
+    """Values, flags, binary values, not found and errors do not depend on how a worker is spoken to."""
+    server = scene.start(rules('hold = "30s"\n', mode=mode))
+    with server.raw(40) as c:
+        assert c.get(b"page:1") == b"1=0"
+        assert c.get(b"do:missing:60:1") is None
+        c.send(b"mg do:fail:no-table:1 v N30 Pw20000\r\n")
+        assert c.line() == b"EN Peno-table"
+        c.send(b"get do:flags:7:1\r\n")
+        assert c.until(b"END\r\n") == b"VALUE do:flags:7:1 7 1\r\nv\r\nEND\r\n"
+        assert c.get(b"do:size:500000:1") == b"x" * 500_000
+        assert c.get(b"do:bytes:-:1") == bytes(range(256))
+    stats = scene.check_sums()
+    assert (stats["mode"], stats["values"], stats["not_found"], stats["errors"]) == (mode, 4, 1, 1), stats
+    scene.end()
+
+
+# The examples
+
+
+def factors():
+    """The example in Rust; it is built if it is not there."""
+    path = harness.ROOT / "target" / "debug" / "factors"
+    if not path.exists():
+        subprocess.run(["cargo", "build", "--quiet", "--locked", "-p", "cattlegrid-examples"], cwd=harness.ROOT, check=True, timeout=900)
+    return path
+
+
+@pytest.fixture
+def examples(scene):
+    """A server with the rule file of the examples, in a copy of their directory."""
+    shutil.copytree(EXAMPLES, scene.dir, dirs_exist_ok=True)
+    text = (EXAMPLES / "rules.toml").read_text().replace("../../target/debug/factors", str(factors()))
+    # The package is not installed here.
+    text = re.sub(r"(?m)^(command = \[\"python3\".*)$", r'\1\nenv = ["PATH", "HOME", "LANG", "PYTHONPATH"]', text)
+    return scene.start(text.replace('"1s"', '"30s"').replace('grace  = "30s"', 'grace = "30s"'))
+
+
+@pytest.mark.parametrize(
+    "key, expected, missing",
+    [
+        ("page:7", b"Text of page 7.", "page:5000"),
+        ("price:7", b"6.93", "price:5000"),
+        ("factors:9991", b"97 103", "factors:0"),
+        ("greeting:Ann", b"Hello, Ann!", "greeting:nobody"),
+        ("hash:sha1:abc", b"a9993e364706816aba3e25717850c26c9cd0d89d", "hash:nothing:abc"),
+    ],
+)
+def test_examples(scene, examples, key, expected, missing):
+    """Each in its language answers a get that waits for it."""
+    with examples.raw(40) as c:
+        c.send(f"mg {key} v N30 Pw30000\r\n".encode())
+        head = c.line()
+        assert head == b"VA %d" % len(expected), (head, scene.whole_log())
+        assert c.exactly(len(expected) + 2) == expected + b"\r\n"
+        assert c.get(key.encode()) == expected
+        c.send(f"mg {missing} v N30 Pw30000\r\n".encode())
+        assert c.line() == b"EN"
+
+
+def test_an_example_in_batches(examples):
+    with examples.raw(40) as c:
+        c.send(b"get " + b" ".join(b"price:%d" % n for n in range(1, 100)) + b"\r\n")
+        text = c.until(b"END\r\n")
+    assert re.findall(rb"\r\n(\d+\.\d\d)\r\n", b"\r\n" + text) == [b"%d.%02d" % divmod(n * 99, 100) for n in range(1, 100)]
+
+
+# Users, authentication, TLS
+
+
+IS_ROOT = os.geteuid() == 0
+OTHER = "nobody" if IS_ROOT else pwd.getpwuid(os.geteuid()).pw_name
+"""A user that a server which these tests start can become."""
+
+
+def uid(name):
+    return str(pwd.getpwnam(name).pw_uid).encode()
+
+
+def test_workers_are_the_user_of_the_server(scene):
+    """`-u`: workers are started as that user."""
+    server = scene.start(shell_rules("id -u"), "-u", OTHER)
+    with server.raw() as c:
+        assert c.get(b"page:1") == uid(OTHER)
+    scene.end()
+
+
+def test_workers_of_a_user_of_their_own(scene):
+    server = scene.start(shell_rules("id -u", user=OTHER))
+    with server.raw() as c:
+        assert c.get(b"page:1") == uid(OTHER)
+    assert os.stat(f"/proc/{server.pid}").st_uid == os.geteuid()
+    scene.end()
+
+
+def test_a_user_of_a_loader_beside_one_of_the_server(scene, binary):
+    scene.config = str(scene.dir / "rules.toml")
+    scene.rewrite(shell_rules("id -u", user="daemon"))
+    ended = subprocess.run([binary, "-p", "-1", "-u", OTHER, "--config", scene.config], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "[loader.shell]: user" in ended.stderr, ended
+
+
+def shell_rules(command, **settings):
+    """A loader in the shell whose values are what a command prints; it needs nothing of the directory of these tests."""
+    script = (
+        "echo '{\"ready\":true}'; while read -r line; do case $line in *'\"type\":\"job\"'*) "
+        f'printf \'{{"value":"%s"}}\\n\' "$({command})";; *retire*) exit 0;; *ping*) echo \'{{"pong":true}}\';; esac; done'
+    )
+    return of_rule("page:{id}", "shell") + of_loader("shell", command=["/bin/sh", "-c", script], mode="jsonl", dir="/", **settings)
+
+
+def test_authentication(scene, users):  # noqa: F811
+    """Who has not logged in starts no job."""
+    server = scene.start(None, "-Y", users)
+    with server.raw() as c:
+        c.send(b"get page:1\r\n")
+        assert c.line() == b"CLIENT_ERROR unauthenticated"
+        assert login(c, "alice", "secret") == b"STORED"
+        assert scene.jobs() == []
+        assert c.get(b"page:1") == b"1=0"
+
+
+def test_tls(scene, open_dir):
+    """A value that is large comes whole to all who wait, over TLS too."""
+    make_certificate(open_dir)
+    server = scene.start(None, "-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
+    crowd = [tls(server) for _ in range(20)]
+    for c in crowd:
+        c.send(b"get do:size:1000000:1\r\n")
+    for c in crowd:
+        assert c.line() == b"VALUE do:size:1000000:1 0 1000000"
+        assert c.exactly(1_000_000 + 7) == b"x" * 1_000_000 + b"\r\nEND\r\n"
+        c.close()
+    assert scene.keys() == ["do:size:1000000:1"]
+
+
+def test_the_unix_socket_and_one_thread(scene):
+    server = scene.start(None, "-s", str(scene.dir / "socket"), "-t", "1")
+    with server.raw() as c:
+        c.send(b"get " + b" ".join(b"page:%d" % n for n in range(30)) + b"\r\n")
+        assert c.until(b"END\r\n").count(b"VALUE") == 30
+
+
+# Once, by hand
+
+
+def test_a_loader_by_hand(scene):
+    """The program itself says what to do with it; with its key it is run without a server."""
+    command = [sys.executable, str(PROGRAMS / "pages.py")]
+    environment = {**os.environ, **scene.env}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "is a loader" in ended.stderr, ended
+    command = [sys.executable, "-m", "cattlegrid.loader", str(PROGRAMS / "pages.py"), "page:1", "id=1"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert "PYTHONPATH" in PASSED_ON and ended.returncode in (0, 1), ended
