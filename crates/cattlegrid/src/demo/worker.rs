@@ -13,7 +13,9 @@ use super::crowd::value;
 /// The first argument of a worker; a pool has to have started it, too.
 pub(crate) const WORD: &str = "demo";
 /// What a call takes, whatever the number of its keys.
-pub(super) const TAKES: Duration = Duration::from_millis(200);
+const TAKES: Duration = Duration::from_millis(200);
+/// What a call takes that has a key of [`SLOW`].
+const TAKES_LONG: Duration = Duration::from_secs(1);
 /// Keys that it takes in a call.
 const BATCH_MAX: u32 = 64;
 
@@ -28,7 +30,9 @@ pub(crate) fn serve_if_asked() {
 
 #[expect(clippy::disallowed_methods, reason = "it plays a slow database; the time is what the demo shows")]
 fn load(jobs: &mut [Job<'_>]) -> Vec<Result<Value, JobError>> {
-    if jobs.iter().any(|job| job.key() != PID_KEY.as_bytes()) {
+    if jobs.iter().any(|job| job.key().starts_with(SLOW.as_bytes())) {
+        std::thread::sleep(TAKES_LONG);
+    } else if jobs.iter().any(|job| job.key() != PID_KEY.as_bytes()) {
         std::thread::sleep(TAKES);
     }
     let count = jobs.len();
@@ -55,6 +59,8 @@ pub(super) fn row(key: &str, count: usize) -> String {
 
 /// Its value is the number of the worker's process.
 pub(super) const PID_KEY: &str = "worker:pid";
+/// Keys that take longer than others, so that there is time to kill the worker.
+pub(super) const SLOW: &str = "slow:";
 /// Keys whose values say with how many others they were computed.
 pub(super) const ROW: &str = "row:";
 
