@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import harness
-from crowd import WIDE_FENCE, write_rules
+from crowd import HELD_ENDS, WIDE_FENCE, held, write_rules
 from harness import wait_until
 
 PROGRAMS = harness.ROOT / "conformance" / "data" / "loaders"
@@ -120,8 +120,11 @@ class Scene:
         return {name[len(prefix) :]: value for name, value in self.server.stats("rules").items() if name.startswith(prefix)}
 
     def check_sums(self, name="pages"):
-        """Each job has ended in one way."""
+        """Each job has ended in one way, and so has each get of the first rule that was held."""
         wait_until("no job runs", lambda: self.stats(name)["running"] == 0, 60)
+        if held(self.server) == 0:
+            counts = self.rule_stats()
+            assert int(counts["held"]) == sum(int(counts[end]) for end in HELD_ENDS), counts
         stats = self.stats(name)
         assert stats["jobs"] == sum(stats[end] for end in ENDS), stats
         assert stats["bytes"] == 0, stats
