@@ -1,6 +1,7 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
 mod demo;
+mod trial;
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -10,10 +11,10 @@ use std::time::Duration;
 use cattlegrid_config::{self as config, AS_MEMCACHED, Command};
 use cattlegrid_load::{BenchCommand, BenchError};
 use cattlegrid_server::log;
-use cattlegrid_server::time::Clock;
 
 fn main() -> ExitCode {
     cattlegrid_panic::install();
+    demo::worker::serve_if_asked();
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
     let as_memcached = Path::new(&name).file_name().is_some_and(|name| name == "memcached");
@@ -49,16 +50,13 @@ fn act(command: Command, first: &str) -> ExitCode {
             Err(error) => usage_error(&error),
         },
         Command::Try { file, key } => match config::Trial::new(&file, &key) {
-            Ok(trial) => {
-                let clock = Clock::new();
-                match cattlegrid_loader::try_once(&trial, &|| clock.now()) {
-                    Ok(text) => print(&text),
-                    Err(text) => {
-                        log_lines(&text);
-                        ExitCode::FAILURE
-                    }
+            Ok(trial) => match trial::run(trial) {
+                Ok(text) => print(&text),
+                Err(error) => {
+                    log_lines(&error);
+                    ExitCode::FAILURE
                 }
-            }
+            },
             Err(error) => usage_error(&error),
         },
         Command::Help => print(&format!("{first}{}", config::help())),

@@ -48,7 +48,16 @@ fn the_tour_to_its_end_and_interrupted() {
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
     assert!(child.wait().unwrap().success(), "{text}");
-    for part in ["[1/", "computed", "0 of 6", "at 1 s", "requests/s", "64 clients ask", "bytes of RAM each"] {
+    for part in [
+        "[1/",
+        "computed",
+        "a worker fills the misses",
+        "0 of 6",
+        "at 1 s",
+        "requests/s",
+        "64 clients ask",
+        "bytes of RAM each",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!runs(server), "the server has been stopped and collected");

@@ -22,11 +22,9 @@ mod loaders;
 mod pool;
 mod program;
 mod table;
-mod trial;
 
 pub use counts::Counts;
 pub use finished::Finished;
 pub use generation::{Prepared, StartError, descriptors};
 pub use host::{Host, Severity};
 pub use loaders::{JobView, LoaderView, Loaders};
-pub use trial::try_once;

@@ -41,6 +41,16 @@ impl<'m> Plain<'m> {
         Ok(found)
     }
 
+    /// A number of `stats` and these words.
+    pub(super) fn stat(&mut self, words: &str, name: &str) -> Result<u64, DemoError> {
+        self.begin()?;
+        let lines = self.client.stats(words).map_err(|error| failed(&error))?;
+        self.count(1);
+        let line = lines.iter().find(|(known, _)| known == name);
+        let number = line.and_then(|(_, number)| number.parse().ok());
+        number.ok_or_else(|| DemoError::Broken(format!("stats {words} has no number {name}")))
+    }
+
     /// Cuts the connection: the server gets a reset.
     pub(super) fn kill(self) -> Result<(), DemoError> {
         self.client.reset().map_err(|error| failed(&error))

@@ -66,15 +66,7 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let mut crowd = open(stage, WAITING)?;
     crowd.ask(key)?;
     let mut plain = Plain::open(stage.ruled(), stage.meter())?;
-    let mut waiting = 0;
-    for _ in 0..LOOKS {
-        waiting = waiters(&mut plain, key)?;
-        if waiting == WAITING {
-            break;
-        }
-        stage.pause(Duration::from_millis(10))?;
-    }
-    promise(waiting == WAITING, || format!("{waiting} of {WAITING} clients wait"))?;
+    all_wait(stage, &mut plain, key, WAITING)?;
     winner.kill()?;
     let seen = crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
     promise(seen.computed == 1 && seen.hits == WAITING - 1, || {
@@ -82,6 +74,24 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     })?;
     let note = "Killed: the first client's connection was reset with 99 waiting; the next in line computed.";
     Ok(outcome("99 wait, the one that computes is killed", &seen, Some(note.to_owned())))
+}
+
+/// Waits until this many gets wait for a key.
+pub(super) fn all_wait(
+    stage: &Stage,
+    plain: &mut Plain<'_>,
+    key: &str,
+    expected: u64,
+) -> Result<(), DemoError> {
+    let mut waiting = 0;
+    for _ in 0..LOOKS {
+        waiting = waiters(plain, key)?;
+        if waiting == expected {
+            break;
+        }
+        stage.pause(Duration::from_millis(10))?;
+    }
+    promise(waiting == expected, || format!("{waiting} of {expected} clients wait"))
 }
 
 /// How many gets wait for a key.
@@ -113,7 +123,7 @@ fn refreshed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome)
 }
 
-fn open(stage: &Stage, size: u64) -> Result<Crowd<'_>, DemoError> {
+pub(super) fn open(stage: &Stage, size: u64) -> Result<Crowd<'_>, DemoError> {
     let peer = Peer::new(stage.ruled(), stage.plan())?;
     Crowd::open(&peer, size as usize, stage.meter())
 }

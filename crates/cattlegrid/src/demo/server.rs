@@ -2,18 +2,27 @@
 
 use cattlegrid_load::harness::{Server, Start, StartError};
 
-use super::DemoError;
+use super::{DemoError, worker};
 
 /// Their memory limit in MiB.
 pub(super) const MEMORY_MIB: u32 = 64;
 
-/// Starts one on a free port of 127.0.0.1, with a rule file of this text.
+/// Starts one on a free port of 127.0.0.1, with a rule file of this text, whose last table is its loader's: the command of
+/// the loader, which is this program, is added.
 pub(super) fn start(connections: usize, rules: Option<&str>) -> Result<Server, DemoError> {
     let program = std::env::current_exe().map_err(DemoError::io("this program cannot be found"))?;
+    let rules = match rules {
+        Some(rules) => {
+            let command = [&*program.to_string_lossy(), worker::WORD];
+            // A string of JSON is one of TOML, too.
+            Some(format!("{rules}command = {}\n", serde_json::Value::from(&command[..])))
+        }
+        None => None,
+    };
     let (memory, connections) = (MEMORY_MIB.to_string(), connections.to_string());
     let words = ["serve", "-p", "-1", "-l", "127.0.0.1", "-m", &memory, "-t", "1", "-c", &connections];
     // Ctrl-C is for the demo, which stops its servers or leaves one running.
-    let start = Start { rules, own_group: true, ..Start::new(&program, &words) };
+    let start = Start { rules: rules.as_deref(), own_group: true, ..Start::new(&program, &words) };
     Server::start(&start).map_err(|error| match error {
         StartError::Io { what, error } => DemoError::Io { what, error },
         other => DemoError::Server(other.to_string()),
