@@ -1,7 +1,7 @@
 """Servers with loaders: a directory with the rule file and the files by which tests and workers talk.
 
 The workers are `data/loaders/pages.py` (its head says what its keys do) and `data/loaders/lines.py`. Every process of a scene has the
-variable SCENE, so those that were left behind are found, whoever their parent is.
+variable SCENE, so those that were left behind are found under any parent.
 """
 
 import json
@@ -148,7 +148,7 @@ class Scene:
         """Reloads that were taken, and those that were not."""
         taken = refused = 0
         for line in self.whole_log().splitlines():
-            # One that was refused has a line for each mistake.
+            # A reload that was refused has a line for each mistake.
             is_refused = "nothing reloaded" in line
             refused += is_refused
             taken += line.endswith("reloaded") and not is_refused

@@ -142,7 +142,7 @@ def test_authentication(scene, users):  # noqa: F811
 
 
 def test_tls(scene, open_dir):
-    """A value that is large comes whole to all who wait, over TLS too."""
+    """A value that is large comes whole to all waiters, over TLS too."""
     make_certificate(open_dir)
     server = scene.start(None, "-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
     crowd = [tls(server) for _ in range(20)]
