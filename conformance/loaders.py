@@ -1,7 +1,7 @@
 """Servers with loaders: a directory with the rule file and the files by which tests and workers talk.
 
 The workers are `data/loaders/pages.py` (its head says what its keys do) and `data/loaders/lines.py`. Every process of a scene has the
-variable SCENE, so those that were left behind are found, whoever their parent is.
+variable SCENE, so those that were left behind are found under any parent.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import harness
-from crowd import WIDE_FENCE, write_rules
+from crowd import HELD_ENDS, WIDE_FENCE, held, write_rules
 from harness import wait_until
 
 PROGRAMS = harness.ROOT / "conformance" / "data" / "loaders"
@@ -120,8 +120,11 @@ class Scene:
         return {name[len(prefix) :]: value for name, value in self.server.stats("rules").items() if name.startswith(prefix)}
 
     def check_sums(self, name="pages"):
-        """Each job has ended in one way."""
+        """Each job has ended in one way, and so has each get of the first rule that was held."""
         wait_until("no job runs", lambda: self.stats(name)["running"] == 0, 60)
+        if held(self.server) == 0:
+            counts = self.rule_stats()
+            assert int(counts["held"]) == sum(int(counts[end]) for end in HELD_ENDS), counts
         stats = self.stats(name)
         assert stats["jobs"] == sum(stats[end] for end in ENDS), stats
         assert stats["bytes"] == 0, stats
@@ -145,7 +148,7 @@ class Scene:
         """Reloads that were taken, and those that were not."""
         taken = refused = 0
         for line in self.whole_log().splitlines():
-            # One that was refused has a line for each mistake.
+            # A reload that was refused has a line for each mistake.
             is_refused = "nothing reloaded" in line
             refused += is_refused
             taken += line.endswith("reloaded") and not is_refused

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.only_cattlegrid
 
 
 def test_a_hold_of_zero(scene):
-    """Nobody waits, and each value is there for the next."""
+    """No client waits, and each value is there for the next get."""
     server = scene.start(rules('hold = "0s"\n'))
     with server.raw() as c:
         assert c.get(b"page:1") is None
@@ -306,7 +306,7 @@ def test_hundreds_of_clients_that_leave(scene):
 
 
 def test_a_value_that_finds_no_memory(scene):
-    """`-M` and a full store: who waits is answered, and it is counted."""
+    """`-M` and a full store: the waiters are answered, and it is counted."""
     server = scene.start(rules('hold = "2s"\n', timeout="20s"), "-M", "-m", "8", "-I", "512k")
     with server.raw() as c:
         n = 0

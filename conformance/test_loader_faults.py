@@ -299,7 +299,7 @@ GARBAGE = [
 
 
 def test_the_server_ends_while_jobs_run(scene):
-    """Who waits is answered, and the workers are gone."""
+    """The waiters are answered, and the workers are gone."""
     server = scene.start(rules(max=4))
     scene.close_gate()
     waiting = raws(server, 8)

@@ -1,4 +1,4 @@
-"""Loaders of every kind: modes, languages, users; with authentication and TLS; and run once by hand."""
+"""Loaders of every kind: modes, languages, users; with authentication and TLS; and run once by hand and by `check --try`."""
 
 import os
 import pwd
@@ -142,7 +142,7 @@ def test_authentication(scene, users):  # noqa: F811
 
 
 def test_tls(scene, open_dir):
-    """A value that is large comes whole to all who wait, over TLS too."""
+    """A value that is large comes whole to all waiters, over TLS too."""
     make_certificate(open_dir)
     server = scene.start(None, "-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
     crowd = [tls(server) for _ in range(20)]
@@ -163,6 +163,44 @@ def test_the_unix_socket_and_one_thread(scene):
 
 
 # Once, by hand
+
+
+def try_key(scene, binary, key, text=None):
+    scene.config = str(scene.dir / "rules.toml")
+    scene.rewrite(rules() if text is None else text)
+    command = [binary, "check", scene.config, "--try", key]
+    ended = subprocess.run(command, env={**os.environ, **scene.env}, capture_output=True, text=True, timeout=60)
+    scene.until_no_processes()
+    return ended
+
+
+def test_a_key_is_tried(scene, binary):
+    """What a get would store, and status 0."""
+    ended = try_key(scene, binary, "do:tags:3:1")
+    assert ended.returncode == 0, ended
+    for word in ("v", "t0", "t2"):
+        assert word in ended.stdout, ended.stdout
+    ended = try_key(scene, binary, "do:ttl:77:1")
+    assert ended.returncode == 0 and "77" in ended.stdout, ended
+    ended = try_key(scene, binary, "do:missing:5:1")
+    assert ended.returncode == 0 and "not found" in ended.stdout, ended
+
+
+@pytest.mark.parametrize("key, why", [("do:oops:x:1", "KeyError"), ("do:exit:3:1", "3"), ("do:fail:no-table:1", "no-table")])
+def test_a_key_that_fails_is_tried(scene, binary, key, why):
+    ended = try_key(scene, binary, key)
+    assert ended.returncode == 1 and why in ended.stderr + ended.stdout, ended
+
+
+def test_a_loader_that_does_not_start_is_tried(scene, binary):
+    scene.write("starting", "raise")
+    ended = try_key(scene, binary, "page:1")
+    assert ended.returncode == 1 and "there is no table pages" in ended.stderr, ended
+    scene.remove("starting")
+    ended = try_key(scene, binary, "page:1", rules(mode="jsonl"))
+    assert ended.returncode == 0 and "1=0" in ended.stdout, ended
+    ended = try_key(scene, binary, "other:1")
+    assert ended.returncode == 2 and "it has no rule" in ended.stderr, ended
 
 
 def test_a_loader_by_hand(scene):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from crowd import percentiles, show
+from crowd import percentiles, show, until_held
 from harness import wait_until
 from loaders import of_loader, of_rule, rules, value, workers
 from test_herd import raws
@@ -57,7 +57,7 @@ class Readers:
 
 
 def test_steady_reads_of_keys_that_expire(scene, capsys):
-    """Nobody waits: each expiry is one refresh, whoever reads."""
+    """No client waits: each expiry is one refresh for all readers."""
     keys = 40
     scene.start_wide(rules('hold = "30s"\nttl = "1s"\ngrace = "1d"\n', load=2))
     scene.write("delay", "0.02")
@@ -143,6 +143,29 @@ def test_a_job_of_the_old_generation_ends_in_it(scene, mode):
     assert scene.check_sums()["values"] == 2
 
 
+@pytest.mark.parametrize("mode", ["template", "exec", "stdio", "jsonl"])
+def test_a_reload_with_one_worker(scene, mode):
+    """`max = 1`, and the worker has a job: the job ends as it should, its clients get the value, and the new code counts afterwards."""
+    scene.start(rules(mode=mode, max=1))
+    scene.close_gate()
+    a, b = raws(scene.server, 2)
+    a.send(b"get page:1\r\n")
+    scene.until_jobs(1)
+    scene.write("code", "second")
+    before = scene.reloads()
+    scene.server.signal(1)
+    b.send(b"get code:1\r\n")
+    until_held(scene.server, 2)
+    scene.open_gate()
+    assert value(a) == b"1=0"
+    assert value(b) in (b"first", b"second")
+    wait_until("reloaded", lambda: scene.reloads() != before, 60)
+    assert scene.reloads() == (before[0] + 1, before[1]), scene.whole_log()
+    assert b.get(b"code:2") == b"second"
+    scene.check_sums()
+    scene.end()
+
+
 BROKEN = ["toml", "program", "raise"]
 
 
@@ -203,7 +226,7 @@ def test_a_loader_comes_and_goes(scene):
     scene.until_no_processes()
 
 
-def test_who_waits_while_the_rule_goes(scene):
+def test_waiters_whose_rule_goes(scene):
     """A client that waits for a job of a rule that is gone is answered, and the job's value is dropped."""
     scene.start(rules())
     scene.close_gate()

@@ -1,4 +1,4 @@
-"""Values that loaders compute, as clients see them: one job for each key, whoever asks and however many.
+"""Values that loaders compute, as clients see them: one job for each key, for any number of clients.
 
 What a worker does is decided by the key (`data/loaders/pages.py`), and jobs wait at a gate where an order must be certain. Terms are
 long wherever a test is not about time.
@@ -142,7 +142,7 @@ INVALIDATIONS = {
 
 
 @pytest.mark.parametrize("how", INVALIDATIONS)
-def test_who_waits_gets_what_is_computed_after(scene, how):
+def test_waiters_get_what_is_computed_after(scene, how):
     line, replies = INVALIDATIONS[how]
     server = scene.start(rules(LONG_TAGGED))
     scene.close_gate()
@@ -183,7 +183,7 @@ def test_several_deletes_share_one_job(scene):
     assert (stats["jobs"], stats["late"]) == (3, 2), stats
 
 
-def test_a_job_nobody_has_begun_is_withdrawn(scene):
+def test_a_job_that_no_worker_has_begun_is_withdrawn(scene):
     server = scene.start(rules(max=1, load=1))
     scene.close_gate()
     a, b, writer = raws(server, 3)
@@ -297,7 +297,7 @@ def test_ttl_flags_and_tags_of_a_value(scene):
     scene.check_sums()
 
 
-def test_a_ttl_below_zero_is_for_those_who_wait(scene):
+def test_a_ttl_below_zero_is_for_the_waiters(scene):
     server = scene.start()
     scene.close_gate()
     waiting = raws(server, 4)
@@ -343,7 +343,7 @@ def test_not_found(scene):
                 assert c.get(ask_for) is None
                 assert ask(c, b"mg %s v N30 Pw1000" % ask_for) == b"EN"
             assert len(scene.jobs()) == before + 1
-        # One that is computed again.
+        # The answer counts for a second.
         assert c.get(b"do:missing:1:2") is None
         count = len(scene.jobs())
 
@@ -455,7 +455,7 @@ def test_no_client_wins_under_a_loader(scene):
     assert scene.check_sums()["refreshes"] == 1
 
 
-def test_the_error_of_a_job_reaches_those_who_asked_for_it(scene):
+def test_the_error_of_a_job_reaches_clients_that_asked_for_it(scene):
     server = scene.start(rules('hold = "30s"\non_busy = "error"\n'))
     a, b, c = raws(server, 3)
     a.send(b"mg do:fail:no%20such%20table:1 v N30 Pw30000\r\n".replace(b"%20", b"-"))

@@ -80,7 +80,7 @@ pub enum LoadFailure {
     Lost,
     /// It was never begun: the loader has too much to do, or cannot be started. The key does not back off: the loader does.
     Refused,
-    /// It was cancelled before it was begun.
+    /// It was taken back before it was begun. If its lease stands, a reload has replaced its pool: another one begins at once.
     Cancelled,
 }
 

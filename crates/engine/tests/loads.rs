@@ -383,6 +383,20 @@ fn a_lost_worker_is_tried_again_once() {
 }
 
 #[test]
+fn a_job_that_was_taken_back_while_clients_wait_is_ordered_anew() {
+    let mut w = world();
+    let a = w.connect();
+    w.expect(a, "get page:1|", "");
+    let first = job(&w);
+    assert_eq!(w.fail(first, "", LoadFailure::Cancelled), Landed::Failed);
+    assert_eq!(w.replies(a), "");
+    let second = job(&w);
+    assert_ne!(first, second);
+    assert_eq!(w.finish_with(second, "hi"), Landed::Stored);
+    assert_eq!(w.replies(a), HI);
+}
+
+#[test]
 fn a_loader_that_has_too_much_to_do_does_not_make_the_key_back_off() {
     let mut w = world();
     let a = w.connect();

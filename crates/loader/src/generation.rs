@@ -105,7 +105,16 @@ impl Loaders {
         for running in new.values() {
             running.program.budget().resize(running.settings.max);
         }
-        let old = std::mem::replace(&mut *self.current_mut(), new);
+        let mut current = self.current_mut();
+        let old = std::mem::replace(&mut *current, new);
+        // No job is submitted until `current` is let go: all jobs of these loaders are in old pools. A pool that has given up
+        // its only worker begins none of its queue, so the engine orders those jobs anew.
+        let idle = old.iter().filter(|(name, old)| {
+            current.get(*name).is_some_and(|new| new.settings.mode != LoaderMode::Template)
+                && old.settings.max == 1
+        });
+        idle.for_each(|(name, _)| self.common.table.withdraw_all(name));
+        drop(current);
         // What was squeezed ends.
         prepared.squeezed.clear();
         self.drain(old.into_iter().filter(|(name, _)| !added.contains(name)).map(|(_, running)| running));

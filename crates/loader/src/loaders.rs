@@ -41,7 +41,7 @@ pub(crate) struct Common {
     pub(crate) host: Arc<dyn Host>,
     /// The server's largest item, in bytes.
     pub(crate) item_bytes_max: usize,
-    table: Table,
+    pub(crate) table: Table,
     transit: Arc<Transit>,
     /// Old values in jobs that have not ended.
     stale: Arc<Transit>,

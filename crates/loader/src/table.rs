@@ -95,6 +95,17 @@ impl Table {
         }
     }
 
+    /// Takes back all jobs of a loader that no worker has begun.
+    pub(crate) fn withdraw_all(&self, loader: &str) {
+        for shard in &self.shards {
+            let mut entries = lock(shard);
+            entries
+                .values_mut()
+                .filter(|entry| *entry.loader == *loader)
+                .for_each(|entry| entry.grant(Wish::Withdraw));
+        }
+    }
+
     /// Shows a job, if it has not ended.
     pub(crate) fn show<R>(&self, token: u64, look: impl FnOnce(&Entry) -> R) -> Option<R> {
         self.shard(token).get(&token).map(look)

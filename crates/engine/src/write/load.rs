@@ -214,8 +214,9 @@ impl Shard {
     ) -> Landed {
         let why = match cause {
             LoadFailure::Error => JobFailure::Error,
-            LoadFailure::Lost => JobFailure::Lost,
-            LoadFailure::Refused | LoadFailure::Cancelled => JobFailure::Refused,
+            // A job that was taken back while its lease stands was queued in a pool that a reload has replaced.
+            LoadFailure::Lost | LoadFailure::Cancelled => JobFailure::Lost,
+            LoadFailure::Refused => JobFailure::Refused,
         };
         let waiters = self.with_herd(step, |herd, step| herd.job_failed(hash, why, text, step));
         self.answer_failed(load, hash, waiters.unwrap_or_default(), step);
