@@ -92,8 +92,10 @@ pub enum Landed {
     Stored,
     /// Its lease had ended, or the key was invalidated meanwhile: the result was dropped.
     Late,
-    /// There was no memory for the value, or it is larger than items may be: it counts as a failure.
+    /// There was no memory for the value: it counts as a failure.
     NoRoom,
+    /// The value, with its key, is larger than items may be: it counts as a failure.
+    TooLarge,
     /// The value has more tags than fit: it counts as a failure.
     TooManyTags,
     /// A failure under the lease that stands.

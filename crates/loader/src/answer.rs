@@ -51,6 +51,11 @@ impl Answer {
         self.with_end(|end| matches!(end, LoadEnd::Value { .. }))
     }
 
+    /// Client flags of the value; 0 if there is none.
+    pub(crate) fn flags(&self) -> u32 {
+        self.with_end(|end| if let LoadEnd::Value { flags, .. } = end { *flags } else { 0 })
+    }
+
     /// Bytes of the value; 0 if there is none.
     pub(crate) fn value_len(&self) -> usize {
         self.with_end(|end| match end {

@@ -52,12 +52,12 @@ impl Finished {
         match landed {
             Landed::Stored | Landed::Failed => {}
             Landed::Late => _ = counts.late.fetch_add(1, Relaxed),
-            Landed::NoRoom | Landed::TooManyTags => {
+            Landed::NoRoom | Landed::TooLarge | Landed::TooManyTags => {
                 counts.not_stored.fetch_add(1, Relaxed);
-                let why = if landed == Landed::NoRoom {
-                    "there is no memory for the value, or it is larger than -I allows"
-                } else {
-                    "the value and its rule have more tags together than an item may have (8)"
+                let why = match landed {
+                    Landed::NoRoom => "there is no memory for the value",
+                    Landed::TooLarge => "the value, with its key, is larger than -I allows",
+                    _ => "the value and its rule have more tags together than an item may have (8)",
                 };
                 program.report_job(&self.load.key, why, "");
             }

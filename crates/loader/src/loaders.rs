@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use cattlegrid_config::{LoaderMode, LoaderSettings};
 use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder};
 use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, Stats};
+use cattlegrid_protocol::Limits;
 
 use crate::answer::Answer;
 use crate::counts::{Counts, Ended, Transit};
@@ -276,7 +277,7 @@ impl Common {
                     let text = "too many results at once".to_owned();
                     (Ended::Refused, Err(Failure { text, cause: LoadFailure::Refused }), None)
                 }
-                Some(permit) => match self.read(reply, mode) {
+                Some(permit) => match self.read(reply, &load.key, mode) {
                     Ok(answer) => {
                         let how = if answer.is_value() { Ended::Value } else { Ended::NotFound };
                         (how, Ok(answer), Some(permit))
@@ -292,11 +293,15 @@ impl Common {
         self.host.finished(lane, Finished { load, result, program: Some(program), _permit: permit });
     }
 
-    fn read(&self, reply: cattlegrid_pool::Reply, mode: LoaderMode) -> Result<Answer, String> {
+    fn read(&self, reply: cattlegrid_pool::Reply, key: &[u8], mode: LoaderMode) -> Result<Answer, String> {
         let answer = Answer::read(reply, mode)?;
-        let bytes = answer.value_len();
-        if bytes > self.item_bytes_max {
-            return Err(format!("the value has {bytes} bytes; -I allows {}", self.item_bytes_max));
+        let limits = Limits { max_item_bytes: self.item_bytes_max, ..Limits::default() };
+        let (bytes, flags) = (answer.value_len(), answer.flags());
+        if answer.is_value() && !limits.fits(key, flags, bytes) {
+            let most = self.item_bytes_max;
+            return Err(format!(
+                "the value has {bytes} bytes; with its key and 59 bytes of an item's own that is more than -I, {most}"
+            ));
         }
         Ok(answer)
     }

@@ -22,6 +22,11 @@ use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::write::fill::{Fill, Filling};
 use crate::write::store::{Mode, Outcome, Write};
 
+// As clients get them: percent-encoded.
+const TOO_MANY_TAGS: &[u8] = b"the%20value%20has%20more%20tags%20than%20fit";
+const TOO_LARGE: &[u8] = b"the%20value%20is%20larger%20than%20an%20item%20may%20be";
+const NO_ROOM: &[u8] = b"there%20is%20no%20memory%20for%20the%20value";
+
 impl Engine {
     /// Takes the end of a job that [`crate::LoadOrder::Start`] has begun; to be called once for each.
     pub fn finish_load(
@@ -53,7 +58,7 @@ impl Engine {
                     if !shard.finish_job(load, hash, true, step) {
                         return Landed::Late;
                     }
-                    let text = b"the value has more tags than fit";
+                    let text = TOO_MANY_TAGS;
                     let failed = Landed::TooManyTags;
                     return shard.load_failed(load, hash, LoadFailure::Error, text, failed, step);
                 };
@@ -77,8 +82,9 @@ impl Engine {
         step: &mut Step<'_>,
     ) -> Landed {
         let hash = write.hash;
-        let mut room = self.shared().fits(&load.key, write.flags, write.data.len());
-        if room && !self.fits_the_log(write.data) {
+        let fits = self.shared().fits(&load.key, write.flags, write.data.len());
+        let mut room = fits;
+        if fits && !self.fits_the_log(write.data) {
             lock.release();
             write.huge = self.huge_value(write.data);
             room = write.huge.is_some();
@@ -101,10 +107,15 @@ impl Engine {
             landed = shard.store_load(load, &mut write, room, step);
         }
         landed.unwrap_or_else(|_| {
-            step.counters.store_no_memory.add(1);
-            let text = b"there is no memory for the value";
+            let (text, failed) = if fits {
+                step.counters.store_no_memory.add(1);
+                (NO_ROOM, Landed::NoRoom)
+            } else {
+                step.counters.store_too_large.add(1);
+                (TOO_LARGE, Landed::TooLarge)
+            };
             let shard = lock.shard(hash);
-            shard.load_failed(load, hash, LoadFailure::Error, text, Landed::NoRoom, step)
+            shard.load_failed(load, hash, LoadFailure::Error, text, failed, step)
         })
     }
 
@@ -177,7 +188,7 @@ impl Shard {
             return Ok(Landed::Late);
         };
         if ruled.tags.union(&write.tags).is_err() {
-            let text = b"the value has more tags than fit";
+            let text = TOO_MANY_TAGS;
             let failed = Landed::TooManyTags;
             return Ok(self.load_failed(load, hash, LoadFailure::Error, text, failed, step));
         }

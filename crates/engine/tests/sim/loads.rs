@@ -111,7 +111,7 @@ impl Sim {
             Landed::Stored => "the loader's value is stored",
             Landed::Late => "a result comes too late",
             Landed::NoRoom => "there is no room for a load",
-            Landed::TooManyTags | Landed::Failed => unreachable!("{landed:?}"),
+            Landed::TooLarge | Landed::TooManyTags | Landed::Failed => unreachable!("{landed:?}"),
         });
     }
 
