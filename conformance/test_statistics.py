@@ -11,8 +11,19 @@ from test_operations import make_certificate, tls
 pytestmark = pytest.mark.only_cattlegrid
 
 RULES = '[[rule]]\nmatch = "page:{id}"\nhold = "1s"\ntags = ["page:{id}"]\n[[rule]]\nmatch = "other"\n'
+# The same with a loader, which is asked for nothing.
+LOADER = """
+[[rule]]
+match = "load:{id}"
+loader = "pages"
+[loader.pages]
+mode = "jsonl"
+command = ["sh", "-c", '''echo '{"ready":true}'; cat >/dev/null''']
+"""
 # What no short test can bring about: see their meaning in docs/statistics.md.
 RARE = {"{rule}:advice", "false_stale"}
+# What a line begins with, and what stands there.
+PREFIXES = {"{rule}:": r"(\d+|total):", "{loader}:": r"pages:"}
 
 
 def documented():
@@ -30,9 +41,10 @@ def documented():
 
 def pattern(name):
     """Matches what is printed for a documented name."""
-    parts = re.split(r"(\{\w+\})", name.removeprefix("{rule}:") if name.startswith("{rule}:") else name)
+    prefix, rest = next(((p, name.removeprefix(p)) for p in PREFIXES if name.startswith(p)), ("", name))
+    parts = re.split(r"(\{\w+\})", rest)
     text = "".join(r"\d+" if part.startswith("{") else re.escape(part) for part in parts)
-    return re.compile(r"(\d+|total):" + text if name.startswith("{rule}:") else text)
+    return re.compile(PREFIXES.get(prefix, "") + text)
 
 
 def check(section, printed, rows, seen):
@@ -48,8 +60,8 @@ def check(section, printed, rows, seen):
 def test_every_line_is_documented_and_every_documented_line_is_printed(start, open_dir):
     sections, seen = documented(), set()
     fields = {name for name, _ in sections.pop("leases")}
-    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags"}
-    rules = write_rules(open_dir, RULES)
+    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders"}
+    rules = write_rules(open_dir, RULES + LOADER)
     make_certificate(open_dir)
     with_tls = ("-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
     for args in [("--config", rules, "-o", "idle_timeout=600"), with_tls]:

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cattlegrid_load::harness::{Server, Start, StartError, until};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 /// A directory with a program, whose processes have the directory's name among their words.
@@ -65,7 +66,8 @@ impl Program {
         let of_program = |pid: &String| {
             let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let words = String::from_utf8_lossy(&words);
-            words.starts_with("python3") && words.contains(&self.path())
+            // Its interpreter may be a script that looks for the real one.
+            words.contains("python3") && words.contains(&self.path())
         };
         pids.filter(of_program).collect()
     }
@@ -188,6 +190,30 @@ fn a_loader_that_does_not_start_ends_the_server_with_its_last_words() {
     assert!(text.contains("loader pages: ") && text.contains("this is broken"), "{text}");
     assert!(!socket.exists(), "its socket is gone");
     until("nothing is left", || program.processes().is_empty());
+}
+
+#[test]
+fn a_server_whose_loader_does_not_get_ready_leaves_when_it_is_told() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let program = Program::new();
+        program.write("import time\ntime.sleep(600)");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("rules.toml");
+        std::fs::write(&file, program.rules("start_timeout = \"60s\"")).unwrap();
+        let socket = directory.path().join("socket");
+        let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_cattlegrid"))
+            .args(["-u", "root", "--config"])
+            .arg(&file)
+            .arg("-s")
+            .arg(&socket)
+            .spawn()
+            .unwrap();
+        until("the loader starts", || !program.processes().is_empty());
+        kill(Pid::from_raw(server.id().try_into().unwrap()), signal).unwrap();
+        assert!(server.wait().unwrap().success(), "{signal}");
+        assert!(!socket.exists(), "its socket is gone");
+        until("nothing is left", || program.processes().is_empty());
+    }
 }
 
 #[test]

@@ -64,14 +64,30 @@ fn text_of(value: &Spanned<DeValue<'_>>) -> Option<Text> {
 /// A value as messages show it: short ones as they are, long ones by their type.
 pub(crate) fn show(value: &DeValue<'_>) -> String {
     match value {
+        DeValue::String(text) if text.len() > SHOWN_BYTES => {
+            let end = (0..=SHOWN_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            format!("{:?}... ({} bytes)", &text[..end], text.len())
+        }
         DeValue::String(text) => format!("{text:?}"),
         DeValue::Integer(number) => {
             integer(number).map_or_else(|| number.as_str().to_owned(), |n| n.to_string())
         }
         DeValue::Boolean(is) => is.to_string(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Array(list) => {
+            let shown: Vec<String> =
+                list.iter().take(SHOWN_VALUES).map(|value| show(value.get_ref())).collect();
+            let more = if list.len() > SHOWN_VALUES { ", ..." } else { "" };
+            format!("[{}{more}]", shown.join(", "))
+        }
         _ => format!("a {}", value.type_str()),
     }
 }
+
+/// Bytes of a text that a message shows.
+const SHOWN_BYTES: usize = 100;
+/// Values of a list that a message shows.
+const SHOWN_VALUES: usize = 4;
 
 /// The number, if it is none too large.
 pub(crate) fn integer(number: &DeInteger<'_>) -> Option<i64> {

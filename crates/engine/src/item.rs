@@ -148,7 +148,9 @@ impl Shard {
         let item = self.store.item(found);
         let marks = item.marks();
         if marks.has(Marks::NEGATIVE) {
-            return Standing::Negative;
+            // It has no grace: a soft invalidation ends it as well.
+            let validity = self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms);
+            return if validity == Validity::Valid { Standing::Negative } else { Standing::Absent };
         }
         let softened = match self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms) {
             Validity::Dead => return Standing::Absent,

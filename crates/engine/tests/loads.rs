@@ -397,6 +397,30 @@ fn a_job_that_was_taken_back_while_clients_wait_is_ordered_anew() {
 }
 
 #[test]
+fn jobs_that_take_longer_than_the_back_off_are_tried_again_once_as_well() {
+    let mut w = World::new(&[("page:{id}", Policy { hold_ms: 60_000, ..policy() })]);
+    let a = w.connect();
+    w.expect(a, "mg page:1 v N30 Pw30000|", "");
+    for _ in 0..2 {
+        w.pass(2000);
+        let token = job(&w);
+        assert_eq!(w.fail(token, "gone", LoadFailure::Lost), Landed::Failed);
+    }
+    assert_eq!(w.replies(a), "EN Pegone|");
+    // The next jobs begin after the back-off, and are not tried again at once.
+    for back_off_ms in [2000, 4000] {
+        w.expect(a, "mg page:1 v N30|", "VA 0 Z||");
+        assert!(w.jobs.is_empty());
+        w.pass(back_off_ms);
+        w.expect(a, "mg page:1 v N30 Pw30000|", "");
+        w.pass(2000);
+        let token = job(&w);
+        assert_eq!(w.fail(token, "gone", LoadFailure::Lost), Landed::Failed);
+        assert_eq!(w.replies(a), "EN Pegone|");
+    }
+}
+
+#[test]
 fn a_loader_that_has_too_much_to_do_does_not_make_the_key_back_off() {
     let mut w = world();
     let a = w.connect();
@@ -471,6 +495,25 @@ fn not_found_is_a_negative_answer() {
     assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(0) }), Landed::Stored);
     assert_eq!(w.replies(a), "END|");
     w.expect(a, "get page:1|", "");
+}
+
+#[test]
+fn a_soft_invalidation_ends_a_negative_answer() {
+    for event in ["md page:1 I|", "md page G I|", "md page:1 G I|"] {
+        for grace_s in [0, 60] {
+            let mut w = World::new(&[("page:{id}", Policy { grace_s, ..policy() })]);
+            let a = w.connect();
+            w.expect(a, "get page:1|", "");
+            let token = job(&w);
+            assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(30) }), Landed::Stored);
+            assert_eq!(w.replies(a), "END|");
+            w.ask(a, event);
+            w.expect(a, "get page:1|", "");
+            let token = job(&w);
+            assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+            assert_eq!(w.replies(a), HI, "{event}");
+        }
+    }
 }
 
 #[test]

@@ -51,6 +51,11 @@ impl PassList {
         self.keys.get(&hash).is_some_and(|key| key.back_off_until_ms > now_ms)
     }
 
+    /// Whether a computation has failed since the key was last filled.
+    pub(crate) fn is_failing(&self, hash: u64) -> bool {
+        self.keys.get(&hash).is_some_and(|key| key.back_off_ms > 0)
+    }
+
     /// A lease ended unfilled by a holder whose connection is open. True: the key is let pass from now on.
     pub(crate) fn unset(&mut self, hash: u64, after: u32, pass_for_ms: u32, now_ms: u64) -> bool {
         let Some(key) = self.key(hash, now_ms) else { return false };

@@ -236,9 +236,10 @@ impl<'a> Control<'a> {
     }
 
     fn reload(&mut self) {
-        // The files are read one after the other: the spare is enough for them. It comes back when they are read.
+        // The files are read one after the other: the spare is enough for them. No connection must take its place meanwhile.
         drop(self.spare.take());
         self.reloads.ask(self.shared);
+        self.spare = spare_descriptor();
     }
 
     fn accept_or_pause(&mut self, number: usize) {
@@ -427,7 +428,7 @@ impl<'a> Control<'a> {
                 self.shared.lanes[lane].tell(Message::EndDump(token));
             }
             self.advise(now.ms);
-            if self.spare.is_none() && !self.reloads.reads() {
+            if self.spare.is_none() {
                 self.spare = spare_descriptor();
             }
         }

@@ -56,7 +56,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
     // 6. Signals: before threads, which inherit the mask, and before the pid file, whose readers may send one
     //    at once: it waits for step 11 then.
-    let signals = Signals::block().map_err(io("signals cannot be received"))?;
+    let mut signals = Signals::block().map_err(io("signals cannot be received"))?;
 
     // 7. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
     if let Some(account) = &account {
@@ -68,7 +68,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     sys::give_up(settings.privileges)?;
 
     // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to the process that starts the server.
-    let ground = Ground::new(&settings)?;
+    let Some(ground) = Ground::unless_told(&settings, &mut signals)? else { return Ok(()) };
 
     // 9. Files, as the user that we are now, as in memcached: in another user's directory root must not write, and
     //    what this user cannot write it could not remove in the end. The daemon's pid.

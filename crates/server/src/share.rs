@@ -1,12 +1,15 @@
 //! What all threads share, made of the settings.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_config::Settings;
 use cattlegrid_engine::{Engine, EngineConfig};
 use cattlegrid_loader::Loaders;
 use cattlegrid_protocol::Limits;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::auth::AuthFile;
 use crate::detail::Detail;
@@ -16,6 +19,7 @@ use crate::loading::LaneHost;
 use crate::log;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
+use crate::signals::{Signal, Signals};
 use crate::state::{Caps, Gauges, LanePart, Shared, rules_config};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
@@ -36,6 +40,43 @@ impl Ground {
     pub(crate) fn new(settings: &Settings) -> Result<Self, ServeError> {
         let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
         Self::with(settings, Clock::new(), caps)
+    }
+
+    /// As [`Ground::new`]; None: a signal has asked the server to leave before the loaders were ready. A thread of its own
+    /// waits for them; the end of the process ends them.
+    pub(crate) fn unless_told(
+        settings: &Settings,
+        signals: &mut Signals,
+    ) -> Result<Option<Self>, ServeError> {
+        if settings.loaders().is_empty() {
+            return Self::new(settings).map(Some);
+        }
+        let io = |what| move |error| ServeError::Io { what, error };
+        let failed = io("loaders cannot be started");
+        let ready = Arc::new(Waker::new().map_err(failed)?);
+        let (sender, receiver) = channel();
+        let (settings, tell) = (settings.clone(), Arc::clone(&ready));
+        let start = move || {
+            // The receiver is gone if the server leaves.
+            sender.send(Self::new(&settings)).unwrap_or_default();
+            tell.wake();
+        };
+        std::thread::Builder::new().name("loaders".to_owned()).spawn(start).map_err(failed)?;
+        loop {
+            let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&*ready, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+            while let Some(signal) = signals.next().map_err(io("signals cannot be received"))? {
+                if signal != Signal::Reload {
+                    return Ok(None);
+                }
+            }
+            if let Ok(ground) = receiver.try_recv() {
+                return ground.map(Some);
+            }
+        }
     }
 
     /// As [`Ground::new`], with another clock and other caps.

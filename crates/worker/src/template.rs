@@ -35,7 +35,7 @@ pub(crate) fn run(control: OwnedFd, keep: &[i32], allow_threads: bool) -> OwnedF
             &control,
             &format!(
                 "the template has {threads} threads ({}); a fork would copy locks without their owners. {}\
-             Start threads in the worker (init), or allow them with Launch::allow_threads",
+             Start threads in each worker (init), start every worker anew (mode exec), or, in a pool of your own, call Launch::allow_threads",
                 other_threads().join(", "),
                 thread_hint(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default()),
             ),

@@ -130,6 +130,9 @@ impl Shard {
                     // Known to be absent, or not there: a delete all the same, because of values that are being
                     // computed.
                     if flags.has(b'I') {
+                        if let Some(negative) = found {
+                            self.store.remove(hash, negative);
+                        }
                         self.soften(key, hash, cx);
                     } else {
                         self.delete_ruled(key, hash, cx);

@@ -67,7 +67,7 @@ impl Jobs {
 pub enum JobFailure {
     /// It says so, or its answer cannot be used: the key backs off.
     Error,
-    /// Its worker was lost: another job begins at once, unless the key backs off already.
+    /// Its worker was lost: another job begins at once, unless one of the key has failed since its last value.
     Lost,
     /// It was not begun, since the loader has too much to do: the key does not back off.
     Refused,
@@ -235,7 +235,7 @@ impl Herd {
             count(&counters.loads_refused);
         } else {
             count(&counters.failures);
-            let again = why == JobFailure::Lost && !self.passes.backs_off(hash, step.now_ms);
+            let again = why == JobFailure::Lost && !self.passes.is_failing(hash);
             self.passes.failed(hash, step.now_ms);
             self.passes.begun(hash, step.now_ms);
             if again {

@@ -95,7 +95,7 @@ def run(control, keep, allow_threads):
         fatal(
             control,
             f"the template has {threads} threads ({', '.join(other_threads())}); a fork would copy locks "
-            f"without their owners. {thread_hint()}Start threads in @worker.after_fork, or allow them with Launch::allow_threads",
+            f"without their owners. {thread_hint()}Start threads in an after_fork function, start every worker anew (mode exec), or, in a pool of your own, call Launch::allow_threads",
         )
     # Loaded objects stay in pages that no garbage collection writes to, so the pages remain shared with the workers.
     weakref = sys.modules.get("weakref")
