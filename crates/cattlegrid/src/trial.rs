@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cattlegrid_config::Trial;
 use cattlegrid_engine::{Landed, Load, LoadEnd, LoadOrder};
 use cattlegrid_loader::{Finished, Host, Loaders, Severity, StartError};
-use cattlegrid_server::log;
+use cattlegrid_server::log_loader;
 use cattlegrid_server::time::Clock;
 
 /// Why there is no value.
@@ -45,13 +45,7 @@ impl Host for Once {
     }
 
     fn log(&self, severity: Severity, text: &str) {
-        let level = match severity {
-            Severity::Error => log::Level::Error,
-            Severity::Warning => log::Level::Warning,
-            Severity::Notice => log::Level::Notice,
-            Severity::Debug => log::Level::Debug,
-        };
-        log::lines(level, text);
+        log_loader(severity, text);
     }
 
     fn finished(&self, _lane: usize, finished: Finished) {

@@ -33,4 +33,5 @@ mod watch;
 mod wire_log;
 
 pub use error::ServeError;
+pub use loading::log_loader;
 pub use serve::serve;

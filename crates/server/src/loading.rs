@@ -36,18 +36,23 @@ impl Host for LaneHost {
     }
 
     fn log(&self, severity: Severity, text: &str) {
-        let level = match severity {
-            Severity::Error => log::Level::Error,
-            Severity::Warning => log::Level::Warning,
-            Severity::Notice => log::Level::Notice,
-            Severity::Debug => log::Level::Debug,
-        };
-        log::lines(level, text);
+        log_loader(severity, text);
     }
 
     fn finished(&self, lane: usize, finished: Finished) {
         self.lanes[lane].tell_finished(finished);
     }
+}
+
+/// Writes what a loader says to the log.
+pub fn log_loader(severity: Severity, text: &str) {
+    let level = match severity {
+        Severity::Error => log::Level::Error,
+        Severity::Warning => log::Level::Warning,
+        Severity::Notice => log::Level::Notice,
+        Severity::Debug => log::Level::Debug,
+    };
+    log::lines(level, text);
 }
 
 /// Brings the ends of jobs to the engine, on the lane that has ordered them.

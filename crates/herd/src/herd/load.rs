@@ -269,9 +269,4 @@ impl Herd {
             self.send_all(hash, removed, &|counters| &counters.held_unruled, step);
         }
     }
-
-    /// Jobs that have begun and not ended.
-    pub fn jobs(&self) -> usize {
-        self.jobs.values().map(Jobs::len).sum()
-    }
 }
