@@ -94,6 +94,7 @@ impl Load {
             tag_bytes: 0,
             allows_flush: true,
             explain: |_| String::new(),
+            nanos: || 0,
             seed: 1,
         });
         let engine = engine.expect("a few MiB");

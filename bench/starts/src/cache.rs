@@ -36,6 +36,7 @@ impl Cache {
             tag_bytes: 0,
             allows_flush: true,
             explain: |_| String::new(),
+            nanos: || 0,
             seed: 1,
         });
         let mut cache = Self { engine: engine.context("memory of the cache")?, keys: 0 };

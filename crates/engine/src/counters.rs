@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::object::counts::MethodCounters;
+
 /// A counter with one writer. Adding is a load and a store, without a locked instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -34,6 +36,8 @@ macro_rules! counters {
         #[repr(align(128))]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: Counter,)+
+            /// Calls of objects, by method.
+            pub methods: MethodCounters,
         }
 
         /// Sums of the [`Counters`] of all lanes, read at one moment.
@@ -50,6 +54,7 @@ macro_rules! counters {
             /// Sets all to zero: `stats reset`.
             pub fn reset(&self) {
                 $(self.$name.reset();)+
+                self.methods.reset();
             }
         }
 

@@ -48,6 +48,8 @@ pub struct EngineConfig {
     pub allows_flush: bool,
     /// Writes the answer to `@why:`.
     pub explain: Explain,
+    /// Reads a clock in nanoseconds that never goes back, to time calls of objects.
+    pub nanos: fn() -> u64,
     /// Seed of the hash of keys and tags. Must not be known to clients.
     pub seed: u64,
 }

@@ -10,6 +10,7 @@ use cattlegrid_herd::Session;
 use crate::counters::Counters;
 use crate::event::{Event, EventKind, Interest};
 use crate::load::LoadOrder;
+use crate::object::RunningCall;
 use crate::output::Output;
 use crate::time::Now;
 use crate::wait::delivered::Delivered;
@@ -27,6 +28,8 @@ pub struct Effects {
     pub(crate) deadline_ms: u64,
     /// Work for the loaders.
     loads: Vec<LoadOrder>,
+    /// Calls of objects that go on.
+    calls: Vec<Box<RunningCall>>,
     /// Events for watchers and counters: see [`Step::interest`].
     pub events: Vec<(Ticket, Event)>,
 }
@@ -37,6 +40,7 @@ impl Default for Effects {
             herd: cattlegrid_herd::Effects::default(),
             deadline_ms: u64::MAX,
             loads: Vec::new(),
+            calls: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -66,6 +70,18 @@ impl Effects {
     #[inline]
     pub fn has_loads(&self) -> bool {
         !self.loads.is_empty()
+    }
+
+    /// Takes the calls of objects that are to be run by their home lanes, in order.
+    #[must_use]
+    pub fn take_calls(&mut self) -> Vec<Box<RunningCall>> {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
     }
 
     pub(crate) fn order(&mut self, order: LoadOrder) {

@@ -41,6 +41,7 @@ impl Client {
             tag_bytes: 1 << 20,
             allows_flush: true,
             explain: |_| String::new(),
+            nanos: || 0,
             seed: 7,
         };
         Self::of(Arc::new(Engine::new(config).unwrap()), 1)

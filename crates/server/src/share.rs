@@ -110,6 +110,7 @@ pub(crate) fn share(
         tag_bytes: settings.rule_file.as_ref().map_or(0, |_| settings.protection.tag_bytes),
         allows_flush: settings.flush,
         explain: |why| serde_json::to_string(why).unwrap_or_default(),
+        nanos: crate::time::nanos,
         seed: random_seed(),
     })
     .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;

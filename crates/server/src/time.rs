@@ -29,6 +29,12 @@ struct Shared {
 /// a second before the first one (as in memcached).
 const FIRST_SECOND: u32 = 2;
 
+/// Nanoseconds of a clock that never goes back, from an arbitrary moment: for durations.
+pub fn nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
 impl Clock {
     /// A clock that starts now.
     #[expect(clippy::new_without_default, reason = "reading the time is not a default value")]

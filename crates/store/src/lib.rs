@@ -17,6 +17,7 @@ mod memory;
 mod segment;
 mod stats;
 mod store;
+mod tree;
 
 pub use counters::{StoreStats, StoreUsage};
 pub use huge::HugeValue;
@@ -24,3 +25,4 @@ pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run};
 pub use stats::StoreHeld;
 pub use store::{Evicted, Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};
+pub use tree::{Tree, TreeFull};

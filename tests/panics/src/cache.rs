@@ -24,6 +24,7 @@ impl Cache {
             tag_bytes: 0,
             allows_flush: true,
             explain: |_| String::new(),
+            nanos: || 0,
             seed: 1,
         });
         let cache = Arc::new(Self(engine.expect("4 MiB")));

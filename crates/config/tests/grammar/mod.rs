@@ -100,6 +100,7 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         tag_bytes: 1 << 16,
         allows_flush: true,
         explain: |_| String::new(),
+        nanos: || 0,
         seed: 7,
     })
     .expect("there is memory");

@@ -155,6 +155,7 @@ impl World {
             tag_bytes: config.tag_bytes,
             allows_flush: true,
             explain: |why| serde_json::to_string(why).unwrap(),
+            nanos: || 0,
             seed: 7,
         })
         .unwrap();

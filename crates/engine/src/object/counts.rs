@@ -1,0 +1,58 @@
+//! Counters of calls, by method: like [`crate::Counters`] one writer each, and read by every thread that answers `stats`.
+
+use std::sync::OnceLock;
+
+use cattlegrid_objects::Registry;
+
+use crate::counters::Counter;
+
+/// One call of this many is timed.
+pub const TIMED_EVERY: u64 = 64;
+
+/// Counters of all methods of a lane; without objects there are none.
+#[derive(Debug, Default)]
+pub struct MethodCounters(OnceLock<Box<[MethodCounter]>>);
+
+/// Counters of a method of a lane.
+#[derive(Debug, Default)]
+pub struct MethodCounter {
+    /// Calls, failed ones and misses included.
+    pub calls: Counter,
+    /// Calls answered with an error.
+    pub errors: Counter,
+    /// Calls answered as a miss.
+    pub misses: Counter,
+    /// Calls that waited for an object that was busy, or took several steps.
+    pub waited: Counter,
+    /// Bytes of values answered.
+    pub bytes: Counter,
+    /// Calls that were timed: one of [`TIMED_EVERY`], and all that took several steps.
+    pub timed: Counter,
+    /// Nanoseconds that these took.
+    pub timed_ns: Counter,
+    /// Nanoseconds that the longest of these took.
+    pub longest_ns: Counter,
+}
+
+impl MethodCounters {
+    /// The counters of the method with this number, see [`Registry::number`].
+    pub fn of(&self, number: usize) -> &MethodCounter {
+        &self.0.get_or_init(|| (0..Registry::methods_max()).map(|_| MethodCounter::default()).collect())
+            [number]
+    }
+
+    /// All that were counted, by the methods' numbers; none if no method was called.
+    pub fn all(&self) -> &[MethodCounter] {
+        self.0.get().map_or(&[], |all| all)
+    }
+
+    /// Sets all to zero.
+    pub fn reset(&self) {
+        for one in self.all() {
+            let MethodCounter { calls, errors, misses, waited, bytes, timed, timed_ns, longest_ns } = one;
+            [calls, errors, misses, waited, bytes, timed, timed_ns, longest_ns]
+                .iter()
+                .for_each(|counter| counter.reset());
+        }
+    }
+}

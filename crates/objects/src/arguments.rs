@@ -1,0 +1,99 @@
+//! Arguments of a call: the parts of a name after the object's key, with escapes undone.
+
+use arrayvec::ArrayVec;
+
+/// Most arguments of a call: a key of 250 bytes has no more.
+pub const ARGUMENTS_MAX: usize = 128;
+
+/// The arguments of a call.
+#[derive(Debug, Clone, Default)]
+pub struct Arguments<'a>(ArrayVec<&'a [u8], ARGUMENTS_MAX>);
+
+impl<'a> Arguments<'a> {
+    /// No arguments.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// These. More than [`ARGUMENTS_MAX`] are left out: callers have fewer.
+    pub fn of(list: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        Self(list.into_iter().take(ARGUMENTS_MAX).collect())
+    }
+
+    /// Adds one; false: there are too many.
+    pub(crate) fn push(&mut self, argument: &'a [u8]) -> bool {
+        self.0.try_push(argument).is_ok()
+    }
+
+    /// Their number.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The argument at this place, counted from 0.
+    pub fn get(&self, place: usize) -> Option<&'a [u8]> {
+        self.0.get(place).copied()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+/// Undoes the escapes of a classic name: `%3A` is `:` and `%25` is `%`; any other `%` stays.
+pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
+    unescape_if(text, out, |byte| matches!(byte, b':' | b'%'));
+}
+
+/// Undoes the escapes of a flag's token: `%` and two hexadecimal digits are a byte; any other `%` stays.
+pub fn unescape_flag(text: &[u8], out: &mut Vec<u8>) {
+    unescape_if(text, out, |_| true);
+}
+
+fn unescape_if(mut text: &[u8], out: &mut Vec<u8>, is_escaped: impl Fn(u8) -> bool) {
+    while let Some(at) = memchr::memchr(b'%', text) {
+        out.extend_from_slice(&text[..at]);
+        let byte = text.get(at + 1..at + 3).and_then(hexadecimal).filter(|byte| is_escaped(*byte));
+        match byte {
+            Some(byte) => {
+                out.push(byte);
+                text = &text[at + 3..];
+            }
+            None => {
+                out.push(b'%');
+                text = &text[at + 1..];
+            }
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u8> {
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    Some((digit(digits[0])? * 16 + digit(digits[1])?) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes() {
+        let undone = |text: &[u8], undo: fn(&[u8], &mut Vec<u8>)| {
+            let mut out = Vec::new();
+            undo(text, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(undone(b"a%3Ab%3ac%25%20%", unescape), "a:b:c%%20%");
+        assert_eq!(undone(b"%253A", unescape), "%3A", "once");
+        assert_eq!(undone(b"a%3Ab%20%2c%4", unescape_flag), "a:b ,%4");
+        assert_eq!(undone(b"%", unescape), "%");
+        assert_eq!(undone(b"%g1%", unescape_flag), "%g1%");
+    }
+}

@@ -1,0 +1,87 @@
+//! A call: what a method is given besides the object and its arguments, and what it answers.
+
+use crate::listing::Listing;
+use crate::object::Change;
+use crate::settings::{Settings, TypeSettings};
+
+/// What a method is given besides the object and its arguments.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// The time of the call: milliseconds of the Unix time.
+    pub now_ms: u64,
+    /// Another number for each call.
+    pub random: u64,
+    /// What the rule file says.
+    pub settings: &'a Settings,
+    /// What it says about the type.
+    pub own: &'a TypeSettings,
+    /// Takes the value of a reply.
+    pub out: &'a mut Vec<u8>,
+}
+
+/// What a method answers.
+#[derive(Debug)]
+pub enum Reply {
+    /// The bytes that it wrote to [`Frame::out`].
+    Value,
+    /// As [`Reply::Value`], in JSON.
+    Json,
+    /// A miss.
+    Miss,
+    /// Members of this object, perhaps of others too, in pieces.
+    List(Listing),
+}
+
+/// Why a call failed. The object is as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// The client's fault: `CLIENT_ERROR type.method: TEXT`.
+    Client(String),
+    /// `SERVER_ERROR TEXT`.
+    Server(String),
+    /// This many bytes of the budget are missing: free them, and call again.
+    NoRoom(usize),
+}
+
+impl CallError {
+    /// `arg N must be WHAT`, counted from 1 as users do; `place` counts from 0.
+    pub fn argument(place: usize, what: &str) -> Self {
+        Self::Client(format!("arg {} must be {what}", place + 1))
+    }
+}
+
+/// A call that was executed.
+#[derive(Debug)]
+pub struct Done {
+    /// What it answers.
+    pub outcome: Outcome,
+    /// What becomes of the state.
+    pub change: Change,
+    /// Unix time in milliseconds at which the object expires from now on, rounded up to a second by the store;
+    /// `Some(None)`: never; `None`: as before, and for a new object as its type says.
+    #[expect(clippy::option_option, reason = "no change is not the same as no end")]
+    pub expires_ms: Option<Option<u64>>,
+}
+
+/// What a call answers.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The bytes written to `out`, with these client flags.
+    Value {
+        /// Client flags.
+        flags: u32,
+    },
+    /// A miss.
+    Miss,
+    /// What it lists.
+    List {
+        /// Read it to its end.
+        listing: Listing,
+        /// Client flags.
+        flags: u32,
+    },
+    /// A whole line without its end: the call failed.
+    Error(String),
+    /// The call was not executed: this many bytes of the budget are missing.
+    NoRoom(usize),
+}

@@ -1,0 +1,38 @@
+//! Objects: values with methods, which a client calls by the name of a key.
+//!
+//! ```text
+//!   quota:addandcheck:userKey:10        type : method : object's key : argument
+//!   quota::userKey                      the object itself
+//! ```
+//! The [`Registry`] knows the types that are switched on and reads names ([`Registry::named`]). A call is executed by
+//! [`Registry::call`] on the state that the caller has found ([`State`]); what becomes of it is in [`Done`]. Nothing here
+//! looks up or stores an item, takes a lock or reads a clock.
+//!
+//! A state is a few bytes ([`Object::bytes`]), or a collection of members in order ([`Object::members`]): as bytes too
+//! while it is small, then in a tree outside the log. Methods that show many members return a [`Listing`], which is read
+//! in pieces.
+//!
+//! # Invariants
+//! * A call that fails leaves the state as it was: bytes are changed in a copy, and a tree only after room for the whole
+//!   call was reserved.
+
+mod arguments;
+mod call;
+mod listing;
+mod members;
+mod method;
+mod name;
+pub mod native;
+mod object;
+mod registry;
+mod settings;
+
+pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
+pub use call::{CallError, Done, Frame, Outcome, Reply};
+pub use listing::{Listing, TooLarge};
+pub use members::{FLAT_MAX, Members};
+pub use method::{Absent, Method, MethodId, ObjectType};
+pub use name::{Name, Named};
+pub use object::{Change, Object, State, View};
+pub use registry::{OBJECT_KEY_MAX, Registry};
+pub use settings::{Eviction, Settings, TypeSettings};

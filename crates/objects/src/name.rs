@@ -1,0 +1,28 @@
+//! Names of objects and calls, as keys.
+
+use crate::method::MethodId;
+
+/// A key that names an object or a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named<'k> {
+    /// `type:method:key[:arg...]`.
+    Call(Name<'k>),
+    /// `type::key`: the object itself.
+    Object {
+        /// The type's number.
+        type_id: u16,
+        /// The object's key, as it is; never empty.
+        key: &'k [u8],
+    },
+}
+
+/// A call by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'k> {
+    /// The type's number.
+    pub type_id: u16,
+    /// The method.
+    pub method: MethodId,
+    /// What follows `type:method:`, still escaped; None: the name ends after the method.
+    pub rest: Option<&'k [u8]>,
+}

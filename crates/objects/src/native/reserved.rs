@@ -1,0 +1,100 @@
+//! The methods that every object has, whatever its type: `drop ttl exists dump size methods`.
+
+use crate::arguments::Arguments;
+use crate::call::{CallError, Frame, Reply};
+use crate::listing::Listing;
+use crate::method::{Absent, Method};
+use crate::object::{Object, View};
+
+/// See the module's text. `new` is each type's own.
+pub static RESERVED: &[Method] = &[
+    Method {
+        name: "drop",
+        arguments: (0, 0),
+        usage: "",
+        replies: "DELETED, NOT_FOUND",
+        absent: Absent::Runs,
+        run: drop_it,
+    },
+    Method {
+        name: "ttl",
+        arguments: (0, 1),
+        usage: "[seconds]",
+        replies: "seconds left, -1: for ever",
+        absent: Absent::Miss,
+        run: ttl,
+    },
+    Method {
+        name: "exists",
+        arguments: (0, 0),
+        usage: "",
+        replies: "EXISTS, NOT_FOUND",
+        absent: Absent::Runs,
+        run: exists,
+    },
+    Method { name: "dump", arguments: (0, 0), usage: "", replies: "JSON", absent: Absent::Miss, run: dump },
+    Method {
+        name: "size",
+        arguments: (0, 0),
+        usage: "",
+        replies: "bytes of the state",
+        absent: Absent::Miss,
+        run: size,
+    },
+    Method {
+        name: "methods",
+        arguments: (0, 0),
+        usage: "",
+        replies: "a method a line",
+        absent: Absent::Runs,
+        run: exists,
+    },
+];
+
+fn drop_it(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let text: &[u8] = if object.exists() { b"DELETED" } else { b"NOT_FOUND" };
+    frame.out.extend_from_slice(text);
+    if object.exists() {
+        object.drop_it();
+    }
+    Ok(Reply::Value)
+}
+
+fn ttl(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    if let Some(text) = arguments.get(0) {
+        let text = std::str::from_utf8(text).ok();
+        let seconds = text.and_then(|text| text.parse::<u32>().ok());
+        let seconds = seconds.ok_or_else(|| CallError::argument(0, "a number of seconds, 0 for no end"))?;
+        object.expire_at((seconds > 0).then(|| frame.now_ms + u64::from(seconds) * 1000));
+    }
+    let text = match object.expires_ms() {
+        Some(ms) => ms.saturating_sub(frame.now_ms).div_ceil(1000).to_string(),
+        None => "-1".to_owned(),
+    };
+    frame.out.extend_from_slice(text.as_bytes());
+    Ok(Reply::Value)
+}
+
+fn exists(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    frame.out.extend_from_slice(if object.exists() { b"EXISTS" } else { b"NOT_FOUND" });
+    Ok(Reply::Value)
+}
+
+/// Of a collection: other types write their own.
+fn dump(object: &mut Object<'_>, _: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
+    Ok(Reply::List(Listing::dump(object.key())))
+}
+
+fn size(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let bytes = match object.view() {
+        View::Absent => 0,
+        View::Bytes(bytes) => bytes.len(),
+        View::Tree(tree) => tree.held_bytes(),
+    };
+    frame.out.extend_from_slice(bytes.to_string().as_bytes());
+    Ok(Reply::Value)
+}

@@ -1,0 +1,317 @@
+//! The types that are switched on: how names are read, and how calls are executed.
+
+use crate::arguments::{Arguments, unescape};
+use crate::call::{CallError, Done, Frame, Outcome, Reply};
+use crate::method::{Absent, Method, MethodId, ObjectType};
+use crate::name::{Name, Named};
+use crate::native;
+use crate::object::Object;
+use crate::settings::{Eviction, Settings, TypeSettings};
+
+/// Longest name of a type in bytes.
+const TYPE_NAME_MAX: usize = 16;
+/// Longest key of an object in bytes: with its type's number it fits into an item's key.
+pub const OBJECT_KEY_MAX: usize = 250;
+
+/// The types that are switched on. See the module's text.
+#[derive(Debug)]
+pub struct Registry {
+    settings: Settings,
+    types: Vec<Entry>,
+    /// Which types begin with a byte, as bits of places in `types`.
+    by_first: Box<[u64; 256]>,
+}
+
+/// A type that is switched on.
+#[derive(Debug)]
+struct Entry {
+    object_type: &'static ObjectType,
+    settings: TypeSettings,
+    /// Number of its first method among all methods of the server's types.
+    first_method: usize,
+    /// The `new` that `create` stands for.
+    new: Option<&'static Method>,
+}
+
+impl Registry {
+    /// The types that these settings switch on.
+    ///
+    /// # Errors
+    /// A text that names the place: an unknown type, arguments of `create` that `new` refuses, an unknown zone.
+    pub fn new(settings: Settings) -> Result<Self, String> {
+        let mut types = Vec::new();
+        let mut by_first = Box::new([0_u64; 256]);
+        for own in &settings.types {
+            let Some(place) = native::TYPES.iter().position(|one| one.name == own.name) else {
+                return Err(format!("objects: no type {:?}", own.name));
+            };
+            let object_type = native::TYPES[place];
+            let before = native::TYPES[..place].iter();
+            let first_method = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
+            let new = object_type.methods.iter().find(|method| method.name == "new");
+            by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
+            types.push(Entry { object_type, settings: own.clone(), first_method, new });
+        }
+        Ok(Self { settings, types, by_first })
+    }
+
+    /// What the rule file says.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The types, in the order of the settings.
+    pub fn types(&self) -> impl Iterator<Item = &'static ObjectType> + '_ {
+        self.types.iter().map(|entry| entry.object_type)
+    }
+
+    /// The methods of a type, those that every object has last.
+    pub fn methods(object_type: &'static ObjectType) -> impl Iterator<Item = &'static Method> {
+        object_type.methods.iter().chain(native::RESERVED)
+    }
+
+    /// Number of methods of all types that there are, switched on or not.
+    pub fn methods_max() -> usize {
+        native::TYPES.iter().map(|one| one.methods.len() + native::RESERVED.len()).sum()
+    }
+
+    /// The method with this number, below [`Registry::methods_max`], and its type.
+    pub fn numbered(number: usize) -> Option<(&'static ObjectType, &'static Method)> {
+        let all = native::TYPES.iter().flat_map(|one| Self::methods(one).map(move |method| (*one, method)));
+        all.into_iter().nth(number)
+    }
+
+    /// The type's number is that of a type that is switched on.
+    pub fn has_type(&self, type_id: u16) -> bool {
+        self.entry_of(type_id).is_some()
+    }
+
+    /// The settings of a type that is switched on.
+    pub fn type_settings(&self, type_id: u16) -> Option<&TypeSettings> {
+        self.entry_of(type_id).map(|entry| &entry.settings)
+    }
+
+    /// Whether objects of this type are never evicted.
+    pub fn is_pinned(&self, type_id: u16) -> bool {
+        self.type_settings(type_id).is_some_and(|own| own.evict == Eviction::Never)
+    }
+
+    /// The name of an object as clients write it, `type::key`; None: no such type.
+    pub fn object_name(type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
+        let object_type = native::TYPES.iter().find(|one| one.id == type_id)?;
+        Some([object_type.name.as_bytes(), b"::", key].concat())
+    }
+
+    /// Reads a key that may name an object or a call. None: it is an ordinary key.
+    #[inline]
+    pub fn named<'k>(&self, key: &'k [u8]) -> Option<Named<'k>> {
+        let name = key.strip_prefix(&*self.settings.prefix)?;
+        let candidates = self.by_first[usize::from(*name.first()?)];
+        if candidates == 0 {
+            return None;
+        }
+        self.named_among(candidates, name)
+    }
+
+    fn named_among<'k>(&self, mut candidates: u64, name: &'k [u8]) -> Option<Named<'k>> {
+        let colon = memchr::memchr(b':', &name[..name.len().min(TYPE_NAME_MAX + 1)])?;
+        let (type_name, rest) = (&name[..colon], &name[colon + 1..]);
+        while candidates != 0 {
+            let place = candidates.trailing_zeros() as usize;
+            candidates &= candidates - 1;
+            let entry = &self.types[place];
+            if entry.object_type.name.as_bytes() != type_name {
+                continue;
+            }
+            let type_id = entry.object_type.id;
+            if let Some(key) = rest.strip_prefix(b":") {
+                return (!key.is_empty()).then_some(Named::Object { type_id, key });
+            }
+            let (method, rest) = match memchr::memchr(b':', rest) {
+                Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
+                None => (rest, None),
+            };
+            let method = self.method(place, method)?;
+            return Some(Named::Call(Name { type_id, method, rest }));
+        }
+        None
+    }
+
+    /// The method of a type by its name.
+    pub fn method_of(&self, type_id: u16, name: &[u8]) -> Option<MethodId> {
+        let place = self.types.iter().position(|entry| entry.object_type.id == type_id)?;
+        self.method(place, name)
+    }
+
+    fn method(&self, place: usize, name: &[u8]) -> Option<MethodId> {
+        let own = self.types[place].object_type;
+        let method = Self::methods(own).position(|method| method.name.as_bytes() == name)?;
+        Some(MethodId { object_type: place as u16, method: method as u16 })
+    }
+
+    /// The parts of a call's name: the object's key and the arguments. `buffer`: for parts with escapes.
+    ///
+    /// # Errors
+    /// The line to answer.
+    pub fn split<'b>(
+        &self,
+        name: &Name<'b>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<(&'b [u8], Arguments<'b>), String> {
+        let Some(rest) = name.rest else { return Ok((&[], Arguments::none())) };
+        let mut parts = Arguments::none();
+        if memchr::memchr(b'%', rest).is_none() {
+            let mut all = rest.split(|byte| *byte == b':');
+            let key = all.next().unwrap_or_default();
+            return if all.all(|part| parts.push(part)) {
+                Ok((key, parts))
+            } else {
+                Err(self.too_many(name.method))
+            };
+        }
+        buffer.clear();
+        let mut ends = Vec::new();
+        for part in rest.split(|byte| *byte == b':') {
+            unescape(part, buffer);
+            ends.push(buffer.len());
+        }
+        let buffer: &'b [u8] = buffer;
+        let mut from = ends[0];
+        for end in &ends[1..] {
+            if !parts.push(&buffer[from..*end]) {
+                return Err(self.too_many(name.method));
+            }
+            from = *end;
+        }
+        Ok((&buffer[..ends[0]], parts))
+    }
+
+    fn too_many(&self, id: MethodId) -> String {
+        self.client_error(id, "too many arguments")
+    }
+
+    /// The line of an error of the client.
+    pub fn client_error(&self, id: MethodId, text: &str) -> String {
+        let (object_type, method) = self.names(id);
+        format!("CLIENT_ERROR {object_type}.{method}: {text}")
+    }
+
+    /// Names of the type and the method.
+    pub fn names(&self, id: MethodId) -> (&'static str, &'static str) {
+        (self.types[usize::from(id.object_type)].object_type.name, self.definition(id).name)
+    }
+
+    /// The method's number among all methods, below [`Registry::methods_max`].
+    #[inline]
+    pub fn number(&self, id: MethodId) -> usize {
+        self.types[usize::from(id.object_type)].first_method + usize::from(id.method)
+    }
+
+    /// The method.
+    pub fn definition(&self, id: MethodId) -> &'static Method {
+        let own = self.types[usize::from(id.object_type)].object_type.methods;
+        let place = usize::from(id.method);
+        own.get(place).unwrap_or_else(|| &native::RESERVED[place - own.len()])
+    }
+
+    /// Whether the method is asked of the type and not of an object: `type:methods`.
+    pub fn is_about_type(&self, id: MethodId) -> bool {
+        self.definition(id).name == "methods"
+    }
+
+    /// Executes a call on an object. `now_ms`: milliseconds of the Unix time; `random`: another number for each call;
+    /// `out`: the value of the reply is appended.
+    pub fn call(
+        &self,
+        id: MethodId,
+        mut object: Object<'_>,
+        arguments: &Arguments<'_>,
+        now_ms: u64,
+        random: u64,
+        out: &mut Vec<u8>,
+    ) -> Done {
+        let from = out.len();
+        let entry = &self.types[usize::from(id.object_type)];
+        let mut frame = Frame { now_ms, random, settings: &self.settings, own: &entry.settings, out };
+        let replied = self.run(id, entry, &mut object, arguments, &mut frame);
+        let (change, expires_ms) = object.finish();
+        let flags = if matches!(replied, Ok(Reply::Json)) { self.settings.json_flags } else { 0 };
+        let outcome = match replied {
+            Ok(Reply::Value | Reply::Json) if out.len() - from > self.settings.result_max => {
+                Outcome::Error("SERVER_ERROR result too large".to_owned())
+            }
+            Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
+            Ok(Reply::Miss) => Outcome::Miss,
+            Ok(Reply::List(listing)) => Outcome::List { listing, flags: 0 },
+            Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
+            Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
+            Err(CallError::NoRoom(bytes)) => Outcome::NoRoom(bytes),
+        };
+        if matches!(outcome, Outcome::Error(_) | Outcome::NoRoom(_)) {
+            out.truncate(from);
+            return Done { outcome, change: crate::object::Change::None, expires_ms: None };
+        }
+        Done { outcome, change, expires_ms }
+    }
+
+    fn run(
+        &self,
+        id: MethodId,
+        entry: &Entry,
+        object: &mut Object<'_>,
+        arguments: &Arguments<'_>,
+        frame: &mut Frame<'_>,
+    ) -> Result<Reply, CallError> {
+        let method = self.definition(id);
+        let (least, most) = method.arguments;
+        if !(least..=most).contains(&arguments.len()) {
+            return Err(CallError::Client(takes(method)));
+        }
+        if method.name == "methods" {
+            for method in Self::methods(entry.object_type) {
+                frame.out.extend_from_slice(method.name.as_bytes());
+                frame.out.extend_from_slice(b"\r\n");
+            }
+            return Ok(Reply::Value);
+        }
+        if method.absent == Absent::Miss && !object.exists() {
+            let (Some(create), Some(new)) = (&entry.settings.create, entry.new) else {
+                return Ok(absent(frame));
+            };
+            let from = frame.out.len();
+            let made = (new.run)(object, &Arguments::of(create.iter().map(Vec::as_slice)), frame)?;
+            frame.out.truncate(from);
+            if matches!(made, Reply::Miss) || !object.exists() {
+                return Ok(absent(frame));
+            }
+        }
+        if method.name == "dump"
+            && let Some(dump) = entry.object_type.dump
+        {
+            let mut text = Vec::new();
+            dump(object.view(), frame, &mut text);
+            frame.out.extend_from_slice(&text);
+            return Ok(Reply::Json);
+        }
+        (method.run)(object, arguments, frame)
+    }
+
+    fn entry_of(&self, type_id: u16) -> Option<&Entry> {
+        self.types.iter().find(|entry| entry.object_type.id == type_id)
+    }
+}
+
+/// There is no object, and none is made.
+pub(crate) fn absent(frame: &mut Frame<'_>) -> Reply {
+    if frame.settings.compat {
+        frame.out.extend_from_slice(b"ERROR_CACHE_MISS");
+        Reply::Value
+    } else {
+        Reply::Miss
+    }
+}
+
+/// What arguments the method takes.
+fn takes(method: &Method) -> String {
+    if method.usage.is_empty() { "takes no arguments".to_owned() } else { format!("takes {}", method.usage) }
+}
