@@ -39,6 +39,11 @@ impl Listing {
         self.read += 1;
     }
 
+    /// Client flags of its value: those given for a value in JSON, 0 for others.
+    pub fn flags(&self, json_flags: u32) -> u32 {
+        json_flags
+    }
+
     /// The value; None: a first object that is absent makes the call a miss.
     ///
     /// # Errors
