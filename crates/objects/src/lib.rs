@@ -17,17 +17,20 @@
 //!   call was reserved.
 
 mod arguments;
+mod calendar;
 mod call;
 mod listing;
 mod members;
 mod method;
 mod name;
 pub mod native;
+mod number;
 mod object;
 mod registry;
 mod settings;
 
 pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
+pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
 pub use listing::{Listing, TooLarge};
 pub use members::{FLAT_MAX, Members};

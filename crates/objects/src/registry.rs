@@ -1,6 +1,7 @@
 //! The types that are switched on: how names are read, and how calls are executed.
 
 use crate::arguments::{Arguments, unescape};
+use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
 use crate::method::{Absent, Method, MethodId, ObjectType};
 use crate::name::{Name, Named};
@@ -17,6 +18,7 @@ pub const OBJECT_KEY_MAX: usize = 250;
 #[derive(Debug)]
 pub struct Registry {
     settings: Settings,
+    zone: Zone,
     types: Vec<Entry>,
     /// Which types begin with a byte, as bits of places in `types`.
     by_first: Box<[u64; 256]>,
@@ -52,7 +54,8 @@ impl Registry {
             by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
             types.push(Entry { object_type, settings: own.clone(), first_method, new });
         }
-        Ok(Self { settings, types, by_first })
+        let zone = Zone::named(&settings.timezone)?;
+        Ok(Self { settings, zone, types, by_first })
     }
 
     /// What the rule file says.
@@ -237,7 +240,8 @@ impl Registry {
     ) -> Done {
         let from = out.len();
         let entry = &self.types[usize::from(id.object_type)];
-        let mut frame = Frame { now_ms, random, settings: &self.settings, own: &entry.settings, out };
+        let mut frame =
+            Frame { now_ms, random, settings: &self.settings, own: &entry.settings, zone: &self.zone, out };
         let replied = self.run(id, entry, &mut object, arguments, &mut frame);
         let (change, expires_ms) = object.finish();
         let flags = if matches!(replied, Ok(Reply::Json)) { self.settings.json_flags } else { 0 };
