@@ -243,6 +243,7 @@ impl Shard {
             item,
             key: String::from_utf8_lossy(key).into_owned(),
             lease,
+            object: None,
             oldest_miss,
             outside: Numbers { hard, soft },
             rolling: floors
