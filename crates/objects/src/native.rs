@@ -1,11 +1,19 @@
 //! The types that come with the server, and the methods that every object has.
+#![expect(clippy::unnecessary_wraps, reason = "all methods have one signature")]
 
+mod board;
+mod collection;
 mod counter;
+mod map;
+mod queue;
 mod quota;
 mod reserved;
+pub(crate) mod score;
+mod set;
 
 use crate::method::ObjectType;
 pub use reserved::RESERVED;
 
 /// All types, by name. The order decides the numbers of methods.
-pub static TYPES: &[&ObjectType] = &[&quota::QUOTA, &counter::COUNTER];
+pub static TYPES: &[&ObjectType] =
+    &[&quota::QUOTA, &set::SET, &map::MAP, &counter::COUNTER, &board::BOARD, &queue::QUEUE];

@@ -52,6 +52,7 @@ pub struct Object<'a> {
     pub(crate) new: &'a mut Vec<u8>,
     pub(crate) change: Change,
     pub(crate) memory: &'a Arc<Memory>,
+    #[expect(clippy::option_option, reason = "no change is not the same as no end")]
     expires_ms: Option<Option<u64>>,
     /// When it expires as it was found, Unix time in milliseconds.
     found_expires_ms: Option<u64>,

@@ -251,7 +251,10 @@ impl Registry {
             }
             Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
             Ok(Reply::Miss) => Outcome::Miss,
-            Ok(Reply::List(listing)) => Outcome::List { listing, flags: 0 },
+            Ok(Reply::List(listing)) => {
+                let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
+                Outcome::List { listing, flags }
+            }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
             Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
             Err(CallError::NoRoom(bytes)) => Outcome::NoRoom(bytes),

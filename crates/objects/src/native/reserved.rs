@@ -2,8 +2,9 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::listing::Listing;
+use crate::listing::{Rows, Shape, Start, show};
 use crate::method::{Absent, Method, Reads};
+use crate::native::{queue, score};
 use crate::object::{Object, View};
 
 /// See the module's text. `new` is each type's own.
@@ -98,8 +99,14 @@ fn exists(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> 
 }
 
 /// Of a collection: other types write their own.
-fn dump(object: &mut Object<'_>, _: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(Reply::List(Listing::dump(object.key())))
+fn dump(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let (shape, space) = match &*frame.own.name {
+        "map" => (Shape::JsonPairs, None),
+        "board" => (Shape::JsonScores, Some(score::SPACE)),
+        "queue" => (Shape::JsonValues, Some(queue::SPACE)),
+        _ => (Shape::JsonKeys, None),
+    };
+    show(object, Rows { shape, space, start: Start::First, most: u64::MAX }, frame)
 }
 
 fn size(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
