@@ -57,9 +57,13 @@ impl<'o, 'a> Members<'o, 'a> {
     /// [`CallError::NoRoom`]; nothing has changed then.
     pub fn reserve(&mut self, puts: usize) -> Result<(), CallError> {
         // A tree that the call has built is dropped if the call fails, as bytes are.
+        let may_grow = self.object.may_grow();
         if matches!(self.object.change, Change::None | Change::Tree)
             && let State::Tree(tree) = &mut self.object.state
         {
+            if puts > 0 && !may_grow {
+                return Err(full());
+            }
             self.has_reserved = true;
             tree.reserve(puts).map_err(no_room)?;
         }
@@ -90,6 +94,7 @@ impl<'o, 'a> Members<'o, 'a> {
     /// [`CallError::NoRoom`] unless room was reserved; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, CallError> {
         debug_assert!((1..=Tree::KEY_MAX).contains(&key.len()), "the caller checks the key's length");
+        self.check_growth()?;
         if let Some(tree) = self.tree() {
             let is_new = tree.insert(key, value).map_err(no_room)?;
             self.mark();
@@ -103,6 +108,7 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// As [`Members::put`].
     pub fn add(&mut self, key: &[u8]) -> Result<bool, CallError> {
+        self.check_growth()?;
         if let Some(tree) = self.tree() {
             let is_new = tree.insert(key, &[]).map_err(no_room)?;
             if is_new {
@@ -161,6 +167,11 @@ impl<'o, 'a> Members<'o, 'a> {
         Ok(())
     }
 
+    /// A tree may take more memory. Flat members are checked where their item is stored.
+    fn check_growth(&mut self) -> Result<(), CallError> {
+        if self.object.may_grow() || self.tree().is_none() { Ok(()) } else { Err(full()) }
+    }
+
     /// The tree that has the members, if one has.
     fn tree(&mut self) -> Option<&mut Tree> {
         match (&mut self.object.change, &mut self.object.state) {
@@ -176,6 +187,11 @@ impl<'o, 'a> Members<'o, 'a> {
             self.object.change = Change::Tree;
         }
     }
+}
+
+/// The limit of objects that are never evicted is reached.
+fn full() -> CallError {
+    CallError::Server("out of memory storing object".to_owned())
 }
 
 impl Drop for Members<'_, '_> {
