@@ -5,9 +5,16 @@ use arrayvec::ArrayVec;
 /// Most arguments of a call: a key of 250 bytes has no more.
 pub const ARGUMENTS_MAX: usize = 128;
 
+/// Arguments that need no allocation. Few, since the list is moved.
+const FEW: usize = 6;
+
 /// The arguments of a call.
 #[derive(Debug, Clone, Default)]
-pub struct Arguments<'a>(ArrayVec<&'a [u8], ARGUMENTS_MAX>);
+pub struct Arguments<'a> {
+    few: ArrayVec<&'a [u8], FEW>,
+    /// All of them, if they are more than [`FEW`].
+    all: Vec<&'a [u8]>,
+}
 
 impl<'a> Arguments<'a> {
     /// No arguments.
@@ -17,32 +24,53 @@ impl<'a> Arguments<'a> {
 
     /// These. More than [`ARGUMENTS_MAX`] are left out: callers have fewer.
     pub fn of(list: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        Self(list.into_iter().take(ARGUMENTS_MAX).collect())
+        let mut arguments = Self::none();
+        for argument in list {
+            if !arguments.push(argument) {
+                break;
+            }
+        }
+        arguments
     }
 
     /// Adds one; false: there are too many.
     pub(crate) fn push(&mut self, argument: &'a [u8]) -> bool {
-        self.0.try_push(argument).is_ok()
+        if self.all.is_empty() && self.few.try_push(argument).is_ok() {
+            return true;
+        }
+        if self.all.is_empty() {
+            self.all.extend(&self.few);
+        }
+        if self.all.len() == ARGUMENTS_MAX {
+            return false;
+        }
+        self.all.push(argument);
+        true
     }
 
     /// Their number.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list().len()
     }
 
     /// There are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.few.is_empty()
     }
 
     /// The argument at this place, counted from 0.
     pub fn get(&self, place: usize) -> Option<&'a [u8]> {
-        self.0.get(place).copied()
+        self.list().get(place).copied()
     }
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
-        self.0.iter().copied()
+        self.list().iter().copied()
+    }
+
+    #[inline]
+    fn list(&self) -> &[&'a [u8]] {
+        if self.all.is_empty() { &self.few } else { &self.all }
     }
 }
 
@@ -79,6 +107,19 @@ fn hexadecimal(digits: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_as_there_are() {
+        let one: &[u8] = b"x";
+        for count in [0, 1, FEW, FEW + 1, ARGUMENTS_MAX] {
+            let mut arguments = Arguments::of(std::iter::repeat_n(one, count));
+            assert_eq!((arguments.len(), arguments.iter().count()), (count, count));
+            assert_eq!(arguments.is_empty(), count == 0);
+            assert_eq!(arguments.get(count), None);
+            assert_eq!(arguments.push(one), count < ARGUMENTS_MAX);
+        }
+        assert_eq!(Arguments::of(std::iter::repeat_n(one, 500)).len(), ARGUMENTS_MAX);
+    }
 
     #[test]
     fn escapes() {

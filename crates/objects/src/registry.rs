@@ -11,6 +11,8 @@ use crate::settings::{Eviction, Settings, TypeSettings};
 
 /// Longest name of a type in bytes.
 const TYPE_NAME_MAX: usize = 16;
+/// The types' numbers are below this.
+const IDS: usize = 64;
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
 
@@ -22,6 +24,8 @@ pub struct Registry {
     types: Vec<Entry>,
     /// Which types begin with a byte, as bits of places in `types`.
     by_first: Box<[u64; 256]>,
+    /// Places in `types` by the types' numbers.
+    by_id: [Option<u8>; IDS],
 }
 
 /// A type that is switched on.
@@ -43,6 +47,7 @@ impl Registry {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut types = Vec::new();
         let mut by_first = Box::new([0_u64; 256]);
+        let mut by_id = [None; IDS];
         for own in &settings.types {
             let Some(place) = native::TYPES.iter().position(|one| one.name == own.name) else {
                 return Err(format!("objects: no type {:?}", own.name));
@@ -51,11 +56,12 @@ impl Registry {
             let before = native::TYPES[..place].iter();
             let first_method = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
             let new = object_type.methods.iter().find(|method| method.name == "new");
+            by_id[usize::from(object_type.id)] = Some(types.len() as u8);
             by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
             types.push(Entry { object_type, settings: own.clone(), first_method, new });
         }
         let zone = Zone::named(&settings.timezone)?;
-        Ok(Self { settings, zone, types, by_first })
+        Ok(Self { settings, zone, types, by_first, by_id })
     }
 
     /// What the rule file says.
@@ -253,7 +259,7 @@ impl Registry {
             Ok(Reply::Miss) => Outcome::Miss,
             Ok(Reply::List(listing)) => {
                 let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
-                Outcome::List { listing, flags }
+                Outcome::List { listing: Box::new(listing), flags }
             }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
             Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
@@ -309,7 +315,8 @@ impl Registry {
     }
 
     fn entry_of(&self, type_id: u16) -> Option<&Entry> {
-        self.types.iter().find(|entry| entry.object_type.id == type_id)
+        let place = *self.by_id.get(usize::from(type_id))?;
+        self.types.get(usize::from(place?))
     }
 }
 
