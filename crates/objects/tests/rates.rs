@@ -1,5 +1,7 @@
 //! Limits of rates, `gcra`, `bucket` and `sliding`: their numbers, edges, clocks that jump, and plain models.
 
+#![expect(clippy::cast_sign_loss, reason = "a test")]
+
 mod world;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Objects and a clock that tests step: calls by name, as clients write them.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "shared by several tests")]
 
 use std::collections::HashMap;
 use std::sync::Arc;
