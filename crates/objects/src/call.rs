@@ -85,7 +85,6 @@ pub struct Done {
     pub change: Change,
     /// Unix time in milliseconds at which the object expires from now on, rounded up to a second by the store;
     /// `Some(None)`: never; `None`: as before, and for a new object as its type says.
-    #[expect(clippy::option_option, reason = "no change is not the same as no end")]
     pub expires_ms: Option<Option<u64>>,
 }
 

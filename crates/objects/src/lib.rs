@@ -34,7 +34,7 @@ pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
 pub use listing::{Listing, TooLarge};
 pub use members::{FLAT_MAX, Members};
-pub use method::{Absent, Method, MethodId, ObjectType};
+pub use method::{Absent, Method, MethodId, ObjectType, Reads};
 pub use name::{Name, Named};
 pub use object::{Change, Object, State, View};
 pub use registry::{OBJECT_KEY_MAX, Registry};

@@ -1,14 +1,20 @@
 //! The types that come with the server, and the methods that every object has.
 
-#![expect(clippy::unnecessary_wraps, reason = "methods have one signature")]
+#![expect(clippy::unnecessary_wraps, reason = "all methods have one signature")]
 
+mod board;
 mod bucket;
+mod collection;
 mod counter;
 mod gcra;
 mod lock;
+mod map;
+mod queue;
 mod quota;
 mod reserved;
+pub(crate) mod score;
 mod sem;
+mod set;
 mod sliding;
 mod swcounter;
 
@@ -19,10 +25,14 @@ pub use reserved::RESERVED;
 pub static TYPES: &[&ObjectType] = &[
     &quota::QUOTA,
     &swcounter::SWCOUNTER,
+    &set::SET,
+    &map::MAP,
     &counter::COUNTER,
     &gcra::GCRA,
     &bucket::BUCKET,
     &sliding::SLIDING,
     &lock::LOCK,
+    &board::BOARD,
     &sem::SEM,
+    &queue::QUEUE,
 ];

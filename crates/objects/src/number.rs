@@ -191,30 +191,6 @@ pub(crate) fn push_fields(out: &mut Vec<u8>, fields: &[(&str, u64)]) {
     out.push(b'}');
 }
 
-/// Appends bytes as a string of JSON. Bytes that are not UTF-8 appear as the characters U+0080 to U+00FF.
-pub(crate) fn push_json(out: &mut Vec<u8>, text: &[u8]) {
-    out.push(b'"');
-    for chunk in text.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character {
-                '"' | '\\' => out.extend_from_slice(&[b'\\', character as u8]),
-                '\0'..='\x1f' | '\x7f' => push_escaped(out, character as u8),
-                _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        for byte in chunk.invalid() {
-            push_escaped(out, *byte);
-        }
-    }
-    out.push(b'"');
-}
-
-fn push_escaped(out: &mut Vec<u8>, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.extend_from_slice(b"\\u00");
-    out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,13 +300,5 @@ mod tests {
         }
         assert_eq!(text(|out| push_seconds(out, u64::MAX)), "18446744073709551.615");
         assert_eq!(text(|out| push_whole(out, u64::MAX)), u64::MAX.to_string());
-    }
-
-    #[test]
-    fn strings_of_json() {
-        assert_eq!(text(|out| push_json(out, b"plain")), r#""plain""#);
-        assert_eq!(text(|out| push_json(out, b"a\"b\\c\n\x00")), r#""a\"b\\c\u000a\u0000""#);
-        assert_eq!(text(|out| push_json(out, "\u{e9}\u{1f600}".as_bytes())), "\"\u{e9}\u{1f600}\"");
-        assert_eq!(text(|out| push_json(out, b"\xff\xfe")), r#""\u00ff\u00fe""#);
     }
 }

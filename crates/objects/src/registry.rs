@@ -99,10 +99,15 @@ impl Registry {
         self.type_settings(type_id).is_some_and(|own| own.evict == Eviction::Never)
     }
 
-    /// The name of an object as clients write it, `type::key`; None: no such type.
-    pub fn object_name(type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
-        let object_type = native::TYPES.iter().find(|one| one.id == type_id)?;
-        Some([object_type.name.as_bytes(), b"::", key].concat())
+    /// The name of an object as clients write it, `type::key` with the prefix; None: no such type is switched on.
+    pub fn object_name(&self, type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
+        let object_type = self.entry_of(type_id)?.object_type;
+        Some([&*self.settings.prefix, object_type.name.as_bytes(), b"::", key].concat())
+    }
+
+    /// The name of a type that is switched on; empty: it is not.
+    pub fn type_name(&self, type_id: u16) -> &'static str {
+        self.entry_of(type_id).map_or("", |entry| entry.object_type.name)
     }
 
     /// Reads a key that may name an object or a call. None: it is an ordinary key.
@@ -246,7 +251,10 @@ impl Registry {
             }
             Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
             Ok(Reply::Miss) => Outcome::Miss,
-            Ok(Reply::List(listing)) => Outcome::List { listing, flags: 0 },
+            Ok(Reply::List(listing)) => {
+                let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
+                Outcome::List { listing, flags }
+            }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
             Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
             Err(CallError::NoRoom(bytes)) => Outcome::NoRoom(bytes),

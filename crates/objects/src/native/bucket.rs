@@ -6,7 +6,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -30,6 +30,7 @@ pub(crate) static BUCKET: ObjectType = ObjectType {
             replies: "OK and the tokens left; WAIT and seconds until there are n (1), nothing is taken; -1: n is above \
                       the capacity. rate: tokens a second",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: take,
         },
         Method {
@@ -38,6 +39,7 @@ pub(crate) static BUCKET: ObjectType = ObjectType {
             usage: "capacity rate",
             replies: "the tokens left",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: peek,
         },
     ],

@@ -4,7 +4,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -23,6 +23,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             usage: "[n]",
             replies: "CREATED; it is n (0)",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: new,
         },
         Method {
@@ -32,6 +33,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             replies: "the new value, and ` saturated` after a largest or smallest one that cuts the sum off. An absent \
                       counter is 0, and lives for the ttl",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: add,
         },
         Method {
@@ -40,6 +42,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             usage: "",
             replies: "the value",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: get,
         },
         Method {
@@ -48,6 +51,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             usage: "n [ttl]",
             replies: "n; it lives for the ttl from now on",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: set,
         },
         Method {
@@ -56,6 +60,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             usage: "n [ttl]",
             replies: "the larger one of the value and n, which is the value now; ttl as for add",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: max,
         },
         Method {
@@ -64,6 +69,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             usage: "n [ttl]",
             replies: "the smaller one of the value and n, which is the value now; ttl as for add",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: min,
         },
     ],

@@ -11,7 +11,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -36,6 +36,7 @@ pub(crate) static GCRA: ObjectType = ObjectType {
             replies: "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; seconds, -1: never or not \
                       needed; n (1): 0 takes nothing",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: take,
         },
         Method {
@@ -44,6 +45,7 @@ pub(crate) static GCRA: ObjectType = ObjectType {
             usage: "burst count period",
             replies: "as take of 0",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: peek,
         },
     ],

@@ -18,7 +18,8 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::listing::json;
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -41,6 +42,7 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             replies: "OK and the fence number: it is the owner's for that time (30s), also when it was before, with the \
                       same fence; HELD and seconds left: another has it",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: take,
         },
         Method {
@@ -49,6 +51,7 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             usage: "owner time",
             replies: "OK and the fence number; NOT_OWNER: it has ended or is another's",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: renew,
         },
         Method {
@@ -57,6 +60,7 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             usage: "owner",
             replies: "OK; NOT_OWNER",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: release,
         },
         Method {
@@ -65,6 +69,7 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             usage: "",
             replies: "the owner; a miss: it is free",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: holder,
         },
     ],
@@ -192,6 +197,6 @@ fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
     number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(frame.now_ms))]);
     out.pop();
     out.extend_from_slice(b",\"owner\":");
-    number::push_json(out, state.owner);
+    json::string(state.owner, out);
     out.push(b'}');
 }

@@ -18,7 +18,7 @@
 use crate::arguments::Arguments;
 use crate::calendar::Window;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -38,6 +38,7 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
             usage: "limit window",
             replies: "CREATED; a miss: no such window. Windows: minute hour day week month, or 90s 5m 2h 1d",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: new,
         },
         Method {
@@ -46,6 +47,7 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
             usage: "[n]",
             replies: "QUOTA_OK: n (1) more are used; QUOTA_EXCEEDED: nothing is used",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: addandcheck,
         },
         Method {
@@ -55,6 +57,7 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
             replies: "QUOTA_OK, QUOTA_EXCEEDED; without `new`. A changed limit holds at once, a changed window when \
                       either window ends",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: take,
         },
         Method {
@@ -63,6 +66,7 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
             usage: "",
             replies: "QUOTA_OK: nothing is used",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: reset,
         },
         Method {
@@ -71,6 +75,7 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
             usage: "",
             replies: "JSON: limit used left resets_in, in seconds; 0: no window has begun",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: peek,
         },
     ],

@@ -10,7 +10,8 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::listing::json;
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -34,6 +35,7 @@ pub(crate) static SEM: ObjectType = ObjectType {
             replies: "OK and how many more could take it; FULL and seconds until the first ends. An owner that has it \
                       takes it anew for that time (30s)",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: take,
         },
         Method {
@@ -42,6 +44,7 @@ pub(crate) static SEM: ObjectType = ObjectType {
             usage: "owner",
             replies: "OK; NOT_OWNER",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: release,
         },
         Method {
@@ -50,6 +53,7 @@ pub(crate) static SEM: ObjectType = ObjectType {
             usage: "",
             replies: "number of owners",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: count,
         },
         Method {
@@ -58,6 +62,7 @@ pub(crate) static SEM: ObjectType = ObjectType {
             usage: "",
             replies: "an owner and its seconds left a line, in the order of their bytes",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: list,
         },
     ],
@@ -185,7 +190,7 @@ fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
     let mut before: &[u8] = b"{\"left_ms\":{";
     for (owner, left_ms) in owners(bytes, frame.now_ms) {
         out.extend_from_slice(before);
-        number::push_json(out, owner);
+        json::string(owner, out);
         out.push(b':');
         number::push_whole(out, left_ms);
         before = b",";

@@ -14,7 +14,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -34,6 +34,7 @@ pub(crate) static SLIDING: ObjectType = ObjectType {
             replies: "OK and what is left; LIMITED and seconds until n (1) more may be counted, nothing is counted; \
                       -1: n is above the limit. window: a length such as 60s",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: hit,
         },
         Method {
@@ -42,6 +43,7 @@ pub(crate) static SLIDING: ObjectType = ObjectType {
             usage: "",
             replies: "the estimate",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: count,
         },
     ],

@@ -10,7 +10,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -35,6 +35,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "[size]",
             replies: "CREATED; a miss: size (16) is not 1 to 1024",
             absent: Absent::Runs,
+            reads: Reads::Own,
             run: new,
         },
         Method {
@@ -43,6 +44,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "n",
             replies: "SUCCESS; n may have decimals",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: add,
         },
         Method {
@@ -51,6 +53,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "",
             replies: "the value added last; a miss: there is none",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: getlast,
         },
         Method {
@@ -59,6 +62,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "",
             replies: "the smallest value; a miss: there is none",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: getmin,
         },
         Method {
@@ -67,6 +71,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "",
             replies: "the largest value; a miss: there is none",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: getmax,
         },
         Method {
@@ -75,6 +80,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "",
             replies: "the average; a miss: there is no value",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: getavg,
         },
         Method {
@@ -83,6 +89,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             usage: "",
             replies: "the sum; a miss: there is no value",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: getsum,
         },
         Method {
@@ -92,6 +99,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             replies: "the smallest value that at least so much percent (0 to 100) of the values do not exceed; a miss: \
                       there is none",
             absent: Absent::Miss,
+            reads: Reads::Own,
             run: getp,
         },
     ],
