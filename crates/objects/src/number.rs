@@ -16,6 +16,10 @@ pub(crate) const SPAN_MAX_MS: u64 = 366 * DAY_MS;
 /// A time that an argument gives, as messages and tables describe it.
 pub(crate) const SPAN: &str = "a time from 1ms to 366d, such as 500ms, 30s, 5m, 2h or 1d (no unit: seconds)";
 
+/// Largest limit of what may be used or counted.
+const LIMIT_MAX: u64 = i64::MAX as u64;
+/// Such a limit, as messages describe it.
+const LIMIT: &str = "a number from 0 to 9223372036854775807";
 /// A positive number, as messages describe it.
 const POSITIVE: &str = "a positive number";
 
@@ -43,6 +47,15 @@ pub(crate) fn positive_or_1(arguments: &Arguments<'_>, place: usize) -> Result<u
         return Ok(1);
     }
     argument(arguments, place, POSITIVE, |text| whole(text).filter(|n| *n > 0))
+}
+
+/// The limit at a place, up to 2^63 - 1: what is used and a number of 64 bits on top are never mistaken for less.
+///
+/// # Errors
+/// It is no such number.
+#[inline]
+pub(crate) fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
+    argument(arguments, place, LIMIT, |text| whole_within(text, 0, LIMIT_MAX))
 }
 
 /// A state of whole numbers, 8 bytes each, little-endian; None when it is absent.

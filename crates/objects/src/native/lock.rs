@@ -117,9 +117,13 @@ fn store(object: &mut Object<'_>, fence: u64, length_ms: u64, now_ms: u64, owner
     object.expire_at(Some(now_ms.saturating_add(length_ms).max(fence.saturating_add(1))));
 }
 
-fn owner<'a>(arguments: &Arguments<'a>) -> Result<&'a [u8], CallError> {
-    let owner = arguments.get(0).filter(|owner| (1..=OWNER_MAX).contains(&owner.len()));
-    owner.ok_or_else(|| CallError::argument(0, OWNER))
+/// The call's first argument as an owner of at most this many bytes. `what`: what it must be.
+///
+/// # Errors
+/// It is empty or longer.
+pub(super) fn owner<'a>(arguments: &Arguments<'a>, most: usize, what: &str) -> Result<&'a [u8], CallError> {
+    let owner = arguments.get(0).filter(|owner| (1..=most).contains(&owner.len()));
+    owner.ok_or_else(|| CallError::argument(0, what))
 }
 
 fn granted(fence: u64, frame: &mut Frame<'_>) -> Reply {
@@ -134,7 +138,7 @@ fn take(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     let now_ms = frame.now_ms;
-    let owner = owner(arguments)?;
+    let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let fence = match State::read(object.bytes()) {
         None => now_ms,
@@ -161,7 +165,7 @@ fn renew(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let owner = owner(arguments)?;
+    let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
     store(object, fence, length_ms, frame.now_ms, owner);
@@ -173,7 +177,7 @@ fn release(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let owner = owner(arguments)?;
+    let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
     store(object, fence, 0, frame.now_ms, b"");
     Ok(frame.text(b"OK"))

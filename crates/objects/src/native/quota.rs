@@ -22,10 +22,6 @@ use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
-/// Largest limit.
-const LIMIT_MAX: u64 = i64::MAX as u64;
-const LIMIT: &str = "a number from 0 to 9223372036854775807";
-
 /// See the module's text.
 pub(crate) static QUOTA: ObjectType = ObjectType {
     name: "quota",
@@ -151,16 +147,12 @@ fn answer(is_granted: bool, frame: &mut Frame<'_>) -> Reply {
     frame.text(if is_granted { b"QUOTA_OK" } else { b"QUOTA_EXCEEDED" })
 }
 
-fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
-    number::argument(arguments, place, LIMIT, |text| number::whole_within(text, 0, LIMIT_MAX))
-}
-
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let limit = limit(arguments, 0)?;
+    let limit = number::limit(arguments, 0)?;
     let Some(window) = arguments.get(1).and_then(Window::read) else { return Ok(frame.refused()) };
     State::begin(limit, window, false).write(object);
     object.expire_at(frame.end_of_new());
@@ -182,7 +174,7 @@ fn take(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let (n, limit) = (number::positive_or_1(arguments, 0)?, limit(arguments, 1)?);
+    let (n, limit) = (number::positive_or_1(arguments, 0)?, number::limit(arguments, 1)?);
     let window = number::argument(arguments, 2, Window::USAGE, Window::read)?;
     let Some(found) = State::read(object.bytes()) else {
         let mut state = State::begin(limit, window, true);

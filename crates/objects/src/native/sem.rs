@@ -12,6 +12,7 @@ use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::json;
 use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::native::lock;
 use crate::number;
 use crate::object::{Object, View};
 
@@ -116,17 +117,12 @@ fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: 
     object.expire_at(Some(now_ms.saturating_add(longest_ms)));
 }
 
-fn owner<'a>(arguments: &Arguments<'a>) -> Result<&'a [u8], CallError> {
-    let owner = arguments.get(0).filter(|owner| (1..=OWNER_MAX).contains(&owner.len()));
-    owner.ok_or_else(|| CallError::argument(0, OWNER))
-}
-
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let owner = owner(arguments)?;
+    let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
     let max = number::argument(arguments, 1, MAX, |text| number::whole_within(text, 1, OWNERS_MAX))?;
     let length_ms = number::argument(arguments, 2, number::SPAN, number::span_ms)?;
     let (mut others, mut first_ms, mut has_it) = (0, u64::MAX, false);
@@ -162,7 +158,7 @@ fn release(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let owner = owner(arguments)?;
+    let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
     if !owners(object.bytes(), frame.now_ms).any(|(other, _)| other == owner) {
         return Ok(frame.text(b"NOT_OWNER"));
     }

@@ -18,9 +18,6 @@ use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
-const LIMIT_MAX: u64 = i64::MAX as u64;
-const LIMIT: &str = "a number from 0 to 9223372036854775807";
-
 /// See the module's text.
 pub(crate) static SLIDING: ObjectType = ObjectType {
     name: "sliding",
@@ -119,7 +116,7 @@ fn hit(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let limit = number::argument(arguments, 0, LIMIT, |text| number::whole_within(text, 0, LIMIT_MAX))?;
+    let limit = number::limit(arguments, 0)?;
     let window_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let n = number::positive_or_1(arguments, 2)?;
     let now_ms = frame.now_ms;
