@@ -96,7 +96,7 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
             name: "getp",
             arguments: (1, 1),
             usage: "percent",
-            replies: "the smallest value that at least so much percent (0 to 100) of the values do not exceed; a miss: \
+            replies: "the smallest value that at least this percentage (0 to 100) of the values do not exceed; a miss: \
                       there is none",
             absent: Absent::Miss,
             reads: Reads::Own,
