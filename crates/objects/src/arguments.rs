@@ -5,15 +5,15 @@ use arrayvec::ArrayVec;
 /// Most arguments of a call: a key of 250 bytes has no more.
 pub const ARGUMENTS_MAX: usize = 128;
 
-/// Arguments that need no allocation. Few, since the list is moved.
+/// Arguments that need no memory of their own.
 const FEW: usize = 6;
 
 /// The arguments of a call.
 #[derive(Debug, Clone, Default)]
 pub struct Arguments<'a> {
     few: ArrayVec<&'a [u8], FEW>,
-    /// All of them, if they are more than [`FEW`].
-    all: Vec<&'a [u8]>,
+    /// Those after the first [`FEW`].
+    more: Vec<&'a [u8]>,
 }
 
 impl<'a> Arguments<'a> {
@@ -35,22 +35,18 @@ impl<'a> Arguments<'a> {
 
     /// Adds one; false: there are too many.
     pub(crate) fn push(&mut self, argument: &'a [u8]) -> bool {
-        if self.all.is_empty() && self.few.try_push(argument).is_ok() {
-            return true;
+        if self.few.try_push(argument).is_err() {
+            if self.len() == ARGUMENTS_MAX {
+                return false;
+            }
+            self.more.push(argument);
         }
-        if self.all.is_empty() {
-            self.all.extend(&self.few);
-        }
-        if self.all.len() == ARGUMENTS_MAX {
-            return false;
-        }
-        self.all.push(argument);
         true
     }
 
     /// Their number.
     pub fn len(&self) -> usize {
-        self.list().len()
+        self.few.len() + self.more.len()
     }
 
     /// There are none.
@@ -60,17 +56,15 @@ impl<'a> Arguments<'a> {
 
     /// The argument at this place, counted from 0.
     pub fn get(&self, place: usize) -> Option<&'a [u8]> {
-        self.list().get(place).copied()
+        match place.checked_sub(FEW) {
+            None => self.few.get(place).copied(),
+            Some(place) => self.more.get(place).copied(),
+        }
     }
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
-        self.list().iter().copied()
-    }
-
-    #[inline]
-    fn list(&self) -> &[&'a [u8]] {
-        if self.all.is_empty() { &self.few } else { &self.all }
+        self.few.iter().chain(&self.more).copied()
     }
 }
 
@@ -109,16 +103,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_as_there_are() {
-        let one: &[u8] = b"x";
-        for count in [0, 1, FEW, FEW + 1, ARGUMENTS_MAX] {
-            let mut arguments = Arguments::of(std::iter::repeat_n(one, count));
-            assert_eq!((arguments.len(), arguments.iter().count()), (count, count));
-            assert_eq!(arguments.is_empty(), count == 0);
+    fn few_and_many() {
+        let text = [0_u8; 200];
+        for count in [0, 1, FEW - 1, FEW, FEW + 1, ARGUMENTS_MAX] {
+            let all: Vec<&[u8]> = (0..count).map(|end| &text[..end]).collect();
+            let arguments = Arguments::of(all.iter().copied());
+            assert_eq!((arguments.len(), arguments.is_empty()), (count, count == 0));
+            assert!(arguments.iter().eq(all.iter().copied()));
+            assert!((0..count).all(|place| arguments.get(place) == Some(all[place])));
             assert_eq!(arguments.get(count), None);
-            assert_eq!(arguments.push(one), count < ARGUMENTS_MAX);
         }
-        assert_eq!(Arguments::of(std::iter::repeat_n(one, 500)).len(), ARGUMENTS_MAX);
+        let mut full = Arguments::of((0..ARGUMENTS_MAX + 9).map(|_| &text[..]));
+        assert_eq!(full.len(), ARGUMENTS_MAX);
+        assert!(!full.push(b"one more"));
+        assert_eq!(full.len(), ARGUMENTS_MAX);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!   whole state at once.
 //! * A result that is too long is noticed by the read that makes it so: nothing is wanted any more.
 
-mod json;
+pub(crate) mod json;
 mod merge;
 mod rows;
 
