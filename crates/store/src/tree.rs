@@ -237,6 +237,9 @@ impl Tree {
                 return Some(page);
             }
             page = node.child(node.descend(key));
+            if node.level() == 1 {
+                self.node(page).load();
+            }
         }
     }
 
