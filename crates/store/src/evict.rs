@@ -24,7 +24,7 @@
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 use crate::index::USES_MAX;
-use crate::item::{self, Item, Marks, NEVER};
+use crate::item::{self, Marks, NEVER};
 use crate::memory::PAGE_BYTES;
 use crate::segment::{Queue, Segment, State};
 use crate::store::{Evicted, Found, Full, Store, Walk};
@@ -148,7 +148,7 @@ impl Store {
         {
             let content = self.log.bytes(location);
             at += item::allotted(content);
-            if item::is_dead(content) || !Item::new(content, None).marks().is_pinned() {
+            if item::is_dead(content) || !item::marks(content).is_pinned() {
                 continue;
             }
             let dead_at = item::dead_at(content);
@@ -291,10 +291,12 @@ impl Store {
 
     /// Keeps an item or evicts it.
     fn collect_item(&mut self, location: u64, queue: Queue, compact: bool) -> Collected {
-        if self.is_dead(self.log.bytes(location)) {
+        let content = self.log.bytes(location);
+        if self.is_dead(content) {
             self.reclaim(location);
             return Collected::Gone;
         }
+        let pinned = item::marks(content).is_pinned();
         let (hash, found) = self.found_at(location);
         let uses = self.index.uses(found.slot);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
@@ -303,7 +305,6 @@ impl Store {
         } else {
             self.log.class(self.now, item::dead_at(self.log.bytes(location)))
         };
-        let pinned = self.item(found).marks().is_pinned();
         let keep = compact || uses > self.severity() || pinned;
         if keep {
             let (to, uses) = match queue {

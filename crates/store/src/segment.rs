@@ -111,6 +111,11 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
+    /// Of a plain item whose value is in the log.
+    pub(crate) fn plain(bytes: usize) -> Self {
+        Self { bytes, outside: 0, pinned: false }
+    }
+
     /// What it adds to the sums of pinned items, in the log and outside it.
     fn pinned(self) -> (usize, usize) {
         if self.pinned { (self.bytes, self.outside) } else { (0, 0) }
@@ -368,21 +373,17 @@ impl Log {
     }
 
     /// Notes that an item at `location` has become live.
+    #[inline]
     pub(crate) fn add(&mut self, location: u64, weight: Weight, dead_at: u32, stamp: u64) {
         let segment = self.segment_of_mut(location);
         segment.live_bytes += weight.bytes;
         segment.live_items += 1;
-        segment.outside_bytes += weight.outside;
         segment.cover(dead_at, stamp);
-        let (queue, weighs) = (segment.queue, segment.outside_bytes);
+        let (queue, outside) = (segment.queue, segment.outside_bytes + weight.outside);
         self.queue_items[queue as usize] += 1;
         self.live_bytes += weight.bytes;
-        if weight.pinned {
-            self.pin(location, weight, dead_at);
-        }
-        if weighs > 0 {
-            self.queue_bytes[queue as usize] += weight.outside;
-            self.seal_if_heavy(location);
+        if weight.pinned || outside > 0 {
+            self.reweigh(location, Weight::plain(weight.bytes), weight, dead_at);
         }
     }
 
@@ -445,18 +446,16 @@ impl Log {
     }
 
     /// Notes that the item at `location` is no longer live.
+    #[inline]
     pub(crate) fn remove(&mut self, location: u64, weight: Weight) {
-        if weight.pinned {
-            self.unpin(location, weight);
+        let plain = Weight::plain(weight.bytes);
+        if weight != plain {
+            self.reweigh(location, weight, plain, NEVER);
         }
         let segment = self.segment_of_mut(location);
         segment.live_bytes -= weight.bytes;
         segment.live_items -= 1;
         let queue = segment.queue;
-        if weight.outside > 0 {
-            segment.outside_bytes -= weight.outside;
-            self.queue_bytes[queue as usize] -= weight.outside;
-        }
         self.queue_items[queue as usize] -= 1;
         self.live_bytes -= weight.bytes;
     }
