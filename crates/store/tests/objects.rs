@@ -132,7 +132,7 @@ fn a_value_becomes_a_tree_and_bytes_again() {
     one.store.verify();
     one.put_bytes(&key, Marks::OBJECT, b"few");
     assert_eq!(usage(&one), few);
-    let huge = HugeValue::new(&one.memory, &[&[1; 100_000]]).unwrap();
+    let huge = HugeValue::new(&one.memory, &[&vec![1; 100_000]]).unwrap();
     one.put(&key, Marks::OBJECT, NEVER, NewValue::Huge(huge)).unwrap();
     let found = one.object(&key).unwrap();
     assert!(

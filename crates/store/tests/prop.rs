@@ -25,7 +25,7 @@ fn object_op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
     let len = prop_oneof![8 => 0_usize..300, 1 => 0..longest];
     let (pinned, member) = (prop::bool::weighted(0.3), 0_u16..300);
     prop_oneof![
-        8 => (0..keys, len, ttl.clone(), pinned.clone())
+        8 => (0..keys, len, ttl.clone(), pinned)
             .prop_map(|(key, len, ttl, pinned)| Op::PutObject { key, len, ttl, pinned }),
         3 => (0..keys, 0_u16..200, ttl.clone(), pinned)
             .prop_map(|(key, entries, ttl, pinned)| Op::PutTree { key, entries, ttl, pinned }),

@@ -362,7 +362,9 @@ impl Model {
         let value = self.store.value_mut(found);
         match &mut self.objects.get_mut(&key).unwrap().state {
             State::Bytes(bytes) if bytes.len() <= inline_max => {
-                bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+                for byte in bytes.iter_mut() {
+                    *byte = byte.wrapping_add(1);
+                }
                 value.unwrap().copy_from_slice(bytes);
             }
             _ => assert!(value.is_none(), "not in the log"),
