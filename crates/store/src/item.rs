@@ -564,6 +564,21 @@ mod tests {
         assert_eq!(needed(&Attributes { flags: 1, ..attributes }, 32, 100), 160);
     }
 
+    /// Also where two keys of both domains have one hash.
+    #[test]
+    fn the_domain_is_part_of_the_name() {
+        for marks in [Marks::none(), Marks::OBJECT, Marks::WON, Marks::OBJECT.with(Marks::PINNED)] {
+            let attributes = Attributes { marks, ..Attributes::default() };
+            let mut bytes = vec![0; needed(&attributes, 3, 1)];
+            write(&mut bytes, b"\x07\0k", &attributes, 1, false, [b"v", b""]);
+            let is_object = marks.has(Marks::OBJECT);
+            assert!(is_named(&bytes, b"\x07\0k", is_object) && !is_named(&bytes, b"\x07\0k", !is_object));
+            assert!(!is_named(&bytes, b"\x07\0l", is_object));
+            assert_eq!(Item::new(&bytes, None).object(), is_object.then_some((7, &b"k"[..])));
+            assert_eq!(value_mut(&mut bytes), Some(&mut b"v".to_owned()[..]));
+        }
+    }
+
     #[test]
     fn grace_and_refresh_move_with_the_expiry() {
         let attributes = Attributes { expiry: 100, grace_s: 5, refresh_lead_s: 10, ..Attributes::default() };

@@ -174,7 +174,7 @@ fn work(one: &One) -> u64 {
     stats.moved + stats.evictions + stats.reclaimed
 }
 
-/// Where nothing but pinned objects is left, writes are refused at once, nothing is lost, and once some are gone there is
+/// Where only pinned objects are left, writes are refused at once, nothing is lost, and once some are gone there is
 /// room again.
 #[test]
 fn a_store_full_of_pinned_objects_refuses_and_recovers() {
