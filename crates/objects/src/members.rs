@@ -400,3 +400,256 @@ fn put_bytes<'t>(to: &'t mut [u8], bytes: &[u8]) -> &'t mut [u8] {
 fn no_room(full: TreeFull) -> CallError {
     CallError::NoRoom(full.bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use cattlegrid_store::Memory;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    /// A collection between calls.
+    #[derive(Debug)]
+    enum Kept {
+        Absent,
+        Bytes(Vec<u8>),
+        Tree(Box<Tree>),
+    }
+
+    impl Kept {
+        /// Runs a call; unless it fails what it has changed is kept.
+        fn call<R>(
+            &mut self,
+            memory: &Arc<Memory>,
+            run: impl FnOnce(&mut Object<'_>) -> Result<R, CallError>,
+        ) -> Result<R, CallError> {
+            let mut new = Vec::new();
+            let state = match self {
+                Self::Absent => State::Absent,
+                Self::Bytes(bytes) => State::Bytes(bytes),
+                Self::Tree(tree) => State::Tree(tree),
+            };
+            let mut object = Object::new(b"k", state, &mut new, memory, None);
+            let result = run(&mut object);
+            let (change, _) = object.finish();
+            if result.is_ok() {
+                match change {
+                    Change::None | Change::Tree => {}
+                    Change::Bytes => *self = Self::Bytes(new),
+                    Change::NewTree(tree) => *self = Self::Tree(tree),
+                    Change::Dropped => *self = Self::Absent,
+                }
+            }
+            result
+        }
+
+        fn view(&self) -> View<'_> {
+            match self {
+                Self::Absent => View::Absent,
+                Self::Bytes(bytes) => View::Bytes(bytes),
+                Self::Tree(tree) => View::Tree(tree),
+            }
+        }
+
+        /// Everything that can be read is what the model has.
+        fn check(&self, model: &Model, from: &[u8]) {
+            let view = self.view();
+            assert_eq!(view.members(), model.len() as u64);
+            let own = |pair: (&[u8], Value<'_>)| {
+                let mut value = Vec::new();
+                pair.1.copy_to(&mut value);
+                (pair.0.to_vec(), value)
+            };
+            let pair = |pair: (&Vec<u8>, &Vec<u8>)| (pair.0.clone(), pair.1.clone());
+            assert_eq!(view.first().map(own), model.iter().next().map(pair));
+            assert_eq!(view.last().map(own), model.iter().next_back().map(pair));
+            let middle = model.len() / 2;
+            assert_eq!(view.nth(middle as u64).map(own), model.iter().nth(middle).map(pair));
+            assert!(view.nth(model.len() as u64).is_none());
+            assert_eq!(view.before(from), model.keys().filter(|own| own.as_slice() < from).count() as u64);
+            assert_eq!(view.member(from).map(|value| own((from, value)).1), model.get(from).cloned());
+            for bound in [Bound::Included(from), Bound::Excluded(from), Bound::Unbounded] {
+                for most in [3, usize::MAX] {
+                    let collect = |is_back: bool| {
+                        let mut all = Vec::new();
+                        let each = |key: &[u8], value: Value<'_>| {
+                            all.push(own((key, value)));
+                            all.len() < most
+                        };
+                        if is_back {
+                            view.scan_back(bound, each);
+                        } else {
+                            view.scan(bound, each);
+                        }
+                        all
+                    };
+                    let up = model.range::<[u8], _>((bound, Bound::Unbounded));
+                    assert_eq!(collect(false), up.take(most).map(pair).collect::<Vec<_>>());
+                    let down = model.range::<[u8], _>((Bound::Unbounded, bound)).rev();
+                    assert_eq!(collect(true), down.take(most).map(pair).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Put(u16, usize),
+        PutAll(Vec<(u16, usize)>),
+        Add(u16),
+        Remove(u16),
+        Overwrite(u16),
+        Empty,
+        Drop,
+    }
+
+    fn op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
+        let len = move || prop_oneof![6 => 0..40_usize, 1 => 0..longest];
+        prop_oneof![
+            8 => (0..keys, len()).prop_map(|(key, len)| Op::Put(key, len)),
+            2 => prop::collection::vec((0..keys, 0..200_usize), 1..30).prop_map(Op::PutAll),
+            2 => (0..keys).prop_map(Op::Add),
+            9 => (0..keys).prop_map(Op::Remove),
+            2 => (0..keys).prop_map(Op::Overwrite),
+            1 => Just(Op::Empty),
+            1 => Just(Op::Drop),
+        ]
+    }
+
+    /// 2 to 300 bytes.
+    fn key(n: u16) -> Vec<u8> {
+        let len = if n.is_multiple_of(17) { usize::from(n % 300) } else { usize::from(n % 12) };
+        [&n.wrapping_mul(40_503).to_be_bytes(), vec![n as u8; len].as_slice()].concat()
+    }
+
+    /// Returns calls that found no room.
+    fn run(ops: &[Op], memory_bytes: usize) -> usize {
+        let memory = Memory::new(memory_bytes).unwrap();
+        let (mut kept, mut model, mut refused) = (Kept::Absent, Model::new(), 0);
+        for (n, op) in ops.iter().enumerate() {
+            let value = |len: usize| vec![n as u8; len];
+            let from = match op {
+                Op::Put(at, len) => {
+                    match kept.call(&memory, |object| object.members().put(&key(*at), &value(*len))) {
+                        Ok(is_new) => assert_eq!(is_new, model.insert(key(*at), value(*len)).is_none()),
+                        Err(_) => refused += 1,
+                    }
+                    key(*at)
+                }
+                Op::PutAll(list) => {
+                    let result = kept.call(&memory, |object| {
+                        let mut members = object.members();
+                        members.reserve(list.len())?;
+                        list.iter().try_for_each(|(at, len)| members.put(&key(*at), &value(*len)).map(|_| ()))
+                    });
+                    match result {
+                        Ok(()) => model.extend(list.iter().map(|(at, len)| (key(*at), value(*len)))),
+                        Err(_) => refused += 1,
+                    }
+                    key(list[0].0)
+                }
+                Op::Add(at) => {
+                    // A collection with values does not add members without them.
+                    model.remove(&key(*at));
+                    let removed = kept.call(&memory, |object| {
+                        object.members().remove(&key(*at));
+                        Ok(())
+                    });
+                    assert_eq!(removed, Ok(()));
+                    match kept.call(&memory, |object| object.members().add(&key(*at))) {
+                        Ok(is_new) => assert_eq!(is_new, model.insert(key(*at), Vec::new()).is_none()),
+                        Err(_) => refused += 1,
+                    }
+                    key(*at)
+                }
+                Op::Remove(at) => {
+                    let removed = kept.call(&memory, |object| Ok(object.members().remove(&key(*at))));
+                    assert_eq!(removed, Ok(model.remove(&key(*at)).is_some()));
+                    key(*at)
+                }
+                Op::Overwrite(at) => {
+                    let done = kept.call(&memory, |object| {
+                        Ok(object.members().get_mut(&key(*at)).map(|value| value.fill(n as u8)).is_some())
+                    });
+                    let value = model.get_mut(&key(*at));
+                    if done == Ok(true) {
+                        value.expect("it was there").fill(n as u8);
+                    } else {
+                        assert!(value.is_none_or(|value| value.len() > Tree::VALUE_INLINE_MAX));
+                    }
+                    key(*at)
+                }
+                Op::Empty => {
+                    let emptied = kept.call(&memory, |object| {
+                        object.set(&[]);
+                        Ok(())
+                    });
+                    assert_eq!(emptied, Ok(()));
+                    model.clear();
+                    key(1)
+                }
+                Op::Drop => {
+                    // A call that drops the object and begins another.
+                    let put = kept.call(&memory, |object| {
+                        object.drop_it();
+                        object.members().put(b"new", b"1")
+                    });
+                    assert_eq!(put, Ok(true));
+                    model = Model::from([(b"new".to_vec(), b"1".to_vec())]);
+                    key(2)
+                }
+            };
+            kept.check(&model, &from);
+        }
+        refused
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn as_a_sorted_map(ops in prop::collection::vec(op(150, 5000), 300)) {
+            prop_assert_eq!(run(&ops, 64 << 20), 0);
+        }
+
+        #[test]
+        fn as_a_sorted_map_in_little_memory(ops in prop::collection::vec(op(600, 9000), 300)) {
+            run(&ops, 64 << 10);
+        }
+
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..3000), key in "[a-z]{1,3}") {
+            let view = View::Bytes(&bytes);
+            let (key, mut seen) = (key.as_bytes(), 0_u64);
+            let (_, _, _, _) = (view.members(), view.member(key), view.nth(3), view.last());
+            view.scan(Bound::Included(key), |_, _| true);
+            view.scan_back(Bound::Unbounded, |_, _| { seen += 1; true });
+            prop_assert!(seen <= view.members() && view.before(key) <= view.members());
+        }
+    }
+
+    #[test]
+    fn a_call_on_bytes_counts_as_a_change_only_if_it_is() {
+        let memory = Memory::new(1 << 20).unwrap();
+        let mut kept = Kept::Absent;
+        kept.call(&memory, |object| object.members().put(b"a", b"1")).unwrap();
+        let change = |run: fn(&mut Members<'_, '_>)| {
+            let Kept::Bytes(bytes) = &kept else { panic!("it is small") };
+            let mut new = Vec::new();
+            let mut object = Object::new(b"k", State::Bytes(bytes), &mut new, &memory, None);
+            run(&mut object.members());
+            matches!(object.finish().0, Change::Bytes)
+        };
+        assert!(!change(|members| assert_eq!(members.put(b"a", b"1"), Ok(false))));
+        assert!(!change(|members| assert!(!members.remove(b"b"))));
+        assert!(!change(|members| assert!(members.get_mut(b"b").is_none())));
+        assert!(change(|members| assert_eq!(members.put(b"a", b"2"), Ok(false))));
+        assert!(change(|members| assert!(members.remove(b"a"))));
+        assert!(change(|members| assert!(members.get_mut(b"a").is_some())));
+    }
+}

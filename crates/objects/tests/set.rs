@@ -285,21 +285,4 @@ proptest! {
     fn as_a_sorted_set_in_little_memory(ops in prop::collection::vec((0..3_usize, op(4000)), 400)) {
         check(&ops, 64 << 10, 4096);
     }
-
-    #[test]
-    fn any_bytes_are_answered(
-        method in 0..20_usize,
-        arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
-        state in prop::collection::vec(any::<u8>(), 0..60),
-    ) {
-        for own in ["set", "map", "board", "queue"] {
-            let mut world = World::new();
-            let methods: Vec<_> = world.registry.types().find(|one| one.name == own).into_iter()
-                .flat_map(cattlegrid_objects::Registry::methods).map(|method| method.name).collect();
-            let type_id = world.registry.types().find(|one| one.name == own).unwrap().id;
-            world.objects.insert((type_id, b"k".to_vec()), collections::Kept::Bytes(state.clone()));
-            let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-            world.ask(own, methods[method % methods.len()], b"k", &arguments);
-        }
-    }
 }
