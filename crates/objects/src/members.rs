@@ -1,20 +1,17 @@
 //! The members of a collection, in order of their keys: as bytes of the item while they are few, then in a tree outside
 //! the log.
 //!
-//! ```text
-//!   state of bytes:  | key bytes | value bytes | key | value |  ...      lengths: 7 bits a byte, lowest first
-//! ```
-//! Bytes are searched from the first entry on; a change moves the bytes behind it in the object's copy. A put that would
-//! need more than [`FLAT_MAX`] bytes builds the tree. A tree stays a tree however few members are left: an object that was
-//! large is expected to become large again, and an empty tree holds only a page or two.
+//! Bytes (`members/flat.rs`) are searched from the first entry on; a change moves the bytes behind it in the object's copy.
+//! A put that would need more than [`FLAT_MAX`] bytes builds the tree. A tree stays a tree however few members are left: an
+//! object that was large is expected to become large again, and an empty tree holds only a page or two.
 //!
 //! # Invariants
 //! * A call that fails changes nothing. For bytes, and for a tree that the call itself has built, that holds for every
 //!   sequence of changes, since the registry drops them. In a tree that was found a single change is done or not, and for
 //!   several of them room is reserved before the first ([`Members::reserve`]).
-//! * A state of any bytes is read without a panic: it ends at the first entry that is not complete.
 
-use std::cmp::Ordering;
+mod flat;
+
 use std::ops::{Bound, Range};
 
 use arrayvec::ArrayVec;
@@ -22,6 +19,7 @@ use cattlegrid_store::{Tree, TreeFull, Value};
 
 use crate::call::CallError;
 use crate::object::{Change, Object, State, View};
+use flat::{Entries, Entry, Found, entry_len, find, make_gap, write_entry};
 
 /// Bytes of members, with their lengths, above which they move to a tree.
 pub const FLAT_MAX: usize = 2048;
@@ -56,12 +54,20 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// [`CallError::NoRoom`]; nothing has changed then.
     pub fn reserve(&mut self, puts: usize) -> Result<(), CallError> {
+        self.reserve_for(puts, Tree::KEY_MAX, Tree::VALUE_INLINE_MAX)
+    }
+
+    /// The same for keys and values of at most these lengths in bytes, which takes far fewer pages where they are small.
+    ///
+    /// # Errors
+    /// As [`Members::reserve`].
+    pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
         // A tree that the call has built is dropped if the call fails, as bytes are.
         if matches!(self.object.change, Change::None | Change::Tree)
             && let State::Tree(tree) = &mut self.object.state
         {
             self.has_reserved = true;
-            tree.reserve(puts).map_err(no_room)?;
+            tree.reserve_for(puts, key, value).map_err(no_room)?;
         }
         Ok(())
     }
@@ -283,118 +289,6 @@ impl<'a> View<'a> {
             Self::Tree(tree) => tree.scan_back(from, each),
         }
     }
-}
-
-/// A member in a state of bytes.
-#[derive(Debug)]
-struct Entry<'a> {
-    key: &'a [u8],
-    value: &'a [u8],
-    range: Range<usize>,
-}
-
-impl<'a> Entry<'a> {
-    fn pair(self) -> (&'a [u8], Value<'a>) {
-        (self.key, Value::Inline(self.value))
-    }
-}
-
-/// The members in a state of bytes.
-#[derive(Debug)]
-struct Entries<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Entries<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
-    }
-}
-
-impl<'a> Iterator for Entries<'a> {
-    type Item = Entry<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Entry<'a>> {
-        let start = self.at;
-        let rest = self.bytes.get(start..)?;
-        let (key_len, rest) = read_len(rest)?;
-        let (value_len, rest) = read_len(rest)?;
-        let (key, rest) = rest.split_at_checked(key_len)?;
-        let (value, rest) = rest.split_at_checked(value_len)?;
-        self.at = self.bytes.len() - rest.len();
-        Some(Entry { key, value, range: start..self.at })
-    }
-}
-
-/// Where a key is in a state of bytes, or where it belongs: an empty range and no value.
-#[derive(Debug)]
-struct Found<'a> {
-    range: Range<usize>,
-    value: Option<&'a [u8]>,
-}
-
-fn find<'a>(bytes: &'a [u8], key: &[u8]) -> Found<'a> {
-    let mut entries = Entries::of(bytes);
-    loop {
-        let start = entries.at;
-        let Some(own) = entries.next() else { return Found { range: start..start, value: None } };
-        match own.key.cmp(key) {
-            Ordering::Less => {}
-            Ordering::Equal => return Found { range: own.range, value: Some(own.value) },
-            Ordering::Greater => return Found { range: start..start, value: None },
-        }
-    }
-}
-
-/// Makes the bytes at `range` `gap` bytes long; the bytes behind it move.
-fn make_gap(bytes: &mut Vec<u8>, range: Range<usize>, gap: usize) {
-    let len = bytes.len();
-    let new_len = len - range.len() + gap;
-    if new_len > len {
-        bytes.resize(new_len, 0);
-    }
-    bytes.copy_within(range.end..len, range.start + gap);
-    bytes.truncate(new_len);
-}
-
-/// Lengths in a state of bytes are below 2 to the power of 14.
-const LEN_SPLIT: usize = 0x80;
-
-const _: () = assert!(FLAT_MAX < LEN_SPLIT * LEN_SPLIT, "a length has at most two bytes");
-
-fn entry_len(key: usize, value: usize) -> usize {
-    let len_bytes = |len: usize| if len < LEN_SPLIT { 1 } else { 2 };
-    len_bytes(key) + len_bytes(value) + key + value
-}
-
-fn read_len(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    match *bytes {
-        [low, ref rest @ ..] if usize::from(low) < LEN_SPLIT => Some((usize::from(low), rest)),
-        [low, high, ref rest @ ..] => {
-            Some((usize::from(low) - LEN_SPLIT + usize::from(high) * LEN_SPLIT, rest))
-        }
-        _ => None,
-    }
-}
-
-fn write_entry(mut to: &mut [u8], key: &[u8], value: &[u8]) {
-    for len in [key.len(), value.len()] {
-        to = if len < LEN_SPLIT {
-            put_bytes(to, &[len as u8])
-        } else {
-            put_bytes(to, &[(len % LEN_SPLIT + LEN_SPLIT) as u8, (len / LEN_SPLIT) as u8])
-        };
-    }
-    to = put_bytes(to, key);
-    put_bytes(to, value);
-}
-
-fn put_bytes<'t>(to: &'t mut [u8], bytes: &[u8]) -> &'t mut [u8] {
-    let (head, rest) = to.split_at_mut(bytes.len());
-    head.copy_from_slice(bytes);
-    rest
 }
 
 fn no_room(full: TreeFull) -> CallError {

@@ -56,7 +56,8 @@ fn put(
     }
     let mut members = object.members();
     if arguments.len() > 2 {
-        members.reserve(arguments.len() / 2)?;
+        let longest = |from| arguments.iter().skip(from).step_by(2).map(<[u8]>::len).max().unwrap_or(0);
+        members.reserve_for(arguments.len() / 2, longest(0), longest(1))?;
     }
     // The long value first: only it can fail.
     let counts =

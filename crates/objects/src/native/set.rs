@@ -92,7 +92,7 @@ fn add_all(object: &mut Object<'_>, arguments: &Arguments<'_>) -> Result<u64, Ca
     check_members(arguments)?;
     let mut members = object.members();
     if arguments.len() > 1 {
-        members.reserve(arguments.len())?;
+        members.reserve_for(arguments.len(), arguments.iter().map(<[u8]>::len).max().unwrap_or(0), 0)?;
     }
     let mut added = 0;
     for member in arguments.iter() {
