@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::listing::{Rows, Shape, Start, show};
+use crate::listing::{Rows, Shape, Start, show, show_value};
 use crate::method::{Absent, ObjectType};
 use crate::native::collection::{number, say, say_number};
 use crate::native::set::method;
@@ -142,7 +142,7 @@ fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Res
 
 fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
     let Some((key, ())) = oldest(object.view(), |_| ()) else { return Ok(Reply::Miss) };
-    show(object, Rows { shape: Shape::Value, space: None, start: Start::Key(key.into()), most: 1 }, frame)
+    show_value(object, &key, Shape::Value, frame)
 }
 
 fn len(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
