@@ -32,8 +32,8 @@ pub(crate) static QUEUE: ObjectType = ObjectType {
         method(
             "new",
             (0, 2),
-            "[max [drop|refuse]]: 1 to 1000000 entries, by default 1000; when full push drops the oldest, or refuses",
-            "CREATED",
+            "[max [drop|refuse]]",
+            "CREATED; max is 1 to 1000000 entries (1000); push to a full queue drops the oldest, or refuses",
             Absent::Runs,
             new,
         ),
