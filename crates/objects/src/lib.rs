@@ -17,21 +17,24 @@
 //!   call was reserved.
 
 mod arguments;
+mod calendar;
 mod call;
 mod listing;
 mod members;
 mod method;
 mod name;
 pub mod native;
+mod number;
 mod object;
 mod registry;
 mod settings;
 
 pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
+pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
 pub use listing::{Listing, TooLarge};
 pub use members::{FLAT_MAX, Members};
-pub use method::{Absent, Method, MethodId, ObjectType};
+pub use method::{Absent, Method, MethodId, ObjectType, Reads};
 pub use name::{Name, Named};
 pub use object::{Change, Object, State, View};
 pub use registry::{OBJECT_KEY_MAX, Registry};

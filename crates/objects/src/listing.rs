@@ -130,6 +130,11 @@ impl Listing {
         };
     }
 
+    /// Client flags of its value: those given for a value in JSON, 0 for others.
+    pub fn flags(&self, json_flags: u32) -> u32 {
+        if self.is_json() { json_flags } else { 0 }
+    }
+
     /// The value; None: the object of the call is absent, and the call is a miss. To be called when nothing is wanted.
     ///
     /// # Errors

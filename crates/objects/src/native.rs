@@ -6,6 +6,7 @@ mod collection;
 mod counter;
 mod map;
 mod queue;
+mod quota;
 mod reserved;
 pub(crate) mod score;
 mod set;
@@ -14,4 +15,5 @@ use crate::method::ObjectType;
 pub use reserved::RESERVED;
 
 /// All types, by name. The order decides the numbers of methods.
-pub static TYPES: &[&ObjectType] = &[&set::SET, &map::MAP, &counter::COUNTER, &board::BOARD, &queue::QUEUE];
+pub static TYPES: &[&ObjectType] =
+    &[&quota::QUOTA, &set::SET, &map::MAP, &counter::COUNTER, &board::BOARD, &queue::QUEUE];

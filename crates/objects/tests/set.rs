@@ -4,7 +4,7 @@ mod collections;
 
 use std::collections::BTreeSet;
 
-use cattlegrid_objects::{FLAT_MAX, Settings};
+use cattlegrid_objects::{FLAT_MAX, Reads, Registry, Settings};
 use collections::{Answer, World, value};
 use proptest::prelude::*;
 
@@ -166,6 +166,14 @@ fn an_absent_set_is_made_where_the_settings_say_so() {
     let mut world = World::with(settings, 8 << 20);
     assert_eq!(world.call("set:add:s:a:b"), value("2"));
     assert_eq!(world.call("set:count:t"), value("0"));
+}
+
+#[test]
+fn combinations_read_the_objects_of_their_arguments() {
+    let world = World::new();
+    let set = world.registry.types().find(|one| one.name == "set").unwrap();
+    let several = Registry::methods(set).filter(|method| method.reads == Reads::Arguments);
+    assert_eq!(several.map(|method| method.name).collect::<Vec<_>>(), ["union", "intersection", "diff"]);
 }
 
 #[test]

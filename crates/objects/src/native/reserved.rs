@@ -3,7 +3,7 @@
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show};
-use crate::method::{Absent, Method};
+use crate::method::{Absent, Method, Reads};
 use crate::native::{queue, score};
 use crate::object::{Object, View};
 
@@ -15,6 +15,7 @@ pub static RESERVED: &[Method] = &[
         usage: "",
         replies: "DELETED, NOT_FOUND",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: drop_it,
     },
     Method {
@@ -23,6 +24,7 @@ pub static RESERVED: &[Method] = &[
         usage: "[seconds]",
         replies: "seconds left, -1: for ever",
         absent: Absent::Miss,
+        reads: Reads::Own,
         run: ttl,
     },
     Method {
@@ -31,15 +33,25 @@ pub static RESERVED: &[Method] = &[
         usage: "",
         replies: "EXISTS, NOT_FOUND",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: exists,
     },
-    Method { name: "dump", arguments: (0, 0), usage: "", replies: "JSON", absent: Absent::Miss, run: dump },
+    Method {
+        name: "dump",
+        arguments: (0, 0),
+        usage: "",
+        replies: "JSON",
+        absent: Absent::Miss,
+        reads: Reads::Own,
+        run: dump,
+    },
     Method {
         name: "size",
         arguments: (0, 0),
         usage: "",
         replies: "bytes of the state",
         absent: Absent::Miss,
+        reads: Reads::Own,
         run: size,
     },
     Method {
@@ -48,6 +60,7 @@ pub static RESERVED: &[Method] = &[
         usage: "",
         replies: "a method a line",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: exists,
     },
 ];

@@ -5,7 +5,7 @@
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Combination, Listing};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::native::collection::{
     check_keys, check_members, count, delete, exist, keys, new, number, say, say_number,
 };
@@ -28,16 +28,30 @@ pub(crate) static SET: ObjectType = ObjectType {
         method("remove", MANY, "member [member ...]", "number of members removed", Absent::Miss, remove),
         method("count", (0, 0), "", "number of members", Absent::Miss, count),
         method("getall", (0, 0), "", "a member a line, sorted", Absent::Miss, keys),
-        method("union", MANY, "key [key ...]", "members of any of the sets, as getall", Absent::Miss, union),
-        method(
+        of_several(method(
+            "union",
+            MANY,
+            "key [key ...]",
+            "members of any of the sets, as getall",
+            Absent::Miss,
+            union,
+        )),
+        of_several(method(
             "intersection",
             MANY,
             "key [key ...]",
             "members of all of the sets, as getall",
             Absent::Miss,
             intersection,
-        ),
-        method("diff", MANY, "key [key ...]", "members of no other set, as getall", Absent::Miss, difference),
+        )),
+        of_several(method(
+            "diff",
+            MANY,
+            "key [key ...]",
+            "members of no other set, as getall",
+            Absent::Miss,
+            difference,
+        )),
         method(
             "random",
             (0, 1),
@@ -66,7 +80,12 @@ pub(crate) const fn method(
     absent: Absent,
     run: Run,
 ) -> Method {
-    Method { name, arguments, usage, replies, absent, run }
+    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
+}
+
+/// Its arguments are keys of objects, which it reads.
+const fn of_several(method: Method) -> Method {
+    Method { reads: Reads::Arguments, ..method }
 }
 
 fn put(
