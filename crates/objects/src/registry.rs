@@ -258,7 +258,7 @@ impl Registry {
             Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
             Ok(Reply::Miss) => Outcome::Miss,
             Ok(Reply::List(listing)) => {
-                let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
+                let flags = listing.flags(self.settings.json_flags);
                 Outcome::List { listing: Box::new(listing), flags }
             }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
