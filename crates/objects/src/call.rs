@@ -19,6 +19,19 @@ pub struct Frame<'a> {
     pub out: &'a mut Vec<u8>,
 }
 
+impl Frame<'_> {
+    /// The reply of a `new` that has made the object.
+    pub(crate) fn created(&mut self) -> Reply {
+        self.text(b"CREATED")
+    }
+
+    /// A reply of these bytes.
+    pub(crate) fn text(&mut self, text: &[u8]) -> Reply {
+        self.out.extend_from_slice(text);
+        Reply::Value
+    }
+}
+
 /// What a method answers.
 #[derive(Debug)]
 pub enum Reply {

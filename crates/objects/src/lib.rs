@@ -23,6 +23,7 @@ mod members;
 mod method;
 mod name;
 pub mod native;
+mod number;
 mod object;
 mod registry;
 mod settings;

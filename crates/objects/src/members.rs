@@ -1,5 +1,7 @@
 //! The members of a collection, in order: as bytes of the item while they are few, then in a tree outside the log.
 
+use std::ops::Bound;
+
 use cattlegrid_store::{Tree, Value};
 
 use crate::call::CallError;
@@ -132,6 +134,58 @@ impl<'o, 'a> Members<'o, 'a> {
                 Some(tree)
             }
             _ => None,
+        }
+    }
+}
+
+/// Of a collection: its members.
+impl<'a> View<'a> {
+    /// Number of members.
+    pub(crate) fn members(self) -> u64 {
+        match self {
+            Self::Absent => 0,
+            Self::Bytes(bytes) => flat(bytes).count() as u64,
+            Self::Tree(tree) => tree.len(),
+        }
+    }
+
+    /// The value of a member.
+    pub(crate) fn member(self, key: &[u8]) -> Option<Value<'a>> {
+        match self {
+            Self::Absent => None,
+            Self::Bytes(bytes) => {
+                flat(bytes).find(|(own, _)| *own == key).map(|(_, value)| Value::Inline(value))
+            }
+            Self::Tree(tree) => tree.get(key),
+        }
+    }
+
+    /// The last member.
+    pub(crate) fn last(self) -> Option<(&'a [u8], Value<'a>)> {
+        match self {
+            Self::Absent => None,
+            Self::Bytes(bytes) => flat(bytes).last().map(|(key, value)| (key, Value::Inline(value))),
+            Self::Tree(tree) => tree.nth(tree.len().checked_sub(1)?),
+        }
+    }
+
+    /// Calls `each` with the members in order, from `from` on, until it returns false.
+    pub(crate) fn scan(self, from: Bound<&[u8]>, mut each: impl FnMut(&[u8], Value<'_>) -> bool) {
+        match self {
+            Self::Absent => {}
+            Self::Bytes(bytes) => {
+                let is_before = |own: &[u8]| match from {
+                    Bound::Included(from) => own < from,
+                    Bound::Excluded(from) => own <= from,
+                    Bound::Unbounded => false,
+                };
+                for (key, value) in flat(bytes).skip_while(|(key, _)| is_before(key)) {
+                    if !each(key, Value::Inline(value)) {
+                        return;
+                    }
+                }
+            }
+            Self::Tree(tree) => tree.scan(from, each),
         }
     }
 }
