@@ -4,6 +4,7 @@
 
 mod bloom;
 mod collection;
+mod consistent;
 mod counter;
 mod hll;
 mod recent;
@@ -16,4 +17,4 @@ pub use reserved::RESERVED;
 
 /// All types, by name. The order decides the numbers of methods.
 pub static TYPES: &[&ObjectType] =
-    &[&bloom::BLOOM, &counter::COUNTER, &hll::HLL, &recent::RECENT, &topk::TOPK];
+    &[&bloom::BLOOM, &consistent::CONSISTENT, &counter::COUNTER, &hll::HLL, &recent::RECENT, &topk::TOPK];
