@@ -4,11 +4,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule};
+use cattlegrid_objects::{Named, Registry};
 
 use crate::error::ConfigError;
 use crate::keys::{self, Key};
-use crate::protection::Protection;
+use crate::object_keys::{OBJECT_TYPE, OBJECTS};
+use crate::objects::Objects;
 use crate::rule_file::RuleFile;
+use crate::settings::Settings;
 
 /// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
 /// that key.
@@ -26,16 +29,16 @@ pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
 /// What the server would say of the settings if it were started with only the file.
 pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
     let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
-    Ok(key.map_or_else(|| as_toml(file, &settings.protection), |key| of_key(file, key)))
+    Ok(key.map_or_else(|| as_toml(file, &settings), |key| of_key(file, settings.objects.as_ref(), key)))
 }
 
 /// The file as it was understood, itself a rule file.
-fn as_toml(file: &RuleFile, protection: &Protection) -> String {
+fn as_toml(file: &RuleFile, settings: &Settings) -> String {
     let mut text = String::from("[server]\n");
     for (name, said) in file.server.options() {
         write_to(&mut text, format_args!("{name} = {said}\n"));
     }
-    write_keys(&mut text, keys::SERVER, protection);
+    write_keys(&mut text, keys::SERVER, &settings.protection);
     for rule in file.rules.rules() {
         text.push_str("\n[[rule]]\n");
         write_keys(&mut text, keys::RULE, &**rule);
@@ -48,7 +51,16 @@ fn as_toml(file: &RuleFile, protection: &Protection) -> String {
         write_to(&mut text, format_args!("\n[loader.{}]\n", loader.name));
         write_keys(&mut text, keys::LOADER, loader);
     }
-    let warnings = file.warns_of_loaders();
+    let mut warnings = file.warns_of_loaders();
+    if let Some(objects) = &settings.objects {
+        text.push_str("\n[objects]\n");
+        write_keys(&mut text, OBJECTS, objects);
+        for own in &objects.settings.types {
+            write_to(&mut text, format_args!("\n[objects.{}]\n", own.name));
+            write_keys(&mut text, OBJECT_TYPE, own);
+        }
+        warnings.extend(objects.warns_of_rules(file));
+    }
     if !warnings.is_empty() {
         text.push('\n');
     }
@@ -67,8 +79,14 @@ fn write_keys<D, S>(text: &mut String, keys: &[Key<D, S>], shown: &S) {
 }
 
 /// What applies to a key: its rule, tags and cascades.
-fn of_key(file: &RuleFile, key: &str) -> String {
+fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
     let mut text = format!("key {key}\n");
+    let registry = objects.map(Objects::registry);
+    if let Some(registry) = &registry
+        && let Some(named) = registry.named(key.as_bytes())
+    {
+        return text + &of_object(file, registry, named);
+    }
     match file.rules.find(key.as_bytes()) {
         None => text.push_str("no rule\n"),
         Some((rule, captures)) => {
@@ -101,6 +119,47 @@ fn of_key(file: &RuleFile, key: &str) -> String {
             write_captures(&mut text, pattern, &captures);
             for tag in bump {
                 write_to(&mut text, format_args!("  bump {}\n", tag.name(&captures)));
+            }
+        }
+    }
+    text
+}
+
+/// What a name of objects means: the method, the object, and the rule that gives it tags.
+fn of_object(file: &RuleFile, registry: &Registry, named: Named<'_>) -> String {
+    let mut text = String::new();
+    let mut buffer = Vec::new();
+    let (type_id, object_key) = match &named {
+        Named::Object { type_id, key } => (*type_id, *key),
+        Named::Call(name) => {
+            let (object_type, method) = registry.names(name.method);
+            let definition = registry.definition(name.method);
+            let usage = if definition.usage.is_empty() { "no arguments" } else { definition.usage };
+            write_to(
+                &mut text,
+                format_args!(
+                    "method {object_type}.{method}: takes {usage}; replies {}\n",
+                    definition.replies
+                ),
+            );
+            if registry.is_about_type(name.method) {
+                return text;
+            }
+            match registry.split(name, &mut buffer) {
+                Ok((key, _)) => (name.type_id, key),
+                Err(problem) => return text + &problem + "\n",
+            }
+        }
+    };
+    let name = registry.object_name(type_id, object_key).unwrap_or_default();
+    write_to(&mut text, format_args!("object {}\n", String::from_utf8_lossy(&name)));
+    match file.rules.find(&name) {
+        None => text.push_str("no rule\n"),
+        Some((rule, captures)) => {
+            write_to(&mut text, format_args!("rule {}: {}\n", rule.number, rule.pattern.text()));
+            write_captures(&mut text, &rule.pattern, &captures);
+            for tag in &rule.tags {
+                write_to(&mut text, format_args!("  tag {}\n", tag.name(&captures)));
             }
         }
     }

@@ -18,7 +18,7 @@ pub(crate) struct Key<D: 'static, S: 'static> {
     pub(crate) show: fn(&S) -> Option<String>,
 }
 
-const fn key<D, S>(
+pub(crate) const fn key<D, S>(
     name: &'static str,
     kind: Kind,
     default: &'static str,
@@ -30,7 +30,7 @@ const fn key<D, S>(
 }
 
 /// A key that this version does not have.
-const fn refused<D, S>(name: &'static str, why: &'static str) -> Key<D, S> {
+pub(crate) const fn refused<D, S>(name: &'static str, why: &'static str) -> Key<D, S> {
     let row = Row { name, kind: Kind::Any, default: "", doc: "", class: Class::Refused(why) };
     Key { row, show: |_| None }
 }
@@ -98,11 +98,11 @@ pub(crate) const LOADER_NAME_MAX: usize = 64;
 /// More of anything than one server has.
 const MANY: i64 = 1_000_000;
 
-const fn choice(names: &'static [&'static str]) -> Kind {
+pub(crate) const fn choice(names: &'static [&'static str]) -> Kind {
     Kind::Choice { names, refused: &[] }
 }
 
-const fn number(min: i64, max: i64) -> Kind {
+pub(crate) const fn number(min: i64, max: i64) -> Kind {
     Kind::Number { unit: "", min, max }
 }
 
@@ -110,7 +110,7 @@ fn ms(ms: u32) -> String {
     format!("\"{}\"", show_ms(ms.into()))
 }
 
-fn seconds(seconds: u32) -> String {
+pub(crate) fn seconds(seconds: u32) -> String {
     format!("\"{}\"", show_ms(u64::from(seconds) * 1000))
 }
 
@@ -133,7 +133,7 @@ fn loaded(rule: &Rule, value: impl FnOnce(&Loading) -> String) -> Option<String>
     rule.loading.as_ref().map(value)
 }
 
-fn list<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn list<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let texts: Vec<String> = texts.map(toml_text).collect();
     format!("[{}]", texts.join(", "))
 }
@@ -412,9 +412,4 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         set!(read_ahead, given => Some(given.number())),
         |own| Some(own.read_ahead.to_string())),
     refused("admin", "the admin address is not part of this version; leave it out"),
-    refused("objects", "objects are not part of this version; leave it out"),
 ];
-
-/// Tables that this version does not have, and why.
-pub(crate) const TABLES_NOT_YET: &[(&str, &str)] =
-    &[("objects", "objects are not part of this version; leave the table out")];

@@ -8,6 +8,7 @@
 //!   command line ──▶ command_line.rs ──▶ apply.rs ──▶ Settings
 //!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
 //!                            ├──▶ loaders.rs [loader.NAME] ──┐
+//!                            ├──▶ objects.rs [objects] ──────┤
 //!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
 //! ```
 //!
@@ -29,6 +30,8 @@ mod listen_address;
 mod loader;
 mod loaders;
 mod loading;
+mod object_keys;
+mod objects;
 mod option_row;
 mod options;
 mod problems;
@@ -51,6 +54,7 @@ pub use file::{open_file, read_file};
 pub use listen_address::{Host, ListenAddress, TcpPort};
 pub use loader::{LoaderMode, LoaderSettings};
 pub use loaders::LOADERS_MAX;
+pub use objects::Objects;
 pub use protection::Protection;
 pub use read::{FILE_BYTES_MAX, RULES_MAX};
 pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};

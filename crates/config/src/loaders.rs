@@ -176,7 +176,7 @@ impl Loader<'_> {
 }
 
 /// The working directory of the rule file at `path`, or `dir` from there; absolute, since the server may move to `/`.
-fn directory(path: &Path, dir: Option<&Text>) -> Result<PathBuf, String> {
+pub(crate) fn directory(path: &Path, dir: Option<&Text>) -> Result<PathBuf, String> {
     if dir.is_some_and(|dir| dir.text.is_empty()) {
         return Err("is empty; leave it out for the directory of the rule file".to_owned());
     }

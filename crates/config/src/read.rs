@@ -1,4 +1,4 @@
-//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]` and `[loader.NAME]`.
+//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[loader.NAME]` and `[objects]`.
 //!
 //! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
 //! `-`; a command line that names one wins.
@@ -16,8 +16,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
-use crate::keys::TABLES_NOT_YET;
 use crate::loaders::read_loaders;
+use crate::objects::{self, read_objects};
 use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
@@ -73,6 +73,7 @@ impl RuleFile {
     fn read(path: &Path, table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Option<Self> {
         let mut server = ServerSection::default();
         let (mut rules, mut cascades, mut loaders) = (Vec::new(), Vec::new(), Vec::new());
+        let mut objects = None;
         for (name, value) in table {
             match (&**name.get_ref(), value.get_ref()) {
                 ("server", DeValue::Table(section)) => server = ServerSection::read(section, text, problems),
@@ -81,15 +82,20 @@ impl RuleFile {
                 ("cascade", list) => cascades = tables("cascade", name, list, problems),
                 ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
                 ("loader", _) => problems.add(name.span().start, "loader: is a table; write [loader.NAME]"),
-                (unknown, _) => {
-                    let not_yet = TABLES_NOT_YET.iter().find(|(table, _)| *table == unknown);
-                    if let Some((table, why)) = not_yet {
-                        problems.add(name.span().start, format!("{table}: {why}"));
-                    } else {
-                        let known = ["server", "rule", "cascade", "loader"].into_iter();
-                        problems.unknown(name.span().start, "", unknown, known);
-                    }
+                ("objects", DeValue::Table(own)) => {
+                    objects = Some(read_objects(name.span().start, own, path, problems));
                 }
+                ("objects", _) => problems.add(name.span().start, "objects: is a table; write [objects]"),
+                (unknown, _) => {
+                    let known = ["server", "rule", "cascade", "loader", "objects"].into_iter();
+                    problems.unknown(name.span().start, "", unknown, known);
+                }
+            }
+        }
+        let object_rules = objects::rules_beyond_tags(&rules, text);
+        if let Some(objects) = &objects {
+            for rule in object_rules.iter().filter(|rule| rule.is_wrong(objects.settings())) {
+                problems.add(rule.offset, rule.problem.as_str());
             }
         }
         let rules = rules::read_rules(&rules, &loaders, text, problems);
@@ -102,7 +108,7 @@ impl RuleFile {
         let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
         let rules = Arc::new(Rules::new(rules, cascades));
         rules::check_self_bumps(&rules, &places, problems);
-        Some(Self { path: path.to_owned(), rules, loaders, server })
+        Some(Self { path: path.to_owned(), rules, loaders, objects, object_rules, server })
     }
 
     /// Reads the same file again.

@@ -8,6 +8,7 @@ use cattlegrid_engine::rules::Rules;
 
 use crate::error::UsageError;
 use crate::loader::LoaderSettings;
+use crate::objects::{ObjectRule, ObjectsSection};
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
 
@@ -20,6 +21,10 @@ pub struct RuleFile {
     pub rules: Arc<Rules>,
     /// Its loaders, in the order of the file; each has another name, and every rule's loader is one of them.
     pub loaders: Vec<LoaderSettings>,
+    /// `[objects]`, if it has one.
+    pub(crate) objects: Option<ObjectsSection>,
+    /// Rules that say too much of objects, if their types are switched on.
+    pub(crate) object_rules: Vec<ObjectRule>,
     pub(crate) server: ServerSection,
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::error::UsageError;
 use crate::listen_address::{ListenAddress, TcpPort};
 use crate::loader::LoaderSettings;
+use crate::objects::Objects;
 use crate::protection::{Protection, ServerDraft};
 use crate::rule_file::RuleFile;
 
@@ -101,6 +102,9 @@ pub struct Settings {
     /// What the rule file's `[server]` says of rules and control keys, with the defaults that follow from the
     /// memory limit.
     pub protection: Protection,
+    /// `[objects]` of the rule file, or `--objects`: types of objects; None: they are switched off.
+    pub objects: Option<Objects>,
+    pub(crate) objects_dir: Option<PathBuf>,
     pub(crate) config: Option<PathBuf>,
     pub(crate) own: ServerDraft,
 
@@ -239,6 +243,8 @@ impl Default for Settings {
             verbosity: 0,
             rule_file: None,
             protection: ServerDraft::default().resolve(64 << 20),
+            objects: None,
+            objects_dir: None,
             config: None,
             own: ServerDraft::default(),
             log_format: LogFormat::Text,
@@ -287,7 +293,7 @@ impl Settings {
 
     /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.
     pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
-        let own = [&mut self.unix_socket, &mut self.auth_file, &mut self.pid_file];
+        let own = [&mut self.unix_socket, &mut self.auth_file, &mut self.pid_file, &mut self.objects_dir];
         for path in own.into_iter().flatten() {
             *path = std::path::absolute(&*path)?;
         }
@@ -334,6 +340,10 @@ impl Settings {
         if let Some(file) = &self.rule_file {
             file.check_loaders(self)?;
             self.notices.extend(file.warns_of_loaders());
+        }
+        self.objects = self.objects_under(self.rule_file.as_ref())?;
+        if let (Some(objects), Some(file)) = (&self.objects, &self.rule_file) {
+            self.notices.extend(objects.warns_of_rules(file));
         }
         Ok(())
     }

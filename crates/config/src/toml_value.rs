@@ -23,6 +23,10 @@ impl Kind {
                 DeValue::Array(list) => list.iter().map(text_of).collect::<Option<_>>().map(Given::List),
                 _ => None,
             },
+            Self::Words { .. } => match given {
+                DeValue::Array(list) => list.iter().map(word_of).collect::<Option<_>>().map(Given::List),
+                _ => None,
+            },
             Self::AutoMs { .. } if given.as_str() == Some("auto") => Some(Given::Auto),
             Self::Ms { min, max } | Self::AutoMs { min, max } => {
                 ms().filter(|ms| (min..=max).contains(ms)).map(Given::Ms)
@@ -59,6 +63,16 @@ fn is_word(text: &str, max: usize) -> bool {
 
 fn text_of(value: &Spanned<DeValue<'_>>) -> Option<Text> {
     Some(Text { text: value.get_ref().as_str()?.to_owned(), offset: value.span().start })
+}
+
+/// A text, or a number as text.
+fn word_of(value: &Spanned<DeValue<'_>>) -> Option<Text> {
+    let text = match value.get_ref() {
+        DeValue::Integer(number) => integer(number)?.to_string(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        _ => return text_of(value),
+    };
+    Some(Text { text, offset: value.span().start })
 }
 
 /// A value as messages show it: short ones as they are, long ones by their type.

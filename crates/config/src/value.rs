@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Text { what: &'static str, max: usize },
     /// A list of texts, called `what`.
     List { what: &'static str },
+    /// A list of texts and numbers, called `what`; a number is its text.
+    Words { what: &'static str },
     /// Any text of at most `max` bytes, called `what`; blanks and line breaks too.
     Free { what: &'static str, max: usize },
     /// `true` or `false`.
@@ -137,7 +139,7 @@ impl Given {
         if let Self::Text(text) = self { Some(text) } else { None }.expect(FITS)
     }
 
-    /// The texts of a [`Kind::List`].
+    /// The texts of a [`Kind::List`] or [`Kind::Words`].
     pub(crate) fn list(&self) -> &[Text] {
         if let Self::List(list) = self { Some(&list[..]) } else { None }.expect(FITS)
     }
@@ -169,7 +171,10 @@ impl Kind {
             Self::Ms { .. } | Self::AutoMs { .. } | Self::Seconds { .. } => "<time>".to_owned(),
             Self::Octal => "<mask>".to_owned(),
             Self::Choice { .. } => "<name>".to_owned(),
-            Self::Text { what, .. } | Self::List { what } | Self::Free { what, .. } => format!("<{what}>"),
+            Self::Text { what, .. }
+            | Self::List { what }
+            | Self::Words { what }
+            | Self::Free { what, .. } => format!("<{what}>"),
             Self::Flag => "<true|false>".to_owned(),
         }
     }
@@ -209,6 +214,7 @@ impl Kind {
             Self::Text { what, max } if quoted => format!("a {what}, up to {max} bytes without blanks"),
             Self::Text { what, .. } => format!("a {what}"),
             Self::List { what } => format!("a list of {what}, such as [\"...\"]"),
+            Self::Words { what } => format!("a list of {what}: texts and numbers"),
             Self::Free { what, max } => format!("a {what}, up to {max} bytes"),
             Self::Flag => "true or false".to_owned(),
         }
@@ -255,6 +261,7 @@ impl Kind {
             Self::AutoMs { .. }
             | Self::Seconds { .. }
             | Self::List { .. }
+            | Self::Words { .. }
             | Self::Free { .. }
             | Self::Flag => {
                 unreachable!("only keys of the rule file are of this kind")

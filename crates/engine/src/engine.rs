@@ -68,6 +68,7 @@ pub struct Engine {
     tags_reserved: AtomicBool,
     allows_flush: bool,
     explain: Explain,
+    nanos: fn() -> u64,
 }
 
 impl Engine {
@@ -103,6 +104,7 @@ impl Engine {
             tags_reserved: AtomicBool::new(false),
             allows_flush: config.allows_flush,
             explain: config.explain,
+            nanos: config.nanos,
         })
     }
 
@@ -168,6 +170,10 @@ impl Engine {
             self.execute_tags(request, cx);
             return None;
         }
+        let names = self.shared.names.load(Ordering::Acquire);
+        if let Some(called) = self.execute_object(request, lock, cx) {
+            return called;
+        }
         let data: &[u8] = match request {
             Request::Store(store) => store.data,
             Request::MetaSet(_, data) => data,
@@ -181,6 +187,13 @@ impl Engine {
                 self.refuse(request, hash, lock, cx);
                 return None;
             }
+        }
+        let shard = lock.shard(hash);
+        if shard.names_now() != names
+            && let Some(called) = self.execute_object(request, lock, cx)
+        {
+            // Types were switched on in between, and the search for items under their names may have passed this shard.
+            return called;
         }
         let mut flow = lock.shard(hash).execute(request, hash, huge.clone(), cx);
         if let Flow::NeedsRoom(bytes) = flow {
@@ -197,6 +210,10 @@ impl Engine {
             Flow::Parked(parked) => {
                 self.check_circle(lock, cx);
                 Some(parked)
+            }
+            Flow::Object => {
+                let Request::MetaGet(meta) = request else { unreachable!("only `mg` is recognised late") };
+                self.meta_get_object(meta, lock, cx)
             }
             Flow::NeedsRoom(_) => unreachable!("a shard that insists always replies"),
         }
@@ -321,6 +338,22 @@ impl Engine {
         self.tags_reserved.load(Ordering::Relaxed) || self.tags_reserved.swap(true, Ordering::Relaxed)
     }
 
+    /// Whether items are evicted to make room.
+    pub(crate) fn evicts(&self) -> bool {
+        self.evictions
+    }
+
+    /// The clock that calls are timed by.
+    pub(crate) fn nanos(&self) -> u64 {
+        (self.nanos)()
+    }
+
+    /// The hash of an object's item.
+    #[inline]
+    pub(crate) fn hash_object(&self, item_key: &[u8]) -> u64 {
+        self.hasher.hash_object(item_key)
+    }
+
     pub(crate) fn hash_key(&self, key: &[u8]) -> u64 {
         self.hasher.hash(key)
     }
@@ -393,8 +426,9 @@ impl Engine {
     /// old, and notes what statistics would have to walk for. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {
         self.shared.settle(now.ms);
+        let more_names = self.walk_names();
         let floor = self.shared.floor(now.second);
-        let mut more = false;
+        let mut more = more_names;
         for number in 0..self.shards.len() {
             let mut shard = self.shards.lock(number);
             shard.store_mut().advance(now.second, floor);
@@ -447,4 +481,18 @@ impl Engine {
 pub struct Cursor {
     shard: usize,
     bucket: usize,
+}
+
+impl Cursor {
+    pub(crate) fn at(shard: usize, bucket: usize) -> Self {
+        Self { shard, bucket }
+    }
+
+    pub(crate) fn shard(&self) -> usize {
+        self.shard
+    }
+
+    pub(crate) fn bucket(&self) -> usize {
+        self.bucket
+    }
 }

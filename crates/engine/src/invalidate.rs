@@ -199,8 +199,11 @@ impl Engine {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
             Control::Why(key) => {
+                let named = self.why_object(key, &cx.step);
+                let key = named.as_ref().map_or(key, |(name, _)| name);
                 let hash = self.hash_key(key);
-                let why = self.shards.lock(self.shards.number(hash)).why(key, hash, &cx.step);
+                let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, &cx.step);
+                why.object = named.map(|(_, object)| object);
                 self.explain(&why)
             }
         }

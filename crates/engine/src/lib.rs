@@ -36,7 +36,7 @@ pub use object::counts::{MethodCounter, MethodCounters, TIMED_EVERY};
 pub use output::Output;
 pub use read::pending::{Got, Piece};
 pub use rules::active::ActiveRules;
-pub use rules::why::{Explain, Numbers, Why, WhyItem, WhyLease, WhyRolling, WhyRule, WhyTag};
+pub use rules::why::{Explain, Numbers, Why, WhyItem, WhyLease, WhyObject, WhyRolling, WhyRule, WhyTag};
 pub use shard::{Flow, Shard};
 pub use shards::{PREFETCH_MAX, ShardLock};
 pub use shared::Shared;

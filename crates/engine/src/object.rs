@@ -1,52 +1,539 @@
-//! Objects on all shards: calls by the names of keys, and calls that take their time.
+//! Objects on all shards: keys that name calls, and what becomes of the requests that use them.
 //!
-//! A call that reads much runs in steps: its object is busy meanwhile, and other calls on it wait in its queue. Such a call
-//! leaves the engine as a [`RunningCall`] in the effects, for the lane that is the object's home ([`RunningCall::home`]),
-//! which calls [`Engine::go_on`] until it has ended; its request is woken then.
+//! ```text
+//!   get quota:take:u1:1:10:hour    no such item -> the name of a call -> the object's shard -> its method -> VALUE ...
+//! ```
+//! Names are recognised where an ordinary look-up has found nothing: a hit of an ordinary key pays nothing for them. No
+//! command stores under such a name. When types are switched on while there are items, those under new names are removed
+//! piece by piece ([`walk`]), and until that is done names are recognised first.
+//!
+//! An object is an item of a domain of its own, which no key can name. A call runs under the lock of its shard
+//! ([`execute`]). One that reads more than [`AT_ONCE_BYTES`] of an object leaves the engine as a [`RunningCall`], for the
+//! lane that is the object's home, which calls [`Engine::go_on`] until it has ended ([`running`]); its request waits like
+//! a held get and is woken.
 
+pub(crate) mod answer;
 pub(crate) mod counts;
+pub(crate) mod execute;
+pub(crate) mod running;
+pub(crate) mod walk;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cattlegrid_objects::Registry;
+use cattlegrid_objects::{
+    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Registry, TooLarge, unescape_flag,
+};
+use cattlegrid_protocol::{Meta, Request, reply};
 
 use crate::engine::Engine;
+use crate::event::{EventKind, Interest, Looker};
+use crate::object::answer::{Answered, Shape, Shows};
+use crate::object::counts::TIMED_EVERY;
+use crate::object::execute::{Call, NO_ROOM, Ran, item_key};
+use crate::object::running::{Later, RunningCall as Running, TOO_LARGE};
+use crate::rules::why::WhyObject;
 use crate::shards::ShardLock;
-use crate::step::Step;
+use crate::step::{Context, Step};
+use crate::wait::park::{Form, Parked};
 
-/// A call that has not ended.
+pub use running::RunningCall;
+
+/// A call that reads more than this of an object runs in steps.
+pub(crate) const AT_ONCE_BYTES: usize = 64 << 10;
+/// Attempts of a call that finds no room.
+const ATTEMPTS: usize = 4;
+
+/// What became of a request that names a call or an object.
 #[derive(Debug)]
-pub struct RunningCall {
-    hash: u64,
+pub(crate) enum Called {
+    /// Its reply is written: of a `get` the key's block, or nothing.
+    Written,
+    /// Its reply is an error, which is written: of a `get` that has no other key.
+    Refused,
+    /// It waits.
+    Parked(Box<Parked>),
 }
 
-impl RunningCall {
-    /// The lane that is to run it, of this many.
-    pub fn home(&self, lanes: usize) -> usize {
-        (self.hash >> 32) as usize % lanes.max(1)
-    }
+/// What a request asks of objects.
+#[derive(Debug)]
+enum Asked<'k> {
+    /// A method by `type:method:key:...`.
+    Named(Name<'k>),
+    /// A method of `type::key`.
+    Method { type_id: u16, method: MethodId, key: &'k [u8], arguments: Arguments<'k> },
 }
 
 impl Engine {
-    /// Runs a call for at most about 100 us. Returns it if it has not ended; it is to be continued when other work had its
-    /// turn. None: it has ended, or waits for an object that is busy, and comes back in the effects.
-    pub fn go_on(
-        &self,
-        call: Box<RunningCall>,
-        lock: &mut ShardLock<'_>,
-        step: &mut Step<'_>,
-    ) -> Option<Box<RunningCall>> {
-        let _ = (call, lock, step);
-        None
-    }
-
-    /// Switches types of objects on; None: none. What is stored under names that become names of calls is removed.
-    pub fn set_objects(&self, registry: Option<Arc<Registry>>) {
-        let _ = registry;
-    }
-
     /// The types that are switched on.
     pub fn objects(&self) -> Option<Arc<Registry>> {
-        None
+        Option::clone(&self.shared().objects())
     }
+
+    /// A key of a `get` that names a call, and has no item. `last`: no key follows.
+    #[cold]
+    pub(crate) fn get_object(
+        &self,
+        shape: Shape<'_>,
+        key: &[u8],
+        touches: bool,
+        last: bool,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Called {
+        let objects = self.shared().objects();
+        let Some((registry, named)) =
+            objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)))
+        else {
+            // The types were switched off in between.
+            return self.answer(shape, Answered::Miss, key, cx);
+        };
+        match named {
+            Named::Call(name) if !touches => {
+                self.call(registry, Asked::Named(name), &[], shape, key, last, lock, cx)
+            }
+            _ => {
+                let text = refusal(registry, named);
+                self.answer(shape, Answered::Error(&text), key, cx)
+            }
+        }
+    }
+
+    /// A request other than a classic `get` that names a call or an object, or has the flag `A`. None: it does not.
+    #[inline]
+    pub(crate) fn execute_object(
+        &self,
+        request: &Request<'_>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Option<Box<Parked>>> {
+        let calls = match request {
+            Request::MetaGet(meta) | Request::MetaSet(meta, _) => meta.set.has(b'A'),
+            _ => false,
+        };
+        if !calls && !self.shared().has_objects() {
+            return None;
+        }
+        let key: &[u8] = match request {
+            Request::Store(store) => store.key,
+            Request::Arith(arith) => arith.key,
+            Request::Touch(touch) => touch.key,
+            Request::Delete(delete) => delete.key,
+            // Recognised after the look-up, unless it has `A`.
+            Request::MetaGet(meta) if calls || self.shared().names_first() => meta.key.bytes(),
+            Request::MetaSet(meta, _) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
+                meta.key.bytes()
+            }
+            _ => return None,
+        };
+        let objects = self.shared().objects();
+        let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
+        if named.is_none() && !calls {
+            return None;
+        }
+        let called = match named {
+            Some((registry, named)) => self.execute_named(request, registry, named, key, lock, cx),
+            None => {
+                reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
+                Called::Written
+            }
+        };
+        Some(if let Called::Parked(parked) = called { Some(parked) } else { None })
+    }
+
+    /// An `mg` whose key has no item and names a call or an object.
+    #[cold]
+    pub(crate) fn meta_get_object(
+        &self,
+        meta: &Meta<'_>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
+        let key = meta.key.bytes();
+        let objects = self.shared().objects();
+        let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
+        let called = match named {
+            Some((registry, named)) => {
+                self.execute_named(&Request::MetaGet(meta.clone()), registry, named, key, lock, cx)
+            }
+            None => self.answer(Shape::Get2(meta), Answered::Miss, key, cx),
+        };
+        if let Called::Parked(parked) = called { Some(parked) } else { None }
+    }
+
+    #[cold]
+    fn execute_named(
+        &self,
+        request: &Request<'_>,
+        registry: &Arc<Registry>,
+        named: Named<'_>,
+        key: &[u8],
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Called {
+        let drop = |type_id| registry.method_of(type_id, b"drop").expect("every object has it");
+        let mut escaped = Vec::new();
+        match (request, named) {
+            (Request::MetaGet(meta), named) => {
+                cx.step.counters.cmd_meta.add(1);
+                cx.step.counters.cmd_get.add(1);
+                let shape = Shape::Get2(meta);
+                // Flags that change an item.
+                let changes = b"TNRE".iter().any(|letter| meta.set.has(*letter));
+                match (named, flag_a(meta)) {
+                    (Named::Call(name), None) if !changes => {
+                        self.call(registry, Asked::Named(name), &[], shape, key, true, lock, cx)
+                    }
+                    (Named::Object { type_id, key: own }, Some(text)) if !changes => {
+                        match parse_flag(registry, type_id, own, text, None, &mut escaped) {
+                            Ok(asked) => self.call(registry, asked, &[], shape, key, true, lock, cx),
+                            Err(text) => self.answer(shape, Answered::Error(&text), key, cx),
+                        }
+                    }
+                    _ => self.answer(shape, Answered::Error(&refusal(registry, named)), key, cx),
+                }
+            }
+            (Request::MetaSet(meta, data), Named::Object { type_id, key: own }) if meta.set.has(b'A') => {
+                cx.step.counters.cmd_meta.add(1);
+                let (shape, text) = (Shape::Set(meta), flag_a(meta).unwrap_or_default());
+                let hash = self.hash_key(key);
+                let tags = match lock.shard(hash).tags_named(meta) {
+                    Ok(tags) => tags,
+                    Err(error) => {
+                        let text = format!("CLIENT_ERROR {error}");
+                        return self.answer(shape, Answered::Error(&text), key, cx);
+                    }
+                };
+                match parse_flag(registry, type_id, own, text, Some(data), &mut escaped) {
+                    Ok(asked) => self.call(registry, asked, tags.hashes(), shape, key, true, lock, cx),
+                    Err(text) => self.answer(shape, Answered::Error(&text), key, cx),
+                }
+            }
+            (Request::Delete(delete), Named::Object { type_id, key: own }) => {
+                let asked =
+                    Asked::Method { type_id, method: drop(type_id), key: own, arguments: Arguments::none() };
+                self.call(
+                    registry,
+                    asked,
+                    &[],
+                    Shape::Delete { noreply: delete.noreply },
+                    key,
+                    true,
+                    lock,
+                    cx,
+                )
+            }
+            (Request::MetaDelete(meta), Named::Object { type_id, key: own }) => {
+                cx.step.counters.cmd_meta.add(1);
+                let asked =
+                    Asked::Method { type_id, method: drop(type_id), key: own, arguments: Arguments::none() };
+                self.call(registry, asked, &[], Shape::Delete2(meta), key, true, lock, cx)
+            }
+            (request, named) => {
+                let noreply = match request {
+                    Request::Store(store) => store.noreply,
+                    Request::Arith(arith) => arith.noreply,
+                    Request::Touch(touch) => touch.noreply,
+                    Request::Delete(delete) => delete.noreply,
+                    _ => false,
+                };
+                if !noreply {
+                    reply::line(&mut cx.out.bytes, &refusal(registry, named));
+                }
+                Called::Written
+            }
+        }
+    }
+
+    /// Makes a call, and answers it or lets its request wait. `key`: as the client wrote it.
+    #[expect(clippy::too_many_arguments, reason = "who calls what, and how it is answered")]
+    fn call(
+        &self,
+        registry: &Arc<Registry>,
+        asked: Asked<'_>,
+        tags: &[u64],
+        shape: Shape<'_>,
+        key: &[u8],
+        last: bool,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Called {
+        let mut buffer = Vec::new();
+        let (type_id, method, own, arguments) = match asked {
+            Asked::Method { type_id, method, key, arguments } => (type_id, method, key, arguments),
+            Asked::Named(name) => match registry.split(&name, &mut buffer) {
+                Ok((key, arguments)) => (name.type_id, name.method, key, arguments),
+                Err(text) => return self.answer(shape, Answered::Error(&text), key, cx),
+            },
+        };
+        let number = registry.number(method);
+        let counters = cx.step.counters;
+        let counter = counters.methods.of(number);
+        let calls = counter.calls.get();
+        counter.calls.add(1);
+        let item_key = item_key(type_id, own).filter(|_| !own.is_empty() || registry.is_about_type(method));
+        let Some(item_key) = item_key else {
+            counter.errors.add(1);
+            let what = if own.is_empty() { "no key".to_owned() } else { too_long() };
+            let text = registry.client_error(method, &what);
+            return self.answer(shape, Answered::Error(&text), key, cx);
+        };
+        let timed = calls.is_multiple_of(TIMED_EVERY);
+        let begun_ns = if timed { self.nanos() } else { 0 };
+        let hash = self.hash_object(&item_key);
+        let random = mix(hash ^ self.shared().clock().rotate_left(32) ^ calls);
+        let call = Call {
+            registry,
+            method,
+            type_id,
+            item_key: &item_key,
+            hash,
+            arguments: &arguments,
+            tags,
+            random,
+        };
+        if lock.shard(hash).is_busy(&item_key) {
+            return self.call_later(&call, None, registry, shape, key, last, lock, cx);
+        }
+        let ran = self.run_with_room(&call, lock, &mut cx.step);
+        let called = match ran {
+            Ran::List(mut listing) => match self.read_at_once(&call, &mut listing, lock, &cx.step) {
+                Some((cas, ttl)) => {
+                    self.answer_listing(listing, registry, (cas, ttl), number, shape, key, cx)
+                }
+                None => {
+                    listing.restart();
+                    return self.call_later(&call, Some(listing), registry, shape, key, last, lock, cx);
+                }
+            },
+            Ran::Value { flags, cas, ttl } => {
+                let value = std::mem::take(&mut lock.shard(hash).value);
+                counter.bytes.add(value.len() as u64);
+                let called =
+                    self.answer(shape, Answered::Value(Shows { value: &value, flags, cas, ttl }), key, cx);
+                lock.shard(hash).keep_value(value);
+                called
+            }
+            Ran::Miss => {
+                counter.misses.add(1);
+                self.answer(shape, Answered::Miss, key, cx)
+            }
+            Ran::Error(text) => {
+                counter.errors.add(1);
+                self.answer(shape, Answered::Error(&text), key, cx)
+            }
+            Ran::NoRoom(_) => {
+                counter.errors.add(1);
+                cx.step.counters.store_no_memory.add(1);
+                self.answer(shape, Answered::Error(NO_ROOM), key, cx)
+            }
+        };
+        if timed {
+            counter.time(self.nanos().saturating_sub(begun_ns));
+        }
+        called
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what was listed, and how it is answered")]
+    fn answer_listing(
+        &self,
+        listing: Listing,
+        registry: &Registry,
+        (cas, ttl): (u64, Option<u64>),
+        number: usize,
+        shape: Shape<'_>,
+        key: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Called {
+        let counters = cx.step.counters;
+        let counter = counters.methods.of(number);
+        let flags = listing.flags(registry.settings().json_flags);
+        match listing.finish() {
+            Ok(Some(value)) => {
+                counter.bytes.add(value.len() as u64);
+                self.answer(shape, Answered::Value(Shows { value: &value, flags, cas, ttl }), key, cx)
+            }
+            Ok(None) => {
+                counter.misses.add(1);
+                self.answer(shape, Answered::Miss, key, cx)
+            }
+            Err(TooLarge) => {
+                counter.errors.add(1);
+                self.answer(shape, Answered::Error(TOO_LARGE), key, cx)
+            }
+        }
+    }
+
+    /// A call that reads much, or whose object is busy: its request waits.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "a call, and how it is answered")]
+    fn call_later(
+        &self,
+        call: &Call<'_>,
+        listing: Option<Listing>,
+        registry: &Arc<Registry>,
+        shape: Shape<'_>,
+        key: &[u8],
+        last: bool,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Called {
+        let counters = cx.step.counters;
+        counters.methods.of(registry.number(call.method)).waited.add(1);
+        let caller = cx.session.caller();
+        let later = Later { registry, caller, request: cx.ticket.request, begun_ns: self.nanos() };
+        let running = Running::new(self, call, listing, later);
+        if let Err(text) = self.begin_call(running, lock, &mut cx.step) {
+            counters.methods.of(registry.number(call.method)).errors.add(1);
+            return self.answer(shape, Answered::Error(text), key, cx);
+        }
+        let form = Form::Call { shape: shape.to_owned(last), verdict: None };
+        Called::Parked(Box::new(Parked::new(cx.ticket.request, u64::MAX, 0, false, form)))
+    }
+
+    /// Writes a reply.
+    #[expect(clippy::unused_self, reason = "beside the other ends of a request")]
+    fn answer(&self, shape: Shape<'_>, answered: Answered<'_>, key: &[u8], cx: &mut Context<'_>) -> Called {
+        shape.count(answered, cx.step.counters);
+        shape.write(answered, &mut cx.out.bytes);
+        let (status, size) = match answered {
+            Answered::Value(shows) => ("found", shows.value.len()),
+            _ => ("not_found", 0),
+        };
+        if matches!(shape, Shape::Get { .. } | Shape::Get2(_)) {
+            let by = if matches!(shape, Shape::Get { .. }) { Looker::Get } else { Looker::Other };
+            cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
+        }
+        match (shape, answered) {
+            (Shape::Get { alone: true, .. }, Answered::Error(_)) => Called::Refused,
+            _ => Called::Written,
+        }
+    }
+
+    /// The object that a key names, as `@why:` shows it, and its own name.
+    pub(crate) fn why_object(&self, key: &[u8], step: &Step<'_>) -> Option<(Vec<u8>, WhyObject)> {
+        let objects = self.shared().objects();
+        let registry = objects.as_ref()?;
+        let mut buffer = Vec::new();
+        let (type_id, method, own) = match registry.named(key)? {
+            Named::Object { type_id, key } => (type_id, None, key),
+            Named::Call(name) => {
+                let (key, _) = registry.split(&name, &mut buffer).ok()?;
+                (name.type_id, Some(registry.names(name.method).1), key)
+            }
+        };
+        let item_key = item_key(type_id, own)?;
+        let hash = self.hash_object(&item_key);
+        let mut shard = self.shards.lock(self.shards.number(hash));
+        shard.advance(step);
+        let waiting = shard.busy.get(&*item_key).map(VecDeque::len);
+        let found = shard.find_object(hash, &item_key, step);
+        let item = found.map(|found| shard.store.item(found));
+        let tree_bytes = found.and_then(|found| shard.store.tree(found)).map_or(0, |tree| tree.held_bytes());
+        let object = WhyObject {
+            busy: waiting.is_some(),
+            cas: item.map_or(0, |item| item.cas()),
+            evict: if registry.is_pinned(type_id) { "never" } else { "normal" },
+            exists: found.is_some(),
+            key: String::from_utf8_lossy(own).into_owned(),
+            method,
+            size: item.map_or(0, |item| item.value_len()) + tree_bytes,
+            ttl: item.and_then(|item| step.now.left(item.expiry())),
+            type_name: registry.type_name(type_id),
+            waiting: waiting.unwrap_or(0),
+        };
+        drop(shard);
+        Some((registry.object_name(type_id, own)?, object))
+    }
+
+    /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others.
+    pub(crate) fn run_with_room(
+        &self,
+        call: &Call<'_>,
+        lock: &mut ShardLock<'_>,
+        step: &mut Step<'_>,
+    ) -> Ran {
+        let mut ran = lock.shard(call.hash).run_object(call, self.memory(), step);
+        for attempt in 1..ATTEMPTS {
+            let Ran::NoRoom(bytes) = ran else { break };
+            // More each time: other threads may take what was freed.
+            let bytes = bytes * attempt;
+            let shard = lock.shard(call.hash);
+            if self.evicts() {
+                shard.store.give_back(bytes);
+            }
+            if self.memory().free_bytes() < bytes {
+                lock.release();
+                self.make_room(bytes, call.hash);
+            }
+            ran = lock.shard(call.hash).run_object(call, self.memory(), step);
+        }
+        ran
+    }
+}
+
+/// The text after `A`.
+fn flag_a<'m>(meta: &'m Meta<'_>) -> Option<&'m [u8]> {
+    if !meta.set.has(b'A') {
+        return None;
+    }
+    meta.flags.clone().find(|token| token[0] == b'A').map(|token| &token[1..])
+}
+
+/// The call of a flag `A<method>[:<arg>...]`; `data`: its last argument.
+fn parse_flag<'a>(
+    registry: &Registry,
+    type_id: u16,
+    key: &'a [u8],
+    text: &'a [u8],
+    data: Option<&'a [u8]>,
+    buffer: &'a mut Vec<u8>,
+) -> Result<Asked<'a>, String> {
+    let colon = memchr::memchr(b':', text);
+    let name = &text[..colon.unwrap_or(text.len())];
+    let Some(method) = registry.method_of(type_id, name) else {
+        let type_name = registry.type_name(type_id);
+        return Err(format!("CLIENT_ERROR {type_name} has no method {}", String::from_utf8_lossy(name)));
+    };
+    let mut ends = Vec::new();
+    if let Some(colon) = colon {
+        for part in text[colon + 1..].split(|byte| *byte == b':') {
+            unescape_flag(part, buffer);
+            ends.push(buffer.len());
+        }
+    }
+    let buffer: &'a [u8] = buffer;
+    let mut from = 0;
+    let parts = ends.iter().map(|end| &buffer[std::mem::replace(&mut from, *end)..*end]);
+    let parts: Vec<&'a [u8]> = parts.chain(data).collect();
+    if parts.len() > cattlegrid_objects::ARGUMENTS_MAX {
+        return Err(registry.client_error(method, "too many arguments"));
+    }
+    Ok(Asked::Method { type_id, method, key, arguments: Arguments::of(parts) })
+}
+
+/// The reply to a command that cannot be used with this name.
+fn refusal(registry: &Registry, named: Named<'_>) -> String {
+    match named {
+        Named::Call(name) => {
+            let (object_type, method) = registry.names(name.method);
+            format!("CLIENT_ERROR {object_type}:{method} is a method")
+        }
+        Named::Object { type_id, .. } => {
+            let name = registry.type_name(type_id);
+            format!("CLIENT_ERROR {name}:: names an object: call a method of it, or delete it")
+        }
+    }
+}
+
+fn too_long() -> String {
+    format!("the key is longer than {OBJECT_KEY_MAX} bytes")
+}
+
+/// Splitmix64.
+fn mix(mut n: u64) -> u64 {
+    n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ n >> 31
 }

@@ -1,5 +1,6 @@
 //! One shard: its store and its herd, and the dispatch of requests to the families of commands.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,8 @@ use cattlegrid_store::{HugeValue, Lookup, Store};
 use crate::event::{Event, EventKind, Interest, Looker};
 use crate::item::Standing;
 use crate::load::{Load, LoadOrder};
-use crate::shared::Shared;
+use crate::object::running::Queue;
+use crate::shared::{Names, Shared};
 use crate::step::{Context, Step};
 use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::wait::park::Parked;
@@ -26,7 +28,12 @@ pub enum Flow {
     /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try again; after
     /// [`Shard::insist`] it is answered in any case.
     NeedsRoom(usize),
+    /// An `mg` without an item, whose key may name a call or an object.
+    Object,
 }
+
+/// Bytes of a buffer that is kept between calls of objects.
+const VALUE_KEPT: usize = 64 << 10;
 
 /// One part of the key space. See the crate's text.
 pub struct Shard {
@@ -36,8 +43,14 @@ pub struct Shard {
     pub(crate) shared: Arc<Shared>,
     /// A buffer for values that are put together from parts.
     pub(crate) scratch: Vec<u8>,
-    /// A flush is being phased in: no item is just a value.
+    /// The value of the reply to a call of an object.
+    pub(crate) value: Vec<u8>,
+    /// Objects that are busy, by their items' keys, and the calls that wait for each.
+    pub(crate) busy: HashMap<Box<[u8]>, Queue>,
+    /// A flush is being phased in, or names are recognised first: no item is just a value.
     pub(crate) rolling: bool,
+    /// When names of objects' calls are recognised: one of [`Names`].
+    pub(crate) names: u8,
     /// Answer "out of memory" rather than [`Flow::NeedsRoom`].
     insist: bool,
 }
@@ -45,7 +58,17 @@ pub struct Shard {
 impl Shard {
     /// A shard around an empty store.
     pub fn new(store: Store, shared: Arc<Shared>) -> Self {
-        Self { store, herd: None, shared, scratch: Vec::new(), rolling: false, insist: false }
+        Self {
+            store,
+            herd: None,
+            shared,
+            scratch: Vec::new(),
+            value: Vec::new(),
+            busy: HashMap::new(),
+            rolling: false,
+            names: Names::OFF,
+            insist: false,
+        }
     }
 
     /// The shard's store.
@@ -96,8 +119,8 @@ impl Shard {
             }
         };
         if watched {
-            if matches!(flow, Flow::NeedsRoom(_)) {
-                // It is executed again, and notes its look-up again.
+            if matches!(flow, Flow::NeedsRoom(_) | Flow::Object) {
+                // It is executed again, or as a call, and notes its look-up again.
                 cx.step.effects.events.truncate(noted);
             }
             self.note_evictions(cx);
@@ -224,11 +247,43 @@ impl Shard {
     #[inline]
     pub(crate) fn advance(&mut self, step: &Step<'_>) {
         self.store.advance(step.now.second, self.shared.floor(step.now.second));
-        let rolling = self.shared.is_rolling();
+        let names = self.shared.names.load(Ordering::Relaxed);
+        if names != self.names {
+            self.names = names;
+        }
+        let rolling = names == Names::FIRST || self.shared.is_rolling();
         if rolling != self.rolling {
             self.rolling = rolling;
         }
         self.store.record_evictions(step.interest.wants(Interest::EVICTIONS));
+    }
+
+    /// When names of objects' calls are recognised, as of now.
+    #[inline]
+    pub(crate) fn names_now(&self) -> u8 {
+        self.shared.names.load(Ordering::Relaxed)
+    }
+
+    /// Whether the key names a call or an object.
+    pub(crate) fn is_named(&self, key: &[u8]) -> bool {
+        self.shared.has_objects()
+            && self.shared.objects().as_ref().is_some_and(|all| all.named(key).is_some())
+    }
+
+    /// Puts a buffer back; a large one is given up.
+    pub(crate) fn keep_value(&mut self, value: Vec<u8>) {
+        if value.capacity() <= VALUE_KEPT {
+            self.value = value;
+        }
+    }
+
+    /// Removes an item, whatever it is.
+    pub(crate) fn remove_any(&mut self, hash: u64, key: &[u8], is_object: bool) {
+        let lookup =
+            if is_object { self.store.lookup_object(hash, key) } else { self.store.lookup(hash, key) };
+        if let Lookup::Found(found) = lookup {
+            self.store.remove(hash, found);
+        }
     }
 
     /// The CAS as clients see it.
@@ -254,7 +309,7 @@ impl Shard {
         if !cx.step.interest.wants(Interest::EVICTIONS) {
             return;
         }
-        for evicted in self.store.drain_evicted() {
+        for evicted in self.store.drain_evicted().filter(|evicted| evicted.object.is_none()) {
             let kind = EventKind::Evicted {
                 fetched: evicted.fetched,
                 ttl: cx.step.now.left(evicted.expiry),

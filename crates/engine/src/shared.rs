@@ -4,15 +4,30 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
 use cattlegrid_herd::{Admitted, Clock, Peers, WaitGraph};
+use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
+use crate::object::walk::NameWalk;
 use crate::rules::active::ActiveRules;
 use crate::rules::{Rule, Rules};
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 use crate::wait::delivered::DeliveredBytes;
+
+/// When names of objects' calls are recognised: see [`Shared::names`].
+#[derive(Debug)]
+pub(crate) struct Names;
+
+impl Names {
+    /// There are no objects.
+    pub(crate) const OFF: u8 = 0;
+    /// After a look-up that has found nothing.
+    pub(crate) const AFTER: u8 = 1;
+    /// Before the look-up: there may be items under names of calls.
+    pub(crate) const FIRST: u8 = 2;
+}
 
 /// The numbers that decide which values may be served, and the options that commands obey.
 #[derive(Debug)]
@@ -36,6 +51,14 @@ pub struct Shared {
     limits: Limits,
     /// None: no rule file.
     rules: ArcSwapOption<ActiveRules>,
+    /// The types of objects; None: there are none.
+    objects: ArcSwapOption<Registry>,
+    /// One of [`Names`].
+    pub(crate) names: AtomicU8,
+    /// The search for items under names of calls, until it has ended.
+    pub(crate) name_walk: Mutex<Option<NameWalk>>,
+    /// Calls of objects that have not ended.
+    pub(crate) calls: AtomicUsize,
     /// Connections that both hold leases and wait.
     pub(crate) graph: WaitGraph,
     /// Number of shards.
@@ -84,6 +107,10 @@ impl Shared {
             peers: Peers::default(),
             limits: Limits { max_item_bytes, ..Limits::default() },
             rules: ArcSwapOption::empty(),
+            objects: ArcSwapOption::empty(),
+            names: AtomicU8::new(Names::OFF),
+            name_walk: Mutex::new(None),
+            calls: AtomicUsize::new(0),
             graph: WaitGraph::default(),
             uncovered: AtomicU64::new(0),
             shards: OnceLock::new(),
@@ -307,6 +334,28 @@ impl Shared {
     #[inline]
     pub fn rules(&self) -> Guard<Option<Arc<ActiveRules>>> {
         self.rules.load()
+    }
+
+    /// The types of objects that are switched on.
+    #[inline]
+    pub(crate) fn objects(&self) -> Guard<Option<Arc<Registry>>> {
+        self.objects.load()
+    }
+
+    pub(crate) fn set_registry(&self, registry: Option<Arc<Registry>>) {
+        self.objects.store(registry);
+    }
+
+    /// Whether there are types of objects.
+    #[inline]
+    pub(crate) fn has_objects(&self) -> bool {
+        self.names.load(Ordering::Acquire) != Names::OFF
+    }
+
+    /// Whether names of calls are recognised before the look-up.
+    #[inline]
+    pub(crate) fn names_first(&self) -> bool {
+        self.names.load(Ordering::Acquire) == Names::FIRST
     }
 
     /// Puts these rules in force. Requests under way finish under the old ones. For rules that need tables in the

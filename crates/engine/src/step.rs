@@ -84,6 +84,10 @@ impl Effects {
         !self.calls.is_empty()
     }
 
+    pub(crate) fn call(&mut self, call: Box<RunningCall>) {
+        self.calls.push(call);
+    }
+
     pub(crate) fn order(&mut self, order: LoadOrder) {
         self.loads.push(order);
     }

@@ -36,6 +36,11 @@ impl Now {
         (expiry != NEVER).then(|| u64::from(expiry.saturating_sub(self.second)))
     }
 
+    /// The Unix time in milliseconds; 0 before 1970.
+    pub fn unix_ms(&self) -> u64 {
+        (self.unix_of_zero * 1000).saturating_add_unsigned(self.ms).max(0).unsigned_abs()
+    }
+
     /// The Unix time of a second since the start.
     pub fn unix(&self, second: u32) -> i64 {
         self.unix_of_zero + i64::from(second)

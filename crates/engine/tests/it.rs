@@ -9,6 +9,7 @@ mod fences;
 mod grace;
 mod herd;
 mod loads;
+mod objects;
 mod orders;
 mod rules;
 mod slots;

@@ -60,15 +60,12 @@ fn unescape_if(mut text: &[u8], out: &mut Vec<u8>, is_escaped: impl Fn(u8) -> bo
     while let Some(at) = memchr::memchr(b'%', text) {
         out.extend_from_slice(&text[..at]);
         let byte = text.get(at + 1..at + 3).and_then(hexadecimal).filter(|byte| is_escaped(*byte));
-        match byte {
-            Some(byte) => {
-                out.push(byte);
-                text = &text[at + 3..];
-            }
-            None => {
-                out.push(b'%');
-                text = &text[at + 1..];
-            }
+        if let Some(byte) = byte {
+            out.push(byte);
+            text = &text[at + 3..];
+        } else {
+            out.push(b'%');
+            text = &text[at + 1..];
         }
     }
     out.extend_from_slice(text);

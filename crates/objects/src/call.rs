@@ -1,5 +1,6 @@
 //! A call: what a method is given besides the object and its arguments, and what it answers.
 
+use crate::calendar::Zone;
 use crate::listing::Listing;
 use crate::object::Change;
 use crate::settings::{Settings, TypeSettings};
@@ -15,6 +16,8 @@ pub struct Frame<'a> {
     pub settings: &'a Settings,
     /// What it says about the type.
     pub own: &'a TypeSettings,
+    /// The zone in which days, weeks and months begin.
+    pub zone: &'a Zone,
     /// Takes the value of a reply.
     pub out: &'a mut Vec<u8>,
 }
@@ -25,10 +28,20 @@ impl Frame<'_> {
         self.text(b"CREATED")
     }
 
+    /// The reply of a `new` whose arguments no object can have: a miss, or what Cacheismo answers.
+    pub(crate) fn refused(&mut self) -> Reply {
+        if self.settings.compat { self.text(b"NOT_CREATED") } else { Reply::Miss }
+    }
+
     /// A reply of these bytes.
     pub(crate) fn text(&mut self, text: &[u8]) -> Reply {
         self.out.extend_from_slice(text);
         Reply::Value
+    }
+
+    /// When an object of the type that is made now expires: Unix time in milliseconds, None: never.
+    pub(crate) fn end_of_new(&self) -> Option<u64> {
+        (self.own.ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(self.own.ttl_s) * 1000))
     }
 }
 
@@ -72,7 +85,6 @@ pub struct Done {
     pub change: Change,
     /// Unix time in milliseconds at which the object expires from now on, rounded up to a second by the store;
     /// `Some(None)`: never; `None`: as before, and for a new object as its type says.
-    #[expect(clippy::option_option, reason = "no change is not the same as no end")]
     pub expires_ms: Option<Option<u64>>,
 }
 

@@ -17,6 +17,7 @@
 //!   call was reserved.
 
 mod arguments;
+mod calendar;
 mod call;
 mod listing;
 mod members;
@@ -29,10 +30,11 @@ mod registry;
 mod settings;
 
 pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
+pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
 pub use listing::{Listing, TooLarge};
 pub use members::{FLAT_MAX, Members};
-pub use method::{Absent, Method, MethodId, ObjectType};
+pub use method::{Absent, Method, MethodId, ObjectType, Reads};
 pub use name::{Name, Named};
 pub use object::{Change, Object, State, View};
 pub use registry::{OBJECT_KEY_MAX, Registry};

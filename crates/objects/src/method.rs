@@ -32,6 +32,8 @@ pub struct Method {
     pub replies: &'static str,
     /// What it does on an object that is not there.
     pub absent: Absent,
+    /// Which objects it reads.
+    pub reads: Reads,
     /// Executes it.
     pub run: fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>,
 }
@@ -43,6 +45,15 @@ pub enum Absent {
     Miss,
     /// It makes the object, or answers without one.
     Runs,
+}
+
+/// The objects that a method reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Its own.
+    Own,
+    /// Its own, and those that its arguments name, of the same type.
+    Arguments,
 }
 
 /// A method of a type: places in the registry's tables.

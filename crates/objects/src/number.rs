@@ -3,6 +3,15 @@
 //! Arguments are decimal. A sign `+`, blanks and digits that are missing make an argument no number at all; what a number
 //! too large means is the method's decision.
 
+use std::io::Write as _;
+
+/// Milliseconds of a day.
+const DAY_MS: u64 = 86_400_000;
+/// Longest time that an argument gives, in milliseconds: 366 days.
+pub(crate) const SPAN_MAX_MS: u64 = 366 * DAY_MS;
+/// A time that an argument gives, as messages and tables describe it.
+pub(crate) const SPAN: &str = "a time from 1ms to 366d, such as 500ms, 30s, 5m, 2h or 1d (no unit: seconds)";
+
 /// A whole number of digits only. One above the largest counts as [`u64::MAX`].
 #[inline]
 pub(crate) fn whole(text: &[u8]) -> Option<u64> {
@@ -26,6 +35,54 @@ pub(crate) fn whole_within(text: &[u8], least: u64, most: u64) -> Option<u64> {
     whole(text).filter(|number| (least..=most).contains(number))
 }
 
+/// A whole number of 64 bits with a sign: digits, perhaps after `-`.
+#[inline]
+pub(crate) fn signed(text: &[u8]) -> Option<i64> {
+    match text.strip_prefix(b"-") {
+        Some(digits) => 0_i64.checked_sub_unsigned(whole(digits)?),
+        None => i64::try_from(whole(text)?).ok(),
+    }
+}
+
+/// A number with up to six decimals, in millionths. One above the largest counts as [`u64::MAX`].
+pub(crate) fn millionths(text: &[u8]) -> Option<u64> {
+    let (number, decimals) = match memchr::memchr(b'.', text) {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, b"0".as_slice()),
+    };
+    if decimals.len() > 6 {
+        return None;
+    }
+    let scale = 10_u64.pow(6 - decimals.len() as u32);
+    Some(whole(number)?.saturating_mul(1_000_000).saturating_add(whole(decimals)? * scale))
+}
+
+/// A number as programs write it, with decimals and an exponent: finite, `-` allowed.
+pub(crate) fn float(text: &[u8]) -> Option<f64> {
+    let is_digit_or_minus = |byte: &u8| byte.is_ascii_digit() || *byte == b'-';
+    let ends_in_digit = text.last().is_some_and(u8::is_ascii_digit);
+    if !text.first().is_some_and(is_digit_or_minus) || !ends_in_digit {
+        return None; // `inf`, `nan`, `.5`, `5.`
+    }
+    std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// A time in milliseconds, 1 to [`SPAN_MAX_MS`]: a whole number and `ms`, `s`, `m`, `h` or `d`; without a unit, seconds.
+#[inline]
+pub(crate) fn span_ms(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let unit_ms = match &text[digits..] {
+        b"ms" => 1,
+        b"" | b"s" => 1000,
+        b"m" => 60_000,
+        b"h" => 3_600_000,
+        b"d" => DAY_MS,
+        _ => return None,
+    };
+    let span = whole(&text[..digits])?.saturating_mul(unit_ms);
+    (1..=SPAN_MAX_MS).contains(&span).then_some(span)
+}
+
 /// Appends a number.
 #[inline]
 pub(crate) fn push_whole(out: &mut Vec<u8>, mut number: u64) {
@@ -40,6 +97,38 @@ pub(crate) fn push_whole(out: &mut Vec<u8>, mut number: u64) {
         }
     }
     out.extend_from_slice(&digits[from..]);
+}
+
+/// Appends a number with its sign.
+#[inline]
+pub(crate) fn push_signed(out: &mut Vec<u8>, number: i64) {
+    if number < 0 {
+        out.push(b'-');
+    }
+    push_whole(out, number.unsigned_abs());
+}
+
+/// Appends milliseconds as seconds, with up to three decimals.
+#[inline]
+pub(crate) fn push_seconds(out: &mut Vec<u8>, ms: u64) {
+    push_whole(out, ms / 1000);
+    let rest = (ms % 1000) as u16;
+    let digits = [b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8];
+    if let Some(last) = digits.iter().rposition(|digit| *digit != b'0') {
+        out.push(b'.');
+        out.extend_from_slice(&digits[..=last]);
+    }
+}
+
+/// Appends a finite number: whole ones below 10^16 without point or exponent, others in the shortest form that reads as
+/// the same number.
+pub(crate) fn push_float(out: &mut Vec<u8>, number: f64) {
+    if number.abs() < 1e16 && number.fract() == 0.0 {
+        push_signed(out, number as i64);
+        return;
+    }
+    let written = write!(out, "{number:?}");
+    debug_assert!(written.is_ok(), "a Vec takes everything");
 }
 
 /// Appends bytes as a string of JSON. Bytes that are not UTF-8 appear as the characters U+0080 to U+00FF.
@@ -89,6 +178,92 @@ mod tests {
         assert_eq!(whole_within(b"5", 5, 5), Some(5));
         assert_eq!(whole_within(b"4", 5, 5), None);
         assert_eq!(whole_within(b"6", 5, 5), None);
+    }
+
+    #[test]
+    fn signed_numbers() {
+        for number in [0, 1, -1, i64::MAX, i64::MIN, i64::MIN + 1] {
+            assert_eq!(signed(number.to_string().as_bytes()), Some(number));
+            assert_eq!(text(|out| push_signed(out, number)), number.to_string());
+        }
+        assert_eq!(signed(b"-0"), Some(0));
+        for no in [&b"9223372036854775808"[..], b"-9223372036854775809", b"--1", b"-", b"", b"1e3"] {
+            assert_eq!(signed(no), None, "{no:?}");
+        }
+    }
+
+    #[test]
+    fn decimals() {
+        assert_eq!(millionths(b"1"), Some(1_000_000));
+        assert_eq!(millionths(b"0.5"), Some(500_000));
+        assert_eq!(millionths(b"12.000001"), Some(12_000_001));
+        assert_eq!(millionths(&[b'9'; 30]), Some(u64::MAX));
+        for no in [&b"0.0000001"[..], b".5", b"5.", b"1.2.3", b"-1", b"1e3", b"", b"."] {
+            assert_eq!(millionths(no), None, "{no:?}");
+        }
+    }
+
+    #[test]
+    fn floats() {
+        for (written, read) in [("1", 1.0), ("-2.5", -2.5), ("1e3", 1000.0), ("0.1", 0.1), ("-0", 0.0)] {
+            assert_eq!(float(written.as_bytes()), Some(read), "{written}");
+        }
+        for no in
+            ["inf", "nan", "-inf", "1e999", "", "-", "+1", " 1", "1 ", ".5", "5.", "0x10", "1e", "-infinity1"]
+        {
+            assert_eq!(float(no.as_bytes()), None, "{no}");
+        }
+        for (number, written) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (5.0, "5"),
+            (-7.0, "-7"),
+            (2.5, "2.5"),
+            (9_007_199_254_740_993.0, "9007199254740992"),
+            (1e16, "1e16"),
+            (1e300, "1e300"),
+            (0.1, "0.1"),
+            (1.0 / 3.0, "0.3333333333333333"),
+        ] {
+            assert_eq!(text(|out| push_float(out, number)), written);
+        }
+    }
+
+    #[test]
+    fn spans() {
+        for (written, ms) in [
+            ("1ms", 1),
+            ("90s", 90_000),
+            ("90", 90_000),
+            ("5m", 300_000),
+            ("2h", 7_200_000),
+            ("366d", SPAN_MAX_MS),
+            ("31622400s", SPAN_MAX_MS),
+        ] {
+            assert_eq!(span_ms(written.as_bytes()), Some(ms), "{written}");
+        }
+        for no in
+            ["0s", "0", "367d", "31622401s", "s", "", "-5s", "5w", "5 s", "99999999999999999999h", "1.5h"]
+        {
+            assert_eq!(span_ms(no.as_bytes()), None, "{no}");
+        }
+    }
+
+    #[test]
+    fn seconds() {
+        for (ms, written) in [
+            (0, "0"),
+            (1, "0.001"),
+            (10, "0.01"),
+            (250, "0.25"),
+            (1000, "1"),
+            (61_500, "61.5"),
+            (999, "0.999"),
+        ] {
+            assert_eq!(text(|out| push_seconds(out, ms)), written);
+        }
+        assert_eq!(text(|out| push_seconds(out, u64::MAX)), "18446744073709551.615");
+        assert_eq!(text(|out| push_whole(out, u64::MAX)), u64::MAX.to_string());
     }
 
     #[test]

@@ -52,22 +52,32 @@ pub struct Object<'a> {
     pub(crate) new: &'a mut Vec<u8>,
     pub(crate) change: Change,
     pub(crate) memory: &'a Arc<Memory>,
+    #[expect(clippy::option_option, reason = "no change is not the same as no end")]
     expires_ms: Option<Option<u64>>,
     /// When it expires as it was found, Unix time in milliseconds.
     found_expires_ms: Option<u64>,
+    may_grow: bool,
 }
 
 impl<'a> Object<'a> {
-    /// `new`: a buffer for the bytes after the call. `expires_ms`: when the object expires, if that is ever.
+    /// `new`: a buffer for the bytes after the call. `expires_ms`: when the object expires, if that is ever. `may_grow`: there is
+    /// room for more members; otherwise adding one fails.
     pub fn new(
         key: &'a [u8],
         state: State<'a>,
         new: &'a mut Vec<u8>,
         memory: &'a Arc<Memory>,
         expires_ms: Option<u64>,
+        may_grow: bool,
     ) -> Self {
         new.clear();
-        Self { key, state, new, change: Change::None, memory, expires_ms: None, found_expires_ms: expires_ms }
+        let (change, found_expires_ms) = (Change::None, expires_ms);
+        Self { key, state, new, change, memory, expires_ms: None, found_expires_ms, may_grow }
+    }
+
+    /// Whether a tree of members may take more memory.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.may_grow
     }
 
     /// Its key.

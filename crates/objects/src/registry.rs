@@ -1,6 +1,7 @@
 //! The types that are switched on: how names are read, and how calls are executed.
 
 use crate::arguments::{Arguments, unescape};
+use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
 use crate::method::{Absent, Method, MethodId, ObjectType};
 use crate::name::{Name, Named};
@@ -17,6 +18,7 @@ pub const OBJECT_KEY_MAX: usize = 250;
 #[derive(Debug)]
 pub struct Registry {
     settings: Settings,
+    zone: Zone,
     types: Vec<Entry>,
     /// Which types begin with a byte, as bits of places in `types`.
     by_first: Box<[u64; 256]>,
@@ -52,7 +54,8 @@ impl Registry {
             by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
             types.push(Entry { object_type, settings: own.clone(), first_method, new });
         }
-        Ok(Self { settings, types, by_first })
+        let zone = Zone::named(&settings.timezone)?;
+        Ok(Self { settings, zone, types, by_first })
     }
 
     /// What the rule file says.
@@ -96,10 +99,15 @@ impl Registry {
         self.type_settings(type_id).is_some_and(|own| own.evict == Eviction::Never)
     }
 
-    /// The name of an object as clients write it, `type::key`; None: no such type.
-    pub fn object_name(type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
-        let object_type = native::TYPES.iter().find(|one| one.id == type_id)?;
-        Some([object_type.name.as_bytes(), b"::", key].concat())
+    /// The name of an object as clients write it, `type::key` with the prefix; None: no such type is switched on.
+    pub fn object_name(&self, type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
+        let object_type = self.entry_of(type_id)?.object_type;
+        Some([&*self.settings.prefix, object_type.name.as_bytes(), b"::", key].concat())
+    }
+
+    /// The name of a type that is switched on; empty: it is not.
+    pub fn type_name(&self, type_id: u16) -> &'static str {
+        self.entry_of(type_id).map_or("", |entry| entry.object_type.name)
     }
 
     /// Reads a key that may name an object or a call. None: it is an ordinary key.
@@ -232,7 +240,8 @@ impl Registry {
     ) -> Done {
         let from = out.len();
         let entry = &self.types[usize::from(id.object_type)];
-        let mut frame = Frame { now_ms, random, settings: &self.settings, own: &entry.settings, out };
+        let mut frame =
+            Frame { now_ms, random, settings: &self.settings, own: &entry.settings, zone: &self.zone, out };
         let replied = self.run(id, entry, &mut object, arguments, &mut frame);
         let (change, expires_ms) = object.finish();
         let flags = if matches!(replied, Ok(Reply::Json)) { self.settings.json_flags } else { 0 };
@@ -242,7 +251,10 @@ impl Registry {
             }
             Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
             Ok(Reply::Miss) => Outcome::Miss,
-            Ok(Reply::List(listing)) => Outcome::List { listing, flags: 0 },
+            Ok(Reply::List(listing)) => {
+                let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
+                Outcome::List { listing, flags }
+            }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
             Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
             Err(CallError::NoRoom(bytes)) => Outcome::NoRoom(bytes),

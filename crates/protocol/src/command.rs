@@ -138,6 +138,18 @@ pub struct Meta<'a> {
     pub set: MetaFlags,
 }
 
+impl<'a> Meta<'a> {
+    /// The text behind the letter `A`, which names a method and its arguments, still escaped. None: the flag was not sent.
+    #[inline]
+    pub fn method(&self) -> Option<&'a [u8]> {
+        if !self.set.has(b'A') {
+            return None;
+        }
+        let mut flags = self.flags;
+        flags.find_map(|token| token.strip_prefix(b"A"))
+    }
+}
+
 impl Meta<'_> {
     /// A copy that may outlive the request's bytes.
     pub fn to_owned(&self) -> OwnedMeta {

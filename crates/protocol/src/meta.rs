@@ -23,7 +23,7 @@ use crate::{number, words};
 /// `mg`.
 #[inline]
 pub(crate) fn get<'a>(line: Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    match keyed(rest, extra(limits, b"G")) {
+    match keyed(rest, extra(limits, b"GA")) {
         Ok(meta) => Parsed::Complete { request: Request::MetaGet(meta), used: line.used },
         Err(reply) => line.refuse(reply),
     }
@@ -65,7 +65,7 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
         return line.refuse(error::BAD_FORMAT);
     };
     let mut flags = MetaFlags::default();
-    let long_opaque = match scan(key, rest, 3, extra(limits, b"nG"), &mut flags) {
+    let long_opaque = match scan(key, rest, 3, extra(limits, b"nGA"), &mut flags) {
         Ok(long_opaque) => long_opaque,
         Err(reply) => return Parsed::Refused(line.refuse_store(reply, len)),
     };

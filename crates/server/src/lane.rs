@@ -23,6 +23,7 @@ use arrayvec::ArrayVec;
 use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
 use cattlegrid_protocol::{Parsed, parse};
 
+use crate::calls::Calls;
 use crate::connection::{Connection, Reason, Received};
 use crate::loading;
 use crate::log;
@@ -55,6 +56,8 @@ pub(crate) struct Lane<'a> {
     /// One for each connection of a batch.
     outputs: Vec<Output>,
     effects: Effects,
+    /// Calls of objects that have steps left here.
+    calls: Calls,
     /// Connections that have something to do.
     turns: Turns,
     /// What the poller has reported.
@@ -66,6 +69,8 @@ pub(crate) struct Lane<'a> {
     last_unsent_check: u32,
     /// A connection here keeps output that its client has not taken, or did when that was last looked at.
     has_unsent: bool,
+    /// When to begin to drain at the latest, if calls have yet to end before that.
+    draining: Option<Instant>,
     /// When to leave at the latest.
     leaving: Option<Instant>,
 }
@@ -90,12 +95,14 @@ impl<'a> Lane<'a> {
             input: vec![0; shared.caps.receive_bytes],
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
             effects: Effects::default(),
+            calls: Calls::default(),
             turns: Turns::default(),
             ready: Vec::new(),
             deadlines: BTreeSet::new(),
             last_idle_check: 0,
             last_unsent_check: 0,
             has_unsent: false,
+            draining: None,
             leaving: None,
         })
     }
@@ -140,10 +147,14 @@ impl<'a> Lane<'a> {
             return Ok(false);
         }
         self.handle_deadlines();
+        if !self.calls.is_empty() {
+            self.calls.go_on(self.shared, self.number, &mut self.effects);
+        }
         self.check_idle();
         self.give_up_memory();
         self.check_unsent();
         self.pass_on_effects();
+        self.drain_if_due();
         Ok(!self.has_left())
     }
 
@@ -171,7 +182,7 @@ impl<'a> Lane<'a> {
 
     /// For how long to wait at most.
     fn timeout(&self) -> Option<Duration> {
-        if !self.turns.is_empty() {
+        if !self.turns.is_empty() || !self.calls.is_empty() {
             return Some(Duration::ZERO);
         }
         let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some() || self.has_unsent;
@@ -316,13 +327,17 @@ impl<'a> Lane<'a> {
         self.settle(token);
     }
 
-    /// Passes on what turns have left for others: ends of waits, then orders for loaders, all of them at once.
+    /// Passes on what turns have left for others: ends of waits, then orders for loaders and calls of objects, all of them at
+    /// once.
     fn pass_on_effects(&mut self) {
         if self.effects.has_wakes() {
             self.deliver();
         }
         if self.effects.has_loads() {
             self.shared.loaders.submit(self.number, self.effects.take_loads());
+        }
+        if self.effects.has_calls() {
+            self.calls.take(self.shared, self.number, &mut self.effects);
         }
     }
 
@@ -385,6 +400,7 @@ impl<'a> Lane<'a> {
                 Message::Serve(info) => self.open(&info),
                 Message::Lines(token) => self.send_lines(token),
                 Message::Wakes(wakes) => self.effects.add_wakes(wakes),
+                Message::Calls(calls) => self.calls.add(calls),
                 Message::Loaded(all) => {
                     loading::land(all, self.shared, self.number, &mut self.effects);
                 }
@@ -394,7 +410,7 @@ impl<'a> Lane<'a> {
                     self.shared.unsent.others_asked();
                     self.make_room();
                 }
-                Message::Drain => self.drain(),
+                Message::Drain => self.begin_to_leave(),
                 Message::Stop => {
                     self.close_all();
                     return true;
@@ -534,9 +550,24 @@ impl<'a> Lane<'a> {
         self.settle(token);
     }
 
+    /// Drains as soon as no request waits for a call of an object, and after half of the drain time at the latest.
+    fn begin_to_leave(&mut self) {
+        let (now, drain) = (self.shared.clock.now(), self.shared.settings.drain);
+        self.leaving = Some(now + drain);
+        self.draining = Some(now + drain / 2);
+        self.drain_if_due();
+    }
+
+    fn drain_if_due(&mut self) {
+        let Some(latest) = self.draining else { return };
+        if self.shared.gauges.calls.load(Relaxed) == 0 || self.shared.clock.now() >= latest {
+            self.draining = None;
+            self.drain();
+        }
+    }
+
     /// Serves what clients have sent so far, then closes each connection as soon as it has its replies.
     fn drain(&mut self) {
-        self.leaving = Some(self.shared.clock.now() + self.shared.settings.drain);
         let now = self.now();
         let tokens: Vec<u64> = self.connections.iter().flatten().map(|c| c.token).collect();
         // First what is held: commands may wait behind it.
@@ -563,12 +594,19 @@ impl<'a> Lane<'a> {
 
     fn has_left(&mut self) -> bool {
         let Some(deadline) = self.leaving else { return false };
-        let empty = self.connections.iter().all(Option::is_none);
-        if !empty && self.shared.clock.now() < deadline {
+        let empty = self.connections.iter().all(Option::is_none) && self.draining.is_none();
+        if (!empty || self.is_home()) && self.shared.clock.now() < deadline {
             return false;
         }
         self.close_all();
         true
+    }
+
+    /// Connections of other lanes may wait for calls that have their home here, or begin some.
+    fn is_home(&self) -> bool {
+        let gauges = &self.shared.gauges;
+        gauges.calls.load(Relaxed) > 0
+            || self.shared.engine.objects().is_some() && gauges.current.load(Relaxed) > 0
     }
 
     fn close_all(&mut self) {
@@ -577,6 +615,7 @@ impl<'a> Lane<'a> {
             self.close(token, Reason::Shutdown);
         }
         self.deliver();
+        self.calls.drop_all(self.shared);
     }
 
     /// Once a second, with `-o idle_timeout`: closes connections that have been silent for this time.

@@ -1,6 +1,7 @@
 //! The Cattlegrid server: everything between the process and the engine, without the command line.
 
 pub mod auth;
+mod calls;
 mod commands;
 mod connection;
 mod control;

@@ -100,6 +100,7 @@ pub(crate) fn share(
 ) -> Result<Arc<Shared>, ServeError> {
     let io = |what| move |error| ServeError::Io { what, error };
     let Ground { clock, caps, lanes, loaders } = ground;
+    let extensions = settings.rule_file.is_some() || settings.objects.is_some();
     let engine = Engine::new(EngineConfig {
         memory_bytes: settings.memory_bytes,
         threads: settings.threads,
@@ -107,7 +108,7 @@ pub(crate) fn share(
         hide_cas: !settings.cas,
         max_item_bytes: settings.item_bytes_max,
         large_pages: settings.large_pages,
-        tag_bytes: settings.rule_file.as_ref().map_or(0, |_| settings.protection.tag_bytes),
+        tag_bytes: if extensions { settings.protection.tag_bytes } else { 0 },
         allows_flush: settings.flush,
         explain: |why| serde_json::to_string(why).unwrap_or_default(),
         nanos: crate::time::nanos,
@@ -119,6 +120,7 @@ pub(crate) fn share(
             .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection))
             .map_err(io("there is no memory for the rules"))?;
     }
+    engine.set_objects(settings.objects.as_ref().map(|objects| Arc::new(objects.registry())));
     let gauges = Gauges::default();
     gauges.certificates_read.store(clock.seconds(), Relaxed);
     let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);
@@ -135,7 +137,7 @@ pub(crate) fn share(
         limits: Limits {
             max_item_bytes: settings.item_bytes_max,
             debugtime: settings.debugtime,
-            extensions: settings.rule_file.is_some(),
+            extensions,
             max_get_line_bytes: caps.get_line_bytes,
         },
         gauges,

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_config::{Protection, Settings};
-use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, Wake};
+use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, RunningCall, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_loader::{Finished, Loaders};
+use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
@@ -76,6 +77,9 @@ pub(crate) enum Message {
     Lines(u64),
     /// Requests of connections of yours need not wait any more.
     Wakes(Vec<Wake>),
+    /// Calls of objects whose home you are.
+    #[expect(clippy::vec_box, reason = "as the engine hands them out")]
+    Calls(Vec<Box<RunningCall>>),
     /// Jobs of loaders that you have ordered have ended.
     Loaded(Vec<Finished>),
     /// An upload of a connection of yours gives way to another.
@@ -112,6 +116,8 @@ pub(crate) struct Gauges {
     pub(crate) auth_closed: AtomicU64,
     /// The second up to which the last `flush_all` has removed items, or will.
     pub(crate) oldest: AtomicU32,
+    /// Calls of objects that lanes have yet to continue.
+    pub(crate) calls: AtomicUsize,
     /// Times that no connection could be accepted for lack of descriptors or memory.
     pub(crate) accept_errors: AtomicU64,
 }
@@ -339,7 +345,8 @@ impl Shared {
         if self.detail.is_on() { watched.with(Detail::INTEREST) } else { watched }
     }
 
-    /// Reads the rule file, certificates and the authentication file again and starts new loaders: all, or on any error none.
+    /// Reads the rule file, with its objects, certificates and the authentication file again and starts new loaders: all, or
+    /// on any error none.
     /// SIGHUP. Takes as long as the slowest loader needs to start. `files_are_read` is called before that, or not at all.
     pub(crate) fn reload(&self, files_are_read: impl FnOnce()) -> Result<(), ServeError> {
         let users =
@@ -351,6 +358,9 @@ impl Shared {
             .as_ref()
             .map(|file| file.read_again().map(|newer| (file, newer)))
             .transpose()?;
+        let newer_file = rule_file.as_ref().map(|(_, newer)| newer);
+        let objects = self.settings.objects_under(newer_file)?;
+        let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
         files_are_read();
         if let Some((file, newer)) = rule_file {
             newer.check_loaders(&self.settings)?;
@@ -360,6 +370,9 @@ impl Shared {
             if let Some(text) = newer.warns_of_no_rules() {
                 log::warning(text);
             }
+            if let Some(objects) = &objects {
+                log::lines(log::Level::Warning, objects.warns_of_rules(&newer).join("\n"));
+            }
             let rules = rules_config(&self.settings.protection);
             self.loaders
                 .commit(loaders, || self.engine.set_rules(Some(newer.rules), &rules))
@@ -367,6 +380,7 @@ impl Shared {
             // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
             self.lanes[0].tell(Message::Wakes(Vec::new()));
         }
+        self.set_objects(registry);
         if let Some((auth, users)) = users {
             auth.replace(users);
         }
@@ -375,6 +389,21 @@ impl Shared {
             self.gauges.certificates_read.store(self.clock.seconds(), Relaxed);
         }
         Ok(())
+    }
+
+    /// Switches types of objects on and others off.
+    fn set_objects(&self, registry: Option<Arc<Registry>>) {
+        let before = self.engine.objects();
+        let gone = before.iter().flat_map(|before| before.types());
+        let is_on = |id| registry.as_ref().is_some_and(|registry| registry.has_type(id));
+        for one in gone.filter(|one| !is_on(one.id)) {
+            log::warning(format_args!(
+                "objects: {} is switched off: its objects stay in memory, out of reach, until they expire, are evicted or \
+                 flushed, or the type is switched on again",
+                one.name
+            ));
+        }
+        self.engine.set_objects(registry);
     }
 
     /// Leaves a record for watchers.

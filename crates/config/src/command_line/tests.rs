@@ -52,6 +52,7 @@ const EFFECTS: &[Effect] = &[
     ("--stat-delimiter", &["-D", "/"], |s| s.stat_delimiter == b'/' && s.stat_detail),
     ("--verbose", &["-v"], |s| s.verbosity == 1),
     ("--config", &["--config", EXAMPLE], |s| s.rule_file.is_some() && s.memory_bytes == 256 << 20),
+    ("--objects", &["--objects", SOURCES], |s| s.objects.is_some()),
     ("--log-format", &["--log-format", "json"], |s| s.log_format == LogFormat::Json),
     ("--drain", &["--drain", "250ms"], |s| s.drain == Duration::from_millis(250)),
     ("--unsent-memory", &["--unsent-memory", "2m"], |s| s.unsent_bytes == 2 << 20),
@@ -76,6 +77,8 @@ const EFFECTS: &[Effect] = &[
 
 /// A rule file that is right.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/example.toml");
+/// A directory without scripts.
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
 /// The default, said aloud.
 const SAME_AS_DEFAULT: &[&str] = &["-o maxconns_fast", "-o no_drop_privileges"];
@@ -123,7 +126,12 @@ fn good(kind: Kind) -> Option<String> {
         Kind::Octal => Some("640".to_owned()),
         Kind::Choice { names, .. } => Some(names[0].to_owned()),
         Kind::Any | Kind::Text { .. } => Some("x".to_owned()),
-        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } | Kind::Free { .. } | Kind::Flag => {
+        Kind::AutoMs { .. }
+        | Kind::Seconds { .. }
+        | Kind::List { .. }
+        | Kind::Words { .. }
+        | Kind::Free { .. }
+        | Kind::Flag => {
             panic!("for rule files: {kind:?}")
         }
     }
@@ -148,7 +156,12 @@ fn bad(kind: Kind) -> Vec<String> {
             refused.chain(["fooble".to_owned(), String::new()]).collect()
         }
         Kind::Text { .. } => vec![String::new()],
-        Kind::AutoMs { .. } | Kind::Seconds { .. } | Kind::List { .. } | Kind::Free { .. } | Kind::Flag => {
+        Kind::AutoMs { .. }
+        | Kind::Seconds { .. }
+        | Kind::List { .. }
+        | Kind::Words { .. }
+        | Kind::Free { .. }
+        | Kind::Flag => {
             panic!("for rule files: {kind:?}")
         }
     }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::keys::{self, Key, TABLES_NOT_YET};
+use crate::keys::{self, Key};
+use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::value::Place;
 
 /// From its heading on.
@@ -64,6 +65,15 @@ pub(crate) fn reference_markdown() -> String {
     );
     section(&mut text, keys::LOADER);
     text.push_str(
+        "\n## `[objects]`\n\n\
+         This table, or `--objects`, switches [objects](objects.md) on: values with methods, which clients call by the names \
+         of keys. A rule may match objects by their names, `TYPE::KEY`; of such a rule only `tags` applies. SIGHUP reads all \
+         of it again. `cattlegrid objects list` shows the types and their methods.\n\n",
+    );
+    section(&mut text, OBJECTS);
+    text.push_str("\n## `[objects.TYPE]`\n\nHow one type behaves, such as `[objects.quota]`.\n\n");
+    section(&mut text, OBJECT_TYPE);
+    text.push_str(
         "\n## `[server]`\n\n\
          Every option above by its long name, with `_` for `-`: `memory_limit = \"1GiB\"`, `threads = 4`, \
          `disable_cas = true`, `listen = [\"127.0.0.1:11211\"]`, `extended = [\"idle_timeout=60\"]`. An option of \
@@ -71,10 +81,10 @@ pub(crate) fn reference_markdown() -> String {
     );
     section(&mut text, keys::SERVER);
     text.push_str("\n## Not part of this version\n\nAn error, so that nothing is left out in silence:");
-    let tables = TABLES_NOT_YET.iter().map(|(table, _)| format!("`[{table}]`"));
+    let objects = keys::not_yet(OBJECTS).map(|(key, _)| format!("`{key}` in `objects`"));
     let rule = keys::not_yet(keys::RULE).map(|(key, _)| format!("`{key}` in `rule`"));
     let server = keys::not_yet(keys::SERVER).map(|(key, _)| format!("`{key}` in `server`"));
-    let all: Vec<String> = tables.chain(rule).chain(server).collect();
+    let all: Vec<String> = objects.chain(rule).chain(server).collect();
     write_to(&mut text, format_args!(" {}", all.join(", ")));
     text.push_str(".\n");
     text

@@ -46,13 +46,17 @@ pub(super) fn document(draw: &mut Draw<'_>) -> String {
         many(&mut text, draw);
     }
     while !draw.is_done() && text.len() < 1 << 16 {
-        match draw.below(16) {
+        match draw.below(17) {
             0..=8 => rule(&mut text, draw),
             9..=11 => table(&mut text, "[[cascade]]", CASCADE_KEYS, &["on", "bump", "match"], draw),
             12..=13 => table(&mut text, "[server]", SERVER_KEYS, &[], draw),
             14 => {
                 let heads = ["[loader.a]", "[loader.b-2]", "[loader.\"\"]", "[loader.a.b]", "[loader]"];
                 table(&mut text, draw.choose(&heads), LOADER_KEYS, &["command"], draw);
+            }
+            15 => {
+                let heads = ["[objects]", "[objects.counter]", "[objects.\"\"]", "[objects.a.b]"];
+                table(&mut text, draw.choose(&heads), OBJECTS_KEYS, &[], draw);
             }
             _ => odd_table(&mut text, draw),
         }
@@ -78,6 +82,9 @@ pub(super) fn right_document(draw: &mut Draw<'_>) -> String {
             "unix_mask = 0o7_0\n",
             "drain = \"0\"\n",
         ]));
+    }
+    if draw.once_in(3) {
+        right_objects(&mut text, draw);
     }
     let loaders = &["a", "b-2", "C_"][..draw.below(4)];
     for name in loaders {
@@ -158,6 +165,20 @@ fn right_loader(text: &mut String, name: &str, draw: &mut Draw<'_>) {
     }
 }
 
+/// Types of objects, with which nothing is wrong.
+fn right_objects(text: &mut String, draw: &mut Draw<'_>) {
+    text.push_str("[objects]\n");
+    for choices in [
+        ["", "types = ['counter']\n", "types = [\"counter\"]\ndir = '.'\n"],
+        ["", "prefix = 'o:'\njson_flags = 7\n", "prefix = \"\\u00fc\\\"\"\n"],
+        ["", "pinned_max = 0\n", "pinned_max = \"512KiB\"\ntimezone = 'UTC'\n"],
+        ["", "compat = ''\n", "compat = 'cacheismo'\n"],
+        ["", "[objects.counter]\n", "[objects.counter]\nevict = 'never'\nttl = \"3650d\"\n"],
+    ] {
+        text.push_str(draw.choose(&choices));
+    }
+}
+
 /// What a key takes.
 #[derive(Clone, Copy)]
 enum Takes {
@@ -225,6 +246,20 @@ const LOADER_KEYS: &[(&str, Takes)] = &[
     ("env", Takes::Tags),
     ("user", Takes::Words(&["root", "no-such-user"])),
     ("loader", Takes::Anything),
+];
+
+const OBJECTS_KEYS: &[(&str, Takes)] = &[
+    ("dir", Takes::Words(&[".", "/", "none", ""])),
+    ("types", Takes::Tags),
+    ("prefix", Takes::Anything),
+    ("pinned_max", Takes::Size),
+    ("timezone", Takes::Words(&["UTC", "", "No/Where"])),
+    ("json_flags", Takes::Number),
+    ("compat", Takes::Words(&["", "cacheismo", "redis"])),
+    ("time_limit", Takes::Time),
+    ("evict", Takes::Words(&["normal", "never", "no"])),
+    ("ttl", Takes::Time),
+    ("create", Takes::Tags),
 ];
 
 const CASCADE_KEYS: &[(&str, Takes)] =

@@ -34,6 +34,15 @@ pub struct MethodCounter {
     pub longest_ns: Counter,
 }
 
+impl MethodCounter {
+    /// Counts the time of a call.
+    pub(crate) fn time(&self, ns: u64) {
+        self.timed.add(1);
+        self.timed_ns.add(ns);
+        self.longest_ns.add(ns.saturating_sub(self.longest_ns.get()));
+    }
+}
+
 impl MethodCounters {
     /// The counters of the method with this number, see [`Registry::number`].
     pub fn of(&self, number: usize) -> &MethodCounter {

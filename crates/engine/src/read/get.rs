@@ -15,6 +15,7 @@ use crate::rules::Change;
 use crate::rules::active::ActiveRules;
 use crate::rules::decide::{Decision, Holds, Query};
 use crate::shard::Shard;
+use crate::shared::Names;
 use crate::step::Context;
 use crate::wait::park::Part;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(crate) enum Answer {
     Busy,
     /// The key is a control key.
     Control,
+    /// The key names a call or an object.
+    Object,
 }
 
 /// How the wait for a key began.
@@ -73,7 +76,9 @@ impl Shard {
             }
             // A miss of a key that may have a rule, or an item that is more than a value.
             Lookup::Found(_) => self.get_ruled(key, hash, cas, touch, lookup, cx),
-            _ if self.herd.is_some() => self.get_ruled(key, hash, cas, touch, lookup, cx),
+            _ if self.herd.is_some() || self.names != Names::OFF => {
+                self.get_ruled(key, hash, cas, touch, lookup, cx)
+            }
             _ => miss(key, touch.is_some(), lookup, cx),
         }
     }
@@ -123,6 +128,9 @@ impl Shard {
     ) -> Answer {
         if self.shared.control(key).is_some() {
             return Answer::Control;
+        }
+        if (self.names == Names::FIRST || !matches!(lookup, Lookup::Found(_))) && self.is_named(key) {
+            return Answer::Object;
         }
         let lookup = match lookup {
             Lookup::Found(found) => self.invalidated(hash, found, &cx.step),
@@ -181,7 +189,7 @@ impl Shard {
             match self.get_ruled(key, hash, cas, touch, lookup, cx) {
                 Answer::Compute => return Held::Compute,
                 Answer::Busy => return Held::Busy,
-                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
+                Answer::Hit | Answer::Miss | Answer::Control | Answer::Object => return Held::Written,
                 // Another client has the lease again; or the rule has no free slot.
                 Answer::Leased(_) => {}
             }

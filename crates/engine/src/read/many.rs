@@ -3,10 +3,23 @@
 use cattlegrid_protocol::{Get, Keys};
 
 use crate::engine::Engine;
+use crate::object::Called;
+use crate::object::answer::Shape;
 use crate::read::get::Answer;
 use crate::read::pending::{Got, Pending, Piece};
 use crate::shards::{PREFETCH_MAX, ShardLock};
 use crate::step::Context;
+use crate::wait::park::Parked;
+
+/// Why a piece of a `get` of many keys ends.
+enum Stop<'k> {
+    /// All keys are done.
+    End,
+    /// The piece is full, or these keys, at least one, must wait for others.
+    More(Keys<'k>),
+    /// The call of an object waits; then these keys are left, at least one.
+    Parked(Box<Parked>, Option<Keys<'k>>),
+}
 
 impl Engine {
     /// Executes a piece of a `get` whose first key has the hash `first`. To continue, call it again with the remaining
@@ -28,12 +41,24 @@ impl Engine {
         let left = match one {
             Some(key) if cx.out.len() < piece.bytes => {
                 let answer = lock.shard(first).get(key, first, get.cas, get.touch, cx);
-                if answer != Answer::Hit {
+                if answer == Answer::Object {
+                    let shape = Shape::Get { key, cas: get.cas, alone: !piece.begun };
+                    match self.get_object(shape, key, get.touch.is_some(), true, lock, cx) {
+                        Called::Written => {}
+                        Called::Refused => return Got::Done,
+                        Called::Parked(parked) => return Got::Parked(parked),
+                    }
+                } else if answer != Answer::Hit {
                     pending.note(key, first, answer, cx);
                 }
                 None
             }
-            _ => self.get_many(get, piece, lock, &mut pending, cx),
+            _ => match self.get_many(get, piece, lock, &mut pending, cx) {
+                Stop::End => None,
+                Stop::More(left) => Some(left),
+                Stop::Parked(parked, None) => return Got::Parked(parked),
+                Stop::Parked(parked, Some(left)) => return Got::ParkedMore(parked, left),
+            },
         };
         // A lease that was revoked may have had a slot of its rule.
         self.settle(lock, &mut cx.step);
@@ -56,7 +81,9 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         pending: &mut Pending<'k>,
         cx: &mut Context<'_>,
-    ) -> Option<Keys<'k>> {
+    ) -> Stop<'k> {
+        let all = get.keys.rest();
+        let from = |key: &[u8]| Keys::of_rest(&all[key.as_ptr().addr() - all.as_ptr().addr()..]);
         let mut keys = get.keys.clone().flatten();
         let mut room = piece.keys;
         let mut batch: [&[u8]; PREFETCH_MAX] = [&[]; PREFETCH_MAX];
@@ -71,17 +98,30 @@ impl Engine {
             lock.prefetch(&hashes[..count]);
             for (key, hash) in batch.iter().copied().zip(hashes).take(count) {
                 if cx.out.len() >= piece.bytes || room == 0 {
-                    let all = get.keys.rest();
-                    return Some(Keys::of_rest(&all[key.as_ptr().addr() - all.as_ptr().addr()..]));
+                    return Stop::More(from(key));
                 }
                 room -= 1;
                 let answer = lock.shard(hash).get(key, hash, get.cas, get.touch, cx);
-                if answer != Answer::Hit {
+                if answer == Answer::Object {
+                    if pending.is_special() {
+                        // It is asked again in the next piece, and counts once.
+                        cx.step.counters.cmd_get.add(1_u64.wrapping_neg());
+                        // Nothing waits behind the keys of a piece that waits.
+                        return Stop::More(from(key));
+                    }
+                    let rest = &all[key.as_ptr().addr() - all.as_ptr().addr() + key.len()..];
+                    let last = Keys::of_rest(rest).flatten().next().is_none();
+                    let shape = Shape::Get { key, cas: get.cas, alone: false };
+                    let called = self.get_object(shape, key, get.touch.is_some(), last, lock, cx);
+                    if let Called::Parked(parked) = called {
+                        return Stop::Parked(parked, (!last).then(|| Keys::of_rest(rest)));
+                    }
+                } else if answer != Answer::Hit {
                     pending.note(key, hash, answer, cx);
                 }
             }
             if count < PREFETCH_MAX {
-                return None;
+                return Stop::End;
             }
         }
     }

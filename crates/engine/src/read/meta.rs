@@ -10,6 +10,7 @@ use crate::read::miss::meta_get_miss;
 use crate::read::reply::{Shown, hit, return_flags};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
+use crate::shared::Names;
 use crate::step::Context;
 use crate::time::Now;
 
@@ -19,6 +20,9 @@ impl Shard {
         let touches = flags.has(b'T');
         let mut created = false;
         let lookup = self.lookup(hash, key, &cx.step);
+        if self.names != Names::OFF && !matches!(lookup, Lookup::Found(_)) && self.is_named(key) {
+            return Flow::Object;
+        }
         // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have the rule's
         // tags.
         let mut unleased = None;

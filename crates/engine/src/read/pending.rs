@@ -32,8 +32,10 @@ pub enum Got<'k> {
     Done,
     /// These keys, at least one, are still to answer.
     More(Keys<'k>),
-    /// The `get` waits; nothing is written.
+    /// The `get` waits; nothing is written, except what was answered before an object's call.
     Parked(Box<Parked>),
+    /// The same, and then there are these keys, at least one, to answer.
+    ParkedMore(Box<Parked>, Keys<'k>),
 }
 
 /// The keys of a `get` that are neither hits nor plain misses.
@@ -73,7 +75,8 @@ impl<'k> Pending<'k> {
     #[inline]
     pub(crate) fn note(&mut self, key: &'k [u8], hash: u64, answer: Answer, cx: &Context<'_>) {
         match answer {
-            Answer::Hit | Answer::Miss => {}
+            // Calls of objects are executed at once.
+            Answer::Hit | Answer::Miss | Answer::Object => {}
             Answer::Compute => self.computes = true,
             Answer::Busy => self.busy.push((key, hash)),
             Answer::Control => self.control.push((key, cx.out.place())),

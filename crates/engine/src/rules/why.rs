@@ -31,6 +31,9 @@ pub struct Why {
     pub key: String,
     /// The key's lease.
     pub lease: Option<WhyLease>,
+    /// The object that the key names, itself or by one of its calls; None: it is an ordinary key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<WhyObject>,
     /// The number of its oldest open miss.
     pub oldest_miss: Option<u64>,
     /// The last events from outside its shard: flushes, bumps of its tags.
@@ -73,6 +76,32 @@ pub struct WhyItem {
     pub stamp: u64,
     /// Seconds to live; `None`: forever.
     pub ttl: Option<u64>,
+}
+
+/// An object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyObject {
+    /// A call reads it in steps, or calls wait for it.
+    pub busy: bool,
+    /// Its CAS; 0: there is no object.
+    pub cas: u64,
+    /// What eviction does with it: `normal` or `never`.
+    pub evict: &'static str,
+    /// There is such an object.
+    pub exists: bool,
+    /// Its key.
+    pub key: String,
+    /// The method that the name calls.
+    pub method: Option<&'static str>,
+    /// Bytes of its state.
+    pub size: usize,
+    /// Seconds to live; `None`: forever, or there is no object.
+    pub ttl: Option<u64>,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_name: &'static str,
+    /// Calls that wait for it.
+    pub waiting: usize,
 }
 
 /// The lease of a key.
@@ -214,6 +243,7 @@ impl Shard {
             item,
             key: String::from_utf8_lossy(key).into_owned(),
             lease,
+            object: None,
             oldest_miss,
             outside: Numbers { hard, soft },
             rolling: floors

@@ -67,6 +67,8 @@ pub enum DeliveredValue {
     Inline(Box<[u8]>),
     /// In its own pages.
     Huge(Arc<HugeValue>),
+    /// Not a value: the line of an error, without its end, to the call of an object.
+    Line(Box<str>),
 }
 
 impl DeliveredValue {
@@ -83,6 +85,7 @@ impl DeliveredValue {
         let (inline, huge) = match self {
             Self::Inline(bytes) => (Some(&**bytes), None),
             Self::Huge(huge) => (None, Some(huge)),
+            Self::Line(_) => (None, None),
         };
         inline.into_iter().chain(huge.into_iter().flat_map(|huge| huge.slices()))
     }
@@ -102,6 +105,7 @@ impl DeliveredValue {
         match self {
             Self::Inline(bytes) => bytes.len(),
             Self::Huge(huge) => huge.len(),
+            Self::Line(_) => 0,
         }
     }
 
@@ -109,6 +113,7 @@ impl DeliveredValue {
         match self {
             Self::Inline(bytes) => out.bytes.extend_from_slice(bytes),
             Self::Huge(huge) => out.huge.push((out.bytes.len(), Arc::clone(huge))),
+            Self::Line(_) => {}
         }
     }
 }

@@ -13,6 +13,7 @@ use cattlegrid_protocol::{Meta, OwnedMeta, reply};
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
+use crate::object::answer::OwnedShape;
 use crate::output::Output;
 use crate::read::reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
 use crate::step::Verdict;
@@ -40,7 +41,12 @@ pub(crate) enum Form {
     Get { parts: Vec<Part>, cas: bool },
     /// An `mg`, and the verdict of its key.
     Meta { meta: OwnedMeta, verdict: Option<Verdict> },
+    /// The call of an object, and its result.
+    Call { shape: OwnedShape, verdict: Option<Verdict> },
 }
+
+/// The slot of the wake of a call.
+pub(crate) const CALL_SLOT: u16 = u16::MAX;
 
 /// A piece of a classic reply.
 #[derive(Debug)]
@@ -65,7 +71,7 @@ impl Parked {
     ) -> Self {
         let open = match &form {
             Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
-            Form::Meta { .. } => 1,
+            Form::Meta { .. } | Form::Call { .. } => 1,
         };
         Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, touches, form }
     }
@@ -121,6 +127,7 @@ impl Parked {
                 Part::Key { key, verdict, .. } => (own + key.len(), shared + value(verdict)),
             }),
             Form::Meta { meta, verdict } => (meta.bytes(), value(verdict)),
+            Form::Call { shape, verdict } => (shape.bytes(), value(verdict)),
         }
     }
 
@@ -138,7 +145,7 @@ impl Parked {
                 Part::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
                 Part::Key { verdict, .. } => value(verdict, each),
             }),
-            Form::Meta { verdict, .. } => value(verdict, each),
+            Form::Meta { verdict, .. } | Form::Call { verdict, .. } => value(verdict, each),
         }
     }
 
@@ -157,6 +164,14 @@ impl Parked {
         now_ms: u64,
         counters: &Counters,
     ) {
+        if let Form::Call { shape, verdict: place } = &mut self.form {
+            if place.is_none() && slot == CALL_SLOT {
+                shape.count(&verdict, counters);
+                *place = Some(verdict);
+                self.open -= 1;
+            }
+            return;
+        }
         if session.end_wait(self.request, slot).is_none() {
             return;
         }
@@ -173,6 +188,7 @@ impl Parked {
                 _ => None,
             }),
             Form::Meta { verdict, .. } => Some(verdict),
+            Form::Call { .. } => None,
         };
         if let Some(place @ None) = place {
             count(&verdict, self.touches, counters);
@@ -186,6 +202,10 @@ impl Parked {
         match self.form {
             Form::Get { parts, cas } => write_get(parts, cas, out),
             Form::Meta { meta, verdict } => write_meta(&meta.as_meta(), verdict, out),
+            Form::Call { shape, verdict } => {
+                let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
+                shape.write(&verdict, out);
+            }
         }
     }
 }

@@ -97,7 +97,9 @@ impl ReplyQueue {
 
     /// The earliest deadline of a request, in milliseconds since the start; requests that were expired do not count.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.held().filter(|held| held.is_open()).map(|held| held.waiting.deadline_ms()).min()
+        let open = self.held().filter(|held| held.is_open());
+        // The call of an object has no deadline.
+        open.map(|held| held.waiting.deadline_ms()).filter(|deadline_ms| *deadline_ms != u64::MAX).min()
     }
 
     /// Bytes of memory that are kept, and bytes of values that requests here share with others.
@@ -147,10 +149,14 @@ impl ReplyQueue {
     /// Passes a wake to a request by `resolve`. False: the request is not queued any more.
     pub fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut Parked)) -> bool {
         let found = self.entries.iter_mut().enumerate().find_map(|(at, entry)| match entry {
-            Entry::Held(held) if held.waiting.request() == request => Some((at, held)),
+            Entry::Held(held) if held.waiting.request() == request && !held.waiting.is_done() => {
+                Some((at, held))
+            }
             _ => None,
         });
-        let Some((at, held)) = found else { return false };
+        let Some((at, held)) = found else {
+            return self.held().any(|held| held.waiting.request() == request);
+        };
         resolve(&mut held.waiting);
         if held.waiting.is_done() {
             self.hurry_before(at, now_ms);

@@ -25,6 +25,7 @@ use crate::write::store::{Mode, Outcome, Write};
 // As clients get them: percent-encoded.
 const TOO_MANY_TAGS: &[u8] = b"the%20value%20has%20more%20tags%20than%20fit";
 const TOO_LARGE: &[u8] = b"the%20value%20is%20larger%20than%20an%20item%20may%20be";
+const IS_A_METHOD: &[u8] = b"the%20key%20names%20a%20method%20of%20an%20object";
 const NO_ROOM: &[u8] = b"there%20is%20no%20memory%20for%20the%20value";
 
 impl Engine {
@@ -92,6 +93,11 @@ impl Engine {
         let shard = lock.shard(hash);
         if !shard.finish_job(load, hash, true, step) {
             return Landed::Late;
+        }
+        if shard.is_named(&load.key) {
+            // The types of objects have changed since it began.
+            let text = IS_A_METHOD;
+            return shard.load_failed(load, hash, LoadFailure::Error, text, Landed::Failed, step);
         }
         let mut landed = shard.store_load(load, &mut write, room, step);
         if let Err(bytes) = landed

@@ -13,7 +13,7 @@ use cattlegrid_engine::rules::{
 };
 use cattlegrid_engine::{
     Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Landed, Load, LoadEnd,
-    LoadFailure, LoadOrder, Now, Output, Piece, ReplyQueue, RulesConfig, Step, Ticket, Wake,
+    LoadFailure, LoadOrder, Now, Output, Piece, ReplyQueue, RulesConfig, RunningCall, Step, Ticket, Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -48,6 +48,12 @@ pub(crate) struct World {
     /// Tokens of jobs that are as urgent as if clients waited, and of those that were cancelled.
     pub(crate) raised: Vec<u64>,
     pub(crate) cancelled: Vec<u64>,
+    /// Calls of objects that have not ended.
+    pub(crate) calls: VecDeque<Box<RunningCall>>,
+    /// They are continued by [`World::go_on`] alone; otherwise they end with the request that began them.
+    pub(crate) holds_calls: bool,
+    /// The next piece of a `get` is not its first.
+    begun: bool,
 }
 
 /// Every key of a get is counted once, as a hit or as a miss, whether it was held or not.
@@ -207,6 +213,9 @@ impl World {
             jobs: Vec::new(),
             raised: Vec::new(),
             cancelled: Vec::new(),
+            calls: VecDeque::new(),
+            holds_calls: false,
+            begun: false,
         }
     }
 
@@ -270,7 +279,10 @@ impl World {
         let now = self.now();
         let connection = self.connections.get_mut(&number).unwrap();
         connection.requests += 1;
-        self.touches += u64::from(matches!(request, Request::Touch(touch) if !touch.key.starts_with(b"@")));
+        let objects = self.engine.objects();
+        let is_named = |key: &[u8]| objects.as_ref().is_some_and(|objects| objects.named(key).is_some());
+        let touches = |key: &[u8]| !key.starts_with(b"@") && !is_named(key);
+        self.touches += u64::from(matches!(request, Request::Touch(touch) if touches(touch.key)));
         let (mut out, mut effects) = (Output::default(), Effects::default());
         let mut cx = Context {
             step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
@@ -281,13 +293,19 @@ impl World {
         let mut pieces = Vec::new();
         let hash = self.engine.hash(request).unwrap();
         let mut lock = self.engine.shard_lock();
+        let mut left = None;
         let parked = if let Request::Get(get) = request {
             let (mut get, mut hash) = (get.clone(), hash);
-            let mut piece = Piece { bytes: self.most, ..Piece::ALL };
+            let begun = std::mem::take(&mut self.begun);
+            let mut piece = Piece { begun, bytes: self.most, ..Piece::ALL };
             loop {
                 match self.engine.get(&get, hash, piece, &mut lock, &mut cx) {
                     Got::Done => break None,
                     Got::Parked(parked) => break Some(parked),
+                    Got::ParkedMore(parked, keys) => {
+                        left = Some(get.with_keys(keys));
+                        break Some(parked);
+                    }
                     Got::More(left) => {
                         get = get.with_keys(left);
                         hash = self.engine.hash(&Request::Get(get.clone())).unwrap();
@@ -310,6 +328,22 @@ impl World {
         self.answer(number);
         let wakes = self.take(&mut effects);
         self.deliver(wakes);
+        if !self.holds_calls || left.is_some() {
+            while self.go_on() {}
+        }
+        if let Some(left) = left {
+            self.connections.get_mut(&number).unwrap().requests -= 1;
+            self.begun = true;
+            self.execute(number, &Request::Get(left));
+        }
+    }
+
+    /// Continues the call of an object that has waited longest. False: there is none.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let Some(call) = self.calls.pop_front() else { return false };
+        let left = self.with_step(|engine, step| engine.go_on(call, &mut engine.shard_lock(), step));
+        self.calls.extend(left);
+        true
     }
 
     /// Handles wakes as the server does.
@@ -448,6 +482,7 @@ impl World {
                 LoadOrder::Cancel { token } => self.cancelled.push(token),
             }
         }
+        self.calls.extend(effects.take_calls());
         effects.take_wakes()
     }
 

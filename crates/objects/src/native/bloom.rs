@@ -18,7 +18,8 @@
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::method::{Absent, ObjectType};
-use crate::native::sketch::{HEADER, Key, Stream, hash, inline, item, key, make_absent, method, number};
+use crate::native::set::{Draws, method};
+use crate::native::sketch::{HEADER, Key, hash, inline, item, key, make_absent, number};
 use crate::number::push_whole;
 use crate::object::{Object, View};
 
@@ -129,7 +130,7 @@ impl Header {
     fn bits_of(&self, item: &[u8]) -> Bits {
         let hash = hash(item);
         let block = ((hash >> 32) * u64::from(self.blocks)) >> 32;
-        let mut stream = Stream(hash);
+        let mut stream = Draws(hash);
         let mut places = [0; HASHES_MAX as usize];
         for five in places.chunks_mut(5) {
             let mut word = stream.next();

@@ -17,9 +17,11 @@ use cattlegrid_ring::{Layout, Point, Ring, RingError, Server, key_hash};
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
+use crate::listing::json;
 use crate::method::{Absent, ObjectType};
-use crate::native::sketch::{HEADER, Key, inline, key, method};
-use crate::number::{push_json, push_whole};
+use crate::native::set::method;
+use crate::native::sketch::{HEADER, Key, inline, key};
+use crate::number::push_whole;
 use crate::object::{Object, View};
 
 /// Most servers: `new` takes about 12 us for each.
@@ -217,7 +219,7 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"servers\":[");
     each_server(view, |place, server| {
         out.extend_from_slice(if place == 0 { b"{\"name\":" } else { b",{\"name\":" });
-        push_json(out, name_of(server));
+        json::string(name_of(server), out);
         out.extend_from_slice(b",\"weight\":");
         push_whole(out, server.first_chunk().map_or(0, |weight| u32::from_be_bytes(*weight)).into());
         out.extend_from_slice(b",\"available\":");

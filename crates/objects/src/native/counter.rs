@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType};
+use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::object::{Object, View};
 
 /// See the module's text. The state: the number, 8 bytes, little-endian.
@@ -16,6 +16,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
         usage: "n [ttl]",
         replies: "the new value",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: add,
     }],
     dump: Some(dump),

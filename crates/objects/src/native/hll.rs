@@ -22,7 +22,8 @@ use crate::call::{CallError, Frame, Reply};
 use crate::listing::Listing;
 use crate::members::FLAT_MAX;
 use crate::method::{Absent, ObjectType};
-use crate::native::sketch::{hash, inline, make_absent, method};
+use crate::native::set::method;
+use crate::native::sketch::{hash, inline, make_absent};
 use crate::number::push_whole;
 use crate::object::{Change, Object, View};
 use crate::registry::OBJECT_KEY_MAX;
@@ -249,8 +250,17 @@ fn each_register(view: View<'_>, mut each: impl FnMut(usize, u8)) {
         View::Tree(tree) => tree.scan(Bound::Unbounded, |key, value| {
             let place = key.get(1).map_or(0, |place| usize::from(*place) % (REGISTERS / PART));
             if let Ok(part) = inline(value).try_into() {
-                let ranks = (0..PART).map(|register| (register, read_register(part, register)));
-                ranks.filter(|(_, rank)| *rank > 0).for_each(|(own, rank)| each(place * PART + own, rank));
+                let part: &[u8; PART_BYTES] = part;
+                // Three bytes are four registers.
+                for (four, bytes) in part.as_chunks::<3>().0.iter().enumerate() {
+                    let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
+                    for own in 0..4 {
+                        let rank = (word >> (own * 6)) as u8 & 63;
+                        if rank > 0 {
+                            each(place * PART + four * 4 + own, rank);
+                        }
+                    }
+                }
             }
             true
         }),

@@ -16,11 +16,11 @@ use std::ops::Bound;
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
+use crate::listing::json;
 use crate::method::{Absent, ObjectType};
-use crate::native::sketch::{
-    ITEM_MAX, Key, inline, item, items, key, limit, make_absent, method, new_limited, rows,
-};
-use crate::number::{push_json, push_whole};
+use crate::native::set::method;
+use crate::native::sketch::{ITEM_MAX, Key, inline, item, items, key, limit, make_absent, new_limited, rows};
+use crate::number::push_whole;
 use crate::object::{Object, View};
 
 /// Items of an object that is made without a number.
@@ -133,7 +133,7 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
             out.push(b',');
         }
         is_first = false;
-        push_json(out, item);
+        json::string(item, out);
     });
     out.extend_from_slice(b"]}");
 }

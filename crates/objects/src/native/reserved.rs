@@ -2,8 +2,9 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::listing::Listing;
-use crate::method::{Absent, Method};
+use crate::listing::{Rows, Shape, Start, show};
+use crate::method::{Absent, Method, Reads};
+use crate::native::{queue, score};
 use crate::object::{Object, View};
 
 /// See the module's text. `new` is each type's own.
@@ -14,6 +15,7 @@ pub static RESERVED: &[Method] = &[
         usage: "",
         replies: "DELETED, NOT_FOUND",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: drop_it,
     },
     Method {
@@ -22,6 +24,7 @@ pub static RESERVED: &[Method] = &[
         usage: "[seconds]",
         replies: "seconds left, -1: for ever",
         absent: Absent::Miss,
+        reads: Reads::Own,
         run: ttl,
     },
     Method {
@@ -30,15 +33,25 @@ pub static RESERVED: &[Method] = &[
         usage: "",
         replies: "EXISTS, NOT_FOUND",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: exists,
     },
-    Method { name: "dump", arguments: (0, 0), usage: "", replies: "JSON", absent: Absent::Miss, run: dump },
+    Method {
+        name: "dump",
+        arguments: (0, 0),
+        usage: "",
+        replies: "JSON",
+        absent: Absent::Miss,
+        reads: Reads::Own,
+        run: dump,
+    },
     Method {
         name: "size",
         arguments: (0, 0),
         usage: "",
         replies: "bytes of the state",
         absent: Absent::Miss,
+        reads: Reads::Own,
         run: size,
     },
     Method {
@@ -47,6 +60,7 @@ pub static RESERVED: &[Method] = &[
         usage: "",
         replies: "a method a line",
         absent: Absent::Runs,
+        reads: Reads::Own,
         run: exists,
     },
 ];
@@ -85,8 +99,14 @@ fn exists(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> 
 }
 
 /// Of a collection: other types write their own.
-fn dump(object: &mut Object<'_>, _: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(Reply::List(Listing::dump(object.key())))
+fn dump(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let (shape, space) = match &*frame.own.name {
+        "map" => (Shape::JsonPairs, None),
+        "board" => (Shape::JsonScores, Some(score::SPACE)),
+        "queue" => (Shape::JsonValues, Some(queue::SPACE)),
+        _ => (Shape::JsonKeys, None),
+    };
+    show(object, Rows { shape, space, start: Start::First, most: u64::MAX }, frame)
 }
 
 fn size(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

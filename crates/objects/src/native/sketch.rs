@@ -11,8 +11,8 @@ use cattlegrid_store::Value;
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method};
 use crate::native::collection::member_within;
+use crate::native::set::Run;
 use crate::number::whole_within;
 use crate::object::{Object, View};
 
@@ -42,21 +42,6 @@ pub(crate) fn item<'a>(arguments: &Arguments<'a>, place: usize) -> Result<&'a [u
 #[inline]
 pub(crate) fn hash(item: &[u8]) -> u64 {
     rapidhash::v3::rapidhash_v3(item)
-}
-
-/// Numbers that follow from one (`SplitMix64`: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
-#[derive(Debug)]
-pub(crate) struct Stream(pub(crate) u64);
-
-impl Stream {
-    /// The next number.
-    #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 }
 
 /// The bytes of a value that is kept beside its key; empty for any other.
@@ -110,21 +95,6 @@ pub(crate) fn items(view: View<'_>) -> u64 {
 pub(crate) fn rows(arguments: &Arguments<'_>) -> Result<u64, CallError> {
     number(arguments, 0, (1, LIMIT_MAX, LIMIT_MAX), LIMIT)
 }
-
-/// A row of a type's table.
-pub(crate) const fn method(
-    name: &'static str,
-    arguments: (usize, usize),
-    usage: &'static str,
-    replies: &'static str,
-    absent: Absent,
-    run: Run,
-) -> Method {
-    Method { name, arguments, usage, replies, absent, run }
-}
-
-/// Executes a method.
-pub(crate) type Run = fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>;
 
 /// Makes an absent object by the type's `new`, with the arguments of `create` in the rule file, or with none.
 pub(crate) fn make_absent(object: &mut Object<'_>, frame: &mut Frame<'_>, new: Run) -> Result<(), CallError> {

@@ -22,11 +22,11 @@ use std::ops::Bound;
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
+use crate::listing::json;
 use crate::method::{Absent, ObjectType};
-use crate::native::sketch::{
-    Key, inline, item, items, key, limit, make_absent, method, new_limited, number, rows,
-};
-use crate::number::{push_json, push_whole};
+use crate::native::set::method;
+use crate::native::sketch::{Key, inline, item, items, key, limit, make_absent, new_limited, number, rows};
+use crate::number::push_whole;
 use crate::object::{Object, View};
 
 /// Items of an object that is made without a number.
@@ -147,7 +147,7 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     highest(view, u64::MAX, |item, count| {
         out.extend_from_slice(if is_first { b"{\"item\":" } else { b",{\"item\":" });
         is_first = false;
-        push_json(out, item);
+        json::string(item, out);
         out.extend_from_slice(b",\"count\":");
         push_whole(out, count);
         out.extend_from_slice(b",\"error\":");

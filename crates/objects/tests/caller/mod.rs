@@ -105,7 +105,7 @@ impl Objects {
             Some(Own::Bytes(bytes)) => State::Bytes(bytes),
             Some(Own::Tree(tree)) => State::Tree(tree),
         };
-        let object = Object::new(key, state, &mut new, &self.memory, None);
+        let object = Object::new(key, state, &mut new, &self.memory, None, true);
         let arguments = Arguments::of(arguments.iter().copied());
         let done = self.registry.call(method, object, &arguments, 1_000_000, 7, &mut out);
         let failed = matches!(done.outcome, Outcome::Error(_) | Outcome::NoRoom(_));

@@ -184,13 +184,37 @@ fn meta_flags_are_read() {
 #[test]
 fn extension_letters_only_when_on() {
     let on = Limits { extensions: true, ..LIMITS };
-    for line in ["ms k 0 n Gtag,other\r\n\r\n", "mg k G\r\n", "md k G I\r\n", "ma k G\r\n"] {
+    for line in [
+        "ms k 0 n Gtag,other\r\n\r\n",
+        "mg k G\r\n",
+        "md k G I\r\n",
+        "ma k G\r\n",
+        "mg k Am:1 v\r\n",
+        "ms k 1 v Ax\r\n1\r\n",
+    ] {
         assert!(matches!(parse(line.as_bytes(), &on), Parsed::Complete { .. }), "{line}");
         assert!(matches!(parse(line.as_bytes(), &LIMITS), Parsed::Refused(_)), "{line}");
     }
-    for line in ["mg k n\r\n", "mg k Am:1\r\n", "md k Ax\r\n", "ma k n\r\n"] {
+    for line in ["mg k n\r\n", "mg k Am Ax\r\n", "md k Ax\r\n", "ma k Ax\r\n", "ma k n\r\n"] {
         assert!(matches!(parse(line.as_bytes(), &on), Parsed::Refused(_)), "{line}");
     }
+}
+
+#[test]
+fn a_method_is_the_text_behind_its_letter() {
+    let on = Limits { extensions: true, ..LIMITS };
+    let method = |line: &'static str| match parse(line.as_bytes(), &on) {
+        Parsed::Complete { request: Request::MetaGet(meta) | Request::MetaSet(meta, _), .. } => {
+            meta.method().map(|text| std::str::from_utf8(text).unwrap())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(method("mg quota::u v Aaddandcheck:10 k\r\n"), Some("addandcheck:10"));
+    assert_eq!(method("mg quota::u v A\r\n"), Some(""), "a call without a name is for the engine to refuse");
+    assert_eq!(method("mg quota::u v OA k\r\n"), None);
+    assert_eq!(method("ms quota::u 0 MA\r\n\r\n"), None, "a mode");
+    assert_eq!(method("ms set::u 2 MA Aput:x%20y q v\r\nhi\r\n"), Some("put:x%20y"));
+    assert_eq!(method("mg quota::u v AA\r\n"), Some("A"));
 }
 
 #[test]

@@ -291,10 +291,16 @@ impl Connection {
             match shared.engine.get(get, hash, piece, lock, &mut cx) {
                 Got::Done => None,
                 Got::Parked(parked) => Some(parked),
+                Got::ParkedMore(parked, left) => {
+                    let line = self.put_off(get, &left, text);
+                    let done = text.len() - line;
+                    self.park(parked, done, turn);
+                    self.has_more = false;
+                    self.replies.set_blocked(true);
+                    return done;
+                }
                 Got::More(left) => {
-                    let keys = left.rest().len();
-                    let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
-                    self.unfinished = Some(Unfinished { cas: get.cas, touch: get.touch, keys, line });
+                    let line = self.put_off(get, &left, text);
                     // Behind a request that waits its output would only pile up.
                     self.has_more = !self.is_held();
                     self.replies.set_blocked(!self.has_more);
@@ -308,6 +314,14 @@ impl Connection {
             self.park(parked, text.len(), turn);
         }
         text.len()
+    }
+
+    /// Leaves the keys that are left of a `get` for another turn. Returns the bytes of its line that stay.
+    fn put_off(&mut self, get: &Get<'_>, left: &Keys<'_>, text: &[u8]) -> usize {
+        let keys = left.rest().len();
+        let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
+        self.unfinished = Some(Unfinished { cas: get.cas, touch: get.touch, keys, line });
+        line
     }
 
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {

@@ -1,0 +1,337 @@
+//! A call on an object in its shard, under the shard's lock.
+//!
+//! The method runs on a copy of the item's bytes, or on a tree for which it has reserved room: if there is no room for what
+//! it leaves, nothing has changed.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use cattlegrid_objects::{
+    Arguments, Change, Done, Listing, MethodId, OBJECT_KEY_MAX, Object, Outcome, Registry, State, View,
+};
+use cattlegrid_store::{
+    Attributes, Found, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, TAGS_MAX, Value,
+};
+use cattlegrid_tags::Validity;
+
+use crate::shard::Shard;
+use crate::step::Step;
+use crate::time::{Now, PAST};
+
+/// The key of an object's item: its type's number, then its own key.
+pub(crate) type ItemKey = ArrayVec<u8, { OBJECT_KEY_MAX + 2 }>;
+
+/// The key of the item of an object; None: the object's key is too long.
+pub(crate) fn item_key(type_id: u16, key: &[u8]) -> Option<ItemKey> {
+    let mut item_key = ItemKey::new();
+    item_key.try_extend_from_slice(&type_id.to_le_bytes()).ok()?;
+    item_key.try_extend_from_slice(key).ok()?;
+    Some(item_key)
+}
+
+/// A call whose object is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) method: MethodId,
+    pub(crate) type_id: u16,
+    pub(crate) item_key: &'a [u8],
+    /// Of the item's key, among objects.
+    pub(crate) hash: u64,
+    pub(crate) arguments: &'a Arguments<'a>,
+    /// Tags of a new object, besides those of its rule.
+    pub(crate) tags: &'a [u64],
+    /// Another number for each call.
+    pub(crate) random: u64,
+}
+
+impl<'a> Call<'a> {
+    /// The object's key.
+    pub(crate) fn key(&self) -> &'a [u8] {
+        &self.item_key[2..]
+    }
+}
+
+/// What a call on an object came to.
+#[derive(Debug)]
+pub(crate) enum Ran {
+    /// The value is in [`Shard::value`]. The object's CAS, and seconds to live.
+    Value {
+        flags: u32,
+        cas: u64,
+        ttl: Option<u64>,
+    },
+    Miss,
+    Error(String),
+    /// It answers with what is to be read.
+    List(Listing),
+    /// This many bytes are missing; nothing has changed.
+    NoRoom(usize),
+}
+
+/// There is no room for an object that may not be evicted, or for any.
+pub(crate) const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+
+impl Shard {
+    /// The live item of an object.
+    pub(crate) fn find_object(&mut self, hash: u64, item_key: &[u8], step: &Step<'_>) -> Option<Found> {
+        let Lookup::Found(found) = self.store.lookup_object(hash, item_key) else { return None };
+        let item = self.store.item(found);
+        if !self.rolling && item.tags().next().is_none() {
+            return Some(found);
+        }
+        // A soft invalidation ends it, too: no old state is served.
+        if self.shared.tags().check(item.stamp(), item.tags(), hash, step.now.ms) == Validity::Valid {
+            return Some(found);
+        }
+        self.store.remove(hash, found);
+        None
+    }
+
+    /// Executes a call.
+    pub(crate) fn run_object(&mut self, call: &Call<'_>, memory: &Arc<Memory>, step: &Step<'_>) -> Ran {
+        self.advance(step);
+        let found = self.find_object(call.hash, call.item_key, step);
+        let now = step.now;
+        let expires_ms = found
+            .map(|found| self.store.item(found).expiry())
+            .filter(|expiry| *expiry != NEVER)
+            .map(|expiry| unix_ms(now, expiry));
+        let pinned = call.registry.is_pinned(call.type_id);
+        let pinned_max = call.registry.settings().pinned_max;
+        let may_grow = !pinned || memory.pinned_object_bytes() < pinned_max;
+        let (mut new, mut out) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.value));
+        out.clear();
+        let now_ms = now.unix_ms();
+        let mut run = |state: State<'_>, new: &mut Vec<u8>| {
+            let object = Object::new(call.key(), state, new, memory, expires_ms, may_grow);
+            call.registry.call(call.method, object, call.arguments, now_ms, call.random, &mut out)
+        };
+        let is_tree = found.is_some_and(|found| self.store.item(found).is_tree());
+        let done = match found {
+            None => run(State::Absent, &mut new),
+            Some(found) if is_tree => {
+                self.store.tree_mut(found, |tree| run(State::Tree(tree), &mut new)).expect("it is a tree")
+            }
+            Some(found) => match self.store.item(found).value() {
+                Value::Inline(bytes) => run(State::Bytes(bytes), &mut new),
+                value @ Value::Huge(_) => {
+                    let mut copy = Vec::with_capacity(value.len());
+                    value.copy_to(&mut copy);
+                    run(State::Bytes(&copy), &mut new)
+                }
+            },
+        };
+        let ran = self.finish_object(call, found, done, &new, pinned, memory, now);
+        self.value = out;
+        self.keep_scratch(new);
+        ran
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a call, its object before and after")]
+    fn finish_object(
+        &mut self,
+        call: &Call<'_>,
+        found: Option<Found>,
+        done: Done,
+        new: &[u8],
+        pinned: bool,
+        memory: &Memory,
+        now: Now,
+    ) -> Ran {
+        let Done { outcome, change, expires_ms } = done;
+        match outcome {
+            Outcome::Error(text) => return Ran::Error(text),
+            Outcome::NoRoom(bytes) => return Ran::NoRoom(bytes),
+            _ => {}
+        }
+        let expiry = expires_ms.map(|ms| ms.map_or(NEVER, |ms| second_of(now, ms)));
+        let before =
+            found.map(|found| (found, self.store.item(found).value_len(), self.store.item(found).is_tree()));
+        let value = match (change, before) {
+            (Change::Dropped, _) => {
+                if let Some(found) = found {
+                    self.store.remove(call.hash, found);
+                }
+                return shown(outcome, 0, None);
+            }
+            (Change::None, None) => return shown(outcome, 0, None),
+            (Change::None, Some((found, ..))) => {
+                let found = self.set_object_expiry(call.hash, found, expiry);
+                self.store.count_read(found);
+                return self.shown_object(outcome, found, now);
+            }
+            (Change::Tree, before) => {
+                let (found, ..) = before.expect("a tree that was found has changed");
+                self.store.set_cas(found, self.shared.tick());
+                let found = self.set_object_expiry(call.hash, found, expiry);
+                self.store.count_read(found);
+                return self.shown_object(outcome, found, now);
+            }
+            (Change::Bytes, Some((found, len, false))) if len == new.len() && !self.begins_anew(call) => {
+                if let Some(bytes) = self.store.value_mut(found) {
+                    if bytes != new {
+                        bytes.copy_from_slice(new);
+                        self.store.set_cas(found, self.shared.tick());
+                    }
+                    let found = self.set_object_expiry(call.hash, found, expiry);
+                    self.store.count_read(found);
+                    return self.shown_object(outcome, found, now);
+                }
+                self.new_value(new)
+            }
+            (Change::Bytes, _) => self.new_value(new),
+            (Change::NewTree(tree), _) => Some(NewValue::Tree(tree)),
+        };
+        let Some(value) = value else { return Ran::NoRoom(new.len() + PAGE_BYTES) };
+        let bytes = if let NewValue::Tree(tree) = &value { tree.held_bytes() } else { new.len() };
+        let grows = before.is_none_or(|(_, len, _)| bytes > len);
+        let room = call.registry.settings().pinned_max;
+        if pinned && grows && memory.pinned_object_bytes() + bytes + call.item_key.len() > room {
+            return Ran::Error(NO_ROOM.to_owned());
+        }
+        self.put_object(call, found, expiry, value, pinned, now, outcome)
+    }
+
+    /// Whether the call makes the object, also in the place of an old one.
+    #[expect(clippy::unused_self, reason = "asked beside the shard's own questions")]
+    fn begins_anew(&self, call: &Call<'_>) -> bool {
+        call.registry.names(call.method).1 == "new"
+    }
+
+    /// Bytes to store; None: there are no pages for them.
+    fn new_value<'b>(&mut self, bytes: &'b [u8]) -> Option<NewValue<'b>> {
+        if bytes.len() <= self.store.config().inline_max() {
+            return Some(NewValue::Inline([bytes, &[]]));
+        }
+        self.store.huge_value(bytes).map(NewValue::Huge)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an item's parts")]
+    fn put_object(
+        &mut self,
+        call: &Call<'_>,
+        found: Option<Found>,
+        expiry: Option<u32>,
+        value: NewValue<'_>,
+        pinned: bool,
+        now: Now,
+        outcome: Outcome,
+    ) -> Ran {
+        let bytes = if let NewValue::Inline([bytes, _]) = &value { bytes.len() } else { PAGE_BYTES };
+        let cas = self.shared.tick();
+        let mut room = [0; TAGS_MAX];
+        // Making room for a huge value may have evicted it.
+        let found = if found.is_some() {
+            match self.store.lookup_object(call.hash, call.item_key) {
+                Lookup::Found(found) => Some(found),
+                _ => None,
+            }
+        } else {
+            None
+        };
+        let attributes = match found.filter(|_| !self.begins_anew(call)) {
+            Some(found) => {
+                let old = self.store.item(found).attributes(&mut room);
+                Attributes { cas, accessed: now.second, expiry: expiry.unwrap_or(old.expiry), ..old }
+            }
+            None => {
+                let tags = self.object_tags(call, &mut room);
+                let own_s = call.registry.type_settings(call.type_id).map_or(0, |own| own.ttl_s);
+                let own = if own_s == 0 { NEVER } else { now.second.saturating_add(own_s) };
+                let marks = if pinned { Marks::OBJECT.with(Marks::PINNED) } else { Marks::OBJECT };
+                Attributes {
+                    cas,
+                    stamp: Some(cas),
+                    accessed: now.second,
+                    expiry: expiry.unwrap_or(own),
+                    tags,
+                    marks,
+                    ..Attributes::default()
+                }
+            }
+        };
+        let expiry = attributes.expiry;
+        if self.store.put(call.hash, call.item_key, &attributes, value).is_err() {
+            return Ran::NoRoom(bytes + call.item_key.len() + 64);
+        }
+        shown(outcome, self.shown_cas(cas), now.left(expiry))
+    }
+
+    /// The tags of a new object: those of the rule that matches its name, and those that the client names.
+    fn object_tags<'r>(&mut self, call: &Call<'_>, room: &'r mut [u64; TAGS_MAX]) -> &'r [u64] {
+        let name = call.registry.object_name(call.type_id, call.key());
+        let ruled = name.and_then(|name| self.rule_of(&name));
+        let mut count = 0;
+        let of_rule = ruled.iter().flat_map(|ruled| ruled.tags.hashes());
+        for tag in of_rule.chain(call.tags) {
+            if count < TAGS_MAX && !room[..count].contains(tag) {
+                room[count] = *tag;
+                count += 1;
+            }
+        }
+        &room[..count]
+    }
+
+    fn set_object_expiry(&mut self, hash: u64, found: Found, expiry: Option<u32>) -> Found {
+        match expiry {
+            Some(expiry) if self.store.item(found).expiry() != expiry => {
+                self.store.set_expiry(hash, found, expiry)
+            }
+            _ => found,
+        }
+    }
+
+    fn shown_object(&self, outcome: Outcome, found: Found, now: Now) -> Ran {
+        let item = self.store.item(found);
+        shown(outcome, self.shown_cas(item.cas()), now.left(item.expiry()))
+    }
+
+    /// The state of an object for a listing.
+    pub(crate) fn read_object<R>(
+        &mut self,
+        hash: u64,
+        item_key: &[u8],
+        step: &Step<'_>,
+        read: impl FnOnce(View<'_>, u64, Option<u64>) -> R,
+    ) -> R {
+        self.advance(step);
+        let Some(found) = self.find_object(hash, item_key, step) else { return read(View::Absent, 0, None) };
+        self.store.count_read(found);
+        let item = self.store.item(found);
+        let (cas, ttl) = (item.cas(), step.now.left(item.expiry()));
+        if let Some(tree) = self.store.tree(found) {
+            return read(View::Tree(tree), cas, ttl);
+        }
+        match item.value() {
+            Value::Inline(bytes) => read(View::Bytes(bytes), cas, ttl),
+            value @ Value::Huge(_) => {
+                let mut copy = Vec::with_capacity(value.len());
+                value.copy_to(&mut copy);
+                read(View::Bytes(&copy), cas, ttl)
+            }
+        }
+    }
+}
+
+fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> Ran {
+    match outcome {
+        Outcome::Value { flags } => Ran::Value { flags, cas, ttl },
+        Outcome::List { listing, .. } => Ran::List(listing),
+        Outcome::Miss => Ran::Miss,
+        Outcome::Error(text) => Ran::Error(text),
+        Outcome::NoRoom(bytes) => Ran::NoRoom(bytes),
+    }
+}
+
+/// Milliseconds of the Unix time at which a second since the start begins.
+fn unix_ms(now: Now, second: u32) -> u64 {
+    now.unix(second).max(0).unsigned_abs() * 1000
+}
+
+/// The first second since the start that is not before this Unix time in milliseconds.
+fn second_of(now: Now, ms: u64) -> u32 {
+    let unix = i64::try_from(ms.div_ceil(1000)).unwrap_or(i64::MAX);
+    let second = unix.saturating_sub(now.unix_of_zero);
+    u32::try_from(second.max(i64::from(PAST))).unwrap_or(u32::MAX)
+}

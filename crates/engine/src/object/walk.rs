@@ -1,0 +1,107 @@
+//! Types that are switched on while there are items: plain items under names that become names of calls are removed, and
+//! so are the objects of types that are switched off.
+//!
+//! The walk goes over the index of each shard, some buckets a call. An index that shrinks may move entries to buckets that
+//! were passed, so the shard is walked again then. Until the walk has ended, names are recognised before the look-up, so
+//! nothing that it has not reached yet is served.
+
+use std::sync::Arc;
+
+use cattlegrid_objects::Registry;
+
+use crate::engine::{Cursor, Engine};
+use crate::shared::Names;
+use crate::sync::{Ordering, PoisonError};
+
+/// Items that a call looks at: some milliseconds.
+const ITEMS: usize = 16 << 10;
+/// Items that are looked at under one lock.
+const ITEMS_LOCKED: usize = 256;
+
+/// A walk under way.
+#[derive(Debug, Default)]
+pub(crate) struct NameWalk {
+    at: Cursor,
+    /// Times that the present shard's index had shrunk when its walk began.
+    shrinks: u64,
+}
+
+impl Engine {
+    /// Switches types of objects on; None: none. What is stored under names that become names of calls is removed, some at
+    /// each [`Engine::tick`].
+    pub fn set_objects(&self, registry: Option<Arc<Registry>>) {
+        let shared = self.shared();
+        let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_on = registry.is_some();
+        let were_on = shared.has_objects();
+        shared.set_registry(registry);
+        if !is_on && !were_on {
+            return;
+        }
+        // Before the walk: nothing is stored under these names from now on.
+        shared.names.store(if is_on { Names::FIRST } else { Names::OFF }, Ordering::Release);
+        *walk = Some(NameWalk { shrinks: self.shrinks(0), ..NameWalk::default() });
+        drop(walk);
+        // Requests that began under the old types have ended with their locks.
+        if self.usage().0.items == 0 {
+            self.walk_names();
+        }
+    }
+
+    /// A piece of the walk. True: there is more.
+    pub(crate) fn walk_names(&self) -> bool {
+        let shared = self.shared();
+        let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(now) = walk.as_mut() else { return false };
+        let registry = Option::clone(&shared.objects());
+        for _ in 0..ITEMS / ITEMS_LOCKED {
+            if self.walk_some_names(now, registry.as_deref()) {
+                continue;
+            }
+            *walk = None;
+            if registry.is_some() {
+                shared.names.store(Names::AFTER, Ordering::Release);
+            }
+            return false;
+        }
+        true
+    }
+
+    fn walk_some_names(&self, walk: &mut NameWalk, registry: Option<&Registry>) -> bool {
+        let number = walk.at.shard();
+        if number >= self.shard_count() {
+            return false;
+        }
+        let mut shard = self.shards.lock(number);
+        let mut doomed: Vec<(Box<[u8]>, bool)> = Vec::new();
+        let next = shard.store().scan(walk.at.bucket(), ITEMS_LOCKED, |item| {
+            let (key, is_object) = (item.key(), item.is_object());
+            let stays = match item.object() {
+                Some((type_id, _)) => registry.is_some_and(|registry| registry.has_type(type_id)),
+                None => registry.is_none_or(|registry| registry.named(key).is_none()),
+            };
+            if !stays {
+                doomed.push((key.into(), is_object));
+            }
+        });
+        for (key, is_object) in doomed {
+            let hash = if is_object { self.hash_object(&key) } else { self.hash_key(&key) };
+            shard.remove_any(hash, &key, is_object);
+        }
+        match next {
+            Some(bucket) => walk.at = Cursor::at(number, bucket),
+            None if shard.store().index_shrinks() != walk.shrinks => {
+                (walk.at, walk.shrinks) = (Cursor::at(number, 0), shard.store().index_shrinks());
+            }
+            None => {
+                drop(shard);
+                (walk.at, walk.shrinks) = (Cursor::at(number + 1, 0), self.shrinks(number + 1));
+            }
+        }
+        true
+    }
+
+    fn shrinks(&self, number: usize) -> u64 {
+        if number < self.shard_count() { self.shards.lock(number).store().index_shrinks() } else { 0 }
+    }
+}

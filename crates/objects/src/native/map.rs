@@ -1,0 +1,121 @@
+//! `map`: values under keys, in order of the keys.
+//!
+//! The state is the keys with their values. Values may be as long as items may; those above
+//! [`Tree::VALUE_INLINE_MAX`] bytes have pages of their own.
+
+use cattlegrid_store::Tree;
+
+use crate::arguments::{ARGUMENTS_MAX, Arguments};
+use crate::call::{CallError, Frame, Reply};
+use crate::listing::{Rows, Shape, Start, show};
+use crate::method::{Absent, ObjectType};
+use crate::native::collection::{count, delete, exist, keys, member, new, number, say};
+use crate::native::set::{MANY, method};
+use crate::object::Object;
+
+/// See the module's text.
+pub(crate) static MAP: ObjectType = ObjectType {
+    name: "map",
+    id: 4,
+    doc: "Values under keys, in order of the keys.",
+    methods: &[
+        method("new", (0, 0), "", "CREATED", Absent::Runs, new),
+        method("put", (2, ARGUMENTS_MAX), "key value [key value ...]", "SUCCESS", Absent::Miss, put),
+        method("get", (1, 1), "key", "the value, a miss if there is none", Absent::Miss, get),
+        method("exist", (1, 1), "key", "EXISTS, NOT_FOUND", Absent::Miss, exist),
+        method("delete", MANY, "key [key ...]", "SUCCESS", Absent::Miss, delete),
+        method("count", (0, 0), "", "number of keys", Absent::Miss, count),
+        method("getkeys", (0, 0), "", "a key a line, sorted", Absent::Miss, keys),
+        method("getvalues", (0, 0), "", "a value a line, in order of the keys", Absent::Miss, values),
+        method("getall", (0, 0), "", "lines of key : value, in order of the keys", Absent::Miss, pairs),
+        method("incr", (1, 2), "key [n]", "the new value, 64 bits with a sign", Absent::Miss, incr),
+    ],
+    dump: None,
+};
+
+/// Puts all or none. Of a key that is given twice the last value counts.
+fn put(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    if arguments.len() % 2 == 1 {
+        return Err(CallError::Client("takes key value [key value ...]".to_owned()));
+    }
+    let places = (0..arguments.len()).step_by(2);
+    let pair =
+        |place| (arguments.get(place).unwrap_or_default(), arguments.get(place + 1).unwrap_or_default());
+    let mut long = None;
+    for place in places.clone() {
+        member(arguments, place)?;
+        if pair(place).1.len() > Tree::VALUE_INLINE_MAX && long.replace(place).is_some() {
+            // Room for one of them could be found and for the next not.
+            let most = Tree::VALUE_INLINE_MAX;
+            return Err(CallError::Client(format!("only one value may be longer than {most} bytes")));
+        }
+    }
+    let mut members = object.members();
+    if arguments.len() > 2 {
+        members.reserve(arguments.len() / 2)?;
+    }
+    // The long value first: only it can fail.
+    let counts =
+        |place: &usize| !places.clone().any(|later| later > *place && pair(later).0 == pair(*place).0);
+    let order = long.into_iter().chain(places.clone().filter(|place| Some(*place) != long)).filter(counts);
+    for place in order {
+        let (key, value) = pair(place);
+        members.put(key, value)?;
+    }
+    Ok(say(frame, b"SUCCESS"))
+}
+
+fn get(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let key = member(arguments, 0)?;
+    if object.view().member(key).is_none() {
+        return Ok(Reply::Miss);
+    }
+    let shape = if frame.settings.compat { Shape::Pair } else { Shape::Value };
+    show(object, Rows { shape, space: None, start: Start::Key(key.into()), most: 1 }, frame)
+}
+
+fn values(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    show(object, Rows::all(Shape::Values), frame)
+}
+
+fn pairs(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    show(object, Rows::all(Shape::Pairs), frame)
+}
+
+/// Adds to a value that is a number; a key that is not there begins at 0.
+fn incr(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let key = member(arguments, 0)?;
+    let n = number::<i64>(arguments, 1, "a whole number of 64 bits with a sign")?.unwrap_or(1);
+    let mut members = object.members();
+    let mut text = Vec::new();
+    let old = members.get(key, |value| {
+        if value.len() <= NUMBER_BYTES_MAX {
+            value.copy_to(&mut text);
+        }
+        std::str::from_utf8(&text).ok()?.parse::<i64>().ok()
+    });
+    let Some(old) = old.unwrap_or(Some(0)) else {
+        return Err(CallError::Client("the value is not a whole number of 64 bits with a sign".to_owned()));
+    };
+    let Some(sum) = old.checked_add(n) else {
+        return Err(CallError::Client("the sum has more than 64 bits with a sign".to_owned()));
+    };
+    members.put(key, sum.to_string().as_bytes())?;
+    drop(members);
+    Ok(say(frame, sum.to_string().as_bytes()))
+}
+
+/// Longest text of a number of 64 bits: a sign and 19 digits.
+const NUMBER_BYTES_MAX: usize = 20;

@@ -1,0 +1,269 @@
+//! `quota`: a number that may be used up in a window of time, as a limit of requests an hour.
+//!
+//! The state, 28 bytes, little-endian:
+//! ```text
+//!   0        8       16       24         28
+//!   | limit  | used  | end    | window   |     end: Unix ms; 0: no window has begun
+//! ```
+//! The window's code has its highest bit set in a quota that `take` has made: it expires with its window.
+//!
+//! A call at the window's end is in the next window. A window of a fixed length begins with the first call that uses
+//! something. Time that has gone back: a window that would last longer than it can is measured anew, and what was used
+//! stays used.
+//!
+//! # Invariants
+//! * What is used in a window is at most the largest limit that it had.
+//! * A refused call uses nothing.
+
+use crate::arguments::Arguments;
+use crate::calendar::Window;
+use crate::call::{CallError, Frame, Reply};
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::number;
+use crate::object::{Object, View};
+
+/// Largest limit.
+const LIMIT_MAX: u64 = i64::MAX as u64;
+const LIMIT: &str = "a number from 0 to 9223372036854775807";
+const COUNT: &str = "a positive number";
+
+/// See the module's text.
+pub(crate) static QUOTA: ObjectType = ObjectType {
+    name: "quota",
+    id: 1,
+    doc: "A limit of what may be used in a minute, an hour, a day, or any other window.",
+    methods: &[
+        Method {
+            name: "new",
+            arguments: (2, 2),
+            usage: "limit window",
+            replies: "CREATED; a miss: no such window. Windows: minute hour day week month, or 90s 5m 2h 1d",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: new,
+        },
+        Method {
+            name: "addandcheck",
+            arguments: (0, 1),
+            usage: "[n]",
+            replies: "QUOTA_OK: n (1) more are used; QUOTA_EXCEEDED: nothing is used",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: addandcheck,
+        },
+        Method {
+            name: "take",
+            arguments: (3, 3),
+            usage: "n limit window",
+            replies: "QUOTA_OK, QUOTA_EXCEEDED; without `new`. A changed limit holds at once, a changed window when \
+                      either window ends",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: take,
+        },
+        Method {
+            name: "reset",
+            arguments: (0, 0),
+            usage: "",
+            replies: "QUOTA_OK: nothing is used",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: reset,
+        },
+        Method {
+            name: "peek",
+            arguments: (0, 0),
+            usage: "",
+            replies: "JSON: limit used left resets_in, in seconds; 0: no window has begun",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: peek,
+        },
+    ],
+    dump: Some(dump),
+};
+
+/// What the item holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    limit: u64,
+    used: u64,
+    end_ms: u64,
+    window: Window,
+    /// It was made by `take`.
+    expires: bool,
+}
+
+/// Number of its bytes.
+const STATE: usize = 28;
+const EXPIRES: u32 = 1 << 31;
+
+impl State {
+    fn begin(limit: u64, window: Window, expires: bool) -> Self {
+        Self { limit, used: 0, end_ms: 0, window, expires }
+    }
+
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; STATE] = bytes.try_into().ok()?;
+        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let code = bytes.last_chunk().map_or(0, |code| u32::from_le_bytes(*code));
+        let (expires, window) = (code & EXPIRES != 0, Window::of_code(code & !EXPIRES));
+        Some(Self { limit: word(0), used: word(8), end_ms: word(16), window, expires })
+    }
+
+    #[inline]
+    fn write(&self, object: &mut Object<'_>) {
+        let mut bytes = [0; STATE];
+        bytes[..8].copy_from_slice(&self.limit.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.used.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.end_ms.to_le_bytes());
+        let code = self.window.code() | if self.expires { EXPIRES } else { 0 };
+        bytes[24..].copy_from_slice(&code.to_le_bytes());
+        object.set(&bytes);
+    }
+
+    /// Goes to the window of this time.
+    #[inline]
+    fn roll(&mut self, frame: &Frame<'_>) {
+        if frame.now_ms >= self.end_ms {
+            self.used = 0;
+            self.end_ms = 0;
+        } else if self.end_ms - frame.now_ms > self.window.usual_ms() {
+            self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
+        }
+    }
+
+    /// Uses `n` more of the window of this time, if there is room.
+    #[inline]
+    fn use_up(&mut self, n: u64, frame: &Frame<'_>) -> bool {
+        let is_granted = self.used.checked_add(n).is_some_and(|used| used <= self.limit);
+        if is_granted {
+            self.used += n;
+            if self.end_ms == 0 {
+                self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
+            }
+        }
+        is_granted
+    }
+}
+
+fn answer(is_granted: bool, frame: &mut Frame<'_>) -> Reply {
+    frame.text(if is_granted { b"QUOTA_OK" } else { b"QUOTA_EXCEEDED" })
+}
+
+fn positive(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
+    let n = arguments.get(place).and_then(number::whole).filter(|n| *n > 0);
+    n.ok_or_else(|| CallError::argument(place, COUNT))
+}
+
+fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
+    let limit = arguments.get(place).and_then(|text| number::whole_within(text, 0, LIMIT_MAX));
+    limit.ok_or_else(|| CallError::argument(place, LIMIT))
+}
+
+fn new(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let limit = limit(arguments, 0)?;
+    let Some(window) = arguments.get(1).and_then(Window::read) else { return Ok(frame.refused()) };
+    State::begin(limit, window, false).write(object);
+    object.expire_at(frame.end_of_new());
+    Ok(frame.created())
+}
+
+fn addandcheck(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let n = if arguments.is_empty() { 1 } else { positive(arguments, 0)? };
+    let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+    Ok(add(object, found, found, n, frame))
+}
+
+fn take(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let (n, limit) = (positive(arguments, 0)?, limit(arguments, 1)?);
+    let window = arguments.get(2).and_then(Window::read);
+    let window = window.ok_or_else(|| CallError::argument(2, Window::USAGE))?;
+    let Some(found) = State::read(object.bytes()) else {
+        let mut state = State::begin(limit, window, true);
+        let is_granted = state.use_up(n, frame);
+        if is_granted {
+            state.write(object);
+            object.expire_at(Some(state.end_ms));
+        }
+        return Ok(answer(is_granted, frame));
+    };
+    let mut asked = State { limit, ..found };
+    if window != found.window {
+        asked.window = window;
+        // Clients that disagree about the window would never see it end if each began it anew.
+        asked.end_ms = found.end_ms.min(window.end_after(frame.now_ms, frame.zone));
+    }
+    Ok(add(object, found, asked, n, frame))
+}
+
+/// Uses `n` more in `state`, what the item holds with the call's limit and window, and stores what has changed.
+#[inline]
+fn add(object: &mut Object<'_>, found: State, mut state: State, n: u64, frame: &mut Frame<'_>) -> Reply {
+    state.roll(frame);
+    let is_granted = state.use_up(n, frame);
+    if state == found {
+        return answer(is_granted, frame);
+    }
+    state.write(object);
+    if state.expires && state.end_ms != found.end_ms && state.end_ms != 0 {
+        object.expire_at(Some(state.end_ms));
+    }
+    answer(is_granted, frame)
+}
+
+fn reset(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let state = State { used: 0, end_ms: 0, ..found };
+    if state != found {
+        state.write(object);
+    }
+    Ok(answer(true, frame))
+}
+
+fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let Some(mut state) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+    state.roll(frame);
+    if state.end_ms == 0 && !state.window.begins_at_call() {
+        state.end_ms = state.window.end_after(frame.now_ms, frame.zone);
+    }
+    let out = &mut *frame.out;
+    for (name, number) in [
+        ("{\"limit\":", state.limit),
+        (",\"used\":", state.used),
+        (",\"left\":", state.limit.saturating_sub(state.used)),
+        (",\"resets_in\":", state.end_ms.saturating_sub(frame.now_ms).div_ceil(1000)),
+    ] {
+        out.extend_from_slice(name.as_bytes());
+        number::push_whole(out, number);
+    }
+    out.push(b'}');
+    Ok(Reply::Json)
+}
+
+fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
+    let View::Bytes(bytes) = view else { return };
+    let Some(state) = State::read(bytes) else { return };
+    for (name, number) in
+        [("{\"limit\":", state.limit), (",\"used\":", state.used), (",\"end_ms\":", state.end_ms)]
+    {
+        out.extend_from_slice(name.as_bytes());
+        number::push_whole(out, number);
+    }
+    out.extend_from_slice(b",\"window\":\"");
+    state.window.push(out);
+    out.extend_from_slice(b"\"}");
+}

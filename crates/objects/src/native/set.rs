@@ -1,0 +1,214 @@
+//! `set`: members, each once, in order.
+//!
+//! The state is the members' keys; they have no values.
+
+use crate::arguments::{ARGUMENTS_MAX, Arguments};
+use crate::call::{CallError, Frame, Reply};
+use crate::listing::{Combination, Listing};
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::native::collection::{
+    check_keys, check_members, count, delete, exist, keys, new, number, say, say_number,
+};
+use crate::object::Object;
+
+/// Most members of `random`.
+pub(crate) const RANDOM_MAX: usize = 1000;
+
+/// See the module's text.
+pub(crate) static SET: ObjectType = ObjectType {
+    name: "set",
+    id: 3,
+    doc: "Members, each once, in order.",
+    methods: &[
+        method("new", (0, 0), "", "CREATED", Absent::Runs, new),
+        method("put", MANY, "member [member ...]", "SUCCESS", Absent::Miss, put),
+        method("add", MANY, "member [member ...]", "number of members that are new", Absent::Miss, add),
+        method("exist", (1, 1), "member", "EXISTS, NOT_FOUND", Absent::Miss, exist),
+        method("delete", MANY, "member [member ...]", "SUCCESS", Absent::Miss, delete),
+        method("remove", MANY, "member [member ...]", "number of members removed", Absent::Miss, remove),
+        method("count", (0, 0), "", "number of members", Absent::Miss, count),
+        method("getall", (0, 0), "", "a member a line, sorted", Absent::Miss, keys),
+        method("union", MANY, "key [key ...]", "members of any of the sets, as getall", Absent::Miss, union),
+        method(
+            "intersection",
+            MANY,
+            "key [key ...]",
+            "members of all of the sets, as getall",
+            Absent::Miss,
+            intersection,
+        ),
+        method("diff", MANY, "key [key ...]", "members of no other set, as getall", Absent::Miss, difference),
+        method(
+            "random",
+            (0, 1),
+            "[n]",
+            "a member, a miss if there is none; with n up to 1000: this many different members, as getall",
+            Absent::Miss,
+            random,
+        ),
+        method("pop", (0, 0), "", "a member chosen at random, which is removed; a miss", Absent::Miss, pop),
+    ],
+    dump: None,
+};
+
+/// Arguments of methods that take several members or keys.
+pub(crate) const MANY: (usize, usize) = (1, ARGUMENTS_MAX);
+
+/// Executes a method.
+pub(crate) type Run = fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>;
+
+/// A row of the table.
+pub(crate) const fn method(
+    name: &'static str,
+    arguments: (usize, usize),
+    usage: &'static str,
+    replies: &'static str,
+    absent: Absent,
+    run: Run,
+) -> Method {
+    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
+}
+
+fn put(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    add_all(object, arguments)?;
+    Ok(say(frame, b"SUCCESS"))
+}
+
+fn add(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let added = add_all(object, arguments)?;
+    Ok(say_number(frame, added))
+}
+
+/// Adds all or none; returns how many are new.
+fn add_all(object: &mut Object<'_>, arguments: &Arguments<'_>) -> Result<u64, CallError> {
+    check_members(arguments)?;
+    let mut members = object.members();
+    if arguments.len() > 1 {
+        members.reserve(arguments.len())?;
+    }
+    let mut added = 0;
+    for member in arguments.iter() {
+        added += u64::from(members.add(member)?);
+    }
+    Ok(added)
+}
+
+fn remove(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    check_members(arguments)?;
+    let mut members = object.members();
+    let removed = arguments.iter().filter(|member| members.remove(member)).count();
+    drop(members);
+    Ok(say_number(frame, removed as u64))
+}
+
+fn union(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
+    combine(object, others, Combination::Union)
+}
+
+fn intersection(
+    object: &mut Object<'_>,
+    others: &Arguments<'_>,
+    _: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    combine(object, others, Combination::Intersection)
+}
+
+fn difference(
+    object: &mut Object<'_>,
+    others: &Arguments<'_>,
+    _: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    combine(object, others, Combination::Difference)
+}
+
+fn combine(
+    object: &Object<'_>,
+    others: &Arguments<'_>,
+    combination: Combination,
+) -> Result<Reply, CallError> {
+    check_keys(others)?;
+    let keys = std::iter::once(object.key()).chain(others.iter());
+    Ok(Reply::List(Listing::sets(keys, combination)))
+}
+
+fn random(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let what = format!("a number from 0 to {RANDOM_MAX}");
+    let asked = number::<usize>(arguments, 0, &what)?;
+    if asked.is_some_and(|n| n > RANDOM_MAX) {
+        return Err(CallError::argument(0, &what));
+    }
+    let view = object.view();
+    let len = view.members();
+    let mut draws = Draws(frame.random);
+    let Some(n) = asked else {
+        let Some((member, _)) = len.checked_sub(1).and_then(|most| view.nth(draws.up_to(most))) else {
+            return Ok(Reply::Miss);
+        };
+        return Ok(say(frame, member));
+    };
+    for place in draws.places(n as u64, len) {
+        if let Some((member, _)) = view.nth(place) {
+            frame.out.extend_from_slice(member);
+            frame.out.extend_from_slice(b"\r\n");
+        }
+    }
+    Ok(Reply::Value)
+}
+
+fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let view = object.view();
+    let most = view.members().checked_sub(1);
+    let place = most.map(|most| Draws(frame.random).up_to(most));
+    let Some((member, _)) = place.and_then(|place| view.nth(place)) else { return Ok(Reply::Miss) };
+    let member = member.to_vec();
+    object.members().remove(&member);
+    Ok(say(frame, &member))
+}
+
+/// Random numbers, from one number of the call (`SplitMix64`).
+#[derive(Debug)]
+pub(crate) struct Draws(pub(crate) u64);
+
+impl Draws {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// 0 to `most`, each as likely as the others within a 2 to the power of 40th for a million of them.
+    fn up_to(&mut self, most: u64) -> u64 {
+        ((u128::from(self.next()) * (u128::from(most) + 1)) >> 64) as u64
+    }
+
+    /// `n` different places below `len`, all if there are no more, ascending. Each selection is as likely as any
+    /// other (R. Floyd: Bentley, "Programming Pearls: a sample of brilliance", 1987).
+    fn places(&mut self, n: u64, len: u64) -> Vec<u64> {
+        let mut places: Vec<u64> = Vec::new();
+        for last in len.saturating_sub(n)..len {
+            let place = self.up_to(last);
+            match places.binary_search(&place) {
+                Ok(_) => places.push(last),
+                Err(at) => places.insert(at, place),
+            }
+        }
+        places
+    }
+}
