@@ -105,6 +105,33 @@ fn absent_objects_are_made_by_add_as_the_settings_say() {
     assert!(objects.get("bloom:dump:K").starts_with(r#"{"n":77,"p":0.125,"#));
 }
 
+#[test]
+fn without_room_only_blocks_that_are_there_change() {
+    let mut objects = Objects::plain();
+    objects.get("bloom:new:K:100000");
+    for item in 0..200 {
+        objects.get(&format!("bloom:add:K:{item}"));
+    }
+    objects.may_grow = false;
+    let (mut refused, mut added) = (0, 0);
+    for item in 1000..1400 {
+        let before = objects.get("bloom:dump:K");
+        match objects.get(&format!("bloom:add:K:{item}")).as_str() {
+            "(SERVER_ERROR out of memory storing object)" => {
+                refused += 1;
+                assert_eq!(objects.get("bloom:dump:K"), before);
+                assert_eq!(objects.get(&format!("bloom:has:K:{item}")), "NEW");
+            }
+            reply => {
+                assert_eq!(reply, "NEW");
+                added += 1;
+                assert_eq!(objects.get(&format!("bloom:has:K:{item}")), "SEEN");
+            }
+        }
+    }
+    assert!(refused > 50 && added > 50, "{refused} refused, {added} added");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -87,6 +87,15 @@ fn limits() {
     assert_eq!(objects.get("consistent:findServerForKey:L:").len(), 255, "an empty key is a key");
 }
 
+#[test]
+fn availability_needs_no_more_room() {
+    let mut objects = Objects::plain();
+    assert_eq!(objects.get("consistent:new:K:a:b:c:d:e"), "CREATED");
+    objects.may_grow = false;
+    assert_eq!(objects.get("consistent:setServerAvailable:K:a:0"), "SUCCESS");
+    assert_eq!(objects.get("consistent:isServerAvailable:K:a"), "0");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -110,6 +110,17 @@ fn merge_counts_the_union_and_changes_nothing() {
     assert_eq!(objects.call("hll", "merge", b"A", &[b"B", b""]), refused);
 }
 
+#[test]
+fn a_dense_one_needs_no_more_room() {
+    let mut objects = Objects::plain();
+    add(&mut objects, b"K", 0, 1000);
+    objects.may_grow = false;
+    add(&mut objects, b"K", 1000, 5000);
+    objects.may_grow = true;
+    add(&mut objects, b"L", 0, 5000);
+    assert_eq!(objects.get("hll:dump:K"), objects.get("hll:dump:L"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 

@@ -87,6 +87,26 @@ fn absent_objects_are_made_by_add_as_the_settings_say() {
     assert_eq!(objects.get("recent:list:other"), "", "made by any method");
 }
 
+#[test]
+fn without_room_nothing_changes() {
+    let mut objects = Objects::plain();
+    objects.get("recent:new:K:400");
+    for n in 0..400 {
+        objects.get(&format!("recent:add:K:{n}"));
+    }
+    let before = objects.get("recent:dump:K");
+    objects.may_grow = false;
+    for item in ["x", "0", "200"] {
+        assert_eq!(
+            objects.get(&format!("recent:add:K:{item}")),
+            "(SERVER_ERROR out of memory storing object)"
+        );
+        assert_eq!(objects.get("recent:dump:K"), before);
+    }
+    assert_eq!(objects.get("recent:add:K:399"), "SEEN", "the newest already");
+    assert_eq!(objects.get("recent:remove:K:7"), "DELETED");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

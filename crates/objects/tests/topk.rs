@@ -85,6 +85,21 @@ fn a_thousand_items_in_a_stream() {
     assert_eq!(objects.state("topk", b"K").map(|state| state.0), Some(true), "outside the log");
 }
 
+#[test]
+fn without_room_nothing_changes() {
+    let mut objects = Objects::plain();
+    objects.get("topk:new:K:400");
+    for n in 0..400 {
+        objects.get(&format!("topk:hit:K:{n}"));
+    }
+    let before = objects.get("topk:dump:K");
+    objects.may_grow = false;
+    for item in ["x", "0", "399"] {
+        assert_eq!(objects.get(&format!("topk:hit:K:{item}")), "(SERVER_ERROR out of memory storing object)");
+        assert_eq!(objects.get("topk:dump:K"), before);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -157,6 +157,14 @@ impl Bits {
         self.places.iter().take(self.used).map(|place| (usize::from(place / 8), 1 << (place % 8)))
     }
 
+    fn set(&self, block: &mut [u8]) {
+        for (byte, bit) in self.places() {
+            if let Some(byte) = block.get_mut(byte) {
+                *byte |= bit;
+            }
+        }
+    }
+
     /// All of them are set.
     fn are_set(&self, view: View<'_>) -> bool {
         let Some(value) = view.member(&self.block) else { return false };
@@ -200,18 +208,19 @@ fn add(
     if bits.are_set(view) {
         return Ok(frame.text(b"SEEN"));
     }
-    let mut block = [0; BLOCK_BYTES];
-    if let Some(value) = view.member(&bits.block)
-        && let Ok(bytes) = inline(value).try_into()
-    {
-        block = bytes;
-    }
-    bits.places().for_each(|(byte, bit)| block[byte] |= bit);
+    let has_block = view.member(&bits.block).is_some();
     header.count += 1;
     let mut members = object.members();
-    members.reserve(2)?;
-    members.put(&bits.block, &block)?;
-    members.put(&HEADER, &header.write())?;
+    if !has_block {
+        members.reserve(1)?;
+        members.put(&bits.block, &[0; BLOCK_BYTES])?;
+    }
+    if let Some(block) = members.get_mut(&bits.block) {
+        bits.set(block);
+    }
+    if let Some(bytes) = members.get_mut(&HEADER) {
+        bytes.copy_from_slice(&header.write());
+    }
     Ok(frame.text(b"NEW"))
 }
 

@@ -207,9 +207,9 @@ fn set_available(
     };
     if header.is_available(server) != is_available {
         header.available ^= 1 << server;
-        let mut members = object.members();
-        members.reserve(1)?;
-        members.put(&HEADER, &header.write())?;
+        if let Some(bytes) = object.members().get_mut(&HEADER) {
+            bytes.copy_from_slice(&header.write());
+        }
     }
     Ok(frame.text(b"SUCCESS"))
 }

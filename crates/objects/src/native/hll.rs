@@ -92,12 +92,12 @@ fn add(
     make_absent(object, frame, new)?;
     let mut ranks = arguments.iter().map(place_and_rank);
     let is_changed = match object.view() {
-        View::Tree(_) => add_dense(object, ranks)?,
+        View::Tree(_) => add_dense(object, ranks),
         View::Bytes(_) | View::Absent => loop {
             let Some((register, rank)) = ranks.next() else { break !matches!(object.change, Change::None) };
             if !add_sparse(object, register, rank) {
                 make_dense(object)?;
-                add_dense(object, std::iter::once((register, rank)).chain(ranks))?;
+                add_dense(object, std::iter::once((register, rank)).chain(ranks));
                 break true;
             }
         },
@@ -189,26 +189,24 @@ fn make_dense(object: &mut Object<'_>) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Raises registers of the dense form, all or none. True: one has changed.
-fn add_dense(object: &mut Object<'_>, ranks: impl Iterator<Item = (usize, u8)>) -> Result<bool, CallError> {
+/// Raises registers of the dense form in their places. True: one has changed.
+fn add_dense(object: &mut Object<'_>, ranks: impl Iterator<Item = (usize, u8)>) -> bool {
     let view = object.view();
     let raises = ranks.filter(|(register, rank)| dense_register(view, *register) < *rank);
     let raises: Vec<(usize, u8)> = raises.collect();
     if raises.is_empty() {
-        return Ok(false);
+        return false;
     }
     let mut members = object.members();
-    members.reserve(raises.len().min(REGISTERS / PART))?;
     for (register, rank) in raises {
-        let key = [PARTS, (register / PART) as u8];
-        let part = members.get(&key, |value| inline(value).try_into().ok()).flatten();
-        let mut part: [u8; PART_BYTES] = part.unwrap_or([0; PART_BYTES]);
-        if read_register(&part, register % PART) < rank {
-            write_register(&mut part, register % PART, rank);
-            members.put(&key, &part)?;
+        let part = members.get_mut(&[PARTS, (register / PART) as u8]);
+        if let Some(part) = part.and_then(|part| <&mut [u8; PART_BYTES]>::try_from(part).ok())
+            && read_register(part, register % PART) < rank
+        {
+            write_register(part, register % PART, rank);
         }
     }
-    Ok(true)
+    true
 }
 
 fn dense_register(view: View<'_>, register: usize) -> u8 {

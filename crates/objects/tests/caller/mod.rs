@@ -48,13 +48,20 @@ pub(crate) struct Objects {
     registry: Registry,
     memory: Arc<Memory>,
     own: BTreeMap<(u16, Vec<u8>), Own>,
+    /// Trees may take more members.
+    pub(crate) may_grow: bool,
 }
 
 impl Objects {
     /// All types, with this budget in bytes for trees.
     pub(crate) fn new(settings: Settings, budget: usize) -> Self {
         let registry = Registry::new(settings).expect("valid settings");
-        Self { registry, memory: Memory::new(budget).expect("address space"), own: BTreeMap::new() }
+        Self {
+            registry,
+            memory: Memory::new(budget).expect("address space"),
+            own: BTreeMap::new(),
+            may_grow: true,
+        }
     }
 
     /// All types with their defaults.
@@ -105,7 +112,7 @@ impl Objects {
             Some(Own::Bytes(bytes)) => State::Bytes(bytes),
             Some(Own::Tree(tree)) => State::Tree(tree),
         };
-        let object = Object::new(key, state, &mut new, &self.memory, None, true);
+        let object = Object::new(key, state, &mut new, &self.memory, None, self.may_grow);
         let arguments = Arguments::of(arguments.iter().copied());
         let done = self.registry.call(method, object, &arguments, 1_000_000, 7, &mut out);
         let failed = matches!(done.outcome, Outcome::Error(_) | Outcome::NoRoom(_));
