@@ -2,21 +2,27 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "all methods have one signature")]
 
+mod bloom;
 mod board;
 mod bucket;
 mod collection;
+mod consistent;
 mod counter;
 mod gcra;
+mod hll;
 mod lock;
 mod map;
 mod queue;
 mod quota;
+mod recent;
 mod reserved;
 pub(crate) mod score;
 mod sem;
 mod set;
+mod sketch;
 mod sliding;
 mod swcounter;
+mod topk;
 
 use crate::method::ObjectType;
 pub use reserved::RESERVED;
@@ -27,12 +33,17 @@ pub static TYPES: &[&ObjectType] = &[
     &swcounter::SWCOUNTER,
     &set::SET,
     &map::MAP,
+    &consistent::CONSISTENT,
     &counter::COUNTER,
     &gcra::GCRA,
     &bucket::BUCKET,
     &sliding::SLIDING,
     &lock::LOCK,
     &board::BOARD,
+    &topk::TOPK,
+    &hll::HLL,
+    &bloom::BLOOM,
+    &recent::RECENT,
     &sem::SEM,
     &queue::QUEUE,
 ];
