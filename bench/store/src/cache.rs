@@ -54,20 +54,22 @@ impl Cache {
         self.clock += 1;
         let expiry = if ttl == 0 { 0 } else { self.now + ttl };
         let attributes = Attributes { expiry, accessed: self.now, cas: self.clock, ..Attributes::default() };
-        let new = if value.len() > self.inline_max {
-            match self.huge(value) {
-                Some(huge) => NewValue::Huge(huge),
-                None => return false,
-            }
+        let huge = if value.len() > self.inline_max {
+            let Some(huge) = self.huge(value) else { return false };
+            Some(huge)
         } else {
-            NewValue::Inline([value, &[]])
+            None
+        };
+        let new = || match &huge {
+            Some(huge) => NewValue::Huge(Arc::clone(huge)),
+            None => NewValue::Inline([value, &[]]),
         };
         self.shards[number].advance(self.now, self.floor);
-        if self.shards[number].put(hash, key, &attributes, new.clone()).is_ok() {
+        if self.shards[number].put(hash, key, &attributes, new()).is_ok() {
             return true;
         }
         self.free(self.inline_max * 4, Some(number));
-        self.shards[number].put(hash, key, &attributes, new).is_ok()
+        self.shards[number].put(hash, key, &attributes, new()).is_ok()
     }
 
     /// Removes a key.

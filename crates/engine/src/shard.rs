@@ -309,7 +309,7 @@ impl Shard {
         if !cx.step.interest.wants(Interest::EVICTIONS) {
             return;
         }
-        for evicted in self.store.drain_evicted() {
+        for evicted in self.store.drain_evicted().filter(|evicted| evicted.object.is_none()) {
             let kind = EventKind::Evicted {
                 fetched: evicted.fetched,
                 ttl: cx.step.now.left(evicted.expiry),

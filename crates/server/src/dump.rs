@@ -141,6 +141,7 @@ impl Dump {
             }
             pieces += 1;
             self.cursor = engine.scan(cursor, PIECE, |item| match form {
+                _ if item.is_object() => (),
                 Form::Meta => meta_line(out, &item, now, hide_cas),
                 Form::MetaGet => get_line(out, item.key()),
             });

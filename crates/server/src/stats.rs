@@ -165,7 +165,7 @@ fn dump_class(class: u32, limit: usize, most: usize, turn: &mut Turn<'_>) {
     let mut cursor = Some(Cursor::default());
     while let Some(at) = cursor.filter(|_| left > 0 && out.len() < end) {
         cursor = engine.scan(at, 64, |item| {
-            if left > 0 && item.key().iter().all(u8::is_ascii_graphic) {
+            if left > 0 && !item.is_object() && item.key().iter().all(u8::is_ascii_graphic) {
                 left -= 1;
                 out.extend_from_slice(b"ITEM ");
                 out.extend_from_slice(item.key());

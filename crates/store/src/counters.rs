@@ -40,7 +40,7 @@ impl StoreStats {
 pub struct StoreUsage {
     /// Items, dead ones not yet removed included.
     pub items: u64,
-    /// Their bytes, huge values included: memcached's `bytes`.
+    /// Their bytes, huge values and trees included: memcached's `bytes`.
     pub bytes: u64,
     /// Of the budget: the index.
     pub index_bytes: u64,
@@ -48,6 +48,8 @@ pub struct StoreUsage {
     pub segment_bytes: u64,
     /// Of the budget: huge values.
     pub huge_bytes: u64,
+    /// Of the budget: trees of objects, those that have left the store and are being taken apart included.
+    pub tree_bytes: u64,
     /// Of the budget: the ghost queue.
     pub ghost_bytes: u64,
     /// Segments in use.
@@ -56,6 +58,12 @@ pub struct StoreUsage {
     pub hash_power: u32,
     /// Items in the small and the main queue.
     pub queue_items: [u64; 2],
+    /// Of the items, objects.
+    pub objects: u64,
+    /// Of the bytes, those of objects.
+    pub object_bytes: u64,
+    /// Of these, bytes of objects that are never evicted.
+    pub pinned_bytes: u64,
 }
 
 impl StoreUsage {
@@ -66,10 +74,14 @@ impl StoreUsage {
         self.index_bytes += other.index_bytes;
         self.segment_bytes += other.segment_bytes;
         self.huge_bytes += other.huge_bytes;
+        self.tree_bytes += other.tree_bytes;
         self.ghost_bytes += other.ghost_bytes;
         self.segments += other.segments;
         self.hash_power = self.hash_power.max(other.hash_power);
         self.queue_items[0] += other.queue_items[0];
         self.queue_items[1] += other.queue_items[1];
+        self.objects += other.objects;
+        self.object_bytes += other.object_bytes;
+        self.pinned_bytes += other.pinned_bytes;
     }
 }

@@ -12,14 +12,20 @@
 //! uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
 //! freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
 //!
+//! Pinned items always move on. A segment in which little but them is alive is left alone: emptying it would move nearly all of it
+//! and free nearly nothing. Those of them that have died in it are buried where they are ([`Store::reclaim_pinned`]).
+//! Trees that leave the store are taken apart before anything is evicted ([`crate::graveyard`]).
+//!
 //! # Invariants
 //! * A write walks a bounded number of bytes, unless it finds no room at all.
 //! * The segment that is walked takes no appends, and its survivors have room: the collector's spare.
+//! * A pinned item leaves the store only when it is dead, removed or replaced: where it cannot move, the walk ends before it.
 //!
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 use crate::index::USES_MAX;
-use crate::item::{self, Marks};
+use crate::item::{self, Item, Marks, NEVER};
+use crate::memory::PAGE_BYTES;
 use crate::segment::{Queue, Segment, State};
 use crate::store::{Evicted, Found, Full, Store, Walk};
 
@@ -37,8 +43,24 @@ const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
 const LONG_WALK_RATIO: usize = 8;
 /// Of this many walked bytes one should be freed.
 const YIELD: usize = 7;
+/// A segment with pinned items is emptied for its space only if one in this many of its bytes is not theirs.
+const WORTH: usize = 8;
+/// Pages of buried trees that a write gives back at least.
+const WRITE_PAGES: usize = 16;
+/// Pages of buried trees that are given back in a second, and between two attempts of a write that waits for room.
+const TICK_PAGES: usize = 256;
 /// Segments walked without freeing anything, after which an item needs one more use to stay.
 const BARREN_SEGMENTS: usize = 2;
+
+/// What became of an item that the collector has come to.
+enum Collected {
+    /// It was kept, and has moved.
+    Moved,
+    /// It has left the store.
+    Gone,
+    /// It is pinned, and there is no room to move it to.
+    Stuck,
+}
 
 impl Store {
     /// Room for an item of `bytes`, made by collecting whole segments if there is no other way.
@@ -53,12 +75,15 @@ impl Store {
             if let Some(location) = location.or_else(|| self.log.append_anywhere(queue.other(), bytes)) {
                 return Ok(location);
             }
+            if self.graveyard.take_apart(TICK_PAGES) {
+                continue;
+            }
             // A write that waits does not wait for items to be moved.
             self.barren = self.most_barren();
             if rounds == 0 || !self.collect_one(false) {
                 // Where the log holds nothing, there is nothing to copy into the collector's spare.
                 if self.log.iter().next().is_none()
-                    && let Some(location) = self.log.append_survivor(queue, class, bytes)
+                    && let Some(location) = self.log.append_survivor(queue, class, bytes, false)
                 {
                     return Ok(location);
                 }
@@ -74,7 +99,8 @@ impl Store {
     pub(crate) fn upkeep(&mut self, written: usize) {
         let nobody_waits = self.memory.free_bytes() >= self.config.segment_bytes * self.config.shards;
         self.log.set_may_grow(nobody_waits || self.surplus() <= 0);
-        if self.log.refill() {
+        // What is buried is given back before anything is evicted.
+        if self.log.refill() || self.graveyard.take_apart(WRITE_PAGES.max(2 * written / PAGE_BYTES)) {
             return;
         }
         let piece = (written * WALK_RATIO).clamp(*WALK_BYTES.start(), *WALK_BYTES.end());
@@ -88,23 +114,59 @@ impl Store {
     }
 
     /// Once a second: empties a segment in which nothing is alive, so that its memory can go back before
-    /// it is needed, and notes what [`Store::oldest_use`] shows. True: there may be more.
+    /// it is needed, takes a piece of a large tree apart that has left the store, and notes what [`Store::oldest_use`] shows.
+    /// True: there may be more.
     pub fn tick(&mut self) -> bool {
         // What is collected may take several calls in a second.
         if self.oldest_noted != self.now {
             self.oldest_noted = self.now;
             self.note_oldest_use();
+            self.reclaim_pinned();
         }
+        self.graveyard.take_apart(TICK_PAGES);
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {
+            return !self.graveyard.is_empty();
+        }
+        self.walk_some(*WALK_BYTES.end(), true).is_some() || !self.graveyard.is_empty()
+    }
+
+    /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last looked at. For a
+    /// caller that finds [`Memory::pinned_object_bytes`](crate::Memory::pinned_object_bytes) at its limit; [`Store::tick`] does
+    /// the same once a second. False: there is no such segment.
+    pub fn reclaim_pinned(&mut self) -> bool {
+        if self.holdings.pinned_bytes() == 0 {
             return false;
         }
-        self.walk_some(*WALK_BYTES.end(), true);
+        let (now, floor) = (self.now, self.floor);
+        let due = self.log.iter().find(|(_, s)| {
+            s.state != State::Collected && s.pinned_bytes > 0 && (s.reap_at <= now || s.is_dead(now, floor))
+        });
+        let Some((index, filled)) = due.map(|(index, segment)| (index, segment.filled)) else { return false };
+        let (mut at, mut next) = (0, u32::MAX);
+        while at < filled
+            && let Some(location) = self.log.location(index, at)
+        {
+            let content = self.log.bytes(location);
+            at += item::allotted(content);
+            if item::is_dead(content) || !Item::new(content, None).marks().is_pinned() {
+                continue;
+            }
+            let dead_at = item::dead_at(content);
+            if self.is_dead(content) {
+                self.reclaim(location);
+            } else if dead_at != NEVER {
+                next = next.min(dead_at);
+            }
+        }
+        self.log.set_reap_at(index, next);
         true
     }
 
-    /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did.
+    /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did. Where nothing may
+    /// be evicted it gives back what is dead.
     pub fn give_back(&mut self, bytes: usize) -> usize {
         let before = self.memory.used_bytes();
+        self.give_buried_back(before, bytes);
         let mut rounds = self.log.iter().count() * 2 + 4;
         // Unused items are looked for in twice as many segments as would be enough if no item stayed.
         let mut patience = 2 * bytes.div_ceil(self.config.segment_bytes) + 2;
@@ -115,9 +177,17 @@ impl Store {
             if !self.collect_one(true) {
                 break;
             }
+            self.give_buried_back(before, bytes);
             (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
         }
         before.saturating_sub(self.memory.used_bytes())
+    }
+
+    /// Takes buried trees apart until the memory's use is `bytes` below `before`, or nothing is buried.
+    pub(crate) fn give_buried_back(&mut self, before: usize, bytes: usize) {
+        while before.saturating_sub(self.memory.used_bytes()) < bytes
+            && self.graveyard.take_apart(bytes.div_ceil(PAGE_BYTES))
+        {}
     }
 
     /// Begins or ends the recording of evicted items.
@@ -132,19 +202,21 @@ impl Store {
         self.evicted.iter_mut().flat_map(|e| e.drain(..))
     }
 
-    /// Empties one segment whole. False: there is none to empty.
+    /// Empties one segment whole. False: there is none to empty, or a pinned item in it cannot move.
     fn collect_one(&mut self, to_memory: bool) -> bool {
         if self.walk.is_none() && !self.begin_walk() {
             return false;
         }
         while self.walk.is_some() {
-            self.walk_some(usize::MAX, to_memory);
+            if self.walk_some(usize::MAX, to_memory).is_none() {
+                return false;
+            }
         }
         true
     }
 
     /// Walks `bytes` or a little more, to the end of one segment at most. Returns how many were walked; `None`: there is
-    /// nothing to walk.
+    /// nothing to walk, or the walk has ended before a pinned item that cannot move.
     fn walk_some(&mut self, bytes: usize, to_memory: bool) -> Option<usize> {
         if self.walk.is_none() && !self.begin_walk() {
             return None;
@@ -160,10 +232,18 @@ impl Store {
             let Some(location) = self.log.location(walk.segment, walk.at) else { break };
             let content = self.log.bytes(location);
             let allotted = item::allotted(content);
-            walk.at += allotted;
-            if !item::is_dead(content) && self.collect_item(location, queue, walk.compact) {
-                kept += allotted;
+            if !item::is_dead(content) {
+                match self.collect_item(location, queue, walk.compact) {
+                    Collected::Moved => kept += allotted,
+                    Collected::Gone => (),
+                    Collected::Stuck => {
+                        self.walk = None;
+                        self.log.give_up(walk.segment);
+                        return None;
+                    }
+                }
             }
+            walk.at += allotted;
         }
         let (walked, mut freed) = (walk.at - from, walk.at - from - kept);
         let done = walk.at >= filled || empty(self);
@@ -209,45 +289,60 @@ impl Store {
         (self.barren / (BARREN_SEGMENTS * self.config.segment_bytes)) as u8
     }
 
-    /// Keeps an item or evicts it. True: it was kept, and has moved.
-    fn collect_item(&mut self, location: u64, queue: Queue, compact: bool) -> bool {
-        let hash = self.hash_at(location);
-        let slot = self.index.find(hash, |l| l == location).expect("a live item is in the index");
-        let found = Found { slot, location };
+    /// Keeps an item or evicts it.
+    fn collect_item(&mut self, location: u64, queue: Queue, compact: bool) -> Collected {
         if self.is_dead(self.log.bytes(location)) {
-            let fetched = self.item(found).marks().has(Marks::FETCHED);
-            self.stats.expired_unfetched += u64::from(!fetched);
-            self.stats.reclaimed += 1;
-            self.remove(hash, found);
-            return false;
+            self.reclaim(location);
+            return Collected::Gone;
         }
-        let uses = self.index.uses(slot);
+        let (hash, found) = self.found_at(location);
+        let uses = self.index.uses(found.slot);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
         let class = if compact {
             self.log.segment_of(location).class
         } else {
             self.log.class(self.now, item::dead_at(self.log.bytes(location)))
         };
-        let keep = compact || uses > self.severity();
+        let pinned = self.item(found).marks().is_pinned();
+        let keep = compact || uses > self.severity() || pinned;
         if keep {
             let (to, uses) = match queue {
                 _ if compact => (queue, uses),
                 Queue::Small => (Queue::Main, 0),
-                Queue::Main => (Queue::Main, uses - 1),
+                Queue::Main => (Queue::Main, uses.saturating_sub(1)),
             };
             if self.relocate(hash, found, to, class).is_some() {
-                self.index.set_uses(slot, uses);
+                self.index.set_uses(found.slot, uses);
                 self.stats.moved += 1;
-                return true;
+                return Collected::Moved;
             }
         }
         self.stats.no_free_segment += u64::from(keep);
+        if pinned {
+            return Collected::Stuck;
+        }
         if queue == Queue::Small {
             self.ghost.insert(hash);
             self.largest -= self.largest / 256;
         }
         self.evict(hash, found);
-        false
+        Collected::Gone
+    }
+
+    /// Removes a dead item.
+    fn reclaim(&mut self, location: u64) {
+        let (hash, found) = self.found_at(location);
+        let fetched = self.item(found).marks().has(Marks::FETCHED);
+        self.stats.expired_unfetched += u64::from(!fetched);
+        self.stats.reclaimed += 1;
+        self.remove(hash, found);
+    }
+
+    /// The hash and the entry of the item at `location`, which must be in the index.
+    fn found_at(&self, location: u64) -> (u64, Found) {
+        let hash = self.hash_at(location);
+        let slot = self.index.find(hash, |l| l == location).expect("a live item is in the index");
+        (hash, Found { slot, location })
     }
 
     /// Drops a live item to make room.
@@ -255,8 +350,10 @@ impl Store {
         let item = self.item(found);
         let fetched = item.marks().has(Marks::FETCHED);
         if self.evicted.is_some() {
+            let object = item.object();
             let record = Evicted {
-                key: item.key().into(),
+                key: object.map_or(item.key(), |(_, key)| key).into(),
+                object: object.map(|(type_id, _)| type_id),
                 fetched,
                 expiry: item.expiry(),
                 accessed: item.accessed(),
@@ -294,13 +391,17 @@ impl Store {
             if segment.state != State::Sealed {
                 continue;
             }
-            // With the huge values: a segment sealed for their weight holds little else.
+            // With what is outside the log: a segment sealed for their weight holds little else.
             let live = segment.weight();
+            // Without the spare a pinned item may have no place to move to.
+            if segment.pinned_bytes > 0 && (self.log.is_reserve_gone() || !self.is_worth(segment)) {
+                continue;
+            }
             if live * 100 < self.log.segment_bytes() * COMPACT_PERCENT && sparse.is_none_or(|(l, _)| live < l)
             {
                 sparse = Some((live, index));
             }
-            if segment.huge_bytes > self.config.segment_bytes
+            if segment.outside_bytes - segment.pinned_outside > self.config.segment_bytes
                 && heavy.is_none_or(|(sequence, _)| segment.sequence < sequence)
             {
                 heavy = Some((segment.sequence, index));
@@ -325,7 +426,8 @@ impl Store {
         {
             return Some((index, false));
         }
-        let (small, main) = (self.log.queue_bytes(Queue::Small), self.log.queue_bytes(Queue::Main));
+        let evictable = |queue| self.log.queue_bytes(queue) - self.log.queue_pinned(queue);
+        let (small, main) = (evictable(Queue::Small), evictable(Queue::Main));
         let [from_small, from_main] = oldest;
         // A few of the largest values must fit; otherwise each would evict the one before it at once.
         let least = (LARGEST_KEPT * self.largest).min((small + main) / 4);
@@ -337,6 +439,13 @@ impl Store {
             (from_main, from_small)
         };
         first.or(second).map(|(_, index)| (index, false))
+    }
+
+    /// Whether enough of a segment is not pinned.
+    fn is_worth(&self, segment: &Segment) -> bool {
+        let in_log = self.config.segment_bytes - segment.pinned_bytes;
+        let outside = segment.outside_bytes - segment.pinned_outside;
+        (in_log + outside) * WORTH >= self.config.segment_bytes
     }
 
     fn is_dead_segment(&self, segment: &Segment) -> bool {

@@ -260,10 +260,13 @@ impl Index {
         }
     }
 
-    /// The entry of the hash's chain with the fewest uses.
-    pub(crate) fn least_used_of_chain(&self, hash: u64) -> Option<Slot> {
+    /// The entry of the hash's chain with the fewest uses, of those for whose location `may` returns true.
+    pub(crate) fn least_used_of_chain(&self, hash: u64, may: impl Fn(u64) -> bool) -> Option<Slot> {
         let mut best: Option<(u8, Slot)> = None;
-        self.each_of_chain(self.home_of(hash), |slot, _| {
+        self.each_of_chain(self.home_of(hash), |slot, word| {
+            if !may(word & LOCATION) {
+                return;
+            }
             let uses = self.uses(slot);
             if best.is_none_or(|(u, _)| uses < u) {
                 best = Some((uses, slot));
@@ -639,7 +642,7 @@ mod tests {
         }
         assert!(n as usize > PAGE_BUCKETS * LANES, "{n}");
         assert_eq!(index.verify(hash).len() as u64, n);
-        let victim = index.least_used_of_chain(hash(n + 1)).unwrap();
+        let victim = index.least_used_of_chain(hash(n + 1), |_| true).unwrap();
         index.remove(hash(index.location(victim)), victim);
         index.insert(hash(n + 1), n + 1, hash).unwrap();
         index.verify(hash);

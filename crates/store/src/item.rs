@@ -6,8 +6,10 @@
 //! ```
 //! Little-endian, 8-byte aligned, padded to a multiple of 8. `kl` is the key's length. Optional fields are
 //! there when their bit in `state` is. `sl` and the top bits of `state` count the slack behind the value,
-//! in units of 8 bytes, so that a value can be rewritten in place. Instead of a huge value the item has its number
-//! in the store's table of huge values.
+//! in units of 8 bytes, so that a value can be rewritten in place. Instead of a huge value or a tree the item has its number
+//! in the store's table of what is outside the log.
+//!
+//! The mark object is part of an item's name: it says in which domain the key is.
 //!
 //! # Invariant
 //! The lengths in the header always describe the bytes that follow: all writes of an item are in this file.
@@ -15,6 +17,8 @@
 use std::sync::Arc;
 
 use crate::huge::HugeValue;
+use crate::outside::Outside;
+use crate::tree::Tree;
 
 /// Bytes before the optional fields.
 pub(crate) const HEADER: usize = 24;
@@ -22,8 +26,8 @@ pub(crate) const HEADER: usize = 24;
 pub const TAGS_MAX: usize = 8;
 /// Most slack in bytes: 11 bits of 8-byte units.
 pub(crate) const SLACK_MAX: usize = 2047 * 8;
-/// Bytes of a huge value's number.
-pub(crate) const HUGE_REF: usize = 4;
+/// Bytes of the number of what is outside the log.
+pub(crate) const OUTSIDE_REF: usize = 4;
 /// An item without expiry.
 pub const NEVER: u32 = 0;
 
@@ -40,8 +44,11 @@ impl Marks {
     pub const WON: Self = Self(1 << 8);
     /// A negative answer: known to be absent.
     pub const NEGATIVE: Self = Self(1 << 9);
-    /// An object's state.
+    /// An object's state. Its key is in another domain than those of plain items; its first two bytes are the number of the
+    /// object's type, little-endian.
     pub const OBJECT: Self = Self(1 << 10);
+    /// Of an object: never evicted. Shares its bit with [`Marks::WON`], which objects do not have.
+    pub const PINNED: Self = Self::WON;
     /// Last changed by arithmetic, append or prepend.
     pub const EDITED: Self = Self(1 << 12);
 
@@ -62,6 +69,12 @@ impl Marks {
         Self(self.0 & !other.0)
     }
 
+    /// Whether it is an object that is never evicted.
+    #[inline]
+    pub const fn is_pinned(self) -> bool {
+        self.has(Self::OBJECT.with(Self::PINNED))
+    }
+
     /// Whether all of the other's marks are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -73,7 +86,8 @@ const HAS_STAMP: u16 = 1 << 1;
 const HAS_GRACE: u16 = 1 << 2;
 const HAS_REFRESH: u16 = 1 << 3;
 const HAS_TAGS: u16 = 1 << 4;
-const IS_HUGE: u16 = 1 << 5;
+/// The value is not in the log: a huge value or a tree.
+const IS_OUTSIDE: u16 = 1 << 5;
 /// No longer in the index: its bytes wait for the collector.
 const IS_DEAD: u16 = 1 << 11;
 const MARKS: u16 =
@@ -128,7 +142,7 @@ impl Attributes<'_> {
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
     bytes: &'a [u8],
-    huge: Option<&'a Arc<HugeValue>>,
+    outside: Option<&'a Outside>,
 }
 
 /// An item's value.
@@ -166,8 +180,8 @@ impl Value<'_> {
 impl<'a> Item<'a> {
     /// `bytes` begin with an item's header and hold all of it.
     #[inline]
-    pub(crate) fn new(bytes: &'a [u8], huge: Option<&'a Arc<HugeValue>>) -> Self {
-        Self { bytes, huge }
+    pub(crate) fn new(bytes: &'a [u8], outside: Option<&'a Outside>) -> Self {
+        Self { bytes, outside }
     }
 
     /// The key.
@@ -177,17 +191,51 @@ impl<'a> Item<'a> {
         &self.bytes[at..at + usize::from(self.bytes[0])]
     }
 
-    /// The value.
+    /// Whether it is an object.
+    #[inline]
+    pub fn is_object(&self) -> bool {
+        is_object(self.bytes)
+    }
+
+    /// The number of an object's type and the object's own key; `None` of a plain item.
+    pub fn object(&self) -> Option<(u16, &'a [u8])> {
+        let (type_id, key) = self.key().split_first_chunk::<2>().filter(|_| self.is_object())?;
+        Some((u16::from_le_bytes(*type_id), key))
+    }
+
+    /// Bytes of the budget that its value holds outside the log.
+    #[inline]
+    pub(crate) fn outside_bytes(&self) -> usize {
+        self.outside.map_or(0, Outside::held_bytes)
+    }
+
+    /// Whether its value is a tree.
+    #[inline]
+    pub fn is_tree(&self) -> bool {
+        matches!(self.outside, Some(Outside::Tree(_)))
+    }
+
+    /// The tree that it has as its value.
+    pub fn tree(&self) -> Option<&'a Tree> {
+        match self.outside {
+            Some(Outside::Tree(tree)) => Some(tree),
+            _ => None,
+        }
+    }
+
+    /// The value; empty if it is a tree.
     #[inline]
     pub fn value(&self) -> Value<'a> {
-        if let Some(huge) = self.huge {
-            return Value::Huge(huge);
+        match self.outside {
+            Some(Outside::Huge(huge)) => return Value::Huge(huge),
+            Some(Outside::Tree(_)) => return Value::Inline(&[]),
+            None => (),
         }
         let at = key_offset(self.bytes) + usize::from(self.bytes[0]);
         Value::Inline(&self.bytes[at..at + self.value_len()])
     }
 
-    /// Bytes of the value.
+    /// Bytes of the value; 0 if it is a tree.
     #[inline]
     pub fn value_len(&self) -> usize {
         u32_at(self.bytes, 4) as usize
@@ -297,9 +345,10 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Bytes it takes in the log and outside it, without slack: memcached's `size`.
+    /// Bytes it takes in the log and outside it, without slack: memcached's `size`. Of a tree all pages that it holds.
     pub fn size(&self) -> usize {
-        key_offset(self.bytes) + usize::from(self.bytes[0]) + self.value_len()
+        let tree_bytes = self.outside.map_or(0, Outside::tree_bytes);
+        key_offset(self.bytes) + usize::from(self.bytes[0]) + self.value_len() + tree_bytes
     }
 }
 
@@ -312,13 +361,13 @@ pub(crate) fn needed(attributes: &Attributes<'_>, key: usize, stored_value: usiz
 
 /// Writes an item over `into` and takes its whole length: the bytes beyond [`needed`] are slack.
 ///
-/// `stored`: the value's parts, or the number of a huge value.
+/// `stored`: the value's parts, or the number of what is `outside` the log.
 pub(crate) fn write(
     into: &mut [u8],
     key: &[u8],
     attributes: &Attributes<'_>,
     value_len: usize,
-    huge: bool,
+    outside: bool,
     stored: [&[u8]; 2],
 ) {
     let needed = needed(attributes, key.len(), stored[0].len() + stored[1].len());
@@ -326,7 +375,7 @@ pub(crate) fn write(
     debug_assert!(slack * 8 <= SLACK_MAX && key.len() <= 255 && u32::try_from(value_len).is_ok());
     let state = optional_bits(attributes)
         | attributes.marks.0
-        | if huge { IS_HUGE } else { 0 }
+        | if outside { IS_OUTSIDE } else { 0 }
         | ((slack >> 8) as u16) << SLACK_HIGH_SHIFT;
     into[0] = key.len() as u8;
     into[1] = slack as u8;
@@ -375,15 +424,36 @@ fn optional_bits(attributes: &Attributes<'_>) -> u16 {
 #[inline]
 pub(crate) fn allotted(bytes: &[u8]) -> usize {
     let state = state(bytes);
-    let stored = if state & IS_HUGE == 0 { u32_at(bytes, 4) as usize } else { HUGE_REF };
+    let stored = if state & IS_OUTSIDE == 0 { u32_at(bytes, 4) as usize } else { OUTSIDE_REF };
     let slack = usize::from(bytes[1]) | usize::from(state >> SLACK_HIGH_SHIFT) << 8;
     (key_offset(bytes) + usize::from(bytes[0]) + stored).next_multiple_of(8) + slack * 8
 }
 
-/// Whether its value has pages of its own; its number in the table of huge values then.
+/// Whether it is the item of this key, among objects or among plain items.
 #[inline]
-pub(crate) fn huge_number(bytes: &[u8]) -> Option<u32> {
-    if state(bytes) & IS_HUGE == 0 {
+pub(crate) fn is_named(bytes: &[u8], key: &[u8], among_objects: bool) -> bool {
+    is_object(bytes) == among_objects && Item::new(bytes, None).key() == key
+}
+
+#[inline]
+pub(crate) fn is_object(bytes: &[u8]) -> bool {
+    state(bytes) & Marks::OBJECT.0 != 0
+}
+
+/// The value in the log; `None`: it is outside.
+pub(crate) fn value_mut(bytes: &mut [u8]) -> Option<&mut [u8]> {
+    if state(bytes) & IS_OUTSIDE != 0 {
+        return None;
+    }
+    let at = key_offset(bytes) + usize::from(bytes[0]);
+    let len = u32_at(bytes, 4) as usize;
+    Some(&mut bytes[at..at + len])
+}
+
+/// The number of its value in the table of what is outside the log; `None`: the value is in the log.
+#[inline]
+pub(crate) fn outside_number(bytes: &[u8]) -> Option<u32> {
+    if state(bytes) & IS_OUTSIDE == 0 {
         return None;
     }
     Some(u32_at(bytes, key_offset(bytes) + usize::from(bytes[0])))

@@ -1,8 +1,10 @@
 //! Items in bounded memory: a bucketed index over a log of segments, with S3-FIFO eviction.
 //!
 //! [`Memory`] is the one budget, shared by all shards. A [`Store`] is one shard: an index, a log of segments
-//! in two queues, a ghost queue, and huge values in pages of their own. A store does no I/O, reads no clock and takes no
-//! lock except the short one of the memory.
+//! in two queues, a ghost queue, and outside the log huge values and the trees of objects, in pages of their own. A store
+//! does no I/O, reads no clock and takes no lock except the short one of the memory.
+//!
+//! Keys are in two domains: a plain item and an object whose keys have the same bytes are two items.
 //!
 //! # Invariant
 //! Memory whose size depends on the items comes from [`Memory`], so its limit bounds a store.
@@ -10,16 +12,23 @@
 mod counters;
 mod evict;
 mod ghost;
+mod graveyard;
+mod holdings;
 mod huge;
 mod index;
 mod item;
 mod memory;
+mod object;
+mod outside;
 mod segment;
 mod stats;
 mod store;
 mod tree;
+#[cfg(any(test, fuzzing, feature = "verify"))]
+mod verify;
 
 pub use counters::{StoreStats, StoreUsage};
+pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
 pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run};

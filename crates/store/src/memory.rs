@@ -27,6 +27,8 @@ pub struct Memory {
     limit: AtomicUsize,
     /// Bytes of large values that have left the store and are still being sent.
     pinned: AtomicUsize,
+    /// Bytes of the objects of all stores that are never evicted.
+    pinned_objects: AtomicUsize,
 }
 
 // SAFETY: `base` is only turned into references through a `Run`, which owns its pages alone.
@@ -95,6 +97,7 @@ impl Memory {
             used: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
+            pinned_objects: AtomicUsize::new(0),
         };
         memory.set_limit(limit * PAGE_BYTES)?;
         Ok(Arc::new(memory))
@@ -160,6 +163,20 @@ impl Memory {
 
     pub(crate) fn sub_pinned(&self, bytes: usize) {
         self.pinned.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Bytes of the objects that are never evicted, of all stores: what they take in the log and outside it.
+    #[inline]
+    pub fn pinned_object_bytes(&self) -> usize {
+        self.pinned_objects.load(Relaxed)
+    }
+
+    pub(crate) fn add_pinned_objects(&self, bytes: usize) {
+        self.pinned_objects.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sub_pinned_objects(&self, bytes: usize) {
+        self.pinned_objects.fetch_sub(bytes, Relaxed);
     }
 
     /// The address from which offsets are counted, for the segment log, which checks its accesses itself.

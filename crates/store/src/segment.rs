@@ -6,7 +6,10 @@
 //!
 //! # Invariants
 //! * Locations handed out lie in segments of this log, never across a segment's end.
-//! * A segment's `live_bytes` and `live_items` are the sums of the calls of [`Log::add`] and [`Log::remove`].
+//! * A segment's `live_bytes`, `live_items`, `outside_bytes` and `pinned` are the sums of the calls of [`Log::add`],
+//!   [`Log::remove`] and [`Log::reweigh`].
+//! * The pinned items of the segment that is collected have room in the collector's spare, or in the segment that was
+//!   opened from it: at the end of that one, `kept` bytes are for them alone.
 #![expect(unsafe_code, reason = "items lie in segments, reached by location")]
 
 use std::ptr::NonNull;
@@ -46,15 +49,21 @@ pub(crate) struct Log {
     spare: Vec<Run>,
     open: [Vec<u32>; 2],
     sequence: u64,
-    /// Bytes of the sealed and open segments of each queue, and of the huge values that they name.
+    /// Bytes of the sealed and open segments of each queue, and of what their items have outside the log.
     queue_bytes: [usize; 2],
+    /// Of these, bytes of pinned items.
+    queue_pinned: [usize; 2],
     /// Live items of each queue.
     queue_items: [usize; 2],
-    /// Bytes of the live items of all segments, without huge values.
+    /// Bytes of the live items of all segments, in the log.
     live_bytes: usize,
     /// Segments in use, spares not among them.
     used: usize,
     classes: u8,
+    /// The segment that is collected.
+    collected: Option<u32>,
+    /// The segment that was opened from the collector's spare while that one was collected.
+    refuge: Option<u32>,
     /// May take segments from the memory; otherwise only those that it frees itself.
     may_grow: bool,
 }
@@ -72,14 +81,40 @@ pub(crate) struct Segment {
     pub(crate) filled: usize,
     pub(crate) live_bytes: usize,
     pub(crate) live_items: usize,
-    /// Pages of the huge values that its items name.
-    pub(crate) huge_bytes: usize,
+    /// Pages of the huge values and trees that its items name.
+    pub(crate) outside_bytes: usize,
+    /// Bytes of its pinned items in the log.
+    pub(crate) pinned_bytes: usize,
+    /// Of `outside_bytes`, those of pinned items.
+    pub(crate) pinned_outside: usize,
+    /// Bytes at its end that only pinned items of the segment that is collected may take.
+    kept: usize,
+    /// No pinned item in it is known to die before this second.
+    pub(crate) reap_at: u32,
     /// Order of sealing: the lowest is the oldest.
     pub(crate) sequence: u64,
     /// Latest second at which one of its items dies; [`NEVER`] when one never does.
     dead_at: u32,
     /// Highest stamp of its items.
     stamp: u64,
+}
+
+/// What an item takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Weight {
+    /// Bytes of the log.
+    pub(crate) bytes: usize,
+    /// Bytes of the budget outside the log.
+    pub(crate) outside: usize,
+    /// It is never evicted.
+    pub(crate) pinned: bool,
+}
+
+impl Weight {
+    /// What it adds to the sums of pinned items, in the log and outside it.
+    fn pinned(self) -> (usize, usize) {
+        if self.pinned { (self.bytes, self.outside) } else { (0, 0) }
+    }
 }
 
 /// The state of a segment.
@@ -100,7 +135,7 @@ const RESERVE: usize = 1;
 const PREFETCH_LINES: usize = 4;
 /// Spare segments that the log keeps.
 const SPARES: usize = 2;
-/// A segment is sealed when its items name huge values of this many times its size: an eighth of a shard of 256
+/// A segment is sealed when its items have outside the log this many times its size: an eighth of a shard of 256
 /// segments. If the rest of the segment stays empty, that adds 3 %.
 const HEAVY: usize = 32;
 /// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
@@ -120,10 +155,13 @@ impl Log {
             open: [vec![NONE; usize::from(classes)], vec![NONE; usize::from(classes)]],
             sequence: 0,
             queue_bytes: [0; 2],
+            queue_pinned: [0; 2],
             queue_items: [0; 2],
             live_bytes: 0,
             used: 0,
             classes,
+            collected: None,
+            refuge: None,
             may_grow: true,
             memory,
         })
@@ -162,27 +200,61 @@ impl Log {
 
     /// Room for an item that the collector keeps. The last spare is taken when nothing else of the queue has room; all later
     /// survivors fit there, whatever their class, since it holds as much as one segment. The other queue is the last
-    /// resort, in case a writer has used some of the spare.
-    pub(crate) fn append_survivor(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+    /// resort, in case a writer has used some of the spare; no writer uses the part of it that is kept for `pinned` items.
+    pub(crate) fn append_survivor(
+        &mut self,
+        queue: Queue,
+        class: u8,
+        bytes: usize,
+        pinned: bool,
+    ) -> Option<u64> {
         if let Some(location) = self.append(queue, class, bytes) {
             return Some(location);
         }
         if let Some(location) = self.append_anywhere(queue, bytes) {
             return Some(location);
         }
+        if pinned
+            && let Some(refuge) = self.refuge
+            && let Some(location) = self.take_in(refuge, bytes)
+        {
+            return Some(location);
+        }
         if let Some(run) = self.spare.pop() {
-            self.open(queue, class, run);
-            return self.take(queue, class, bytes);
+            let index = self.open(queue, class, run);
+            self.end_refuge();
+            self.refuge = self.collected.map(|_| index);
+            self.keep_room();
+            return self.take_in(index, bytes);
         }
         self.append_anywhere(queue.other(), bytes)
     }
 
     fn take(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
         debug_assert!(bytes.is_multiple_of(8) && self.has_room(queue, class, bytes));
-        let segment = self.segments[self.open[queue as usize][usize::from(class)] as usize].as_mut()?;
+        self.take_in(self.open[queue as usize][usize::from(class)], bytes)
+    }
+
+    /// Room in this segment, the part that is kept included.
+    fn take_in(&mut self, index: u32, bytes: usize) -> Option<u64> {
+        let most = self.segment_bytes();
+        let segment = self.segments[index as usize].as_mut()?;
+        if segment.filled + bytes > most {
+            return None;
+        }
         let offset = segment.run.offset() + segment.filled;
         segment.filled += bytes;
         Some(offset as u64 / 8 + 1)
+    }
+
+    /// Keeps room for the pinned items that are left in the segment that is collected.
+    fn keep_room(&mut self) {
+        let Some(refuge) = self.refuge else { return };
+        let pinned = self.collected.and_then(|index| self.get(index)).map_or(0, |s| s.pinned_bytes);
+        let most = self.segment_bytes();
+        if let Some(segment) = self.segments[refuge as usize].as_mut() {
+            segment.kept = pinned.min(most - segment.filled);
+        }
     }
 
     /// Whether an append needs no new segment.
@@ -190,7 +262,9 @@ impl Log {
     pub(crate) fn has_room(&self, queue: Queue, class: u8, bytes: usize) -> bool {
         let open = self.open[queue as usize][usize::from(class)];
         open != NONE
-            && self.segments[open as usize].as_ref().is_some_and(|s| s.filled + bytes <= self.segment_bytes())
+            && self.segments[open as usize]
+                .as_ref()
+                .is_some_and(|s| s.filled + bytes + s.kept <= self.segment_bytes())
     }
 
     /// Takes spare segments from the memory while it has some. True: there are as many as there should be.
@@ -216,7 +290,14 @@ impl Log {
         if self.spare.len() > RESERVE {
             return self.spare.pop();
         }
-        if self.may_grow { self.memory.aligned(self.segment_bytes()) } else { None }
+        if !self.may_grow {
+            return None;
+        }
+        // The refuge may be sealed now: what is left to move needs another spare first.
+        if self.refuge.is_some() && self.spare.is_empty() {
+            self.spare.push(self.memory.aligned(self.segment_bytes())?);
+        }
+        self.memory.aligned(self.segment_bytes())
     }
 
     /// Allows or forbids to take segments from the memory.
@@ -224,7 +305,7 @@ impl Log {
         self.may_grow = may_grow;
     }
 
-    fn open(&mut self, queue: Queue, class: u8, run: Run) {
+    fn open(&mut self, queue: Queue, class: u8, run: Run) -> u32 {
         let previous = self.open[queue as usize][usize::from(class)];
         if previous != NONE {
             self.seal(previous);
@@ -238,7 +319,11 @@ impl Log {
             filled: 0,
             live_bytes: 0,
             live_items: 0,
-            huge_bytes: 0,
+            outside_bytes: 0,
+            pinned_bytes: 0,
+            pinned_outside: 0,
+            kept: 0,
+            reap_at: u32::MAX,
             sequence: u64::MAX,
             dead_at: 1,
             stamp: 0,
@@ -255,6 +340,7 @@ impl Log {
         self.open[queue as usize][usize::from(class)] = index as u32;
         self.queue_bytes[queue as usize] += self.segment_bytes();
         self.used += 1;
+        index as u32
     }
 
     fn seal(&mut self, index: u32) {
@@ -263,50 +349,94 @@ impl Log {
         segment.state = State::Sealed;
         segment.sequence = self.sequence;
         self.open[segment.queue as usize][usize::from(segment.class)] = NONE;
+        if self.refuge == Some(index) {
+            self.end_refuge();
+        }
     }
 
-    /// Seals the fullest open segment, for a collector that finds no sealed one. False: nothing is open.
+    /// Seals the fullest open segment, for a collector that finds no sealed one. False: nothing is open that holds more
+    /// than pinned items.
     pub(crate) fn seal_fullest(&mut self) -> bool {
         let fullest = self
             .iter()
-            .filter(|(_, s)| s.state == State::Open && s.filled > 0)
+            .filter(|(_, s)| {
+                s.state == State::Open && s.filled + s.outside_bytes > s.pinned_bytes + s.pinned_outside
+            })
             .max_by_key(|(_, s)| s.filled)
             .map(|(index, _)| index);
         fullest.map(|index| self.seal(index)).is_some()
     }
 
-    /// Notes that an item of `bytes` at `location` has become live.
-    pub(crate) fn add(&mut self, location: u64, bytes: usize, huge_bytes: usize, dead_at: u32, stamp: u64) {
+    /// Notes that an item at `location` has become live.
+    pub(crate) fn add(&mut self, location: u64, weight: Weight, dead_at: u32, stamp: u64) {
         let segment = self.segment_of_mut(location);
-        segment.live_bytes += bytes;
+        segment.live_bytes += weight.bytes;
         segment.live_items += 1;
-        segment.huge_bytes += huge_bytes;
+        segment.outside_bytes += weight.outside;
         segment.cover(dead_at, stamp);
-        let (queue, weighs) = (segment.queue, segment.huge_bytes);
+        let (queue, weighs) = (segment.queue, segment.outside_bytes);
         self.queue_items[queue as usize] += 1;
-        self.live_bytes += bytes;
+        self.live_bytes += weight.bytes;
+        if weight.pinned {
+            self.pin(location, weight, dead_at);
+        }
         if weighs > 0 {
-            self.queue_bytes[queue as usize] += huge_bytes;
+            self.queue_bytes[queue as usize] += weight.outside;
             self.seal_if_heavy(location);
         }
     }
 
-    /// Notes that the item at `location` was written anew in its place, with huge values of (before, after) bytes.
-    pub(crate) fn replace(&mut self, location: u64, huge_bytes: (usize, usize), dead_at: u32, stamp: u64) {
-        let segment = self.segment_of_mut(location);
-        segment.cover(dead_at, stamp);
-        if huge_bytes == (0, 0) {
-            return;
+    /// Notes that the item at `location` was written anew in its place, and what it took before.
+    pub(crate) fn replace(&mut self, location: u64, before: Weight, after: Weight, dead_at: u32, stamp: u64) {
+        self.cover(location, dead_at, stamp);
+        if before != after {
+            self.reweigh(location, before, after, dead_at);
         }
-        segment.huge_bytes = segment.huge_bytes - huge_bytes.0 + huge_bytes.1;
+    }
+
+    /// Notes that the item at `location` takes other bytes outside the log, or was pinned, or no longer is.
+    pub(crate) fn reweigh(&mut self, location: u64, before: Weight, after: Weight, dead_at: u32) {
+        debug_assert_eq!(before.bytes, after.bytes);
+        if before.pinned {
+            self.unpin(location, before);
+        }
+        let segment = self.segment_of_mut(location);
+        segment.outside_bytes = segment.outside_bytes - before.outside + after.outside;
+        let (queue, weighs) = (segment.queue as usize, segment.outside_bytes);
+        self.queue_bytes[queue] = self.queue_bytes[queue] - before.outside + after.outside;
+        if after.pinned {
+            self.pin(location, after, dead_at);
+        }
+        if weighs > 0 {
+            self.seal_if_heavy(location);
+        }
+    }
+
+    fn pin(&mut self, location: u64, weight: Weight, dead_at: u32) {
+        let segment = self.segment_of_mut(location);
+        let (bytes, outside) = weight.pinned();
+        segment.pinned_bytes += bytes;
+        segment.pinned_outside += outside;
+        segment.reap_from(dead_at);
         let queue = segment.queue as usize;
-        self.queue_bytes[queue] = self.queue_bytes[queue] - huge_bytes.0 + huge_bytes.1;
-        self.seal_if_heavy(location);
+        self.queue_pinned[queue] += bytes + outside;
+    }
+
+    fn unpin(&mut self, location: u64, weight: Weight) {
+        let segment = self.segment_of_mut(location);
+        let (bytes, outside) = weight.pinned();
+        segment.pinned_bytes -= bytes;
+        segment.pinned_outside -= outside;
+        let (queue, state) = (segment.queue as usize, segment.state);
+        self.queue_pinned[queue] -= bytes + outside;
+        if state == State::Collected {
+            self.keep_room();
+        }
     }
 
     fn seal_if_heavy(&mut self, location: u64) {
         let segment = self.segment_of_mut(location);
-        let (weighs, state) = (segment.huge_bytes, segment.state);
+        let (weighs, state) = (segment.outside_bytes, segment.state);
         // Otherwise a queue of huge values would be one open segment, which would be evicted all at once. Without a spare
         // the collector may still need it.
         if state == State::Open && weighs > self.segment_bytes() * HEAVY && !self.spare.is_empty() {
@@ -315,30 +445,38 @@ impl Log {
     }
 
     /// Notes that the item at `location` is no longer live.
-    pub(crate) fn remove(&mut self, location: u64, bytes: usize, huge_bytes: usize) {
+    pub(crate) fn remove(&mut self, location: u64, weight: Weight) {
+        if weight.pinned {
+            self.unpin(location, weight);
+        }
         let segment = self.segment_of_mut(location);
-        segment.live_bytes -= bytes;
+        segment.live_bytes -= weight.bytes;
         segment.live_items -= 1;
         let queue = segment.queue;
-        if huge_bytes > 0 {
-            segment.huge_bytes -= huge_bytes;
-            self.queue_bytes[queue as usize] -= huge_bytes;
+        if weight.outside > 0 {
+            segment.outside_bytes -= weight.outside;
+            self.queue_bytes[queue as usize] -= weight.outside;
         }
         self.queue_items[queue as usize] -= 1;
-        self.live_bytes -= bytes;
+        self.live_bytes -= weight.bytes;
     }
 
     /// Notes that the item at `location` was changed in place.
     pub(crate) fn cover(&mut self, location: u64, dead_at: u32, stamp: u64) {
-        self.segment_of_mut(location).cover(dead_at, stamp);
+        let segment = self.segment_of_mut(location);
+        segment.cover(dead_at, stamp);
+        if segment.pinned_bytes > 0 {
+            segment.reap_from(dead_at);
+        }
     }
 
     /// Gives an emptied segment back: it becomes a spare while there are too few, unless `to_memory`.
     pub(crate) fn free(&mut self, index: u32, to_memory: bool) {
         let segment = self.segments[index as usize].take().expect("a collected segment exists");
         debug_assert!(
-            segment.state == State::Collected && segment.live_items == 0 && segment.huge_bytes == 0
+            segment.state == State::Collected && segment.live_items == 0 && segment.outside_bytes == 0
         );
+        self.end_collection();
         self.by_number[segment.run.offset() >> self.shift] = NONE;
         self.queue_bytes[segment.queue as usize] -= self.segment_bytes();
         self.used -= 1;
@@ -368,6 +506,29 @@ impl Log {
         }
         if let Some(segment) = self.segments[index as usize].as_mut() {
             segment.state = State::Collected;
+            self.collected = Some(index);
+        }
+    }
+
+    /// Ends the collection of a segment of which items are left: it is collected again, after all others.
+    pub(crate) fn give_up(&mut self, index: u32) {
+        self.sequence += 1;
+        if let Some(segment) = self.segments[index as usize].as_mut() {
+            segment.state = State::Sealed;
+            segment.sequence = self.sequence;
+        }
+        self.end_collection();
+    }
+
+    fn end_collection(&mut self) {
+        self.collected = None;
+        self.end_refuge();
+    }
+
+    fn end_refuge(&mut self) {
+        let refuge = self.refuge.take();
+        if let Some(segment) = refuge.and_then(|index| self.segments[index as usize].as_mut()) {
+            segment.kept = 0;
         }
     }
 
@@ -385,9 +546,21 @@ impl Log {
         self.by_number[offset(location) >> self.shift] as usize
     }
 
-    /// Bytes of a queue: its segments and the huge values they name.
+    /// Bytes of a queue: its segments and what their items have outside the log.
     pub(crate) fn queue_bytes(&self, queue: Queue) -> usize {
         self.queue_bytes[queue as usize]
+    }
+
+    /// Of these, bytes of pinned items.
+    pub(crate) fn queue_pinned(&self, queue: Queue) -> usize {
+        self.queue_pinned[queue as usize]
+    }
+
+    /// Notes when the next pinned item of a segment dies.
+    pub(crate) fn set_reap_at(&mut self, index: u32, second: u32) {
+        if let Some(segment) = self.segments[index as usize].as_mut() {
+            segment.reap_at = second;
+        }
     }
 
     /// Live items of a queue.
@@ -395,13 +568,13 @@ impl Log {
         self.queue_items[queue as usize]
     }
 
-    /// Bytes of all live items, without huge values.
+    /// Bytes of all live items in the log.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live_bytes
     }
 
-    /// Bytes of the huge values that items name.
-    pub(crate) fn huge_bytes(&self) -> usize {
+    /// Bytes of the huge values and trees that items name.
+    pub(crate) fn outside_bytes(&self) -> usize {
         self.queue_bytes[0] + self.queue_bytes[1] - self.used * self.segment_bytes()
     }
 
@@ -415,7 +588,7 @@ impl Log {
         self.open.iter().flatten().copied().filter(|index| *index != NONE)
     }
 
-    /// Bytes of the budget it holds: segments, spares, and the huge values that its items name.
+    /// Bytes of the budget it holds: segments, spares, and what its items have outside the log.
     pub(crate) fn held_bytes(&self) -> usize {
         self.queue_bytes[0] + self.queue_bytes[1] + self.spare.len() * self.segment_bytes()
     }
@@ -472,6 +645,21 @@ impl Log {
         }
     }
 
+    /// Checks the room that is kept for the pinned items of the segment that is collected.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
+    pub(crate) fn verify_room(&self) {
+        let pinned = self.collected.and_then(|index| self.get(index)).map_or(0, |s| s.pinned_bytes);
+        for (index, segment) in self.iter() {
+            assert!(segment.filled + segment.kept <= self.segment_bytes());
+            assert_eq!(self.collected == Some(index), segment.state == State::Collected);
+            if self.refuge == Some(index) {
+                assert!(segment.state == State::Open && segment.kept <= pinned);
+            } else {
+                assert_eq!(segment.kept, 0, "room is kept for nothing");
+            }
+        }
+    }
+
     /// Location of the byte `at` of a segment.
     pub(crate) fn location(&self, index: u32, at: usize) -> Option<u64> {
         let segment = self.get(index)?;
@@ -487,14 +675,21 @@ impl Segment {
         self.stamp = self.stamp.max(stamp);
     }
 
+    /// Notes when a pinned item dies.
+    pub(crate) fn reap_from(&mut self, dead_at: u32) {
+        if dead_at != NEVER {
+            self.reap_at = self.reap_at.min(dead_at);
+        }
+    }
+
     /// Whether nothing in it can be served any more.
     pub(crate) fn is_dead(&self, now: u32, floor: u64) -> bool {
         self.live_items == 0 || self.dead_at != NEVER && self.dead_at <= now || self.stamp < floor
     }
 
-    /// Bytes of items and of the huge values they name.
+    /// Bytes of items, in the log and outside it.
     pub(crate) fn weight(&self) -> usize {
-        self.live_bytes + self.huge_bytes
+        self.live_bytes + self.outside_bytes
     }
 }
 

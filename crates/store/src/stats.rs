@@ -13,7 +13,7 @@ const LOOK_OPEN_BYTES: usize = 4 << 10;
 /// Bytes of the budget that a store holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreHeld {
-    /// Segments, full and empty, and the huge values that their items name.
+    /// Segments, full and empty, what their items have outside the log, and trees that are taken apart.
     pub log: usize,
     /// The index.
     pub index: usize,
@@ -29,17 +29,23 @@ impl Store {
 
     /// What it holds now: exact, from sums that each change keeps. It looks at no item and no segment.
     pub fn usage(&self) -> StoreUsage {
-        let huge_bytes = self.log.huge_bytes();
+        let outside_bytes = self.log.outside_bytes();
+        let objects = self.holdings.total();
+        let tree_bytes = objects.tree_bytes;
         StoreUsage {
             items: self.index.len() as u64,
-            bytes: (self.log.live_bytes() + huge_bytes) as u64,
+            bytes: (self.log.live_bytes() + outside_bytes) as u64,
             index_bytes: self.index.bytes() as u64,
-            segment_bytes: (self.log.held_bytes() - huge_bytes) as u64,
-            huge_bytes: huge_bytes as u64,
+            segment_bytes: (self.log.held_bytes() - outside_bytes) as u64,
+            huge_bytes: outside_bytes as u64 - tree_bytes,
+            tree_bytes: tree_bytes + self.graveyard.held_bytes() as u64,
             ghost_bytes: self.ghost.bytes() as u64,
             segments: self.log.used() as u64,
             hash_power: self.index.level(),
             queue_items: [Queue::Small, Queue::Main].map(|queue| self.log.queue_items(queue) as u64),
+            objects: objects.items,
+            object_bytes: objects.held_bytes(),
+            pinned_bytes: self.holdings.pinned_bytes() as u64,
         }
     }
 
@@ -89,7 +95,11 @@ impl Store {
 
     /// The same by what they are held for.
     pub fn held(&self) -> StoreHeld {
-        StoreHeld { log: self.log.held_bytes(), index: self.index.bytes(), ghost: self.ghost.bytes() }
+        StoreHeld {
+            log: self.log.held_bytes() + self.graveyard.held_bytes(),
+            index: self.index.bytes(),
+            ghost: self.ghost.bytes(),
+        }
     }
 
     /// Sets the counters to zero.

@@ -2,7 +2,7 @@
 //!
 //! The store knows when an item is dead (expired, or below the flush floor) and makes room by collecting
 //! segments ([`crate::evict`]); the meaning of commands is the engine's matter. The store reads no clock: the
-//! caller sets its time with [`Store::advance`].
+//! caller sets its time with [`Store::advance`]. What is special to objects is in `object.rs`.
 //!
 //! # Invariants (walked by [`Store::verify`])
 //! * Each index entry names one item that is not marked dead, in a segment of this store, whose key hashes
@@ -14,14 +14,16 @@ use std::sync::Arc;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
 use crate::counters::StoreStats;
-#[cfg(any(test, fuzzing, feature = "verify"))]
-use crate::counters::StoreUsage;
 use crate::ghost::Ghost;
+use crate::graveyard::Graveyard;
+use crate::holdings::Holdings;
 use crate::huge::HugeValue;
 use crate::index::{Index, Slot};
-use crate::item::{self, Attributes, HUGE_REF, Item, Marks, NEVER, SLACK_MAX};
+use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, SLACK_MAX};
 use crate::memory::Memory;
-use crate::segment::{Log, Queue};
+use crate::outside::{Outside, OutsideTable};
+use crate::segment::{Log, Queue, Weight};
+use crate::tree::Tree;
 
 /// Hashes keys with a seed of this process, so that clients cannot choose keys that collide.
 #[derive(Clone)]
@@ -38,7 +40,24 @@ impl KeyHasher {
     pub fn hash(&self, key: &[u8]) -> u64 {
         rapidhash_v3_inline::<true, true, false>(key, &self.0)
     }
+
+    /// The hash of an object's key: another than that of a plain item's key of the same bytes.
+    #[inline]
+    pub fn hash_object(&self, key: &[u8]) -> u64 {
+        self.hash(key) ^ OBJECT_DOMAIN
+    }
+
+    /// The hash of the key of an item in the log.
+    #[inline]
+    pub(crate) fn hash_item(&self, bytes: &[u8]) -> u64 {
+        let key = Item::new(bytes, None).key();
+        if item::is_object(bytes) { self.hash_object(key) } else { self.hash(key) }
+    }
 }
+
+/// Tells the hashes of objects from those of plain items: differs from 0 in each part of a hash that the index uses, and in
+/// its upper half, which chooses a shard. A hash is as good with it as without: the seed is secret.
+const OBJECT_DOMAIN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The layout of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,12 +122,34 @@ pub struct Found {
 }
 
 /// A value to store.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum NewValue<'a> {
     /// Up to [`StoreConfig::inline_max`] bytes, in two parts.
     Inline([&'a [u8]; 2]),
     /// A longer value, already copied into pages.
     Huge(Arc<HugeValue>),
+    /// The members of an object.
+    Tree(Box<Tree>),
+}
+
+impl NewValue<'_> {
+    /// Bytes of the log that it takes, and of the budget outside the log.
+    fn weighs(&self) -> (usize, usize) {
+        match self {
+            Self::Inline(_) => (self.len(), 0),
+            Self::Huge(huge) => (OUTSIDE_REF, huge.held_bytes()),
+            Self::Tree(tree) => (OUTSIDE_REF, tree.held_bytes()),
+        }
+    }
+
+    /// Bytes of the value, or of the pages of a tree.
+    fn len(&self) -> usize {
+        match self {
+            Self::Inline(parts) => parts[0].len() + parts[1].len(),
+            Self::Huge(huge) => huge.len(),
+            Self::Tree(tree) => tree.held_bytes(),
+        }
+    }
 }
 
 /// No room, and none could be made.
@@ -128,8 +169,10 @@ pub(crate) struct Walk {
 /// An item that was evicted, for watchers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// Its key.
+    /// Its key; of an object its own key, without its type.
     pub key: Box<[u8]>,
+    /// The number of its type, if it is an object.
+    pub object: Option<u16>,
     /// Whether it was ever read.
     pub fetched: bool,
     /// Second at which it would have expired; 0 is never.
@@ -159,10 +202,11 @@ pub struct Store {
     pub(crate) oldest_use: Option<u32>,
     /// The second of that tick.
     pub(crate) oldest_noted: u32,
-    huge: Vec<Option<Arc<HugeValue>>>,
-    huge_free: Vec<u32>,
+    pub(crate) outside: OutsideTable,
+    pub(crate) graveyard: Graveyard,
+    pub(crate) holdings: Holdings,
     hasher: KeyHasher,
-    /// The largest value that recently entered the small queue; shrinks as segments leave that queue.
+    /// The largest value or tree that recently entered the small queue; shrinks as segments leave that queue.
     pub(crate) largest: usize,
     pub(crate) now: u32,
     pub(crate) floor: u64,
@@ -183,8 +227,9 @@ impl Store {
             stats: StoreStats::default(),
             oldest_use: None,
             oldest_noted: 0,
-            huge: Vec::new(),
-            huge_free: Vec::new(),
+            outside: OutsideTable::default(),
+            graveyard: Graveyard::default(),
+            holdings: Holdings::new(Arc::clone(&memory)),
             hasher,
             largest: 0,
             now: 1,
@@ -206,10 +251,16 @@ impl Store {
         }
     }
 
-    /// The live item of this key. A dead one is removed.
+    /// The live item of this key; objects are not among them. A dead one is removed.
     #[inline]
     pub fn lookup(&mut self, hash: u64, key: &[u8]) -> Lookup {
-        let Some(found) = self.find(hash, key) else { return Lookup::Absent };
+        self.lookup_among(hash, key, false)
+    }
+
+    /// The live item of this key among objects, or among plain items.
+    #[inline]
+    pub(crate) fn lookup_among(&mut self, hash: u64, key: &[u8], objects: bool) -> Lookup {
+        let Some(found) = self.find(hash, key, objects) else { return Lookup::Absent };
         let bytes = self.log.bytes(found.location);
         let dead_at = item::dead_at(bytes);
         let lookup = if item::stamp(bytes) < self.floor {
@@ -227,8 +278,11 @@ impl Store {
     /// Pages with a value that is too long for the log; evicts items to make room if there is no other way.
     pub fn huge_value(&mut self, value: &[u8]) -> Option<Arc<HugeValue>> {
         HugeValue::new(&self.memory, &[value]).or_else(|| {
+            let wanted = value.len() + crate::memory::PAGE_BYTES;
             if self.config.evictions {
-                self.give_back(value.len() + crate::memory::PAGE_BYTES);
+                self.give_back(wanted);
+            } else {
+                self.give_buried_back(self.memory.used_bytes(), wanted);
             }
             HugeValue::new(&self.memory, &[value])
         })
@@ -237,8 +291,13 @@ impl Store {
     /// The item.
     #[inline]
     pub fn item(&self, found: Found) -> Item<'_> {
-        let bytes = self.log.bytes(found.location);
-        Item::new(bytes, item::huge_number(bytes).and_then(|n| self.huge[n as usize].as_ref()))
+        self.item_of(self.log.bytes(found.location))
+    }
+
+    /// The item that begins with these bytes of the log.
+    #[inline]
+    pub(crate) fn item_of<'s>(&'s self, bytes: &'s [u8]) -> Item<'s> {
+        Item::new(bytes, item::outside_number(bytes).and_then(|n| self.outside.get(n)))
     }
 
     /// Counts a read: its use, its time, that it was fetched.
@@ -255,9 +314,13 @@ impl Store {
         }
     }
 
-    /// Changes an item's marks.
+    /// Changes an item's marks; [`Marks::OBJECT`] stays as it is.
     pub fn set_marks(&mut self, found: Found, marks: Marks) {
-        item::set_marks(self.log.bytes_mut(found.location), marks);
+        let bytes = self.log.bytes_mut(found.location);
+        if item::is_object(bytes) {
+            return self.set_object_marks(found.location, marks.with(Marks::OBJECT));
+        }
+        item::set_marks(bytes, marks.without(Marks::OBJECT));
     }
 
     /// Changes an item's CAS. An item without a stamp of its own counts as of it from now on.
@@ -288,10 +351,11 @@ impl Store {
         found
     }
 
-    /// Stores an item; replaces the key's old one if there is one.
+    /// Stores an item; replaces the key's old one if there is one. With [`Marks::OBJECT`] it is an object, `key` begins
+    /// with its type, and `hash` is of [`KeyHasher::hash_object`].
     ///
     /// # Errors
-    /// [`Full`]: no room. The old item, if any, is unchanged.
+    /// [`Full`]: no room. The old item, if any, is unchanged; a tree that should have replaced its value is lost.
     pub fn put(
         &mut self,
         hash: u64,
@@ -299,14 +363,12 @@ impl Store {
         attributes: &Attributes<'_>,
         value: NewValue<'_>,
     ) -> Result<(), Full> {
-        let stored = match &value {
-            NewValue::Inline(parts) => parts[0].len() + parts[1].len(),
-            NewValue::Huge(_) => HUGE_REF,
-        };
+        let (stored, held) = value.weighs();
+        let objects = attributes.marks.has(Marks::OBJECT);
         let needed = item::needed(attributes, key.len(), stored);
         let dead_at = attributes.dead_at();
         let class = self.log.class(self.now, dead_at);
-        let mut old = self.find(hash, key);
+        let mut old = self.find(hash, key, objects);
         let mut queue = None;
         if let Some(found) = old {
             let segment = self.log.segment_of(found.location);
@@ -314,29 +376,43 @@ impl Store {
             self.index.count_use(found.slot);
             let allotted = item::allotted(self.log.bytes(found.location));
             if needed <= allotted && allotted - needed <= SLACK_MAX.min(needed) && class <= segment.class {
-                self.write_in_place(found, allotted, key, attributes, &value, dead_at);
+                self.write_in_place(found, allotted, key, attributes, value, dead_at);
                 self.stats.total += 1;
                 return Ok(());
             }
         }
         // A key that is rewritten once will probably be rewritten again: leave it some room.
         let slack = if old.is_some() { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
-        let queue = queue.unwrap_or_else(|| if self.ghost.take(hash) { Queue::Main } else { Queue::Small });
-        if queue == Queue::Small
-            && let NewValue::Huge(huge) = &value
-        {
-            self.largest = self.largest.max(huge.len());
+        let pinned = attributes.marks.is_pinned();
+        // A pinned item would leave the small queue only to be moved to the main one.
+        let queue =
+            queue.unwrap_or_else(|| if pinned || self.ghost.take(hash) { Queue::Main } else { Queue::Small });
+        if queue == Queue::Small && held > 0 {
+            self.largest = self.largest.max(value.len());
         }
         let bytes = (needed + slack).min(self.config.segment_bytes);
         let location = if self.log.has_room(queue, class, bytes) {
             self.log.append(queue, class, bytes).ok_or(Full)?
         } else {
-            let location = self.make_room(queue, class, bytes)?;
-            old = self.find(hash, key);
-            location
+            match self.make_room(queue, class, bytes) {
+                Ok(location) => {
+                    old = self.find(hash, key, objects);
+                    location
+                }
+                Err(full) => {
+                    if let NewValue::Tree(tree) = value {
+                        self.graveyard.bury(tree);
+                    }
+                    return Err(full);
+                }
+            }
         };
-        let huge_bytes = self.write(location, bytes, key, attributes, value);
-        self.log.add(location, bytes, huge_bytes, dead_at, attributes.stamp.unwrap_or(attributes.cas));
+        self.write(location, bytes, key, attributes, value);
+        let weight = Weight { bytes, outside: held, pinned };
+        self.log.add(location, weight, dead_at, attributes.stamp.unwrap_or(attributes.cas));
+        if objects {
+            self.note_object(location);
+        }
         match old {
             Some(found) => {
                 self.bury(found.location);
@@ -386,7 +462,7 @@ impl Store {
     }
 
     /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen, or that many
-    /// buckets. Returns the cursor to go on from; `None` at the end. Dead items are left out.
+    /// buckets. Returns the cursor to go on from; `None` at the end. Dead items are left out; objects are among the items.
     ///
     /// The index may grow or shrink in between: an item that stays in the store all the time can then be
     /// reported twice, and in a shrinking index be left out.
@@ -400,10 +476,7 @@ impl Store {
                 seen += 1;
                 let bytes = self.log.bytes(location);
                 if !self.is_dead(bytes) {
-                    each(Item::new(
-                        bytes,
-                        item::huge_number(bytes).and_then(|n| self.huge[n as usize].as_ref()),
-                    ));
+                    each(self.item_of(bytes));
                 }
             });
         }
@@ -411,11 +484,11 @@ impl Store {
     }
 
     #[inline]
-    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+    pub(crate) fn find(&self, hash: u64, key: &[u8], objects: bool) -> Option<Found> {
         let mut location = 0;
         let slot = self.index.find(hash, |l| {
             location = l;
-            Item::new(self.log.bytes(l), None).key() == key
+            item::is_named(self.log.bytes(l), key, objects)
         })?;
         Some(Found { slot, location })
     }
@@ -428,12 +501,13 @@ impl Store {
     /// Moves an item to the end of a queue; `None`: no room there.
     pub(crate) fn relocate(&mut self, hash: u64, found: Found, queue: Queue, class: u8) -> Option<Found> {
         let bytes = item::allotted(self.log.bytes(found.location));
-        let to = self.log.append_survivor(queue, class, bytes)?;
+        let weight = self.weigh(found.location);
+        let to = self.log.append_survivor(queue, class, bytes, weight.pinned)?;
         self.log.copy(found.location, to, bytes);
         let moved = self.log.bytes(to);
-        let (dead_at, stamp, huge) = (item::dead_at(moved), item::stamp(moved), self.huge_bytes(moved));
-        self.log.add(to, bytes, huge, dead_at, stamp);
-        self.log.remove(found.location, bytes, huge);
+        let (dead_at, stamp) = (item::dead_at(moved), item::stamp(moved));
+        self.log.remove(found.location, weight);
+        self.log.add(to, weight, dead_at, stamp);
         item::set_dead(self.log.bytes_mut(found.location));
         self.index.set_location(found.slot, to);
         debug_assert_eq!(self.hash_at(to), hash);
@@ -442,30 +516,38 @@ impl Store {
 
     /// The item at `location` is no longer in the index.
     pub(crate) fn bury(&mut self, location: u64) {
-        let allotted = item::allotted(self.log.bytes(location));
-        let huge_bytes = self.drop_huge(location);
-        self.log.remove(location, allotted, huge_bytes);
+        let weight = self.weigh(location);
+        if item::is_object(self.log.bytes(location)) {
+            self.forget_object(location);
+        }
+        self.drop_outside(location);
+        self.log.remove(location, weight);
         item::set_dead(self.log.bytes_mut(location));
     }
 
-    /// Drops the huge value that the item at `location` names. Returns its bytes; 0: the item names none.
-    fn drop_huge(&mut self, location: u64) -> usize {
-        let Some(number) = item::huge_number(self.log.bytes(location)) else { return 0 };
-        self.huge_free.push(number);
-        let Some(value) = self.huge[number as usize].take() else { return 0 };
-        let bytes = value.held_bytes();
-        value.leave();
-        bytes
+    /// Drops what the item at `location` has outside the log.
+    fn drop_outside(&mut self, location: u64) {
+        let Some(number) = item::outside_number(self.log.bytes(location)) else { return };
+        match self.outside.take(number) {
+            Some(Outside::Huge(huge)) => huge.leave(),
+            Some(Outside::Tree(tree)) => self.graveyard.bury(tree),
+            None => (),
+        }
     }
 
     pub(crate) fn hash_at(&self, location: u64) -> u64 {
-        self.hasher.hash(Item::new(self.log.bytes(location), None).key())
+        self.hasher.hash_item(self.log.bytes(location))
     }
 
-    /// Pages of the huge value that the item names.
-    pub(crate) fn huge_bytes(&self, bytes: &[u8]) -> usize {
-        let huge = item::huge_number(bytes).and_then(|n| self.huge[n as usize].as_ref());
-        huge.map_or(0, |h| h.held_bytes())
+    /// What the item at `location` takes.
+    #[inline]
+    pub(crate) fn weigh(&self, location: u64) -> Weight {
+        let item = self.item_of(self.log.bytes(location));
+        Weight {
+            bytes: item::allotted(self.log.bytes(location)),
+            outside: item.outside_bytes(),
+            pinned: item.marks().is_pinned(),
+        }
     }
 
     /// Adds an index entry; if there is no page for it, it replaces the least used entry of its chain. The spare segment is
@@ -473,13 +555,15 @@ impl Store {
     fn insert(&mut self, hash: u64, location: u64) -> Result<(), Full> {
         let try_insert = |store: &mut Self| {
             let (hasher, log) = (&store.hasher, &store.log);
-            store.index.insert(hash, location, |l| hasher.hash(Item::new(log.bytes(l), None).key()))
+            store.index.insert(hash, location, |l| hasher.hash_item(log.bytes(l)))
         };
         if try_insert(self).is_ok() {
             return Ok(());
         }
         if self.config.evictions
-            && let Some(slot) = self.index.least_used_of_chain(hash)
+            && let Some(slot) = self
+                .index
+                .least_used_of_chain(hash, |l| !Item::new(self.log.bytes(l), None).marks().is_pinned())
         {
             self.evict(hash, Found { slot, location: self.index.location(slot) });
             if try_insert(self).is_ok() {
@@ -499,16 +583,32 @@ impl Store {
         allotted: usize,
         key: &[u8],
         attributes: &Attributes<'_>,
-        value: &NewValue<'_>,
+        value: NewValue<'_>,
         dead_at: u32,
     ) {
-        let before = self.drop_huge(found.location);
-        let after = self.write(found.location, allotted, key, attributes, value.clone());
+        let before = self.weigh(found.location);
+        let objects = attributes.marks.has(Marks::OBJECT);
+        if objects {
+            self.forget_object(found.location);
+        }
+        let after =
+            Weight { bytes: allotted, outside: value.weighs().1, pinned: attributes.marks.is_pinned() };
+        // Before the old value is dropped: a huge value that is written again in its place does not count as pinned meanwhile.
+        let old = item::outside_number(self.log.bytes(found.location)).and_then(|n| self.outside.take(n));
+        self.write(found.location, allotted, key, attributes, value);
+        match old {
+            Some(Outside::Huge(huge)) => huge.leave(),
+            Some(Outside::Tree(tree)) => self.graveyard.bury(tree),
+            None => (),
+        }
         let stamp = attributes.stamp.unwrap_or(attributes.cas);
-        self.log.replace(found.location, (before, after), dead_at, stamp);
+        self.log.replace(found.location, before, after, dead_at, stamp);
+        if objects {
+            self.note_object(found.location);
+        }
     }
 
-    /// Writes an item; returns the pages of its huge value.
+    /// Writes an item.
     fn write(
         &mut self,
         location: u64,
@@ -516,74 +616,22 @@ impl Store {
         key: &[u8],
         attributes: &Attributes<'_>,
         value: NewValue<'_>,
-    ) -> usize {
-        match value {
+    ) {
+        let outside = match value {
             NewValue::Inline(parts) => {
                 let len = parts[0].len() + parts[1].len();
                 let into = &mut self.log.bytes_mut(location)[..allotted];
-                item::write(into, key, attributes, len, false, parts);
-                0
+                return item::write(into, key, attributes, len, false, parts);
             }
             NewValue::Huge(huge) => {
-                let (len, held) = (huge.len(), huge.held_bytes());
-                let number = self.huge_free.pop().unwrap_or(self.huge.len() as u32);
-                if number as usize == self.huge.len() {
-                    self.huge.push(None);
-                }
                 huge.enter();
-                self.huge[number as usize] = Some(huge);
-                let into = &mut self.log.bytes_mut(location)[..allotted];
-                item::write(into, key, attributes, len, true, [&number.to_le_bytes(), &[]]);
-                held
+                Outside::Huge(huge)
             }
-        }
-    }
-
-    /// Walks the whole structure.
-    ///
-    /// # Panics
-    /// Where an invariant does not hold.
-    #[cfg(any(test, fuzzing, feature = "verify"))]
-    pub fn verify(&self) {
-        let mut named = self.index.verify(|location| self.hash_at(location));
-        named.sort_unstable();
-        assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
-        let mut found = Vec::new();
-        let (mut huge_count, mut queues) = (0, [0_usize; 2]);
-        let mut counted = StoreUsage { queue_items: [0; 2], ..self.usage() };
-        (counted.items, counted.bytes, counted.huge_bytes, counted.segments) = (0, 0, 0, 0);
-        for (index, segment) in self.log.iter() {
-            let from = self.walk.as_ref().map_or(0, |w| if w.segment == index { w.at } else { 0 });
-            let (mut bytes, mut items, mut huge, mut at) = (0, 0, 0, 0);
-            crate::segment::walk(&self.log, index, |location, allotted| {
-                let content = self.log.bytes(location);
-                if !item::is_dead(content) {
-                    assert!(at >= from, "the collector left a live item behind");
-                    assert!(
-                        self.is_dead(content) || !segment.is_dead(self.now, self.floor),
-                        "a dead segment holds a live item"
-                    );
-                    bytes += allotted;
-                    items += 1;
-                    huge += self.huge_bytes(content);
-                    huge_count += usize::from(item::huge_number(content).is_some());
-                    found.push(location);
-                }
-                at += allotted;
-            });
-            assert_eq!((bytes, items, huge), (segment.live_bytes, segment.live_items, segment.huge_bytes));
-            queues[segment.queue as usize] += self.log.segment_bytes() + huge;
-            counted.items += items as u64;
-            counted.queue_items[segment.queue as usize] += items as u64;
-            counted.bytes += (bytes + huge) as u64;
-            counted.huge_bytes += huge as u64;
-            counted.segments += 1;
-        }
-        found.sort_unstable();
-        assert_eq!(found, named, "the index and the log name different items");
-        assert_eq!(huge_count, self.huge.iter().flatten().count(), "huge values and their items");
-        assert_eq!(huge_count + self.huge_free.len(), self.huge.len());
-        assert_eq!(queues, [self.log.queue_bytes(Queue::Small), self.log.queue_bytes(Queue::Main)]);
-        assert_eq!(counted, self.usage(), "what is counted at each change is what there is");
+            NewValue::Tree(tree) => Outside::Tree(tree),
+        };
+        let len = outside.value_len();
+        let number = self.outside.insert(outside);
+        let into = &mut self.log.bytes_mut(location)[..allotted];
+        item::write(into, key, attributes, len, true, [&number.to_le_bytes(), &[]]);
     }
 }

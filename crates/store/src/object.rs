@@ -1,0 +1,113 @@
+//! Objects in a store: items in a domain of their own, whose state is changed in place.
+//!
+//! An object is an item with the mark [`Marks::OBJECT`]. Its key is its type's number, two bytes, little-endian, and its own
+//! key. Its state is bytes in the log, a huge value if it is too long for that, or a [`Tree`]. Expiry, flushes, eviction and
+//! CAS are those of any item; with [`Marks::PINNED`] it is never evicted.
+//!
+//! # Invariants
+//! * No key of a plain item names an object: the mark is part of the hash and of the comparison.
+//! * A tree changes only in [`Store::tree_mut`], which settles what its segment, its queue and its type hold.
+
+use crate::holdings::{ObjectUsage, Share};
+use crate::item::{self, Marks};
+use crate::segment::Queue;
+use crate::store::{Found, Lookup, Store};
+use crate::tree::Tree;
+
+impl Store {
+    /// The live object of this key; plain items are not among objects. A dead one is removed.
+    ///
+    /// `hash`: of [`KeyHasher::hash_object`](crate::KeyHasher::hash_object).
+    #[inline]
+    pub fn lookup_object(&mut self, hash: u64, key: &[u8]) -> Lookup {
+        self.lookup_among(hash, key, true)
+    }
+
+    /// The bytes of a value in the log, to change; `None`: it is a huge value or a tree.
+    #[inline]
+    pub fn value_mut(&mut self, found: Found) -> Option<&mut [u8]> {
+        item::value_mut(self.log.bytes_mut(found.location))
+    }
+
+    /// The tree that an item has as its value.
+    #[inline]
+    pub fn tree(&self, found: Found) -> Option<&Tree> {
+        self.item(found).tree()
+    }
+
+    /// Changes the tree of an item, and settles by how much it has grown or shrunk. `None`: its value is no tree.
+    pub fn tree_mut<R>(&mut self, found: Found, change: impl FnOnce(&mut Tree) -> R) -> Option<R> {
+        let bytes = self.log.bytes(found.location);
+        let tree = self.outside.tree_mut(item::outside_number(bytes)?)?;
+        let before = tree.held_bytes();
+        let result = change(tree);
+        let after = tree.held_bytes();
+        if before != after {
+            self.settle_tree(found.location, before, after);
+        }
+        Some(result)
+    }
+
+    /// What the objects of each type hold, by the types' numbers in their order; types without objects are left out.
+    /// Dead objects not yet removed are counted.
+    pub fn object_usage(&self) -> &[(u16, ObjectUsage)] {
+        self.holdings.types()
+    }
+
+    /// The tree of the object at `location` holds other pages than before.
+    fn settle_tree(&mut self, location: u64, before: usize, after: usize) {
+        let new = self.weigh(location);
+        let old = crate::segment::Weight { outside: before, ..new };
+        self.log.reweigh(location, old, new, item::dead_at(self.log.bytes(location)));
+        if after > before && self.log.segment_of(location).queue == Queue::Small {
+            self.largest = self.largest.max(after);
+        }
+        if let Some(share) = self.share(location) {
+            let usage = ObjectUsage { tree_bytes: before as u64, ..share.usage };
+            self.holdings.leave(&Share { usage, ..share });
+            self.holdings.enter(&share);
+        }
+    }
+
+    /// Changes the marks of the object at `location`, which may pin it or end that.
+    pub(crate) fn set_object_marks(&mut self, location: u64, marks: Marks) {
+        let before = self.weigh(location);
+        self.forget_object(location);
+        item::set_marks(self.log.bytes_mut(location), marks);
+        let after = self.weigh(location);
+        if before != after {
+            self.log.reweigh(location, before, after, item::dead_at(self.log.bytes(location)));
+        }
+        self.note_object(location);
+    }
+
+    /// Counts the object at `location`.
+    pub(crate) fn note_object(&mut self, location: u64) {
+        if let Some(share) = self.share(location) {
+            self.holdings.enter(&share);
+        }
+    }
+
+    /// Ends the counting of the object at `location`.
+    pub(crate) fn forget_object(&mut self, location: u64) {
+        if let Some(share) = self.share(location) {
+            self.holdings.leave(&share);
+        }
+    }
+
+    /// What the object at `location` holds; `None` of a plain item.
+    pub(crate) fn share(&self, location: u64) -> Option<Share> {
+        let bytes = self.log.bytes(location);
+        let item = self.item_of(bytes);
+        if !item.is_object() {
+            return None;
+        }
+        // Writers of objects put the type before the key; a key without one counts as type 0.
+        let type_id = item.object().map_or(0, |(type_id, _)| type_id);
+        let tree_bytes = item.tree().map_or(0, Tree::held_bytes) as u64;
+        let huge_bytes = item.outside_bytes() as u64 - tree_bytes;
+        let bytes = item::allotted(bytes) as u64;
+        let usage = ObjectUsage { items: 1, bytes, tree_bytes, huge_bytes };
+        Some(Share { type_id, is_pinned: item.marks().is_pinned(), usage })
+    }
+}

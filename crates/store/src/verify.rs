@@ -1,0 +1,104 @@
+//! A walk of a whole store that checks its invariants, for tests and fuzz targets.
+
+use std::collections::BTreeMap;
+
+use crate::counters::StoreUsage;
+use crate::holdings::ObjectUsage;
+use crate::item;
+use crate::segment::{Queue, State};
+use crate::store::Store;
+
+/// The sums of a walk.
+#[derive(Default)]
+struct Sums {
+    items: usize,
+    bytes: usize,
+    outside: usize,
+    pinned_bytes: usize,
+    pinned_outside: usize,
+}
+
+impl Store {
+    /// Walks the whole structure.
+    ///
+    /// # Panics
+    /// Where an invariant does not hold.
+    pub fn verify(&self) {
+        let mut named = self.index.verify(|location| self.hash_at(location));
+        named.sort_unstable();
+        assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
+        let mut found = Vec::new();
+        let (mut outside_count, mut queues, mut pinned) = (0, [0_usize; 2], [0_usize; 2]);
+        let mut counted = StoreUsage { queue_items: [0; 2], ..self.usage() };
+        (counted.items, counted.bytes, counted.huge_bytes, counted.segments) = (0, 0, 0, 0);
+        (counted.objects, counted.object_bytes, counted.pinned_bytes) = (0, 0, 0);
+        counted.tree_bytes = self.graveyard.held_bytes() as u64;
+        let mut types = BTreeMap::<u16, ObjectUsage>::new();
+        for (index, segment) in self.log.iter() {
+            let from = self.walk.as_ref().map_or(0, |w| if w.segment == index { w.at } else { 0 });
+            let (mut sums, mut at) = (Sums::default(), 0);
+            crate::segment::walk(&self.log, index, |location, allotted| {
+                let content = self.log.bytes(location);
+                if !item::is_dead(content) {
+                    assert!(at >= from, "the collector left a live item behind");
+                    assert!(
+                        self.is_dead(content) || !segment.is_dead(self.now, self.floor),
+                        "a dead segment holds a live item"
+                    );
+                    let weight = self.weigh(location);
+                    assert_eq!(weight.bytes, allotted);
+                    sums.bytes += allotted;
+                    sums.items += 1;
+                    sums.outside += weight.outside;
+                    if weight.pinned {
+                        sums.pinned_bytes += weight.bytes;
+                        sums.pinned_outside += weight.outside;
+                        let dead_at = item::dead_at(content);
+                        assert!(
+                            dead_at == item::NEVER || segment.reap_at <= dead_at,
+                            "not reclaimed in time"
+                        );
+                    }
+                    let item = self.item_of(content);
+                    outside_count += usize::from(item::outside_number(content).is_some());
+                    counted.tree_bytes += item.tree().map_or(0, |tree| tree.held_bytes() as u64);
+                    if let Some(share) = self.share(location) {
+                        types.entry(share.type_id).or_default().add(&share.usage);
+                        counted.objects += 1;
+                        counted.object_bytes += share.usage.held_bytes();
+                        counted.pinned_bytes += if weight.pinned { share.usage.held_bytes() } else { 0 };
+                    }
+                    found.push(location);
+                }
+                at += allotted;
+            });
+            let accounts = (segment.live_bytes, segment.live_items, segment.outside_bytes);
+            assert_eq!((sums.bytes, sums.items, sums.outside), accounts);
+            assert_eq!(
+                (sums.pinned_bytes, sums.pinned_outside),
+                (segment.pinned_bytes, segment.pinned_outside),
+                "pinned items of a segment"
+            );
+            assert_eq!(segment.state == State::Collected, self.walk.is_some_and(|w| w.segment == index));
+            queues[segment.queue as usize] += self.log.segment_bytes() + sums.outside;
+            pinned[segment.queue as usize] += sums.pinned_bytes + sums.pinned_outside;
+            counted.items += sums.items as u64;
+            counted.queue_items[segment.queue as usize] += sums.items as u64;
+            counted.bytes += (sums.bytes + sums.outside) as u64;
+            counted.huge_bytes += sums.outside as u64;
+            counted.segments += 1;
+        }
+        counted.huge_bytes -= counted.tree_bytes - self.graveyard.held_bytes() as u64;
+        found.sort_unstable();
+        assert_eq!(found, named, "the index and the log name different items");
+        assert_eq!(outside_count, self.outside.verify(), "what is outside the log and its items");
+        let of_queues = [Queue::Small, Queue::Main];
+        assert_eq!(queues, of_queues.map(|queue| self.log.queue_bytes(queue)));
+        assert_eq!(pinned, of_queues.map(|queue| self.log.queue_pinned(queue)));
+        self.log.verify_room();
+        self.graveyard.verify();
+        assert!(types.iter().map(|(id, usage)| (*id, *usage)).eq(self.object_usage().iter().copied()));
+        assert_eq!(counted, self.usage(), "what is counted at each change is what there is");
+        assert!(self.memory.pinned_object_bytes() as u64 >= counted.pinned_bytes);
+    }
+}
