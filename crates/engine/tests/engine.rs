@@ -108,7 +108,7 @@ impl Client {
                                 *get = get.with_keys(left);
                                 (begun, more) = (true, true);
                             }
-                            Got::Parked(_) => panic!("nothing is held without rules"),
+                            Got::Parked(_) | Got::ParkedMore(..) => panic!("nothing is held without rules"),
                         }
                     } else {
                         assert!(self.engine.execute(request, *hash, &mut lock, &mut cx).is_none());

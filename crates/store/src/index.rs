@@ -33,6 +33,8 @@ pub(crate) struct Index {
     free_overflow_count: usize,
     level: u32,
     split: usize,
+    /// Buckets merged into others: entries have moved to buckets with lower numbers.
+    merges: u64,
     /// The lowest `level + 1` bits: made once, since each look-up uses it three times.
     mask: u64,
     /// First of the hash bits that slots keep, of buckets at `level` and at `level + 1` bits.
@@ -95,6 +97,7 @@ impl Index {
             free_overflow_count: 0,
             level: FIRST_LEVEL,
             split: 0,
+            merges: 0,
             mask: low_mask(FIRST_LEVEL + 1),
             windows: windows(FIRST_LEVEL),
             len: 0,
@@ -129,6 +132,11 @@ impl Index {
     /// Home buckets, for [`Index::chain`].
     pub(crate) fn buckets(&self) -> usize {
         (1 << self.level) + self.split
+    }
+
+    /// Buckets merged into others since the start: then entries have moved to buckets with lower numbers.
+    pub(crate) fn merges(&self) -> u64 {
+        self.merges
     }
 
     /// Doublings of the table since it was empty, plus its first: memcached's `hash_power_level`.
@@ -333,6 +341,7 @@ impl Index {
         if overflow(in_to + in_from) > overflow(in_to) + overflow(in_from) + self.free_overflow_count {
             return;
         }
+        self.merges += 1;
         let (old, new) = (window(level + 1), window(level));
         let mut words = std::mem::take(&mut self.scratch);
         self.take_chain(to, &mut words);

@@ -461,6 +461,11 @@ impl Store {
         self.config.evictions = on;
     }
 
+    /// Times that the index has shrunk by a bucket: a scan that must miss nothing begins anew when this has changed.
+    pub fn index_shrinks(&self) -> u64 {
+        self.index.merges()
+    }
+
     /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen, or that many
     /// buckets. Returns the cursor to go on from; `None` at the end. Dead items are left out; objects are among the items.
     ///

@@ -279,7 +279,10 @@ impl World {
         let now = self.now();
         let connection = self.connections.get_mut(&number).unwrap();
         connection.requests += 1;
-        self.touches += u64::from(matches!(request, Request::Touch(touch) if !touch.key.starts_with(b"@")));
+        let objects = self.engine.objects();
+        let is_named = |key: &[u8]| objects.as_ref().is_some_and(|objects| objects.named(key).is_some());
+        let touches = |key: &[u8]| !key.starts_with(b"@") && !is_named(key);
+        self.touches += u64::from(matches!(request, Request::Touch(touch) if touches(touch.key)));
         let (mut out, mut effects) = (Output::default(), Effects::default());
         let mut cx = Context {
             step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
