@@ -151,7 +151,7 @@ fn of_object(file: &RuleFile, registry: &Registry, named: Named<'_>) -> String {
             }
         }
     };
-    let name = Registry::object_name(type_id, object_key).unwrap_or_default();
+    let name = registry.object_name(type_id, object_key).unwrap_or_default();
     write_to(&mut text, format_args!("object {}\n", String::from_utf8_lossy(&name)));
     match file.rules.find(&name) {
         None => text.push_str("no rule\n"),
