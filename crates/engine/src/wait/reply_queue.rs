@@ -154,7 +154,9 @@ impl ReplyQueue {
             }
             _ => None,
         });
-        let Some((at, held)) = found else { return false };
+        let Some((at, held)) = found else {
+            return self.held().any(|held| held.waiting.request() == request);
+        };
         resolve(&mut held.waiting);
         if held.waiting.is_done() {
             self.hurry_before(at, now_ms);

@@ -292,7 +292,7 @@ impl Connection {
                 Got::Done => None,
                 Got::Parked(parked) => Some(parked),
                 Got::ParkedMore(parked, left) => {
-                    let line = self.leave_keys(get, &left, text);
+                    let line = self.put_off(get, &left, text);
                     let done = text.len() - line;
                     self.park(parked, done, turn);
                     self.has_more = false;
@@ -300,7 +300,7 @@ impl Connection {
                     return done;
                 }
                 Got::More(left) => {
-                    let line = self.leave_keys(get, &left, text);
+                    let line = self.put_off(get, &left, text);
                     // Behind a request that waits its output would only pile up.
                     self.has_more = !self.is_held();
                     self.replies.set_blocked(!self.has_more);
@@ -317,7 +317,7 @@ impl Connection {
     }
 
     /// Leaves the keys that are left of a `get` for another turn. Returns the bytes of its line that stay.
-    fn leave_keys(&mut self, get: &Get<'_>, left: &Keys<'_>, text: &[u8]) -> usize {
+    fn put_off(&mut self, get: &Get<'_>, left: &Keys<'_>, text: &[u8]) -> usize {
         let keys = left.rest().len();
         let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
         self.unfinished = Some(Unfinished { cas: get.cas, touch: get.touch, keys, line });
