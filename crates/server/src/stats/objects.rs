@@ -6,6 +6,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cattlegrid_engine::{MethodCounter, ObjectsUsage};
 use cattlegrid_objects::Registry;
@@ -114,17 +115,14 @@ pub(super) static METHODS: &[Row<Method>] = &[
         Kind::Gauge,
         Unit::Microseconds,
         "Mean time of the calls that were timed: one in 64 of each thread, and all that took several steps.",
-        |_, one| {
-            let mean_ns = one.timed_ns as f64 / one.timed as f64;
-            (one.timed > 0).then_some(Value::Decimal(mean_ns / 1000.0, 1))
-        },
+        |_, one| one.timed_ns.checked_div(one.timed).map(micros),
     )),
     of_method(value(
         "time_max_us",
         Kind::Gauge,
         Unit::Microseconds,
         "Time of the longest of these.",
-        |_, one| (one.timed > 0).then_some(Value::Decimal(one.longest_ns as f64 / 1000.0, 1)),
+        |_, one| (one.timed > 0).then(|| micros(one.longest_ns)),
     )),
 ];
 
@@ -151,3 +149,8 @@ pub(super) static ALL: &[Row<All>] = &[
         all.usage.running as u64
     }),
 ];
+
+/// Nanoseconds in microseconds.
+fn micros(ns: u64) -> Value {
+    Value::Decimal(Duration::from_nanos(ns).as_secs_f64() * 1e6, 1)
+}
