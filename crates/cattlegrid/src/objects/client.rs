@@ -40,6 +40,8 @@ pub(super) enum Sent {
 const FIRST_SECOND: u64 = 2;
 /// Replies, of one request, in parts.
 const PART_BYTES: usize = 64 << 10;
+/// Why a clock cannot be set to a later time.
+pub(super) const TOO_LATE: &str = "the clock goes to the year 2100";
 /// The connection's number, and the client's process.
 const CLIENT: u64 = 1;
 
@@ -93,7 +95,7 @@ impl Client {
             limits,
             replies: ReplyQueue::default(),
             requests: 0,
-            unix_of_zero: i64::try_from(first).unwrap_or(i64::MAX) - FIRST_SECOND as i64,
+            unix_of_zero: i64::try_from(first).unwrap_or(i64::MAX).saturating_sub_unsigned(FIRST_SECOND),
             ms: FIRST_SECOND * 1000 + unix_ms % 1000,
         };
         client.engine.begin(client.now());
@@ -125,7 +127,7 @@ impl Client {
     /// It would go back, or pass the year 2100.
     pub(super) fn set_time(&mut self, unix_ms: u64) -> Result<(), String> {
         if unix_ms > cattlegrid_config::MOMENT_MAX_MS {
-            return Err("the clock goes to the year 2100".to_owned());
+            return Err(TOO_LATE.to_owned());
         }
         let Some(step) = unix_ms.checked_sub(self.unix_ms()) else {
             return Err("the clock only goes forward".to_owned());

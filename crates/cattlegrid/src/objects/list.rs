@@ -20,19 +20,19 @@ pub(super) fn list(name: Option<&str>) -> Result<String, UsageError> {
     }
     let mut text = String::new();
     for one in types {
-        text.push_str(&format!("{}: {}\n", one.name, one.doc));
-        one.methods.iter().for_each(|method| text.push_str(&line(one.name, method)));
+        text.extend([one.name, ": ", one.doc, "\n"]);
+        text.extend(one.methods.iter().map(|method| line(one.name, method)));
         text.push('\n');
     }
     text.push_str("of every type:\n");
-    native::RESERVED.iter().for_each(|method| text.push_str(&line("TYPE", method)));
+    text.extend(native::RESERVED.iter().map(|method| line("TYPE", method)));
     Ok(text)
 }
 
 /// How it is called, and what it replies.
 fn line(type_name: &str, method: &Method) -> String {
     let key = if method.name == "methods" { "" } else { ":KEY" };
-    let usage: String = method.usage.split_whitespace().map(|part| format!(":{part}")).collect();
+    let usage: String = method.usage.split_whitespace().flat_map(|part| [":", part]).collect();
     // An argument that may be left out is left out with its colon.
     let usage = usage.replace(":[", "[:");
     let call = format!("{type_name}:{}{key}{usage}", method.name);

@@ -66,7 +66,7 @@ fn call(config: Option<PathBuf>, at_ms: Option<u64>, steps: &[CallStep]) -> Resu
         match step {
             CallStep::Wait(ms) => {
                 client.wait(*ms).map_err(|problem| UsageError::new(format!("objects call: {problem}")))?;
-                text.push_str(&format!("@ {}\n", show_moment(client.unix_ms())));
+                text.extend(["@ ", &show_moment(client.unix_ms()), "\n"]);
             }
             CallStep::Call(name) => {
                 check_call(&client, name)?;
@@ -97,16 +97,16 @@ fn check_call(client: &Client, name: &str) -> Result<(), UsageError> {
 
 /// Runs all transcripts; a line for each.
 fn test(files: &[PathBuf]) -> Result<String, ObjectsError> {
-    let (mut passed, mut failed) = (String::new(), Vec::new());
+    let (mut passed, mut failed) = (Vec::new(), Vec::new());
     for file in files {
         let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", file.display()));
         let text = cattlegrid_config::read_file(file).map_err(cannot)?;
         match transcript::run(file, &text)? {
-            Ok(requests) => passed.push_str(&format!("{}: {requests} requests\n", file.display())),
+            Ok(requests) => passed.push(format!("{}: {requests} requests\n", file.display())),
             Err(difference) => failed.push(difference),
         }
     }
-    if failed.is_empty() { Ok(passed) } else { Err(ObjectsError::Differs(failed.join("\n"))) }
+    if failed.is_empty() { Ok(passed.concat()) } else { Err(ObjectsError::Differs(failed.join("\n"))) }
 }
 
 /// Those of a server with this rule file, or with all types.

@@ -5,7 +5,7 @@
 //!   timezone = "Europe/Berlin"
 //!
 //!   -- a comment
-//!   @ 2026-01-01T00:00:00Z                 sets the clock
+//!   @ 2026-01-01T00:00:00Z                 sets the clock; after the first request it only goes forward
 //!   get counter:add:visits:1
 //!   VALUE counter:add:visits:1 0 1
 //!   1
@@ -17,10 +17,12 @@
 
 use std::path::Path;
 
-use cattlegrid_config::{ConfigError, RuleFile, Settings, UsageError, parse_moment, parse_step};
+use cattlegrid_config::{
+    ConfigError, MOMENT_MAX_MS, RuleFile, Settings, UsageError, parse_moment, parse_step,
+};
 
 use super::ObjectsError;
-use super::client::{Client, Sent};
+use super::client::{Client, Sent, TOO_LATE};
 
 /// The clock of a transcript that does not set it: 2026-01-01T00:00:00Z, a Thursday.
 const START_MS: u64 = 1_767_225_600_000;
@@ -34,7 +36,8 @@ pub(super) fn run(file: &Path, text: &[u8]) -> Result<Result<usize, String>, Obj
     let head = lines.iter().take_while(|line| !begins_body(line)).count();
     let settings_text = String::from_utf8_lossy(&lines[..head].join(&b'\n')).into_owned();
     let settings = settings(file, &settings_text)?;
-    let mut script = Script { file, lines, at: head, client: Client::new(&settings, START_MS)?, requests: 0 };
+    let clock = Clock::Set(START_MS);
+    let mut script = Script { file, lines, at: head, settings, clock, requests: 0 };
     while script.at < script.lines.len() {
         if let Some(difference) = script.step()? {
             return Ok(Err(difference));
@@ -57,42 +60,73 @@ struct Script<'t> {
     lines: Vec<&'t [u8]>,
     /// The next line.
     at: usize,
-    client: Client,
+    settings: Settings,
+    clock: Clock,
     requests: usize,
+}
+
+/// The clock, and with the first request the client that has it.
+enum Clock {
+    /// Any moment can be set: Unix time in milliseconds.
+    Set(u64),
+    /// It only goes forward.
+    Runs(Box<Client>),
+}
+
+impl Clock {
+    fn set(&mut self, unix_ms: u64) -> Result<(), String> {
+        match self {
+            Self::Set(ms) => *ms = unix_ms,
+            Self::Runs(client) => client.set_time(unix_ms)?,
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, ms: u64) -> Result<(), String> {
+        let now = match self {
+            Self::Set(now) => *now,
+            Self::Runs(client) => client.unix_ms(),
+        };
+        let next = now.saturating_add(ms);
+        if next > MOMENT_MAX_MS { Err(TOO_LATE.to_owned()) } else { self.set(next) }
+    }
 }
 
 impl Script<'_> {
     /// A line that is not a reply, and the reply if it is a request. A difference, if there is one.
-    fn step(&mut self) -> Result<Option<String>, UsageError> {
+    fn step(&mut self) -> Result<Option<String>, ObjectsError> {
         let line = self.lines[self.at];
         let number = self.at + 1;
         let text = String::from_utf8_lossy(line);
         let text = text.trim();
-        let wrong = |problem: &str| UsageError::new(format!("{}:{number}: {problem}", self.file.display()));
+        let file = self.file.display();
+        let wrong =
+            |problem: &str| ObjectsError::from(UsageError::new(format!("{file}:{number}: {problem}")));
         self.at += 1;
         if text.is_empty() || text.starts_with("--") {
             return Ok(None);
         }
         if let Some(moment) = text.strip_prefix('@') {
             let moment = moment.trim();
-            let set = parse_moment(moment).and_then(|ms| self.client.set_time(ms));
+            let set = parse_moment(moment).and_then(|ms| self.clock.set(ms));
             return set.map(|()| None).map_err(|problem| wrong(&format!("@ {moment}: {problem}")));
         }
         if let Some(step) = text.strip_prefix('+') {
             let step = step.trim();
-            let set = parse_step(step).and_then(|ms| self.client.wait(ms));
+            let set = parse_step(step).and_then(|ms| self.clock.wait(ms));
             return set.map(|()| None).map_err(|problem| wrong(&format!("+ {step}: {problem}")));
         }
         if !is_request(line) {
             let shown = line.escape_ascii();
-            return Ok(Some(format!(
-                "{}:{number}: expected {shown}\n  got nothing more",
-                self.file.display()
-            )));
+            return Ok(Some(format!("{file}:{number}: expected {shown}\n  got nothing more")));
         }
+        if let Clock::Set(ms) = self.clock {
+            self.clock = Clock::Runs(Box::new(Client::new(&self.settings, ms)?));
+        }
+        let Clock::Runs(client) = &mut self.clock else { unreachable!("it was set above") };
         let mut request = [line, b"\r\n"].concat();
         let replies = loop {
-            match self.client.send(&request) {
+            match client.send(&request) {
                 Sent::Replies(replies) => break replies,
                 Sent::Incomplete => {
                     let Some(data) = self.lines.get(self.at) else {
@@ -110,8 +144,7 @@ impl Script<'_> {
 
     /// Compares a reply with the lines that follow.
     fn compare(&mut self, replies: &[u8]) -> Option<String> {
-        let Some(replies) = replies.strip_suffix(b"\n") else { return None };
-        for got in replies.split(|byte| *byte == b'\n').map(without_cr) {
+        for got in replies.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').map(without_cr) {
             let expected = self.lines.get(self.at).copied();
             if expected != Some(got) {
                 let expected =
