@@ -16,6 +16,7 @@ pub(crate) mod answer;
 pub(crate) mod counts;
 pub(crate) mod execute;
 pub(crate) mod running;
+pub(crate) mod usage;
 pub(crate) mod walk;
 
 use std::collections::VecDeque;
