@@ -179,7 +179,9 @@ impl Shard {
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
             // The rules have changed in between.
-            let _answered = self.get_ruled(key, hash, cas, touch, lookup, cx);
+            if self.get_ruled(key, hash, cas, touch, lookup, cx) == Answer::Object {
+                missed(key, touch.is_some(), lookup, cx);
+            }
             return Held::Written;
         };
         let standing =
@@ -189,7 +191,12 @@ impl Shard {
             match self.get_ruled(key, hash, cas, touch, lookup, cx) {
                 Answer::Compute => return Held::Compute,
                 Answer::Busy => return Held::Busy,
-                Answer::Hit | Answer::Miss | Answer::Control | Answer::Object => return Held::Written,
+                // Its type was switched on in between.
+                Answer::Object => {
+                    missed(key, touch.is_some(), lookup, cx);
+                    return Held::Written;
+                }
+                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
                 // Another client has the lease again; or the rule has no free slot.
                 Answer::Leased(_) => {}
             }

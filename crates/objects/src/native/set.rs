@@ -28,16 +28,9 @@ pub(crate) static SET: ObjectType = ObjectType {
         method("remove", MANY, "member [member ...]", "number of members removed", Absent::Miss, remove),
         method("count", (0, 0), "", "number of members", Absent::Miss, count),
         method("getall", (0, 0), "", "a member a line, sorted", Absent::Miss, keys),
-        method("union", MANY, "key [key ...]", "members of any of the sets, as getall", Absent::Miss, union),
-        method(
-            "intersection",
-            MANY,
-            "key [key ...]",
-            "members of all of the sets, as getall",
-            Absent::Miss,
-            intersection,
-        ),
-        method("diff", MANY, "key [key ...]", "members of no other set, as getall", Absent::Miss, difference),
+        combination("union", "members of any of the sets, as getall", union),
+        combination("intersection", "members of all of the sets, as getall", intersection),
+        combination("diff", "members of no other set, as getall", difference),
         method(
             "random",
             (0, 1),
@@ -67,6 +60,11 @@ pub(crate) const fn method(
     run: Run,
 ) -> Method {
     Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
+}
+
+/// A row of the table for a method that reads other sets, too.
+const fn combination(name: &'static str, replies: &'static str, run: Run) -> Method {
+    Method { reads: Reads::Arguments, ..method(name, MANY, "key [key ...]", replies, Absent::Miss, run) }
 }
 
 fn put(
