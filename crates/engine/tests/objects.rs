@@ -130,7 +130,11 @@ fn the_flags_of_meta_commands() {
     world.expect(client, "mg quota:peek:none q v|", "");
     world.expect(client, "mg quota:peek:none k O1|", "EN kquota:peek:none O1|");
     world.expect(client, "ms quota::none 1 Aaddandcheck q|1|", "NF|");
-    world.expect(client, "mg counter:add:k:x q v|", "CLIENT_ERROR counter.add: arg 1 must be a number|");
+    world.expect(
+        client,
+        "mg counter:add:k:x q v|",
+        "CLIENT_ERROR counter.add: arg 1 must be a number from -9223372036854775808 to 9223372036854775807|",
+    );
     world.expect(client, "md counter::none q|md counter::k q O1|", "");
     world.expect(client, "md counter::k|md Y291bnRlcjo6aw== b k|", "NF|NF kY291bnRlcjo6aw== b|");
     // Arguments of `A`: escapes of every byte, and the data as it is.
@@ -455,8 +459,108 @@ fn a_million_bytes_of_members_leave_with_their_object() {
     assert!(full.tree_bytes > 2_000_000 && full.objects == 1, "{full:?}");
     world.expect(client, "mg map:get:m:k01999 v s|", &format!("VA 1000 s1000|{value}|"));
     world.expect(client, "mg map:drop:m v|", "VA 7|DELETED|");
-    world.pass(10_000);
+    while world.engine.tick(world.now()) {}
     let after = world.engine.usage().0;
     assert_eq!((after.tree_bytes, after.objects, after.object_bytes), (0, 0, 0));
     assert_eq!(after.bytes, free.bytes);
+}
+
+#[test]
+fn objects_that_are_never_evicted_live_within_their_limit() {
+    let mut world = World::with(&[], &config(), 4 << 20, 1);
+    world.engine.set_objects(Some(settings(|all| {
+        with_own(all, "quota", |own| own.evict = Eviction::Never);
+        all.pinned_max = 20_000;
+    })));
+    let client = world.connect();
+    let fill = |world: &mut World, name: &str| {
+        let full = |n: &u32| {
+            let reply = world.ask(client, &format!("mg quota:new:{name}{n}:5:day v|"));
+            assert!(
+                ["VA 7|CREATED|", "SERVER_ERROR out of memory storing object|"].contains(&reply.as_str())
+            );
+            reply.starts_with("SERVER_ERROR")
+        };
+        (0..10_000).find(full).unwrap()
+    };
+    let count = fill(&mut world, "q");
+    assert!((100..600).contains(&count), "{count}");
+    world.expect(
+        client,
+        "mg quota:exists:q0 v|get quota:take:other:1:5:day|",
+        "VA 6|EXISTS|SERVER_ERROR out of memory storing object|",
+    );
+    // Those that are there go on, and others types' objects are made.
+    world.expect(
+        client,
+        "mg quota:addandcheck:q0:5 v|mg quota:new:q1:7:day v|",
+        "VA 8|QUOTA_OK|VA 7|CREATED|",
+    );
+    world.expect(client, "mg counter:add:k:1 v|", "VA 1|1|");
+    // They outlive everything else.
+    for _ in 0..3 {
+        let fat = "x".repeat(3000);
+        for n in 0..3000 {
+            world.send(client, &format!("set junk:{n} 0 0 3000 noreply|{fat}|"));
+        }
+    }
+    world.expect(client, "mg counter:exists:k v|", "VA 9|NOT_FOUND|");
+    for n in 0..count {
+        world.expect(client, &format!("mg quota:exists:q{n} v|"), "VA 6|EXISTS|");
+    }
+    world.expect(client, "mg quota:addandcheck:q0 v|", "VA 14|QUOTA_EXCEEDED|");
+    // What is dropped, or ends, can be used again.
+    world.expect(client, "delete quota::q0|mg quota:new:again:5:day v|", "DELETED|VA 7|CREATED|");
+    for n in 1..count {
+        world.expect(client, &format!("mg quota:ttl:q{n}:2 v|"), "VA 1|2|");
+    }
+    world.pass(3000);
+    assert!(fill(&mut world, "r") >= count - 2);
+    world.flush();
+    world.expect(client, "mg quota:exists:r0 v|", "VA 9|NOT_FOUND|");
+    let after = fill(&mut world, "s");
+    // Those that lie between newer ones count until they are collected.
+    assert!(after > count / 3, "{after} of {count}");
+    // A limit of nothing.
+    world.engine.set_objects(Some(settings(|all| {
+        with_own(all, "quota", |own| own.evict = Eviction::Never);
+        all.pinned_max = 0;
+    })));
+    world.flush();
+    world.expect(client, "mg quota:new:q:5:day v|", "SERVER_ERROR out of memory storing object|");
+    world.expect(client, "mg quota:exists:q v|", "VA 9|NOT_FOUND|");
+}
+
+#[test]
+fn a_call_that_finds_no_room_changes_nothing() {
+    let mut world = World::with(&[], &config(), 4 << 20, 1);
+    world.engine.set_objects(Some(settings(|all| {
+        with_own(all, "map", |own| own.evict = Eviction::Never);
+        all.pinned_max = usize::MAX >> 1;
+    })));
+    let client = world.connect();
+    world.expect(client, "mg map:new:m v|", "VA 7|CREATED|");
+    let value = "v".repeat(20_000);
+    let refusal = "SERVER_ERROR out of memory storing object|";
+    let mut count = 0;
+    loop {
+        let reply = world.ask(client, &format!("ms map::m 20000 Aput:k{count}|{value}|"));
+        if reply != "HD|" {
+            assert_eq!(reply, refusal);
+            break;
+        }
+        count += 1;
+    }
+    assert!((5..210).contains(&count), "{count}");
+    let dump = world.ask(client, "mg map:getkeys:m v c|");
+    world.expect(client, &format!("ms map::m 20000 Aput:more|{value}|"), refusal);
+    world.expect(client, "mg map:getkeys:m v c|", &dump);
+    world.expect(
+        client,
+        &format!("mg map:count:m v|mg map:get:m:more v|"),
+        &format!("VA {}|{count}|EN|", count.to_string().len()),
+    );
+    world.expect(client, "mg map:drop:m v|mg map:new:m v|", "VA 7|DELETED|VA 7|CREATED|");
+    world.expect(client, &format!("ms map::m 20000 Aput:k|{value}|"), "HD|");
+    world.engine.verify();
 }

@@ -1,18 +1,27 @@
 //! The types that are switched on: how names are read, and how calls are executed.
 
+use cattlegrid_store::Memory;
+
 use crate::arguments::{Arguments, unescape};
 use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
 use crate::method::{Absent, Method, MethodId, ObjectType};
 use crate::name::{Name, Named};
 use crate::native;
-use crate::object::Object;
+use crate::object::{Change, Object, State};
 use crate::settings::{Eviction, Settings, TypeSettings};
 
 /// Longest name of a type in bytes.
 const TYPE_NAME_MAX: usize = 16;
+/// The types' numbers are below this.
+const IDS: usize = 64;
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
+
+/// Memory for an object that is made to try the arguments of `create`.
+const CREATE_BYTES: usize = 1 << 20;
+/// The time at which it is made: 2026-01-01T00:00:00Z.
+const CREATE_AT_MS: u64 = 1_767_225_600_000;
 
 /// The types that are switched on. See the module's text.
 #[derive(Debug)]
@@ -22,6 +31,8 @@ pub struct Registry {
     types: Vec<Entry>,
     /// Which types begin with a byte, as bits of places in `types`.
     by_first: Box<[u64; 256]>,
+    /// Places in `types` by the types' numbers.
+    by_id: [Option<u8>; IDS],
 }
 
 /// A type that is switched on.
@@ -43,6 +54,7 @@ impl Registry {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut types = Vec::new();
         let mut by_first = Box::new([0_u64; 256]);
+        let mut by_id = [None; IDS];
         for own in &settings.types {
             let Some(place) = native::TYPES.iter().position(|one| one.name == own.name) else {
                 return Err(format!("objects: no type {:?}", own.name));
@@ -51,11 +63,32 @@ impl Registry {
             let before = native::TYPES[..place].iter();
             let first_method = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
             let new = object_type.methods.iter().find(|method| method.name == "new");
+            by_id[usize::from(object_type.id)] = Some(types.len() as u8);
             by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
             types.push(Entry { object_type, settings: own.clone(), first_method, new });
         }
         let zone = Zone::named(&settings.timezone)?;
-        Ok(Self { settings, zone, types, by_first })
+        let registry = Self { settings, zone, types, by_first, by_id };
+        (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
+        Ok(registry)
+    }
+
+    /// Makes an object as `create` says, and forgets it.
+    fn try_create(&self, place: usize) -> Result<(), String> {
+        let own = &self.types[place].settings;
+        let Some(create) = &own.create else { return Ok(()) };
+        let wrong = |text: &str| Err(format!("[objects.{}]: create: {text}", own.name));
+        let Some(id) = self.method(place, b"new") else { return wrong("the type has no method new") };
+        let Ok(memory) = Memory::new(CREATE_BYTES) else { return wrong("there is no memory to try it") };
+        let (mut new, mut out) = (Vec::new(), Vec::new());
+        let object = Object::new(b"k", State::Absent, &mut new, &memory, None, true);
+        let arguments = Arguments::of(create.iter().map(Vec::as_slice));
+        let done = self.call(id, object, &arguments, CREATE_AT_MS, 0, &mut out);
+        match (done.outcome, done.change) {
+            (Outcome::Error(line), _) => wrong(line.split_once(": ").map_or(&*line, |(_, text)| text)),
+            (_, Change::None | Change::Dropped) => wrong("new refuses these arguments"),
+            _ => Ok(()),
+        }
     }
 
     /// What the rule file says.
@@ -122,8 +155,8 @@ impl Registry {
     }
 
     fn named_among<'k>(&self, mut candidates: u64, name: &'k [u8]) -> Option<Named<'k>> {
-        let colon = memchr::memchr(b':', &name[..name.len().min(TYPE_NAME_MAX + 1)])?;
-        let (type_name, rest) = (&name[..colon], &name[colon + 1..]);
+        let end = colon(&name[..name.len().min(TYPE_NAME_MAX + 1)])?;
+        let (type_name, rest) = (&name[..end], &name[end + 1..]);
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
             candidates &= candidates - 1;
@@ -135,7 +168,7 @@ impl Registry {
             if let Some(key) = rest.strip_prefix(b":") {
                 return (!key.is_empty()).then_some(Named::Object { type_id, key });
             }
-            let (method, rest) = match memchr::memchr(b':', rest) {
+            let (method, rest) = match colon(rest) {
                 Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
                 None => (rest, None),
             };
@@ -153,7 +186,12 @@ impl Registry {
 
     fn method(&self, place: usize, name: &[u8]) -> Option<MethodId> {
         let own = self.types[place].object_type;
-        let method = Self::methods(own).position(|method| method.name.as_bytes() == name)?;
+        let first = name.first()?;
+        let is_it = |method: &Method| {
+            let own = method.name.as_bytes();
+            own.len() == name.len() && own[0] == *first && own == name
+        };
+        let method = Self::methods(own).position(is_it)?;
         Some(MethodId { object_type: place as u16, method: method as u16 })
     }
 
@@ -168,15 +206,32 @@ impl Registry {
     ) -> Result<(&'b [u8], Arguments<'b>), String> {
         let Some(rest) = name.rest else { return Ok((&[], Arguments::none())) };
         let mut parts = Arguments::none();
-        if memchr::memchr(b'%', rest).is_none() {
-            let mut all = rest.split(|byte| *byte == b':');
-            let key = all.next().unwrap_or_default();
-            return if all.all(|part| parts.push(part)) {
-                Ok((key, parts))
-            } else {
-                Err(self.too_many(name.method))
-            };
+        let (mut key, mut from, mut is_escaped) = (None, 0, false);
+        // These are a few bytes: a loop costs less than a search.
+        for (at, byte) in rest.iter().enumerate() {
+            match byte {
+                b'%' => {
+                    is_escaped = true;
+                    break;
+                }
+                b':' => {
+                    let part = &rest[from..at];
+                    from = at + 1;
+                    if key.is_none() {
+                        key = Some(part);
+                    } else if !parts.push(part) {
+                        return Err(self.too_many(name.method));
+                    }
+                }
+                _ => {}
+            }
         }
+        if !is_escaped {
+            let last = &rest[from..];
+            let Some(key) = key else { return Ok((last, parts)) };
+            return if parts.push(last) { Ok((key, parts)) } else { Err(self.too_many(name.method)) };
+        }
+        parts = Arguments::none();
         buffer.clear();
         let mut ends = Vec::new();
         for part in rest.split(|byte| *byte == b':') {
@@ -252,8 +307,8 @@ impl Registry {
             Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
             Ok(Reply::Miss) => Outcome::Miss,
             Ok(Reply::List(listing)) => {
-                let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
-                Outcome::List { listing, flags }
+                let flags = listing.flags(self.settings.json_flags);
+                Outcome::List { listing: Box::new(listing), flags }
             }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
             Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
@@ -261,7 +316,7 @@ impl Registry {
         };
         if matches!(outcome, Outcome::Error(_) | Outcome::NoRoom(_)) {
             out.truncate(from);
-            return Done { outcome, change: crate::object::Change::None, expires_ms: None };
+            return Done { outcome, change: Change::None, expires_ms: None };
         }
         Done { outcome, change, expires_ms }
     }
@@ -309,8 +364,15 @@ impl Registry {
     }
 
     fn entry_of(&self, type_id: u16) -> Option<&Entry> {
-        self.types.iter().find(|entry| entry.object_type.id == type_id)
+        let place = *self.by_id.get(usize::from(type_id))?;
+        self.types.get(usize::from(place?))
     }
+}
+
+/// The place of the first colon. Names are short: a loop costs less than a search of `memchr`.
+#[inline]
+fn colon(text: &[u8]) -> Option<usize> {
+    text.iter().position(|byte| *byte == b':')
 }
 
 /// There is no object, and none is made.
