@@ -248,7 +248,7 @@ impl Shard {
     #[inline]
     pub(crate) fn advance(&mut self, step: &Step<'_>) {
         self.store.advance(step.now.second, self.shared.floor(step.now.second));
-        let names = self.shared.names.load(Ordering::Relaxed);
+        let names = Names::state(self.names_now());
         if names != self.names {
             self.names = names;
         }
@@ -259,9 +259,9 @@ impl Shard {
         self.store.record_evictions(step.interest.wants(Interest::EVICTIONS));
     }
 
-    /// When names of objects' calls are recognised, as of now.
+    /// When names of objects' calls are recognised, and how many times the types have changed, as of now.
     #[inline]
-    pub(crate) fn names_now(&self) -> u8 {
+    pub(crate) fn names_now(&self) -> u64 {
         self.shared.names.load(Ordering::Relaxed)
     }
 

@@ -182,7 +182,9 @@ impl Shard {
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
             // The rules have changed in between.
-            let _answered = self.get_ruled(key, hash, cas, touch, lookup, cx);
+            if let Answer::Object(_) = self.get_ruled(key, hash, cas, touch, lookup, cx) {
+                missed(key, touch.is_some(), lookup, cx);
+            }
             return Held::Written;
         };
         let standing =
@@ -192,7 +194,12 @@ impl Shard {
             match self.get_ruled(key, hash, cas, touch, lookup, cx) {
                 Answer::Compute => return Held::Compute,
                 Answer::Busy => return Held::Busy,
-                Answer::Hit | Answer::Miss | Answer::Control | Answer::Object(_) => return Held::Written,
+                // Its type was switched on in between.
+                Answer::Object(_) => {
+                    missed(key, touch.is_some(), lookup, cx);
+                    return Held::Written;
+                }
+                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
                 // Another client has the lease again; or the rule has no free slot.
                 Answer::Leased(_) => {}
             }

@@ -56,8 +56,13 @@ impl Engine {
             _ => match self.get_many(get, piece, lock, &mut pending, cx) {
                 Stop::End => None,
                 Stop::More(left) => Some(left),
-                Stop::Parked(parked, None) => return Got::Parked(parked),
-                Stop::Parked(parked, Some(left)) => return Got::ParkedMore(parked, left),
+                Stop::Parked(parked, left) => {
+                    self.settle(lock, &mut cx.step);
+                    return match left {
+                        None => Got::Parked(parked),
+                        Some(left) => Got::ParkedMore(parked, left),
+                    };
+                }
             },
         };
         // A lease that was revoked may have had a slot of its rule.
