@@ -25,6 +25,8 @@ fn parse(load: Load) -> (u32, Load) {
 #[bench::ruled_miss(Kind::RuledMiss)]
 #[bench::park(Kind::Park)]
 #[bench::fill_wake(Kind::FillWake)]
+#[bench::quota(Kind::Quota)]
+#[bench::set_beside_objects(Kind::SetBesideObjects)]
 fn whole(mut load: Load) -> (usize, Load) {
     (black_box(load.run()), load)
 }

@@ -11,6 +11,7 @@ use cattlegrid_engine::{
     Piece, RulesConfig, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
+use cattlegrid_objects::{Registry, Settings};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
 /// The kind of the requests.
@@ -34,6 +35,10 @@ pub enum Kind {
     Park,
     /// `set` of such a key for which a connection waits: the value is stored, and the reply to the other is written.
     FillWake,
+    /// `get` of a quota's `addandcheck`.
+    Quota,
+    /// `set` of a new key while there are objects.
+    SetBesideObjects,
 }
 
 impl Kind {
@@ -98,6 +103,10 @@ impl Load {
             seed: 1,
         });
         let engine = engine.expect("a few MiB");
+        if matches!(kind, Kind::Quota | Kind::SetBesideObjects) {
+            let registry = Registry::new(Settings::default()).expect("the defaults are right");
+            engine.set_objects(Some(Arc::new(registry)));
+        }
         if kind.is_ruled() {
             engine.set_rules(Some(rules()), &rules_config()).expect("a few MiB");
         }
@@ -120,6 +129,14 @@ impl Load {
         (0..ITEMS).for_each(|n| load.ask(Kind::SetNew, n));
         load.run();
         // Once beforehand, for code that runs only once.
+        if kind == Kind::Quota {
+            load.input.clear();
+            for n in ITEMS..ITEMS + 2 * REQUESTS {
+                load.input
+                    .extend_from_slice(format!("get quota:new:user{n:010}:1000000:hour\r\n").as_bytes());
+            }
+            load.run();
+        }
         let first = match kind {
             Kind::GetHit | Kind::MetaGetHit | Kind::SetOver => 0,
             _ => ITEMS,
@@ -156,7 +173,9 @@ impl Load {
         let request = match kind {
             Kind::GetHit | Kind::GetMiss | Kind::RuledMiss | Kind::Park => format!("get {key}\r\n"),
             Kind::MetaGetHit => format!("mg {key} v\r\n"),
-            Kind::SetNew | Kind::SetOver | Kind::SetEvicting | Kind::FillWake => {
+            // As long as the other keys.
+            Kind::Quota => format!("get quota:addandcheck:user{n:010}:1\r\n"),
+            Kind::SetBesideObjects | Kind::SetNew | Kind::SetOver | Kind::SetEvicting | Kind::FillWake => {
                 format!("set {key} 0 0 100\r\n{value}\r\n")
             }
         };
@@ -265,6 +284,8 @@ mod tests {
             (Kind::RuledMiss, "END"),
             (Kind::Park, ""),
             (Kind::FillWake, "VALUE "),
+            (Kind::Quota, "QUOTA_OK"),
+            (Kind::SetBesideObjects, "STORED"),
         ] {
             let mut load = Load::new(kind);
             assert_eq!(load.parse(), REQUESTS);
@@ -277,7 +298,11 @@ mod tests {
             }
             assert_eq!(replies.matches(reply).count(), REQUESTS as usize, "{kind:?}");
             let (items_after, evictions_after) = load.items_and_evictions();
-            let new = if matches!(kind, Kind::SetNew | Kind::FillWake) { u64::from(REQUESTS) } else { 0 };
+            let new = if matches!(kind, Kind::SetNew | Kind::FillWake | Kind::SetBesideObjects) {
+                u64::from(REQUESTS)
+            } else {
+                0
+            };
             if kind == Kind::SetEvicting {
                 assert!(evictions_after > evictions);
             } else {

@@ -25,7 +25,7 @@ impl<'a> Arbitrary<'a> for Ops {
 fn op(u: &mut Unstructured<'_>) -> Result<Op> {
     let key = u.int_in_range(0..=2_000_u16)?;
     let ttl = *u.choose(&[0, 0, 1, 7, 300, 5_000_000])?;
-    Ok(match u.int_in_range(0..=11_u8)? {
+    Ok(match u.int_in_range(0..=15_u8)? {
         0..=3 => {
             let most = *u.choose(&[10, 300, 3_000, 60_000])?;
             Op::Put { key, len: u.int_in_range(0..=most)?, ttl, flags: u.arbitrary::<u8>()?.into() }
@@ -36,11 +36,31 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
         8 => Op::Cas { key },
         9 => Op::Wait { seconds: u.int_in_range(0..=3)? },
         10 => Op::Tick,
+        12..=15 => object_op(u, key % 300, ttl)?,
         _ => match u.int_in_range(0..=2_u8)? {
             0 => Op::Flush,
             1 => Op::GiveBack { bytes: u.int_in_range(1..=200_000)? },
             _ => Op::Purge,
         },
+    })
+}
+
+fn object_op(u: &mut Unstructured<'_>, key: u16, ttl: u32) -> Result<Op> {
+    let from = u.int_in_range(0..=255_u8)?.into();
+    Ok(match u.int_in_range(0..=11_u8)? {
+        0 | 1 => {
+            let most = *u.choose(&[10, 300, 3_000, 60_000])?;
+            Op::PutObject { key, len: u.int_in_range(0..=most)?, ttl, pinned: u.arbitrary()? }
+        }
+        2 => Op::PutTree { key, entries: from, ttl, pinned: u.arbitrary()? },
+        3 | 4 => Op::GetObject { key },
+        5 => Op::EditObject { key },
+        6 => Op::Grow { key, from, entries: u.int_in_range(0..=99)?, len: u.int_in_range(0..=2_000)? },
+        7 => Op::Shrink { key, from, entries: u.int_in_range(0..=255)? },
+        8 => Op::Drop { key },
+        9 => Op::TouchObject { key, ttl },
+        10 => Op::Pin { key, on: u.arbitrary()? },
+        _ => Op::Reclaim,
     })
 }
 

@@ -3,7 +3,8 @@
 //!
 //! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the effect of
 //! `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`, `get_miss`, `mg_hit`,
-//! `set_new`, `set_over`, `set_evicting`, `ruled_miss`, `park`, `fill_wake`: a hundred requests; `locks`: a hundred times a shard's lock, taken and released.
+//! `set_new`, `set_over`, `set_evicting`, `ruled_miss`, `park`, `fill_wake`, `quota`,
+//! `set_beside_objects`: a hundred requests; `locks`: a hundred times a shard's lock, taken and released.
 
 use std::hint::black_box;
 
@@ -20,6 +21,8 @@ fn main() {
         Some("ruled_miss") => Kind::RuledMiss,
         Some("park") => Kind::Park,
         Some("fill_wake") => Kind::FillWake,
+        Some("quota") => Kind::Quota,
+        Some("set_beside_objects") => Kind::SetBesideObjects,
         other => panic!("{other:?} is not a kind of request"),
     };
     let mut load = Load::new(kind);

@@ -1,10 +1,11 @@
-//! The store without sockets: hit ratios, a soak of its memory, its longest operations.
+//! The store without sockets: hit ratios, a soak of its memory, its longest operations, large trees.
 
 mod cache;
 mod hits;
 mod mixes;
 mod soak;
 mod stalls;
+mod trees;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -65,6 +66,15 @@ enum What {
         #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "64,1024")]
         memory: Vec<u64>,
     },
+    /// Times of operations on a large tree, and what it holds compared with resident memory.
+    Trees {
+        /// Members, 1,000 to 100,000,000.
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+        members: u64,
+        /// Bytes of each value.
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+        value_bytes: u64,
+    },
 }
 
 fn main() -> Result<()> {
@@ -105,6 +115,7 @@ fn main() -> Result<()> {
             let mixes = if mixes.is_empty() { stalls::MIXES.to_vec() } else { mixes };
             memory.iter().try_for_each(|mebibytes| say(&stalls::run((mebibytes << 20) as usize, &mixes)?))
         }
+        What::Trees { members, value_bytes } => say(&trees::run(members, value_bytes as usize)?),
     }
 }
 

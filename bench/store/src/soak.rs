@@ -245,7 +245,7 @@ impl Soak {
 }
 
 /// Resident bytes of this process.
-fn resident_bytes() -> Result<u64> {
+pub(crate) fn resident_bytes() -> Result<u64> {
     Ok(cattlegrid_load::Process::new(std::process::id())?.resident_bytes()?)
 }
 
@@ -267,6 +267,6 @@ fn rss_of(addresses: &Range<usize>) -> Result<u64> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a soak goes on for some real time")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -156,7 +156,7 @@ fn name(id: u64) -> [u8; 32] {
 }
 
 /// CPU time of this thread in nanoseconds.
-fn now() -> Result<u64> {
+pub(crate) fn now() -> Result<u64> {
     let time: std::time::Duration = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into();
     Ok(time.as_nanos() as u64)
 }

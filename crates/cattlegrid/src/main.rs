@@ -1,6 +1,7 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
 mod demo;
+mod objects;
 mod trial;
 
 use std::io::{self, Write as _};
@@ -58,6 +59,13 @@ fn act(command: Command, first: &str) -> ExitCode {
                 }
             },
             Err(error) => usage_error(&error),
+        },
+        Command::Objects(command) => match objects::run(command) {
+            Ok(text) => print(&text),
+            Err(error) => {
+                log_lines(&error);
+                flushed(ExitCode::from(error.exit_status()))
+            }
         },
         Command::Help => print(&format!("{first}{}", config::help())),
         Command::Version => print(&format!("{first}{}\n", config::version())),

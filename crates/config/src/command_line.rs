@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use crate::apply::{Stop, apply, missing};
 use crate::error::UsageError;
+use crate::objects_command::{ObjectsCommand, parse_objects};
 use crate::option_row::{Name, OptionRow};
 use crate::options::rows;
 use crate::rule_file::RuleFile;
@@ -44,6 +45,8 @@ pub enum Command {
         /// The key.
         key: String,
     },
+    /// Show types of objects, or make calls without a server.
+    Objects(ObjectsCommand),
     /// `-h`: print [`crate::help`] and leave with status 0.
     Help,
     /// `-V`: print [`crate::version`] and leave with status 0.
@@ -81,8 +84,9 @@ where
         Some("demo") => parse_demo(&words[1..]),
         Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
+        Some("objects") => parse_objects(&words[1..]),
         Some(word) if !word.starts_with('-') => Err(UsageError::new(format!(
-            "{word}: no such subcommand; there are serve, demo, bench and check, and options start with - (see --help)"
+            "{word}: no such subcommand; there are serve, demo, bench, check and objects, and options start with - (see --help)"
         ))),
         _ => parse_serve(&words),
     }

@@ -32,6 +32,11 @@ impl ConfigError {
         Self { lines }
     }
 
+    /// What is wrong with the file at `path` as a whole.
+    pub fn of(path: &Path, problem: impl Display) -> Self {
+        Self::one(path, problem)
+    }
+
     /// Of the file at `path`, without a line of it.
     pub(crate) fn one(path: &Path, problem: impl Display) -> Self {
         Self { lines: vec![format!("{}: {problem}", path.display())] }

@@ -9,6 +9,7 @@
 //! * A directory that has scripts is refused, never ignored: this version would not run them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cattlegrid_engine::rules::Rule;
 use cattlegrid_objects::{Named, Registry, Settings as Registered, TypeSettings, native};
@@ -45,21 +46,17 @@ impl Objects {
     /// A line for each rule that means calls of methods, to which no rule applies.
     pub fn warns_of_rules(&self, file: &RuleFile) -> Vec<String> {
         let registry = self.registry();
-        let is_call = |rule: &&std::sync::Arc<Rule>| {
-            let literal = rule.pattern.text().split('{').next().unwrap_or_default();
-            let name = literal.as_bytes();
-            name.ends_with(b":") && matches!(registry.named(name), Some(Named::Call(_)))
+        let warning = |rule: &Arc<Rule>| {
+            let pattern = rule.pattern.text();
+            let literal = pattern.split('{').next().filter(|literal| literal.ends_with(':'))?;
+            let Named::Call(name) = registry.named(literal.as_bytes())? else { return None };
+            let object = registry.object_name(name.type_id, b"{key}")?;
+            Some(format!(
+                "rule {pattern}: has no effect on calls of methods; name the objects, such as {}",
+                String::from_utf8_lossy(&object)
+            ))
         };
-        let rules = file.rules.rules().iter().filter(is_call);
-        rules
-            .map(|rule| {
-                let pattern = rule.pattern.text();
-                format!(
-                    "rule {pattern}: has no effect on calls of methods; name the objects, such as {}::{{key}}",
-                    pattern.split(':').next().unwrap_or_default()
-                )
-            })
-            .collect()
+        file.rules.rules().iter().filter_map(warning).collect()
     }
 }
 
@@ -217,14 +214,19 @@ fn check_scripts(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The rules of `tables` whose pattern begins with the name of a type's objects, and that say more than tags.
-pub(crate) fn rules_beyond_tags(tables: &[(usize, &DeTable<'_>)], text: &str) -> Vec<ObjectRule> {
+/// The rules of `tables` whose pattern begins with the name of a type's objects, after `prefix`, and that say more than tags.
+pub(crate) fn rules_beyond_tags(
+    tables: &[(usize, &DeTable<'_>)],
+    prefix: &str,
+    text: &str,
+) -> Vec<ObjectRule> {
     let mut found = Vec::new();
     for (_, table) in tables {
         let Some(pattern) = table.get("match").map(Spanned::get_ref).and_then(DeValue::as_str) else {
             continue;
         };
-        let is_of = |name: &str| pattern.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
+        let Some(object) = pattern.strip_prefix(prefix) else { continue };
+        let is_of = |name: &str| object.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
         let Some(object_type) = native::TYPES.iter().map(|one| one.name).find(|name| is_of(name)) else {
             continue;
         };

@@ -92,7 +92,9 @@ impl RuleFile {
                 }
             }
         }
-        let object_rules = objects::rules_beyond_tags(&rules, text);
+        let prefix =
+            objects.as_ref().map_or(&[][..], |objects: &objects::ObjectsSection| &objects.settings().prefix);
+        let object_rules = objects::rules_beyond_tags(&rules, &String::from_utf8_lossy(prefix), text);
         if let Some(objects) = &objects {
             for rule in object_rules.iter().filter(|rule| rule.is_wrong(objects.settings())) {
                 problems.add(rule.offset, rule.problem.as_str());
@@ -120,7 +122,10 @@ impl RuleFile {
     }
 
     /// The settings of a server that is started with this file and nothing else.
-    pub(crate) fn settings(&self) -> Result<Settings, UsageError> {
+    ///
+    /// # Errors
+    /// What such a server would say.
+    pub fn settings(&self) -> Result<Settings, UsageError> {
         let mut settings = Settings { rule_file: Some(self.clone()), ..Settings::default() };
         self.server.apply(&mut settings)?;
         settings.check()?;

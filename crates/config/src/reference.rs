@@ -34,7 +34,12 @@ pub fn help() -> String {
     text.push_str("       cattlegrid demo [--keep]        a tour of what it does\n");
     text.push_str("       cattlegrid bench ADDR [options]  load a server; see bench --help\n");
     text.push_str("       cattlegrid check FILE [--key KEY]  what a rule file means\n");
-    text.push_str("       cattlegrid check FILE --try KEY  run the loader of a key once\n\nOptions:\n");
+    text.push_str("       cattlegrid check FILE --try KEY  run the loader of a key once\n");
+    text.push_str("       cattlegrid objects list [TYPE]  types of objects and their methods\n");
+    text.push_str(
+        "       cattlegrid objects call [--config FILE] [--at TIME] NAME...  calls without a server\n",
+    );
+    text.push_str("       cattlegrid objects test FILE...  run transcripts of calls\n\nOptions:\n");
     help_rows(&mut text, |row| is_switch(row) && !is_refused(row));
     text.push_str("\nOptions of -o:\n");
     help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Honoured(_)));

@@ -33,6 +33,7 @@ pub use item::KeyState;
 pub use load::{Landed, Load, LoadEnd, LoadFailure, LoadOrder};
 pub use object::RunningCall;
 pub use object::counts::{MethodCounter, MethodCounters, TIMED_EVERY};
+pub use object::usage::ObjectsUsage;
 pub use output::Output;
 pub use read::pending::{Got, Piece};
 pub use rules::active::ActiveRules;

@@ -16,6 +16,7 @@ pub(crate) mod answer;
 pub(crate) mod counts;
 pub(crate) mod execute;
 pub(crate) mod running;
+pub(crate) mod usage;
 pub(crate) mod walk;
 
 use std::collections::VecDeque;
@@ -337,7 +338,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "what was listed, and how it is answered")]
     fn answer_listing(
         &self,
-        listing: Listing,
+        listing: Box<Listing>,
         registry: &Registry,
         (cas, ttl): (u64, Option<u64>),
         number: usize,
@@ -370,7 +371,7 @@ impl Engine {
     fn call_later(
         &self,
         call: &Call<'_>,
-        listing: Option<Listing>,
+        listing: Option<Box<Listing>>,
         registry: &Arc<Registry>,
         shape: Shape<'_>,
         key: &[u8],

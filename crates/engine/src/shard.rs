@@ -309,14 +309,25 @@ impl Shard {
         if !cx.step.interest.wants(Interest::EVICTIONS) {
             return;
         }
-        for evicted in self.store.drain_evicted().filter(|evicted| evicted.object.is_none()) {
+        let objects = self.shared.objects();
+        for evicted in self.store.drain_evicted() {
+            let key = match evicted.object {
+                None => evicted.key,
+                Some(type_id) => {
+                    let registry = objects.as_ref();
+                    // A type that was switched off has no name.
+                    let name = registry.and_then(|registry| registry.object_name(type_id, &evicted.key));
+                    let Some(name) = name else { continue };
+                    name.into()
+                }
+            };
             let kind = EventKind::Evicted {
                 fetched: evicted.fetched,
                 ttl: cx.step.now.left(evicted.expiry),
                 idle: u64::from(cx.step.now.second.saturating_sub(evicted.accessed)),
                 size: evicted.value_len,
             };
-            cx.step.effects.events.push((cx.ticket, Event { key: evicted.key, kind }));
+            cx.step.effects.events.push((cx.ticket, Event { key, kind }));
         }
     }
 }

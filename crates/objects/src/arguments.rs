@@ -5,9 +5,16 @@ use arrayvec::ArrayVec;
 /// Most arguments of a call: a key of 250 bytes has no more.
 pub const ARGUMENTS_MAX: usize = 128;
 
+/// Arguments that need no memory of their own.
+const FEW: usize = 6;
+
 /// The arguments of a call.
 #[derive(Debug, Clone, Default)]
-pub struct Arguments<'a>(ArrayVec<&'a [u8], ARGUMENTS_MAX>);
+pub struct Arguments<'a> {
+    few: ArrayVec<&'a [u8], FEW>,
+    /// Those after the first [`FEW`].
+    more: Vec<&'a [u8]>,
+}
 
 impl<'a> Arguments<'a> {
     /// No arguments.
@@ -17,32 +24,47 @@ impl<'a> Arguments<'a> {
 
     /// These. More than [`ARGUMENTS_MAX`] are left out: callers have fewer.
     pub fn of(list: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        Self(list.into_iter().take(ARGUMENTS_MAX).collect())
+        let mut arguments = Self::none();
+        for argument in list {
+            if !arguments.push(argument) {
+                break;
+            }
+        }
+        arguments
     }
 
     /// Adds one; false: there are too many.
     pub(crate) fn push(&mut self, argument: &'a [u8]) -> bool {
-        self.0.try_push(argument).is_ok()
+        if self.few.try_push(argument).is_err() {
+            if self.len() == ARGUMENTS_MAX {
+                return false;
+            }
+            self.more.push(argument);
+        }
+        true
     }
 
     /// Their number.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.few.len() + self.more.len()
     }
 
     /// There are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.few.is_empty()
     }
 
     /// The argument at this place, counted from 0.
     pub fn get(&self, place: usize) -> Option<&'a [u8]> {
-        self.0.get(place).copied()
+        match place.checked_sub(FEW) {
+            None => self.few.get(place).copied(),
+            Some(place) => self.more.get(place).copied(),
+        }
     }
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
-        self.0.iter().copied()
+        self.few.iter().chain(&self.more).copied()
     }
 }
 
@@ -79,6 +101,23 @@ fn hexadecimal(digits: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_and_many() {
+        let text = [0_u8; 200];
+        for count in [0, 1, FEW - 1, FEW, FEW + 1, ARGUMENTS_MAX] {
+            let all: Vec<&[u8]> = (0..count).map(|end| &text[..end]).collect();
+            let arguments = Arguments::of(all.iter().copied());
+            assert_eq!((arguments.len(), arguments.is_empty()), (count, count == 0));
+            assert!(arguments.iter().eq(all.iter().copied()));
+            assert!((0..count).all(|place| arguments.get(place) == Some(all[place])));
+            assert_eq!(arguments.get(count), None);
+        }
+        let mut full = Arguments::of((0..ARGUMENTS_MAX + 9).map(|_| &text[..]));
+        assert_eq!(full.len(), ARGUMENTS_MAX);
+        assert!(!full.push(b"one more"));
+        assert_eq!(full.len(), ARGUMENTS_MAX);
+    }
 
     #[test]
     fn escapes() {

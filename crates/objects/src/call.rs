@@ -101,7 +101,7 @@ pub enum Outcome {
     /// What it lists.
     List {
         /// Read it to its end.
-        listing: Listing,
+        listing: Box<Listing>,
         /// Client flags.
         flags: u32,
     },

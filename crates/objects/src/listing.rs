@@ -11,7 +11,7 @@
 //!   whole state at once.
 //! * A result that is too long is noticed by the read that makes it so: nothing is wanted any more.
 
-mod json;
+pub(crate) mod json;
 mod merge;
 mod rows;
 
@@ -170,6 +170,23 @@ impl Listing {
 
 /// Bytes that a method reads itself. A listing that is complete by then is the call's reply, without the detour.
 const AT_ONCE_BYTES: usize = 4096;
+
+/// The reply that is the value of a member, as [`Shape::Value`] or [`Shape::Pair`]; a miss if it is not there.
+pub(crate) fn show_value(
+    object: &Object<'_>,
+    key: &[u8],
+    shape: Shape,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let Some(value) = object.view().member(key) else { return Ok(Reply::Miss) };
+    if value.len() > AT_ONCE_BYTES {
+        let rows = Rows { shape, space: None, start: Start::Key(key.into()), most: 1 };
+        return show(object, rows, frame);
+    }
+    shape.head(key, true, frame.out);
+    value.copy_to(frame.out);
+    Ok(Reply::Value)
+}
 
 /// The reply that shows rows of an object.
 pub(crate) fn show(object: &Object<'_>, rows: Rows, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

@@ -1,20 +1,17 @@
 //! The members of a collection, in order of their keys: as bytes of the item while they are few, then in a tree outside
 //! the log.
 //!
-//! ```text
-//!   state of bytes:  | key bytes | value bytes | key | value |  ...      lengths: 7 bits a byte, lowest first
-//! ```
-//! Bytes are searched from the first entry on; a change moves the bytes behind it in the object's copy. A put that would
-//! need more than [`FLAT_MAX`] bytes builds the tree. A tree stays a tree however few members are left: an object that was
-//! large is expected to become large again, and an empty tree holds only a page or two.
+//! Bytes (`members/flat.rs`) are searched from the first entry on; a change moves the bytes behind it in the object's copy.
+//! A put that would need more than [`FLAT_MAX`] bytes builds the tree. A tree stays a tree however few members are left: an
+//! object that was large is expected to become large again, and an empty tree holds only a page or two.
 //!
 //! # Invariants
 //! * A call that fails changes nothing. For bytes, and for a tree that the call itself has built, that holds for every
 //!   sequence of changes, since the registry drops them. In a tree that was found a single change is done or not, and for
 //!   several of them room is reserved before the first ([`Members::reserve`]).
-//! * A state of any bytes is read without a panic: it ends at the first entry that is not complete.
 
-use std::cmp::Ordering;
+mod flat;
+
 use std::ops::{Bound, Range};
 
 use arrayvec::ArrayVec;
@@ -22,6 +19,7 @@ use cattlegrid_store::{Tree, TreeFull, Value};
 
 use crate::call::CallError;
 use crate::object::{Change, Object, State, View};
+use flat::{Entries, Entry, Found, entry_len, find, make_gap, write_entry};
 
 /// Bytes of members, with their lengths, above which they move to a tree.
 pub const FLAT_MAX: usize = 2048;
@@ -56,6 +54,14 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// [`CallError::NoRoom`]; nothing has changed then.
     pub fn reserve(&mut self, puts: usize) -> Result<(), CallError> {
+        self.reserve_for(puts, Tree::KEY_MAX, Tree::VALUE_INLINE_MAX)
+    }
+
+    /// The same for keys and values of at most these lengths in bytes, which takes far fewer pages where they are small.
+    ///
+    /// # Errors
+    /// As [`Members::reserve`].
+    pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
         // A tree that the call has built is dropped if the call fails, as bytes are.
         let may_grow = self.object.may_grow();
         if matches!(self.object.change, Change::None | Change::Tree)
@@ -65,7 +71,7 @@ impl<'o, 'a> Members<'o, 'a> {
                 return Err(full());
             }
             self.has_reserved = true;
-            tree.reserve(puts).map_err(no_room)?;
+            tree.reserve_for(puts, key, value).map_err(no_room)?;
         }
         Ok(())
     }
@@ -301,118 +307,259 @@ impl<'a> View<'a> {
     }
 }
 
-/// A member in a state of bytes.
-#[derive(Debug)]
-struct Entry<'a> {
-    key: &'a [u8],
-    value: &'a [u8],
-    range: Range<usize>,
-}
-
-impl<'a> Entry<'a> {
-    fn pair(self) -> (&'a [u8], Value<'a>) {
-        (self.key, Value::Inline(self.value))
-    }
-}
-
-/// The members in a state of bytes.
-#[derive(Debug)]
-struct Entries<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Entries<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
-    }
-}
-
-impl<'a> Iterator for Entries<'a> {
-    type Item = Entry<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Entry<'a>> {
-        let start = self.at;
-        let rest = self.bytes.get(start..)?;
-        let (key_len, rest) = read_len(rest)?;
-        let (value_len, rest) = read_len(rest)?;
-        let (key, rest) = rest.split_at_checked(key_len)?;
-        let (value, rest) = rest.split_at_checked(value_len)?;
-        self.at = self.bytes.len() - rest.len();
-        Some(Entry { key, value, range: start..self.at })
-    }
-}
-
-/// Where a key is in a state of bytes, or where it belongs: an empty range and no value.
-#[derive(Debug)]
-struct Found<'a> {
-    range: Range<usize>,
-    value: Option<&'a [u8]>,
-}
-
-fn find<'a>(bytes: &'a [u8], key: &[u8]) -> Found<'a> {
-    let mut entries = Entries::of(bytes);
-    loop {
-        let start = entries.at;
-        let Some(own) = entries.next() else { return Found { range: start..start, value: None } };
-        match own.key.cmp(key) {
-            Ordering::Less => {}
-            Ordering::Equal => return Found { range: own.range, value: Some(own.value) },
-            Ordering::Greater => return Found { range: start..start, value: None },
-        }
-    }
-}
-
-/// Makes the bytes at `range` `gap` bytes long; the bytes behind it move.
-fn make_gap(bytes: &mut Vec<u8>, range: Range<usize>, gap: usize) {
-    let len = bytes.len();
-    let new_len = len - range.len() + gap;
-    if new_len > len {
-        bytes.resize(new_len, 0);
-    }
-    bytes.copy_within(range.end..len, range.start + gap);
-    bytes.truncate(new_len);
-}
-
-/// Lengths in a state of bytes are below 2 to the power of 14.
-const LEN_SPLIT: usize = 0x80;
-
-const _: () = assert!(FLAT_MAX < LEN_SPLIT * LEN_SPLIT, "a length has at most two bytes");
-
-fn entry_len(key: usize, value: usize) -> usize {
-    let len_bytes = |len: usize| if len < LEN_SPLIT { 1 } else { 2 };
-    len_bytes(key) + len_bytes(value) + key + value
-}
-
-fn read_len(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    match *bytes {
-        [low, ref rest @ ..] if usize::from(low) < LEN_SPLIT => Some((usize::from(low), rest)),
-        [low, high, ref rest @ ..] => {
-            Some((usize::from(low) - LEN_SPLIT + usize::from(high) * LEN_SPLIT, rest))
-        }
-        _ => None,
-    }
-}
-
-fn write_entry(mut to: &mut [u8], key: &[u8], value: &[u8]) {
-    for len in [key.len(), value.len()] {
-        to = if len < LEN_SPLIT {
-            put_bytes(to, &[len as u8])
-        } else {
-            put_bytes(to, &[(len % LEN_SPLIT + LEN_SPLIT) as u8, (len / LEN_SPLIT) as u8])
-        };
-    }
-    to = put_bytes(to, key);
-    put_bytes(to, value);
-}
-
-fn put_bytes<'t>(to: &'t mut [u8], bytes: &[u8]) -> &'t mut [u8] {
-    let (head, rest) = to.split_at_mut(bytes.len());
-    head.copy_from_slice(bytes);
-    rest
-}
-
 fn no_room(full: TreeFull) -> CallError {
     CallError::NoRoom(full.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use cattlegrid_store::Memory;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    /// A collection between calls.
+    #[derive(Debug)]
+    enum Kept {
+        Absent,
+        Bytes(Vec<u8>),
+        Tree(Box<Tree>),
+    }
+
+    impl Kept {
+        /// Runs a call; unless it fails what it has changed is kept.
+        fn call<R>(
+            &mut self,
+            memory: &Arc<Memory>,
+            run: impl FnOnce(&mut Object<'_>) -> Result<R, CallError>,
+        ) -> Result<R, CallError> {
+            let mut new = Vec::new();
+            let state = match self {
+                Self::Absent => State::Absent,
+                Self::Bytes(bytes) => State::Bytes(bytes),
+                Self::Tree(tree) => State::Tree(tree),
+            };
+            let mut object = Object::new(b"k", state, &mut new, memory, None, true);
+            let result = run(&mut object);
+            let (change, _) = object.finish();
+            if result.is_ok() {
+                match change {
+                    Change::None | Change::Tree => {}
+                    Change::Bytes => *self = Self::Bytes(new),
+                    Change::NewTree(tree) => *self = Self::Tree(tree),
+                    Change::Dropped => *self = Self::Absent,
+                }
+            }
+            result
+        }
+
+        fn view(&self) -> View<'_> {
+            match self {
+                Self::Absent => View::Absent,
+                Self::Bytes(bytes) => View::Bytes(bytes),
+                Self::Tree(tree) => View::Tree(tree),
+            }
+        }
+
+        /// Everything that can be read is what the model has.
+        fn check(&self, model: &Model, from: &[u8]) {
+            let view = self.view();
+            assert_eq!(view.members(), model.len() as u64);
+            let own = |pair: (&[u8], Value<'_>)| {
+                let mut value = Vec::new();
+                pair.1.copy_to(&mut value);
+                (pair.0.to_vec(), value)
+            };
+            let pair = |pair: (&Vec<u8>, &Vec<u8>)| (pair.0.clone(), pair.1.clone());
+            assert_eq!(view.first().map(own), model.iter().next().map(pair));
+            assert_eq!(view.last().map(own), model.iter().next_back().map(pair));
+            let middle = model.len() / 2;
+            assert_eq!(view.nth(middle as u64).map(own), model.iter().nth(middle).map(pair));
+            assert!(view.nth(model.len() as u64).is_none());
+            assert_eq!(view.before(from), model.keys().filter(|own| own.as_slice() < from).count() as u64);
+            assert_eq!(view.member(from).map(|value| own((from, value)).1), model.get(from).cloned());
+            for bound in [Bound::Included(from), Bound::Excluded(from), Bound::Unbounded] {
+                for most in [3, usize::MAX] {
+                    let collect = |is_back: bool| {
+                        let mut all = Vec::new();
+                        let each = |key: &[u8], value: Value<'_>| {
+                            all.push(own((key, value)));
+                            all.len() < most
+                        };
+                        if is_back {
+                            view.scan_back(bound, each);
+                        } else {
+                            view.scan(bound, each);
+                        }
+                        all
+                    };
+                    let up = model.range::<[u8], _>((bound, Bound::Unbounded));
+                    assert_eq!(collect(false), up.take(most).map(pair).collect::<Vec<_>>());
+                    let down = model.range::<[u8], _>((Bound::Unbounded, bound)).rev();
+                    assert_eq!(collect(true), down.take(most).map(pair).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Put(u16, usize),
+        PutAll(Vec<(u16, usize)>),
+        Add(u16),
+        Remove(u16),
+        Overwrite(u16),
+        Empty,
+        Drop,
+    }
+
+    fn op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
+        let len = move || prop_oneof![6 => 0..40_usize, 1 => 0..longest];
+        prop_oneof![
+            8 => (0..keys, len()).prop_map(|(key, len)| Op::Put(key, len)),
+            2 => prop::collection::vec((0..keys, 0..200_usize), 1..30).prop_map(Op::PutAll),
+            2 => (0..keys).prop_map(Op::Add),
+            9 => (0..keys).prop_map(Op::Remove),
+            2 => (0..keys).prop_map(Op::Overwrite),
+            1 => Just(Op::Empty),
+            1 => Just(Op::Drop),
+        ]
+    }
+
+    /// 2 to 300 bytes.
+    fn key(n: u16) -> Vec<u8> {
+        let len = if n.is_multiple_of(17) { usize::from(n % 300) } else { usize::from(n % 12) };
+        [&n.wrapping_mul(40_503).to_be_bytes(), vec![n as u8; len].as_slice()].concat()
+    }
+
+    /// Returns calls that found no room.
+    fn run(ops: &[Op], memory_bytes: usize) -> usize {
+        let memory = Memory::new(memory_bytes).unwrap();
+        let (mut kept, mut model, mut refused) = (Kept::Absent, Model::new(), 0);
+        for (n, op) in ops.iter().enumerate() {
+            let value = |len: usize| vec![n as u8; len];
+            let from = match op {
+                Op::Put(at, len) => {
+                    match kept.call(&memory, |object| object.members().put(&key(*at), &value(*len))) {
+                        Ok(is_new) => assert_eq!(is_new, model.insert(key(*at), value(*len)).is_none()),
+                        Err(_) => refused += 1,
+                    }
+                    key(*at)
+                }
+                Op::PutAll(list) => {
+                    let result = kept.call(&memory, |object| {
+                        let mut members = object.members();
+                        members.reserve(list.len())?;
+                        list.iter().try_for_each(|(at, len)| members.put(&key(*at), &value(*len)).map(|_| ()))
+                    });
+                    match result {
+                        Ok(()) => model.extend(list.iter().map(|(at, len)| (key(*at), value(*len)))),
+                        Err(_) => refused += 1,
+                    }
+                    key(list[0].0)
+                }
+                Op::Add(at) => {
+                    // A collection with values does not add members without them.
+                    model.remove(&key(*at));
+                    let removed = kept.call(&memory, |object| {
+                        object.members().remove(&key(*at));
+                        Ok(())
+                    });
+                    assert_eq!(removed, Ok(()));
+                    match kept.call(&memory, |object| object.members().add(&key(*at))) {
+                        Ok(is_new) => assert_eq!(is_new, model.insert(key(*at), Vec::new()).is_none()),
+                        Err(_) => refused += 1,
+                    }
+                    key(*at)
+                }
+                Op::Remove(at) => {
+                    let removed = kept.call(&memory, |object| Ok(object.members().remove(&key(*at))));
+                    assert_eq!(removed, Ok(model.remove(&key(*at)).is_some()));
+                    key(*at)
+                }
+                Op::Overwrite(at) => {
+                    let done = kept.call(&memory, |object| {
+                        Ok(object.members().get_mut(&key(*at)).map(|value| value.fill(n as u8)).is_some())
+                    });
+                    let value = model.get_mut(&key(*at));
+                    if done == Ok(true) {
+                        value.expect("it was there").fill(n as u8);
+                    } else {
+                        assert!(value.is_none_or(|value| value.len() > Tree::VALUE_INLINE_MAX));
+                    }
+                    key(*at)
+                }
+                Op::Empty => {
+                    let emptied = kept.call(&memory, |object| {
+                        object.set(&[]);
+                        Ok(())
+                    });
+                    assert_eq!(emptied, Ok(()));
+                    model.clear();
+                    key(1)
+                }
+                Op::Drop => {
+                    // A call that drops the object and begins another.
+                    let put = kept.call(&memory, |object| {
+                        object.drop_it();
+                        object.members().put(b"new", b"1")
+                    });
+                    assert_eq!(put, Ok(true));
+                    model = Model::from([(b"new".to_vec(), b"1".to_vec())]);
+                    key(2)
+                }
+            };
+            kept.check(&model, &from);
+        }
+        refused
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn as_a_sorted_map(ops in prop::collection::vec(op(150, 5000), 300)) {
+            prop_assert_eq!(run(&ops, 64 << 20), 0);
+        }
+
+        #[test]
+        fn as_a_sorted_map_in_little_memory(ops in prop::collection::vec(op(600, 9000), 300)) {
+            run(&ops, 64 << 10);
+        }
+
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..3000), key in "[a-z]{1,3}") {
+            let view = View::Bytes(&bytes);
+            let (key, mut seen) = (key.as_bytes(), 0_u64);
+            let (_, _, _, _) = (view.members(), view.member(key), view.nth(3), view.last());
+            view.scan(Bound::Included(key), |_, _| true);
+            view.scan_back(Bound::Unbounded, |_, _| { seen += 1; true });
+            prop_assert!(seen <= view.members() && view.before(key) <= view.members());
+        }
+    }
+
+    #[test]
+    fn a_call_on_bytes_counts_as_a_change_only_if_it_is() {
+        let memory = Memory::new(1 << 20).unwrap();
+        let mut kept = Kept::Absent;
+        kept.call(&memory, |object| object.members().put(b"a", b"1")).unwrap();
+        let change = |run: fn(&mut Members<'_, '_>)| {
+            let Kept::Bytes(bytes) = &kept else { panic!("it is small") };
+            let mut new = Vec::new();
+            let mut object = Object::new(b"k", State::Bytes(bytes), &mut new, &memory, None, true);
+            run(&mut object.members());
+            matches!(object.finish().0, Change::Bytes)
+        };
+        assert!(!change(|members| assert_eq!(members.put(b"a", b"1"), Ok(false))));
+        assert!(!change(|members| assert!(!members.remove(b"b"))));
+        assert!(!change(|members| assert!(members.get_mut(b"b").is_none())));
+        assert!(change(|members| assert_eq!(members.put(b"a", b"2"), Ok(false))));
+        assert!(change(|members| assert!(members.remove(b"a"))));
+        assert!(change(|members| assert!(members.get_mut(b"a").is_some())));
+    }
 }

@@ -1,9 +1,13 @@
-//! Numbers in arguments and replies: read from bytes and appended as text without an allocation.
+//! Numbers in arguments, replies and states: read from bytes and appended as text without an allocation.
 //!
 //! Arguments are decimal. A sign `+`, blanks and digits that are missing make an argument no number at all; what a number
 //! too large means is the method's decision.
 
 use std::io::Write as _;
+
+use crate::arguments::Arguments;
+use crate::call::CallError;
+use crate::object::Object;
 
 /// Milliseconds of a day.
 const DAY_MS: u64 = 86_400_000;
@@ -11,6 +15,62 @@ const DAY_MS: u64 = 86_400_000;
 pub(crate) const SPAN_MAX_MS: u64 = 366 * DAY_MS;
 /// A time that an argument gives, as messages and tables describe it.
 pub(crate) const SPAN: &str = "a time from 1ms to 366d, such as 500ms, 30s, 5m, 2h or 1d (no unit: seconds)";
+
+/// Largest limit of what may be used or counted.
+const LIMIT_MAX: u64 = i64::MAX as u64;
+/// Such a limit, as messages describe it.
+const LIMIT: &str = "a number from 0 to 9223372036854775807";
+/// A positive number, as messages describe it.
+const POSITIVE: &str = "a positive number";
+
+/// What `read` makes of an argument. `what`: what it must be.
+///
+/// # Errors
+/// There is no such argument, or `read` refuses it.
+#[inline]
+pub(crate) fn argument<T>(
+    arguments: &Arguments<'_>,
+    place: usize,
+    what: &str,
+    read: impl FnOnce(&[u8]) -> Option<T>,
+) -> Result<T, CallError> {
+    arguments.get(place).and_then(read).ok_or_else(|| CallError::argument(place, what))
+}
+
+/// The positive number at a place, which may be the largest; 1 when it is left out.
+///
+/// # Errors
+/// It is no positive number.
+#[inline]
+pub(crate) fn positive_or_1(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
+    if place >= arguments.len() {
+        return Ok(1);
+    }
+    argument(arguments, place, POSITIVE, |text| whole(text).filter(|n| *n > 0))
+}
+
+/// The limit at a place, up to 2^63 - 1: what is used and a number of 64 bits on top are never mistaken for less.
+///
+/// # Errors
+/// It is no such number.
+#[inline]
+pub(crate) fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
+    argument(arguments, place, LIMIT, |text| whole_within(text, 0, LIMIT_MAX))
+}
+
+/// A state of whole numbers, 8 bytes each, little-endian; None when it is absent.
+#[inline]
+pub(crate) fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words: &[[u8; 8]; N] = words.try_into().ok().filter(|_| rest.is_empty())?;
+    Some(words.map(u64::from_le_bytes))
+}
+
+/// Stores a state of whole numbers.
+#[inline]
+pub(crate) fn set_words<const N: usize>(object: &mut Object<'_>, words: [u64; N]) {
+    object.set(words.map(u64::to_le_bytes).as_flattened());
+}
 
 /// A whole number of digits only. One above the largest counts as [`u64::MAX`].
 #[inline]
@@ -131,28 +191,17 @@ pub(crate) fn push_float(out: &mut Vec<u8>, number: f64) {
     debug_assert!(written.is_ok(), "a Vec takes everything");
 }
 
-/// Appends bytes as a string of JSON. Bytes that are not UTF-8 appear as the characters U+0080 to U+00FF.
-pub(crate) fn push_json(out: &mut Vec<u8>, text: &[u8]) {
-    out.push(b'"');
-    for chunk in text.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character {
-                '"' | '\\' => out.extend_from_slice(&[b'\\', character as u8]),
-                '\0'..='\x1f' | '\x7f' => push_escaped(out, character as u8),
-                _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        for byte in chunk.invalid() {
-            push_escaped(out, *byte);
-        }
+/// Appends whole numbers by their names as an object of JSON.
+pub(crate) fn push_fields(out: &mut Vec<u8>, fields: &[(&str, u64)]) {
+    let mut before = "{\"";
+    for (name, number) in fields {
+        out.extend_from_slice(before.as_bytes());
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        push_whole(out, *number);
+        before = ",\"";
     }
-    out.push(b'"');
-}
-
-fn push_escaped(out: &mut Vec<u8>, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.extend_from_slice(b"\\u00");
-    out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    out.push(b'}');
 }
 
 #[cfg(test)]
@@ -264,13 +313,5 @@ mod tests {
         }
         assert_eq!(text(|out| push_seconds(out, u64::MAX)), "18446744073709551.615");
         assert_eq!(text(|out| push_whole(out, u64::MAX)), u64::MAX.to_string());
-    }
-
-    #[test]
-    fn strings_of_json() {
-        assert_eq!(text(|out| push_json(out, b"plain")), r#""plain""#);
-        assert_eq!(text(|out| push_json(out, b"a\"b\\c\n\x00")), r#""a\"b\\c\u000a\u0000""#);
-        assert_eq!(text(|out| push_json(out, "\u{e9}\u{1f600}".as_bytes())), "\"\u{e9}\u{1f600}\"");
-        assert_eq!(text(|out| push_json(out, b"\xff\xfe")), r#""\u00ff\u00fe""#);
     }
 }

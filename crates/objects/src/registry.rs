@@ -1,18 +1,27 @@
 //! The types that are switched on: how names are read, and how calls are executed.
 
+use cattlegrid_store::Memory;
+
 use crate::arguments::{Arguments, unescape};
 use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
 use crate::method::{Absent, Method, MethodId, ObjectType};
 use crate::name::{Name, Named};
 use crate::native;
-use crate::object::Object;
+use crate::object::{Change, Object, State};
 use crate::settings::{Eviction, Settings, TypeSettings};
 
 /// Longest name of a type in bytes.
 const TYPE_NAME_MAX: usize = 16;
+/// The types' numbers are below this.
+const IDS: usize = 64;
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
+
+/// Memory for an object that is made to try the arguments of `create`.
+const CREATE_BYTES: usize = 1 << 20;
+/// The time at which it is made: 2026-01-01T00:00:00Z.
+const CREATE_AT_MS: u64 = 1_767_225_600_000;
 
 /// The types that are switched on. See the module's text.
 #[derive(Debug)]
@@ -22,6 +31,8 @@ pub struct Registry {
     types: Vec<Entry>,
     /// Which types begin with a byte, as bits of places in `types`.
     by_first: Box<[u64; 256]>,
+    /// Places in `types` by the types' numbers.
+    by_id: [Option<u8>; IDS],
 }
 
 /// A type that is switched on.
@@ -43,6 +54,7 @@ impl Registry {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut types = Vec::new();
         let mut by_first = Box::new([0_u64; 256]);
+        let mut by_id = [None; IDS];
         for own in &settings.types {
             let Some(place) = native::TYPES.iter().position(|one| one.name == own.name) else {
                 return Err(format!("objects: no type {:?}", own.name));
@@ -51,11 +63,32 @@ impl Registry {
             let before = native::TYPES[..place].iter();
             let first_method = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
             let new = object_type.methods.iter().find(|method| method.name == "new");
+            by_id[usize::from(object_type.id)] = Some(types.len() as u8);
             by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
             types.push(Entry { object_type, settings: own.clone(), first_method, new });
         }
         let zone = Zone::named(&settings.timezone)?;
-        Ok(Self { settings, zone, types, by_first })
+        let registry = Self { settings, zone, types, by_first, by_id };
+        (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
+        Ok(registry)
+    }
+
+    /// Makes an object as `create` says, and forgets it.
+    fn try_create(&self, place: usize) -> Result<(), String> {
+        let own = &self.types[place].settings;
+        let Some(create) = &own.create else { return Ok(()) };
+        let wrong = |text: &str| Err(format!("[objects.{}]: create: {text}", own.name));
+        let Some(id) = self.method(place, b"new") else { return wrong("the type has no method new") };
+        let Ok(memory) = Memory::new(CREATE_BYTES) else { return wrong("there is no memory to try it") };
+        let (mut new, mut out) = (Vec::new(), Vec::new());
+        let object = Object::new(b"k", State::Absent, &mut new, &memory, None, true);
+        let arguments = Arguments::of(create.iter().map(Vec::as_slice));
+        let done = self.call(id, object, &arguments, CREATE_AT_MS, 0, &mut out);
+        match (done.outcome, done.change) {
+            (Outcome::Error(line), _) => wrong(line.split_once(": ").map_or(&*line, |(_, text)| text)),
+            (_, Change::None | Change::Dropped) => wrong("new refuses these arguments"),
+            _ => Ok(()),
+        }
     }
 
     /// What the rule file says.
@@ -252,8 +285,8 @@ impl Registry {
             Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
             Ok(Reply::Miss) => Outcome::Miss,
             Ok(Reply::List(listing)) => {
-                let flags = if listing.is_json() { self.settings.json_flags } else { 0 };
-                Outcome::List { listing, flags }
+                let flags = listing.flags(self.settings.json_flags);
+                Outcome::List { listing: Box::new(listing), flags }
             }
             Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
             Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
@@ -261,7 +294,7 @@ impl Registry {
         };
         if matches!(outcome, Outcome::Error(_) | Outcome::NoRoom(_)) {
             out.truncate(from);
-            return Done { outcome, change: crate::object::Change::None, expires_ms: None };
+            return Done { outcome, change: Change::None, expires_ms: None };
         }
         Done { outcome, change, expires_ms }
     }
@@ -309,7 +342,8 @@ impl Registry {
     }
 
     fn entry_of(&self, type_id: u16) -> Option<&Entry> {
-        self.types.iter().find(|entry| entry.object_type.id == type_id)
+        let place = *self.by_id.get(usize::from(type_id))?;
+        self.types.get(usize::from(place?))
     }
 }
 

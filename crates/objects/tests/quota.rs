@@ -1,5 +1,13 @@
 //! `quota`: the golden transcript, windows and their boundaries, clocks that jump, and a plain model.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    reason = "a test"
+)]
+
 mod world;
 
 use cattlegrid_objects::{Registry, Settings, TypeSettings};

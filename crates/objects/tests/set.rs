@@ -4,7 +4,7 @@ mod collections;
 
 use std::collections::BTreeSet;
 
-use cattlegrid_objects::{FLAT_MAX, Settings};
+use cattlegrid_objects::{FLAT_MAX, Reads, Registry, Settings};
 use collections::{Answer, World, value};
 use proptest::prelude::*;
 
@@ -168,6 +168,58 @@ fn an_absent_set_is_made_where_the_settings_say_so() {
     assert_eq!(world.call("set:count:t"), value("0"));
 }
 
+#[test]
+fn combinations_read_the_objects_of_their_arguments() {
+    let world = World::new();
+    let set = world.registry.types().find(|one| one.name == "set").unwrap();
+    let several = Registry::methods(set).filter(|method| method.reads == Reads::Arguments);
+    assert_eq!(several.map(|method| method.name).collect::<Vec<_>>(), ["union", "intersection", "diff"]);
+}
+
+#[test]
+fn as_many_members_at_once_as_a_call_has_arguments() {
+    let mut world = World::new();
+    world.call("set:new:s");
+    let members: Vec<Vec<u8>> = (0..128).map(|n| format!("{n:03}").into_bytes()).collect();
+    let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
+    assert_eq!(world.ask("set", "add", b"s", &members), value("128"));
+    let many = ["x"; 129].join(":");
+    let too_many = Answer::Error("CLIENT_ERROR set.add: too many arguments".to_owned());
+    assert_eq!(world.call(&format!("set:add:s:{many}")), too_many);
+    assert_eq!(world.ask("set", "remove", b"s", &members), value("128"));
+    assert_eq!(world.call("set:count:s"), value("0"));
+}
+
+#[test]
+fn memory_is_given_back() {
+    let mut world = World::new();
+    for way in ["drop:s", "new:s"] {
+        world.call("set:new:s");
+        for n in 0..20_000 {
+            world.call(&format!("set:put:s:member{n}"));
+        }
+        let full = world.memory.used_bytes();
+        assert!(full > 200_000, "{full} bytes");
+        assert_eq!(
+            world.call("set:size:s"),
+            value(&full.to_string()),
+            "what it holds is what its tree holds"
+        );
+        world.call(&format!("set:{way}"));
+        assert_eq!(world.memory.used_bytes(), 0, "after {way}");
+    }
+    world.call("set:new:s");
+    for n in 0..20_000 {
+        world.call(&format!("set:put:s:member{n}"));
+    }
+    let full = world.memory.used_bytes();
+    for n in 0..19_000 {
+        world.call(&format!("set:delete:s:member{n}"));
+    }
+    let left = world.memory.used_bytes();
+    assert!(left < full / 4, "{left} of {full} bytes after 19 of 20 members are gone");
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Put(Vec<u16>),
@@ -284,22 +336,5 @@ proptest! {
     #[test]
     fn as_a_sorted_set_in_little_memory(ops in prop::collection::vec((0..3_usize, op(4000)), 400)) {
         check(&ops, 64 << 10, 4096);
-    }
-
-    #[test]
-    fn any_bytes_are_answered(
-        method in 0..20_usize,
-        arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
-        state in prop::collection::vec(any::<u8>(), 0..60),
-    ) {
-        for own in ["set", "map", "board", "queue"] {
-            let mut world = World::new();
-            let methods: Vec<_> = world.registry.types().find(|one| one.name == own).into_iter()
-                .flat_map(cattlegrid_objects::Registry::methods).map(|method| method.name).collect();
-            let type_id = world.registry.types().find(|one| one.name == own).unwrap().id;
-            world.objects.insert((type_id, b"k".to_vec()), collections::Kept::Bytes(state.clone()));
-            let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-            world.ask(own, methods[method % methods.len()], b"k", &arguments);
-        }
     }
 }

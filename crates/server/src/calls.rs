@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //! * A call is in one list or one inbox, and is counted in `Gauges::calls` from the moment in which it left the engine until
-//!   it has ended. One that waits for its object is the engine's; when its turn comes it is counted before the one that it
-//!   waited for is counted no more. So while the count is 0 no request waits for a call.
+//!   it has ended. A call that waits for its object is the engine's; when its turn comes it is counted before the call for which
+//!   it waited is subtracted. So while the count is 0 no request waits for a call.
 //! * No lock is kept from one step to the next.
 
 use std::collections::VecDeque;

@@ -135,15 +135,22 @@ impl Dump {
         let (form, hide_cas) = (self.form, self.hide_cas);
         let most = out.len() + TURN_BYTES;
         let mut pieces = 0;
+        let objects = engine.objects();
         while let Some(cursor) = self.cursor {
             if pieces == TURN_PIECES || out.len() >= most {
                 return false;
             }
             pieces += 1;
-            self.cursor = engine.scan(cursor, PIECE, |item| match form {
-                _ if item.is_object() => (),
-                Form::Meta => meta_line(out, &item, now, hide_cas),
-                Form::MetaGet => get_line(out, item.key()),
+            self.cursor = engine.scan(cursor, PIECE, |item| {
+                let object = item.object().map(|(type_id, key)| objects.as_ref()?.object_name(type_id, key));
+                // An object whose type is switched off has no name.
+                let Some(name) = object.as_ref().map_or(Some(item.key()), |name| name.as_deref()) else {
+                    return;
+                };
+                match form {
+                    Form::Meta => meta_line(out, name, &item, now, hide_cas),
+                    Form::MetaGet => get_line(out, name, object.is_some()),
+                }
             });
         }
         out.extend_from_slice(if self.form == Form::Meta { b"END\r\n" } else { b"EN\r\n" });
@@ -157,13 +164,13 @@ impl Dump {
 }
 
 /// The blank before the end of the line is memcached's.
-fn meta_line(out: &mut Vec<u8>, item: &Item<'_>, now: Now, hide_cas: bool) {
+fn meta_line(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, now: Now, hide_cas: bool) {
     let expiry = if item.expiry() == NEVER { -1 } else { now.unix(item.expiry()) };
     // Writing to a Vec cannot fail.
     let _ok = writeln!(
         out,
         "key={} exp={expiry} la={} cas={} fetch={} cls=1 size={} flags={} ",
-        Escaped(item.key()),
+        Escaped(key),
         now.unix(item.accessed()),
         if hide_cas { 0 } else { item.cas() },
         if item.marks().has(Marks::FETCHED) { "yes" } else { "no" },
@@ -172,13 +179,17 @@ fn meta_line(out: &mut Vec<u8>, item: &Item<'_>, now: Now, hide_cas: bool) {
     );
 }
 
-fn get_line(out: &mut Vec<u8>, key: &[u8]) {
+/// An object is asked for its state: it has no value.
+fn get_line(out: &mut Vec<u8>, key: &[u8], is_object: bool) {
     out.extend_from_slice(b"mg ");
     if key.iter().any(|b| *b <= b' ' || *b == 0x7f) {
         reply::key_base64(out, key);
         out.extend_from_slice(b" b");
     } else {
         out.extend_from_slice(key);
+    }
+    if is_object {
+        out.extend_from_slice(b" Adump");
     }
     reply::end_line(out);
 }

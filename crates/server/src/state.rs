@@ -397,11 +397,7 @@ impl Shared {
         let gone = before.iter().flat_map(|before| before.types());
         let is_on = |id| registry.as_ref().is_some_and(|registry| registry.has_type(id));
         for one in gone.filter(|one| !is_on(one.id)) {
-            log::warning(format_args!(
-                "objects: {} is switched off: its objects stay in memory, out of reach, until they expire, are evicted or \
-                 flushed, or the type is switched on again",
-                one.name
-            ));
+            log::warning(format_args!("objects: {} is switched off, and its objects are removed", one.name));
         }
         self.engine.set_objects(registry);
     }

@@ -13,6 +13,7 @@ mod general;
 mod items;
 mod leases;
 mod loaders;
+mod objects;
 mod own;
 mod reference;
 mod rules;
@@ -51,6 +52,7 @@ pub(crate) enum Group {
     Rules,
     Tags,
     Loaders,
+    Objects,
 }
 
 impl Group {
@@ -64,6 +66,7 @@ impl Group {
             b"rules" => Self::Rules,
             b"tags" => Self::Tags,
             b"loaders" => Self::Loaders,
+            b"objects" => Self::Objects,
             _ => return None,
         })
     }
@@ -81,6 +84,7 @@ pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Si
         Group::Rules => rules::collect(shared, sink),
         Group::Tags => tags::collect(shared, now, sink),
         Group::Loaders => loaders::collect(shared, sink),
+        Group::Objects => objects::collect(shared, sink),
     }
 }
 

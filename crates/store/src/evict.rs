@@ -24,7 +24,7 @@
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 use crate::index::USES_MAX;
-use crate::item::{self, Item, Marks, NEVER};
+use crate::item::{self, Marks, NEVER};
 use crate::memory::PAGE_BYTES;
 use crate::segment::{Queue, Segment, State};
 use crate::store::{Evicted, Found, Full, Store, Walk};
@@ -148,7 +148,7 @@ impl Store {
         {
             let content = self.log.bytes(location);
             at += item::allotted(content);
-            if item::is_dead(content) || !Item::new(content, None).marks().is_pinned() {
+            if item::is_dead(content) || !item::marks(content).is_pinned() {
                 continue;
             }
             let dead_at = item::dead_at(content);
@@ -291,10 +291,12 @@ impl Store {
 
     /// Keeps an item or evicts it.
     fn collect_item(&mut self, location: u64, queue: Queue, compact: bool) -> Collected {
-        if self.is_dead(self.log.bytes(location)) {
+        let content = self.log.bytes(location);
+        if self.is_dead(content) {
             self.reclaim(location);
             return Collected::Gone;
         }
+        let pinned = item::marks(content).is_pinned();
         let (hash, found) = self.found_at(location);
         let uses = self.index.uses(found.slot);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
@@ -303,7 +305,6 @@ impl Store {
         } else {
             self.log.class(self.now, item::dead_at(self.log.bytes(location)))
         };
-        let pinned = self.item(found).marks().is_pinned();
         let keep = compact || uses > self.severity() || pinned;
         if keep {
             let (to, uses) = match queue {
@@ -450,5 +451,65 @@ impl Store {
 
     fn is_dead_segment(&self, segment: &Segment) -> bool {
         segment.state != State::Collected && segment.filled > 0 && segment.is_dead(self.now, self.floor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::item::Attributes;
+    use crate::memory::Memory;
+    use crate::store::{KeyHasher, Lookup, NewValue, StoreConfig};
+
+    /// Without a spare, as when the collector's has been used: the walk ends before a pinned item, which stays.
+    #[test]
+    fn a_pinned_item_that_cannot_move_stays() {
+        let memory = Memory::new(1 << 20).unwrap();
+        let (_, config) = StoreConfig::derive(1 << 20, 1, true);
+        let hasher = KeyHasher::new(1);
+        let mut store = Store::new(Arc::clone(&memory), hasher.clone(), config).unwrap();
+        let marks = Marks::OBJECT.with(Marks::PINNED);
+        let key = |n: u32| [&[1, 0][..], &n.to_le_bytes()].concat();
+        let put = |store: &mut Store, n: u32| {
+            let attributes =
+                Attributes { cas: u64::from(n) + 1, marks: Marks::OBJECT, ..Attributes::default() };
+            let hash = hasher.hash_object(&key(n));
+            store.put(hash, &key(n), &attributes, NewValue::Inline([&[7; 1_000], &[]]))
+        };
+        // In segments with two other items for a pinned one.
+        let mut count = 0;
+        while memory.free_bytes() > 100_000 || count % 3 != 2 {
+            put(&mut store, count).unwrap();
+            if count % 3 == 0
+                && let Lookup::Found(found) =
+                    store.lookup_object(hasher.hash_object(&key(count)), &key(count))
+            {
+                store.set_marks(found, marks);
+            }
+            count += 1;
+        }
+        memory.set_limit(PAGE_BYTES).unwrap();
+        assert!(store.begin_walk());
+        let walked = store.walk.unwrap().segment;
+        let spares = store.log.exchange_spares(Vec::new());
+        while store.log.seal_fullest() {}
+        while store.walk.is_some_and(|walk| walk.segment == walked) && store.walk_some(1_000, false).is_some()
+        {
+        }
+        assert!(store.walk.is_none(), "it has ended before the segment's end");
+        store.verify();
+        assert_eq!(put(&mut store, count), Err(Full));
+        assert_eq!(store.give_back(PAGE_BYTES), 0);
+        store.verify();
+        store.log.exchange_spares(spares);
+        memory.set_limit(1 << 20).unwrap();
+        for n in count..count + 2_000 {
+            put(&mut store, n).expect("it is collected again");
+        }
+        store.verify();
+        let mut found = |n: u32| store.lookup_object(hasher.hash_object(&key(n)), &key(n));
+        assert!((0..count).step_by(3).all(|n| matches!(found(n), Lookup::Found(_))), "one is lost");
     }
 }

@@ -44,7 +44,12 @@ impl Graveyard {
     }
 
     /// Gives up to `pages` pages back, of one tree. False: there was none.
+    #[inline]
     pub(crate) fn take_apart(&mut self, pages: usize) -> bool {
+        !self.is_empty() && self.take_piece(pages)
+    }
+
+    fn take_piece(&mut self, pages: usize) -> bool {
         let Some(tree) = self.trees.front_mut() else { return false };
         let before = tree.held_bytes();
         let is_gone = tree.take_apart(pages.max(1));

@@ -135,7 +135,9 @@ mod tests {
         };
         let mut holdings = Holdings::new(Arc::clone(&memory));
         let all = [share(3, true, 64, 8192), share(1, false, 40, 0), share(3, false, 80, 0)];
-        all.iter().for_each(|share| holdings.enter(share));
+        for share in &all {
+            holdings.enter(share);
+        }
         let of_3 = ObjectUsage { items: 2, bytes: 144, tree_bytes: 8192, huge_bytes: 0 };
         assert_eq!(holdings.types(), [(1, all[1].usage), (3, of_3)]);
         assert_eq!((holdings.total().items, holdings.total().held_bytes()), (3, 144 + 40 + 8192));
@@ -148,7 +150,9 @@ mod tests {
         };
         drop(other);
         assert_eq!(memory.pinned_object_bytes(), 8256, "a store that is dropped takes its part with it");
-        all.iter().for_each(|share| holdings.leave(share));
+        for share in &all {
+            holdings.leave(share);
+        }
         assert_eq!((holdings.types().len(), holdings.total()), (0, ObjectUsage::default()));
         assert_eq!((holdings.pinned_bytes(), memory.pinned_object_bytes()), (0, 0));
     }

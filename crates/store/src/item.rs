@@ -274,7 +274,7 @@ impl<'a> Item<'a> {
     /// Its marks.
     #[inline]
     pub fn marks(&self) -> Marks {
-        Marks(state(self.bytes) & MARKS)
+        marks(self.bytes)
     }
 
     /// Whether it is a plain value at second `now`: every reader may get it, and nothing is due.
@@ -435,6 +435,12 @@ pub(crate) fn is_named(bytes: &[u8], key: &[u8], among_objects: bool) -> bool {
     is_object(bytes) == among_objects && Item::new(bytes, None).key() == key
 }
 
+/// Whether it is a plain item whose value is in the log.
+#[inline]
+pub(crate) fn is_plain_inline(bytes: &[u8]) -> bool {
+    state(bytes) & (Marks::OBJECT.0 | IS_OUTSIDE) == 0
+}
+
 #[inline]
 pub(crate) fn is_object(bytes: &[u8]) -> bool {
     state(bytes) & Marks::OBJECT.0 != 0
@@ -487,6 +493,11 @@ pub(crate) fn stamp(bytes: &[u8]) -> u64 {
         return u64_at(bytes, 16);
     }
     u64_at(bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 1)]))
+}
+
+#[inline]
+pub(crate) fn marks(bytes: &[u8]) -> Marks {
+    Marks(state(bytes) & MARKS)
 }
 
 pub(crate) fn set_marks(bytes: &mut [u8], marks: Marks) {
@@ -551,6 +562,21 @@ mod tests {
         let attributes = Attributes { cas: 1, ..Attributes::default() };
         assert_eq!(needed(&attributes, 32, 100), 160);
         assert_eq!(needed(&Attributes { flags: 1, ..attributes }, 32, 100), 160);
+    }
+
+    /// Also where two keys of both domains have one hash.
+    #[test]
+    fn the_domain_is_part_of_the_name() {
+        for marks in [Marks::none(), Marks::OBJECT, Marks::WON, Marks::OBJECT.with(Marks::PINNED)] {
+            let attributes = Attributes { marks, ..Attributes::default() };
+            let mut bytes = vec![0; needed(&attributes, 3, 1)];
+            write(&mut bytes, b"\x07\0k", &attributes, 1, false, [b"v", b""]);
+            let is_object = marks.has(Marks::OBJECT);
+            assert!(is_named(&bytes, b"\x07\0k", is_object) && !is_named(&bytes, b"\x07\0k", !is_object));
+            assert!(!is_named(&bytes, b"\x07\0l", is_object));
+            assert_eq!(Item::new(&bytes, None).object(), is_object.then_some((7, &b"k"[..])));
+            assert_eq!(value_mut(&mut bytes), Some(&mut b"v".to_owned()[..]));
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The one budget: a reservation of address space from which index pages, segments, huge values and
-//! ghost tables are taken, page by page.
+//! The one budget: a reservation of address space from which index pages, segments, huge values,
+//! trees and ghost tables are taken, page by page.
 //!
-//! [`Memory`] is shared by all shards. It hands out [`Run`]s, each the sole owner of its pages until it
-//! is dropped; a run never moves. Pages beyond the limit are never handed out, so the limit is a promise
+//! [`Memory`] is shared by all shards. It hands out [`Run`]s and [`PageSet`]s, each the sole owner of its pages until it
+//! is dropped; a page never moves. Pages beyond the limit are never handed out, so the limit is a promise
 //! about resident memory.
 //!
 //! # Invariants
-//! * A page belongs to at most one live [`Run`] (its bit in `free` is then clear).
+//! * A page belongs to at most one live [`Run`] or [`PageSet`] (its bit in `free` is then clear).
 //! * `used` pages = limit at most, unless the limit was lowered below what was in use.
 #![expect(unsafe_code, reason = "maps memory and hands out slices of it")]
 
@@ -227,6 +227,26 @@ impl Memory {
         Some(runs)
     }
 
+    /// Appends the numbers of `count` single pages to `pages`; false, and none, when fewer are free.
+    fn take_pages(&self, count: usize, pages: &mut Vec<u32>) -> bool {
+        let mut all = self.lock();
+        if !self.has_room(count) {
+            return false;
+        }
+        let before = pages.len();
+        for _ in 0..count {
+            // The limit counts pages, so that many are free somewhere. A number beyond 16 TiB does not fit.
+            let Some(page) = all.find_page().and_then(|at| u32::try_from(at).ok()) else {
+                all.put_back(pages.drain(before..));
+                return false;
+            };
+            all.mark(page as usize, 1, false);
+            pages.push(page);
+        }
+        self.used.fetch_add(count, Relaxed);
+        true
+    }
+
     /// Gives the memory of pages that were free at the last call and still are back to the system.
     /// Returns the bytes given back. Called once a minute.
     pub fn purge(&self) -> usize {
@@ -303,6 +323,15 @@ impl Pages {
         Some(at)
     }
 
+    /// First free page, searched from the last find onwards.
+    fn find_page(&mut self) -> Option<usize> {
+        let words = self.mapped / 64;
+        let start = self.cursors[0];
+        let word = (start..words).chain(0..start).find(|word| self.free[*word] != 0)?;
+        self.cursors[0] = word;
+        Some(word * 64 + self.free[word].trailing_zeros() as usize)
+    }
+
     /// The free run of at least `count` pages that lies highest, cut to its upper end.
     fn find_run_from_top(&self, count: usize) -> Option<usize> {
         let mut run = 0;
@@ -330,6 +359,14 @@ impl Pages {
         let count = (self.free[word] << (63 - top)).leading_ones() as usize;
         let count = count.min(most);
         Some((word * 64 + top + 1 - count, count))
+    }
+
+    /// Marks single pages as free. The next search for one begins at the lowest of them, so that they stay together.
+    fn put_back(&mut self, pages: impl Iterator<Item = u32>) {
+        for page in pages {
+            self.mark(page as usize, 1, true);
+            self.cursors[0] = self.cursors[0].min(page as usize / 64);
+        }
     }
 
     fn mark(&mut self, at: usize, count: usize, free: bool) {
@@ -410,6 +447,94 @@ impl Drop for Run {
 impl std::fmt::Debug for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Run({:#x}..{:#x})", self.offset(), self.offset() + self.len())
+    }
+}
+
+/// The bytes of one page.
+pub(crate) type Page = [u8; PAGE_BYTES];
+
+/// Single pages that belong to their owner alone, numbered from 0 on: four bytes for each, and one lock for as many as are
+/// taken or given back at once. Their first content is arbitrary.
+pub(crate) struct PageSet {
+    memory: Arc<Memory>,
+    /// Each page at most once.
+    pages: Vec<u32>,
+}
+
+impl PageSet {
+    /// Pages given back under one lock at most.
+    const BATCH: usize = 1024;
+
+    /// Without pages.
+    pub(crate) fn new(memory: &Arc<Memory>) -> Self {
+        Self { memory: Arc::clone(memory), pages: Vec::new() }
+    }
+
+    /// Where the pages come from.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Number of pages.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Bytes outside the budget that hold the pages' numbers.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.pages.capacity() * size_of::<u32>()
+    }
+
+    /// Adds `count` pages at the end; false, and none, when fewer are free.
+    pub(crate) fn grow(&mut self, count: usize) -> bool {
+        self.memory.take_pages(count, &mut self.pages)
+    }
+
+    /// Gives pages from the end back until `len` are left.
+    pub(crate) fn shrink(&mut self, len: usize) {
+        while self.pages.len() > len {
+            let rest = self.pages.len().saturating_sub(Self::BATCH).max(len);
+            let count = self.pages.len() - rest;
+            self.memory.lock().put_back(self.pages.drain(rest..));
+            self.memory.used.fetch_sub(count, Relaxed);
+        }
+        if self.pages.capacity() / 4 > self.pages.len() {
+            self.pages.shrink_to(self.pages.len() * 2);
+        }
+    }
+
+    /// Exchanges the numbers of two pages.
+    pub(crate) fn swap(&mut self, a: usize, b: usize) {
+        self.pages.swap(a, b);
+    }
+
+    /// The bytes of page `number`, below [`PageSet::len`].
+    #[inline]
+    pub(crate) fn page(&self, number: usize) -> &Page {
+        let offset = self.pages[number] as usize * PAGE_BYTES;
+        // SAFETY: the page is mapped and belongs to this set alone (`Memory::take_pages`), and `self` is borrowed.
+        unsafe { self.memory.base.add(offset).cast::<Page>().as_ref() }
+    }
+
+    /// The same, to write.
+    #[inline]
+    pub(crate) fn page_mut(&mut self, number: usize) -> &mut Page {
+        let offset = self.pages[number] as usize * PAGE_BYTES;
+        // SAFETY: as in `page`, and `self` is borrowed mutably.
+        unsafe { self.memory.base.add(offset).cast::<Page>().as_mut() }
+    }
+}
+
+impl Drop for PageSet {
+    fn drop(&mut self) {
+        self.shrink(0);
+    }
+}
+
+impl std::fmt::Debug for PageSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PageSet({} pages)", self.pages.len())
     }
 }
 
@@ -529,6 +654,44 @@ mod tests {
         let runs = memory.scattered(32 * PAGE_BYTES).unwrap();
         assert_eq!(runs.iter().map(Run::len).sum::<usize>(), 32 * PAGE_BYTES);
         assert_eq!(memory.free_bytes(), 0);
+    }
+
+    #[test]
+    fn single_pages_are_taken_all_or_none_and_the_lowest_are_used_again() {
+        let memory = Memory::new(64 * PAGE_BYTES).unwrap();
+        let mut set = PageSet::new(&memory);
+        assert!(set.grow(60));
+        for number in 0..60 {
+            set.page_mut(number).fill(number as u8);
+        }
+        let run = memory.aligned(PAGE_BYTES).unwrap();
+        assert!(!set.grow(4));
+        assert_eq!((set.len(), memory.free_bytes()), (60, 3 * PAGE_BYTES));
+        assert!(set.grow(3));
+        assert!(!set.grow(1));
+        assert!((0..60).all(|number| set.page(number).iter().all(|byte| *byte == number as u8)));
+        set.swap(0, 62);
+        assert!(set.page(62).iter().all(|byte| *byte == 0));
+        let lowest = set.pages[40..].iter().copied().min().unwrap();
+        set.shrink(40);
+        assert_eq!(memory.free_bytes(), 23 * PAGE_BYTES);
+        assert!(set.grow(1));
+        assert_eq!(set.pages[40], lowest);
+        drop(set);
+        assert_eq!(memory.used_bytes(), PAGE_BYTES);
+        drop(run);
+        assert_eq!(memory.scattered(64 * PAGE_BYTES).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_numbers_of_pages_shrink_with_them() {
+        let memory = Memory::new(8 << 20).unwrap();
+        let mut set = PageSet::new(&memory);
+        assert!(set.grow(2048));
+        assert!(set.heap_bytes() >= 8192);
+        set.shrink(100);
+        assert!(set.heap_bytes() <= 1600, "{}", set.heap_bytes());
+        assert_eq!(memory.used_bytes(), 100 * PAGE_BYTES);
     }
 
     #[test]

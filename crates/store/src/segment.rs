@@ -111,6 +111,11 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
+    /// Of a plain item whose value is in the log.
+    pub(crate) fn plain(bytes: usize) -> Self {
+        Self { bytes, outside: 0, pinned: false }
+    }
+
     /// What it adds to the sums of pinned items, in the log and outside it.
     fn pinned(self) -> (usize, usize) {
         if self.pinned { (self.bytes, self.outside) } else { (0, 0) }
@@ -368,21 +373,17 @@ impl Log {
     }
 
     /// Notes that an item at `location` has become live.
+    #[inline]
     pub(crate) fn add(&mut self, location: u64, weight: Weight, dead_at: u32, stamp: u64) {
         let segment = self.segment_of_mut(location);
         segment.live_bytes += weight.bytes;
         segment.live_items += 1;
-        segment.outside_bytes += weight.outside;
         segment.cover(dead_at, stamp);
-        let (queue, weighs) = (segment.queue, segment.outside_bytes);
+        let (queue, outside) = (segment.queue, segment.outside_bytes + weight.outside);
         self.queue_items[queue as usize] += 1;
         self.live_bytes += weight.bytes;
-        if weight.pinned {
-            self.pin(location, weight, dead_at);
-        }
-        if weighs > 0 {
-            self.queue_bytes[queue as usize] += weight.outside;
-            self.seal_if_heavy(location);
+        if weight.pinned || outside > 0 {
+            self.reweigh(location, Weight::plain(weight.bytes), weight, dead_at);
         }
     }
 
@@ -445,18 +446,16 @@ impl Log {
     }
 
     /// Notes that the item at `location` is no longer live.
+    #[inline]
     pub(crate) fn remove(&mut self, location: u64, weight: Weight) {
-        if weight.pinned {
-            self.unpin(location, weight);
+        let plain = Weight::plain(weight.bytes);
+        if weight != plain {
+            self.reweigh(location, weight, plain, NEVER);
         }
         let segment = self.segment_of_mut(location);
         segment.live_bytes -= weight.bytes;
         segment.live_items -= 1;
         let queue = segment.queue;
-        if weight.outside > 0 {
-            segment.outside_bytes -= weight.outside;
-            self.queue_bytes[queue as usize] -= weight.outside;
-        }
         self.queue_items[queue as usize] -= 1;
         self.live_bytes -= weight.bytes;
     }
@@ -645,6 +644,12 @@ impl Log {
         }
     }
 
+    /// Takes the spare segments away, or puts them back.
+    #[cfg(test)]
+    pub(crate) fn exchange_spares(&mut self, spares: Vec<Run>) -> Vec<Run> {
+        std::mem::replace(&mut self.spare, spares)
+    }
+
     /// Checks the room that is kept for the pinned items of the segment that is collected.
     #[cfg(any(test, fuzzing, feature = "verify"))]
     pub(crate) fn verify_room(&self) {
@@ -710,4 +715,50 @@ pub(crate) fn walk(log: &Log, index: u32, mut each: impl FnMut(u64, usize)) {
 #[inline]
 fn offset(location: u64) -> usize {
     (location as usize - 1) * 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PAGE_BYTES;
+
+    /// While a segment is collected, writers and other survivors leave what its pinned items need.
+    #[test]
+    fn writers_leave_room_for_pinned_items() {
+        const BYTES: usize = 1024;
+        let memory = Memory::new(1 << 20).unwrap();
+        let mut log = Log::new(Arc::clone(&memory), 16 * BYTES, 1).unwrap();
+        let _rest: Vec<Run> = std::iter::from_fn(|| memory.aligned(PAGE_BYTES)).collect();
+        let weights = [Weight::plain(BYTES), Weight { pinned: true, ..Weight::plain(BYTES) }];
+        let items: Vec<(u64, Weight)> = (0..16)
+            .map(|n| {
+                let (location, weight) =
+                    (log.append(Queue::Main, 0, BYTES).unwrap(), weights[usize::from(n >= 4)]);
+                log.add(location, weight, NEVER, 1);
+                (location, weight)
+            })
+            .collect();
+        assert!(log.append(Queue::Main, 0, BYTES).is_none(), "the last spare is the collector's");
+        log.collect(0);
+        let mut written = 0;
+        for (from, weight) in items {
+            if let Some(to) = log.append_survivor(Queue::Main, 0, BYTES, weight.pinned) {
+                log.remove(from, weight);
+                log.add(to, weight, NEVER, 1);
+            } else {
+                assert!(!weight.pinned, "a pinned item has no room");
+                log.remove(from, weight);
+            }
+            log.verify_room();
+            if let Some(location) = log.append_anywhere(Queue::Main, BYTES) {
+                log.add(location, weights[0], NEVER, 1);
+                written += 1;
+            }
+            log.verify_room();
+        }
+        assert_eq!(written, 2, "two of the four that are not pinned had to leave for them");
+        log.free(0, false);
+        log.verify_room();
+        assert!(!log.is_reserve_gone());
+    }
 }

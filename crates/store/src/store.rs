@@ -400,9 +400,7 @@ impl Store {
                     location
                 }
                 Err(full) => {
-                    if let NewValue::Tree(tree) = value {
-                        self.graveyard.bury(tree);
-                    }
+                    self.refuse(value);
                     return Err(full);
                 }
             }
@@ -505,10 +503,9 @@ impl Store {
 
     /// Moves an item to the end of a queue; `None`: no room there.
     pub(crate) fn relocate(&mut self, hash: u64, found: Found, queue: Queue, class: u8) -> Option<Found> {
-        let bytes = item::allotted(self.log.bytes(found.location));
         let weight = self.weigh(found.location);
-        let to = self.log.append_survivor(queue, class, bytes, weight.pinned)?;
-        self.log.copy(found.location, to, bytes);
+        let to = self.log.append_survivor(queue, class, weight.bytes, weight.pinned)?;
+        self.log.copy(found.location, to, weight.bytes);
         let moved = self.log.bytes(to);
         let (dead_at, stamp) = (item::dead_at(moved), item::stamp(moved));
         self.log.remove(found.location, weight);
@@ -522,18 +519,22 @@ impl Store {
     /// The item at `location` is no longer in the index.
     pub(crate) fn bury(&mut self, location: u64) {
         let weight = self.weigh(location);
-        if item::is_object(self.log.bytes(location)) {
+        if !item::is_plain_inline(self.log.bytes(location)) {
             self.forget_object(location);
+            let outside = self.take_outside(location);
+            self.drop_outside(outside);
         }
-        self.drop_outside(location);
         self.log.remove(location, weight);
         item::set_dead(self.log.bytes_mut(location));
     }
 
-    /// Drops what the item at `location` has outside the log.
-    fn drop_outside(&mut self, location: u64) {
-        let Some(number) = item::outside_number(self.log.bytes(location)) else { return };
-        match self.outside.take(number) {
+    /// Takes what the item at `location` has outside the log.
+    fn take_outside(&mut self, location: u64) -> Option<Outside> {
+        item::outside_number(self.log.bytes(location)).and_then(|number| self.outside.take(number))
+    }
+
+    fn drop_outside(&mut self, outside: Option<Outside>) {
+        match outside {
             Some(Outside::Huge(huge)) => huge.leave(),
             Some(Outside::Tree(tree)) => self.graveyard.bury(tree),
             None => (),
@@ -547,12 +548,13 @@ impl Store {
     /// What the item at `location` takes.
     #[inline]
     pub(crate) fn weigh(&self, location: u64) -> Weight {
-        let item = self.item_of(self.log.bytes(location));
-        Weight {
-            bytes: item::allotted(self.log.bytes(location)),
-            outside: item.outside_bytes(),
-            pinned: item.marks().is_pinned(),
+        let bytes = self.log.bytes(location);
+        let weight = Weight::plain(item::allotted(bytes));
+        if item::is_plain_inline(bytes) {
+            return weight;
         }
+        let item = self.item_of(bytes);
+        Weight { outside: item.outside_bytes(), pinned: item.marks().is_pinned(), ..weight }
     }
 
     /// Adds an index entry; if there is no page for it, it replaces the least used entry of its chain. The spare segment is
@@ -566,9 +568,8 @@ impl Store {
             return Ok(());
         }
         if self.config.evictions
-            && let Some(slot) = self
-                .index
-                .least_used_of_chain(hash, |l| !Item::new(self.log.bytes(l), None).marks().is_pinned())
+            && let Some(slot) =
+                self.index.least_used_of_chain(hash, |l| !item::marks(self.log.bytes(l)).is_pinned())
         {
             self.evict(hash, Found { slot, location: self.index.location(slot) });
             if try_insert(self).is_ok() {
@@ -591,25 +592,32 @@ impl Store {
         value: NewValue<'_>,
         dead_at: u32,
     ) {
-        let before = self.weigh(found.location);
-        let objects = attributes.marks.has(Marks::OBJECT);
-        if objects {
-            self.forget_object(found.location);
-        }
-        let after =
-            Weight { bytes: allotted, outside: value.weighs().1, pinned: attributes.marks.is_pinned() };
-        // Before the old value is dropped: a huge value that is written again in its place does not count as pinned meanwhile.
-        let old = item::outside_number(self.log.bytes(found.location)).and_then(|n| self.outside.take(n));
-        self.write(found.location, allotted, key, attributes, value);
-        match old {
-            Some(Outside::Huge(huge)) => huge.leave(),
-            Some(Outside::Tree(tree)) => self.graveyard.bury(tree),
-            None => (),
-        }
         let stamp = attributes.stamp.unwrap_or(attributes.cas);
+        let is_plain = !attributes.marks.has(Marks::OBJECT);
+        if is_plain
+            && let NewValue::Inline(parts) = value
+            && item::is_plain_inline(self.log.bytes(found.location))
+        {
+            self.write_inline(found.location, allotted, key, attributes, parts);
+            return self.log.cover(found.location, dead_at, stamp);
+        }
+        let before = self.weigh(found.location);
+        let (outside, pinned) = (value.weighs().1, attributes.marks.is_pinned());
+        self.forget_object(found.location);
+        // Dropped after the write: a huge value that is written again in its place is not pinned meanwhile.
+        let old = self.take_outside(found.location);
+        self.write(found.location, allotted, key, attributes, value);
+        self.drop_outside(old);
+        let after = Weight { outside, pinned, ..before };
         self.log.replace(found.location, before, after, dead_at, stamp);
-        if objects {
-            self.note_object(found.location);
+        self.note_object(found.location);
+    }
+
+    /// Drops a value that is not stored.
+    #[cold]
+    fn refuse(&mut self, value: NewValue<'_>) {
+        if let NewValue::Tree(tree) = value {
+            self.graveyard.bury(tree);
         }
     }
 
@@ -623,11 +631,7 @@ impl Store {
         value: NewValue<'_>,
     ) {
         let outside = match value {
-            NewValue::Inline(parts) => {
-                let len = parts[0].len() + parts[1].len();
-                let into = &mut self.log.bytes_mut(location)[..allotted];
-                return item::write(into, key, attributes, len, false, parts);
-            }
+            NewValue::Inline(parts) => return self.write_inline(location, allotted, key, attributes, parts),
             NewValue::Huge(huge) => {
                 huge.enter();
                 Outside::Huge(huge)
@@ -638,5 +642,19 @@ impl Store {
         let number = self.outside.insert(outside);
         let into = &mut self.log.bytes_mut(location)[..allotted];
         item::write(into, key, attributes, len, true, [&number.to_le_bytes(), &[]]);
+    }
+    /// Writes an item with its value in the log.
+    #[inline]
+    fn write_inline(
+        &mut self,
+        location: u64,
+        allotted: usize,
+        key: &[u8],
+        attributes: &Attributes<'_>,
+        parts: [&[u8]; 2],
+    ) {
+        let len = parts[0].len() + parts[1].len();
+        let into = &mut self.log.bytes_mut(location)[..allotted];
+        item::write(into, key, attributes, len, false, parts);
     }
 }

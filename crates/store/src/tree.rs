@@ -1,93 +1,119 @@
-//! A map from bytes to bytes, in order of the keys, in pages of the budget.
+//! A map from bytes to bytes, in order of the keys, in pages of the budget: a B+ tree that counts.
+//!
+//! Entries are in the leaves. A page above them has, for each page below it, the smallest key that belongs there (cut to the
+//! bytes that are needed) and the number of entries, so that an entry is found by its key or by its place with as many pages
+//! read as the tree has levels. Pages have numbers of this tree ([`crate::memory::PageSet`]): those in use come first, spare ones
+//! follow. A page that falls below half joins a neighbour where both fit in one, and is given back; the page with the highest
+//! number then takes its number. Values that are too long for a page have pages of their own, as huge values of the store.
+//!
+//! Each change is made at once or not at all: the pages that an insert can need are there before it writes.
+//!
+//! # Invariants (walked by [`Tree::verify`])
+//! * All leaves have the same depth; only a root has no entries, and a root above the leaves has two at least.
+//! * The counts of entries are right. A key lies between its page's key and the next one's.
+//! * Pages 0..`used` are reachable from the root, once each; an entry with a value elsewhere has that value alone.
 
-use std::collections::BTreeMap;
+mod change;
+mod node;
+mod values;
+#[cfg(any(test, fuzzing, feature = "verify"))]
+mod verify;
+
 use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::item::Value;
-use crate::memory::Memory;
+use crate::memory::{Memory, PAGE_BYTES, PageSet};
+use node::{Content, Node, NodeMut};
+use values::Values;
 
-/// See the module's text.
-#[derive(Debug)]
+/// A map from bytes to bytes in order of the keys; keys and values may be empty. See the module's text.
 pub struct Tree {
-    map: BTreeMap<Vec<u8>, Vec<u8>>,
-    bytes: usize,
+    pages: PageSet,
+    /// Pages in use; 0 once the tree is being taken apart.
+    used: usize,
+    /// Of them, those above the leaves.
+    inner: usize,
+    root: u32,
+    len: u64,
+    bytes: u64,
+    /// Upper bounds of what was ever inserted.
+    longest_key: usize,
+    largest_entry: usize,
+    /// Spare pages stay until [`Tree::release_reserve`].
+    holds_reserve: bool,
+    values: Values,
 }
 
-/// The budget does not have this many bytes.
+/// The budget does not have as many bytes as a change needs; nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeFull {
-    /// Bytes.
+    /// Bytes that are wanted; 0: the key is longer than [`Tree::KEY_MAX`], and no room would help.
     pub bytes: usize,
 }
 
 impl Tree {
     /// Longest key in bytes.
     pub const KEY_MAX: usize = 1024;
-    /// Longest value in bytes that is kept beside its key; longer ones have pages of their own.
-    pub const VALUE_INLINE_MAX: usize = 1024;
+    /// Longest value in bytes that is kept beside any key. A longer one is kept there where both take half a page at most (2,033
+    /// bytes); otherwise it has pages of its own. Two of the largest entries fit in a page: that is enough to divide any page.
+    pub const VALUE_INLINE_MAX: usize = 1000;
 
-    /// An empty map.
+    /// An empty map, of one page.
     ///
     /// # Errors
     /// [`TreeFull`]: not a page is free.
-    pub fn new(_memory: &Arc<Memory>) -> Result<Self, TreeFull> {
-        Ok(Self { map: BTreeMap::new(), bytes: 0 })
+    pub fn new(memory: &Arc<Memory>) -> Result<Self, TreeFull> {
+        let mut tree = Self {
+            pages: PageSet::new(memory),
+            used: 0,
+            inner: 0,
+            root: 0,
+            len: 0,
+            bytes: 0,
+            longest_key: 0,
+            largest_entry: 0,
+            holds_reserve: false,
+            values: Values::default(),
+        };
+        tree.plant()?;
+        Ok(tree)
     }
 
     /// Number of entries.
     #[expect(clippy::len_without_is_empty, reason = "an empty tree is an object like others")]
     pub fn len(&self) -> u64 {
-        self.map.len() as u64
+        self.len
     }
 
     /// Bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
-        self.bytes as u64
-    }
-
-    /// Bytes of the budget that it holds.
-    pub fn held_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps pages in reserve for this many inserts of values up to [`Tree::VALUE_INLINE_MAX`] bytes: they cannot fail.
-    ///
-    /// # Errors
-    /// [`TreeFull`].
-    pub fn reserve(&mut self, _inserts: usize) -> Result<(), TreeFull> {
-        Ok(())
+    /// Bytes of the budget that it holds: its pages, spare ones included, and those of long values.
+    pub fn held_bytes(&self) -> usize {
+        self.pages.len() * PAGE_BYTES + self.values.held_bytes()
     }
 
-    /// Gives what is in reserve back.
-    pub fn release_reserve(&mut self) {}
+    /// Bytes outside the budget that hold the numbers of its pages and long values: 4 to 16 for each page.
+    pub fn heap_bytes(&self) -> usize {
+        self.pages.heap_bytes() + self.values.heap_bytes()
+    }
 
     /// The value under a key.
+    #[inline]
     pub fn get(&self, key: &[u8]) -> Option<Value<'_>> {
-        self.map.get(key).map(|value| Value::Inline(value))
+        let leaf = self.leaf_of(key)?;
+        let node = self.node(leaf);
+        Some(self.value(node, node.find(key)?))
     }
 
     /// The value under a key, to change in place; None: there is none, or it has pages of its own.
     pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut [u8]> {
-        self.map.get_mut(key).map(Vec::as_mut_slice)
-    }
-
-    /// Puts a value under a key. True: the key is new.
-    ///
-    /// # Errors
-    /// [`TreeFull`]: nothing has changed.
-    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TreeFull> {
-        self.bytes += key.len() + value.len();
-        let old = self.map.insert(key.to_vec(), value.to_vec());
-        self.bytes -= old.as_ref().map_or(0, |old| old.len() + key.len());
-        Ok(old.is_none())
-    }
-
-    /// Removes a key. False: it was not there.
-    pub fn remove(&mut self, key: &[u8]) -> bool {
-        let old = self.map.remove(key);
-        self.bytes -= old.as_ref().map_or(0, |old| old.len() + key.len());
-        old.is_some()
+        let leaf = self.leaf_of(key)?;
+        let index = self.node(leaf).find(key)?;
+        NodeMut(self.pages.page_mut(leaf as usize)).into_value(index)
     }
 
     /// Number of entries before this key; `Err`: the key is not there.
@@ -95,36 +121,154 @@ impl Tree {
     /// # Errors
     /// The number all the same.
     pub fn rank(&self, key: &[u8]) -> Result<u64, u64> {
-        let before = self.map.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).count() as u64;
-        if self.map.contains_key(key) { Ok(before) } else { Err(before) }
+        if self.len == 0 {
+            return Err(0);
+        }
+        let (mut page, mut before) = (self.root, 0);
+        loop {
+            let node = self.node(page);
+            if node.level() == 0 {
+                return match node.search(key) {
+                    Ok(index) => Ok(before + index as u64),
+                    Err(index) => Err(before + index as u64),
+                };
+            }
+            let index = node.descend(key);
+            before += node.below_first(index);
+            page = node.child(index);
+        }
     }
 
     /// The entry with this many before it.
     pub fn nth(&self, place: u64) -> Option<(&[u8], Value<'_>)> {
-        self.map.iter().nth(place as usize).map(|(key, value)| (key.as_slice(), Value::Inline(value)))
+        if place >= self.len {
+            return None;
+        }
+        let (mut page, mut place) = (self.root, place);
+        loop {
+            let node = self.node(page);
+            if node.level() == 0 {
+                let index = usize::try_from(place).ok()?;
+                return Some((node.key(index), self.value(node, index)));
+            }
+            let mut index = 0;
+            while place >= node.below(index) {
+                place -= node.below(index);
+                index += 1;
+            }
+            page = node.child(index);
+        }
     }
 
     /// Calls `each` with the entries in order, from `from` on, until it returns false.
     pub fn scan(&self, from: Bound<&[u8]>, mut each: impl FnMut(&[u8], Value<'_>) -> bool) {
-        for (key, value) in self.map.range::<[u8], _>((from, Bound::Unbounded)) {
-            if !each(key, Value::Inline(value)) {
-                return;
-            }
+        if self.len > 0 {
+            self.scan_page(self.root, from, &mut each);
         }
     }
 
     /// The same in descending order, from `from` downwards.
     pub fn scan_back(&self, from: Bound<&[u8]>, mut each: impl FnMut(&[u8], Value<'_>) -> bool) {
-        for (key, value) in self.map.range::<[u8], _>((Bound::Unbounded, from)).rev() {
-            if !each(key, Value::Inline(value)) {
-                return;
+        if self.len > 0 {
+            self.scan_page_back(self.root, from, &mut each);
+        }
+    }
+
+    fn scan_page(
+        &self,
+        page: u32,
+        from: Bound<&[u8]>,
+        each: &mut impl FnMut(&[u8], Value<'_>) -> bool,
+    ) -> bool {
+        let node = self.node(page);
+        if node.level() == 0 {
+            let first = match from {
+                Bound::Unbounded => 0,
+                Bound::Included(key) => node.search(key).unwrap_or_else(|index| index),
+                Bound::Excluded(key) => node.search(key).map_or_else(|index| index, |index| index + 1),
+            };
+            return (first..node.count()).all(|index| each(node.key(index), self.value(node, index)));
+        }
+        let first = match from {
+            Bound::Unbounded => 0,
+            Bound::Included(key) | Bound::Excluded(key) => node.descend(key),
+        };
+        (first..node.count()).all(|index| {
+            let from = if index == first { from } else { Bound::Unbounded };
+            self.scan_page(node.child(index), from, each)
+        })
+    }
+
+    fn scan_page_back(
+        &self,
+        page: u32,
+        from: Bound<&[u8]>,
+        each: &mut impl FnMut(&[u8], Value<'_>) -> bool,
+    ) -> bool {
+        let node = self.node(page);
+        if node.level() == 0 {
+            let end = match from {
+                Bound::Unbounded => node.count(),
+                Bound::Included(key) => node.search(key).map_or_else(|index| index, |index| index + 1),
+                Bound::Excluded(key) => node.search(key).unwrap_or_else(|index| index),
+            };
+            return (0..end).rev().all(|index| each(node.key(index), self.value(node, index)));
+        }
+        let last = match from {
+            Bound::Unbounded => node.count() - 1,
+            Bound::Included(key) | Bound::Excluded(key) => node.descend(key),
+        };
+        (0..=last).rev().all(|index| {
+            let from = if index == last { from } else { Bound::Unbounded };
+            self.scan_page_back(node.child(index), from, each)
+        })
+    }
+
+    /// The leaf that a key belongs to; None: the map is empty.
+    #[inline]
+    fn leaf_of(&self, key: &[u8]) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        let mut page = self.root;
+        loop {
+            let node = self.node(page);
+            if node.level() == 0 {
+                return Some(page);
+            }
+            page = node.child(node.descend(key));
+            if node.level() == 1 {
+                self.node(page).load();
             }
         }
     }
 
-    /// Gives up to `pages` of its pages back. True: all are, and it can be dropped at no cost.
-    pub fn take_apart(&mut self, _pages: usize) -> bool {
-        self.map.clear();
-        true
+    #[inline]
+    fn value<'a>(&'a self, node: Node<'a>, index: usize) -> Value<'a> {
+        match node.content(index) {
+            Content::Here(value) => Value::Inline(value),
+            Content::Elsewhere(number) => Value::Huge(self.values.get(number)),
+            Content::Child(..) => Value::Inline(&[]),
+        }
+    }
+
+    #[inline]
+    fn node(&self, page: u32) -> Node<'_> {
+        Node(self.pages.page(page as usize))
+    }
+
+    #[inline]
+    fn node_mut(&mut self, page: u32) -> NodeMut<'_> {
+        NodeMut(self.pages.page_mut(page as usize))
+    }
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree")
+            .field("len", &self.len)
+            .field("bytes", &self.bytes)
+            .field("held_bytes", &self.held_bytes())
+            .finish_non_exhaustive()
     }
 }

@@ -132,7 +132,7 @@ fn a_value_becomes_a_tree_and_bytes_again() {
     one.store.verify();
     one.put_bytes(&key, Marks::OBJECT, b"few");
     assert_eq!(usage(&one), few);
-    let huge = HugeValue::new(&one.memory, &[&[1; 100_000]]).unwrap();
+    let huge = HugeValue::new(&one.memory, &[&vec![1; 100_000]]).unwrap();
     one.put(&key, Marks::OBJECT, NEVER, NewValue::Huge(huge)).unwrap();
     let found = one.object(&key).unwrap();
     assert!(
@@ -166,4 +166,185 @@ fn pinned_objects_stay_while_all_others_leave() {
     while one.store.tick() {}
     assert_eq!((one.memory.pinned_object_bytes(), one.store.usage().items), (0, 0), "a flush ends them too");
     one.store.verify();
+}
+
+/// Work of the collector: items that it has looked at.
+fn work(one: &One) -> u64 {
+    let stats = one.store.stats();
+    stats.moved + stats.evictions + stats.reclaimed
+}
+
+/// Where only pinned objects are left, writes are refused at once, nothing is lost, and once some are gone there is
+/// room again.
+#[test]
+fn a_store_full_of_pinned_objects_refuses_and_recovers() {
+    for (evictions, len) in [(true, 20), (true, 3_000), (false, 100)] {
+        let mut one = One::new(MEBIBYTE, evictions);
+        let value = vec![7; len];
+        let mut count = 0;
+        while one.put(&key_of(1, &count.to_string()), PINNED, NEVER, NewValue::Inline([&value, &[]])).is_ok()
+        {
+            count += 1;
+            assert!(count < 100_000);
+        }
+        assert!(one.memory.pinned_object_bytes() > MEBIBYTE / 2, "{count} of {len} bytes");
+        one.store.verify();
+        let before = work(&one);
+        for n in 0..1_000_u32 {
+            let marks = [Marks::none(), Marks::OBJECT, PINNED][n as usize % 3];
+            let _full = one.put(&n.to_le_bytes(), marks, NEVER, NewValue::Inline([&[1; 2_000], &[]]));
+            let _nothing = one.store.give_back(PAGE_BYTES);
+            one.store.tick();
+        }
+        assert!(
+            work(&one) - before < 10_000,
+            "{} items looked at in 1,000 refused writes",
+            work(&one) - before
+        );
+        one.store.verify();
+        for n in 0..count {
+            let key = key_of(1, &n.to_string());
+            let found = one.object(&key).unwrap_or_else(|| panic!("object {n} of {count} is lost"));
+            if n % 4 != 0 {
+                one.store.remove(one.hasher.hash_object(&key), found);
+            }
+        }
+        one.store.verify();
+        for n in 0..200_u32 {
+            one.put(&n.to_le_bytes(), Marks::none(), NEVER, NewValue::Inline([&[1; 2_000], &[]]))
+                .unwrap_or_else(|_| {
+                    panic!(
+                        "no room for item {n}, with evictions: {evictions}, {} pinned",
+                        one.memory.pinned_object_bytes()
+                    )
+                });
+        }
+        one.store.verify();
+        assert!((0..count).step_by(4).all(|n| one.object(&key_of(1, &n.to_string())).is_some()));
+    }
+}
+
+/// A quarter of a store is pinned, in segments of their own and among other items: writes work on in bounded pieces.
+#[test]
+fn pinned_objects_do_not_make_writes_wait() {
+    let mut one = One::new(8 * MEBIBYTE, true);
+    for n in 0..15_000_u32 {
+        let marks = if n % 3 == 0 { Marks::none() } else { PINNED };
+        one.put_bytes(&[&[1, 0][..], &n.to_le_bytes()].concat(), marks, &[7; 200]);
+    }
+    let (count, item) = (200_000_u32, 24 + 8 + 200);
+    for n in 0..count {
+        let before = (work(&one), one.store.stats().collected_in_haste);
+        one.put_bytes(&n.to_be_bytes(), Marks::none(), &[1; 200]);
+        let items = work(&one) - before.0;
+        assert!(items <= (32 << 10) / item + 2, "write {n}: {items} items");
+        assert_eq!(one.store.stats().collected_in_haste, before.1, "write {n} has waited");
+    }
+    let stats = one.store.stats();
+    assert!(stats.moved < u64::from(count), "{stats:?}");
+    assert_eq!(one.store.usage().objects, 10_000);
+    one.store.verify();
+}
+
+#[test]
+fn pinned_objects_end_by_their_expiry() {
+    let mut one = One::new(4 * MEBIBYTE, true);
+    one.store.advance(10, 0);
+    for n in 0..1_000_u32 {
+        // One of them stays: its segment does not die.
+        let expiry = if n == 500 { 900_000 } else { 20 + n % 5 };
+        one.put(&[&[1, 0][..], &n.to_le_bytes()].concat(), PINNED, expiry, NewValue::Inline([&[7; 40], &[]]))
+            .unwrap();
+    }
+    let each = one.memory.pinned_object_bytes() / 1_000;
+    assert!(!one.store.reclaim_pinned(), "nothing has died");
+    for (second, left) in [(19, 1_000), (20, 801), (22, 401), (23, 201), (24, 1)] {
+        one.store.advance(second, 0);
+        for _ in 0..20 {
+            one.store.reclaim_pinned();
+        }
+        one.store.verify();
+        assert_eq!(one.memory.pinned_object_bytes() / each, left, "in second {second}");
+        assert!(!one.store.reclaim_pinned(), "all are reclaimed");
+    }
+    assert_eq!(one.store.stats().evictions, 0);
+}
+
+#[test]
+fn a_large_tree_goes_in_pieces_or_at_once_where_memory_is_wanted() {
+    for at_once in [false, true] {
+        let mut one = One::new(16 * MEBIBYTE, true);
+        let key = key_of(3, "k");
+        one.put(&key, PINNED, NEVER, NewValue::Tree(Box::new(Tree::new(&one.memory).unwrap()))).unwrap();
+        let found = one.object(&key).unwrap();
+        one.store.tree_mut(found, |tree| {
+            (0..20_000_u32).for_each(|n| assert!(tree.insert(&n.to_be_bytes(), &[7; 100]).unwrap()));
+        });
+        let held = one.store.tree(found).unwrap().held_bytes();
+        assert!(held >= 20_000 * 104 && one.memory.pinned_object_bytes() > held);
+        let before = one.store.held_bytes();
+        one.store.remove(one.hasher.hash_object(&key), found);
+        one.store.verify();
+        assert_eq!(one.memory.pinned_object_bytes(), 0);
+        assert_eq!((one.store.held_bytes(), one.store.usage().tree_bytes), (before, held as u64));
+        if at_once {
+            one.store.give_back(held);
+        } else {
+            while one.store.tick() {
+                one.store.verify();
+            }
+        }
+        assert_eq!((one.store.usage().tree_bytes, one.store.stats().evictions), (0, 0));
+        assert!(one.store.held_bytes() <= before - held);
+        one.store.verify();
+    }
+}
+
+/// The index splits and shrinks by hashes of both domains.
+#[test]
+fn both_domains_stay_apart_while_the_index_grows_and_shrinks() {
+    let mut one = One::new(32 * MEBIBYTE, true);
+    let count = if cfg!(miri) { 500_u32 } else { 60_000 };
+    for n in 0..count {
+        one.put_bytes(&n.to_be_bytes(), Marks::none(), b"plain");
+        one.put_bytes(&n.to_be_bytes(), Marks::OBJECT, b"object");
+    }
+    one.store.verify();
+    for n in 0..count {
+        let key = n.to_be_bytes();
+        let (plain, object) = (one.plain(&key).unwrap(), one.object(&key).unwrap());
+        assert_eq!((one.bytes(plain), one.bytes(object)), (b"plain".to_vec(), b"object".to_vec()));
+        let hash = if n % 2 == 0 { one.hasher.hash(&key) } else { one.hasher.hash_object(&key) };
+        one.store.remove(hash, if n % 2 == 0 { plain } else { object });
+        assert_eq!((one.plain(&key).is_some(), one.object(&key).is_some()), (n % 2 == 1, n % 2 == 0));
+    }
+    one.store.verify();
+    assert_eq!(
+        (one.store.usage().items, one.store.usage().objects),
+        (u64::from(count), u64::from(count / 2))
+    );
+}
+
+#[test]
+fn the_record_of_an_evicted_object_has_its_type_and_key() {
+    let mut one = One::new(MEBIBYTE, true);
+    one.store.record_evictions(true);
+    one.put_bytes(&key_of(0x0102, "name"), Marks::OBJECT, b"state");
+    one.put_bytes(b"name", Marks::none(), b"value");
+    (0..2_000_u32).for_each(|n| one.put_bytes(&n.to_le_bytes(), Marks::none(), &[1; 1_000]));
+    let evicted: Vec<_> = one.store.drain_evicted().filter(|evicted| &*evicted.key == b"name").collect();
+    assert_eq!(evicted.iter().map(|e| e.object).collect::<Vec<_>>(), [Some(0x0102), None]);
+    assert_eq!(evicted[0].value_len, 5);
+}
+
+#[test]
+fn a_scan_reports_objects_and_says_so() {
+    let mut one = One::new(MEBIBYTE, true);
+    one.put_bytes(b"plain", Marks::none(), b"v");
+    one.put_bytes(&key_of(7, "object"), PINNED, b"v");
+    let mut seen = Vec::new();
+    let next =
+        one.store.scan(0, usize::MAX, |item| seen.push((item.is_object(), item.object().map(|o| o.0))));
+    seen.sort_unstable();
+    assert_eq!((next, seen), (None, vec![(false, None), (true, Some(7))]));
 }

@@ -1,4 +1,4 @@
-//! The store against a plain map: it returns the value stored last, or nothing.
+//! The store against plain maps: it returns the value stored last, or nothing.
 
 mod model;
 
@@ -20,9 +20,31 @@ fn op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
     ]
 }
 
+fn object_op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
+    let ttl = prop_oneof![3 => Just(0_u32), 2 => 1_u32..20, 1 => 20_u32..5_000_000];
+    let len = prop_oneof![8 => 0_usize..300, 1 => 0..longest];
+    let (pinned, member) = (prop::bool::weighted(0.3), 0_u16..300);
+    prop_oneof![
+        8 => (0..keys, len, ttl.clone(), pinned)
+            .prop_map(|(key, len, ttl, pinned)| Op::PutObject { key, len, ttl, pinned }),
+        3 => (0..keys, 0_u16..200, ttl.clone(), pinned)
+            .prop_map(|(key, entries, ttl, pinned)| Op::PutTree { key, entries, ttl, pinned }),
+        8 => (0..keys).prop_map(|key| Op::GetObject { key }),
+        4 => (0..keys).prop_map(|key| Op::EditObject { key }),
+        4 => (0..keys, member.clone(), 0_u16..60, 0_usize..1_500)
+            .prop_map(|(key, from, entries, len)| Op::Grow { key, from, entries, len }),
+        3 => (0..keys, member, 0_u16..200).prop_map(|(key, from, entries)| Op::Shrink { key, from, entries }),
+        2 => (0..keys).prop_map(|key| Op::Drop { key }),
+        1 => (0..keys, ttl).prop_map(|(key, ttl)| Op::TouchObject { key, ttl }),
+        1 => (0..keys, any::<bool>()).prop_map(|(key, on)| Op::Pin { key, on }),
+        1 => Just(Op::Reclaim),
+    ]
+}
+
 fn ops(keys: u16, longest: usize, count: usize) -> impl Strategy<Value = Vec<Op>> {
     let rare = prop_oneof![
-        400 => op(keys, longest),
+        300 => op(keys, longest),
+        100 => object_op(keys / 4, longest),
         1 => Just(Op::Flush),
         1 => (1_usize..200_000).prop_map(|bytes| Op::GiveBack { bytes }),
         1 => Just(Op::Purge),
@@ -39,7 +61,12 @@ fn cases(count: u32) -> ProptestConfig {
 }
 
 fn run(bytes: usize, evictions: bool, ops: &[Op]) {
+    run_pinning(bytes, evictions, bytes / 4, ops);
+}
+
+fn run_pinning(bytes: usize, evictions: bool, pinned_max: usize, ops: &[Op]) {
     let mut model = Model::new(bytes, evictions);
+    model.pinned_max = pinned_max;
     for (i, op) in ops.iter().enumerate() {
         model.step(op);
         if i % 500 == 499 {
@@ -67,6 +94,22 @@ proptest! {
     #[test]
     fn four_mebibytes_few_keys_many_rewrites(ops in ops(60, 300_000, LONG)) {
         run(4 << 20, true, &ops);
+    }
+
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+
+    /// Far too much is pinned: writes are refused, and nothing that is pinned is lost.
+    #[test]
+    fn a_mebibyte_of_pinned_objects(ops in ops(3_000, 60_000, LONG), evictions: bool) {
+        run_pinning(1 << 20, evictions, usize::MAX, &ops);
+    }
+
+    #[test]
+    fn a_few_objects_with_large_trees(ops in prop::collection::vec(object_op(12, 60_000), LONG)) {
+        run(2 << 20, true, &ops);
     }
 }
 

@@ -108,6 +108,8 @@ macro_rules! asan {
                 "--test",
                 "prop",
                 "--test",
+                "tree",
+                "--test",
                 "basics",
                 "--test",
                 "options",
@@ -421,7 +423,7 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz-states",
-        shows: "20 s of random input each to the store, the herd, its rules and connections",
+        shows: "20 s of random input each to the store, its trees, the herd, its rules and connections",
         minutes: 10,
         needs: &["fuzz-build"],
         directory: None,
@@ -429,6 +431,7 @@ pub(super) const STAGES: &[Stage] = &[
         memory_mib: 2400,
         steps: &[
             fuzz!("store"),
+            fuzz!("tree"),
             fuzz!("connection", "-max_len=8192"),
             fuzz!("herd", "-len_control=0", "-max_len=2000"),
             fuzz!("rules", "-len_control=0", "-max_len=2000"),

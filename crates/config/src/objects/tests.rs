@@ -224,28 +224,59 @@ fn check_shows_what_was_understood() {
 #[test]
 fn check_says_what_a_name_means() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(
-        file.path(),
-        "[[rule]]\nmatch = \"counter::{user}\"\ntags = [\"user:{user}\"]\n[objects]\nprefix = \"o.\"\n",
-    )
-    .unwrap();
+    let text =
+        "[[rule]]\nmatch = \"o.counter::{user}\"\ntags = [\"user:{user}\"]\n[objects]\nprefix = \"o.\"\n";
+    std::fs::write(file.path(), text).unwrap();
     let of = |key: &str| check(file.path(), Some(key)).unwrap();
-    let object =
-        "object counter::u 1\nrule 1: counter::{user}\n  user = u 1\n  tag user:u 1\n".replace("u 1", "u:1");
-    let method = "method counter.add: takes n [ttl]; replies the new value\n";
-    assert_eq!(
-        of("o.counter:add:u:1"),
-        format!("key o.counter:add:u:1\n{method}{}", object.replace("u:1", "u"))
+    let object = "object o.counter::u\nrule 1: o.counter::{user}\n  user = u\n  tag user:u\n";
+    let add = "method counter.add: takes n [ttl]; replies";
+    let shown = of("o.counter:add:u:1");
+    assert!(shown.starts_with(&format!("key o.counter:add:u:1\n{add}")), "{shown}");
+    assert!(shown.ends_with(&format!("\n{object}")), "{shown}");
+    assert_eq!(of("o.counter::u"), format!("key o.counter::u\n{object}"));
+    assert!(of("o.counter:exists:x:1").contains("\nobject o.counter::x\nrule 1: "));
+    let methods = of("o.counter:methods");
+    assert!(
+        methods.starts_with("key o.counter:methods\nmethod counter.methods: takes no arguments; "),
+        "{methods}"
     );
-    assert_eq!(of("o.counter::u"), format!("key o.counter::u\n{}", object.replace("u:1", "u")));
-    assert_eq!(
-        of("o.counter:methods"),
-        "key o.counter:methods\nmethod counter.methods: takes no arguments; replies a method a line\n"
-    );
+    assert_eq!(methods.lines().count(), 2, "it has no object");
     assert_eq!(
         of("counter:add:u:1"),
         "key counter:add:u:1\nno rule\n",
         "without the prefix it is an ordinary key"
     );
     assert_eq!(of("o.counter:nothing:u"), "key o.counter:nothing:u\nno rule\n");
+}
+
+#[test]
+fn rules_and_the_prefix() {
+    let with = |pattern: &str| {
+        parse(&format!("[[rule]]\nmatch = {pattern:?}\nhold = \"1s\"\n[objects]\nprefix = \"o.\"\n"))
+            .map(|_| ())
+    };
+    assert_eq!(with("counter::{user}"), Ok(()), "an ordinary key");
+    assert!(with("o.counter::{user}").unwrap_err().contains("rule o.counter::{user}: hold: does nothing"));
+}
+
+#[test]
+fn what_the_registry_refuses_has_its_line() {
+    for (text, line) in [
+        ("[objects]\ntimezone = \"No/Where\"\n", 2),
+        ("[objects]\n\n[objects.quota]\ncreate = [\"10\", \"fortnight\"]\n", 3),
+        ("[objects.quota]\nevict = \"never\"\ncreate = [10]\n", 1),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(
+            error.starts_with(&format!("f.toml:{line}: ")) && error.lines().count() == 1,
+            "{text}: {error}"
+        );
+    }
+    let created = objects("[objects.quota]\ncreate = [10, \"hour\"]\n").unwrap().unwrap();
+    let quota = created.settings.types.iter().find(|own| own.name == "quota").unwrap();
+    assert_eq!(quota.create, Some(vec![b"10".to_vec(), b"hour".to_vec()]));
+    assert_eq!(
+        objects("[objects]\ntimezone = \"Europe/Berlin\"\n").unwrap().unwrap().settings.timezone,
+        "Europe/Berlin"
+    );
 }

@@ -171,7 +171,7 @@ fn run(engine: &Engine, line: &[u8]) {
     let mut lock = engine.shard_lock();
     let parked = match &request {
         Request::Get(get) => match engine.get(get, hash, Piece::ALL, &mut lock, &mut cx) {
-            Got::Parked(parked) => Some(parked),
+            Got::Parked(parked) | Got::ParkedMore(parked, _) => Some(parked),
             Got::Done | Got::More(_) => None,
         },
         _ => engine.execute(&request, hash, &mut lock, &mut cx),

@@ -64,7 +64,7 @@ pub(crate) enum Ran {
     Miss,
     Error(String),
     /// It answers with what is to be read.
-    List(Listing),
+    List(Box<Listing>),
     /// This many bytes are missing; nothing has changed.
     NoRoom(usize),
 }

@@ -73,7 +73,7 @@ struct Taken {
 enum Work {
     /// Call the method, on its only object.
     Method,
-    Read(Listing),
+    Read(Box<Listing>),
 }
 
 /// A call that is to be made later.
@@ -93,7 +93,7 @@ impl RunningCall {
     pub(crate) fn new(
         engine: &Engine,
         call: &Call<'_>,
-        listing: Option<Listing>,
+        listing: Option<Box<Listing>>,
         later: Later<'_>,
     ) -> Box<Self> {
         let taken = |hash, item_key: &[u8]| Taken { hash, item_key: item_key.into(), cas: None, ttl: None };
@@ -242,7 +242,7 @@ impl Engine {
     fn read_on(
         &self,
         mut call: Box<RunningCall>,
-        mut listing: Listing,
+        mut listing: Box<Listing>,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
     ) -> Option<Box<RunningCall>> {

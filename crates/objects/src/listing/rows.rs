@@ -85,7 +85,7 @@ impl Shape {
     }
 
     /// Writes what is before the value.
-    fn head(self, key: &[u8], is_first: bool, out: &mut Vec<u8>) {
+    pub(super) fn head(self, key: &[u8], is_first: bool, out: &mut Vec<u8>) {
         if self.is_json() && !is_first {
             out.push(b',');
         }

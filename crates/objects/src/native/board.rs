@@ -4,17 +4,19 @@
 //!   | 0 | score, 8 bytes | member |  ->  nothing      in order of the ranks: `native/score.rs`
 //!   | 1 | member |                   ->  score, 8 bytes
 //! ```
-//! Each member has both keys. A call first adds all keys that it needs; when one finds no room, those before it are removed
-//! again. Only then are scores replaced in place and old keys removed, which cannot fail.
+//! Each member has both keys. A call first adds all keys that it needs, several with room reserved; when a single member's
+//! second key finds no room, its first is removed again. Only then are scores replaced in place and old keys removed,
+//! which cannot fail.
 
 use cattlegrid_store::{Tree, Value};
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show};
+use crate::members::Members;
 use crate::method::{Absent, ObjectType};
 use crate::native::collection::{member_within, number, say_number};
-use crate::native::score::{PLACE_HEAD, Place, SPACE, Score};
+use crate::native::score::{PLACE_HEAD, Place, SCORE_BYTES, SPACE, Score};
 use crate::native::set::{MANY, method};
 use crate::object::{Object, View};
 
@@ -43,13 +45,27 @@ pub(crate) static BOARD: ObjectType = ObjectType {
         method("score", (1, 1), "member", "its score, a miss if it is not there", Absent::Miss, score),
         method("rank", (1, 1), "member", "its rank from 1, a miss if it is not there", Absent::Miss, rank),
         method("count", (0, 0), "", "number of members", Absent::Miss, count),
-        method("top", (0, 1), "[n]: 10", "lines of member score, the highest first", Absent::Miss, top),
-        method("bottom", (0, 1), "[n]: 10", "lines of member score, the lowest first", Absent::Miss, bottom),
+        method(
+            "top",
+            (0, 1),
+            "[n]",
+            "up to n (10) lines of member score, the highest first",
+            Absent::Miss,
+            top,
+        ),
+        method(
+            "bottom",
+            (0, 1),
+            "[n]",
+            "up to n (10) lines of member score, the lowest first",
+            Absent::Miss,
+            bottom,
+        ),
         method(
             "around",
             (1, 2),
-            "member [n]: 5",
-            "lines of member score, up to n before the member, it, and up to n after it; a miss if it is not there",
+            "member [n]",
+            "lines of member score, up to n (5) before the member, it, and up to n after it; a miss if it is not there",
             Absent::Miss,
             around,
         ),
@@ -133,7 +149,7 @@ fn rank(
 }
 
 fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(say_number(frame, members(object.view())))
+    Ok(say_number(frame, count_of(object.view())))
 }
 
 fn top(
@@ -195,20 +211,24 @@ fn remove(
 /// Sets the scores of these members, each of which occurs once, or changes nothing. Returns how many are new.
 fn set_scores(object: &mut Object<'_>, changes: &[(&[u8], Score)]) -> Result<u64, CallError> {
     let old: Vec<Option<Score>> = changes.iter().map(|(member, _)| score_of(object.view(), member)).collect();
-    let mut added_keys = Vec::new();
-    if let Err(error) = add_keys(object, changes, &old, &mut added_keys) {
-        for key in &added_keys {
-            object.members().remove(key);
+    let mut members = object.members();
+    if changes.len() > 1 {
+        let longest = changes.iter().map(|(member, _)| member.len()).max().unwrap_or(0);
+        members.reserve_for(changes.len() * 2, longest + PLACE_HEAD, SCORE_BYTES)?;
+    }
+    let mut added = Vec::new();
+    if let Err(error) = add_keys(&mut members, changes, &old, &mut added) {
+        for key in &added {
+            members.remove(key);
         }
         return Err(error);
     }
     for ((member, score), old) in changes.iter().zip(&old) {
         if let Some(old) = old.filter(|old| old != score) {
-            let key = member_key(member);
-            if let Some(value) = object.members().get_mut(&key) {
+            if let Some(value) = members.get_mut(&member_key(member)) {
                 value.copy_from_slice(&score.to_bytes());
             }
-            object.members().remove(&place_key(old, member));
+            members.remove(&place_key(old, member));
         }
     }
     Ok(old.iter().filter(|old| old.is_none()).count() as u64)
@@ -216,7 +236,7 @@ fn set_scores(object: &mut Object<'_>, changes: &[(&[u8], Score)]) -> Result<u64
 
 /// Puts all keys that these scores need, and notes those that are new.
 fn add_keys(
-    object: &mut Object<'_>,
+    members: &mut Members<'_, '_>,
     changes: &[(&[u8], Score)],
     old: &[Option<Score>],
     added: &mut Vec<Vec<u8>>,
@@ -226,11 +246,11 @@ fn add_keys(
             continue;
         }
         let key = place_key(*score, member);
-        object.members().add(&key)?;
+        members.add(&key)?;
         added.push(key);
         if old.is_none() {
             let key = member_key(member);
-            object.members().put(&key, &score.to_bytes())?;
+            members.put(&key, &score.to_bytes())?;
             added.push(key);
         }
     }
@@ -247,7 +267,7 @@ fn member_key(member: &[u8]) -> Vec<u8> {
     [&[BY_MEMBER], member].concat()
 }
 
-fn members(view: View<'_>) -> u64 {
+fn count_of(view: View<'_>) -> u64 {
     view.members() / 2
 }
 

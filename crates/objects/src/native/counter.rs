@@ -1,29 +1,134 @@
 //! `counter`: a number, 64 bits with a sign, that stops at its limits and says so.
+//!
+//! The state: the number, 8 bytes, little-endian.
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::number;
 use crate::object::{Object, View};
 
-/// See the module's text. The state: the number, 8 bytes, little-endian.
+const NUMBER: &str = "a number from -9223372036854775808 to 9223372036854775807";
+const TTL: &str = "a time to live from 0 (for ever) to 366d, such as 60 or 5m";
+
+/// See the module's text.
 pub(crate) static COUNTER: ObjectType = ObjectType {
     name: "counter",
     id: 6,
     doc: "A number that is changed in one step.",
-    methods: &[Method {
-        name: "add",
-        arguments: (1, 2),
-        usage: "n [ttl]",
-        replies: "the new value",
-        absent: Absent::Runs,
-        reads: Reads::Own,
-        run: add,
-    }],
+    methods: &[
+        Method {
+            name: "new",
+            arguments: (0, 1),
+            usage: "[n]",
+            replies: "CREATED; it is n (0)",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: new,
+        },
+        Method {
+            name: "add",
+            arguments: (1, 2),
+            usage: "n [ttl]",
+            replies: "the new value, and ` saturated` after a largest or smallest one that cuts the sum off. An absent \
+                      counter is 0, and lives for the ttl",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: add,
+        },
+        Method {
+            name: "get",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the value",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: get,
+        },
+        Method {
+            name: "set",
+            arguments: (1, 2),
+            usage: "n [ttl]",
+            replies: "n; it lives for the ttl from now on",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: set,
+        },
+        Method {
+            name: "max",
+            arguments: (1, 2),
+            usage: "n [ttl]",
+            replies: "the larger one of the value and n, which is the value now; ttl as for add",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: max,
+        },
+        Method {
+            name: "min",
+            arguments: (1, 2),
+            usage: "n [ttl]",
+            replies: "the smaller one of the value and n, which is the value now; ttl as for add",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: min,
+        },
+    ],
     dump: Some(dump),
 };
 
-fn value(bytes: &[u8]) -> i64 {
-    bytes.try_into().map_or(0, i64::from_le_bytes)
+#[inline]
+fn value(bytes: &[u8]) -> Option<i64> {
+    bytes.try_into().ok().map(i64::from_le_bytes)
+}
+
+#[inline]
+fn number_of(arguments: &Arguments<'_>) -> Result<i64, CallError> {
+    number::argument(arguments, 0, NUMBER, number::signed)
+}
+
+/// When a counter with the call's time to live expires; `None`: the call has none.
+#[expect(clippy::option_option, reason = "no argument is not the same as no end")]
+fn end_ms(arguments: &Arguments<'_>, frame: &Frame<'_>) -> Result<Option<Option<u64>>, CallError> {
+    if arguments.len() < 2 {
+        return Ok(None);
+    }
+    let ttl_ms = number::argument(arguments, 1, TTL, |text| {
+        if number::whole(text) == Some(0) { Some(0) } else { number::span_ms(text) }
+    })?;
+    Ok(Some((ttl_ms > 0).then(|| frame.now_ms.saturating_add(ttl_ms))))
+}
+
+fn new(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let n = if arguments.is_empty() { 0 } else { number_of(arguments)? };
+    object.set(&n.to_le_bytes());
+    object.expire_at(frame.end_of_new());
+    Ok(frame.created())
+}
+
+/// Changes the value to what `change` makes of the old one and the argument.
+#[inline]
+fn change(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+    change: impl FnOnce(Option<i64>, i64) -> i64,
+) -> Result<(), CallError> {
+    let n = number_of(arguments)?;
+    let end_ms = end_ms(arguments, frame)?;
+    let old = value(object.bytes());
+    let new = change(old, n);
+    if old != Some(new) {
+        object.set(&new.to_le_bytes());
+    }
+    if let (None, Some(end_ms)) = (old, end_ms) {
+        object.expire_at(end_ms);
+    }
+    number::push_signed(frame.out, new);
+    Ok(())
 }
 
 fn add(
@@ -31,16 +136,62 @@ fn add(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let text = arguments.get(0).and_then(|text| std::str::from_utf8(text).ok());
-    let n: i64 = text.and_then(|text| text.parse().ok()).ok_or_else(|| CallError::argument(0, "a number"))?;
-    let sum = value(object.bytes()).saturating_add(n);
-    object.set(&sum.to_le_bytes());
-    frame.out.extend_from_slice(sum.to_string().as_bytes());
+    let mut is_cut = false;
+    change(object, arguments, frame, |old, n| {
+        let old = old.unwrap_or(0);
+        is_cut = old.checked_add(n).is_none();
+        old.saturating_add(n)
+    })?;
+    if is_cut {
+        frame.out.extend_from_slice(b" saturated");
+    }
+    Ok(Reply::Value)
+}
+
+fn max(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    change(object, arguments, frame, |old, n| old.map_or(n, |old| old.max(n)))?;
+    Ok(Reply::Value)
+}
+
+fn min(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    change(object, arguments, frame, |old, n| old.map_or(n, |old| old.min(n)))?;
+    Ok(Reply::Value)
+}
+
+fn set(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let n = number_of(arguments)?;
+    if let Some(end_ms) = end_ms(arguments, frame)? {
+        object.expire_at(end_ms);
+    }
+    object.set(&n.to_le_bytes());
+    number::push_signed(frame.out, n);
+    Ok(Reply::Value)
+}
+
+fn get(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let Some(value) = value(object.bytes()) else { return Ok(Reply::Miss) };
+    number::push_signed(frame.out, value);
     Ok(Reply::Value)
 }
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    if let View::Bytes(bytes) = view {
-        out.extend_from_slice(format!("{{\"value\":{}}}", value(bytes)).as_bytes());
+    if let View::Bytes(bytes) = view
+        && let Some(value) = value(bytes)
+    {
+        out.extend_from_slice(b"{\"value\":");
+        number::push_signed(out, value);
+        out.push(b'}');
     }
 }

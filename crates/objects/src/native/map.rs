@@ -7,7 +7,7 @@ use cattlegrid_store::Tree;
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
-use crate::listing::{Rows, Shape, Start, show};
+use crate::listing::{Rows, Shape, show, show_value};
 use crate::method::{Absent, ObjectType};
 use crate::native::collection::{count, delete, exist, keys, member, new, number, say};
 use crate::native::set::{MANY, method};
@@ -56,7 +56,8 @@ fn put(
     }
     let mut members = object.members();
     if arguments.len() > 2 {
-        members.reserve(arguments.len() / 2)?;
+        let longest = |from| arguments.iter().skip(from).step_by(2).map(<[u8]>::len).max().unwrap_or(0);
+        members.reserve_for(arguments.len() / 2, longest(0), longest(1))?;
     }
     // The long value first: only it can fail.
     let counts =
@@ -75,11 +76,8 @@ fn get(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     let key = member(arguments, 0)?;
-    if object.view().member(key).is_none() {
-        return Ok(Reply::Miss);
-    }
     let shape = if frame.settings.compat { Shape::Pair } else { Shape::Value };
-    show(object, Rows { shape, space: None, start: Start::Key(key.into()), most: 1 }, frame)
+    show_value(object, key, shape, frame)
 }
 
 fn values(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::listing::{Rows, Shape, Start, show};
+use crate::listing::{Rows, Shape, Start, show, show_value};
 use crate::method::{Absent, ObjectType};
 use crate::native::collection::{number, say, say_number};
 use crate::native::set::method;
@@ -32,8 +32,8 @@ pub(crate) static QUEUE: ObjectType = ObjectType {
         method(
             "new",
             (0, 2),
-            "[max [drop|refuse]]: 1 to 1000000 entries, by default 1000; when full push drops the oldest, or refuses",
-            "CREATED",
+            "[max [drop|refuse]]",
+            "CREATED; max is 1 to 1000000 entries (1000); push to a full queue drops the oldest, or refuses",
             Absent::Runs,
             new,
         ),
@@ -142,7 +142,7 @@ fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Res
 
 fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
     let Some((key, ())) = oldest(object.view(), |_| ()) else { return Ok(Reply::Miss) };
-    show(object, Rows { shape: Shape::Value, space: None, start: Start::Key(key.into()), most: 1 }, frame)
+    show_value(object, &key, Shape::Value, frame)
 }
 
 fn len(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

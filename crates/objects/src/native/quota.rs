@@ -22,11 +22,6 @@ use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::number;
 use crate::object::{Object, View};
 
-/// Largest limit.
-const LIMIT_MAX: u64 = i64::MAX as u64;
-const LIMIT: &str = "a number from 0 to 9223372036854775807";
-const COUNT: &str = "a positive number";
-
 /// See the module's text.
 pub(crate) static QUOTA: ObjectType = ObjectType {
     name: "quota",
@@ -152,22 +147,12 @@ fn answer(is_granted: bool, frame: &mut Frame<'_>) -> Reply {
     frame.text(if is_granted { b"QUOTA_OK" } else { b"QUOTA_EXCEEDED" })
 }
 
-fn positive(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
-    let n = arguments.get(place).and_then(number::whole).filter(|n| *n > 0);
-    n.ok_or_else(|| CallError::argument(place, COUNT))
-}
-
-fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
-    let limit = arguments.get(place).and_then(|text| number::whole_within(text, 0, LIMIT_MAX));
-    limit.ok_or_else(|| CallError::argument(place, LIMIT))
-}
-
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let limit = limit(arguments, 0)?;
+    let limit = number::limit(arguments, 0)?;
     let Some(window) = arguments.get(1).and_then(Window::read) else { return Ok(frame.refused()) };
     State::begin(limit, window, false).write(object);
     object.expire_at(frame.end_of_new());
@@ -179,7 +164,7 @@ fn addandcheck(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let n = if arguments.is_empty() { 1 } else { positive(arguments, 0)? };
+    let n = number::positive_or_1(arguments, 0)?;
     let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
     Ok(add(object, found, found, n, frame))
 }
@@ -189,9 +174,8 @@ fn take(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let (n, limit) = (positive(arguments, 0)?, limit(arguments, 1)?);
-    let window = arguments.get(2).and_then(Window::read);
-    let window = window.ok_or_else(|| CallError::argument(2, Window::USAGE))?;
+    let (n, limit) = (number::positive_or_1(arguments, 0)?, number::limit(arguments, 1)?);
+    let window = number::argument(arguments, 2, Window::USAGE, Window::read)?;
     let Some(found) = State::read(object.bytes()) else {
         let mut state = State::begin(limit, window, true);
         let is_granted = state.use_up(n, frame);
@@ -240,29 +224,18 @@ fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
     if state.end_ms == 0 && !state.window.begins_at_call() {
         state.end_ms = state.window.end_after(frame.now_ms, frame.zone);
     }
-    let out = &mut *frame.out;
-    for (name, number) in [
-        ("{\"limit\":", state.limit),
-        (",\"used\":", state.used),
-        (",\"left\":", state.limit.saturating_sub(state.used)),
-        (",\"resets_in\":", state.end_ms.saturating_sub(frame.now_ms).div_ceil(1000)),
-    ] {
-        out.extend_from_slice(name.as_bytes());
-        number::push_whole(out, number);
-    }
-    out.push(b'}');
+    let left = state.limit.saturating_sub(state.used);
+    let resets_in = state.end_ms.saturating_sub(frame.now_ms).div_ceil(1000);
+    let fields = [("limit", state.limit), ("used", state.used), ("left", left), ("resets_in", resets_in)];
+    number::push_fields(frame.out, &fields);
     Ok(Reply::Json)
 }
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
     let Some(state) = State::read(bytes) else { return };
-    for (name, number) in
-        [("{\"limit\":", state.limit), (",\"used\":", state.used), (",\"end_ms\":", state.end_ms)]
-    {
-        out.extend_from_slice(name.as_bytes());
-        number::push_whole(out, number);
-    }
+    number::push_fields(out, &[("limit", state.limit), ("used", state.used), ("end_ms", state.end_ms)]);
+    out.pop();
     out.extend_from_slice(b",\"window\":\"");
     state.window.push(out);
     out.extend_from_slice(b"\"}");

@@ -8,6 +8,9 @@
 /// First byte of keys that sort by score.
 pub(crate) const SPACE: u8 = 0;
 
+/// Bytes of a score.
+pub(crate) const SCORE_BYTES: usize = 8;
+
 /// Bytes before the member.
 pub(crate) const PLACE_HEAD: usize = 9;
 

@@ -28,16 +28,30 @@ pub(crate) static SET: ObjectType = ObjectType {
         method("remove", MANY, "member [member ...]", "number of members removed", Absent::Miss, remove),
         method("count", (0, 0), "", "number of members", Absent::Miss, count),
         method("getall", (0, 0), "", "a member a line, sorted", Absent::Miss, keys),
-        method("union", MANY, "key [key ...]", "members of any of the sets, as getall", Absent::Miss, union),
-        method(
+        of_several(method(
+            "union",
+            MANY,
+            "key [key ...]",
+            "members of any of the sets, as getall",
+            Absent::Miss,
+            union,
+        )),
+        of_several(method(
             "intersection",
             MANY,
             "key [key ...]",
             "members of all of the sets, as getall",
             Absent::Miss,
             intersection,
-        ),
-        method("diff", MANY, "key [key ...]", "members of no other set, as getall", Absent::Miss, difference),
+        )),
+        of_several(method(
+            "diff",
+            MANY,
+            "key [key ...]",
+            "members of no other set, as getall",
+            Absent::Miss,
+            difference,
+        )),
         method(
             "random",
             (0, 1),
@@ -69,6 +83,11 @@ pub(crate) const fn method(
     Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
 }
 
+/// Its arguments are keys of objects, which it reads.
+const fn of_several(method: Method) -> Method {
+    Method { reads: Reads::Arguments, ..method }
+}
+
 fn put(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
@@ -92,7 +111,7 @@ fn add_all(object: &mut Object<'_>, arguments: &Arguments<'_>) -> Result<u64, Ca
     check_members(arguments)?;
     let mut members = object.members();
     if arguments.len() > 1 {
-        members.reserve(arguments.len())?;
+        members.reserve_for(arguments.len(), arguments.iter().map(<[u8]>::len).max().unwrap_or(0), 0)?;
     }
     let mut added = 0;
     for member in arguments.iter() {
@@ -183,10 +202,10 @@ fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Res
 
 /// Random numbers, from one number of the call (`SplitMix64`).
 #[derive(Debug)]
-struct Draws(u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

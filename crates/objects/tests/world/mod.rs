@@ -1,6 +1,6 @@
 //! Objects and a clock that tests step: calls by name, as clients write them.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "shared by several tests")]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use cattlegrid_objects::{Arguments, Change, Named, Object, Outcome, Registry, Se
 use cattlegrid_store::Memory;
 
 /// 2026-01-01T00:00:00Z, a Thursday.
-pub const NEW_YEAR_MS: u64 = 1_767_225_600_000;
+pub(crate) const NEW_YEAR_MS: u64 = 1_767_225_600_000;
 
 /// Objects whose states are bytes, and the time.
-pub struct World {
-    pub registry: Registry,
-    pub now_ms: u64,
-    pub objects: HashMap<(u16, Vec<u8>), Stored>,
+pub(crate) struct World {
+    pub(crate) registry: Registry,
+    pub(crate) now_ms: u64,
+    pub(crate) objects: HashMap<(u16, Vec<u8>), Stored>,
     memory: Arc<Memory>,
     random: u64,
 }
 
 /// A state, and when it expires as the store keeps it: in whole seconds, rounded up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
-    pub bytes: Vec<u8>,
-    pub expires_ms: Option<u64>,
+pub(crate) struct Stored {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) expires_ms: Option<u64>,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Settings::default())
     }
 
-    pub fn with(settings: Settings) -> Self {
+    pub(crate) fn with(settings: Settings) -> Self {
         Self {
             registry: Registry::new(settings).unwrap(),
             now_ms: NEW_YEAR_MS,
@@ -42,16 +42,16 @@ impl World {
         }
     }
 
-    pub fn in_zone(timezone: &str) -> Self {
+    pub(crate) fn in_zone(timezone: &str) -> Self {
         Self::with(Settings { timezone: timezone.to_owned(), ..Settings::default() })
     }
 
     /// The value of the reply; `MISS`; or the line of an error.
-    pub fn call(&mut self, name: &str) -> String {
+    pub(crate) fn call(&mut self, name: &str) -> String {
         String::from_utf8(self.call_bytes(name.as_bytes())).unwrap()
     }
 
-    pub fn call_bytes(&mut self, name: &[u8]) -> Vec<u8> {
+    pub(crate) fn call_bytes(&mut self, name: &[u8]) -> Vec<u8> {
         let Some(Named::Call(call)) = self.registry.named(name) else { panic!("{name:?} names no method") };
         let mut buffer = Vec::new();
         match self.registry.split(&call, &mut buffer) {
@@ -61,7 +61,13 @@ impl World {
     }
 
     /// A call with arguments of any bytes.
-    pub fn call_with(&mut self, type_name: &str, method: &str, key: &[u8], arguments: &[&[u8]]) -> Vec<u8> {
+    pub(crate) fn call_with(
+        &mut self,
+        type_name: &str,
+        method: &str,
+        key: &[u8],
+        arguments: &[&[u8]],
+    ) -> Vec<u8> {
         let name = format!("{type_name}:{method}:k");
         let Some(Named::Call(call)) = self.registry.named(name.as_bytes()) else {
             panic!("{type_name} has no method {method}")
@@ -112,24 +118,24 @@ impl World {
 
     /// Expects these replies of these calls, in order.
     #[track_caller]
-    pub fn expect(&mut self, calls: &[(&str, &str)]) {
+    pub(crate) fn expect(&mut self, calls: &[(&str, &str)]) {
         for (name, reply) in calls {
             assert_eq!(self.call(name), *reply, "{name} at {}", self.now_ms);
         }
     }
 
     /// Goes on by seconds.
-    pub fn pass(&mut self, seconds: u64) {
+    pub(crate) fn pass(&mut self, seconds: u64) {
         self.now_ms += seconds * 1000;
     }
 
     /// When the object expires, in milliseconds from now.
-    pub fn expires_in(&self, type_id: u16, key: &str) -> Option<u64> {
+    pub(crate) fn expires_in(&self, type_id: u16, key: &str) -> Option<u64> {
         self.objects[&(type_id, key.as_bytes().to_vec())].expires_ms.map(|end| end - self.now_ms)
     }
 
     /// The object's bytes; None: there is no object.
-    pub fn state(&self, type_id: u16, key: &str) -> Option<&[u8]> {
+    pub(crate) fn state(&self, type_id: u16, key: &str) -> Option<&[u8]> {
         self.objects.get(&(type_id, key.as_bytes().to_vec())).map(|stored| &*stored.bytes)
     }
 }

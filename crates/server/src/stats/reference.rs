@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::definition::{Definition, Kind, Row};
-use super::{Group, conns, general, items, leases, loaders, own, rules, tags};
+use super::{Group, conns, general, items, leases, loaders, objects, own, rules, tags};
 
 /// The text of `docs/statistics.md`.
 pub fn reference_markdown() -> String {
@@ -49,6 +49,11 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
             add(&mut all, loaders::LOADERS);
             add(&mut all, loaders::TRANSIT);
         }
+        Group::Objects => {
+            add(&mut all, objects::TYPES);
+            add(&mut all, objects::METHODS);
+            add(&mut all, objects::ALL);
+        }
     }
     all
 }
@@ -81,7 +86,7 @@ item that was stored counts. What would have to be searched for is noted once a 
 
 In a line's name, a word in braces is a label: `{rule}` is the number of a rule, from 1 on, `{class}` is always 1 (all items are
 in one class), `{fd}` a descriptor,
-`{loader}` the name of a loader.
+`{loader}` the name of a loader, `{type}` and `{method}` are those of objects.
 
 ";
 
@@ -138,6 +143,12 @@ hits. Replies that clients do not take, uploads and memory that the system refus
         Group::Loaders,
         "## `stats loaders`\n\nA block for each loader, by name, then all results on their way. Nothing without a loader.\n\n",
         "\n`stats reset` sets the counters of jobs to 0. What is told of a pool begins anew with each reload.\n\n",
+    ),
+    (
+        Group::Objects,
+        "## `stats objects`\n\nFor each type that is switched on what its objects hold, then a block for each of its methods; behind all types \
+         the sums. Nothing while objects are switched off.\n\n",
+        "\n`stats reset` sets what is told of methods to 0.\n\n",
     ),
 ];
 

@@ -12,7 +12,7 @@ use super::{Group, Lines, collect, leases};
 use crate::state::Shared;
 use cattlegrid_config::{Command, parse_args};
 
-const ALL: [Group; 9] = [
+const ALL: [Group; 10] = [
     Group::General,
     Group::Own,
     Group::Items,
@@ -22,6 +22,7 @@ const ALL: [Group; 9] = [
     Group::Rules,
     Group::Tags,
     Group::Loaders,
+    Group::Objects,
 ];
 
 fn every_definition() -> impl Iterator<Item = &'static Definition> {
@@ -39,7 +40,7 @@ impl Sink for Kept {
     }
 }
 
-/// A server with two rules, under which nothing has happened yet, and a loader.
+/// A server with two rules, under which nothing has happened yet, a loader and objects.
 fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = r#"
@@ -51,6 +52,9 @@ fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
         [loader.idle]
         command = ["sh", "-c", "echo '{\"ready\":true}'; cat > /dev/null"]
         mode = "jsonl"
+        [objects]
+        types = ["counter", "quota"]
+        pinned_max = "1MiB"
     "#;
     std::fs::write(file.path(), text).unwrap();
     let path = file.path().to_str().unwrap();
@@ -143,7 +147,7 @@ fn what_is_collected_is_defined_and_what_is_defined_is_collected() {
                 definition.name
             );
         }
-        if group != Group::Rules {
+        if !matches!(group, Group::Rules | Group::Objects) {
             assert!(places.is_sorted(), "{group:?}: as they are listed");
         }
     }
@@ -175,6 +179,43 @@ fn sums_are_of_what_the_rules_count() {
     assert_eq!(of("total:fills_stored"), Some((true, "7".into())));
     assert_eq!(of("2:waits_to_100ms"), Some((false, "4".into())));
     assert_eq!((of("total:match"), of("3:match")), (None, None));
+}
+
+#[test]
+fn methods_of_all_lanes_are_added() {
+    let (shared, _file) = server();
+    let registry = shared.engine.objects().unwrap();
+    let number = registry.number(registry.method_of(6, b"add").unwrap());
+    for (lane, factor) in shared.lanes.iter().zip(1..) {
+        let method = lane.counters.methods.of(number);
+        method.calls.add(10 * factor);
+        method.misses.add(factor);
+        method.timed.add(1);
+        method.timed_ns.add(1_000 * factor);
+        method.longest_ns.add(1_000 * factor);
+    }
+    let lines = || -> Vec<String> {
+        let kept = collected(Group::Objects, &shared, at(10)).0;
+        kept.into_iter().map(|(_, line, value)| format!("{line} {value}")).collect()
+    };
+    let all = lines();
+    for line in [
+        "counter:add:calls 100",
+        "counter:add:errors 0",
+        "counter:add:misses 10",
+        "counter:add:time_avg_us 2.5",
+        "counter:add:time_max_us 4.0",
+        "quota:items 0",
+        "pinned_max 1048576",
+        "busy 0",
+    ] {
+        assert!(all.iter().any(|one| one == line), "{line} in {all:?}");
+    }
+    assert!(!all.iter().any(|line| line.contains(":exists:")), "methods without a call: {all:?}");
+    super::reset(&shared);
+    assert!(!lines().iter().any(|line| line.contains("counter:add:")), "{:?}", lines());
+    shared.engine.set_objects(None);
+    assert!(lines().is_empty());
 }
 
 #[test]

@@ -1,12 +1,16 @@
-//! A model of a store: a plain map that says which replies are allowed.
+//! A model of a store: plain maps that say which replies are allowed.
+//!
+//! Plain items and objects are drawn with equal keys. No more than `pinned_max` bytes are pinned by the model, as in a server.
 
 #![expect(clippy::unwrap_used, reason = "a test's model: a panic is a finding")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, HugeValue, KeyHasher, Lookup, Memory, NEVER, NewValue, Store, StoreConfig, Value,
+    Attributes, Found, HugeValue, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, Store, StoreConfig,
+    Tree, Value,
 };
 
 #[derive(Debug, Clone)]
@@ -21,6 +25,29 @@ pub(crate) enum Op {
     Tick,
     GiveBack { bytes: usize },
     Purge,
+    PutObject { key: u16, len: usize, ttl: u32, pinned: bool },
+    PutTree { key: u16, entries: u16, ttl: u32, pinned: bool },
+    GetObject { key: u16 },
+    EditObject { key: u16 },
+    Grow { key: u16, from: u16, entries: u16, len: usize },
+    Shrink { key: u16, from: u16, entries: u16 },
+    Drop { key: u16 },
+    TouchObject { key: u16, ttl: u32 },
+    Pin { key: u16, on: bool },
+    Reclaim,
+}
+
+/// What an object should be.
+struct Object {
+    state: State,
+    expiry: u32,
+    cas: u64,
+    pinned: bool,
+}
+
+enum State {
+    Bytes(Vec<u8>),
+    Tree(BTreeMap<Vec<u8>, Vec<u8>>),
 }
 
 pub(crate) struct Model {
@@ -29,6 +56,9 @@ pub(crate) struct Model {
     hasher: KeyHasher,
     /// Value seed, length, expiry, flags, CAS.
     items: HashMap<u16, (u64, usize, u32, u32, u64)>,
+    objects: HashMap<u16, Object>,
+    /// Nothing more is pinned above this many bytes.
+    pub(crate) pinned_max: usize,
     now: u32,
     clock: u64,
     floor: u64,
@@ -40,7 +70,9 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn key_bytes(key: u16) -> Vec<u8> {
-    let mut bytes = format!("key:{key}:").into_bytes();
+    // The first two bytes are an object's type.
+    let mut bytes = vec![(key % 5) as u8, 0];
+    bytes.extend_from_slice(format!("key:{key}:").as_bytes());
     bytes.resize(bytes.len() + usize::from(key % 61), b'k');
     bytes
 }
@@ -52,7 +84,9 @@ impl Model {
         assert_eq!(shards, 1);
         let hasher = KeyHasher::new(1);
         let store = Store::new(Arc::clone(&memory), hasher.clone(), config).unwrap();
-        Self { store, memory, hasher, items: HashMap::new(), now: 2, clock: 0, floor: 0, evictions }
+        let (items, objects) = (HashMap::new(), HashMap::new());
+        let pinned_max = bytes / 4;
+        Self { store, memory, hasher, items, objects, pinned_max, now: 2, clock: 0, floor: 0, evictions }
     }
 
     pub(crate) fn step(&mut self, op: &Op) {
@@ -90,6 +124,7 @@ impl Model {
                 self.clock += 1;
                 self.floor = self.clock;
                 self.items.clear();
+                self.objects.clear();
             }
             Op::Tick => {
                 for _ in 0..10 {
@@ -104,7 +139,42 @@ impl Model {
             Op::Purge => {
                 self.memory.purge();
             }
+            Op::PutObject { key, len, ttl, pinned } => self.put_object(key, len, ttl, pinned),
+            Op::PutTree { key, entries, ttl, pinned } => self.put_tree(key, entries, ttl, pinned),
+            Op::GetObject { key } => self.get_object(key),
+            Op::EditObject { key } => self.edit(key),
+            Op::Grow { key, from, entries, len } => self.grow(key, from, entries, len),
+            Op::Shrink { key, from, entries } => self.shrink(key, from, entries),
+            Op::Drop { key } => {
+                if let Some(found) = self.object(key) {
+                    let (_, hash) = self.object_key(key);
+                    self.store.remove(hash, found);
+                }
+                self.objects.remove(&key);
+            }
+            Op::TouchObject { key, ttl } => {
+                if let Some(found) = self.object(key) {
+                    let (_, hash) = self.object_key(key);
+                    let expiry = self.expiry(ttl);
+                    let found = self.store.set_expiry(hash, found, expiry);
+                    assert_eq!(self.store.item(found).expiry(), expiry);
+                    self.objects.get_mut(&key).unwrap().expiry = expiry;
+                }
+            }
+            Op::Pin { key, on } => {
+                let on = on && self.may_pin();
+                if let Some(found) = self.object(key) {
+                    let marks = self.store.item(found).marks();
+                    let marks = if on { marks.with(Marks::PINNED) } else { marks.without(Marks::PINNED) };
+                    self.store.set_marks(found, marks);
+                    self.objects.get_mut(&key).unwrap().pinned = on;
+                }
+            }
+            Op::Reclaim => {
+                self.store.reclaim_pinned();
+            }
         }
+        assert_eq!(self.memory.pinned_object_bytes() as u64, self.store.usage().pinned_bytes);
         assert!(self.memory.used_bytes() <= self.memory.limit_bytes());
     }
 
@@ -140,8 +210,14 @@ impl Model {
             Ok(()) => {
                 self.items.insert(key, (self.clock, len, expiry, flags, self.clock));
             }
-            Err(_) => assert!(!self.evictions, "an item that fits was refused"),
+            Err(_) => self.check_refusal(),
         }
+    }
+
+    /// A write was refused: nothing may be evicted, or too much is pinned.
+    fn check_refusal(&self) {
+        let limit = self.memory.limit_bytes();
+        assert!(!self.evictions || self.pinned_max > limit / 4, "an item that fits was refused");
     }
 
     fn get(&mut self, key: u16) {
@@ -164,5 +240,169 @@ impl Model {
                 assert!(self.evictions || !live, "a live item vanished with evictions off");
             }
         }
+    }
+
+    fn object_key(&self, key: u16) -> (Vec<u8>, u64) {
+        let bytes = key_bytes(key);
+        let hash = self.hasher.hash_object(&bytes);
+        (bytes, hash)
+    }
+
+    fn may_pin(&self) -> bool {
+        self.memory.pinned_object_bytes() < self.pinned_max
+    }
+
+    /// The object of this key, checked against the model.
+    fn object(&mut self, key: u16) -> Option<Found> {
+        let (bytes, hash) = self.object_key(key);
+        let expected = self.objects.get(&key);
+        match self.store.lookup_object(hash, &bytes) {
+            Lookup::Found(found) => {
+                let expected = expected.expect("never stored, or dropped");
+                let item = self.store.item(found);
+                assert!(expected.expiry == NEVER || expected.expiry > self.now, "there after its expiry");
+                assert_eq!((item.expiry(), item.cas()), (expected.expiry, expected.cas));
+                assert_eq!(item.marks().is_pinned(), expected.pinned);
+                assert_eq!(item.object(), Some(((key % 5), &bytes[2..])));
+                assert_eq!(item.is_tree(), matches!(expected.state, State::Tree(_)));
+                Some(found)
+            }
+            Lookup::Absent | Lookup::Expired | Lookup::Flushed => {
+                let live = expected.filter(|e| e.expiry == NEVER || e.expiry > self.now);
+                assert!(
+                    live.is_none_or(|object| self.evictions && !object.pinned),
+                    "a live object vanished that is pinned, or with evictions off"
+                );
+                self.objects.remove(&key);
+                None
+            }
+        }
+    }
+
+    fn put_object(&mut self, key: u16, len: usize, ttl: u32, pinned: bool) {
+        let bytes = content(self.clock + 1, len);
+        let huge = if len > self.store.config().inline_max() {
+            let Some(huge) = self.store.huge_value(&bytes) else { return };
+            Some(NewValue::Huge(huge))
+        } else {
+            None
+        };
+        let value = huge.unwrap_or(NewValue::Inline([&bytes, &[]]));
+        if self.put_value(key, ttl, pinned, value) {
+            self.objects.get_mut(&key).unwrap().state = State::Bytes(bytes);
+        }
+    }
+
+    fn put_tree(&mut self, key: u16, entries: u16, ttl: u32, pinned: bool) {
+        let mut tree = Tree::new(&self.memory);
+        if tree.is_err() {
+            self.store.give_back(16 << 10);
+            tree = Tree::new(&self.memory);
+        }
+        let Ok(tree) = tree else { return };
+        let mut tree = Box::new(tree);
+        let mut map = BTreeMap::new();
+        for n in 0..entries {
+            let (member, value) = (n.to_be_bytes(), content(self.clock + u64::from(n), usize::from(n % 90)));
+            if tree.insert(&member, &value).is_ok() {
+                map.insert(member.to_vec(), value);
+            }
+        }
+        if self.put_value(key, ttl, pinned, NewValue::Tree(tree)) {
+            self.objects.get_mut(&key).unwrap().state = State::Tree(map);
+        }
+    }
+
+    fn put_value(&mut self, key: u16, ttl: u32, pinned: bool, value: NewValue<'_>) -> bool {
+        let (bytes, hash) = self.object_key(key);
+        self.clock += 1;
+        let pinned = pinned && self.may_pin();
+        let marks = if pinned { Marks::OBJECT.with(Marks::PINNED) } else { Marks::OBJECT };
+        let expiry = self.expiry(ttl);
+        let attributes =
+            Attributes { expiry, accessed: self.now, cas: self.clock, marks, ..Attributes::default() };
+        if self.store.put(hash, &bytes, &attributes, value).is_err() {
+            self.check_refusal();
+            return false;
+        }
+        let object = Object { state: State::Bytes(Vec::new()), expiry, cas: self.clock, pinned };
+        self.objects.insert(key, object);
+        true
+    }
+
+    fn get_object(&mut self, key: u16) {
+        let Some(found) = self.object(key) else { return };
+        match &self.objects[&key].state {
+            State::Bytes(bytes) => {
+                let mut value = Vec::new();
+                self.store.item(found).value().copy_to(&mut value);
+                assert_eq!(&value, bytes);
+                let is_huge = bytes.len() > self.store.config().inline_max();
+                assert_eq!(matches!(self.store.item(found).value(), Value::Huge(_)), is_huge);
+            }
+            State::Tree(map) => {
+                let tree = self.store.tree(found).unwrap();
+                assert_eq!(tree.len(), map.len() as u64);
+                let mut entries = map.iter();
+                tree.scan(Bound::Unbounded, |member, value| {
+                    let mut bytes = Vec::new();
+                    value.copy_to(&mut bytes);
+                    assert_eq!(entries.next().map(|(m, v)| (&m[..], &v[..])), Some((member, &bytes[..])));
+                    true
+                });
+            }
+        }
+        self.store.count_read(found);
+    }
+
+    /// Changes a value in its place.
+    fn edit(&mut self, key: u16) {
+        let Some(found) = self.object(key) else { return };
+        let inline_max = self.store.config().inline_max();
+        let value = self.store.value_mut(found);
+        match &mut self.objects.get_mut(&key).unwrap().state {
+            State::Bytes(bytes) if bytes.len() <= inline_max => {
+                for byte in bytes.iter_mut() {
+                    *byte = byte.wrapping_add(1);
+                }
+                value.unwrap().copy_from_slice(bytes);
+            }
+            _ => assert!(value.is_none(), "not in the log"),
+        }
+    }
+
+    /// Puts members into a tree; each that is refused is tried again when memory has been given back, if the object is still
+    /// there then.
+    fn grow(&mut self, key: u16, from: u16, entries: u16, len: usize) {
+        for n in from..from.saturating_add(entries) {
+            let (member, value) = (n.to_be_bytes(), content(self.clock, len));
+            for _ in 0..2 {
+                let Some(found) = self.object(key) else { return };
+                if self.objects[&key].pinned && !self.may_pin() {
+                    return;
+                }
+                let Some(result) = self.store.tree_mut(found, |tree| tree.insert(&member, &value)) else {
+                    return;
+                };
+                let State::Tree(map) = &mut self.objects.get_mut(&key).unwrap().state else { unreachable!() };
+                match result {
+                    Ok(is_new) => {
+                        assert_eq!(map.insert(member.to_vec(), value).is_none(), is_new);
+                        break;
+                    }
+                    Err(full) => self.store.give_back(full.bytes),
+                };
+            }
+        }
+    }
+
+    fn shrink(&mut self, key: u16, from: u16, entries: u16) {
+        let Some(found) = self.object(key) else { return };
+        let State::Tree(map) = &mut self.objects.get_mut(&key).unwrap().state else { return };
+        self.store.tree_mut(found, |tree| {
+            for n in from..from.saturating_add(entries) {
+                assert_eq!(tree.remove(&n.to_be_bytes()), map.remove(&n.to_be_bytes()[..]).is_some());
+            }
+        });
     }
 }

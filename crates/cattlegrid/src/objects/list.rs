@@ -1,0 +1,67 @@
+//! `cattlegrid objects list`: what the registry knows, as text.
+
+use cattlegrid_config::UsageError;
+use cattlegrid_objects::{Method, ObjectType, native};
+
+/// All types, or the one of this name, with their methods, arguments and replies.
+///
+/// # Errors
+/// There is no such type.
+pub(super) fn list(name: Option<&str>) -> Result<String, UsageError> {
+    let types: Vec<&ObjectType> =
+        native::TYPES.iter().copied().filter(|one| name.is_none_or(|name| one.name == name)).collect();
+    if types.is_empty() {
+        let all: Vec<&str> = native::TYPES.iter().map(|one| one.name).collect();
+        return Err(UsageError::new(format!(
+            "objects list {}: there is no such type; there are {}",
+            name.unwrap_or_default(),
+            all.join(", ")
+        )));
+    }
+    let mut text = String::new();
+    for one in types {
+        text.extend([one.name, ": ", one.doc, "\n"]);
+        text.extend(one.methods.iter().map(|method| line(one.name, method)));
+        text.push('\n');
+    }
+    text.push_str("of every type:\n");
+    text.extend(native::RESERVED.iter().map(|method| line("TYPE", method)));
+    Ok(text)
+}
+
+/// How it is called, and what it replies.
+fn line(type_name: &str, method: &Method) -> String {
+    let key = if method.name == "methods" { "" } else { ":KEY" };
+    let usage: String = method.usage.split_whitespace().flat_map(|part| [":", part]).collect();
+    // An argument that may be left out is left out with its colon.
+    let usage = usage.replace(":[", "[:");
+    let call = format!("{type_name}:{}{key}{usage}", method.name);
+    format!("  {call:<44} {}\n", method.replies)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_has_a_line() {
+        let text = list(None).unwrap();
+        for one in native::TYPES {
+            assert!(text.contains(&format!("{}: {}\n", one.name, one.doc)), "{text}");
+            for method in one.methods {
+                let start = format!("\n  {}:{}:KEY", one.name, method.name);
+                let found = text.split(&start).nth(1).unwrap_or_else(|| panic!("{start} in {text}"));
+                assert!(found.lines().next().unwrap().ends_with(method.replies));
+            }
+            assert!(list(Some(one.name)).unwrap().starts_with(&format!("{}: ", one.name)));
+        }
+        assert!(text.contains("\n  counter:add:KEY:n[:ttl]"), "{text}");
+        assert!(text.contains("\n  TYPE:methods "), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_type() {
+        let error = list(Some("quote")).unwrap_err().to_string();
+        assert!(error.starts_with("objects list quote: there is no such type; there are "), "{error}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Transcripts: requests as a client types them, each followed by the exact lines of its reply.
+//!
+//! ```text
+//!   [objects]                              optional settings, as in a rule file, before everything else
+//!   timezone = "Europe/Berlin"
+//!
+//!   -- a comment
+//!   @ 2026-01-01T00:00:00Z                 sets the clock; after the first request it only goes forward
+//!   get counter:add:visits:1
+//!   VALUE counter:add:visits:1 0 1
+//!   1
+//!   END
+//!   + 90s                                  moves it forward
+//! ```
+//! A reply has as many lines as the engine answers: they are compared with the lines that follow. Blank lines between
+//! requests count for nothing. Lines end with LF or CRLF.
+
+use std::path::Path;
+
+use cattlegrid_config::{
+    ConfigError, MOMENT_MAX_MS, RuleFile, Settings, UsageError, parse_moment, parse_step,
+};
+
+use super::ObjectsError;
+use super::client::{Client, Sent, TOO_LATE};
+
+/// The clock of a transcript that does not set it: 2026-01-01T00:00:00Z, a Thursday.
+const START_MS: u64 = 1_767_225_600_000;
+
+/// Runs the transcript `text`, which is in `file`. Its number of requests, or the first difference.
+///
+/// # Errors
+/// It is no transcript, or its settings cannot be used.
+pub(super) fn run(file: &Path, text: &[u8]) -> Result<Result<usize, String>, ObjectsError> {
+    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').map(without_cr).collect();
+    let head = lines.iter().take_while(|line| !begins_body(line)).count();
+    let settings_text = String::from_utf8_lossy(&lines[..head].join(&b'\n')).into_owned();
+    let settings = settings(file, &settings_text)?;
+    let clock = Clock::Set(START_MS);
+    let mut script = Script { file, lines, at: head, settings, clock, requests: 0 };
+    while script.at < script.lines.len() {
+        if let Some(difference) = script.step()? {
+            return Ok(Err(difference));
+        }
+    }
+    Ok(Ok(script.requests))
+}
+
+/// Those of a server whose rule file at `path` has this text; without `[objects]` all types are switched on.
+pub(super) fn settings(path: &Path, text: &str) -> Result<Settings, ConfigError> {
+    let has_table = text.lines().any(|line| line.trim_start().starts_with("[objects"));
+    let text = if has_table { text.to_owned() } else { format!("{text}\n[objects]\n") };
+    let file = RuleFile::parse(path, &text)?;
+    file.settings().map_err(|error| ConfigError::of(path, error))
+}
+
+/// A transcript on its way.
+struct Script<'t> {
+    file: &'t Path,
+    lines: Vec<&'t [u8]>,
+    /// The next line.
+    at: usize,
+    settings: Settings,
+    clock: Clock,
+    requests: usize,
+}
+
+/// The clock, and with the first request the client that has it.
+enum Clock {
+    /// Any moment can be set: Unix time in milliseconds.
+    Set(u64),
+    /// It only goes forward.
+    Runs(Box<Client>),
+}
+
+impl Clock {
+    fn set(&mut self, unix_ms: u64) -> Result<(), String> {
+        match self {
+            Self::Set(ms) => *ms = unix_ms,
+            Self::Runs(client) => client.set_time(unix_ms)?,
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, ms: u64) -> Result<(), String> {
+        let now = match self {
+            Self::Set(now) => *now,
+            Self::Runs(client) => client.unix_ms(),
+        };
+        let next = now.saturating_add(ms);
+        if next > MOMENT_MAX_MS { Err(TOO_LATE.to_owned()) } else { self.set(next) }
+    }
+}
+
+impl Script<'_> {
+    /// A line that is not a reply, and the reply if it is a request. A difference, if there is one.
+    fn step(&mut self) -> Result<Option<String>, ObjectsError> {
+        let line = self.lines[self.at];
+        let number = self.at + 1;
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim();
+        let file = self.file.display();
+        let wrong =
+            |problem: &str| ObjectsError::from(UsageError::new(format!("{file}:{number}: {problem}")));
+        self.at += 1;
+        if text.is_empty() || text.starts_with("--") {
+            return Ok(None);
+        }
+        if let Some(moment) = text.strip_prefix('@') {
+            let moment = moment.trim();
+            let set = parse_moment(moment).and_then(|ms| self.clock.set(ms));
+            return set.map(|()| None).map_err(|problem| wrong(&format!("@ {moment}: {problem}")));
+        }
+        if let Some(step) = text.strip_prefix('+') {
+            let step = step.trim();
+            let set = parse_step(step).and_then(|ms| self.clock.wait(ms));
+            return set.map(|()| None).map_err(|problem| wrong(&format!("+ {step}: {problem}")));
+        }
+        if !is_request(line) {
+            let shown = line.escape_ascii();
+            return Ok(Some(format!("{file}:{number}: expected {shown}\n  got nothing more")));
+        }
+        if let Clock::Set(ms) = self.clock {
+            self.clock = Clock::Runs(Box::new(Client::new(&self.settings, ms)?));
+        }
+        let Clock::Runs(client) = &mut self.clock else { unreachable!("it was set above") };
+        let mut request = [line, b"\r\n"].concat();
+        let replies = loop {
+            match client.send(&request) {
+                Sent::Replies(replies) => break replies,
+                Sent::Incomplete => {
+                    let Some(data) = self.lines.get(self.at) else {
+                        return Err(wrong("the data block is missing"));
+                    };
+                    request.extend_from_slice(data);
+                    request.extend_from_slice(b"\r\n");
+                    self.at += 1;
+                }
+            }
+        };
+        self.requests += 1;
+        Ok(self.compare(&replies))
+    }
+
+    /// Compares a reply with the lines that follow.
+    fn compare(&mut self, replies: &[u8]) -> Option<String> {
+        for got in replies.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').map(without_cr) {
+            let expected = self.lines.get(self.at).copied();
+            if expected != Some(got) {
+                let expected =
+                    expected.map_or("the end of the file".to_owned(), |line| line.escape_ascii().to_string());
+                let (file, number) = (self.file.display(), self.at + 1);
+                return Some(format!("{file}:{number}: expected {expected}\n  got {}", got.escape_ascii()));
+            }
+            self.at += 1;
+        }
+        None
+    }
+}
+
+fn without_cr(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Where the settings end.
+fn begins_body(line: &[u8]) -> bool {
+    line.starts_with(b"--") || line.starts_with(b"@") || line.starts_with(b"+") || is_request(line)
+}
+
+fn is_request(line: &[u8]) -> bool {
+    let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+    COMMANDS.contains(&word) && (line.len() > word.len() || word == b"mn")
+}
+
+/// Commands of clients about keys.
+const COMMANDS: [&[u8]; 20] = [
+    b"get", b"gets", b"gat", b"gats", b"set", b"add", b"replace", b"append", b"prepend", b"cas", b"incr",
+    b"decr", b"touch", b"delete", b"mg", b"ms", b"md", b"ma", b"me", b"mn",
+];

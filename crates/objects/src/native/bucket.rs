@@ -1,0 +1,142 @@
+//! `bucket`: a token bucket. It holds up to `capacity` tokens and gets `rate` more each second; calls take tokens.
+//!
+//! The state, 16 bytes, little-endian: the tokens in billionths, and the Unix time in ms for which they hold. A rate in
+//! millionths a second fills whole billionths in each millisecond, so nothing is ever rounded. Capacity and rate are those of
+//! each call. A clock that has gone back stands still for the bucket: it is filled from then on.
+
+use crate::arguments::Arguments;
+use crate::call::{CallError, Frame, Reply};
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::number;
+use crate::object::{Object, View};
+
+/// Parts of a token in a state.
+const TOKEN: u64 = 1_000_000_000;
+const CAPACITY_MAX: u64 = 1_000_000_000;
+const RATE_MAX_MILLIONTHS: u64 = 1_000_000_000 * 1_000_000;
+const CAPACITY: &str = "a number from 1 to 1000000000";
+const RATE: &str = "a number from 0.000001 to 1000000000 with at most 6 decimals";
+
+/// See the module's text.
+pub(crate) static BUCKET: ObjectType = ObjectType {
+    name: "bucket",
+    id: 8,
+    doc: "A token bucket.",
+    methods: &[
+        Method {
+            name: "take",
+            arguments: (2, 3),
+            usage: "capacity rate [n]",
+            replies: "OK and the tokens left; WAIT and seconds until there are n (1), nothing is taken; -1: n is above \
+                      the capacity. rate: tokens a second",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: take,
+        },
+        Method {
+            name: "peek",
+            arguments: (2, 2),
+            usage: "capacity rate",
+            replies: "the tokens left",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: peek,
+        },
+    ],
+    dump: Some(dump),
+};
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    /// Parts of tokens when it is full.
+    full: u64,
+    /// Parts of tokens that it gets in a millisecond.
+    rate: u64,
+}
+
+impl Bucket {
+    #[inline]
+    fn read(arguments: &Arguments<'_>) -> Result<Self, CallError> {
+        let capacity =
+            number::argument(arguments, 0, CAPACITY, |text| number::whole_within(text, 1, CAPACITY_MAX))?;
+        let rate = number::argument(arguments, 1, RATE, |text| {
+            number::millionths(text).filter(|rate| (1..=RATE_MAX_MILLIONTHS).contains(rate))
+        })?;
+        Ok(Self { full: capacity * TOKEN, rate })
+    }
+
+    /// What it holds at this time.
+    #[inline]
+    fn level(self, found: Option<State>, now_ms: u64) -> u64 {
+        let Some(found) = found else { return self.full };
+        let gained = self.rate.saturating_mul(now_ms.saturating_sub(found.at_ms));
+        found.level.saturating_add(gained).min(self.full)
+    }
+
+    /// Milliseconds until it holds this much more.
+    #[inline]
+    fn wait_ms(self, missing: u64) -> u64 {
+        missing.div_ceil(self.rate)
+    }
+}
+
+/// What the item holds.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    level: u64,
+    at_ms: u64,
+}
+
+impl State {
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<Self> {
+        number::words(bytes).map(|[level, at_ms]| Self { level, at_ms })
+    }
+}
+
+fn take(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let bucket = Bucket::read(arguments)?;
+    let wanted = number::positive_or_1(arguments, 2)?.saturating_mul(TOKEN);
+    let found = State::read(object.bytes());
+    let level = bucket.level(found, frame.now_ms);
+    let left = level.checked_sub(wanted);
+    match left {
+        Some(left) => {
+            frame.out.extend_from_slice(b"OK ");
+            number::push_whole(frame.out, left / TOKEN);
+        }
+        None if wanted > bucket.full => frame.out.extend_from_slice(b"WAIT -1"),
+        None => {
+            frame.out.extend_from_slice(b"WAIT ");
+            number::push_seconds(frame.out, bucket.wait_ms(wanted - level));
+        }
+    }
+    let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
+    if left.is_some() || went_back {
+        let level = left.unwrap_or(level);
+        number::set_words(object, [level, frame.now_ms]);
+        object.expire_at(Some(frame.now_ms.saturating_add(bucket.wait_ms(bucket.full - level))));
+    }
+    Ok(Reply::Value)
+}
+
+fn peek(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let level = Bucket::read(arguments)?.level(State::read(object.bytes()), frame.now_ms);
+    number::push_whole(frame.out, level / TOKEN);
+    Ok(Reply::Value)
+}
+
+fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
+    let View::Bytes(bytes) = view else { return };
+    let Some(state) = State::read(bytes) else { return };
+    number::push_fields(out, &[("billionths", state.level), ("at_ms", state.at_ms)]);
+}

@@ -1,0 +1,162 @@
+//! `gcra`: a limit of a rate without windows, the generic cell rate algorithm, with the replies of redis-cell.
+//!
+//! Each call may come an interval (period / count) after the one before; `burst` calls may come early. The state is how
+//! far calls are ahead of that schedule, the debt, which melts away with time. A call whose debt would exceed
+//! `burst + 1` intervals is limited. Times are counted in nanoseconds.
+//!
+//! The state, 16 bytes, little-endian: the debt in ns, and the Unix time in ms for which it holds. A clock that has gone
+//! back stands still for the debt: it melts from then on.
+//!
+//! Source: <https://github.com/brandur/redis-cell>, `RateLimiter::rate_limit`; `debt` is its `tat - now`.
+
+use crate::arguments::Arguments;
+use crate::call::{CallError, Frame, Reply};
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::number;
+use crate::object::{Object, View};
+
+const NS_PER_MS: u64 = 1_000_000;
+/// Longest time in which a burst comes back.
+const REFILL_MAX_NS: u64 = 100 * 366 * 86_400_000 * NS_PER_MS;
+const MOST: u64 = 1_000_000_000;
+const BURST: &str = "a number from 0 to 1000000000 that comes back within 100 years";
+const COUNT: &str = "a number from 1 to 1000000000, at most one a nanosecond";
+const QUANTITY: &str = "a number from 0 on";
+
+/// See the module's text.
+pub(crate) static GCRA: ObjectType = ObjectType {
+    name: "gcra",
+    id: 7,
+    doc: "A limit of a rate that lets bursts pass, as redis-cell's CL.THROTTLE.",
+    methods: &[
+        Method {
+            name: "take",
+            arguments: (3, 4),
+            usage: "burst count period [n]",
+            replies: "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; seconds, -1: never or not \
+                      needed; n (1): 0 takes nothing",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: take,
+        },
+        Method {
+            name: "peek",
+            arguments: (3, 3),
+            usage: "burst count period",
+            replies: "as take of 0",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: peek,
+        },
+    ],
+    dump: Some(dump),
+};
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    burst: u64,
+    interval_ns: u64,
+    /// Debt that no call may exceed.
+    most_ns: u64,
+}
+
+impl Rate {
+    #[inline]
+    fn read(arguments: &Arguments<'_>) -> Result<Self, CallError> {
+        let burst = number::argument(arguments, 0, BURST, |text| number::whole_within(text, 0, MOST))?;
+        let count = number::argument(arguments, 1, COUNT, |text| number::whole_within(text, 1, MOST))?;
+        let period_ms = number::argument(arguments, 2, number::SPAN, number::span_ms)?;
+        let interval_ns = period_ms * NS_PER_MS / count;
+        if interval_ns == 0 {
+            return Err(CallError::argument(1, COUNT));
+        }
+        let most_ns = interval_ns.checked_mul(burst + 1).filter(|most| *most <= REFILL_MAX_NS);
+        let most_ns = most_ns.ok_or_else(|| CallError::argument(0, BURST))?;
+        Ok(Self { burst, interval_ns, most_ns })
+    }
+}
+
+/// What the item holds.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    debt_ns: u64,
+    at_ms: u64,
+}
+
+impl State {
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<Self> {
+        number::words(bytes).map(|[debt_ns, at_ms]| Self { debt_ns, at_ms })
+    }
+
+    /// What is left of the debt.
+    #[inline]
+    fn debt_ns(&self, now_ms: u64) -> u64 {
+        self.debt_ns.saturating_sub(now_ms.saturating_sub(self.at_ms).saturating_mul(NS_PER_MS))
+    }
+}
+
+fn take(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let rate = Rate::read(arguments)?;
+    let n = if arguments.len() > 3 { number::argument(arguments, 3, QUANTITY, number::whole)? } else { 1 };
+    let found = State::read(object.bytes());
+    let mut debt_ns = found.map_or(0, |found| found.debt_ns(frame.now_ms));
+    let taken = limit(rate, debt_ns, n, frame.out);
+    let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
+    if taken.is_some_and(|ns| ns > 0) || went_back {
+        debt_ns += taken.unwrap_or(0);
+        number::set_words(object, [debt_ns, frame.now_ms]);
+        object.expire_at(Some(frame.now_ms.saturating_add(debt_ns.div_ceil(NS_PER_MS))));
+    }
+    Ok(Reply::Value)
+}
+
+fn peek(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let rate = Rate::read(arguments)?;
+    let debt_ns = State::read(object.bytes()).map_or(0, |found| found.debt_ns(frame.now_ms));
+    limit(rate, debt_ns, 0, frame.out);
+    Ok(Reply::Value)
+}
+
+/// Appends the five numbers of a call that takes `n`. Returns the debt that it adds; None: it is limited.
+#[inline]
+fn limit(rate: Rate, debt_ns: u64, n: u64, out: &mut Vec<u8>) -> Option<u64> {
+    let wanted_ns = rate.interval_ns.checked_mul(n).filter(|wanted_ns| *wanted_ns <= rate.most_ns);
+    let over_ns = wanted_ns.map(|wanted_ns| (debt_ns + wanted_ns).saturating_sub(rate.most_ns));
+    let taken_ns = wanted_ns.filter(|_| over_ns == Some(0));
+    let reset_ns = debt_ns + taken_ns.unwrap_or(0);
+    let left = rate.most_ns.saturating_sub(reset_ns) / rate.interval_ns;
+    out.extend_from_slice(if taken_ns.is_some() { b"0 " } else { b"1 " });
+    number::push_whole(out, rate.burst + 1);
+    out.push(b' ');
+    number::push_whole(out, left);
+    out.push(b' ');
+    match over_ns {
+        Some(over_ns) if over_ns > 0 => number::push_whole(out, seconds(over_ns)),
+        _ => out.extend_from_slice(b"-1"),
+    }
+    out.push(b' ');
+    number::push_whole(out, seconds(reset_ns));
+    taken_ns
+}
+
+/// Rounded up to seconds, without what is below a millisecond, as redis-cell does.
+#[inline]
+fn seconds(ns: u64) -> u64 {
+    (ns / NS_PER_MS).div_ceil(1000)
+}
+
+fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
+    let View::Bytes(bytes) = view else { return };
+    let Some(state) = State::read(bytes) else { return };
+    number::push_fields(out, &[("debt_ns", state.debt_ns), ("at_ms", state.at_ms)]);
+}

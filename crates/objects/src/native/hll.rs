@@ -1,0 +1,362 @@
+//! `hll`: the number of distinct items, estimated in at most 12 KiB.
+//!
+//! A `HyperLogLog` sketch has 2^14 registers. An item's hash names one, and the zeros that follow in the hash, plus one, are
+//! its rank. A register keeps the highest rank. Sources: Flajolet, Fusy, Gandouet, Meunier, "`HyperLogLog`: the analysis of
+//! a near-optimal cardinality estimation algorithm", 2007; the estimate is that of Ertl, "New cardinality estimation
+//! algorithms for `HyperLogLog` sketches", 2017 (arXiv 1702.01284), section 2, which needs no table of corrections. Standard
+//! error: 1.04 / sqrt(2^14) = 0.81 %.
+//!
+//! The state is sparse at first: 3 bytes for each register that is not 0, in order,
+//! ```text
+//!   | register, 14 bits, and rank, 6 bits, in 24 bits: big-endian |
+//! ```
+//! and above [`FLAT_MAX`] bytes dense: 16 members in a tree, each 1024 registers of 6 bits.
+//!
+//! # Invariant
+//! A register never falls, so that the order of items makes no difference.
+
+use std::ops::Bound;
+
+use crate::arguments::{ARGUMENTS_MAX, Arguments};
+use crate::call::{CallError, Frame, Reply};
+use crate::listing::Listing;
+use crate::members::FLAT_MAX;
+use crate::method::{Absent, ObjectType};
+use crate::native::set::method;
+use crate::native::sketch::{hash, inline, make_absent};
+use crate::number::push_whole;
+use crate::object::{Change, Object, View};
+use crate::registry::OBJECT_KEY_MAX;
+
+/// Bits of a hash that name a register.
+const REGISTER_BITS: u32 = 14;
+const REGISTERS: usize = 1 << REGISTER_BITS;
+/// Highest rank.
+const RANK_MAX: usize = 64 - REGISTER_BITS as usize + 1;
+/// Registers of a member of the dense form.
+const PART: usize = 1024;
+/// Bytes of such a member.
+const PART_BYTES: usize = PART * 6 / 8;
+/// Space of the dense form's members.
+const PARTS: u8 = 1;
+/// Bytes of an entry of the sparse form.
+const ENTRY: usize = 3;
+/// Most bytes of the sparse form.
+const SPARSE_MAX: usize = FLAT_MAX / ENTRY * ENTRY;
+
+/// See the module's text.
+pub(crate) static HLL: ObjectType = ObjectType {
+    name: "hll",
+    id: 13,
+    doc: "The number of distinct items, estimated within about 1 %.",
+    methods: &[
+        method("new", (0, 0), "", "CREATED", Absent::Runs, new),
+        method(
+            "add",
+            (1, ARGUMENTS_MAX),
+            "item [item ...]",
+            "1: the object has changed, 0: it has not",
+            Absent::Runs,
+            add,
+        ),
+        method(
+            "count",
+            (0, 0),
+            "",
+            "number of distinct items, with a standard error of 0.81 %",
+            Absent::Miss,
+            count,
+        ),
+        method(
+            "merge",
+            (1, ARGUMENTS_MAX),
+            "key [key ...]",
+            "number of distinct items of this object and the others together; none is changed",
+            Absent::Miss,
+            merge,
+        ),
+    ],
+    dump: Some(dump),
+};
+
+fn new(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    object.set(&[]);
+    Ok(frame.created())
+}
+
+fn add(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    make_absent(object, frame, new)?;
+    let mut ranks = arguments.iter().map(place_and_rank);
+    let is_changed = match object.view() {
+        View::Tree(_) => add_dense(object, ranks),
+        View::Bytes(_) | View::Absent => loop {
+            let Some((register, rank)) = ranks.next() else { break !matches!(object.change, Change::None) };
+            if !add_sparse(object, register, rank) {
+                make_dense(object)?;
+                add_dense(object, std::iter::once((register, rank)).chain(ranks));
+                break true;
+            }
+        },
+    };
+    Ok(frame.text(if is_changed { b"1" } else { b"0" }))
+}
+
+fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    push_whole(frame.out, estimate(&counts_of(object.view())));
+    Ok(Reply::Value)
+}
+
+fn merge(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let mut keys: Vec<Box<[u8]>> = vec![object.key().into()];
+    for (place, key) in others.iter().enumerate() {
+        if !(1..=OBJECT_KEY_MAX).contains(&key.len()) {
+            return Err(CallError::argument(place, &format!("a key of 1 to {OBJECT_KEY_MAX} bytes")));
+        }
+        if !keys.iter().any(|own| **own == *key) {
+            keys.push(key.into());
+        }
+    }
+    Ok(Reply::List(Listing::fold(keys, fold, finish)))
+}
+
+/// Merges a state into registers of a byte each.
+fn fold(registers: &mut Vec<u8>, view: View<'_>) {
+    registers.resize(REGISTERS, 0);
+    each_register(view, |register, rank| registers[register] = registers[register].max(rank));
+}
+
+fn finish(registers: &[u8], out: &mut Vec<u8>) {
+    let mut counts = [0; RANK_MAX + 1];
+    for rank in registers {
+        counts[usize::from(*rank).min(RANK_MAX)] += 1;
+    }
+    push_whole(out, estimate(&counts));
+}
+
+fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"count\":");
+    push_whole(out, estimate(&counts_of(view)));
+    out.extend_from_slice(b",\"registers\":");
+    push_whole(out, REGISTERS as u64);
+    out.extend_from_slice(b",\"form\":");
+    out.extend_from_slice(if matches!(view, View::Tree(_)) { b"\"dense\"}" } else { b"\"sparse\"}" });
+}
+
+/// The register of an item and its rank there, 1 to [`RANK_MAX`].
+#[inline]
+fn place_and_rank(item: &[u8]) -> (usize, u8) {
+    let hash = hash(item);
+    let register = (hash >> (64 - REGISTER_BITS)) as usize;
+    // The bit stops the count where the hash ends.
+    let rest = (hash << REGISTER_BITS) | (1 << (REGISTER_BITS - 1));
+    (register, rest.leading_zeros() as u8 + 1)
+}
+
+/// Raises a register of the sparse form. False: there is no room for it, and nothing has changed.
+fn add_sparse(object: &mut Object<'_>, register: usize, rank: u8) -> bool {
+    let (entries, _) = object.bytes().as_chunks::<ENTRY>();
+    match entries.binary_search_by_key(&register, |entry| read_entry(*entry).0) {
+        Ok(place) => {
+            if read_entry(entries[place]).1 < rank {
+                let at = place * ENTRY;
+                object.edit()[at..at + ENTRY].copy_from_slice(&write_entry(register, rank));
+            }
+        }
+        Err(_) if object.bytes().len() >= SPARSE_MAX => return false,
+        Err(place) => {
+            let at = place * ENTRY;
+            object.edit().splice(at..at, write_entry(register, rank));
+        }
+    }
+    true
+}
+
+/// Moves the registers to the dense form.
+fn make_dense(object: &mut Object<'_>) -> Result<(), CallError> {
+    let mut parts = [[0; PART_BYTES]; REGISTERS / PART];
+    each_register(object.view(), |register, rank| {
+        write_register(&mut parts[register / PART], register % PART, rank);
+    });
+    object.set(&[]);
+    let mut members = object.members();
+    for (place, part) in parts.iter().enumerate() {
+        members.put(&[PARTS, place as u8], part)?;
+    }
+    Ok(())
+}
+
+/// Raises registers of the dense form in their places. True: one has changed.
+fn add_dense(object: &mut Object<'_>, ranks: impl Iterator<Item = (usize, u8)>) -> bool {
+    let view = object.view();
+    let raises = ranks.filter(|(register, rank)| dense_register(view, *register) < *rank);
+    let raises: Vec<(usize, u8)> = raises.collect();
+    if raises.is_empty() {
+        return false;
+    }
+    let mut members = object.members();
+    for (register, rank) in raises {
+        let part = members.get_mut(&[PARTS, (register / PART) as u8]);
+        if let Some(part) = part.and_then(|part| <&mut [u8; PART_BYTES]>::try_from(part).ok())
+            && read_register(part, register % PART) < rank
+        {
+            write_register(part, register % PART, rank);
+        }
+    }
+    true
+}
+
+fn dense_register(view: View<'_>, register: usize) -> u8 {
+    let part = view.member(&[PARTS, (register / PART) as u8]).map_or(&[][..], inline);
+    part.try_into().map_or(0, |part| read_register(part, register % PART))
+}
+
+fn read_entry(entry: [u8; ENTRY]) -> (usize, u8) {
+    let word = u32::from_be_bytes([0, entry[0], entry[1], entry[2]]);
+    ((word >> 6) as usize & (REGISTERS - 1), word as u8 & 63)
+}
+
+fn write_entry(register: usize, rank: u8) -> [u8; ENTRY] {
+    let [_, entry @ ..] = ((register as u32) << 6 | u32::from(rank)).to_be_bytes();
+    entry
+}
+
+fn read_register(part: &[u8; PART_BYTES], register: usize) -> u8 {
+    let at = register / 4 * 3;
+    let word = u32::from_le_bytes([part[at], part[at + 1], part[at + 2], 0]);
+    (word >> (register % 4 * 6)) as u8 & 63
+}
+
+fn write_register(part: &mut [u8; PART_BYTES], register: usize, rank: u8) {
+    let (at, shift) = (register / 4 * 3, register % 4 * 6);
+    let word = u32::from_le_bytes([part[at], part[at + 1], part[at + 2], 0]);
+    let [low, middle, high, _] = (word & !(63 << shift) | u32::from(rank & 63) << shift).to_le_bytes();
+    part[at..at + 3].copy_from_slice(&[low, middle, high]);
+}
+
+/// Calls `each` with the registers that are not 0 and their ranks.
+fn each_register(view: View<'_>, mut each: impl FnMut(usize, u8)) {
+    match view {
+        View::Absent => {}
+        View::Bytes(bytes) => {
+            let (entries, _) = bytes.as_chunks::<ENTRY>();
+            entries.iter().map(|entry| read_entry(*entry)).for_each(|(register, rank)| each(register, rank));
+        }
+        View::Tree(tree) => tree.scan(Bound::Unbounded, |key, value| {
+            let place = key.get(1).map_or(0, |place| usize::from(*place) % (REGISTERS / PART));
+            if let Ok(part) = inline(value).try_into() {
+                let part: &[u8; PART_BYTES] = part;
+                // Three bytes are four registers.
+                for (four, bytes) in part.as_chunks::<3>().0.iter().enumerate() {
+                    let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
+                    for own in 0..4 {
+                        let rank = (word >> (own * 6)) as u8 & 63;
+                        if rank > 0 {
+                            each(place * PART + four * 4 + own, rank);
+                        }
+                    }
+                }
+            }
+            true
+        }),
+    }
+}
+
+/// How many registers have each rank.
+fn counts_of(view: View<'_>) -> [u32; RANK_MAX + 1] {
+    let mut counts = [0; RANK_MAX + 1];
+    counts[0] = REGISTERS as u32;
+    each_register(view, |_, rank| {
+        counts[0] -= 1;
+        counts[usize::from(rank).min(RANK_MAX)] += 1;
+    });
+    counts
+}
+
+/// Ertl's improved raw estimate (algorithm 6 of the paper), rounded.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "small numbers, and a positive result"
+)]
+fn estimate(counts: &[u32; RANK_MAX + 1]) -> u64 {
+    let m = REGISTERS as f64;
+    let mut z = m * tau(1.0 - f64::from(counts[RANK_MAX]) / m);
+    for count in counts[1..RANK_MAX].iter().rev() {
+        z = 0.5 * (z + f64::from(*count));
+    }
+    z += m * sigma(f64::from(counts[0]) / m);
+    (m * m / (2.0 * std::f64::consts::LN_2) / z).round() as u64
+}
+
+/// x + the sum over k of x^(2^k) 2^(k - 1); infinite at 1.
+fn sigma(mut x: f64) -> f64 {
+    if x >= 1.0 {
+        return f64::INFINITY;
+    }
+    let (mut y, mut z) = (1.0, x);
+    loop {
+        x *= x;
+        let before = z;
+        z += x * y;
+        y += y;
+        if z <= before {
+            return z;
+        }
+    }
+}
+
+/// A third of: 1 - x - the sum over k of (1 - x^(2^-k))^2 2^-k.
+fn tau(mut x: f64) -> f64 {
+    if x <= 0.0 || x >= 1.0 {
+        return 0.0;
+    }
+    let (mut y, mut z) = (1.0, 1.0 - x);
+    loop {
+        x = x.sqrt();
+        let before = z;
+        y *= 0.5;
+        z -= (1.0 - x) * (1.0 - x) * y;
+        if z >= before {
+            return z / 3.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_are_packed() {
+        let mut part = [0; PART_BYTES];
+        for register in 0..PART {
+            write_register(&mut part, register, (register % 64) as u8);
+        }
+        write_register(&mut part, 5, 63);
+        write_register(&mut part, 5, 1);
+        for register in 0..PART {
+            let rank = if register == 5 { 1 } else { (register % 64) as u8 };
+            assert_eq!(read_register(&part, register), rank);
+        }
+        for (register, rank) in [(0, 1), (REGISTERS - 1, 51), (77, 63)] {
+            assert_eq!(read_entry(write_entry(register, rank)), (register, rank));
+        }
+    }
+
+    #[test]
+    fn estimates_at_the_ends() {
+        let mut counts = [0; RANK_MAX + 1];
+        counts[0] = REGISTERS as u32;
+        assert_eq!(estimate(&counts), 0, "nothing");
+        counts[0] -= 1;
+        counts[1] = 1;
+        assert_eq!(estimate(&counts), 1);
+        counts = [0; RANK_MAX + 1];
+        counts[RANK_MAX] = REGISTERS as u32;
+        assert_eq!(estimate(&counts), u64::MAX, "all registers full: without a limit");
+    }
+}

@@ -1,0 +1,206 @@
+//! `lock`: one owner at a time, for a limited time, with fence numbers.
+//!
+//! Advisory: nothing stops a client that works on after its lock has ended but the fence number, which resources compare.
+//! An eviction or a restart forgets the lock.
+//!
+//! The state, little-endian:
+//! ```text
+//!   0       8         16        24
+//!   | fence | length  | since   | owner, 1 to 250 bytes; empty: free
+//! ```
+//! The lock ends `length` ms after the Unix time `since` in ms. A clock that has gone back counts the length anew.
+//!
+//! # Invariants
+//! * Fences grow from owner to owner. The first is the time in ms; later ones are larger than all before, and a released
+//!   lock is remembered until the clock has passed its fence, so that they grow after an expiry or an eviction too. (An
+//!   owner changes less than 1000 times a second over the life of a lock, or the fence runs ahead of the clock, and an
+//!   eviction then lets it fall back.)
+
+use crate::arguments::Arguments;
+use crate::call::{CallError, Frame, Reply};
+use crate::listing::json;
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::number;
+use crate::object::{Object, View};
+
+/// Longest owner in bytes.
+const OWNER_MAX: usize = 250;
+const OWNER: &str = "an owner of 1 to 250 bytes";
+/// Bytes before the owner.
+const HEAD: usize = 24;
+
+/// See the module's text.
+pub(crate) static LOCK: ObjectType = ObjectType {
+    name: "lock",
+    id: 10,
+    doc: "A lock with an owner, an end and fence numbers.",
+    methods: &[
+        Method {
+            name: "take",
+            arguments: (2, 2),
+            usage: "owner time",
+            replies: "OK and the fence number: it is the owner's for that time (30s), also when it was before, with the \
+                      same fence; HELD and seconds left: another has it",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: take,
+        },
+        Method {
+            name: "renew",
+            arguments: (2, 2),
+            usage: "owner time",
+            replies: "OK and the fence number; NOT_OWNER: it has ended or is another's",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: renew,
+        },
+        Method {
+            name: "release",
+            arguments: (1, 1),
+            usage: "owner",
+            replies: "OK; NOT_OWNER",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: release,
+        },
+        Method {
+            name: "holder",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the owner; a miss: it is free",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: holder,
+        },
+    ],
+    dump: Some(dump),
+};
+
+/// What the item holds.
+#[derive(Debug, Clone, Copy)]
+struct State<'a> {
+    fence: u64,
+    length_ms: u64,
+    since_ms: u64,
+    owner: &'a [u8],
+}
+
+impl<'a> State<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (head, owner) = bytes.split_at_checked(HEAD)?;
+        let [fence, length_ms, since_ms] = number::words(head)?;
+        Some(Self { fence, length_ms, since_ms, owner })
+    }
+
+    /// How long it is held; 0: it is free.
+    fn left_ms(&self, now_ms: u64) -> u64 {
+        if self.owner.is_empty() {
+            return 0;
+        }
+        self.length_ms.saturating_sub(now_ms.saturating_sub(self.since_ms))
+    }
+
+    /// The clock has gone back behind the time that the length is counted from.
+    fn went_back(&self, now_ms: u64) -> bool {
+        now_ms < self.since_ms && !self.owner.is_empty()
+    }
+}
+
+/// Stores the lock; it is forgotten when it has ended and the clock has passed its fence.
+fn store(object: &mut Object<'_>, fence: u64, length_ms: u64, now_ms: u64, owner: &[u8]) {
+    let state = object.edit();
+    state.clear();
+    for word in [fence, length_ms, now_ms] {
+        state.extend_from_slice(&word.to_le_bytes());
+    }
+    state.extend_from_slice(owner);
+    object.expire_at(Some(now_ms.saturating_add(length_ms).max(fence.saturating_add(1))));
+}
+
+/// The call's first argument as an owner of at most this many bytes. `what`: what it must be.
+///
+/// # Errors
+/// It is empty or longer.
+pub(super) fn owner<'a>(arguments: &Arguments<'a>, most: usize, what: &str) -> Result<&'a [u8], CallError> {
+    let owner = arguments.get(0).filter(|owner| (1..=most).contains(&owner.len()));
+    owner.ok_or_else(|| CallError::argument(0, what))
+}
+
+fn granted(fence: u64, frame: &mut Frame<'_>) -> Reply {
+    frame.out.extend_from_slice(b"OK ");
+    number::push_whole(frame.out, fence);
+    Reply::Value
+}
+
+fn take(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let now_ms = frame.now_ms;
+    let owner = owner(arguments, OWNER_MAX, OWNER)?;
+    let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
+    let fence = match State::read(object.bytes()) {
+        None => now_ms,
+        Some(state) => {
+            let left_ms = state.left_ms(now_ms);
+            if left_ms > 0 && state.owner != owner {
+                frame.out.extend_from_slice(b"HELD ");
+                number::push_seconds(frame.out, left_ms);
+                if state.went_back(now_ms) {
+                    let holder = state.owner.to_vec();
+                    store(object, state.fence, state.length_ms, now_ms, &holder);
+                }
+                return Ok(Reply::Value);
+            }
+            if left_ms > 0 { state.fence } else { now_ms.max(state.fence.saturating_add(1)) }
+        }
+    };
+    store(object, fence, length_ms, now_ms, owner);
+    Ok(granted(fence, frame))
+}
+
+fn renew(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let owner = owner(arguments, OWNER_MAX, OWNER)?;
+    let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
+    let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
+    store(object, fence, length_ms, frame.now_ms, owner);
+    Ok(granted(fence, frame))
+}
+
+fn release(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let owner = owner(arguments, OWNER_MAX, OWNER)?;
+    let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
+    store(object, fence, 0, frame.now_ms, b"");
+    Ok(frame.text(b"OK"))
+}
+
+/// The fence, if it is this owner's now.
+fn own(object: &Object<'_>, owner: &[u8], frame: &Frame<'_>) -> Option<u64> {
+    let state = State::read(object.bytes())?;
+    (state.owner == owner && state.left_ms(frame.now_ms) > 0).then_some(state.fence)
+}
+
+fn holder(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let state = State::read(object.bytes());
+    let Some(state) = state.filter(|state| state.left_ms(frame.now_ms) > 0) else { return Ok(Reply::Miss) };
+    Ok(frame.text(state.owner))
+}
+
+fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
+    let View::Bytes(bytes) = view else { return };
+    let Some(state) = State::read(bytes) else { return };
+    number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(frame.now_ms))]);
+    out.pop();
+    out.extend_from_slice(b",\"owner\":");
+    json::string(state.owner, out);
+    out.push(b'}');
+}

@@ -1,0 +1,198 @@
+//! `sem`: a semaphore. Up to `max` owners at a time, each for a limited time.
+//!
+//! Advisory, as locks are. The state, little-endian: the Unix time in ms of the last change, then for each owner, in their
+//! order as bytes, the time in ms that it has left then, the length of its name in a byte, and the name. It has at most
+//! [`OWNERS_MAX`] owners of 64 bytes, so at most 73 KB, which a call that changes it copies. A clock that has gone back
+//! stands still for the owners.
+//!
+//! # Invariants
+//! * Owners are different, and every one has time left at the last change.
+
+use crate::arguments::Arguments;
+use crate::call::{CallError, Frame, Reply};
+use crate::listing::json;
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::native::lock;
+use crate::number;
+use crate::object::{Object, View};
+
+/// Most owners at a time.
+const OWNERS_MAX: u64 = 1000;
+/// Longest owner in bytes.
+const OWNER_MAX: usize = 64;
+const OWNER: &str = "an owner of 1 to 64 bytes";
+const MAX: &str = "a number from 1 to 1000";
+
+/// See the module's text.
+pub(crate) static SEM: ObjectType = ObjectType {
+    name: "sem",
+    id: 16,
+    doc: "A semaphore: up to 1000 owners at a time, each with its own end.",
+    methods: &[
+        Method {
+            name: "take",
+            arguments: (3, 3),
+            usage: "owner max time",
+            replies: "OK and how many more could take it; FULL and seconds until the first ends. An owner that has it \
+                      takes it anew for that time (30s)",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: take,
+        },
+        Method {
+            name: "release",
+            arguments: (1, 1),
+            usage: "owner",
+            replies: "OK; NOT_OWNER",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: release,
+        },
+        Method {
+            name: "count",
+            arguments: (0, 0),
+            usage: "",
+            replies: "number of owners",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: count,
+        },
+        Method {
+            name: "list",
+            arguments: (0, 0),
+            usage: "",
+            replies: "an owner and its seconds left a line, in the order of their bytes",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: list,
+        },
+    ],
+    dump: Some(dump),
+};
+
+/// The owners that have time left, and that time in ms.
+fn owners(bytes: &[u8], now_ms: u64) -> impl Iterator<Item = (&[u8], u64)> {
+    let (at, mut rest) = bytes.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    let passed_ms = now_ms.saturating_sub(u64::from_le_bytes(*at));
+    let all = std::iter::from_fn(move || {
+        let (left, after) = rest.split_first_chunk::<8>()?;
+        let (len, after) = after.split_first()?;
+        let (owner, after) = after.split_at_checked(usize::from(*len))?;
+        rest = after;
+        Some((owner, u64::from_le_bytes(*left).saturating_sub(passed_ms)))
+    });
+    all.filter(|(_, left_ms)| *left_ms > 0)
+}
+
+/// Writes the owners without one, and with it if it has time left now. Drops the object that has none.
+fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: u64) {
+    let mut state = Vec::with_capacity(object.bytes().len() + 9 + changed.len());
+    state.extend_from_slice(&now_ms.to_le_bytes());
+    let mut longest_ms = 0;
+    let mut push = |owner: &[u8], left_ms: u64| {
+        state.extend_from_slice(&left_ms.to_le_bytes());
+        debug_assert!(owner.len() <= OWNER_MAX, "checked where it came from");
+        state.push(owner.len() as u8);
+        state.extend_from_slice(owner);
+        longest_ms = longest_ms.max(left_ms);
+    };
+    let mut new = left_ms;
+    for (owner, left_ms) in owners(object.bytes(), now_ms) {
+        if owner >= changed
+            && let Some(new) = new.take()
+        {
+            push(changed, new);
+        }
+        if owner != changed {
+            push(owner, left_ms);
+        }
+    }
+    if let Some(new) = new {
+        push(changed, new);
+    }
+    if longest_ms == 0 {
+        return object.drop_it();
+    }
+    object.set(&state);
+    object.expire_at(Some(now_ms.saturating_add(longest_ms)));
+}
+
+fn take(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
+    let max = number::argument(arguments, 1, MAX, |text| number::whole_within(text, 1, OWNERS_MAX))?;
+    let length_ms = number::argument(arguments, 2, number::SPAN, number::span_ms)?;
+    let (mut others, mut first_ms, mut has_it) = (0, u64::MAX, false);
+    for (other, left_ms) in owners(object.bytes(), frame.now_ms) {
+        if other == owner {
+            has_it = true;
+        } else {
+            others += 1;
+            first_ms = first_ms.min(left_ms);
+        }
+    }
+    if others >= max && !has_it {
+        frame.out.extend_from_slice(b"FULL ");
+        number::push_seconds(frame.out, first_ms);
+        if changed_ms(object.bytes()) > frame.now_ms {
+            store(object, b"", None, frame.now_ms);
+        }
+        return Ok(Reply::Value);
+    }
+    store(object, owner, Some(length_ms), frame.now_ms);
+    frame.out.extend_from_slice(b"OK ");
+    number::push_whole(frame.out, max.saturating_sub(others + 1));
+    Ok(Reply::Value)
+}
+
+/// When it was changed last.
+fn changed_ms(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |at| u64::from_le_bytes(*at))
+}
+
+fn release(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
+    if !owners(object.bytes(), frame.now_ms).any(|(other, _)| other == owner) {
+        return Ok(frame.text(b"NOT_OWNER"));
+    }
+    store(object, owner, None, frame.now_ms);
+    Ok(frame.text(b"OK"))
+}
+
+fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    number::push_whole(frame.out, owners(object.bytes(), frame.now_ms).count() as u64);
+    Ok(Reply::Value)
+}
+
+fn list(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    for (owner, left_ms) in owners(object.bytes(), frame.now_ms) {
+        frame.out.extend_from_slice(owner);
+        frame.out.push(b' ');
+        number::push_seconds(frame.out, left_ms);
+        frame.out.extend_from_slice(b"\r\n");
+    }
+    Ok(Reply::Value)
+}
+
+fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
+    let View::Bytes(bytes) = view else { return };
+    let mut before: &[u8] = b"{\"left_ms\":{";
+    for (owner, left_ms) in owners(bytes, frame.now_ms) {
+        out.extend_from_slice(before);
+        json::string(owner, out);
+        out.push(b':');
+        number::push_whole(out, left_ms);
+        before = b",";
+    }
+    if before != b"," {
+        out.extend_from_slice(before);
+    }
+    out.extend_from_slice(b"}}");
+}

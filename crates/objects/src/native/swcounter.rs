@@ -1,0 +1,252 @@
+//! `swcounter`: the last values added, up to a number of them, and what they come to. Cacheismo's sliding window counter.
+//!
+//! The state, little-endian:
+//! ```text
+//!   0      2      4
+//!   | size | next | values, 8 bytes each, as 64-bit floats
+//! ```
+//! There are as many values as were added, up to the size; then the one at `next` is the oldest, which the next value
+//! replaces. Minimum, maximum and average are those of the values added so far: there are no zeros before the first.
+
+use crate::arguments::Arguments;
+use crate::call::{CallError, Frame, Reply};
+use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::number;
+use crate::object::{Object, View};
+
+/// Most values that a ring keeps.
+const SIZE_MAX: u64 = 1024;
+/// Values when `new` says nothing, as in Cacheismo.
+const SIZE: u64 = 16;
+/// Largest value, so that no sum is infinite.
+const VALUE_MAX: f64 = 1e300;
+const VALUE: &str = "a number from -1e300 to 1e300";
+const HEAD: usize = 4;
+
+/// See the module's text.
+pub(crate) static SWCOUNTER: ObjectType = ObjectType {
+    name: "swcounter",
+    id: 2,
+    doc: "The last values added, with their minimum, maximum, average, sum and percentiles.",
+    methods: &[
+        Method {
+            name: "new",
+            arguments: (0, 1),
+            usage: "[size]",
+            replies: "CREATED; a miss: size (16) is not 1 to 1024",
+            absent: Absent::Runs,
+            reads: Reads::Own,
+            run: new,
+        },
+        Method {
+            name: "add",
+            arguments: (1, 1),
+            usage: "n",
+            replies: "SUCCESS; n may have decimals",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: add,
+        },
+        Method {
+            name: "getlast",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the value added last; a miss: there is none",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: getlast,
+        },
+        Method {
+            name: "getmin",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the smallest value; a miss: there is none",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: getmin,
+        },
+        Method {
+            name: "getmax",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the largest value; a miss: there is none",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: getmax,
+        },
+        Method {
+            name: "getavg",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the average; a miss: there is no value",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: getavg,
+        },
+        Method {
+            name: "getsum",
+            arguments: (0, 0),
+            usage: "",
+            replies: "the sum; a miss: there is no value",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: getsum,
+        },
+        Method {
+            name: "getp",
+            arguments: (1, 1),
+            usage: "percent",
+            replies: "the smallest value that at least this percentage (0 to 100) of the values do not exceed; a miss: \
+                      there is none",
+            absent: Absent::Miss,
+            reads: Reads::Own,
+            run: getp,
+        },
+    ],
+    dump: Some(dump),
+};
+
+/// What the item holds.
+#[derive(Debug, Clone, Copy)]
+struct Ring<'a> {
+    size: usize,
+    next: usize,
+    values: &'a [[u8; 8]],
+}
+
+impl<'a> Ring<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (size, rest) = bytes.split_first_chunk()?;
+        let (next, rest) = rest.split_first_chunk()?;
+        let (values, _) = rest.as_chunks();
+        let (size, next) = (u16::from_le_bytes(*size), u16::from_le_bytes(*next));
+        Some(Self { size: usize::from(size), next: usize::from(next), values })
+    }
+
+    /// The values from the oldest on.
+    fn values(self) -> impl DoubleEndedIterator<Item = f64> + ExactSizeIterator + Clone {
+        let from = if self.values.len() < self.size { 0 } else { self.next };
+        (0..self.values.len())
+            .map(move |place| f64::from_le_bytes(self.values[(from + place) % self.values.len()]))
+    }
+}
+
+fn new(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let size = if arguments.is_empty() {
+        SIZE
+    } else {
+        number::argument(arguments, 0, "a number from 1 to 1024", number::whole)?
+    };
+    if !(1..=SIZE_MAX).contains(&size) {
+        return Ok(frame.refused());
+    }
+    let [low, high] = (size as u16).to_le_bytes();
+    object.set(&[low, high, 0, 0]);
+    object.expire_at(frame.end_of_new());
+    Ok(frame.created())
+}
+
+fn add(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let value = number::argument(arguments, 0, VALUE, |text| {
+        number::float(text).filter(|value| value.abs() <= VALUE_MAX)
+    })?;
+    let Some(ring) = Ring::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let (size, next) = (ring.size, ring.next);
+    let state = object.edit();
+    let from = HEAD + next * 8;
+    match state.get_mut(from..from + 8) {
+        Some(oldest) => oldest.copy_from_slice(&value.to_le_bytes()),
+        None => state.extend_from_slice(&value.to_le_bytes()),
+    }
+    let next = (next + 1) % size.max(1);
+    state[2..HEAD].copy_from_slice(&(next as u16).to_le_bytes());
+    Ok(frame.text(b"SUCCESS"))
+}
+
+/// Answers what `of` makes of the values, if there are any.
+fn answer(object: &Object<'_>, frame: &mut Frame<'_>, of: impl FnOnce(Ring<'_>) -> Option<f64>) -> Reply {
+    match Ring::read(object.bytes()).and_then(of) {
+        Some(number) => {
+            number::push_float(frame.out, number);
+            Reply::Value
+        }
+        None => Reply::Miss,
+    }
+}
+
+fn getlast(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    Ok(answer(object, frame, |ring| ring.values().next_back()))
+}
+
+fn getmin(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    Ok(answer(object, frame, |ring| ring.values().reduce(f64::min)))
+}
+
+fn getmax(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    Ok(answer(object, frame, |ring| ring.values().reduce(f64::max)))
+}
+
+fn getavg(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    Ok(answer(object, frame, |ring| sum(ring).map(|sum| sum / f64::from(ring.values.len() as u16))))
+}
+
+fn getsum(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    Ok(answer(object, frame, sum))
+}
+
+/// The sum, of which rounding in each step is summed up on its own: ten times 0.1 is 1.
+///
+/// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
+fn sum(ring: Ring<'_>) -> Option<f64> {
+    let mut lost = 0.0;
+    let sum = ring.values().reduce(|sum, value| {
+        let next = sum + value;
+        let (large, small) = if sum.abs() >= value.abs() { (sum, value) } else { (value, sum) };
+        lost += large - next + small;
+        next
+    });
+    sum.map(|sum| sum + lost)
+}
+
+/// The percentile by its nearest rank: of n values in order, the one at place `ceil(p / 100 * n)`, counted from 1.
+fn getp(
+    object: &mut Object<'_>,
+    arguments: &Arguments<'_>,
+    frame: &mut Frame<'_>,
+) -> Result<Reply, CallError> {
+    let millionths =
+        number::argument(arguments, 0, "a number from 0 to 100 with at most 6 decimals", |text| {
+            number::millionths(text).filter(|percent| *percent <= 100_000_000)
+        })?;
+    Ok(answer(object, frame, |ring| {
+        let mut values = [0.0; SIZE_MAX as usize];
+        let values = values.get_mut(..ring.values.len()).filter(|values| !values.is_empty())?;
+        values.iter_mut().zip(ring.values()).for_each(|(place, value)| *place = value);
+        let rank = (millionths * values.len() as u64).div_ceil(100_000_000).max(1) as usize;
+        let (_, value, _) = values.select_nth_unstable_by(rank - 1, f64::total_cmp);
+        Some(*value)
+    }))
+}
+
+fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
+    let View::Bytes(bytes) = view else { return };
+    let Some(ring) = Ring::read(bytes) else { return };
+    number::push_fields(out, &[("size", ring.size as u64)]);
+    out.pop();
+    out.extend_from_slice(b",\"values\":[");
+    for (place, value) in ring.values().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        number::push_float(out, value);
+    }
+    out.extend_from_slice(b"]}");
+}

@@ -1,0 +1,156 @@
+//! `stats objects`: what the objects of each type hold, what the calls of each method came to, then all of them.
+//!
+//! Counts of methods are sums over the lanes. One call in [`TIMED_EVERY`] is timed, and every call that takes several steps.
+//!
+//! [`TIMED_EVERY`]: cattlegrid_engine::TIMED_EVERY
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cattlegrid_engine::{MethodCounter, ObjectsUsage};
+use cattlegrid_objects::Registry;
+use cattlegrid_store::ObjectUsage;
+
+use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
+use crate::state::Shared;
+
+/// Sums of a method's counters over the lanes.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Method {
+    calls: u64,
+    errors: u64,
+    misses: u64,
+    waited: u64,
+    bytes: u64,
+    timed: u64,
+    timed_ns: u64,
+    longest_ns: u64,
+}
+
+impl Method {
+    fn add(&mut self, lane: &MethodCounter) {
+        self.calls += lane.calls.get();
+        self.errors += lane.errors.get();
+        self.misses += lane.misses.get();
+        self.waited += lane.waited.get();
+        self.bytes += lane.bytes.get();
+        self.timed += lane.timed.get();
+        self.timed_ns += lane.timed_ns.get();
+        self.longest_ns = self.longest_ns.max(lane.longest_ns.get());
+    }
+}
+
+/// What the last lines are read from.
+pub(super) struct All {
+    usage: ObjectsUsage,
+    sum: ObjectUsage,
+    registry: Arc<Registry>,
+}
+
+/// Of each type that is switched on, then of all; nothing while objects are switched off.
+pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
+    let Some(registry) = shared.engine.objects() else { return };
+    let usage = shared.engine.objects_usage();
+    let mut methods = vec![Method::default(); Registry::methods_max()];
+    for lane in shared.lanes.iter() {
+        for (sum, own) in methods.iter_mut().zip(lane.counters.methods.all()) {
+            sum.add(own);
+        }
+    }
+    let mut sum = ObjectUsage::default();
+    usage.types.values().for_each(|own| sum.add(own));
+    for one in registry.types() {
+        let own = usage.types.get(&one.id).copied().unwrap_or_default();
+        put_all(TYPES, &[&one.name], shared, &own, sink);
+        for (number, method) in methods.iter().enumerate().filter(|(_, method)| method.calls > 0) {
+            if let Some((_, definition)) = Registry::numbered(number).filter(|(of, _)| of.id == one.id) {
+                let labels: &[&dyn Display] = &[&one.name, &definition.name];
+                put_all(METHODS, labels, shared, method, sink);
+            }
+        }
+    }
+    put_all(ALL, &[], shared, &All { usage, sum, registry }, sink);
+}
+
+const fn of_type(row: Row<ObjectUsage>) -> Row<ObjectUsage> {
+    row.labelled("{type}:", &["type"])
+}
+
+const fn of_method(row: Row<Method>) -> Row<Method> {
+    row.labelled("{type}:{method}:", &["type", "method"]).when("of methods that were called")
+}
+
+/// Lines of each type.
+pub(super) static TYPES: &[Row<ObjectUsage>] = &[
+    of_type(gauge("items", Unit::Count, "Objects of the type.", |_, own| own.items)),
+    of_type(gauge(
+        "bytes",
+        Unit::Bytes,
+        "Bytes that they hold: in the log, in trees, and values too long for the log.",
+        |_, own| own.held_bytes(),
+    )),
+    of_type(gauge(
+        "tree_bytes",
+        Unit::Bytes,
+        "Of these, bytes in trees of members, which collections above 2 KiB have.",
+        |_, own| own.tree_bytes,
+    )),
+];
+
+/// Lines of each method that was called.
+pub(super) static METHODS: &[Row<Method>] = &[
+    of_method(counter("calls", Unit::Count, "Calls, failed ones and misses included.", |_, one| one.calls)),
+    of_method(counter("errors", Unit::Count, "Calls answered with an error.", |_, one| one.errors)),
+    of_method(counter("misses", Unit::Count, "Calls answered as a miss.", |_, one| one.misses)),
+    of_method(counter(
+        "waited",
+        Unit::Count,
+        "Calls that took several steps, or waited for an object of such a call.",
+        |_, one| one.waited,
+    )),
+    of_method(counter("bytes", Unit::Bytes, "Bytes of the values answered.", |_, one| one.bytes)),
+    of_method(value(
+        "time_avg_us",
+        Kind::Gauge,
+        Unit::Microseconds,
+        "Mean time of the calls that were timed: one in 64 of each thread, and all that took several steps.",
+        |_, one| one.timed_ns.checked_div(one.timed).map(micros),
+    )),
+    of_method(value(
+        "time_max_us",
+        Kind::Gauge,
+        Unit::Microseconds,
+        "Time of the longest of these.",
+        |_, one| (one.timed > 0).then(|| micros(one.longest_ns)),
+    )),
+];
+
+/// Lines behind them.
+pub(super) static ALL: &[Row<All>] = &[
+    gauge("objects", Unit::Count, "Objects of all types.", |_, all| all.sum.items),
+    gauge("bytes", Unit::Bytes, "Bytes that they hold.", |_, all| all.sum.held_bytes()),
+    gauge(
+        "pinned",
+        Unit::Bytes,
+        "Bytes of objects that are never evicted (`evict = \"never\"`).",
+        |shared, _| shared.engine.memory().pinned_object_bytes() as u64,
+    ),
+    gauge(
+        "pinned_max",
+        Unit::Bytes,
+        "Most such bytes. Beyond them no more such objects are made.",
+        |_, all| all.registry.settings().pinned_max as u64,
+    ),
+    gauge("busy", Unit::Count, "Objects that a call reads in steps. Other calls of them wait.", |_, all| {
+        all.usage.busy as u64
+    }),
+    gauge("running", Unit::Count, "Calls that have steps left, or wait for such an object.", |_, all| {
+        all.usage.running as u64
+    }),
+];
+
+/// Nanoseconds in microseconds.
+fn micros(ns: u64) -> Value {
+    Value::Decimal(Duration::from_nanos(ns).as_secs_f64() * 1e6, 1)
+}
