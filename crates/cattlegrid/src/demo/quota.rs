@@ -63,7 +63,9 @@ fn quota(stage: &mut Stage) -> Result<Outcome, DemoError> {
         latency(0.99),
         latency(1.0),
     ];
-    let note = format!("Quota: {CLIENTS} clients called get {USE} at the same time, and {LIMIT} calls were granted.");
+    let note = format!(
+        "Quota: {CLIENTS} clients called get {USE} at the same time, and {LIMIT} calls were granted."
+    );
     Ok(Outcome { rows: vec![row], note: Some(note) })
 }
 
