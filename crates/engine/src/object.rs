@@ -31,7 +31,7 @@ use crate::engine::Engine;
 use crate::event::{EventKind, Interest, Looker};
 use crate::object::answer::{Answered, Shape, Shows};
 use crate::object::counts::TIMED_EVERY;
-use crate::object::execute::{Call, NO_ROOM, Ran, item_key};
+use crate::object::execute::{Call, ItemKey, NO_ROOM, Ran, fill_item_key, item_key};
 use crate::object::running::{Later, RunningCall as Running, TOO_LARGE};
 use crate::rules::why::WhyObject;
 use crate::shards::ShardLock;
@@ -272,13 +272,14 @@ impl Engine {
         let counter = counters.methods.of(number);
         let calls = counter.calls.get();
         counter.calls.add(1);
-        let item_key = item_key(type_id, own).filter(|_| !own.is_empty() || registry.is_about_type(method));
-        let Some(item_key) = item_key else {
+        let has_key = !own.is_empty() || registry.is_about_type(method);
+        let mut item_key = ItemKey::new();
+        if !has_key || !fill_item_key(&mut item_key, type_id, own) {
             counter.errors.add(1);
             let what = if own.is_empty() { "no key".to_owned() } else { too_long() };
             let text = registry.client_error(method, &what);
             return self.answer(shape, Answered::Error(&text), key, cx);
-        };
+        }
         let timed = calls.is_multiple_of(TIMED_EVERY);
         let begun_ns = if timed { self.nanos() } else { 0 };
         let hash = self.hash_object(&item_key);

@@ -155,8 +155,8 @@ impl Registry {
     }
 
     fn named_among<'k>(&self, mut candidates: u64, name: &'k [u8]) -> Option<Named<'k>> {
-        let colon = memchr::memchr(b':', &name[..name.len().min(TYPE_NAME_MAX + 1)])?;
-        let (type_name, rest) = (&name[..colon], &name[colon + 1..]);
+        let end = colon(&name[..name.len().min(TYPE_NAME_MAX + 1)])?;
+        let (type_name, rest) = (&name[..end], &name[end + 1..]);
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
             candidates &= candidates - 1;
@@ -168,7 +168,7 @@ impl Registry {
             if let Some(key) = rest.strip_prefix(b":") {
                 return (!key.is_empty()).then_some(Named::Object { type_id, key });
             }
-            let (method, rest) = match memchr::memchr(b':', rest) {
+            let (method, rest) = match colon(rest) {
                 Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
                 None => (rest, None),
             };
@@ -186,7 +186,12 @@ impl Registry {
 
     fn method(&self, place: usize, name: &[u8]) -> Option<MethodId> {
         let own = self.types[place].object_type;
-        let method = Self::methods(own).position(|method| method.name.as_bytes() == name)?;
+        let first = name.first()?;
+        let is_it = |method: &Method| {
+            let own = method.name.as_bytes();
+            own.len() == name.len() && own[0] == *first && own == name
+        };
+        let method = Self::methods(own).position(is_it)?;
         Some(MethodId { object_type: place as u16, method: method as u16 })
     }
 
@@ -201,15 +206,32 @@ impl Registry {
     ) -> Result<(&'b [u8], Arguments<'b>), String> {
         let Some(rest) = name.rest else { return Ok((&[], Arguments::none())) };
         let mut parts = Arguments::none();
-        if memchr::memchr(b'%', rest).is_none() {
-            let mut all = rest.split(|byte| *byte == b':');
-            let key = all.next().unwrap_or_default();
-            return if all.all(|part| parts.push(part)) {
-                Ok((key, parts))
-            } else {
-                Err(self.too_many(name.method))
-            };
+        let (mut key, mut from, mut is_escaped) = (None, 0, false);
+        // These are a few bytes: a loop costs less than a search.
+        for (at, byte) in rest.iter().enumerate() {
+            match byte {
+                b'%' => {
+                    is_escaped = true;
+                    break;
+                }
+                b':' => {
+                    let part = &rest[from..at];
+                    from = at + 1;
+                    if key.is_none() {
+                        key = Some(part);
+                    } else if !parts.push(part) {
+                        return Err(self.too_many(name.method));
+                    }
+                }
+                _ => {}
+            }
         }
+        if !is_escaped {
+            let last = &rest[from..];
+            let Some(key) = key else { return Ok((last, parts)) };
+            return if parts.push(last) { Ok((key, parts)) } else { Err(self.too_many(name.method)) };
+        }
+        parts = Arguments::none();
         buffer.clear();
         let mut ends = Vec::new();
         for part in rest.split(|byte| *byte == b':') {
@@ -345,6 +367,12 @@ impl Registry {
         let place = *self.by_id.get(usize::from(type_id))?;
         self.types.get(usize::from(place?))
     }
+}
+
+/// The place of the first colon. Names are short: a loop costs less than a search of `memchr`.
+#[inline]
+fn colon(text: &[u8]) -> Option<usize> {
+    text.iter().position(|byte| *byte == b':')
 }
 
 /// There is no object, and none is made.

@@ -167,7 +167,7 @@ fn control_keys_and_names_of_objects_differ() {
         );
     }
     for (control, prefix, name) in
-        [("c", "", "counter:"), ("counter:add:", "", "counter:"), ("counter:", "", "counter:")]
+        [("count", "", "counter:"), ("counter:add:", "", "counter:"), ("counter:", "", "counter:")]
     {
         let error = with(control, prefix).unwrap_err();
         assert!(

@@ -24,9 +24,15 @@ pub(crate) type ItemKey = ArrayVec<u8, { OBJECT_KEY_MAX + 2 }>;
 /// The key of the item of an object; None: the object's key is too long.
 pub(crate) fn item_key(type_id: u16, key: &[u8]) -> Option<ItemKey> {
     let mut item_key = ItemKey::new();
-    item_key.try_extend_from_slice(&type_id.to_le_bytes()).ok()?;
-    item_key.try_extend_from_slice(key).ok()?;
-    Some(item_key)
+    fill_item_key(&mut item_key, type_id, key).then_some(item_key)
+}
+
+/// The same in place, for callers that must not move it; false: the object's key is too long.
+#[inline]
+pub(crate) fn fill_item_key(item_key: &mut ItemKey, type_id: u16, key: &[u8]) -> bool {
+    item_key.clear();
+    item_key.try_extend_from_slice(&type_id.to_le_bytes()).is_ok()
+        && item_key.try_extend_from_slice(key).is_ok()
 }
 
 /// A call whose object is known.
@@ -146,8 +152,10 @@ impl Shard {
             _ => {}
         }
         let expiry = expires_ms.map(|ms| ms.map_or(NEVER, |ms| second_of(now, ms)));
-        let before =
-            found.map(|found| (found, self.store.item(found).value_len(), self.store.item(found).is_tree()));
+        let before = found.map(|found| {
+            let item = self.store.item(found);
+            (found, item.value_len(), item.is_tree())
+        });
         let value = match (change, before) {
             (Change::Dropped, _) => {
                 if let Some(found) = found {
@@ -186,9 +194,14 @@ impl Shard {
         let Some(value) = value else { return Ran::NoRoom(new.len() + PAGE_BYTES) };
         let bytes = if let NewValue::Tree(tree) = &value { tree.held_bytes() } else { new.len() };
         let grows = before.is_none_or(|(_, len, _)| bytes > len);
-        let room = call.registry.settings().pinned_max;
-        if pinned && grows && memory.pinned_object_bytes() + bytes + call.item_key.len() > room {
-            return Ran::Error(NO_ROOM.to_owned());
+        let room = call.registry.settings().pinned_max.saturating_sub(bytes + call.item_key.len());
+        let is_full = |memory: &Memory| pinned && grows && memory.pinned_object_bytes() > room;
+        if is_full(memory) {
+            // Those that have expired or were flushed count until they are removed.
+            while self.store.reclaim_pinned() {}
+            if is_full(memory) {
+                return Ran::Error(NO_ROOM.to_owned());
+            }
         }
         self.put_object(call, found, expiry, value, pinned, now, outcome)
     }
@@ -238,7 +251,8 @@ impl Shard {
             None => {
                 let tags = self.object_tags(call, &mut room);
                 let own_s = call.registry.type_settings(call.type_id).map_or(0, |own| own.ttl_s);
-                let own = if own_s == 0 { NEVER } else { now.second.saturating_add(own_s) };
+                let own_ms = now.unix_ms().saturating_add(u64::from(own_s) * 1000);
+                let own = if own_s == 0 { NEVER } else { second_of(now, own_ms) };
                 let marks = if pinned { Marks::OBJECT.with(Marks::PINNED) } else { Marks::OBJECT };
                 Attributes {
                     cas,
@@ -255,7 +269,7 @@ impl Shard {
         if self.store.put(call.hash, call.item_key, &attributes, value).is_err() {
             return Ran::NoRoom(bytes + call.item_key.len() + 64);
         }
-        shown(outcome, self.shown_cas(cas), now.left(expiry))
+        shown(outcome, self.shown_cas(cas), left(now, expiry))
     }
 
     /// The tags of a new object: those of the rule that matches its name, and those that the client names.
@@ -284,7 +298,7 @@ impl Shard {
 
     fn shown_object(&self, outcome: Outcome, found: Found, now: Now) -> Ran {
         let item = self.store.item(found);
-        shown(outcome, self.shown_cas(item.cas()), now.left(item.expiry()))
+        shown(outcome, self.shown_cas(item.cas()), left(now, item.expiry()))
     }
 
     /// The state of an object for a listing.
@@ -299,7 +313,7 @@ impl Shard {
         let Some(found) = self.find_object(hash, item_key, step) else { return read(View::Absent, 0, None) };
         self.store.count_read(found);
         let item = self.store.item(found);
-        let (cas, ttl) = (item.cas(), step.now.left(item.expiry()));
+        let (cas, ttl) = (item.cas(), left(step.now, item.expiry()));
         if let Some(tree) = self.store.tree(found) {
             return read(View::Tree(tree), cas, ttl);
         }
@@ -322,6 +336,13 @@ fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> Ran {
         Outcome::Error(text) => Ran::Error(text),
         Outcome::NoRoom(bytes) => Ran::NoRoom(bytes),
     }
+}
+
+/// Whole seconds that an object has to live, and 1 in its last; None: for ever. An end is rounded up to a second of the
+/// store, so that nothing ends early: right after it was set, the time that was set is shown.
+fn left(now: Now, expiry: u32) -> Option<u64> {
+    let left_ms = || unix_ms(now, expiry).saturating_sub(now.unix_ms());
+    (expiry != NEVER).then(|| (left_ms() / 1000).max(1))
 }
 
 /// Milliseconds of the Unix time at which a second since the start begins.

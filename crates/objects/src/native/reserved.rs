@@ -86,7 +86,7 @@ fn ttl(
         object.expire_at((seconds > 0).then(|| frame.now_ms + u64::from(seconds) * 1000));
     }
     let text = match object.expires_ms() {
-        Some(ms) => ms.saturating_sub(frame.now_ms).div_ceil(1000).to_string(),
+        Some(ms) => (ms.saturating_sub(frame.now_ms) / 1000).max(1).to_string(),
         None => "-1".to_owned(),
     };
     frame.out.extend_from_slice(text.as_bytes());

@@ -116,7 +116,7 @@ impl World {
             Outcome::Miss => Answer::Miss,
             Outcome::Error(line) => Answer::Error(line),
             Outcome::NoRoom(_) => Answer::NoRoom,
-            Outcome::List { listing, .. } => match self.list(type_id, listing) {
+            Outcome::List { listing, .. } => match self.list(type_id, *listing) {
                 Ok(Some(bytes)) => Answer::Value(text(&bytes)),
                 Ok(None) => Answer::Miss,
                 Err(TooLarge) => Answer::Error("SERVER_ERROR result too large".to_owned()),
