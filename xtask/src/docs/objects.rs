@@ -40,7 +40,7 @@ fn types() -> String {
     format!("| type | what it is |\n|---|---|\n{lines}")
 }
 
-/// Methods, a line each. One that differs from the line before only in its capitals is another spelling of it.
+/// Methods, a line each. A method that differs from the one before only in capitals is another spelling of it.
 fn methods(type_name: &str, methods: &[Method]) -> String {
     let mut text = "| call | replies |\n|---|---|\n".to_owned();
     let mut before = "";
