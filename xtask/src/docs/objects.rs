@@ -36,39 +36,31 @@ fn replace(text: &str, name: &str, part: &str) -> Result<String, String> {
 /// All types, a line each.
 fn types() -> String {
     let line = |one: &&ObjectType| format!("| [`{0}`](#{0}) | {1} |\n", one.name, one.doc);
-    let lines: String = native::TYPES.iter().map(line).collect();
-    format!("| type | what it is |\n|---|---|\n{lines}")
+    let lines: Vec<String> = native::TYPES.iter().map(line).collect();
+    format!("| type | what it is |\n|---|---|\n{}", lines.concat())
 }
 
 /// Methods, a line each. A method that differs from the one before only in capitals is another spelling of it.
 fn methods(type_name: &str, methods: &[Method]) -> String {
-    let mut text = "| call | replies |\n|---|---|\n".to_owned();
+    let mut lines = vec!["| call | replies |\n|---|---|\n".to_owned()];
     let mut before = "";
     for method in methods {
         if !method.name.eq_ignore_ascii_case(before) {
-            let (call, replies) = (call(type_name, method), method.replies);
-            text.push_str(&format!("| `{}` | {} |\n", call.replace('|', "\\|"), replies.replace('|', "\\|")));
+            let (form, replies) = (method.form(type_name), method.replies);
+            lines.push(format!("| `{}` | {} |\n", form.replace('|', "\\|"), replies.replace('|', "\\|")));
         }
         before = method.name;
     }
-    text
-}
-
-/// How it is called.
-fn call(type_name: &str, method: &Method) -> String {
-    let key = if method.name == "methods" { "" } else { ":KEY" };
-    let usage: String = method.usage.split_whitespace().map(|part| format!(":{part}")).collect();
-    // An argument that may be left out is left out with its colon.
-    format!("{type_name}:{}{key}{}", method.name, usage.replace(":[", "[:"))
+    lines.concat()
 }
 
 /// A transcript with the data of each reply beside its request.
 fn example(transcript: &str) -> String {
-    let mut text = "```text\n".to_owned();
+    let mut text = vec!["```text\n".to_owned()];
     let mut lines = transcript.lines().peekable();
     while let Some(line) = lines.next() {
         if !line.starts_with("get ") {
-            text.push_str(&format!("{line}\n"));
+            text.push(format!("{line}\n"));
             continue;
         }
         let has_value = lines.next_if(|line| line.starts_with("VALUE ")).is_some();
@@ -81,15 +73,16 @@ fn example(transcript: &str) -> String {
         }
         let mut left = line;
         if line.len() > REPLIES {
-            text.push_str(&format!("{line}\n"));
+            text.push(format!("{line}\n"));
             left = "";
         }
         for reply in data {
-            text.push_str(&format!("{left:<REPLIES$} {reply}\n"));
+            text.push(format!("{left:<REPLIES$} {reply}\n"));
             left = "";
         }
     }
-    text + "```\n"
+    text.push("```\n".to_owned());
+    text.concat()
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn quota(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let clients = (0..CLIENTS).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
     let ends: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = clients.into_iter().map(|client| scope.spawn(|| use_it(client))).collect();
-        let ends = running.into_iter().map(|one| one.join());
+        let ends = running.into_iter().map(thread::ScopedJoinHandle::join);
         ends.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     let (mut granted, mut refused, mut tally) = (0, 0, Tally::new());
