@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Registry, TooLarge, unescape_flag,
+    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Registry, Spot, TooLarge, unescape_flag,
 };
 use cattlegrid_protocol::{Meta, Request, reply};
 
@@ -76,7 +76,7 @@ impl Engine {
     pub(crate) fn get_object(
         &self,
         shape: Shape<'_>,
-        key: &[u8],
+        (key, spot): (&[u8], Option<Spot>),
         touches: bool,
         last: bool,
         lock: &mut ShardLock<'_>,
@@ -84,7 +84,7 @@ impl Engine {
     ) -> Called {
         let objects = self.shared().objects();
         let Some((registry, named)) =
-            objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)))
+            objects.as_ref().and_then(|registry| Some((registry, registry.named_at(key, spot)?)))
         else {
             // The types were switched off in between.
             return self.answer(shape, Answered::Miss, key, cx);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
+use cattlegrid_objects::Spot;
 use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
@@ -262,6 +263,16 @@ impl Shard {
     #[inline]
     pub(crate) fn names_now(&self) -> u8 {
         self.shared.names.load(Ordering::Relaxed)
+    }
+
+    /// Whether the key names a call or an object, and where.
+    pub(crate) fn spot(&self, key: &[u8]) -> Option<Option<Spot>> {
+        if !self.shared.has_objects() {
+            return None;
+        }
+        let objects = self.shared.objects();
+        let registry = objects.as_ref()?;
+        registry.named(key).map(|named| registry.spot(named, key))
     }
 
     /// Whether the key names a call or an object.
