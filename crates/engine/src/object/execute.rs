@@ -177,13 +177,12 @@ impl Shard {
                 return self.shown_object(outcome, found, now);
             }
             (Change::Bytes, Some((found, len, false))) if len == new.len() && !self.begins_anew(call) => {
-                if let Some(bytes) = self.store.value_mut(found) {
-                    if bytes != new {
-                        bytes.copy_from_slice(new);
-                        self.store.set_cas(found, self.shared.tick());
+                let shared = &self.shared;
+                if let Some((cas, ends)) = self.store.use_and_change(found, new, || shared.tick()) {
+                    if expiry.is_none_or(|expiry| expiry == ends) {
+                        return shown(outcome, self.shown_cas(cas), left(now, ends));
                     }
                     let found = self.set_object_expiry(call.hash, found, expiry);
-                    self.store.count_read(found);
                     return self.shown_object(outcome, found, now);
                 }
                 self.new_value(new)
