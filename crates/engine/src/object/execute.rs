@@ -77,6 +77,8 @@ pub(crate) enum Ran {
 
 /// There is no room for an object that may not be evicted, or for any.
 pub(crate) const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+/// Bytes of an item beside its key, its value and its tags, at most.
+const ITEM_BYTES: usize = 64;
 
 impl Shard {
     /// The live item of an object.
@@ -194,7 +196,8 @@ impl Shard {
         let Some(value) = value else { return Ran::NoRoom(new.len() + PAGE_BYTES) };
         let bytes = if let NewValue::Tree(tree) = &value { tree.held_bytes() } else { new.len() };
         let grows = before.is_none_or(|(_, len, _)| bytes > len);
-        let room = call.registry.settings().pinned_max.saturating_sub(bytes + call.item_key.len());
+        let bytes = bytes + call.item_key.len() + ITEM_BYTES;
+        let room = call.registry.settings().pinned_max.saturating_sub(bytes);
         let is_full = |memory: &Memory| pinned && grows && memory.pinned_object_bytes() > room;
         if is_full(memory) {
             // Those that have expired or were flushed count until they are removed.
@@ -267,7 +270,7 @@ impl Shard {
         };
         let expiry = attributes.expiry;
         if self.store.put(call.hash, call.item_key, &attributes, value).is_err() {
-            return Ran::NoRoom(bytes + call.item_key.len() + 64);
+            return Ran::NoRoom(bytes + call.item_key.len() + ITEM_BYTES);
         }
         shown(outcome, self.shown_cas(cas), left(now, expiry))
     }
