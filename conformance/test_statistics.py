@@ -10,7 +10,7 @@ from test_operations import make_certificate, tls
 
 pytestmark = pytest.mark.only_cattlegrid
 
-RULES = '[[rule]]\nmatch = "page:{id}"\nhold = "1s"\ntags = ["page:{id}"]\n[[rule]]\nmatch = "other"\n'
+RULES = '[objects]\n[[rule]]\nmatch = "page:{id}"\nhold = "1s"\ntags = ["page:{id}"]\n[[rule]]\nmatch = "other"\n'
 # The same with a loader, which is asked for nothing.
 LOADER = """
 [[rule]]
@@ -23,7 +23,7 @@ command = ["sh", "-c", '''echo '{"ready":true}'; cat >/dev/null''']
 # What no short test can bring about: see their meaning in docs/statistics.md.
 RARE = {"{rule}:advice", "false_stale"}
 # What a line begins with, and what stands there.
-PREFIXES = {"{rule}:": r"(\d+|total):", "{loader}:": r"pages:"}
+PREFIXES = {"{rule}:": r"(\d+|total):", "{loader}:": r"pages:", "{type}:{method}:": r"[a-z]+:[a-zA-Z]+:", "{type}:": r"[a-z]+:"}
 
 
 def documented():
@@ -60,7 +60,7 @@ def check(section, printed, rows, seen):
 def test_every_line_is_documented_and_every_documented_line_is_printed(start, open_dir):
     sections, seen = documented(), set()
     fields = {name for name, _ in sections.pop("leases")}
-    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders"}
+    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders", "objects"}
     rules = write_rules(open_dir, RULES + LOADER)
     make_certificate(open_dir)
     with_tls = ("-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
@@ -70,7 +70,7 @@ def test_every_line_is_documented_and_every_documented_line_is_printed(start, op
             c.set(b"k", b"v")
             if "--config" in args:
                 # Learned times, a lease, a slow flush and a delayed one.
-                c.ask(b"get page:1\r\nset page:1 0 0 1\r\nx\r\nget page:2\r\nget @flush:900\r\nflush_all 900\r\n")
+                c.ask(b"get page:1\r\nset page:1 0 0 1\r\nx\r\nget page:2\r\nget @flush:900\r\nget set:new:s set:put:s:a\r\nflush_all 900\r\n")
                 leases = c.stats("leases")
                 assert len(leases) == 1 and {f.split("=")[0] for f in re.findall(r"\w+=\w+", *leases.values())} == fields
             for section, rows in sections.items():

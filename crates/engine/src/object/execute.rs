@@ -82,6 +82,8 @@ pub(crate) enum Ran {
 
 /// There is no room for an object that may not be evicted, or for any.
 pub(crate) const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+/// Bytes of an item beside its key, its value and its tags, at most.
+const ITEM_BYTES: usize = 64;
 
 impl Shard {
     /// The live item of an object.
@@ -214,7 +216,7 @@ impl Shard {
         // What it had is given back.
         let more = match before {
             Some((_, len, _)) => bytes.saturating_sub(len),
-            None => bytes + call.item_key.len(),
+            None => bytes + call.item_key.len() + ITEM_BYTES,
         };
         let room = call.registry.settings().pinned_max;
         let is_full = |memory: &Memory| pinned && more > 0 && memory.pinned_object_bytes() + more > room;
@@ -286,7 +288,7 @@ impl Shard {
         };
         let expiry = attributes.expiry;
         if self.store.put(call.hash, call.item_key, &attributes, value).is_err() {
-            return Ran::NoRoom(bytes + call.item_key.len() + 64);
+            return Ran::NoRoom(bytes + call.item_key.len() + ITEM_BYTES);
         }
         shown(outcome, self.shown_cas(cas), left(now, expiry))
     }
