@@ -1,4 +1,4 @@
-//! `hll`: the number of distinct items, estimated in at most 12 KiB.
+//! `hll`: the number of distinct items, estimated from 12 KiB of registers.
 //!
 //! A `HyperLogLog` sketch has 2^14 registers. An item's hash names one, and the zeros that follow in the hash, plus one, are
 //! its rank. A register keeps the highest rank. Sources: Flajolet, Fusy, Gandouet, Meunier, "`HyperLogLog`: the analysis of
