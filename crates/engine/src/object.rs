@@ -141,14 +141,11 @@ impl Engine {
         if named.is_none() && !calls {
             return None;
         }
-        let called = match named {
-            Some((registry, named)) => {
-                self.execute_named(request, Types { registry, changes }, named, key, lock, cx)
-            }
-            None => {
-                reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
-                Called::Written
-            }
+        let called = if let Some((registry, named)) = named {
+            self.execute_named(request, Types { registry, changes }, named, key, lock, cx)
+        } else {
+            reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
+            Called::Written
         };
         Some(if let Called::Parked(parked) = called { Some(parked) } else { None })
     }
@@ -318,14 +315,11 @@ impl Engine {
         let ran = self.run_with_room(&call, false, lock, &mut cx.step);
         let called = match ran {
             Ran::Busy => return self.call_later(&call, None, registry, shape, key, last, lock, cx),
-            Ran::List(mut listing) => match self.read_at_once(&call, &mut listing, lock, &cx.step) {
-                Some((cas, ttl)) => {
-                    self.answer_listing(listing, registry, (cas, ttl), number, shape, key, cx)
-                }
-                None => {
-                    listing.restart();
-                    return self.call_later(&call, Some(listing), registry, shape, key, last, lock, cx);
-                }
+            Ran::List(mut listing) => if let Some((cas, ttl)) = self.read_at_once(&call, &mut listing, lock, &cx.step) {
+                self.answer_listing(listing, registry, (cas, ttl), number, shape, key, cx)
+            } else {
+                listing.restart();
+                return self.call_later(&call, Some(listing), registry, shape, key, last, lock, cx);
             },
             Ran::Value { flags, cas, ttl } => {
                 let value = std::mem::take(&mut lock.shard(hash).value);
@@ -450,7 +444,7 @@ impl Engine {
         let waiting = shard.busy.get(&*item_key).map(VecDeque::len);
         let found = shard.find_object(hash, &item_key, step);
         let item = found.map(|found| shard.store.item(found));
-        let tree_bytes = found.and_then(|found| shard.store.tree(found)).map_or(0, |tree| tree.held_bytes());
+        let tree_bytes = found.and_then(|found| shard.store.tree(found)).map_or(0, cattlegrid_store::Tree::held_bytes);
         let object = WhyObject {
             busy: waiting.is_some(),
             cas: item.map_or(0, |item| item.cas()),

@@ -116,7 +116,7 @@ impl Shape<'_> {
                 }
             }
             (Shape::Get2(_) | Shape::Set(_) | Shape::Delete2(_), Answered::Error(text)) => {
-                reply::line(out, text)
+                reply::line(out, text);
             }
             (Shape::Get2(meta), Answered::Value(shows)) => write_meta(meta, shows, out),
             (Shape::Set(meta), Answered::Value(shows)) => {
