@@ -65,6 +65,11 @@ pub(crate) enum OwnedShape {
 const DROPPED: &[u8] = b"DELETED";
 
 impl Shape<'_> {
+    /// A `get` of one key, whose error is the reply.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Shape::Get { alone: true, .. })
+    }
+
     /// A copy; `last`: see [`OwnedShape::Get`].
     pub(crate) fn to_owned(self, last: bool) -> OwnedShape {
         match self {

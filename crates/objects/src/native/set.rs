@@ -84,7 +84,7 @@ pub(crate) const fn method(
 }
 
 /// Its arguments are keys of objects, which it reads.
-const fn of_several(method: &Method) -> Method {
+pub(crate) const fn of_several(method: &Method) -> Method {
     Method { reads: Reads::Arguments, ..*method }
 }
 
