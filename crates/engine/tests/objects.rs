@@ -557,7 +557,7 @@ fn a_call_that_finds_no_room_changes_nothing() {
     world.expect(client, "mg map:getkeys:m v c|", &dump);
     world.expect(
         client,
-        &format!("mg map:count:m v|mg map:get:m:more v|"),
+        "mg map:count:m v|mg map:get:m:more v|",
         &format!("VA {}|{count}|EN|", count.to_string().len()),
     );
     world.expect(client, "mg map:drop:m v|mg map:new:m v|", "VA 7|DELETED|VA 7|CREATED|");

@@ -1,7 +1,5 @@
 //! Calls of objects that take many steps, and calls that wait for an object that is busy.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_herd::{LeaseTime, Policy};
 
@@ -89,17 +87,17 @@ fn no_call_overtakes_another_on_an_object_that_is_read_in_steps() {
     world.expect(c, "delete set::s noreply|get set:exists:s|", "");
     world.expect(d, "get set:count:s|", "");
     // Other objects, and plain keys, do not wait.
-    let e = world.connect();
-    world.expect(e, "mg counter:add:k:1 v|set x 0 0 1|x|", "VA 1|2|STORED|");
+    let other = world.connect();
+    world.expect(other, "mg counter:add:k:1 v|set x 0 0 1|x|", "VA 1|2|STORED|");
     world.check();
-    let why = world.ask(e, "get @why:set::s|");
+    let why = world.ask(other, "get @why:set::s|");
     assert!(why.contains("\"busy\":true") && why.contains("\"waiting\":5"), "{why}");
     let steps = end(&mut world);
     assert!(steps > MANY * 8 / (64 << 10), "{steps}");
     assert_same(&world.replies(a), &(block("set:getall:s", &list(0..MANY)) + "END|"), "");
-    assert_same(&world.replies(b), &("VA 6|100000|VA 1|1|"), "");
-    assert_same(&world.replies(c), &("VA 1|1|VALUE set:exists:s 0 9|NOT_FOUND|END|"), "");
-    assert_same(&world.replies(d), &("END|"), "");
+    assert_same(&world.replies(b), "VA 6|100000|VA 1|1|", "");
+    assert_same(&world.replies(c), "VA 1|1|VALUE set:exists:s 0 9|NOT_FOUND|END|", "");
+    assert_same(&world.replies(d), "END|", "");
     assert_eq!(world.counters.methods.all().iter().map(|one| one.waited.get()).sum::<u64>(), 6);
 }
 
@@ -201,10 +199,10 @@ fn an_object_that_goes_away_while_it_is_read() {
         let c = world.connect();
         act(&mut world, c);
         end(&mut world);
-        assert_same(&world.replies(a), &("END|"), name);
+        assert_same(&world.replies(a), "END|", name);
         let off = world.engine.objects().is_none();
         let others = if off { "EN|EN|EN|" } else { "VA 9|NOT_FOUND|VA 7|CREATED|VA 1|0|" };
-        assert_same(&world.replies(b), &(others), name);
+        assert_same(&world.replies(b), others, name);
         if off {
             assert_eq!(world.engine.usage().0.objects, 0, "none is made of a type that is switched off");
         }
@@ -259,7 +257,7 @@ fn combinations_in_both_orders_at_once() {
         end(&mut world);
         assert_same(&world.replies(a), &(all), "");
         assert_same(&world.replies(b), &(all), "the put waits behind it, or is taken back");
-        assert_same(&world.replies(c), &("VA 1|1|VA 1|1|"), "");
+        assert_same(&world.replies(c), "VA 1|1|VA 1|1|", "");
         let two = value(&list((0..SOME).map(|n| 2 * n + 1)));
         assert_same(&world.replies(d), &(format!("VA 0||{two}EN|")), "");
     }
@@ -308,7 +306,7 @@ fn connections_that_close_while_their_calls_run_or_wait() {
         world.close(a, orderly);
         world.close(b, orderly);
         end(&mut world);
-        assert_same(&world.replies(c), &("VA 5|12001|"), "what the other had asked is done");
+        assert_same(&world.replies(c), "VA 5|12001|", "what the other had asked is done");
     }
 }
 

@@ -95,7 +95,7 @@ impl Call {
             (_, "exists") => return (said(if found.is_some() { "EXISTS" } else { "NOT_FOUND" }), after),
             (_, "drop") => return (said(if found.is_some() { "DELETED" } else { "NOT_FOUND" }), None),
             ("quota", "new") => {
-                return (said("CREATED"), fresh(State::Quota { limit: number(0) as u64, used: 0 }));
+                return (said("CREATED"), fresh(State::Quota { limit: number(0).cast_unsigned(), used: 0 }));
             }
             ("set", "new") => return (said("CREATED"), fresh(State::Set(BTreeSet::new()))),
             ("board", "incr") if after.is_none() => after = fresh(State::Board(BTreeMap::new())),
@@ -105,7 +105,7 @@ impl Call {
         let Some(model) = &mut after else { return (Reply::Miss, None) };
         if self.method == "ttl" {
             // Rounded up to a second.
-            model.until = (number(0) > 0).then(|| (ms + number(0) as u64 * 1000).div_ceil(1000));
+            model.until = (number(0) > 0).then(|| (ms + number(0).cast_unsigned() * 1000).div_ceil(1000));
             let text = if number(0) > 0 { self.arguments[0].clone() } else { "-1".to_owned() };
             return (said(&text), after);
         }
@@ -115,8 +115,8 @@ impl Call {
                 value.to_string()
             }
             (State::Quota { limit, used }, "addandcheck") => {
-                if *used + number(0) as u64 <= *limit {
-                    *used += number(0) as u64;
+                if *used + number(0).cast_unsigned() <= *limit {
+                    *used += number(0).cast_unsigned();
                     "QUOTA_OK".to_owned()
                 } else {
                     "QUOTA_EXCEEDED".to_owned()
@@ -191,6 +191,7 @@ struct Client {
     asked: Option<Asked>,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "switches of a history")]
 struct Sim {
     w: World,
     rng: Rng,
@@ -579,7 +580,7 @@ trait ConcatWith {
 
 impl ConcatWith for Vec<String> {
     fn concat_with(&self, colon: char) -> String {
-        self.iter().map(|one| format!("{colon}{one}")).collect()
+        self.iter().flat_map(|one| [colon.to_string(), one.clone()]).collect()
     }
 }
 
@@ -618,7 +619,9 @@ fn objects_are_what_their_calls_have_made_them() {
             sim.end()
         });
         let Ok(some) = run else { panic!("OBJECTS_SEED={seed}") };
-        some.into_iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
+        for (what, count) in some {
+            *counts.entry(what).or_default() += count;
+        }
     }
     eprintln!("{counts:?}");
     for what in [

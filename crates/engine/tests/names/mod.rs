@@ -105,7 +105,7 @@ fn world(draw: &mut Draw<'_>) -> World {
     let registry = own.unwrap_or_else(|_| {
         // Its `new` refuses these arguments.
         settings.types.iter_mut().for_each(|own| own.create = None);
-        Registry::new(settings).unwrap()
+        Registry::new(settings).expect("the settings are right")
     });
     let mut world = World::with(&[], &config(), 2 << 20, 1);
     world.engine.set_objects(Some(Arc::new(registry)));
