@@ -54,6 +54,7 @@ fn the_tour_to_its_end_and_interrupted() {
         "a worker fills the misses",
         "0 of 6",
         "at 1 s",
+        "QUOTA_EXCEEDED",
         "requests/s",
         "64 clients ask",
         "bytes of RAM each",

@@ -188,17 +188,21 @@ impl Engine {
                 return None;
             }
         }
-        let shard = lock.shard(hash);
-        if shard.names_now() != names
+        // Types may have been switched on in between, and the search for items under their names may have passed this shard.
+        if lock.shard(hash).names_now() != names
             && let Some(called) = self.execute_object(request, lock, cx)
         {
-            // Types were switched on in between, and the search for items under their names may have passed this shard.
             return called;
         }
         let mut flow = lock.shard(hash).execute(request, hash, huge.clone(), cx);
         if let Flow::NeedsRoom(bytes) = flow {
             lock.release();
             self.make_room(bytes, hash);
+            if lock.shard(hash).names_now() != names
+                && let Some(called) = self.execute_object(request, lock, cx)
+            {
+                return called;
+            }
             let shard = lock.shard(hash);
             shard.insist(true);
             flow = shard.execute(request, hash, huge, cx);
@@ -407,9 +411,11 @@ impl Engine {
         self.shards.lock(self.shards.number(hash)).key_state(key, hash, now)
     }
 
-    /// There is no lease, no waiter and no published connection.
+    /// There is no lease, no waiter, no published connection, no object that is busy, and no call that has not ended.
     pub fn is_quiet(&self) -> bool {
-        self.held() == 0 && self.leases() == 0 && self.shared.graph.is_empty()
+        let is_busy = (0..self.shards.len()).any(|n| !self.shards.lock(n).busy.is_empty());
+        let calls = self.shared.calls.load(Ordering::Relaxed);
+        self.held() == 0 && self.leases() == 0 && self.shared.graph.is_empty() && calls == 0 && !is_busy
     }
 
     /// Bytes of values that were copied for waiting requests and are not in their replies yet.

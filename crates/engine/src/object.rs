@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Registry, TooLarge, unescape_flag,
+    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Registry, Spot, TooLarge, unescape_flag,
 };
 use cattlegrid_protocol::{Meta, Request, reply};
 
@@ -65,6 +65,14 @@ enum Asked<'k> {
     Method { type_id: u16, method: MethodId, key: &'k [u8], arguments: Arguments<'k> },
 }
 
+/// The types under which a request began.
+#[derive(Debug, Clone, Copy)]
+struct Types<'a> {
+    registry: &'a Arc<Registry>,
+    /// See [`Call::changes`].
+    changes: u64,
+}
+
 impl Engine {
     /// The types that are switched on.
     pub fn objects(&self) -> Option<Arc<Registry>> {
@@ -76,22 +84,23 @@ impl Engine {
     pub(crate) fn get_object(
         &self,
         shape: Shape<'_>,
-        key: &[u8],
+        (key, spot): (&[u8], Option<Spot>),
         touches: bool,
         last: bool,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Called {
-        let objects = self.shared().objects();
+        let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let Some((registry, named)) =
-            objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)))
+            objects.as_ref().and_then(|registry| Some((registry, registry.named_at(key, spot)?)))
         else {
             // The types were switched off in between.
             return self.answer(shape, Answered::Miss, key, cx);
         };
+        let types = Types { registry, changes };
         match named {
             Named::Call(name) if !touches => {
-                self.call(registry, Asked::Named(name), &[], shape, key, last, lock, cx)
+                self.call(types, Asked::Named(name), &[], shape, key, last, lock, cx)
             }
             _ => {
                 let text = refusal(registry, named);
@@ -127,13 +136,15 @@ impl Engine {
             }
             _ => return None,
         };
-        let objects = self.shared().objects();
+        let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
         if named.is_none() && !calls {
             return None;
         }
         let called = match named {
-            Some((registry, named)) => self.execute_named(request, registry, named, key, lock, cx),
+            Some((registry, named)) => {
+                self.execute_named(request, Types { registry, changes }, named, key, lock, cx)
+            }
             None => {
                 reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
                 Called::Written
@@ -151,13 +162,19 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Option<Box<Parked>> {
         let key = meta.key.bytes();
-        let objects = self.shared().objects();
+        let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
         let called = match named {
             Some((registry, named)) => {
-                self.execute_named(&Request::MetaGet(meta.clone()), registry, named, key, lock, cx)
+                let types = Types { registry, changes };
+                self.execute_named(&Request::MetaGet(meta.clone()), types, named, key, lock, cx)
             }
-            None => self.answer(Shape::Get2(meta), Answered::Miss, key, cx),
+            // The types were switched off in between.
+            None => {
+                cx.step.counters.cmd_meta.add(1);
+                cx.step.counters.cmd_get.add(1);
+                self.answer(Shape::Get2(meta), Answered::Miss, key, cx)
+            }
         };
         if let Called::Parked(parked) = called { Some(parked) } else { None }
     }
@@ -166,12 +183,13 @@ impl Engine {
     fn execute_named(
         &self,
         request: &Request<'_>,
-        registry: &Arc<Registry>,
+        types: Types<'_>,
         named: Named<'_>,
         key: &[u8],
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Called {
+        let registry = types.registry;
         let drop = |type_id| registry.method_of(type_id, b"drop").expect("every object has it");
         let mut escaped = Vec::new();
         match (request, named) {
@@ -180,14 +198,14 @@ impl Engine {
                 cx.step.counters.cmd_get.add(1);
                 let shape = Shape::Get2(meta);
                 // Flags that change an item.
-                let changes = b"TNRE".iter().any(|letter| meta.set.has(*letter));
+                let changes = has_any(meta, b"TNRE");
                 match (named, flag_a(meta)) {
                     (Named::Call(name), None) if !changes => {
-                        self.call(registry, Asked::Named(name), &[], shape, key, true, lock, cx)
+                        self.call(types, Asked::Named(name), &[], shape, key, true, lock, cx)
                     }
                     (Named::Object { type_id, key: own }, Some(text)) if !changes => {
                         match parse_flag(registry, type_id, own, text, None, &mut escaped) {
-                            Ok(asked) => self.call(registry, asked, &[], shape, key, true, lock, cx),
+                            Ok(asked) => self.call(types, asked, &[], shape, key, true, lock, cx),
                             Err(text) => self.answer(shape, Answered::Error(&text), key, cx),
                         }
                     }
@@ -197,6 +215,9 @@ impl Engine {
             (Request::MetaSet(meta, data), Named::Object { type_id, key: own }) if meta.set.has(b'A') => {
                 cx.step.counters.cmd_meta.add(1);
                 let (shape, text) = (Shape::Set(meta), flag_a(meta).unwrap_or_default());
+                if has_any(meta, b"CEFIMT") {
+                    return self.answer(shape, Answered::Error(reply::error::INVALID_FLAG), key, cx);
+                }
                 let hash = self.hash_key(key);
                 let tags = match lock.shard(hash).tags_named(meta) {
                     Ok(tags) => tags,
@@ -206,29 +227,24 @@ impl Engine {
                     }
                 };
                 match parse_flag(registry, type_id, own, text, Some(data), &mut escaped) {
-                    Ok(asked) => self.call(registry, asked, tags.hashes(), shape, key, true, lock, cx),
+                    Ok(asked) => self.call(types, asked, tags.hashes(), shape, key, true, lock, cx),
                     Err(text) => self.answer(shape, Answered::Error(&text), key, cx),
                 }
             }
             (Request::Delete(delete), Named::Object { type_id, key: own }) => {
                 let asked =
                     Asked::Method { type_id, method: drop(type_id), key: own, arguments: Arguments::none() };
-                self.call(
-                    registry,
-                    asked,
-                    &[],
-                    Shape::Delete { noreply: delete.noreply },
-                    key,
-                    true,
-                    lock,
-                    cx,
-                )
+                self.call(types, asked, &[], Shape::Delete { noreply: delete.noreply }, key, true, lock, cx)
             }
             (Request::MetaDelete(meta), Named::Object { type_id, key: own }) => {
                 cx.step.counters.cmd_meta.add(1);
+                if has_any(meta, b"CEITx") {
+                    let error = Answered::Error(reply::error::INVALID_FLAG);
+                    return self.answer(Shape::Delete2(meta), error, key, cx);
+                }
                 let asked =
                     Asked::Method { type_id, method: drop(type_id), key: own, arguments: Arguments::none() };
-                self.call(registry, asked, &[], Shape::Delete2(meta), key, true, lock, cx)
+                self.call(types, asked, &[], Shape::Delete2(meta), key, true, lock, cx)
             }
             (request, named) => {
                 let noreply = match request {
@@ -250,7 +266,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "who calls what, and how it is answered")]
     fn call(
         &self,
-        registry: &Arc<Registry>,
+        types: Types<'_>,
         asked: Asked<'_>,
         tags: &[u64],
         shape: Shape<'_>,
@@ -259,6 +275,7 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Called {
+        let Types { registry, changes } = types;
         let mut buffer = Vec::new();
         let (type_id, method, own, arguments) = match asked {
             Asked::Method { type_id, method, key, arguments } => (type_id, method, key, arguments),
@@ -293,12 +310,14 @@ impl Engine {
             arguments: &arguments,
             tags,
             random,
+            changes,
         };
         if lock.shard(hash).is_busy(&item_key) {
             return self.call_later(&call, None, registry, shape, key, last, lock, cx);
         }
-        let ran = self.run_with_room(&call, lock, &mut cx.step);
+        let ran = self.run_with_room(&call, false, lock, &mut cx.step);
         let called = match ran {
+            Ran::Busy => return self.call_later(&call, None, registry, shape, key, last, lock, cx),
             Ran::List(mut listing) => match self.read_at_once(&call, &mut listing, lock, &cx.step) {
                 Some((cas, ttl)) => {
                     self.answer_listing(listing, registry, (cas, ttl), number, shape, key, cx)
@@ -448,10 +467,12 @@ impl Engine {
         Some((registry.object_name(type_id, own)?, object))
     }
 
-    /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others.
+    /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others. `has_object`: the
+    /// object is busy with this call; otherwise it must not be busy.
     pub(crate) fn run_with_room(
         &self,
         call: &Call<'_>,
+        has_object: bool,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
     ) -> Ran {
@@ -467,11 +488,18 @@ impl Engine {
             if self.memory().free_bytes() < bytes {
                 lock.release();
                 self.make_room(bytes, call.hash);
+                if !has_object && lock.shard(call.hash).is_busy(call.item_key) {
+                    return Ran::Busy;
+                }
             }
             ran = lock.shard(call.hash).run_object(call, self.memory(), step);
         }
         ran
     }
+}
+
+fn has_any(meta: &Meta<'_>, letters: &[u8]) -> bool {
+    letters.iter().any(|letter| meta.set.has(*letter))
 }
 
 /// The text after `A`.

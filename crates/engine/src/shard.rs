@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
+use cattlegrid_objects::Spot;
 use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
@@ -247,7 +248,7 @@ impl Shard {
     #[inline]
     pub(crate) fn advance(&mut self, step: &Step<'_>) {
         self.store.advance(step.now.second, self.shared.floor(step.now.second));
-        let names = self.shared.names.load(Ordering::Relaxed);
+        let names = Names::state(self.names_now());
         if names != self.names {
             self.names = names;
         }
@@ -258,10 +259,20 @@ impl Shard {
         self.store.record_evictions(step.interest.wants(Interest::EVICTIONS));
     }
 
-    /// When names of objects' calls are recognised, as of now.
+    /// When names of objects' calls are recognised, and how many times the types have changed, as of now.
     #[inline]
-    pub(crate) fn names_now(&self) -> u8 {
+    pub(crate) fn names_now(&self) -> u64 {
         self.shared.names.load(Ordering::Relaxed)
+    }
+
+    /// Whether the key names a call or an object, and where.
+    pub(crate) fn spot(&self, key: &[u8]) -> Option<Option<Spot>> {
+        if !self.shared.has_objects() {
+            return None;
+        }
+        let objects = self.shared.objects();
+        let registry = objects.as_ref()?;
+        registry.named(key).map(|named| registry.spot(named, key))
     }
 
     /// Whether the key names a call or an object.

@@ -12,7 +12,7 @@ use crate::ages::Ages;
 use crate::object::walk::NameWalk;
 use crate::rules::active::ActiveRules;
 use crate::rules::{Rule, Rules};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 use crate::wait::delivered::DeliveredBytes;
 
@@ -27,6 +27,22 @@ impl Names {
     pub(crate) const AFTER: u8 = 1;
     /// Before the look-up: there may be items under names of calls.
     pub(crate) const FIRST: u8 = 2;
+
+    /// Of a value of [`Shared::names`].
+    #[inline]
+    pub(crate) fn state(names: u64) -> u8 {
+        (names & 3) as u8
+    }
+
+    /// How many times the types had been changed.
+    #[inline]
+    pub(crate) fn changes(names: u64) -> u64 {
+        names >> 2
+    }
+
+    pub(crate) fn new(state: u8, changes: u64) -> u64 {
+        changes << 2 | u64::from(state)
+    }
 }
 
 /// The numbers that decide which values may be served, and the options that commands obey.
@@ -53,8 +69,8 @@ pub struct Shared {
     rules: ArcSwapOption<ActiveRules>,
     /// The types of objects; None: there are none.
     objects: ArcSwapOption<Registry>,
-    /// One of [`Names`].
-    pub(crate) names: AtomicU8,
+    /// One of [`Names`], and how many times the types have been changed: see [`Names::new`].
+    pub(crate) names: AtomicU64,
     /// The search for items under names of calls, until it has ended.
     pub(crate) name_walk: Mutex<Option<NameWalk>>,
     /// Calls of objects that have not ended.
@@ -108,7 +124,7 @@ impl Shared {
             limits: Limits { max_item_bytes, ..Limits::default() },
             rules: ArcSwapOption::empty(),
             objects: ArcSwapOption::empty(),
-            names: AtomicU8::new(Names::OFF),
+            names: AtomicU64::new(0),
             name_walk: Mutex::new(None),
             calls: AtomicUsize::new(0),
             graph: WaitGraph::default(),
@@ -349,13 +365,19 @@ impl Shared {
     /// Whether there are types of objects.
     #[inline]
     pub(crate) fn has_objects(&self) -> bool {
-        self.names.load(Ordering::Acquire) != Names::OFF
+        Names::state(self.names.load(Ordering::Acquire)) != Names::OFF
+    }
+
+    /// How many times the types have been changed. Read before [`Shared::objects`], it is not that of later types.
+    #[inline]
+    pub(crate) fn type_changes(&self) -> u64 {
+        Names::changes(self.names.load(Ordering::Acquire))
     }
 
     /// Whether names of calls are recognised before the look-up.
     #[inline]
     pub(crate) fn names_first(&self) -> bool {
-        self.names.load(Ordering::Acquire) == Names::FIRST
+        Names::state(self.names.load(Ordering::Acquire)) == Names::FIRST
     }
 
     /// Puts these rules in force. Requests under way finish under the old ones. For rules that need tables in the

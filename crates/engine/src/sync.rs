@@ -4,11 +4,11 @@
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard, PoisonError, TryLockError,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Mutex, MutexGuard, PoisonError, TryLockError,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };

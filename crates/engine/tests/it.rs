@@ -3,13 +3,20 @@
 
 mod cascades;
 mod deadlines;
+#[path = "../../../fuzz/draw.rs"]
+#[allow(dead_code, reason = "shared with fuzz targets")]
+mod draw;
 mod ends;
 mod engine;
 mod fences;
 mod grace;
 mod herd;
 mod loads;
+mod names;
 mod objects;
+mod objects_long;
+mod objects_sim;
+mod objects_types;
 mod orders;
 mod rules;
 mod slots;

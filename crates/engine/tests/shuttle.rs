@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{LeaseTime, PeerKey, Policy};
+use cattlegrid_objects::{Registry, Settings, TypeSettings};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::{Config, Runner, thread};
@@ -619,6 +620,78 @@ fn load_and_set() {
             assert!(seen.starts_with("VALUE page:1 0 1|"), "{seen}");
         }
         assert!(all.iter().all(|world| world.jobs.is_empty()));
+        assert_quiet(&all);
+    });
+}
+
+fn registry(types: &[&str]) -> Arc<Registry> {
+    let types = types.iter().map(|name| TypeSettings::new(name)).collect();
+    Arc::new(Registry::new(Settings { types, ..Settings::default() }).unwrap())
+}
+
+fn walk_all(world: &World) {
+    while world.engine.tick(world.now()) {}
+}
+
+/// A key is stored while its name becomes that of a call, and the walk that removes such items goes on.
+fn types_and_a_store(before: Option<&str>) {
+    let [mut w0, w1, w2] = workers(policy());
+    if let Some(before) = before {
+        w1.engine.set_objects(Some(registry(&[before])));
+        walk_all(&w1);
+    }
+    let a = w0.connect();
+    let mut all = together(
+        [w0, w1, w2],
+        [
+            act(move |w| {
+                let reply = w.ask(a, "set counter:add:k:1 0 0 1|x|");
+                assert!(
+                    ["STORED|", "CLIENT_ERROR counter:add is a method|"].contains(&reply.as_str()),
+                    "{reply}"
+                );
+            }),
+            act(|w| w.engine.set_objects(Some(registry(&["counter"])))),
+            act(|w| _ = w.engine.tick(w.now())),
+        ],
+    );
+    walk_all(&all[0]);
+    assert_eq!(all[0].peek("counter:add:k:1"), None, "it is behind the walk");
+    all[0].expect(a, "get counter:add:k:1|", "VALUE counter:add:k:1 0 1|1|END|");
+    assert_quiet(&all);
+}
+
+#[test]
+fn the_first_types_and_a_store() {
+    explore(|| types_and_a_store(None));
+}
+
+#[test]
+fn other_types_and_a_store() {
+    explore(|| types_and_a_store(Some("set")));
+}
+
+/// A call makes an object while its type is switched off.
+#[test]
+fn types_that_are_switched_off_and_a_call() {
+    explore(|| {
+        let [mut w0, w1, w2] = workers(policy());
+        w1.engine.set_objects(Some(registry(&["counter", "set"])));
+        walk_all(&w1);
+        let a = w0.connect();
+        let all = together(
+            [w0, w1, w2],
+            [
+                act(move |w| {
+                    let reply = w.ask(a, "mg counter:add:k:1 v|");
+                    assert!(["VA 1|1|", "EN|"].contains(&reply.as_str()), "{reply}");
+                }),
+                act(|w| w.engine.set_objects(Some(registry(&["set"])))),
+                act(|w| _ = w.engine.tick(w.now())),
+            ],
+        );
+        walk_all(&all[0]);
+        assert_eq!(all[0].engine.usage().0.objects, 0, "it is behind the walk");
         assert_quiet(&all);
     });
 }

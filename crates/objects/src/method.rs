@@ -38,6 +38,22 @@ pub struct Method {
     pub run: fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>,
 }
 
+impl Method {
+    /// How it is called, as users read it: `quota:addandcheck:KEY[:n]`.
+    pub fn form(&self, type_name: &str) -> String {
+        let mut form = [type_name, self.name].join(":");
+        if self.name != "methods" {
+            form.push_str(":KEY");
+        }
+        for part in self.usage.split_whitespace() {
+            form.push(':');
+            form.push_str(part);
+        }
+        // An argument that may be left out is left out with its colon.
+        form.replace(":[", "[:")
+    }
+}
+
 /// What a method does on an object that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {

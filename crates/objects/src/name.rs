@@ -26,3 +26,13 @@ pub struct Name<'k> {
     /// What follows `type:method:`, still escaped; None: the name ends after the method.
     pub rest: Option<&'k [u8]>,
 }
+
+/// Where a key names a call, for the registry that has read it: see [`crate::Registry::spot`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    pub(crate) registry: u32,
+    pub(crate) type_id: u16,
+    pub(crate) method: MethodId,
+    /// Where the rest begins; 0: there is none.
+    pub(crate) rest: u16,
+}

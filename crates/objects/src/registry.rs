@@ -2,17 +2,22 @@
 
 use cattlegrid_store::Memory;
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use crate::arguments::{Arguments, unescape};
 use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
 use crate::method::{Absent, Method, MethodId, ObjectType};
-use crate::name::{Name, Named};
+use crate::name::{Name, Named, Spot};
+use crate::name_table::NameTable;
 use crate::native;
 use crate::object::{Change, Object, State};
 use crate::settings::{Eviction, Settings, TypeSettings};
 
 /// Longest name of a type in bytes.
 const TYPE_NAME_MAX: usize = 16;
+/// The next registry's number.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
 /// The types' numbers are below this.
 const IDS: usize = 64;
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
@@ -29,8 +34,11 @@ pub struct Registry {
     settings: Settings,
     zone: Zone,
     types: Vec<Entry>,
-    /// Which types begin with a byte, as bits of places in `types`.
-    by_first: Box<[u64; 256]>,
+    /// Bytes with which names of types begin, as bits.
+    by_first: [u64; 4],
+    by_name: NameTable,
+    /// Another number for each registry of the process.
+    number: u32,
     /// Places in `types` by the types' numbers.
     by_id: [Option<u8>; IDS],
 }
@@ -42,6 +50,8 @@ struct Entry {
     settings: TypeSettings,
     /// Number of its first method among all methods of the server's types.
     first_method: usize,
+    /// Its methods by their names, those that every object has last.
+    methods: NameTable,
     /// The `new` that `create` stands for.
     new: Option<&'static Method>,
 }
@@ -53,7 +63,7 @@ impl Registry {
     /// A text that names the place: an unknown type, arguments of `create` that `new` refuses, an unknown zone.
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut types = Vec::new();
-        let mut by_first = Box::new([0_u64; 256]);
+        let mut by_first = [0_u64; 4];
         let mut by_id = [None; IDS];
         for own in &settings.types {
             let Some(place) = native::TYPES.iter().position(|one| one.name == own.name) else {
@@ -64,11 +74,15 @@ impl Registry {
             let first_method = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
             let new = object_type.methods.iter().find(|method| method.name == "new");
             by_id[usize::from(object_type.id)] = Some(types.len() as u8);
-            by_first[usize::from(object_type.name.as_bytes()[0])] |= 1 << types.len();
-            types.push(Entry { object_type, settings: own.clone(), first_method, new });
+            let first = usize::from(object_type.name.as_bytes()[0]);
+            by_first[first / 64] |= 1 << (first % 64);
+            let methods = NameTable::new(Self::methods(object_type).map(|method| method.name));
+            types.push(Entry { object_type, settings: own.clone(), first_method, methods, new });
         }
+        let by_name = NameTable::new(types.iter().map(|entry| entry.object_type.name));
+        let number = NUMBERS.fetch_add(1, Relaxed);
         let zone = Zone::named(&settings.timezone)?;
-        let registry = Self { settings, zone, types, by_first, by_id };
+        let registry = Self { settings, zone, types, by_first, by_name, number, by_id };
         (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
         Ok(registry)
     }
@@ -147,35 +161,44 @@ impl Registry {
     #[inline]
     pub fn named<'k>(&self, key: &'k [u8]) -> Option<Named<'k>> {
         let name = key.strip_prefix(&*self.settings.prefix)?;
-        let candidates = self.by_first[usize::from(*name.first()?)];
-        if candidates == 0 {
+        let first = usize::from(*name.first()?);
+        if self.by_first[first / 64] >> (first % 64) & 1 == 0 {
             return None;
         }
-        self.named_among(candidates, name)
+        self.read(name)
     }
 
-    fn named_among<'k>(&self, mut candidates: u64, name: &'k [u8]) -> Option<Named<'k>> {
+    /// The same, with what [`Registry::spot`] has found in this key.
+    pub fn named_at<'k>(&self, key: &'k [u8], spot: Option<Spot>) -> Option<Named<'k>> {
+        match spot.filter(|spot| spot.registry == self.number) {
+            Some(Spot { type_id, method, rest, .. }) => {
+                let rest = (rest != 0).then(|| &key[usize::from(rest)..]);
+                Some(Named::Call(Name { type_id, method, rest }))
+            }
+            None => self.named(key),
+        }
+    }
+
+    /// Where a key of up to 65,535 bytes names a call, in a form that outlives it; None: it names none, or an object.
+    #[inline]
+    pub fn spot(&self, named: Named<'_>, key: &[u8]) -> Option<Spot> {
+        let Named::Call(Name { type_id, method, rest }) = named else { return None };
+        let rest = rest.map_or(0, |rest| key.len() - rest.len());
+        Some(Spot { registry: self.number, type_id, method, rest: u16::try_from(rest).ok()? })
+    }
+
+    fn read<'k>(&self, name: &'k [u8]) -> Option<Named<'k>> {
         let end = colon(&name[..name.len().min(TYPE_NAME_MAX + 1)])?;
         let (type_name, rest) = (&name[..end], &name[end + 1..]);
-        while candidates != 0 {
-            let place = candidates.trailing_zeros() as usize;
-            candidates &= candidates - 1;
-            let entry = &self.types[place];
-            if entry.object_type.name.as_bytes() != type_name {
-                continue;
-            }
-            let type_id = entry.object_type.id;
-            if let Some(key) = rest.strip_prefix(b":") {
-                return (!key.is_empty()).then_some(Named::Object { type_id, key });
-            }
-            let (method, rest) = match colon(rest) {
-                Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
-                None => (rest, None),
-            };
-            let method = self.method(place, method)?;
-            return Some(Named::Call(Name { type_id, method, rest }));
-        }
-        None
+        let place = self.by_name.find(type_name, |place| self.types[place].object_type.name)?;
+        let type_id = self.types[place].object_type.id;
+        let (method, rest) = match colon(rest) {
+            Some(0) => return (rest.len() > 1).then(|| Named::Object { type_id, key: &rest[1..] }),
+            Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
+            None => (rest, None),
+        };
+        let method = self.method(place, method)?;
+        Some(Named::Call(Name { type_id, method, rest }))
     }
 
     /// The method of a type by its name.
@@ -185,13 +208,8 @@ impl Registry {
     }
 
     fn method(&self, place: usize, name: &[u8]) -> Option<MethodId> {
-        let own = self.types[place].object_type;
-        let first = name.first()?;
-        let is_it = |method: &Method| {
-            let own = method.name.as_bytes();
-            own.len() == name.len() && own[0] == *first && own == name
-        };
-        let method = Self::methods(own).position(is_it)?;
+        let entry = &self.types[place];
+        let method = entry.methods.find(name, |method| definition(entry, method).name)?;
         Some(MethodId { object_type: place as u16, method: method as u16 })
     }
 
@@ -272,9 +290,7 @@ impl Registry {
 
     /// The method.
     pub fn definition(&self, id: MethodId) -> &'static Method {
-        let own = self.types[usize::from(id.object_type)].object_type.methods;
-        let place = usize::from(id.method);
-        own.get(place).unwrap_or_else(|| &native::RESERVED[place - own.len()])
+        definition(&self.types[usize::from(id.object_type)], usize::from(id.method))
     }
 
     /// Whether the method is asked of the type and not of an object: `type:methods`.
@@ -367,6 +383,13 @@ impl Registry {
         let place = *self.by_id.get(usize::from(type_id))?;
         self.types.get(usize::from(place?))
     }
+}
+
+/// The method of a type at a place.
+#[inline]
+fn definition(entry: &Entry, place: usize) -> &'static Method {
+    let own = entry.object_type.methods;
+    own.get(place).unwrap_or_else(|| &native::RESERVED[place - own.len()])
 }
 
 /// The place of the first colon. Names are short: a loop costs less than a search of `memchr`.

@@ -512,6 +512,36 @@ pub(crate) fn set_accessed(bytes: &mut [u8], second: u32) {
     bytes[12..16].copy_from_slice(&second.to_le_bytes());
 }
 
+/// Whether it has a stamp besides its CAS.
+#[inline]
+pub(crate) fn has_stamp(bytes: &[u8]) -> bool {
+    state(bytes) & HAS_STAMP != 0
+}
+
+/// Its CAS.
+#[inline]
+pub(crate) fn cas(bytes: &[u8]) -> u64 {
+    u64_at(bytes, 16)
+}
+
+/// The second at which it expires.
+#[inline]
+pub(crate) fn expiry(bytes: &[u8]) -> u32 {
+    u32_at(bytes, 8)
+}
+
+/// Notes that it was used at this second.
+#[inline]
+pub(crate) fn set_used(bytes: &mut [u8], second: u32) {
+    let state = state(bytes);
+    if u32_at(bytes, 12) != second {
+        set_accessed(bytes, second);
+    }
+    if state & Marks::FETCHED.0 == 0 {
+        set_state(bytes, state | Marks::FETCHED.0);
+    }
+}
+
 pub(crate) fn set_cas(bytes: &mut [u8], cas: u64) {
     bytes[16..24].copy_from_slice(&cas.to_le_bytes());
 }

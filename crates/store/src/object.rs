@@ -29,6 +29,34 @@ impl Store {
         item::value_mut(self.log.bytes_mut(found.location))
     }
 
+    /// Puts other bytes in the place of an object's value in the log and counts a use: what a call of a method does most
+    /// often. `cas`: gives the number for the changed item, which has a stamp of its own; it is asked for only if the bytes
+    /// differ. `None`: the value has another length, or lies outside the log, and nothing was done. Returns the item's CAS
+    /// and expiry.
+    #[inline]
+    pub fn use_and_change(
+        &mut self,
+        found: Found,
+        value: &[u8],
+        cas: impl FnOnce() -> u64,
+    ) -> Option<(u64, u32)> {
+        let now = self.now;
+        let bytes = self.log.bytes_mut(found.location);
+        let old = item::value_mut(bytes)?;
+        if old.len() != value.len() {
+            return None;
+        }
+        if old != value {
+            old.copy_from_slice(value);
+            debug_assert!(item::has_stamp(bytes), "its CAS says nothing about when it dies");
+            item::set_cas(bytes, cas());
+        }
+        item::set_used(bytes, now);
+        let shown = (item::cas(bytes), item::expiry(bytes));
+        self.index.count_use(found.slot);
+        Some(shown)
+    }
+
     /// The tree that an item has as its value.
     #[inline]
     pub fn tree(&self, found: Found) -> Option<&Tree> {

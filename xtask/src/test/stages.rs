@@ -423,7 +423,7 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz-states",
-        shows: "20 s of random input each to the store, its trees, the herd, its rules and connections",
+        shows: "20 s of random input each to the store, its trees, the herd, its rules, objects and connections",
         minutes: 10,
         needs: &["fuzz-build"],
         directory: None,
@@ -435,6 +435,7 @@ pub(super) const STAGES: &[Stage] = &[
             fuzz!("connection", "-max_len=8192"),
             fuzz!("herd", "-len_control=0", "-max_len=2000"),
             fuzz!("rules", "-len_control=0", "-max_len=2000"),
+            fuzz!("object_names", "-len_control=0", "-max_len=4000"),
         ],
     },
 ];

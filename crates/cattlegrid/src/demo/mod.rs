@@ -1,7 +1,7 @@
 //! The tour: servers on free ports, clients that need them, and tables of what happened.
 //!
-//! One server has rules and a loader, whose worker is this program; the scenes of herd protection, loading and invalidation
-//! are its. The other has none and is loaded. Every scene checks what is promised, and ends the tour with an error if it is not kept. A scene runs in a
+//! One server has rules and a loader, whose worker is this program; the scenes of herd protection, loading, invalidation
+//! and objects are its. The other has none and is loaded. Every scene checks what is promised, and ends the tour with an error if it is not kept. A scene runs in a
 //! thread of its own, while this one shows how far it is and listens for Ctrl-C. Whatever happens, the servers are
 //! stopped at the end, unless the server with rules is kept.
 
@@ -10,6 +10,7 @@ mod invalidation;
 mod loading;
 mod plain;
 mod protection;
+mod quota;
 mod scenes;
 mod server;
 mod table;
@@ -79,7 +80,8 @@ struct Outcome {
     note: Option<String>,
 }
 
-const ACTS: &[Act] = &[protection::ACT, loading::ACT, invalidation::SHOP, invalidation::FLUSH, scenes::ACT];
+const ACTS: &[Act] =
+    &[protection::ACT, loading::ACT, invalidation::SHOP, invalidation::FLUSH, quota::ACT, scenes::ACT];
 /// Rules of the server that has some.
 const RULES: &str = include_str!("rules.toml");
 /// Connections that all scenes together may have open at once.

@@ -31,12 +31,7 @@ pub(super) fn list(name: Option<&str>) -> Result<String, UsageError> {
 
 /// How it is called, and what it replies.
 fn line(type_name: &str, method: &Method) -> String {
-    let key = if method.name == "methods" { "" } else { ":KEY" };
-    let usage: String = method.usage.split_whitespace().flat_map(|part| [":", part]).collect();
-    // An argument that may be left out is left out with its colon.
-    let usage = usage.replace(":[", "[:");
-    let call = format!("{type_name}:{}{key}{usage}", method.name);
-    format!("  {call:<44} {}\n", method.replies)
+    format!("  {:<44} {}\n", method.form(type_name), method.replies)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use cattlegrid_store::{
 use cattlegrid_tags::Validity;
 
 use crate::shard::Shard;
+use crate::shared::Names;
 use crate::step::Step;
 use crate::time::{Now, PAST};
 
@@ -49,6 +50,8 @@ pub(crate) struct Call<'a> {
     pub(crate) tags: &'a [u64],
     /// Another number for each call.
     pub(crate) random: u64,
+    /// How many times the types had been changed when the registry was read, or fewer.
+    pub(crate) changes: u64,
 }
 
 impl<'a> Call<'a> {
@@ -71,6 +74,8 @@ pub(crate) enum Ran {
     Error(String),
     /// It answers with what is to be read.
     List(Box<Listing>),
+    /// The object has become busy while room was made for the call; nothing has changed.
+    Busy,
     /// This many bytes are missing; nothing has changed.
     NoRoom(usize),
 }
@@ -96,9 +101,19 @@ impl Shard {
         None
     }
 
+    /// Whether a type is switched on now.
+    #[cold]
+    fn has_type(&self, type_id: u16) -> bool {
+        self.shared.objects().as_ref().is_some_and(|all| all.has_type(type_id))
+    }
+
     /// Executes a call.
     pub(crate) fn run_object(&mut self, call: &Call<'_>, memory: &Arc<Memory>, step: &Step<'_>) -> Ran {
         self.advance(step);
+        if Names::changes(self.names_now()) != call.changes && !self.has_type(call.type_id) {
+            // It was switched off in between, and the search for its objects may have passed this shard.
+            return Ran::Miss;
+        }
         let found = self.find_object(call.hash, call.item_key, step);
         let now = step.now;
         let expires_ms = found
@@ -131,7 +146,11 @@ impl Shard {
             },
         };
         let ran = self.finish_object(call, found, done, &new, pinned, memory, now);
-        self.value = out;
+        if matches!(ran, Ran::Value { .. }) {
+            self.value = out;
+        } else {
+            self.keep_value(out);
+        }
         self.keep_scratch(new);
         ran
     }
@@ -179,13 +198,12 @@ impl Shard {
                 return self.shown_object(outcome, found, now);
             }
             (Change::Bytes, Some((found, len, false))) if len == new.len() && !self.begins_anew(call) => {
-                if let Some(bytes) = self.store.value_mut(found) {
-                    if bytes != new {
-                        bytes.copy_from_slice(new);
-                        self.store.set_cas(found, self.shared.tick());
+                let shared = &self.shared;
+                if let Some((cas, ends)) = self.store.use_and_change(found, new, || shared.tick()) {
+                    if expiry.is_none_or(|expiry| expiry == ends) {
+                        return shown(outcome, self.shown_cas(cas), left(now, ends));
                     }
                     let found = self.set_object_expiry(call.hash, found, expiry);
-                    self.store.count_read(found);
                     return self.shown_object(outcome, found, now);
                 }
                 self.new_value(new)
@@ -195,10 +213,13 @@ impl Shard {
         };
         let Some(value) = value else { return Ran::NoRoom(new.len() + PAGE_BYTES) };
         let bytes = if let NewValue::Tree(tree) = &value { tree.held_bytes() } else { new.len() };
-        let grows = before.is_none_or(|(_, len, _)| bytes > len);
-        let bytes = bytes + call.item_key.len() + ITEM_BYTES;
-        let room = call.registry.settings().pinned_max.saturating_sub(bytes);
-        let is_full = |memory: &Memory| pinned && grows && memory.pinned_object_bytes() > room;
+        // What it had is given back.
+        let more = match before {
+            Some((_, len, _)) => bytes.saturating_sub(len),
+            None => bytes + call.item_key.len() + ITEM_BYTES,
+        };
+        let room = call.registry.settings().pinned_max;
+        let is_full = |memory: &Memory| pinned && more > 0 && memory.pinned_object_bytes() + more > room;
         if is_full(memory) {
             // Those that have expired or were flushed count until they are removed.
             while self.store.reclaim_pinned() {}
@@ -237,14 +258,11 @@ impl Shard {
         let bytes = if let NewValue::Inline([bytes, _]) = &value { bytes.len() } else { PAGE_BYTES };
         let cas = self.shared.tick();
         let mut room = [0; TAGS_MAX];
-        // Making room for a huge value may have evicted it.
-        let found = if found.is_some() {
-            match self.store.lookup_object(call.hash, call.item_key) {
-                Lookup::Found(found) => Some(found),
-                _ => None,
-            }
-        } else {
-            None
+        let found = match found.map(|_| self.store.lookup_object(call.hash, call.item_key)) {
+            None => None,
+            Some(Lookup::Found(found)) => Some(found),
+            // Making room for a huge value has evicted it: the call is made again, on none.
+            Some(_) => return Ran::NoRoom(bytes),
         };
         let attributes = match found.filter(|_| !self.begins_anew(call)) {
             Some(found) => {

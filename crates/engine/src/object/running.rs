@@ -11,8 +11,9 @@
 //! 1. A reads sets 1 and 2, B reads 2 and 1. Both make the one with the lower hash busy first: the later one waits there
 //!    and has made nothing busy that the other needs. No circle of waiting calls can form, since each waits for a higher
 //!    hash than all it has.
-//! 2. While A reads an object in steps, it is evicted, expires, or is flushed: its CAS is not found again. The answer of A is
-//!    that of a call that comes afterwards: a miss. A call that would make the object anew stands in its queue.
+//! 2. While A reads an object in steps, it is evicted, expires, or is flushed: its CAS is not found again. A begins anew, and
+//!    answers what a call answers that comes afterwards: a miss, or without the members of another set. That happens once to
+//!    each of its objects at most, since a call that would make one anew stands in its queue.
 //! 3. The client of A goes away. A ends all the same, so that the queue moves; its wake finds no connection.
 
 use std::collections::VecDeque;
@@ -47,11 +48,14 @@ pub struct RunningCall {
     type_id: u16,
     /// Its objects, in the order of their hashes.
     objects: Vec<Taken>,
+    /// The place of the object that is called among them.
+    own: usize,
     /// The first so many are busy with it.
     taken: usize,
     arguments: Vec<Box<[u8]>>,
     tags: Vec<u64>,
     random: u64,
+    changes: u64,
     work: Work,
     caller: Arc<Caller>,
     request: u64,
@@ -105,7 +109,9 @@ impl RunningCall {
         }
         objects.sort_by(|a, b| (a.hash, &a.item_key).cmp(&(b.hash, &b.item_key)));
         objects.dedup_by(|a, b| a.item_key == b.item_key);
+        let own = objects.iter().position(|object| *object.item_key == *call.item_key);
         Box::new(Self {
+            own: own.expect("it is among them"),
             registry: Arc::clone(later.registry),
             method: call.method,
             type_id: call.type_id,
@@ -114,6 +120,7 @@ impl RunningCall {
             arguments: call.arguments.iter().map(Into::into).collect(),
             tags: call.tags.to_vec(),
             random: call.random,
+            changes: call.changes,
             work: listing.map_or(Work::Method, Work::Read),
             caller: Arc::clone(later.caller),
             request: later.request,
@@ -202,7 +209,7 @@ impl Engine {
     ) -> Option<Box<RunningCall>> {
         let ran = {
             let arguments = Arguments::of(call.arguments.iter().map(|argument| &**argument));
-            let object = &call.objects[0];
+            let object = &call.objects[call.own];
             let one = Call {
                 registry: &call.registry,
                 method: call.method,
@@ -212,10 +219,11 @@ impl Engine {
                 arguments: &arguments,
                 tags: &call.tags,
                 random: call.random,
+                changes: call.changes,
             };
-            self.run_with_room(&one, lock, step)
+            self.run_with_room(&one, true, lock, step)
         };
-        let hash = call.objects[0].hash;
+        let hash = call.objects[call.own].hash;
         match ran {
             Ran::List(listing) => {
                 // Its objects are those of the listing: see [`RunningCall::new`].
@@ -225,12 +233,15 @@ impl Engine {
             ran => {
                 let verdict = match ran {
                     Ran::Value { flags, cas, ttl } => {
-                        let value = lock.shard(hash).value.as_slice().into();
-                        self.delivered(value, flags, cas, ttl)
+                        let shard = lock.shard(hash);
+                        let value = std::mem::take(&mut shard.value);
+                        let copy = value.as_slice().into();
+                        shard.keep_value(value);
+                        self.delivered(copy, flags, cas, ttl)
                     }
                     Ran::Error(text) => self.line(&text),
                     Ran::NoRoom(_) => self.line(NO_ROOM),
-                    Ran::Miss | Ran::List(_) => Verdict::Miss { record: None, hint: None },
+                    Ran::Miss | Ran::List(_) | Ran::Busy => Verdict::Miss { record: None, hint: None },
                 };
                 self.end_call(&call, verdict, lock, step);
                 None
@@ -248,9 +259,8 @@ impl Engine {
     ) -> Option<Box<RunningCall>> {
         let result_max = call.registry.settings().result_max;
         let Some(place) = listing.wants() else {
-            let own = item_key(call.type_id, listing.keys().next().unwrap_or_default());
-            let own = own.and_then(|own| call.objects.iter().find(|object| *object.item_key == *own));
-            let (cas, ttl) = own.map_or((0, None), |own| (own.cas.unwrap_or(0), own.ttl));
+            let own = &call.objects[call.own];
+            let (cas, ttl) = (self.shown_cas(own.cas.unwrap_or(0)), own.ttl);
             let flags = listing.flags(call.registry.settings().json_flags);
             let verdict = match listing.finish() {
                 Ok(Some(value)) => self.delivered(value.into(), flags, cas, ttl),
@@ -280,8 +290,8 @@ impl Engine {
                 false
             });
         if is_gone {
-            self.end_call(&call, Verdict::Miss { record: None, hint: None }, lock, step);
-            return None;
+            listing.restart();
+            call.objects.iter_mut().for_each(|object| object.cas = None);
         }
         call.work = Work::Read(listing);
         Some(call)
@@ -364,6 +374,11 @@ impl Engine {
                 shows = (cas, ttl);
             }
         }
-        Some(shows)
+        Some((self.shown_cas(shows.0), shows.1))
+    }
+
+    /// As [`Shard::shown_cas`].
+    fn shown_cas(&self, cas: u64) -> u64 {
+        if self.shared().hide_cas { 0 } else { cas }
     }
 }

@@ -4,6 +4,12 @@
 //! The walk goes over the index of each shard, some buckets a call. An index that shrinks may move entries to buckets that
 //! were passed, so the shard is walked again then. Until the walk has ended, names are recognised before the look-up, so
 //! nothing that it has not reached yet is served.
+//!
+//! A request that began under other types finds that they have changed, by [`Shared::names`], when it has locked its shard:
+//! a command that stores looks at its key again, and a call of a type that is switched off is a miss. So nothing comes in
+//! behind the walk.
+//!
+//! [`Shared::names`]: crate::shared::Shared
 
 use std::sync::Arc;
 
@@ -39,10 +45,11 @@ impl Engine {
             return;
         }
         // Before the walk: nothing is stored under these names from now on.
-        shared.names.store(if is_on { Names::FIRST } else { Names::OFF }, Ordering::Release);
+        let changes = Names::changes(shared.names.load(Ordering::Relaxed)) + 1;
+        let state = if is_on { Names::FIRST } else { Names::OFF };
+        shared.names.store(Names::new(state, changes), Ordering::Release);
         *walk = Some(NameWalk { shrinks: self.shrinks(0), ..NameWalk::default() });
         drop(walk);
-        // Requests that began under the old types have ended with their locks.
         if self.usage().0.items == 0 {
             self.walk_names();
         }
@@ -60,7 +67,8 @@ impl Engine {
             }
             *walk = None;
             if registry.is_some() {
-                shared.names.store(Names::AFTER, Ordering::Release);
+                let changes = Names::changes(shared.names.load(Ordering::Relaxed));
+                shared.names.store(Names::new(Names::AFTER, changes), Ordering::Release);
             }
             return false;
         }

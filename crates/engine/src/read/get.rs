@@ -5,6 +5,7 @@
 //! passed on to [`Shard::get_ruled`].
 
 use cattlegrid_herd::Waited;
+use cattlegrid_objects::Spot;
 use cattlegrid_protocol::reply;
 use cattlegrid_store::{Found, Lookup};
 
@@ -36,8 +37,8 @@ pub(crate) enum Answer {
     Busy,
     /// The key is a control key.
     Control,
-    /// The key names a call or an object.
-    Object,
+    /// The key names a call or an object; where, if that was noted.
+    Object(Option<Spot>),
 }
 
 /// How the wait for a key began.
@@ -129,8 +130,10 @@ impl Shard {
         if self.shared.control(key).is_some() {
             return Answer::Control;
         }
-        if (self.names == Names::FIRST || !matches!(lookup, Lookup::Found(_))) && self.is_named(key) {
-            return Answer::Object;
+        if (self.names == Names::FIRST || !matches!(lookup, Lookup::Found(_)))
+            && let Some(spot) = self.spot(key)
+        {
+            return Answer::Object(spot);
         }
         let lookup = match lookup {
             Lookup::Found(found) => self.invalidated(hash, found, &cx.step),
@@ -179,7 +182,9 @@ impl Shard {
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
             // The rules have changed in between.
-            let _answered = self.get_ruled(key, hash, cas, touch, lookup, cx);
+            if let Answer::Object(_) = self.get_ruled(key, hash, cas, touch, lookup, cx) {
+                missed(key, touch.is_some(), lookup, cx);
+            }
             return Held::Written;
         };
         let standing =
@@ -189,7 +194,12 @@ impl Shard {
             match self.get_ruled(key, hash, cas, touch, lookup, cx) {
                 Answer::Compute => return Held::Compute,
                 Answer::Busy => return Held::Busy,
-                Answer::Hit | Answer::Miss | Answer::Control | Answer::Object => return Held::Written,
+                // Its type was switched on in between.
+                Answer::Object(_) => {
+                    missed(key, touch.is_some(), lookup, cx);
+                    return Held::Written;
+                }
+                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
                 // Another client has the lease again; or the rule has no free slot.
                 Answer::Leased(_) => {}
             }

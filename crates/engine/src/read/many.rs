@@ -41,9 +41,9 @@ impl Engine {
         let left = match one {
             Some(key) if cx.out.len() < piece.bytes => {
                 let answer = lock.shard(first).get(key, first, get.cas, get.touch, cx);
-                if answer == Answer::Object {
+                if let Answer::Object(spot) = answer {
                     let shape = Shape::Get { key, cas: get.cas, alone: !piece.begun };
-                    match self.get_object(shape, key, get.touch.is_some(), true, lock, cx) {
+                    match self.get_object(shape, (key, spot), get.touch.is_some(), true, lock, cx) {
                         Called::Written => {}
                         Called::Refused => return Got::Done,
                         Called::Parked(parked) => return Got::Parked(parked),
@@ -56,8 +56,13 @@ impl Engine {
             _ => match self.get_many(get, piece, lock, &mut pending, cx) {
                 Stop::End => None,
                 Stop::More(left) => Some(left),
-                Stop::Parked(parked, None) => return Got::Parked(parked),
-                Stop::Parked(parked, Some(left)) => return Got::ParkedMore(parked, left),
+                Stop::Parked(parked, left) => {
+                    self.settle(lock, &mut cx.step);
+                    return match left {
+                        None => Got::Parked(parked),
+                        Some(left) => Got::ParkedMore(parked, left),
+                    };
+                }
             },
         };
         // A lease that was revoked may have had a slot of its rule.
@@ -102,7 +107,7 @@ impl Engine {
                 }
                 room -= 1;
                 let answer = lock.shard(hash).get(key, hash, get.cas, get.touch, cx);
-                if answer == Answer::Object {
+                if let Answer::Object(spot) = answer {
                     if pending.is_special() {
                         // It is asked again in the next piece, and counts once.
                         cx.step.counters.cmd_get.add(1_u64.wrapping_neg());
@@ -112,7 +117,7 @@ impl Engine {
                     let rest = &all[key.as_ptr().addr() - all.as_ptr().addr() + key.len()..];
                     let last = Keys::of_rest(rest).flatten().next().is_none();
                     let shape = Shape::Get { key, cas: get.cas, alone: false };
-                    let called = self.get_object(shape, key, get.touch.is_some(), last, lock, cx);
+                    let called = self.get_object(shape, (key, spot), get.touch.is_some(), last, lock, cx);
                     if let Called::Parked(parked) = called {
                         return Stop::Parked(parked, (!last).then(|| Keys::of_rest(rest)));
                     }

@@ -76,7 +76,7 @@ impl<'k> Pending<'k> {
     pub(crate) fn note(&mut self, key: &'k [u8], hash: u64, answer: Answer, cx: &Context<'_>) {
         match answer {
             // Calls of objects are executed at once.
-            Answer::Hit | Answer::Miss | Answer::Object => {}
+            Answer::Hit | Answer::Miss | Answer::Object(_) => {}
             Answer::Compute => self.computes = true,
             Answer::Busy => self.busy.push((key, hash)),
             Answer::Control => self.control.push((key, cx.out.place())),

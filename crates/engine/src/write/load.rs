@@ -110,6 +110,9 @@ impl Engine {
             if !shard.is_current(load, hash) {
                 return Landed::Late;
             }
+            if shard.is_named(&load.key) {
+                return shard.load_failed(load, hash, LoadFailure::Error, IS_A_METHOD, Landed::Failed, step);
+            }
             landed = shard.store_load(load, &mut write, room, step);
         }
         landed.unwrap_or_else(|_| {

@@ -62,7 +62,7 @@ impl Drop for World {
         if std::thread::panicking() || self.busy {
             return;
         }
-        let waits: usize = self.connections.values().map(|one| one.session.waits().len()).sum();
+        let waits: usize = self.connections.values().map(Connection::open_keys).sum();
         let counts = &self.counters;
         let outcomes = [&counts.get_hits, &counts.get_misses, &counts.touch_hits, &counts.touch_misses];
         assert_eq!(
@@ -73,6 +73,13 @@ impl Drop for World {
     }
 }
 
+impl Connection {
+    /// Keys of gets that wait.
+    fn open_keys(&self) -> usize {
+        self.session.waits().len() + self.calls.values().filter(|counts| **counts).count()
+    }
+}
+
 struct Connection {
     session: Session,
     requests: u64,
@@ -80,6 +87,12 @@ struct Connection {
     replies: ReplyQueue,
     /// What has been sent.
     sent: Vec<u8>,
+    /// Requests that wait for a call of an object, and whether their keys are counted as those of gets.
+    calls: BTreeMap<u64, bool>,
+    /// The keys that are left of a `get`, behind a call that has not ended; as a command.
+    unfinished: Option<Vec<u8>>,
+    /// What was sent behind it.
+    behind: Vec<u8>,
 }
 
 /// Rules of patterns and terms.
@@ -138,7 +151,7 @@ pub(crate) fn config() -> RulesConfig {
 /// Bytes of a request's line, as far as it matters.
 const LINE_BYTES: usize = 10;
 /// Workers that an engine has at most.
-const WORKERS_MAX: usize = 5;
+const WORKERS_MAX: usize = 9;
 
 impl World {
     pub(crate) fn new(list: &[(&str, Policy)]) -> Self {
@@ -243,8 +256,15 @@ impl World {
         let peer = self.engine.shared().peers().join(peer);
         let caller = Arc::new(Caller::new(number, self.worker, number, peer));
         let session = Session::with_room(caller, self.records);
-        let connection =
-            Connection { session, requests: 0, replies: ReplyQueue::default(), sent: Vec::new() };
+        let connection = Connection {
+            session,
+            requests: 0,
+            replies: ReplyQueue::default(),
+            sent: Vec::new(),
+            calls: BTreeMap::new(),
+            unfinished: None,
+            behind: Vec::new(),
+        };
         self.connections.insert(number, connection);
         number
     }
@@ -262,6 +282,10 @@ impl World {
         let limits = Limits { max_item_bytes: 8 << 20, extensions: true, ..Limits::default() };
         let mut rest = input;
         let connection = self.connections.get_mut(&number).unwrap();
+        if connection.unfinished.is_some() {
+            connection.behind.extend_from_slice(input);
+            return;
+        }
         if !connection.replies.is_empty() {
             connection.session.set_sends_while_held();
         }
@@ -272,6 +296,11 @@ impl World {
             };
             rest = &rest[used..];
             self.execute(number, &request);
+            let connection = self.connections.get_mut(&number).unwrap();
+            if connection.unfinished.is_some() {
+                connection.behind.extend_from_slice(rest);
+                return;
+            }
         }
     }
 
@@ -323,19 +352,36 @@ impl World {
             connection.replies.push(&mut out, now.ms);
         }
         if let Some(parked) = parked {
+            if !connection.session.waits().iter().any(|wait| wait.request == parked.request()) {
+                let counts = matches!(request, Request::Get(_) | Request::MetaGet(_));
+                let before = connection.calls.insert(parked.request(), counts);
+                assert!(before.is_none(), "a request waits for one call at a time");
+            }
             connection.replies.park(parked, LINE_BYTES, now.ms);
+        }
+        if let Some(left) = left {
+            let Request::Get(get) = request else { unreachable!() };
+            let command: &[u8] = if get.cas { b"gets " } else { b"get " };
+            connection.unfinished = Some([command, left.keys.rest(), b"\r\n"].concat());
         }
         self.answer(number);
         let wakes = self.take(&mut effects);
         self.deliver(wakes);
-        if !self.holds_calls || left.is_some() {
-            while self.go_on() {}
+        while !self.holds_calls && self.go_on() {}
+    }
+
+    /// Goes on with a `get` whose call has ended, and with what was sent behind it.
+    fn resume(&mut self, number: u64) {
+        let connection = self.connections.get_mut(&number).unwrap();
+        if connection.unfinished.is_none() || connection.replies.waiting() > 0 {
+            return;
         }
-        if let Some(left) = left {
-            self.connections.get_mut(&number).unwrap().requests -= 1;
-            self.begun = true;
-            self.execute(number, &Request::Get(left));
-        }
+        let line = connection.unfinished.take().unwrap();
+        let behind = std::mem::take(&mut connection.behind);
+        connection.requests -= 1;
+        self.begun = true;
+        self.send_bytes(number, &line);
+        self.send_bytes(number, &behind);
     }
 
     /// Continues the call of an object that has waited longest. False: there is none.
@@ -356,8 +402,11 @@ impl World {
                 continue;
             }
             let Some(connection) = self.connections.get_mut(&number) else { continue };
-            let Connection { replies, session, .. } = connection;
             let counters = &self.counters;
+            if wake.slot == u16::MAX {
+                connection.calls.remove(&wake.request).expect("a call ends once");
+            }
+            let Connection { replies, session, .. } = connection;
             replies.wake(wake.request, now.ms, |parked| {
                 parked.resolve(wake.slot, wake.verdict, session, now.ms, counters);
             });
@@ -368,6 +417,7 @@ impl World {
                 }
             });
             wakes.extend(more);
+            self.resume(number);
         }
     }
 
@@ -506,7 +556,7 @@ impl World {
             // Its client sends no more, and may still read.
             self.release(number);
         }
-        self.left += self.connections[&number].session.waits().len() as u64;
+        self.left += self.connections[&number].open_keys() as u64;
         let ((), wakes) = self.with_context(number, |engine, cx| engine.leave(orderly, cx));
         let connection = self.connections.remove(&number).unwrap();
         self.engine.shared().peers().leave(connection.session.caller().peer());
@@ -577,7 +627,7 @@ impl World {
         let mut keys = 0;
         for (number, connection) in &self.connections {
             keys += connection.session.waits().len();
-            let waits = connection.replies.waiting() > 0;
+            let waits = connection.replies.waiting() > connection.calls.len();
             if waits {
                 let deadline = connection.replies.next_deadline_ms();
                 assert!(deadline.is_some_and(|ms| ms + 10 >= self.ms), "{number} waits for ever");

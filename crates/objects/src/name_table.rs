@@ -1,0 +1,84 @@
+//! A few names and their places, found with one or two comparisons: they are looked up for each call.
+
+/// Slots: a power of two, at least twice as many as names.
+const SLOTS: usize = 64;
+/// Most names.
+pub(crate) const NAMES_MAX: usize = SLOTS / 2;
+/// The slot has no name.
+const EMPTY: u8 = u8::MAX;
+
+/// Places of names. Open addressing with linear probing.
+#[derive(Debug)]
+pub(crate) struct NameTable {
+    slots: [u8; SLOTS],
+}
+
+impl NameTable {
+    /// Names in the order of their places, each once and not empty; [`NAMES_MAX`] at most.
+    pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>) -> Self {
+        let mut slots = [EMPTY; SLOTS];
+        for (place, name) in names.enumerate() {
+            debug_assert!(place < NAMES_MAX, "a free slot ends each search");
+            let mut slot = slot(name.as_bytes());
+            while slots[slot] != EMPTY {
+                slot = (slot + 1) % SLOTS;
+            }
+            slots[slot] = place as u8;
+        }
+        Self { slots }
+    }
+
+    /// The place of a name. `name_at`: the name at a place.
+    #[inline]
+    pub(crate) fn find(&self, name: &[u8], name_at: impl Fn(usize) -> &'static str) -> Option<usize> {
+        if name.is_empty() {
+            return None;
+        }
+        let mut slot = slot(name);
+        loop {
+            let place = self.slots[slot];
+            if place == EMPTY {
+                return None;
+            }
+            if name_at(usize::from(place)).as_bytes() == name {
+                return Some(usize::from(place));
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+}
+
+/// First and last letter and length tell the names of this crate apart well.
+#[inline]
+fn slot(name: &[u8]) -> usize {
+    let (first, last) = (usize::from(name[0]), usize::from(name[name.len() - 1]));
+    (first ^ last.wrapping_mul(5) ^ name.len().wrapping_mul(11)) % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native;
+    use crate::registry::Registry;
+
+    #[test]
+    fn all_names_are_found_and_no_others() {
+        let lists =
+            native::TYPES.iter().map(|one| Registry::methods(one).map(|method| method.name).collect());
+        let types: Vec<&str> = native::TYPES.iter().map(|one| one.name).collect();
+        for names in lists.chain([types]) {
+            let names: Vec<&'static str> = names;
+            assert!(names.len() <= NAMES_MAX);
+            let table = NameTable::new(names.iter().copied());
+            for (place, name) in names.iter().enumerate() {
+                assert_eq!(table.find(name.as_bytes(), |at| names[at]), Some(place), "{name}");
+                assert_eq!(
+                    table.find(&name.as_bytes()[1..], |at| names[at]),
+                    names.iter().position(|n| *n == &name[1..])
+                );
+            }
+            assert_eq!(table.find(b"", |at| names[at]), None);
+            assert_eq!(table.find(b"\xff\x00", |at| names[at]), None);
+        }
+    }
+}
