@@ -25,7 +25,7 @@ impl Exchange {
     pub(crate) fn resp(words: &[&str], reply: &str) -> Self {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            request.extend(["$", &word.len().to_string(), "\r\n", word, "\r\n"]);
         }
         Self { request: request.into_bytes(), reply: reply.as_bytes().to_vec() }
     }
@@ -51,7 +51,7 @@ impl Clients {
         Ok(Self { streams, request: Vec::new(), wanted: vec![Vec::new(); count], got: Vec::new() })
     }
 
-    /// Sends so many exchanges, in batches of `depth` on each connection, and compares all replies.
+    /// Sends `count` exchanges, in batches of `depth` on each connection, and compares all replies.
     ///
     /// # Errors
     /// A connection fails, or a reply is another one.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cattlegrid_load::harness::{Server, Start};
+use cattlegrid_load::harness::{Server, Start, comes_true};
 use cattlegrid_load::{Process, Spread};
 use clap::Parser;
 
@@ -46,15 +46,21 @@ struct Options {
 const KEYS: usize = 10_000;
 const CONNECTIONS: usize = 8;
 const PIPELINE: usize = 32;
+/// Free pages are given back to the system once they have been idle for 30 to 60 s.
+const GIVEN_BACK: Duration = Duration::from_secs(90);
 /// As `quota:addandcheck` answers.
 const SCRIPT: &str = "local n = redis.call('INCRBY', KEYS[1], ARGV[1]); \
     if n <= tonumber(ARGV[2]) then return 'QUOTA_OK' end; return 'QUOTA_EXCEEDED'";
 
+/// Measures, and prints a table.
+type Part = fn(&Options, &mut dyn Write) -> Result<()>;
+/// Makes this many objects, members or keys.
+type Fill = fn(&Server, usize) -> Result<()>;
+
 fn main() -> Result<()> {
     let options = Options::parse();
     let mut out = std::io::stdout();
-    let parts: [(&str, fn(&Options, &mut dyn Write) -> Result<()>); 3] =
-        [("calls", calls), ("members", members), ("memory", memory)];
+    let parts: [(&str, Part); 3] = [("calls", calls), ("members", members), ("memory", memory)];
     for name in &options.parts {
         let part = parts.iter().find(|(own, _)| own == name);
         part.with_context(|| format!("no part {name}; there are calls, members and memory"))?.1(
@@ -111,9 +117,9 @@ fn rounds(loads: &mut [Load<'_>], count: u32) -> Result<()> {
             loads[place].round()?;
         }
     }
-    loads.iter_mut().for_each(|load| {
+    for load in loads {
         load.cpu_us.remove(0);
-    });
+    }
     Ok(())
 }
 
@@ -229,7 +235,6 @@ fn memory(options: &Options, out: &mut dyn Write) -> Result<()> {
         "| | resident, bytes each | accounted | accounted / resident | resident after the drop, share |"
     )?;
     writeln!(out, "|---|---|---|---|---|")?;
-    type Fill = fn(&Server, usize) -> Result<()>;
     let kinds: [(&str, &str, Fill); 3] = [
         ("quotas", "flush_all", fill_quotas),
         ("a set", "delete set::large", |server, count| fill_set(server, "large", count)),
@@ -245,14 +250,9 @@ fn memory(options: &Options, out: &mut dyn Write) -> Result<()> {
         let reply: &[u8] = if end == "flush_all" { b"OK\r\n" } else { b"DELETED\r\n" };
         let exchange = Exchange { request: format!("{end}\r\n").into_bytes(), reply: reply.to_vec() };
         Clients::open(server.address(), 1)?.run(1, 1, || exchange.clone())?;
-        let mut left = grown;
-        for _ in 0..100 {
-            left = process.resident_bytes()?.saturating_sub(resident);
-            if left < grown / 20 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let left = || Ok::<_, std::io::Error>(process.resident_bytes()?.saturating_sub(resident));
+        comes_true(GIVEN_BACK, || left().is_ok_and(|left| left < grown / 20));
+        let left = left()?;
         let each = |bytes: u64| bytes as f64 / large as f64;
         writeln!(
             out,
