@@ -172,7 +172,7 @@ impl Engine {
         }
         let names = self.shared.names.load(Ordering::Acquire);
         if let Some(called) = self.execute_object(request, lock, cx) {
-            return called;
+            return called.parked();
         }
         let data: &[u8] = match request {
             Request::Store(store) => store.data,
@@ -192,7 +192,7 @@ impl Engine {
         if lock.shard(hash).names_now() != names
             && let Some(called) = self.execute_object(request, lock, cx)
         {
-            return called;
+            return called.parked();
         }
         let mut flow = lock.shard(hash).execute(request, hash, huge.clone(), cx);
         if let Flow::NeedsRoom(bytes) = flow {
@@ -201,7 +201,7 @@ impl Engine {
             if lock.shard(hash).names_now() != names
                 && let Some(called) = self.execute_object(request, lock, cx)
             {
-                return called;
+                return called.parked();
             }
             let shard = lock.shard(hash);
             shard.insist(true);

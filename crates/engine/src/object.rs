@@ -33,6 +33,7 @@ use crate::object::answer::{Answered, Shape, Shows};
 use crate::object::counts::TIMED_EVERY;
 use crate::object::execute::{Call, ItemKey, NO_ROOM, Ran, fill_item_key, item_key};
 use crate::object::running::{Later, RunningCall as Running, TOO_LARGE};
+use crate::read::miss::count_miss;
 use crate::rules::why::WhyObject;
 use crate::shards::ShardLock;
 use crate::step::{Context, Step};
@@ -54,6 +55,13 @@ pub(crate) enum Called {
     Refused,
     /// It waits.
     Parked(Box<Parked>),
+}
+
+impl Called {
+    /// The request, if it waits.
+    pub(crate) fn parked(self) -> Option<Box<Parked>> {
+        if let Self::Parked(parked) = self { Some(parked) } else { None }
+    }
 }
 
 /// What a request asks of objects.
@@ -95,14 +103,21 @@ impl Engine {
             objects.as_ref().and_then(|registry| Some((registry, registry.named_at(key, spot)?)))
         else {
             // The types were switched off in between.
+            if touches {
+                count_miss(true, cx);
+                return Called::Written;
+            }
             return self.answer(shape, Answered::Miss, key, cx);
         };
         let types = Types { registry, changes };
         match named {
-            Named::Call(name) if !touches => {
-                self.call(types, Asked::Named(name), &[], shape, key, last, lock, cx)
+            _ if touches => {
+                count_miss(true, cx);
+                shape.write(Answered::Error(&refusal(registry, named)), &mut cx.out.bytes);
+                if shape.is_alone() { Called::Refused } else { Called::Written }
             }
-            _ => {
+            Named::Call(name) => self.call(types, Asked::Named(name), &[], shape, key, last, lock, cx),
+            Named::Object { .. } => {
                 let text = refusal(registry, named);
                 self.answer(shape, Answered::Error(&text), key, cx)
             }
@@ -116,7 +131,7 @@ impl Engine {
         request: &Request<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Option<Box<Parked>>> {
+    ) -> Option<Called> {
         let calls = match request {
             Request::MetaGet(meta) | Request::MetaSet(meta, _) => meta.set.has(b'A'),
             _ => false,
@@ -141,16 +156,12 @@ impl Engine {
         if named.is_none() && !calls {
             return None;
         }
-        let called = match named {
-            Some((registry, named)) => {
-                self.execute_named(request, Types { registry, changes }, named, key, lock, cx)
-            }
-            None => {
-                reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
-                Called::Written
-            }
-        };
-        Some(if let Called::Parked(parked) = called { Some(parked) } else { None })
+        Some(if let Some((registry, named)) = named {
+            self.execute_named(request, Types { registry, changes }, named, key, lock, cx)
+        } else {
+            reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
+            Called::Written
+        })
     }
 
     /// An `mg` whose key has no item and names a call or an object.
@@ -164,19 +175,16 @@ impl Engine {
         let key = meta.key.bytes();
         let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
-        let called = match named {
-            Some((registry, named)) => {
-                let types = Types { registry, changes };
-                self.execute_named(&Request::MetaGet(meta.clone()), types, named, key, lock, cx)
-            }
+        let called = if let Some((registry, named)) = named {
+            let types = Types { registry, changes };
+            self.execute_named(&Request::MetaGet(meta.clone()), types, named, key, lock, cx)
+        } else {
             // The types were switched off in between.
-            None => {
-                cx.step.counters.cmd_meta.add(1);
-                cx.step.counters.cmd_get.add(1);
-                self.answer(Shape::Get2(meta), Answered::Miss, key, cx)
-            }
+            cx.step.counters.cmd_meta.add(1);
+            cx.step.counters.cmd_get.add(1);
+            self.answer(Shape::Get2(meta), Answered::Miss, key, cx)
         };
-        if let Called::Parked(parked) = called { Some(parked) } else { None }
+        called.parked()
     }
 
     #[cold]
@@ -318,15 +326,14 @@ impl Engine {
         let ran = self.run_with_room(&call, false, lock, &mut cx.step);
         let called = match ran {
             Ran::Busy => return self.call_later(&call, None, registry, shape, key, last, lock, cx),
-            Ran::List(mut listing) => match self.read_at_once(&call, &mut listing, lock, &cx.step) {
-                Some((cas, ttl)) => {
-                    self.answer_listing(listing, registry, (cas, ttl), number, shape, key, cx)
-                }
-                None => {
+            Ran::List(mut listing) => {
+                if let Some((cas, ttl)) = self.read_at_once(&call, &mut listing, lock, &cx.step) {
+                    self.answer_listing(*listing, registry, (cas, ttl), number, shape, key, cx)
+                } else {
                     listing.restart();
                     return self.call_later(&call, Some(listing), registry, shape, key, last, lock, cx);
                 }
-            },
+            }
             Ran::Value { flags, cas, ttl } => {
                 let value = std::mem::take(&mut lock.shard(hash).value);
                 counter.bytes.add(value.len() as u64);
@@ -358,7 +365,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "what was listed, and how it is answered")]
     fn answer_listing(
         &self,
-        listing: Box<Listing>,
+        listing: Listing,
         registry: &Registry,
         (cas, ttl): (u64, Option<u64>),
         number: usize,
@@ -425,8 +432,8 @@ impl Engine {
             let by = if matches!(shape, Shape::Get { .. }) { Looker::Get } else { Looker::Other };
             cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
         }
-        match (shape, answered) {
-            (Shape::Get { alone: true, .. }, Answered::Error(_)) => Called::Refused,
+        match answered {
+            Answered::Error(_) if shape.is_alone() => Called::Refused,
             _ => Called::Written,
         }
     }
@@ -450,7 +457,8 @@ impl Engine {
         let waiting = shard.busy.get(&*item_key).map(VecDeque::len);
         let found = shard.find_object(hash, &item_key, step);
         let item = found.map(|found| shard.store.item(found));
-        let tree_bytes = found.and_then(|found| shard.store.tree(found)).map_or(0, |tree| tree.held_bytes());
+        let tree_bytes =
+            found.and_then(|found| shard.store.tree(found)).map_or(0, cattlegrid_store::Tree::held_bytes);
         let object = WhyObject {
             busy: waiting.is_some(),
             cas: item.map_or(0, |item| item.cas()),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
-use cattlegrid_objects::Spot;
 use cattlegrid_protocol::{Request, reply};
 use cattlegrid_store::{HugeValue, Lookup, Store};
 
@@ -13,6 +12,7 @@ use crate::event::{Event, EventKind, Interest, Looker};
 use crate::item::Standing;
 use crate::load::{Load, LoadOrder};
 use crate::object::running::Queue;
+use crate::read::get::Answer;
 use crate::shared::{Names, Shared};
 use crate::step::{Context, Step};
 use crate::wait::delivered::{Delivered, DeliveredValue};
@@ -265,14 +265,14 @@ impl Shard {
         self.shared.names.load(Ordering::Relaxed)
     }
 
-    /// Whether the key names a call or an object, and where.
-    pub(crate) fn spot(&self, key: &[u8]) -> Option<Option<Spot>> {
+    /// The answer to a key that names a call or an object; None: it is an ordinary key.
+    pub(crate) fn named(&self, key: &[u8]) -> Option<Answer> {
         if !self.shared.has_objects() {
             return None;
         }
         let objects = self.shared.objects();
         let registry = objects.as_ref()?;
-        registry.named(key).map(|named| registry.spot(named, key))
+        registry.named(key).map(|named| Answer::Object(registry.spot(named, key)))
     }
 
     /// Whether the key names a call or an object.

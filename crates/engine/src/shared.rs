@@ -40,7 +40,7 @@ impl Names {
         names >> 2
     }
 
-    pub(crate) fn new(state: u8, changes: u64) -> u64 {
+    pub(crate) fn of(state: u8, changes: u64) -> u64 {
         changes << 2 | u64::from(state)
     }
 }
@@ -69,7 +69,7 @@ pub struct Shared {
     rules: ArcSwapOption<ActiveRules>,
     /// The types of objects; None: there are none.
     objects: ArcSwapOption<Registry>,
-    /// One of [`Names`], and how many times the types have been changed: see [`Names::new`].
+    /// One of [`Names`], and how many times the types have been changed: see [`Names::of`].
     pub(crate) names: AtomicU64,
     /// The search for items under names of calls, until it has ended.
     pub(crate) name_walk: Mutex<Option<NameWalk>>,

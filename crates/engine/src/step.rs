@@ -29,6 +29,7 @@ pub struct Effects {
     /// Work for the loaders.
     loads: Vec<LoadOrder>,
     /// Calls of objects that go on.
+    #[expect(clippy::vec_box, reason = "they are moved from list to list")]
     calls: Vec<Box<RunningCall>>,
     /// Events for watchers and counters: see [`Step::interest`].
     pub events: Vec<(Ticket, Event)>,

@@ -300,7 +300,9 @@ impl Sim {
             4 => self.go_away(),
             5..18 => {
                 let many = 1 + self.rng.below(4);
-                (0..many).for_each(|_| drop(self.w.go_on()));
+                (0..many).for_each(|_| {
+                    self.w.go_on();
+                });
             }
             _ => self.ask(),
         }

@@ -112,13 +112,16 @@ pub struct Caller {
     front: AtomicU64,
     /// Leases that it holds.
     leases: AtomicU32,
+    /// It is closed: nobody takes its replies.
+    gone: AtomicBool,
 }
 
 impl Caller {
     /// Connection `number` (never reused, above 0), served by the thread `lane`, which knows it as `token`.
     pub fn new(number: u64, lane: usize, token: u64, peer: Arc<Peer>) -> Self {
         let (front, leases) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { number, lane, token, peer, sends_while_held: AtomicBool::new(false), front, leases }
+        let [sends_while_held, gone] = [false; 2].map(AtomicBool::new);
+        Self { number, lane, token, peer, sends_while_held, front, leases, gone }
     }
 
     /// Its number.
@@ -139,6 +142,16 @@ impl Caller {
     /// The peer that it belongs to.
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
+    }
+
+    /// Whether it is closed.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is closed.
+    pub fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
     }
 
     /// Whether its client has ever sent something while one of its gets was held: then it can also send a value that it

@@ -20,7 +20,7 @@ pub struct ObjectType {
 }
 
 /// A method.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Method {
     /// Letters and digits, lower case.
     pub name: &'static str,

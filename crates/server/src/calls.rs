@@ -23,6 +23,9 @@ use crate::state::{Message, Shared};
 
 /// Time of a round for steps of calls. The step that reaches it is finished.
 const ROUND: Duration = Duration::from_millis(1);
+/// Calls that take their steps in turn; the others have not begun. Each keeps as much as an item may have, until its request
+/// is answered.
+const IN_PROGRESS: usize = 8;
 /// Steps of a round at most.
 const ROUND_STEPS: usize = 256;
 
@@ -64,7 +67,7 @@ impl Calls {
         }
     }
 
-    /// Steps of the calls in turn, until the round's time is over or all have ended. The ends of waits are in the effects
+    /// Steps of the first calls in turn, until the round's time is over or all have ended. The ends of waits are in the effects
     /// then.
     #[cold]
     pub(crate) fn go_on(&mut self, shared: &Shared, lane: usize, effects: &mut Effects) {
@@ -76,7 +79,9 @@ impl Calls {
             let mut step = Step { now: shared.now_at(at), counters, interest, effects: &mut *effects };
             let left = shared.engine.go_on(call, &mut shared.engine.shard_lock(), &mut step);
             let has_ended = left.is_none();
-            self.0.extend(left);
+            if let Some(call) = left {
+                self.0.insert(self.0.len().min(IN_PROGRESS - 1), call);
+            }
             self.take(shared, lane, effects);
             if has_ended {
                 shared.gauges.calls.fetch_sub(1, Relaxed);

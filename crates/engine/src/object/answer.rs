@@ -65,6 +65,11 @@ pub(crate) enum OwnedShape {
 const DROPPED: &[u8] = b"DELETED";
 
 impl Shape<'_> {
+    /// A `get` of one key, whose error is the reply.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Shape::Get { alone: true, .. })
+    }
+
     /// A copy; `last`: see [`OwnedShape::Get`].
     pub(crate) fn to_owned(self, last: bool) -> OwnedShape {
         match self {
@@ -116,7 +121,7 @@ impl Shape<'_> {
                 }
             }
             (Shape::Get2(_) | Shape::Set(_) | Shape::Delete2(_), Answered::Error(text)) => {
-                reply::line(out, text)
+                reply::line(out, text);
             }
             (Shape::Get2(meta), Answered::Value(shows)) => write_meta(meta, shows, out),
             (Shape::Set(meta), Answered::Value(shows)) => {

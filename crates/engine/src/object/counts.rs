@@ -59,9 +59,9 @@ impl MethodCounters {
     pub fn reset(&self) {
         for one in self.all() {
             let MethodCounter { calls, errors, misses, waited, bytes, timed, timed_ns, longest_ns } = one;
-            [calls, errors, misses, waited, bytes, timed, timed_ns, longest_ns]
-                .iter()
-                .for_each(|counter| counter.reset());
+            for counter in [calls, errors, misses, waited, bytes, timed, timed_ns, longest_ns] {
+                counter.reset();
+            }
         }
     }
 }

@@ -264,26 +264,23 @@ impl Shard {
             // Making room for a huge value has evicted it: the call is made again, on none.
             Some(_) => return Ran::NoRoom(bytes),
         };
-        let attributes = match found.filter(|_| !self.begins_anew(call)) {
-            Some(found) => {
-                let old = self.store.item(found).attributes(&mut room);
-                Attributes { cas, accessed: now.second, expiry: expiry.unwrap_or(old.expiry), ..old }
-            }
-            None => {
-                let tags = self.object_tags(call, &mut room);
-                let own_s = call.registry.type_settings(call.type_id).map_or(0, |own| own.ttl_s);
-                let own_ms = now.unix_ms().saturating_add(u64::from(own_s) * 1000);
-                let own = if own_s == 0 { NEVER } else { second_of(now, own_ms) };
-                let marks = if pinned { Marks::OBJECT.with(Marks::PINNED) } else { Marks::OBJECT };
-                Attributes {
-                    cas,
-                    stamp: Some(cas),
-                    accessed: now.second,
-                    expiry: expiry.unwrap_or(own),
-                    tags,
-                    marks,
-                    ..Attributes::default()
-                }
+        let attributes = if let Some(found) = found.filter(|_| !self.begins_anew(call)) {
+            let old = self.store.item(found).attributes(&mut room);
+            Attributes { cas, accessed: now.second, expiry: expiry.unwrap_or(old.expiry), ..old }
+        } else {
+            let tags = self.object_tags(call, &mut room);
+            let ttl_s = call.registry.type_settings(call.type_id).map_or(0, |own| own.ttl_s);
+            let end_ms = now.unix_ms().saturating_add(u64::from(ttl_s) * 1000);
+            let own = if ttl_s == 0 { NEVER } else { second_of(now, end_ms) };
+            let marks = if pinned { Marks::OBJECT.with(Marks::PINNED) } else { Marks::OBJECT };
+            Attributes {
+                cas,
+                stamp: Some(cas),
+                accessed: now.second,
+                expiry: expiry.unwrap_or(own),
+                tags,
+                marks,
+                ..Attributes::default()
             }
         };
         let expiry = attributes.expiry;

@@ -14,7 +14,8 @@
 //! 2. While A reads an object in steps, it is evicted, expires, or is flushed: its CAS is not found again. A begins anew, and
 //!    answers what a call answers that comes afterwards: a miss, or without the members of another set. That happens once to
 //!    each of its objects at most, since a call that would make one anew stands in its queue.
-//! 3. The client of A goes away. A ends all the same, so that the queue moves; its wake finds no connection.
+//! 3. The connection of A is closed. What A reads is for nobody, so it reads no more, and the queue moves; methods of
+//!    calls that wait are executed, since they may change something. Wakes find no connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -164,14 +165,14 @@ impl Engine {
             return Err(BUSY);
         }
         shared.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(call) = self.take_next(call, lock) {
+        if let Some(call) = Self::take_next(call, lock) {
             step.effects.call(call);
         }
         Ok(())
     }
 
     /// Makes the call's next object busy. None: it is busy already, and the call waits in its queue.
-    fn take_next(&self, mut call: Box<RunningCall>, lock: &mut ShardLock<'_>) -> Option<Box<RunningCall>> {
+    fn take_next(mut call: Box<RunningCall>, lock: &mut ShardLock<'_>) -> Option<Box<RunningCall>> {
         let Some(next) = call.objects.get(call.taken) else { return Some(call) };
         let shard = lock.shard(next.hash);
         if let Some(queue) = shard.busy.get_mut(&*next.item_key) {
@@ -192,10 +193,15 @@ impl Engine {
         step: &mut Step<'_>,
     ) -> Option<Box<RunningCall>> {
         while call.taken < call.objects.len() {
-            call = self.take_next(call, lock)?;
+            call = Self::take_next(call, lock)?;
         }
         match std::mem::replace(&mut call.work, Work::Method) {
             Work::Method => self.run_method(call, lock, step),
+            Work::Read(_) if call.caller.is_gone() => {
+                // History 3.
+                self.end_call(&call, Verdict::Miss { record: None, hint: None }, lock, step);
+                None
+            }
             Work::Read(listing) => self.read_on(call, listing, lock, step),
         }
     }
@@ -311,10 +317,10 @@ impl Engine {
         self.shared().calls.fetch_sub(1, Ordering::Relaxed);
         let (caller, request) = (Arc::clone(&call.caller), call.request);
         step.effects.wake(Wake { caller, request, slot: CALL_SLOT, verdict });
-        self.give_back_objects(call, lock, step);
+        Self::give_back_objects(call, lock, step);
     }
 
-    fn give_back_objects(&self, call: &RunningCall, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+    fn give_back_objects(call: &RunningCall, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
         for object in &call.objects[..call.taken] {
             let shard = lock.shard(object.hash);
             let Some(queue) = shard.busy.get_mut(&*object.item_key) else { continue };

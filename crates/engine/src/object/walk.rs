@@ -47,7 +47,7 @@ impl Engine {
         // Before the walk: nothing is stored under these names from now on.
         let changes = Names::changes(shared.names.load(Ordering::Relaxed)) + 1;
         let state = if is_on { Names::FIRST } else { Names::OFF };
-        shared.names.store(Names::new(state, changes), Ordering::Release);
+        shared.names.store(Names::of(state, changes), Ordering::Release);
         *walk = Some(NameWalk { shrinks: self.shrinks(0), ..NameWalk::default() });
         drop(walk);
         if self.usage().0.items == 0 {
@@ -68,7 +68,7 @@ impl Engine {
             *walk = None;
             if registry.is_some() {
                 let changes = Names::changes(shared.names.load(Ordering::Relaxed));
-                shared.names.store(Names::new(Names::AFTER, changes), Ordering::Release);
+                shared.names.store(Names::of(Names::AFTER, changes), Ordering::Release);
             }
             return false;
         }

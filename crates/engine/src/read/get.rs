@@ -131,9 +131,9 @@ impl Shard {
             return Answer::Control;
         }
         if (self.names == Names::FIRST || !matches!(lookup, Lookup::Found(_)))
-            && let Some(spot) = self.spot(key)
+            && let Some(answer) = self.named(key)
         {
-            return Answer::Object(spot);
+            return answer;
         }
         let lookup = match lookup {
             Lookup::Found(found) => self.invalidated(hash, found, &cx.step),

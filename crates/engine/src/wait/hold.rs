@@ -355,6 +355,7 @@ impl Engine {
     /// pass on (histories 7 to 9).
     pub fn leave(&self, orderly: bool, cx: &mut Context<'_>) {
         let connection = cx.session.caller().number();
+        cx.session.caller().set_gone();
         cx.session.unpublish(&self.shared().graph);
         let waits = cx.session.waits().to_vec();
         let records = cx.session.take_records();

@@ -1,4 +1,4 @@
-//! `hll`: the number of distinct items, estimated in at most 12 KiB.
+//! `hll`: the number of distinct items, estimated from 12 KiB of registers.
 //!
 //! A `HyperLogLog` sketch has 2^14 registers. An item's hash names one, and the zeros that follow in the hash, plus one, are
 //! its rank. A register keeps the highest rank. Sources: Flajolet, Fusy, Gandouet, Meunier, "`HyperLogLog`: the analysis of
@@ -22,7 +22,7 @@ use crate::call::{CallError, Frame, Reply};
 use crate::listing::Listing;
 use crate::members::FLAT_MAX;
 use crate::method::{Absent, ObjectType};
-use crate::native::set::method;
+use crate::native::set::{method, of_several};
 use crate::native::sketch::{hash, inline, make_absent};
 use crate::number::push_whole;
 use crate::object::{Change, Object, View};
@@ -67,14 +67,14 @@ pub(crate) static HLL: ObjectType = ObjectType {
             Absent::Miss,
             count,
         ),
-        method(
+        of_several(&method(
             "merge",
             (1, ARGUMENTS_MAX),
             "key [key ...]",
             "number of distinct items of this object and the others together; none is changed",
             Absent::Miss,
             merge,
-        ),
+        )),
     ],
     dump: Some(dump),
 };

@@ -28,7 +28,7 @@ pub(crate) static SET: ObjectType = ObjectType {
         method("remove", MANY, "member [member ...]", "number of members removed", Absent::Miss, remove),
         method("count", (0, 0), "", "number of members", Absent::Miss, count),
         method("getall", (0, 0), "", "a member a line, sorted", Absent::Miss, keys),
-        of_several(method(
+        of_several(&method(
             "union",
             MANY,
             "key [key ...]",
@@ -36,7 +36,7 @@ pub(crate) static SET: ObjectType = ObjectType {
             Absent::Miss,
             union,
         )),
-        of_several(method(
+        of_several(&method(
             "intersection",
             MANY,
             "key [key ...]",
@@ -44,7 +44,7 @@ pub(crate) static SET: ObjectType = ObjectType {
             Absent::Miss,
             intersection,
         )),
-        of_several(method(
+        of_several(&method(
             "diff",
             MANY,
             "key [key ...]",
@@ -84,8 +84,8 @@ pub(crate) const fn method(
 }
 
 /// Its arguments are keys of objects, which it reads.
-const fn of_several(method: Method) -> Method {
-    Method { reads: Reads::Arguments, ..method }
+pub(crate) const fn of_several(method: &Method) -> Method {
+    Method { reads: Reads::Arguments, ..*method }
 }
 
 fn put(

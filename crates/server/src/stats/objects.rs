@@ -139,7 +139,7 @@ pub(super) static ALL: &[Row<All>] = &[
     gauge(
         "pinned_max",
         Unit::Bytes,
-        "Most such bytes. Beyond them no more such objects are made.",
+        "Most such bytes. Beyond them no more such objects are made, and none grows; the call that reaches them may take some pages more.",
         |_, all| all.registry.settings().pinned_max as u64,
     ),
     gauge("busy", Unit::Count, "Objects that a call reads in steps. Other calls of them wait.", |_, all| {
