@@ -277,7 +277,7 @@ def test_lengths_at_their_edges(c):
     data = bytes(range(256))
     assert c.ask(b"ms map::b 256 Aput:all%20of%20it\r\n" + data + b"\r\n") == b"HD\r\n"
     assert c.ask(b"mg map::b v Aget:all%20of%20it\r\n") == b"VA 256\r\n" + data + b"\r\n"
-    # Large values, and one that no item could hold.
+    # Large values, and a value that no item could hold.
     for size, wanted in [(1000, b"HD\r\n"), (500_000, b"HD\r\n"), (2 << 20, b"SERVER_ERROR object too large for cache\r\n")]:
         assert c.ask(b"ms map::b %d Aput:large\r\n%s\r\n" % (size, b"v" * size)) == wanted
     got = c.ask(b"mg map::b v Aget:large\r\n")
