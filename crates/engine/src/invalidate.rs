@@ -125,6 +125,10 @@ impl Engine {
     fn execute_meta(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
         cx.step.counters.cmd_meta.add(1);
         let flags = &meta.set;
+        if flags.has(b'A') {
+            // A call, or a question about a tag: it cannot be both.
+            return reply::line(&mut cx.out.bytes, reply::error::INVALID_FLAG);
+        }
         let asked = if flags.has(b'G') {
             let tag = Control::Tag(meta.key.bytes());
             self.check_names(tag).map(|()| tag)

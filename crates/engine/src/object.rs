@@ -8,7 +8,7 @@
 //! piece by piece ([`walk`]), and until that is done names are recognised first.
 //!
 //! An object is an item of a domain of its own, which no key can name. A call runs under the lock of its shard
-//! ([`execute`]). One that reads more than [`AT_ONCE_BYTES`] of an object leaves the engine as a [`RunningCall`], for the
+//! ([`execute`]). A call that reads more than [`AT_ONCE_BYTES`] of an object leaves the engine as a [`RunningCall`], for the
 //! lane that is the object's home, which calls [`Engine::go_on`] until it has ended ([`running`]); its request waits like
 //! a held get and is woken.
 
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Registry, Spot, TooLarge, unescape_flag,
+    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Reads, Registry, Spot, TooLarge, unescape_flag,
 };
 use cattlegrid_protocol::{Meta, Request, reply};
 
@@ -407,15 +407,18 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Called {
         let counters = cx.step.counters;
-        counters.methods.of(registry.number(call.method)).waited.add(1);
         let caller = cx.session.caller();
         let later = Later { registry, caller, request: cx.ticket.request, begun_ns: self.nanos() };
+        // Only a call that reads its own object, which is busy with it already, has had its moment. Another call may change
+        // something later: then nothing of its connection may come before it.
+        let is_barrier = listing.is_none() || registry.definition(call.method).reads == Reads::Arguments;
         let running = Running::new(self, call, listing, later);
         if let Err(text) = self.begin_call(running, lock, &mut cx.step) {
             counters.methods.of(registry.number(call.method)).errors.add(1);
             return self.answer(shape, Answered::Error(text), key, cx);
         }
-        let form = Form::Call { shape: shape.to_owned(last), verdict: None };
+        counters.methods.of(registry.number(call.method)).waited.add(1);
+        let form = Form::Call { shape: shape.to_owned(last), is_barrier, verdict: None };
         Called::Parked(Box::new(Parked::new(cx.ticket.request, u64::MAX, 0, false, form)))
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
 use cattlegrid_protocol::{Request, reply};
-use cattlegrid_store::{HugeValue, Lookup, Store};
+use cattlegrid_store::{HugeValue, Lookup, Marks, Store};
 
 use crate::event::{Event, EventKind, Interest, Looker};
 use crate::item::Standing;
@@ -285,6 +285,15 @@ impl Shard {
     pub(crate) fn keep_value(&mut self, value: Vec<u8>) {
         if value.capacity() <= VALUE_KEPT {
             self.value = value;
+        }
+    }
+
+    /// Lets an object stay until it ends by itself, or be evicted as any item.
+    pub(crate) fn pin(&mut self, hash: u64, item_key: &[u8], pinned: bool) {
+        if let Lookup::Found(found) = self.store.lookup_object(hash, item_key) {
+            let marks = self.store.item(found).marks();
+            let marks = if pinned { marks.with(Marks::PINNED) } else { marks.without(Marks::PINNED) };
+            self.store.set_marks(found, marks);
         }
     }
 

@@ -73,7 +73,7 @@ impl Effects {
         !self.loads.is_empty()
     }
 
-    /// Takes the calls of objects that are to be run by their home lanes, in order.
+    /// Takes the calls of objects that their home lanes must run, in order.
     #[must_use]
     pub fn take_calls(&mut self) -> Vec<Box<RunningCall>> {
         std::mem::take(&mut self.calls)

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cattlegrid_engine::{Cursor, Landed};
 use cattlegrid_herd::Policy;
+use cattlegrid_objects::Eviction;
 
-use crate::objects::{settings, world};
+use crate::objects::{settings, with_own, world};
 use crate::world::World;
 
 /// Keys of items, of plain ones and of those whose keys name calls.
@@ -171,4 +172,27 @@ fn every_grant_is_counted_once() {
         assert!(peek.contains(&format!("\"used\":{LIMIT},\"left\":0")), "{peek}");
     }
     assert!(first.engine.is_quiet());
+}
+
+#[test]
+fn objects_of_a_type_whose_eviction_changes_are_marked_anew() {
+    let with = |evict| settings(|all| with_own(all, "counter", |own| own.evict = evict));
+    let mut world = world();
+    let client = world.connect();
+    for n in 0..1000 {
+        world.ask(client, &format!("get counter:add:k{n}:1 map:new:k{n}|"));
+    }
+    let pinned = |world: &World| world.engine.memory().pinned_object_bytes();
+    let walk = |world: &mut World, evict| {
+        world.engine.set_objects(Some(with(evict)));
+        (0..20).for_each(|_| world.pass(1000));
+        pinned(world)
+    };
+    assert_eq!(pinned(&world), 0);
+    let never = walk(&mut world, Eviction::Never);
+    assert!((1000 * 32..1000 * 128).contains(&never), "{never} bytes of 1,000 counters");
+    world.expect(client, "get counter:add:k7:1|", "VALUE counter:add:k7:1 0 1|2|END|");
+    assert_eq!(pinned(&world), never);
+    assert_eq!(walk(&mut world, Eviction::Normal), 0);
+    world.expect(client, "get counter:add:k7:1|", "VALUE counter:add:k7:1 0 1|3|END|");
 }

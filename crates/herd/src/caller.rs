@@ -112,7 +112,7 @@ pub struct Caller {
     front: AtomicU64,
     /// Leases that it holds.
     leases: AtomicU32,
-    /// It is closed: nobody takes its replies.
+    /// It is closed: its replies have no reader.
     gone: AtomicBool,
 }
 

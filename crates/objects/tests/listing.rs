@@ -79,7 +79,7 @@ fn a_read_costs_its_budget() {
     let all = numbers(&mut world, "s", 0, 20_000, 1);
     world.budget = 4000;
     assert_eq!(world.call("set:getall:s"), lines(&all));
-    // Lines of 8 bytes: 500 a read, and one that finds the end.
+    // Lines of 8 bytes: 500 a read, and a read that finds the end.
     assert!((40..=42).contains(&world.reads), "{} reads", world.reads);
     assert_eq!(world.call("set:union:s:absent"), lines(&all));
     assert!((40..400).contains(&world.reads), "{} reads", world.reads);

@@ -72,7 +72,7 @@ pub(crate) enum Ran {
     },
     Miss,
     Error(String),
-    /// It answers with what is to be read.
+    /// It answers with what must be read.
     List(Box<Listing>),
     /// The object has become busy while room was made for the call; nothing has changed.
     Busy,

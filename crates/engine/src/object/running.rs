@@ -51,7 +51,7 @@ pub struct RunningCall {
     objects: Vec<Taken>,
     /// The place of the object that is called among them.
     own: usize,
-    /// The first so many are busy with it.
+    /// Of them, the number that are busy with it: the first ones.
     taken: usize,
     arguments: Vec<Box<[u8]>>,
     tags: Vec<u64>,
@@ -81,7 +81,7 @@ enum Work {
     Read(Box<Listing>),
 }
 
-/// A call that is to be made later.
+/// A call that will be made later.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Later<'a> {
     pub(crate) registry: &'a Arc<Registry>,
@@ -94,7 +94,7 @@ pub(crate) struct Later<'a> {
 pub(crate) type Queue = VecDeque<Box<RunningCall>>;
 
 impl RunningCall {
-    /// `listing`: what is to be read; None: the method is to be called.
+    /// `listing`: what must be read; None: the method must be called.
     pub(crate) fn new(
         engine: &Engine,
         call: &Call<'_>,
@@ -184,7 +184,7 @@ impl Engine {
         Some(call)
     }
 
-    /// Runs a call for at most about 100 us. Returns it if it has not ended; it is to be continued when other work had its
+    /// Runs a call for at most about 100 us. Returns it if it has not ended; it must be continued when other work had its
     /// turn. None: it has ended, or waits for an object that is busy, and comes back in the effects.
     pub fn go_on(
         &self,

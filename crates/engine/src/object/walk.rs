@@ -1,5 +1,6 @@
 //! Types that are switched on while there are items: plain items under names that become names of calls are removed, and
-//! so are the objects of types that are switched off.
+//! so are the objects of types that are switched off. Objects of a type whose `evict` has changed are marked anew, as far as
+//! `pinned_max` allows.
 //!
 //! The walk goes over the index of each shard, some buckets a call. An index that shrinks may move entries to buckets that
 //! were passed, so the shard is walked again then. Until the walk has ended, names are recognised before the look-up, so
@@ -38,6 +39,11 @@ impl Engine {
     pub fn set_objects(&self, registry: Option<Arc<Registry>>) {
         let shared = self.shared();
         let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(new), Some(old)) = (&registry, self.objects())
+            && new.settings() == old.settings()
+        {
+            return;
+        }
         let is_on = registry.is_some();
         let were_on = shared.has_objects();
         shared.set_registry(registry);
@@ -82,6 +88,7 @@ impl Engine {
         }
         let mut shard = self.shards.lock(number);
         let mut doomed: Vec<(Box<[u8]>, bool)> = Vec::new();
+        let mut changed: Vec<(Box<[u8]>, bool)> = Vec::new();
         let next = shard.store().scan(walk.at.bucket(), ITEMS_LOCKED, |item| {
             let (key, is_object) = (item.key(), item.is_object());
             let stays = match item.object() {
@@ -90,11 +97,22 @@ impl Engine {
             };
             if !stays {
                 doomed.push((key.into(), is_object));
+            } else if let (Some((type_id, _)), Some(registry)) = (item.object(), registry)
+                && registry.is_pinned(type_id) != item.marks().is_pinned()
+            {
+                changed.push((key.into(), registry.is_pinned(type_id)));
             }
         });
         for (key, is_object) in doomed {
             let hash = if is_object { self.hash_object(&key) } else { self.hash_key(&key) };
             shard.remove_any(hash, &key, is_object);
+        }
+        let room = registry.map_or(0, |registry| registry.settings().pinned_max);
+        for (key, pinned) in changed {
+            let hash = self.hash_object(&key);
+            if !pinned || self.memory().pinned_object_bytes() < room {
+                shard.pin(hash, &key, pinned);
+            }
         }
         match next {
             Some(bucket) => walk.at = Cursor::at(number, bucket),

@@ -41,8 +41,8 @@ pub(crate) enum Form {
     Get { parts: Vec<Part>, cas: bool },
     /// An `mg`, and the verdict of its key.
     Meta { meta: OwnedMeta, verdict: Option<Verdict> },
-    /// The call of an object, and its result.
-    Call { shape: OwnedShape, verdict: Option<Verdict> },
+    /// The call of an object, and its result. `is_barrier`: the next command of its connection has to wait for it.
+    Call { shape: OwnedShape, is_barrier: bool, verdict: Option<Verdict> },
 }
 
 /// The slot of the wake of a call.
@@ -127,7 +127,7 @@ impl Parked {
                 Part::Key { key, verdict, .. } => (own + key.len(), shared + value(verdict)),
             }),
             Form::Meta { meta, verdict } => (meta.bytes(), value(verdict)),
-            Form::Call { shape, verdict } => (shape.bytes(), value(verdict)),
+            Form::Call { shape, verdict, .. } => (shape.bytes(), value(verdict)),
         }
     }
 
@@ -149,6 +149,11 @@ impl Parked {
         }
     }
 
+    /// Whether the next command of its connection must not be executed before it has ended: it may change something then.
+    pub fn is_barrier(&self) -> bool {
+        matches!(self.form, Form::Call { is_barrier: true, .. })
+    }
+
     /// Whether no key is waited for any more: the reply can be written.
     pub fn is_done(&self) -> bool {
         self.open == 0
@@ -164,7 +169,7 @@ impl Parked {
         now_ms: u64,
         counters: &Counters,
     ) {
-        if let Form::Call { shape, verdict: place } = &mut self.form {
+        if let Form::Call { shape, verdict: place, .. } = &mut self.form {
             if place.is_none() && slot == CALL_SLOT {
                 shape.count(&verdict, counters);
                 *place = Some(verdict);
@@ -202,7 +207,7 @@ impl Parked {
         match self.form {
             Form::Get { parts, cas } => write_get(parts, cas, out),
             Form::Meta { meta, verdict } => write_meta(&meta.as_meta(), verdict, out),
-            Form::Call { shape, verdict } => {
+            Form::Call { shape, verdict, .. } => {
                 let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
                 shape.write(&verdict, out);
             }

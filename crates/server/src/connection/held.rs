@@ -34,7 +34,11 @@ impl Connection {
     #[cold]
     pub(super) fn park(&mut self, parked: Box<Parked>, len: usize, turn: &mut Turn<'_>) {
         self.replies.push(turn.out, turn.now.ms);
+        let is_barrier = parked.is_barrier();
         self.replies.park(parked, len, turn.now.ms);
+        if is_barrier {
+            self.replies.set_blocked(true);
+        }
         self.tell_front();
     }
 

@@ -16,7 +16,7 @@ use crate::memory::PAGE_BYTES;
 const LOW: usize = ROOM / 2;
 /// Most bytes of two pages that become one.
 const JOINED_MAX: usize = ROOM / 8 * 7;
-/// Of so many pages one may be spare.
+/// Of this many pages one may be spare.
 const PAGES_PER_SPARE: usize = 64;
 /// Levels that a tree can have: its pages have 32-bit numbers, and of any two neighbours one has two pages below it at least.
 const LEVELS_MAX: usize = 64;
@@ -419,7 +419,7 @@ impl Tree {
         page
     }
 
-    /// Sees to it that so many pages are spare.
+    /// Sees to it that this many pages are spare.
     fn add_spares(&mut self, count: usize) -> Result<(), TreeFull> {
         let missing = (self.used + count).saturating_sub(self.pages.len());
         if missing > 0 && !self.pages.grow(missing) {
