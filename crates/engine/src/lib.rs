@@ -41,7 +41,7 @@ pub use rules::why::{Explain, Numbers, Why, WhyItem, WhyLease, WhyObject, WhyRol
 pub use shard::{Flow, Shard};
 pub use shards::{PREFETCH_MAX, ShardLock};
 pub use shared::Shared;
-pub use step::{Context, Effects, Step, Ticket, Verdict, Wake};
+pub use step::{Context, Effects, Step, TURN_CALLS_NS, Ticket, Verdict, Wake};
 pub use time::Now;
 pub use wait::delivered::{Delivered, DeliveredValue};
 pub use wait::hold::{HerdUsage, RulesConfig};

@@ -305,7 +305,7 @@ impl Engine {
             let text = registry.client_error(method, &what);
             return self.answer(shape, Answered::Error(&text), key, cx);
         }
-        let timed = calls.is_multiple_of(TIMED_EVERY);
+        let timed = calls.is_multiple_of(TIMED_EVERY) || counter.is_slow();
         let begun_ns = if timed { self.nanos() } else { 0 };
         let hash = self.hash_object(&item_key);
         let random = mix(hash ^ self.shared().clock().rotate_left(32) ^ calls);
@@ -357,7 +357,9 @@ impl Engine {
             }
         };
         if timed {
-            counter.time(self.nanos().saturating_sub(begun_ns));
+            let ns = self.nanos().saturating_sub(begun_ns);
+            counter.time(ns);
+            cx.step.effects.add_calls_ns(ns);
         }
         called
     }

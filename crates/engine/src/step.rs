@@ -20,6 +20,9 @@ pub type Wake = cattlegrid_herd::Wake<Arc<Delivered>>;
 /// What became of a key that a request waited for.
 pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivered>>;
 
+/// Calls of objects that have taken this long, in nanoseconds, end a turn of their connection.
+pub const TURN_CALLS_NS: u64 = 1_000_000;
+
 /// The work that a turn leaves. See the module's text.
 #[derive(Debug)]
 pub struct Effects {
@@ -31,6 +34,8 @@ pub struct Effects {
     /// Calls of objects that go on.
     #[expect(clippy::vec_box, reason = "they are moved from list to list")]
     calls: Vec<Box<RunningCall>>,
+    /// Nanoseconds of calls that were timed.
+    calls_ns: u64,
     /// Events for watchers and counters: see [`Step::interest`].
     pub events: Vec<(Ticket, Event)>,
 }
@@ -42,6 +47,7 @@ impl Default for Effects {
             deadline_ms: u64::MAX,
             loads: Vec::new(),
             calls: Vec::new(),
+            calls_ns: 0,
             events: Vec::new(),
         }
     }
@@ -71,6 +77,17 @@ impl Effects {
     #[inline]
     pub fn has_loads(&self) -> bool {
         !self.loads.is_empty()
+    }
+
+    /// Nanoseconds that calls of objects have taken since this was made, as far as they were timed: all calls of a method
+    /// whose calls take long, and a sample of others.
+    #[inline]
+    pub fn calls_ns(&self) -> u64 {
+        self.calls_ns
+    }
+
+    pub(crate) fn add_calls_ns(&mut self, ns: u64) {
+        self.calls_ns = self.calls_ns.saturating_add(ns);
     }
 
     /// Takes the calls of objects that their home lanes must run, in order.

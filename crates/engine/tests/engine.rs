@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cattlegrid_engine::{
@@ -9,6 +10,7 @@ use cattlegrid_engine::{
     Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
+use cattlegrid_objects::{Registry, Settings};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 
 /// A client of an engine with its own time.
@@ -31,6 +33,10 @@ impl Client {
     }
 
     fn for_workers(threads: usize, memory_bytes: usize, evictions: bool) -> Self {
+        Self::with_clock(threads, memory_bytes, evictions, || 0)
+    }
+
+    fn with_clock(threads: usize, memory_bytes: usize, evictions: bool, nanos: fn() -> u64) -> Self {
         let config = EngineConfig {
             memory_bytes,
             threads,
@@ -41,7 +47,7 @@ impl Client {
             tag_bytes: 1 << 20,
             allows_flush: true,
             explain: |_| String::new(),
-            nanos: || 0,
+            nanos,
             seed: 7,
         };
         Self::of(Arc::new(Engine::new(config).unwrap()), 1)
@@ -512,4 +518,21 @@ fn every_item_is_seen_by_a_scan() {
         cursor = c.engine.scan(at, 64, |item| assert!(seen.insert(item.key().to_vec()), "twice"));
     }
     assert_eq!(seen.len(), 50_000);
+}
+
+#[test]
+fn calls_of_objects_that_take_long_end_a_piece_of_a_get() {
+    thread_local!(static CLOCK: Cell<u64> = const { Cell::new(0) });
+    // Each reading comes 300 us after the one before.
+    let clock = || CLOCK.with(|clock| clock.replace(clock.get() + 300_000));
+    let mut client = Client::with_clock(1, 16 << 20, true, clock);
+    client.engine.set_objects(Some(Arc::new(Registry::new(Settings::default()).unwrap())));
+    let block = |n: u32| format!("VALUE counter:add:k:1 0 {}|{n}|", n.to_string().len());
+    for (calls, pauses) in [(1, 0), (4, 0), (5, 1), (12, 2)] {
+        (client.pauses, client.most_keys) = (0, usize::MAX);
+        client.ask("delete counter::k\r\n");
+        let blocks: String = (1..=calls).map(block).collect::<Vec<_>>().concat();
+        client.expect(&format!("get{}|", " counter:add:k:1".repeat(calls as usize)), &(blocks + "END|"));
+        assert_eq!(client.pauses, pauses, "{calls} calls");
+    }
 }

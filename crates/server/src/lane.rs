@@ -244,6 +244,7 @@ impl<'a> Lane<'a> {
                 interest: shared.interest(),
                 output_bytes,
                 gets: counters.cmd_get.get(),
+                calls_ns: effects.calls_ns(),
                 commands: 0,
                 out: &mut outputs[i],
                 effects,

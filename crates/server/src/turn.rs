@@ -1,6 +1,6 @@
 //! A connection's turn: what it works with, and its share of output and keys.
 
-use cattlegrid_engine::{Counters, Effects, Interest, Now, Output};
+use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, TURN_CALLS_NS};
 
 use crate::state::Shared;
 
@@ -20,6 +20,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) commands: usize,
     pub(crate) out: &'a mut Output,
     pub(crate) effects: &'a mut Effects,
+    /// [`Effects::calls_ns`] when it began.
+    pub(crate) calls_ns: u64,
 }
 
 impl<'a> Turn<'a> {
@@ -33,13 +35,28 @@ impl<'a> Turn<'a> {
         let counters = &shared.lanes[lane].counters;
         let (interest, output_bytes) = (shared.interest(), output_bytes(shared));
         let gets = counters.cmd_get.get();
-        Self { shared, lane, counters, now, interest, output_bytes, gets, commands: 0, out, effects }
+        let calls_ns = effects.calls_ns();
+        Self {
+            shared,
+            lane,
+            counters,
+            now,
+            interest,
+            output_bytes,
+            gets,
+            commands: 0,
+            out,
+            effects,
+            calls_ns,
+        }
     }
 
-    /// The connection has had its share of output, or of keys.
+    /// The connection has had its share of output, of keys, or of time for calls of objects.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.out.len() >= self.output_bytes || self.keys() >= self.shared.caps.turn_keys
+        self.out.len() >= self.output_bytes
+            || self.keys() >= self.shared.caps.turn_keys
+            || self.effects.calls_ns().wrapping_sub(self.calls_ns) >= TURN_CALLS_NS
     }
 
     /// Commands of the turn, or keys of gets if those are more.

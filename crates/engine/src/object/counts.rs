@@ -9,6 +9,9 @@ use crate::counters::Counter;
 /// One call of this many is timed.
 pub const TIMED_EVERY: u64 = 64;
 
+/// Mean time of a call, in nanoseconds, above which a method's calls take long.
+const SLOW_NS: u64 = 20_000;
+
 /// Counters of all methods of a lane; without objects there are none.
 #[derive(Debug, Default)]
 pub struct MethodCounters(OnceLock<Box<[MethodCounter]>>);
@@ -26,7 +29,7 @@ pub struct MethodCounter {
     pub waited: Counter,
     /// Bytes of values answered.
     pub bytes: Counter,
-    /// Calls that were timed: one of [`TIMED_EVERY`], and all that took several steps.
+    /// Calls that were timed: one of [`TIMED_EVERY`], all that took several steps, and all of a method whose calls take long.
     pub timed: Counter,
     /// Nanoseconds that these took.
     pub timed_ns: Counter,
@@ -35,6 +38,13 @@ pub struct MethodCounter {
 }
 
 impl MethodCounter {
+    /// Whether calls of the method take long, as far as they were timed: then each is timed, so that a turn with many of them
+    /// ends. A single long one, which the system may have interrupted, is soon outweighed.
+    #[inline]
+    pub(crate) fn is_slow(&self) -> bool {
+        self.timed_ns.get() > self.timed.get().wrapping_mul(SLOW_NS)
+    }
+
     /// Counts the time of a call.
     pub(crate) fn time(&self, ns: u64) {
         self.timed.add(1);

@@ -8,7 +8,7 @@ use crate::object::answer::Shape;
 use crate::read::get::Answer;
 use crate::read::pending::{Got, Pending, Piece};
 use crate::shards::{PREFETCH_MAX, ShardLock};
-use crate::step::Context;
+use crate::step::{Context, TURN_CALLS_NS};
 use crate::wait::park::Parked;
 
 /// Why a piece of a `get` of many keys ends.
@@ -91,6 +91,7 @@ impl Engine {
         let from = |key: &[u8]| Keys::of_rest(&all[key.as_ptr().addr() - all.as_ptr().addr()..]);
         let mut keys = get.keys.clone().flatten();
         let mut room = piece.keys;
+        let calls_ns = cx.step.effects.calls_ns();
         let mut batch: [&[u8]; PREFETCH_MAX] = [&[]; PREFETCH_MAX];
         let mut hashes = [0; PREFETCH_MAX];
         loop {
@@ -120,6 +121,9 @@ impl Engine {
                     let called = self.get_object(shape, (key, spot), get.touch.is_some(), last, lock, cx);
                     if let Called::Parked(parked) = called {
                         return Stop::Parked(parked, (!last).then(|| Keys::of_rest(rest)));
+                    }
+                    if !last && cx.step.effects.calls_ns() - calls_ns >= TURN_CALLS_NS {
+                        return Stop::More(Keys::of_rest(rest));
                     }
                 } else if answer != Answer::Hit {
                     pending.note(key, hash, answer, cx);

@@ -1,6 +1,6 @@
 //! `stats objects`: what the objects of each type hold, what the calls of each method came to, then all of them.
 //!
-//! Counts of methods are sums over the lanes. One call in [`TIMED_EVERY`] is timed, and every call that takes several steps.
+//! Counts of methods are sums over the lanes. One call in [`TIMED_EVERY`] is timed, and every call that takes several steps or is one of a slow method.
 //!
 //! [`TIMED_EVERY`]: cattlegrid_engine::TIMED_EVERY
 
@@ -114,7 +114,7 @@ pub(super) static METHODS: &[Row<Method>] = &[
         "time_avg_us",
         Kind::Gauge,
         Unit::Microseconds,
-        "Mean time of the calls that were timed: one in 64 of each thread, and all that took several steps.",
+        "Mean time of the calls that were timed: one in 64 of each thread, all that took several steps, and all of a method whose calls take long.",
         |_, one| one.timed_ns.checked_div(one.timed).map(micros),
     )),
     of_method(value(
