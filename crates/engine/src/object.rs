@@ -43,6 +43,8 @@ pub use running::RunningCall;
 
 /// A call that reads more than this of an object runs in steps.
 pub(crate) const AT_ONCE_BYTES: usize = 64 << 10;
+/// The reply to the flag `A` with a key that is no name of an object.
+const NOT_A_NAME: &str = "CLIENT_ERROR A needs the name of an object, type::key";
 /// Attempts of a call that finds no room.
 const ATTEMPTS: usize = 4;
 
@@ -159,7 +161,9 @@ impl Engine {
         Some(if let Some((registry, named)) = named {
             self.execute_named(request, Types { registry, changes }, named, key, lock, cx)
         } else {
-            reply::line(&mut cx.out.bytes, "CLIENT_ERROR A needs the name of an object, type::key");
+            // Without objects there is no such flag.
+            let text = if objects.is_none() { reply::error::INVALID_FLAG } else { NOT_A_NAME };
+            reply::line(&mut cx.out.bytes, text);
             Called::Written
         })
     }
