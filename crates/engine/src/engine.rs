@@ -171,7 +171,9 @@ impl Engine {
             return None;
         }
         let names = self.shared.names.load(Ordering::Acquire);
-        if let Some(called) = self.execute_object(request, lock, cx) {
+        if self.may_call(request)
+            && let Some(called) = self.execute_object(request, lock, cx)
+        {
             return called.parked();
         }
         let data: &[u8] = match request {
@@ -189,12 +191,14 @@ impl Engine {
             }
         }
         // Types may have been switched on in between, and the search for items under their names may have passed this shard.
-        if lock.shard(hash).names_now() != names
-            && let Some(called) = self.execute_object(request, lock, cx)
-        {
-            return called.parked();
+        let mut shard = lock.shard(hash);
+        if shard.names_now() != names {
+            if let Some(called) = self.execute_object(request, lock, cx) {
+                return called.parked();
+            }
+            shard = lock.shard(hash);
         }
-        let mut flow = lock.shard(hash).execute(request, hash, huge.clone(), cx);
+        let mut flow = shard.execute(request, hash, huge.clone(), cx);
         if let Flow::NeedsRoom(bytes) = flow {
             lock.release();
             self.make_room(bytes, hash);

@@ -126,8 +126,15 @@ impl Engine {
         }
     }
 
-    /// A request other than a classic `get` that names a call or an object, or has the flag `A`. None: it does not.
+    /// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag `A`.
     #[inline]
+    pub(crate) fn may_call(&self, request: &Request<'_>) -> bool {
+        self.shared().has_objects()
+            || matches!(request, Request::MetaGet(meta) | Request::MetaSet(meta, _) if meta.set.has(b'A'))
+    }
+
+    /// A request other than a classic `get` that names a call or an object, or has the flag `A`. None: it does not.
+    #[inline(never)]
     pub(crate) fn execute_object(
         &self,
         request: &Request<'_>,
@@ -138,9 +145,6 @@ impl Engine {
             Request::MetaGet(meta) | Request::MetaSet(meta, _) => meta.set.has(b'A'),
             _ => false,
         };
-        if !calls && !self.shared().has_objects() {
-            return None;
-        }
         let key: &[u8] = match request {
             Request::Store(store) => store.key,
             Request::Arith(arith) => arith.key,
