@@ -43,7 +43,7 @@ pub use running::RunningCall;
 
 /// A call that reads more than this of an object runs in steps.
 pub(crate) const AT_ONCE_BYTES: usize = 64 << 10;
-/// The reply to the flag `A` with a key that is no name of an object.
+/// The reply to the flag `A` with a key that is not the name of an object.
 const NOT_A_NAME: &str = "CLIENT_ERROR A needs the name of an object, type::key";
 /// Attempts of a call that finds no room.
 const ATTEMPTS: usize = 4;
