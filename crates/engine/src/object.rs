@@ -31,7 +31,7 @@ use crate::engine::Engine;
 use crate::event::{EventKind, Interest, Looker};
 use crate::object::answer::{Answered, Shape, Shows};
 use crate::object::counts::TIMED_EVERY;
-use crate::object::execute::{Call, ItemKey, NO_ROOM, Ran, fill_item_key, item_key};
+use crate::object::execute::{Call, ItemKey, NO_ROOM, Ran, fill_item_key, item_key, left};
 use crate::object::running::{Later, RunningCall as Running, TOO_LARGE};
 use crate::read::miss::count_miss;
 use crate::rules::why::WhyObject;
@@ -480,7 +480,7 @@ impl Engine {
             key: String::from_utf8_lossy(own).into_owned(),
             method,
             size: item.map_or(0, |item| item.value_len()) + tree_bytes,
-            ttl: item.and_then(|item| step.now.left(item.expiry())),
+            ttl: item.and_then(|item| left(step.now, item.expiry())),
             type_name: registry.type_name(type_id),
             waiting: waiting.unwrap_or(0),
         };

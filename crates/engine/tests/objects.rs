@@ -519,8 +519,8 @@ fn objects_that_are_never_evicted_live_within_their_limit() {
     world.flush();
     world.expect(client, "mg quota:exists:r0 v|", "VA 9|NOT_FOUND|");
     let after = fill(&mut world, "s");
-    // Those that lie between newer ones count until they are collected.
-    assert!(after > count / 3, "{after} of {count}");
+    // Also those that lie between newer ones.
+    assert!(after >= count - 2, "{after} of {count}");
     // A limit of nothing.
     world.engine.set_objects(Some(settings(|all| {
         with_own(all, "quota", |own| own.evict = Eviction::Never);

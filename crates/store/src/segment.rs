@@ -562,6 +562,13 @@ impl Log {
         }
     }
 
+    /// Notes that pinned items of any segment may have died.
+    pub(crate) fn reap_all(&mut self) {
+        for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pinned_bytes > 0) {
+            segment.reap_at = 0;
+        }
+    }
+
     /// Live items of a queue.
     pub(crate) fn queue_items(&self, queue: Queue) -> usize {
         self.queue_items[queue as usize]

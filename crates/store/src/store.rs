@@ -247,8 +247,15 @@ impl Store {
             self.now = now;
         }
         if floor > self.floor {
-            self.floor = floor;
+            self.raise_floor(floor);
         }
+    }
+
+    #[cold]
+    fn raise_floor(&mut self, floor: u64) {
+        self.floor = floor;
+        // Some of the pinned items of any segment may be dead now.
+        self.log.reap_all();
     }
 
     /// The live item of this key; objects are not among them. A dead one is removed.

@@ -358,7 +358,7 @@ fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> Ran {
 
 /// Whole seconds that an object has to live, and 1 in its last; None: for ever. An end is rounded up to a second of the
 /// store, so that nothing ends early: right after it was set, the time that was set is shown.
-fn left(now: Now, expiry: u32) -> Option<u64> {
+pub(crate) fn left(now: Now, expiry: u32) -> Option<u64> {
     let left_ms = || unix_ms(now, expiry).saturating_sub(now.unix_ms());
     (expiry != NEVER).then(|| (left_ms() / 1000).max(1))
 }
