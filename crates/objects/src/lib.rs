@@ -35,7 +35,7 @@ pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
 pub use listing::{Listing, TooLarge};
 pub use members::{FLAT_MAX, Members};
-pub use method::{Absent, Method, MethodId, ObjectType, Reads};
+pub use method::{Absent, Method, MethodId, ObjectType, Reads, Run};
 pub use name::{Name, Named, Spot};
 pub use object::{Change, Object, State, View};
 pub use registry::{OBJECT_KEY_MAX, Registry};

@@ -35,7 +35,27 @@ pub struct Method {
     /// Which objects it reads.
     pub reads: Reads,
     /// Executes it.
-    pub run: fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>,
+    pub run: Run,
+}
+
+/// Executes a method.
+pub type Run = fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>;
+
+/// A row of a type's table: a method that reads its own object.
+pub(crate) const fn method(
+    name: &'static str,
+    arguments: (usize, usize),
+    usage: &'static str,
+    replies: &'static str,
+    absent: Absent,
+    run: Run,
+) -> Method {
+    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
+}
+
+/// The same method, if its arguments are keys of objects, which it reads.
+pub(crate) const fn of_several(method: &Method) -> Method {
+    Method { reads: Reads::Arguments, ..*method }
 }
 
 impl Method {

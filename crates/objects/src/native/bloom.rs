@@ -17,8 +17,8 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType};
-use crate::native::set::{Draws, method};
+use crate::method::{Absent, ObjectType, method};
+use crate::native::set::Draws;
 use crate::native::sketch::{HEADER, Key, hash, inline, item, key, make_absent, number};
 use crate::number::push_whole;
 use crate::object::{Object, View};

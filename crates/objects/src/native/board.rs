@@ -14,10 +14,10 @@ use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show};
 use crate::members::Members;
-use crate::method::{Absent, ObjectType};
+use crate::method::{Absent, ObjectType, method};
 use crate::native::collection::{member_within, number, say_number};
 use crate::native::score::{PLACE_HEAD, Place, SCORE_BYTES, SPACE, Score};
-use crate::native::set::{MANY, method};
+use crate::native::set::MANY;
 use crate::object::{Object, View};
 
 /// First byte of the keys by member.

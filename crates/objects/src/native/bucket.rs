@@ -6,7 +6,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -23,25 +23,16 @@ pub(crate) static BUCKET: ObjectType = ObjectType {
     id: 8,
     doc: "A token bucket.",
     methods: &[
-        Method {
-            name: "take",
-            arguments: (2, 3),
-            usage: "capacity rate [n]",
-            replies: "OK and the tokens left; WAIT and seconds until there are n (1), nothing is taken; -1: n is above \
+        method(
+            "take",
+            (2, 3),
+            "capacity rate [n]",
+            "OK and the tokens left; WAIT and seconds until there are n (1), nothing is taken; -1: n is above \
                       the capacity. rate: tokens a second",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: take,
-        },
-        Method {
-            name: "peek",
-            arguments: (2, 2),
-            usage: "capacity rate",
-            replies: "the tokens left",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: peek,
-        },
+            Absent::Runs,
+            take,
+        ),
+        method("peek", (2, 2), "capacity rate", "the tokens left", Absent::Runs, peek),
     ],
     dump: Some(dump),
 };

@@ -4,7 +4,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -17,61 +17,34 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
     id: 6,
     doc: "A number that is changed in one step.",
     methods: &[
-        Method {
-            name: "new",
-            arguments: (0, 1),
-            usage: "[n]",
-            replies: "CREATED; it is n (0)",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: new,
-        },
-        Method {
-            name: "add",
-            arguments: (1, 2),
-            usage: "n [ttl]",
-            replies: "the new value, and ` saturated` after a largest or smallest one that cuts the sum off. An absent \
+        method("new", (0, 1), "[n]", "CREATED; it is n (0)", Absent::Runs, new),
+        method(
+            "add",
+            (1, 2),
+            "n [ttl]",
+            "the new value, and ` saturated` after a largest or smallest one that cuts the sum off. An absent \
                       counter is 0, and lives for the ttl",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: add,
-        },
-        Method {
-            name: "get",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the value",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: get,
-        },
-        Method {
-            name: "set",
-            arguments: (1, 2),
-            usage: "n [ttl]",
-            replies: "n; it lives for the ttl from now on",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: set,
-        },
-        Method {
-            name: "max",
-            arguments: (1, 2),
-            usage: "n [ttl]",
-            replies: "the larger one of the value and n, which is the value now; ttl as for add",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: max,
-        },
-        Method {
-            name: "min",
-            arguments: (1, 2),
-            usage: "n [ttl]",
-            replies: "the smaller one of the value and n, which is the value now; ttl as for add",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: min,
-        },
+            Absent::Runs,
+            add,
+        ),
+        method("get", (0, 0), "", "the value", Absent::Miss, get),
+        method("set", (1, 2), "n [ttl]", "n; it lives for the ttl from now on", Absent::Runs, set),
+        method(
+            "max",
+            (1, 2),
+            "n [ttl]",
+            "the larger one of the value and n, which is the value now; ttl as for add",
+            Absent::Runs,
+            max,
+        ),
+        method(
+            "min",
+            (1, 2),
+            "n [ttl]",
+            "the smaller one of the value and n, which is the value now; ttl as for add",
+            Absent::Runs,
+            min,
+        ),
     ],
     dump: Some(dump),
 };

@@ -11,7 +11,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -29,25 +29,16 @@ pub(crate) static GCRA: ObjectType = ObjectType {
     id: 7,
     doc: "A limit of a rate that lets bursts pass, as redis-cell's CL.THROTTLE.",
     methods: &[
-        Method {
-            name: "take",
-            arguments: (3, 4),
-            usage: "burst count period [n]",
-            replies: "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; seconds, -1: never or not \
+        method(
+            "take",
+            (3, 4),
+            "burst count period [n]",
+            "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; seconds, -1: never or not \
                       needed; n (1): 0 takes nothing",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: take,
-        },
-        Method {
-            name: "peek",
-            arguments: (3, 3),
-            usage: "burst count period",
-            replies: "as take of 0",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: peek,
-        },
+            Absent::Runs,
+            take,
+        ),
+        method("peek", (3, 3), "burst count period", "as take of 0", Absent::Runs, peek),
     ],
     dump: Some(dump),
 };

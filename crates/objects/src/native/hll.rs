@@ -21,8 +21,8 @@ use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::Listing;
 use crate::members::FLAT_MAX;
-use crate::method::{Absent, ObjectType};
-use crate::native::set::{method, of_several};
+use crate::method::{Absent, ObjectType, method, of_several};
+
 use crate::native::sketch::{hash, inline, make_absent};
 use crate::number::push_whole;
 use crate::object::{Change, Object, View};

@@ -19,7 +19,7 @@
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::json;
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -35,43 +35,25 @@ pub(crate) static LOCK: ObjectType = ObjectType {
     id: 10,
     doc: "A lock with an owner, an end and fence numbers.",
     methods: &[
-        Method {
-            name: "take",
-            arguments: (2, 2),
-            usage: "owner time",
-            replies: "OK and the fence number: it is the owner's for that time (30s), also when it was before, with the \
+        method(
+            "take",
+            (2, 2),
+            "owner time",
+            "OK and the fence number: it is the owner's for that time (30s), also when it was before, with the \
                       same fence; HELD and seconds left: another has it",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: take,
-        },
-        Method {
-            name: "renew",
-            arguments: (2, 2),
-            usage: "owner time",
-            replies: "OK and the fence number; NOT_OWNER: it has ended or is another's",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: renew,
-        },
-        Method {
-            name: "release",
-            arguments: (1, 1),
-            usage: "owner",
-            replies: "OK; NOT_OWNER",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: release,
-        },
-        Method {
-            name: "holder",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the owner; a miss: it is free",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: holder,
-        },
+            Absent::Runs,
+            take,
+        ),
+        method(
+            "renew",
+            (2, 2),
+            "owner time",
+            "OK and the fence number; NOT_OWNER: it has ended or is another's",
+            Absent::Runs,
+            renew,
+        ),
+        method("release", (1, 1), "owner", "OK; NOT_OWNER", Absent::Runs, release),
+        method("holder", (0, 0), "", "the owner; a miss: it is free", Absent::Miss, holder),
     ],
     dump: Some(dump),
 };

@@ -8,9 +8,9 @@ use cattlegrid_store::Tree;
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, show, show_value};
-use crate::method::{Absent, ObjectType};
+use crate::method::{Absent, ObjectType, method};
 use crate::native::collection::{count, delete, exist, keys, member, new, number, say};
-use crate::native::set::{MANY, method};
+use crate::native::set::MANY;
 use crate::object::Object;
 
 /// See the module's text.

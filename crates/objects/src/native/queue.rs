@@ -10,9 +10,8 @@ use std::ops::Bound;
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show, show_value};
-use crate::method::{Absent, ObjectType};
+use crate::method::{Absent, ObjectType, method};
 use crate::native::collection::{number, say, say_number};
-use crate::native::set::method;
 use crate::object::{Object, View};
 
 /// First byte of the keys of entries.

@@ -18,7 +18,7 @@
 use crate::arguments::Arguments;
 use crate::calendar::Window;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -28,52 +28,40 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
     id: 1,
     doc: "A limit of what may be used in a minute, an hour, a day, or any other window.",
     methods: &[
-        Method {
-            name: "new",
-            arguments: (2, 2),
-            usage: "limit window",
-            replies: "CREATED; a miss: no such window. Windows: minute hour day week month, or 90s 5m 2h 1d",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: new,
-        },
-        Method {
-            name: "addandcheck",
-            arguments: (0, 1),
-            usage: "[n]",
-            replies: "QUOTA_OK: n (1) more are used; QUOTA_EXCEEDED: nothing is used",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: addandcheck,
-        },
-        Method {
-            name: "take",
-            arguments: (3, 3),
-            usage: "n limit window",
-            replies: "QUOTA_OK, QUOTA_EXCEEDED; without `new`. A changed limit holds at once, a changed window when \
+        method(
+            "new",
+            (2, 2),
+            "limit window",
+            "CREATED; a miss: no such window. Windows: minute hour day week month, or 90s 5m 2h 1d",
+            Absent::Runs,
+            new,
+        ),
+        method(
+            "addandcheck",
+            (0, 1),
+            "[n]",
+            "QUOTA_OK: n (1) more are used; QUOTA_EXCEEDED: nothing is used",
+            Absent::Miss,
+            addandcheck,
+        ),
+        method(
+            "take",
+            (3, 3),
+            "n limit window",
+            "QUOTA_OK, QUOTA_EXCEEDED; without `new`. A changed limit holds at once, a changed window when \
                       either window ends",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: take,
-        },
-        Method {
-            name: "reset",
-            arguments: (0, 0),
-            usage: "",
-            replies: "QUOTA_OK: nothing is used",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: reset,
-        },
-        Method {
-            name: "peek",
-            arguments: (0, 0),
-            usage: "",
-            replies: "JSON: limit used left resets_in, in seconds; 0: no window has begun",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: peek,
-        },
+            Absent::Runs,
+            take,
+        ),
+        method("reset", (0, 0), "", "QUOTA_OK: nothing is used", Absent::Miss, reset),
+        method(
+            "peek",
+            (0, 0),
+            "",
+            "JSON: limit used left resets_in, in seconds; 0: no window has begun",
+            Absent::Miss,
+            peek,
+        ),
     ],
     dump: Some(dump),
 };

@@ -3,66 +3,18 @@
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show};
-use crate::method::{Absent, Method, Reads};
+use crate::method::{Absent, Method, method};
 use crate::native::{queue, score};
 use crate::object::{Object, View};
 
 /// See the module's text. `new` is each type's own.
 pub static RESERVED: &[Method] = &[
-    Method {
-        name: "drop",
-        arguments: (0, 0),
-        usage: "",
-        replies: "DELETED, NOT_FOUND",
-        absent: Absent::Runs,
-        reads: Reads::Own,
-        run: drop_it,
-    },
-    Method {
-        name: "ttl",
-        arguments: (0, 1),
-        usage: "[seconds]",
-        replies: "seconds left, -1: for ever",
-        absent: Absent::Miss,
-        reads: Reads::Own,
-        run: ttl,
-    },
-    Method {
-        name: "exists",
-        arguments: (0, 0),
-        usage: "",
-        replies: "EXISTS, NOT_FOUND",
-        absent: Absent::Runs,
-        reads: Reads::Own,
-        run: exists,
-    },
-    Method {
-        name: "dump",
-        arguments: (0, 0),
-        usage: "",
-        replies: "JSON",
-        absent: Absent::Miss,
-        reads: Reads::Own,
-        run: dump,
-    },
-    Method {
-        name: "size",
-        arguments: (0, 0),
-        usage: "",
-        replies: "bytes of the state",
-        absent: Absent::Miss,
-        reads: Reads::Own,
-        run: size,
-    },
-    Method {
-        name: "methods",
-        arguments: (0, 0),
-        usage: "",
-        replies: "a method a line",
-        absent: Absent::Runs,
-        reads: Reads::Own,
-        run: exists,
-    },
+    method("drop", (0, 0), "", "DELETED, NOT_FOUND", Absent::Runs, drop_it),
+    method("ttl", (0, 1), "[seconds]", "seconds left, -1: for ever", Absent::Miss, ttl),
+    method("exists", (0, 0), "", "EXISTS, NOT_FOUND", Absent::Runs, exists),
+    method("dump", (0, 0), "", "JSON", Absent::Miss, dump),
+    method("size", (0, 0), "", "bytes of the state", Absent::Miss, size),
+    method("methods", (0, 0), "", "a method a line", Absent::Runs, exists),
 ];
 
 fn drop_it(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

@@ -11,7 +11,7 @@
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::json;
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::native::lock;
 use crate::number;
 use crate::object::{Object, View};
@@ -29,43 +29,25 @@ pub(crate) static SEM: ObjectType = ObjectType {
     id: 16,
     doc: "A semaphore: up to 1000 owners at a time, each with its own end.",
     methods: &[
-        Method {
-            name: "take",
-            arguments: (3, 3),
-            usage: "owner max time",
-            replies: "OK and how many more could take it; FULL and seconds until the first ends. An owner that has it \
+        method(
+            "take",
+            (3, 3),
+            "owner max time",
+            "OK and how many more could take it; FULL and seconds until the first ends. An owner that has it \
                       takes it anew for that time (30s)",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: take,
-        },
-        Method {
-            name: "release",
-            arguments: (1, 1),
-            usage: "owner",
-            replies: "OK; NOT_OWNER",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: release,
-        },
-        Method {
-            name: "count",
-            arguments: (0, 0),
-            usage: "",
-            replies: "number of owners",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: count,
-        },
-        Method {
-            name: "list",
-            arguments: (0, 0),
-            usage: "",
-            replies: "an owner and its seconds left a line, in the order of their bytes",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: list,
-        },
+            Absent::Runs,
+            take,
+        ),
+        method("release", (1, 1), "owner", "OK; NOT_OWNER", Absent::Runs, release),
+        method("count", (0, 0), "", "number of owners", Absent::Runs, count),
+        method(
+            "list",
+            (0, 0),
+            "",
+            "an owner and its seconds left a line, in the order of their bytes",
+            Absent::Runs,
+            list,
+        ),
     ],
     dump: Some(dump),
 };

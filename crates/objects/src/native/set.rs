@@ -5,7 +5,7 @@
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Combination, Listing};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method, of_several};
 use crate::native::collection::{
     check_keys, check_members, count, delete, exist, keys, new, number, say, say_number,
 };
@@ -67,26 +67,6 @@ pub(crate) static SET: ObjectType = ObjectType {
 
 /// Arguments of methods that take several members or keys.
 pub(crate) const MANY: (usize, usize) = (1, ARGUMENTS_MAX);
-
-/// Executes a method.
-pub(crate) type Run = fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>;
-
-/// A row of the table.
-pub(crate) const fn method(
-    name: &'static str,
-    arguments: (usize, usize),
-    usage: &'static str,
-    replies: &'static str,
-    absent: Absent,
-    run: Run,
-) -> Method {
-    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
-}
-
-/// Its arguments are keys of objects, which it reads.
-pub(crate) const fn of_several(method: &Method) -> Method {
-    Method { reads: Reads::Arguments, ..*method }
-}
 
 fn put(
     object: &mut Object<'_>,

@@ -11,8 +11,8 @@ use cattlegrid_store::Value;
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
+use crate::method::Run;
 use crate::native::collection::member_within;
-use crate::native::set::Run;
 use crate::number::whole_within;
 use crate::object::{Object, View};
 

@@ -14,7 +14,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -24,25 +24,16 @@ pub(crate) static SLIDING: ObjectType = ObjectType {
     id: 9,
     doc: "A limit of what is counted in the last N seconds, estimated from two counts.",
     methods: &[
-        Method {
-            name: "hit",
-            arguments: (2, 3),
-            usage: "limit window [n]",
-            replies: "OK and what is left; LIMITED and seconds until n (1) more may be counted, nothing is counted; \
+        method(
+            "hit",
+            (2, 3),
+            "limit window [n]",
+            "OK and what is left; LIMITED and seconds until n (1) more may be counted, nothing is counted; \
                       -1: n is above the limit. window: a length such as 60s",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: hit,
-        },
-        Method {
-            name: "count",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the estimate",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: count,
-        },
+            Absent::Runs,
+            hit,
+        ),
+        method("count", (0, 0), "", "the estimate", Absent::Miss, count),
     ],
     dump: Some(dump),
 };

@@ -10,7 +10,7 @@
 
 use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Absent, ObjectType, method};
 use crate::number;
 use crate::object::{Object, View};
 
@@ -29,79 +29,22 @@ pub(crate) static SWCOUNTER: ObjectType = ObjectType {
     id: 2,
     doc: "The last values added, with their minimum, maximum, average, sum and percentiles.",
     methods: &[
-        Method {
-            name: "new",
-            arguments: (0, 1),
-            usage: "[size]",
-            replies: "CREATED; a miss: size (16) is not 1 to 1024",
-            absent: Absent::Runs,
-            reads: Reads::Own,
-            run: new,
-        },
-        Method {
-            name: "add",
-            arguments: (1, 1),
-            usage: "n",
-            replies: "SUCCESS; n may have decimals",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: add,
-        },
-        Method {
-            name: "getlast",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the value added last; a miss: there is none",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: getlast,
-        },
-        Method {
-            name: "getmin",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the smallest value; a miss: there is none",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: getmin,
-        },
-        Method {
-            name: "getmax",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the largest value; a miss: there is none",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: getmax,
-        },
-        Method {
-            name: "getavg",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the average; a miss: there is no value",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: getavg,
-        },
-        Method {
-            name: "getsum",
-            arguments: (0, 0),
-            usage: "",
-            replies: "the sum; a miss: there is no value",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: getsum,
-        },
-        Method {
-            name: "getp",
-            arguments: (1, 1),
-            usage: "percent",
-            replies: "the smallest value that at least this percentage (0 to 100) of the values do not exceed; a miss: \
+        method("new", (0, 1), "[size]", "CREATED; a miss: size (16) is not 1 to 1024", Absent::Runs, new),
+        method("add", (1, 1), "n", "SUCCESS; n may have decimals", Absent::Miss, add),
+        method("getlast", (0, 0), "", "the value added last; a miss: there is none", Absent::Miss, getlast),
+        method("getmin", (0, 0), "", "the smallest value; a miss: there is none", Absent::Miss, getmin),
+        method("getmax", (0, 0), "", "the largest value; a miss: there is none", Absent::Miss, getmax),
+        method("getavg", (0, 0), "", "the average; a miss: there is no value", Absent::Miss, getavg),
+        method("getsum", (0, 0), "", "the sum; a miss: there is no value", Absent::Miss, getsum),
+        method(
+            "getp",
+            (1, 1),
+            "percent",
+            "the smallest value that at least this percentage (0 to 100) of the values do not exceed; a miss: \
                       there is none",
-            absent: Absent::Miss,
-            reads: Reads::Own,
-            run: getp,
-        },
+            Absent::Miss,
+            getp,
+        ),
     ],
     dump: Some(dump),
 };
