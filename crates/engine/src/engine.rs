@@ -171,7 +171,7 @@ impl Engine {
             return None;
         }
         let names = self.shared.names.load(Ordering::Acquire);
-        if self.may_call(request)
+        if Self::may_call(names, request)
             && let Some(called) = self.execute_object(request, lock, cx)
         {
             return called.parked();

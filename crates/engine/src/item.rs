@@ -50,7 +50,7 @@ impl Shard {
     /// Whether the expiry alone determines the standing of an item: asked for every hit.
     #[inline]
     pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
-        !self.rolling && self.store.item(found).is_plain(self.store.now())
+        !self.rolling && self.store.is_plain(found)
     }
 
     /// The item under a key, after invalidations were applied.

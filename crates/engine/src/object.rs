@@ -36,6 +36,7 @@ use crate::object::running::{Later, RunningCall as Running, TOO_LARGE};
 use crate::read::miss::count_miss;
 use crate::rules::why::WhyObject;
 use crate::shards::ShardLock;
+use crate::shared::Names;
 use crate::step::{Context, Step};
 use crate::wait::park::{Form, Parked};
 
@@ -126,10 +127,11 @@ impl Engine {
         }
     }
 
-    /// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag `A`.
+    /// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag `A`. `names`: of
+    /// [`Shared::names`](crate::shared::Shared::names).
     #[inline]
-    pub(crate) fn may_call(&self, request: &Request<'_>) -> bool {
-        self.shared().has_objects()
+    pub(crate) fn may_call(names: u64, request: &Request<'_>) -> bool {
+        Names::state(names) != Names::OFF
             || matches!(request, Request::MetaGet(meta) | Request::MetaSet(meta, _) if meta.set.has(b'A'))
     }
 

@@ -265,7 +265,11 @@ impl Store {
     }
 
     /// The live item of this key among objects, or among plain items.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "its two callers each know one domain: a plain look-up costs what it did"
+    )]
     pub(crate) fn lookup_among(&mut self, hash: u64, key: &[u8], objects: bool) -> Lookup {
         let Some(found) = self.find(hash, key, objects) else { return Lookup::Absent };
         let bytes = self.log.bytes(found.location);
@@ -301,6 +305,13 @@ impl Store {
         self.item_of(self.log.bytes(found.location))
     }
 
+    /// Whether the item is a plain value now: see [`Item::is_plain`].
+    #[inline]
+    pub fn is_plain(&self, found: Found) -> bool {
+        // Wherever its value lies.
+        Item::new(self.log.bytes(found.location), None).is_plain(self.now)
+    }
+
     /// The item that begins with these bytes of the log.
     #[inline]
     pub(crate) fn item_of<'s>(&'s self, bytes: &'s [u8]) -> Item<'s> {
@@ -311,14 +322,7 @@ impl Store {
     #[inline]
     pub fn count_read(&mut self, found: Found) {
         self.index.count_use(found.slot);
-        let now = self.now;
-        let item = self.item(found);
-        let (accessed, marks) = (item.accessed(), item.marks());
-        if accessed != now || !marks.has(Marks::FETCHED) {
-            let bytes = self.log.bytes_mut(found.location);
-            item::set_accessed(bytes, now);
-            item::set_marks(bytes, marks.with(Marks::FETCHED));
-        }
+        item::set_used(self.log.bytes_mut(found.location), self.now);
     }
 
     /// Changes an item's marks; [`Marks::OBJECT`] stays as it is.
