@@ -2,6 +2,7 @@
 
 use crate::calendar::Zone;
 use crate::listing::Listing;
+use crate::number::push_whole;
 use crate::object::Change;
 use crate::settings::{Settings, TypeSettings};
 
@@ -36,6 +37,12 @@ impl Frame<'_> {
     /// A reply of these bytes.
     pub(crate) fn text(&mut self, text: &[u8]) -> Reply {
         self.out.extend_from_slice(text);
+        Reply::Value
+    }
+
+    /// A reply of this number.
+    pub(crate) fn number(&mut self, number: u64) -> Reply {
+        push_whole(self.out, number);
         Reply::Value
     }
 

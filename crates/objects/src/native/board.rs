@@ -15,7 +15,7 @@ use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show};
 use crate::members::Members;
 use crate::method::{Absent, ObjectType, method};
-use crate::native::collection::{member_within, number, say_number};
+use crate::native::collection::{member_within, number};
 use crate::native::score::{PLACE_HEAD, Place, SCORE_BYTES, SPACE, Score};
 use crate::native::set::MANY;
 use crate::object::{Object, View};
@@ -110,7 +110,7 @@ fn add(
         changes.push(change);
     }
     let added = set_scores(object, &changes)?;
-    Ok(say_number(frame, added))
+    Ok(frame.number(added))
 }
 
 fn incr(
@@ -145,11 +145,11 @@ fn rank(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     let Some(before) = before(object.view(), member(arguments, 0)?) else { return Ok(Reply::Miss) };
-    Ok(say_number(frame, before + 1))
+    Ok(frame.number(before + 1))
 }
 
 fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(say_number(frame, count_of(object.view())))
+    Ok(frame.number(count_of(object.view())))
 }
 
 fn top(
@@ -205,7 +205,7 @@ fn remove(
         object.members().remove(&member_key(member));
         removed += 1;
     }
-    Ok(say_number(frame, removed))
+    Ok(frame.number(removed))
 }
 
 /// Sets the scores of these members, each of which occurs once, or changes nothing. Returns how many are new.

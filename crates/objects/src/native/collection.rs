@@ -58,17 +58,6 @@ pub(crate) fn number<T: FromStr>(
     number.map(Some).ok_or_else(|| CallError::argument(place, what))
 }
 
-/// The reply is this text.
-pub(crate) fn say(frame: &mut Frame<'_>, text: &[u8]) -> Reply {
-    frame.out.extend_from_slice(text);
-    Reply::Value
-}
-
-/// The reply is this number.
-pub(crate) fn say_number(frame: &mut Frame<'_>, number: u64) -> Reply {
-    say(frame, number.to_string().as_bytes())
-}
-
 /// `new`: an object without members, in place of any other.
 pub(crate) fn new(
     object: &mut Object<'_>,
@@ -76,7 +65,7 @@ pub(crate) fn new(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     object.set(&[]);
-    Ok(say(frame, b"CREATED"))
+    Ok(frame.text(b"CREATED"))
 }
 
 /// `exist`: of a member.
@@ -86,7 +75,7 @@ pub(crate) fn exist(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     let is_there = object.view().member(member(arguments, 0)?).is_some();
-    Ok(say(frame, if is_there { b"EXISTS" } else { b"NOT_FOUND" }))
+    Ok(frame.text(if is_there { b"EXISTS" } else { b"NOT_FOUND" }))
 }
 
 /// `delete`: of members, there or not.
@@ -100,7 +89,7 @@ pub(crate) fn delete(
     for member in arguments.iter() {
         members.remove(member);
     }
-    Ok(say(frame, b"SUCCESS"))
+    Ok(frame.text(b"SUCCESS"))
 }
 
 /// `count`: of members.
@@ -109,7 +98,7 @@ pub(crate) fn count(
     _: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    Ok(say_number(frame, object.view().members()))
+    Ok(frame.number(object.view().members()))
 }
 
 /// A line for each key.

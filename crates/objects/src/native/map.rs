@@ -9,7 +9,7 @@ use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, show, show_value};
 use crate::method::{Absent, ObjectType, method};
-use crate::native::collection::{count, delete, exist, keys, member, new, number, say};
+use crate::native::collection::{count, delete, exist, keys, member, new, number};
 use crate::native::set::MANY;
 use crate::object::Object;
 
@@ -67,7 +67,7 @@ fn put(
         let (key, value) = pair(place);
         members.put(key, value)?;
     }
-    Ok(say(frame, b"SUCCESS"))
+    Ok(frame.text(b"SUCCESS"))
 }
 
 fn get(
@@ -112,7 +112,7 @@ fn incr(
     };
     members.put(key, sum.to_string().as_bytes())?;
     drop(members);
-    Ok(say(frame, sum.to_string().as_bytes()))
+    Ok(frame.text(sum.to_string().as_bytes()))
 }
 
 /// Longest text of a number of 64 bits: a sign and 19 digits.

@@ -11,7 +11,7 @@ use crate::arguments::Arguments;
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show, show_value};
 use crate::method::{Absent, ObjectType, method};
-use crate::native::collection::{number, say, say_number};
+use crate::native::collection::number;
 use crate::object::{Object, View};
 
 /// First byte of the keys of entries.
@@ -100,7 +100,7 @@ fn new(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     Terms::read(arguments)?.found(object)?;
-    Ok(say(frame, b"CREATED"))
+    Ok(frame.text(b"CREATED"))
 }
 
 fn push(
@@ -116,7 +116,7 @@ fn push(
     let terms = Terms::of(object.view());
     let mut entries = object.view().members().saturating_sub(1);
     if entries >= u64::from(terms.most) && terms.refuses {
-        return Ok(say(frame, b"FULL"));
+        return Ok(frame.text(b"FULL"));
     }
     let newest = object.view().last().and_then(|(key, _)| number_of(key)).unwrap_or(0);
     // The first entry is number 1; a million entries a second need half a million years to the last.
@@ -128,7 +128,7 @@ fn push(
         object.members().remove(&oldest.0);
         entries -= 1;
     }
-    Ok(say_number(frame, entries))
+    Ok(frame.number(entries))
 }
 
 fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
@@ -145,7 +145,7 @@ fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
 }
 
 fn len(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(say_number(frame, object.view().members().saturating_sub(1)))
+    Ok(frame.number(object.view().members().saturating_sub(1)))
 }
 
 fn all(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

@@ -6,9 +6,7 @@ use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Combination, Listing};
 use crate::method::{Absent, ObjectType, method, of_several};
-use crate::native::collection::{
-    check_keys, check_members, count, delete, exist, keys, new, number, say, say_number,
-};
+use crate::native::collection::{check_keys, check_members, count, delete, exist, keys, new, number};
 use crate::object::Object;
 
 /// Most members of `random`.
@@ -74,7 +72,7 @@ fn put(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     add_all(object, arguments)?;
-    Ok(say(frame, b"SUCCESS"))
+    Ok(frame.text(b"SUCCESS"))
 }
 
 fn add(
@@ -83,7 +81,7 @@ fn add(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     let added = add_all(object, arguments)?;
-    Ok(say_number(frame, added))
+    Ok(frame.number(added))
 }
 
 /// Adds all or none; returns how many are new.
@@ -109,7 +107,7 @@ fn remove(
     let mut members = object.members();
     let removed = arguments.iter().filter(|member| members.remove(member)).count();
     drop(members);
-    Ok(say_number(frame, removed as u64))
+    Ok(frame.number(removed as u64))
 }
 
 fn union(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
@@ -159,7 +157,7 @@ fn random(
         let Some((member, _)) = len.checked_sub(1).and_then(|most| view.nth(draws.up_to(most))) else {
             return Ok(Reply::Miss);
         };
-        return Ok(say(frame, member));
+        return Ok(frame.text(member));
     };
     for place in draws.places(n as u64, len) {
         if let Some((member, _)) = view.nth(place) {
@@ -177,7 +175,7 @@ fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Res
     let Some((member, _)) = place.and_then(|place| view.nth(place)) else { return Ok(Reply::Miss) };
     let member = member.to_vec();
     object.members().remove(&member);
-    Ok(say(frame, &member))
+    Ok(frame.text(&member))
 }
 
 /// Random numbers, from one number of the call (`SplitMix64`).
