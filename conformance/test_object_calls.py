@@ -308,3 +308,37 @@ def test_a_connection_that_does_not_read_long_lists(objects):
         for _ in range(20):
             assert call(c, "set:count:s") == "50000"
         assert server.rss() < 256 << 20
+
+
+def test_calls_that_take_long_end_a_turn(objects):
+    """A connection with many such calls lets others have their turns between them."""
+    server = objects(ON, "-t", "1")
+    servers = b",".join(b"host%02d.example:11211" % n for n in range(64))
+    lines = [b"ms consistent::r %d Anew v\r\n%s\r\n" % (len(servers), servers)] * 15
+    with server.raw() as c:
+        assert c.ask(b"get counter:add:k:1\r\n" * 15).count(b"VALUE") == 15
+        before = int(server.stats()["conn_yields"])
+        assert c.ask(b"".join(lines)).count(b"VA 7\r\nCREATED\r\n") == 15
+        # Far fewer than the 20 commands of a turn: it was their time.
+        assert int(server.stats()["conn_yields"]) - before >= 3
+        assert int(server.stats("objects")["consistent:new:calls"]) == 15
+
+
+def test_an_order_is_kept_behind_a_call_that_waits(objects):
+    """A call that waits for a busy object may still change something: what its connection sends next comes after it."""
+    server = objects(*LARGE)
+    with server.raw() as c, server.raw(120) as reader, server.raw(120) as writer:
+        fill(c, "big")
+        c.send(b"get set:new:a\r\nget set:put:a:first\r\n")
+        c.until(b"SUCCESS\r\nEND\r\n")
+        for turn in range(5):
+            reader.send(b"get set:getall:big\r\n" * 3)
+            # Both names, since objects are taken in the order of their hashes; a plain key too.
+            writer.send(
+                b"get set:intersection:a:big\r\nget set:put:a:m%08d\r\nget set:put:big:late%d\r\nset seen%d 0 0 1\r\nx\r\n" % (turn, turn, turn)
+            )
+            got = writer.until(b"STORED\r\n")
+            common = b"".join(b"m%08d\r\n" % n for n in range(turn))
+            assert got.startswith(block("set:intersection:a:big", common.decode()) + b"END\r\n"), got[:200]
+            for _ in range(3):
+                reader.until(b"\r\nEND\r\n")

@@ -1,4 +1,5 @@
-//! What calls of objects cost, compared with a plain get and with a script of Redis, and what objects take of memory.
+//! What calls of objects cost, shipped and in Luau, compared with a plain get and with a script of Redis, what objects take of
+//! memory, and what others wait for methods that are stopped.
 //!
 //! CPU is that of the server's process. The loads of a table take turns, so that other work of the machine affects all;
 //! a figure is the median of the rounds, a ratio the median of the ratios within each round, with quartiles.
@@ -6,9 +7,11 @@
 #![expect(clippy::cast_precision_loss, reason = "counts and bytes of this machine")]
 
 mod clients;
+mod runaways;
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,7 +41,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
     large: u32,
     /// What to measure.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "calls,members,memory")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "calls,members,memory,runaways")]
     parts: Vec<String>,
 }
 
@@ -48,6 +51,8 @@ const CONNECTIONS: usize = 8;
 const PIPELINE: usize = 32;
 /// Free pages are given back to the system once they have been idle for 30 to 60 s.
 const GIVEN_BACK: Duration = Duration::from_secs(90);
+/// Where `share.luau` is: a quota in Luau, whose name is as long as that of the shipped one.
+const TYPES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/types");
 /// As `quota:addandcheck` answers.
 const SCRIPT: &str = "local n = redis.call('INCRBY', KEYS[1], ARGV[1]); \
     if n <= tonumber(ARGV[2]) then return 'QUOTA_OK' end; return 'QUOTA_EXCEEDED'";
@@ -60,10 +65,11 @@ type Fill = fn(&Server, usize) -> Result<()>;
 fn main() -> Result<()> {
     let options = Options::parse();
     let mut out = std::io::stdout();
-    let parts: [(&str, Part); 3] = [("calls", calls), ("members", members), ("memory", memory)];
+    let parts: [(&str, Part); 4] =
+        [("calls", calls), ("members", members), ("memory", memory), ("runaways", runaways)];
     for name in &options.parts {
         let part = parts.iter().find(|(own, _)| own == name);
-        part.with_context(|| format!("no part {name}; there are calls, members and memory"))?.1(
+        part.with_context(|| format!("no part {name}; there are calls, members, memory and runaways"))?.1(
             &options, &mut out,
         )?;
     }
@@ -141,9 +147,9 @@ fn table(loads: &[Load<'_>], base: &str, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// A plain get, `quota:addandcheck`, and Redis, pipelined and one by one.
+/// A plain get, quotas, shipped and in Luau, and Redis, pipelined and one by one.
 fn calls(options: &Options, out: &mut dyn Write) -> Result<()> {
-    let server = start(&options.server, 256)?;
+    let server = start_with(&options.server, 256, 1, &format!("[objects]\ndir = {TYPES:?}\n"))?;
     let redis = start_redis(&options.redis)?;
     let mut clients = Clients::open(server.address(), 1)?;
     // Keys of one length, as long as the names of the calls.
@@ -159,6 +165,11 @@ fn calls(options: &Options, out: &mut dyn Write) -> Result<()> {
         n += 1;
         Exchange::get(&format!("quota:new:{:06}:1000000000:day", n - 1), "CREATED")
     })?;
+    let mut n = 0;
+    clients.run(KEYS, PIPELINE, || {
+        n += 1;
+        Exchange::get(&format!("share:new:{:06}:1000000000:86400", n - 1), "CREATED")
+    })?;
     let sha = load_script(&redis)?;
     for depth in [PIPELINE, 1] {
         let requests = if depth == 1 { options.requests / 4 } else { options.requests } as usize;
@@ -171,6 +182,12 @@ fn calls(options: &Options, out: &mut dyn Write) -> Result<()> {
             Load::new("mg quota::K A", &server, depth, requests, |n| {
                 let request = format!("mg quota::{:06} v Aaddandcheck:1\r\n", n % KEYS).into_bytes();
                 Exchange { request, reply: b"VA 8\r\nQUOTA_OK\r\n".to_vec() }
+            })?,
+            Load::new("share:addandcheck, Luau", &server, depth, requests, |n| {
+                Exchange::get(&format!("share:addandcheck:{:06}:1", n % KEYS), "QUOTA_OK")
+            })?,
+            Load::new("share:full, Luau, changes nothing", &server, depth, requests, |n| {
+                Exchange::get(&format!("share:full:{:06}", n % KEYS), "0")
             })?,
             Load::new("counter:max", &server, depth, requests, |n| {
                 Exchange::get(&format!("counter:max:{:06}:1", n % KEYS), "1")
@@ -224,6 +241,18 @@ fn members(options: &Options, out: &mut dyn Write) -> Result<()> {
     rounds(&mut loads, options.rounds)?;
     writeln!(out, "## Sets of 100 and of {large} members, {PIPELINE} requests at a time\n")?;
     table(&loads, "exist, small", out)
+}
+
+/// Plain gets of other connections while methods are stopped at their limit.
+fn runaways(options: &Options, out: &mut dyn Write) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    // The server may have given up root.
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755))?;
+    for (name, text) in runaways::sources() {
+        std::fs::write(directory.path().join(name), text)?;
+    }
+    let rules = format!("[objects]\ndir = \"{}\"\n", directory.path().display());
+    runaways::measure(&start_with(&options.server, 256, 2, &rules)?, options.rounds, out)
 }
 
 /// Growth of the process and of what the server accounts for, and what is left after a drop.
@@ -295,13 +324,17 @@ fn fill(server: &Server, count: usize, new: &str, call: impl Fn(usize) -> String
 
 /// A server with one thread, this much memory and objects.
 fn start(program: &Path, memory_mib: u64) -> Result<Server> {
-    let memory = memory_mib.to_string();
-    let mut words = vec!["-l", "127.0.0.1", "-p", "-1", "-t", "1", "-m", &memory];
+    start_with(program, memory_mib, 1, "[objects]\n")
+}
+
+fn start_with(program: &Path, memory_mib: u64, threads: u32, rules: &str) -> Result<Server> {
+    let (memory, threads) = (memory_mib.to_string(), threads.to_string());
+    let mut words = vec!["-l", "127.0.0.1", "-p", "-1", "-t", &threads, "-m", &memory];
     if nix::unistd::geteuid().is_root() {
         words.extend(["-u", "root"]);
     }
     let program = std::path::absolute(program)?;
-    let start = Start { rules: Some("[objects]\n"), ..Start::new(&program, &words) };
+    let start = Start { rules: Some(rules), ..Start::new(&program, &words) };
     Server::start(&start).with_context(|| program.display().to_string())
 }
 

@@ -61,7 +61,10 @@ fn act(command: Command, first: &str) -> ExitCode {
             Err(error) => usage_error(&error),
         },
         Command::Objects(command) => match objects::run(command) {
-            Ok(text) => print(&text),
+            Ok(report) => {
+                let printed = print(&report.text);
+                if report.is_good { printed } else { ExitCode::FAILURE }
+            }
             Err(error) => {
                 log_lines(&error);
                 flushed(ExitCode::from(error.exit_status()))

@@ -59,7 +59,7 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
             write_to(&mut text, format_args!("\n[objects.{}]\n", own.name));
             write_keys(&mut text, OBJECT_TYPE, own);
         }
-        warnings.extend(objects.warns_of_rules(file));
+        warnings.extend(objects.warns(Some(file)));
     }
     if !warnings.is_empty() {
         text.push('\n');
@@ -135,13 +135,12 @@ fn of_object(file: &RuleFile, registry: &Registry, named: Named<'_>) -> String {
             let (object_type, method) = registry.names(name.method);
             let definition = registry.definition(name.method);
             let usage = if definition.usage.is_empty() { "no arguments" } else { definition.usage };
-            write_to(
-                &mut text,
-                format_args!(
-                    "method {object_type}.{method}: takes {usage}; replies {}\n",
-                    definition.replies
-                ),
-            );
+            write_to(&mut text, format_args!("method {object_type}.{method}: takes {usage}"));
+            // What a method of users' own replies is known when it is called.
+            if !definition.replies.is_empty() {
+                write_to(&mut text, format_args!("; replies {}", definition.replies));
+            }
+            text.push('\n');
             if registry.is_about_type(name.method) {
                 return text;
             }

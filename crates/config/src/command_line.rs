@@ -148,7 +148,8 @@ fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
     }
     if let Some(path) = settings.config {
         // Once more, over what the file says.
-        let file = RuleFile::load(&path).map_err(|error| UsageError::new(error.to_string()))?;
+        let file = RuleFile::load_with(&path, settings.objects_dir.as_deref())
+            .map_err(|error| UsageError::new(error.to_string()))?;
         settings = Settings::default();
         file.server.apply(&mut settings)?;
         // Options that add to what there is begin anew.

@@ -8,7 +8,7 @@
 //!   command line ──▶ command_line.rs ──▶ apply.rs ──▶ Settings
 //!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
 //!                            ├──▶ loaders.rs [loader.NAME] ──┐
-//!                            ├──▶ objects.rs [objects] ──────┤
+//!                            ├──▶ objects.rs [objects] ──────┤   scripts.rs: the types of its directory
 //!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
 //! ```
 //!
@@ -42,6 +42,7 @@ mod read;
 mod reference;
 mod rule_file;
 mod rules;
+mod scripts;
 mod section;
 mod settings;
 mod table;
@@ -58,10 +59,11 @@ pub use loader::{LoaderMode, LoaderSettings};
 pub use loaders::LOADERS_MAX;
 pub use moment::{MOMENT_MAX_MS, parse_moment, parse_step, show_moment};
 pub use objects::Objects;
-pub use objects_command::{CallStep, ObjectsCommand};
+pub use objects_command::{CallStep, ObjectsCommand, WhichTypes};
 pub use protection::Protection;
 pub use read::{FILE_BYTES_MAX, RULES_MAX};
 pub use reference::{AS_MEMCACHED, help, license, reference_markdown, version};
 pub use rule_file::RuleFile;
+pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types, test_types};
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use trial::Trial;

@@ -2,22 +2,20 @@
 
 use cattlegrid_objects::{Eviction, TypeSettings};
 
-use crate::keys::{Key, choice, key, list, number, refused, seconds, toml_text};
-use crate::objects::{Objects, ObjectsDraft};
-use crate::table::set;
-use crate::value::{DAY, Kind, show_size};
-
-/// Why a key of types of one's own cannot be used.
-const NO_SCRIPTS: &str = "is for types of your own, which this version does not have; leave it out";
+use crate::keys::{Key, choice, key, list, number, seconds, toml_text};
+use crate::objects::{Objects, ObjectsDraft, OfType};
+use crate::scripts::{needs_scripts, with_scripts};
+use crate::table::{Class, set};
+use crate::value::{DAY, Kind, SECOND, show_ms, show_size};
 
 #[rustfmt::skip]
 pub(crate) const OBJECTS: &[Key<ObjectsDraft, Objects>] = &[
     key("dir", Kind::Free { what: "directory", max: 4095 }, "",
-        "A directory for transcripts (`*.memc`); a relative path begins at the directory of the rule file. Types of your own (`*.luau`, `*.lua`) are not part of this version: a directory that has any is an error.",
+        "The directory of types of your own: `NAME.luau` or `NAME.lua` is the type NAME. A relative path begins at the directory of the rule file. Before the types are used, all sources are checked and their tests (`*.test.luau`) are run; transcripts (`*.memc`) are run by `cattlegrid objects test` only. Sources in folders of it are for `require`, and are checked and tested as others; links to folders are refused.",
         set!(dir, given => Some(given.placed().clone())),
         |objects| objects.dir.as_ref().and_then(|dir| dir.to_str()).map(toml_text)),
     key("types", Kind::List { what: "names of types" }, "all",
-        "The types that are switched on. Names that begin with any other are ordinary keys.",
+        "The types that are switched on, those of `dir` included. Names that begin with any other are ordinary keys.",
         set!(types, given => Some(given.list().to_vec())),
         |objects| Some(list(objects.settings.types.iter().map(|own| own.name.as_str())))),
     key("prefix", Kind::Text { what: "prefix", max: 16 }, "\"\"",
@@ -40,23 +38,36 @@ pub(crate) const OBJECTS: &[Key<ObjectsDraft, Objects>] = &[
         "\"cacheismo\": replies as Cacheismo's objects give them. An absent object answers ERROR_CACHE_MISS, a refused `new` NOT_CREATED, and `get` of a map `k : v`.",
         set!(compat, given => given.text() == "cacheismo"),
         |objects| Some(toml_text(if objects.settings.compat { "cacheismo" } else { "" }))),
-    refused("time_limit", NO_SCRIPTS),
-    refused("memory_limit", NO_SCRIPTS),
-    refused("state_max", NO_SCRIPTS),
+    key("time_limit", Kind::Ms { min: 1, max: SECOND }, "\"10ms\"",
+        "How long a call of a method in Luau may take. A call that takes longer ends with an error, and its object is as it was.",
+        Class::Honoured(|draft, given| with_scripts(|| draft.limits.time = given.duration())),
+        |objects| needs_scripts(format!("\"{}\"", show_ms(objects.limits.time.as_millis() as u64)))),
+    key("memory_limit", Kind::Size { min: 1 << 20, max: 1 << 30 }, "\"16MiB\"",
+        "Memory that a call of such a method may take, on each thread.",
+        Class::Honoured(|draft, given| with_scripts(|| draft.limits.memory_bytes = given.bytes())),
+        |objects| needs_scripts(format!("\"{}\"", show_size(objects.limits.memory_bytes as u64)))),
+    key("state_max", Kind::Size { min: 1 << 10, max: 1 << 20 }, "\"64KiB\"",
+        "Largest state of an object of such a type, without its native collections.",
+        Class::Honoured(|draft, given| with_scripts(|| draft.limits.state_max = given.bytes())),
+        |objects| needs_scripts(format!("\"{}\"", show_size(objects.limits.state_max as u64)))),
+    key("watch", Kind::Flag, "false",
+        "true: when sources in `dir` have changed, and have stayed as they are for a second, the types are loaded again. Nothing else is read again then, as SIGHUP would.",
+        Class::Honoured(|draft, given| with_scripts(|| draft.watch = given.flag())),
+        |objects| needs_scripts(objects.watch.to_string())),
 ];
 
 #[rustfmt::skip]
-pub(crate) const OBJECT_TYPE: &[Key<TypeSettings, TypeSettings>] = &[
+pub(crate) const OBJECT_TYPE: &[Key<OfType, TypeSettings>] = &[
     key("evict", choice(&["normal", "never"]), "\"normal\"",
         "never: objects of the type are not evicted, within `pinned_max`; flushes and times to live end them as others.",
-        set!(evict, given => if given.text() == "never" { Eviction::Never } else { Eviction::Normal }),
+        set!(evict, given => Some(if given.text() == "never" { Eviction::Never } else { Eviction::Normal })),
         |own| Some(match own.evict {
             Eviction::Normal => "\"normal\"",
             Eviction::Never => "\"never\"",
         }.to_owned())),
     key("ttl", Kind::Seconds { max: 3650 * DAY }, "\"0s\"",
         "How long a new object lives. 0: for ever, or as its method says.",
-        set!(ttl_s, given => given.seconds()),
+        set!(ttl_s, given => Some(given.seconds())),
         |own| Some(seconds(own.ttl_s))),
     key("create", Kind::Words { what: "arguments of `new`" }, "",
         "With it, a method that needs an object makes an absent one first, with these arguments.",

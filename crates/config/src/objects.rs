@@ -1,18 +1,21 @@
 //! `[objects]`, `[objects.TYPE]` and `--objects`: which types of objects are switched on, and how they behave.
 //!
-//! What a table says is judged in two steps. What needs only the file is a problem with its line, and the registry of the
-//! types is tried with it, so that `check` says what the server would say. What depends on other settings (the memory, the
-//! prefix of control keys, `--objects` in place of the table) follows when these are known, at the start and at a reload.
+//! What a table says is judged in two steps. What needs only the file is a problem with its line: the sources of its directory
+//! are loaded and tested, and the registry of the types is tried with it, so that `check` says what the server would say. What
+//! depends on other settings (the memory, the prefix of control keys, `--objects` in place of `dir`) follows when these are
+//! known, at the start and at a reload.
 //!
 //! # Invariants
-//! * [`Objects`] is accepted by `Registry::new`.
-//! * A directory that has scripts is refused, never ignored: this version would not run them.
+//! * [`Objects`] is accepted by `Registry::with_host`.
+//! * A directory that has scripts is loaded or refused, never ignored.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_objects::{Named, Registry, Settings as Registered, TypeSettings, native};
+use cattlegrid_objects::{
+    Eviction, Named, ObjectType, Registry, Settings as Registered, TypeSettings, native,
+};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -22,16 +25,23 @@ use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::problems::{Problems, line_of, nearest};
 use crate::rule_file::RuleFile;
 use crate::rules::{read_key, read_table};
+use crate::scripts::{OwnTypes, ScriptLimits};
 use crate::settings::Settings;
 use crate::value::{Text, show_size};
 
 /// The types of objects that are switched on, with all defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objects {
-    /// `dir` or `--objects`: a directory without scripts. Absolute if the rule file names it.
+    /// `dir` or `--objects`. Absolute if the rule file names it.
     pub dir: Option<PathBuf>,
     /// What the registry is made of, which has accepted it.
     pub settings: Registered,
+    /// The types of the directory; None: it has no scripts.
+    pub own: Option<OwnTypes>,
+    /// What their methods may take.
+    pub limits: ScriptLimits,
+    /// Changes of files of the directory are looked for.
+    pub watch: bool,
 }
 
 impl Objects {
@@ -40,11 +50,18 @@ impl Objects {
     /// # Panics
     /// When `settings` were changed, and the registry does not take them.
     pub fn registry(&self) -> Registry {
-        Registry::new(self.settings.clone()).expect("it was tried when the settings were read")
+        registry(self.settings.clone(), self.own.as_ref()).expect("it was tried when the settings were read")
+    }
+
+    /// A line for each thing that is probably a mistake: in the sources, and in rules that mean calls of methods.
+    pub fn warns(&self, file: Option<&RuleFile>) -> Vec<String> {
+        let of_sources = self.own.as_ref().map_or(&[][..], OwnTypes::warnings);
+        let of_rules = file.map_or_else(Vec::new, |file| self.warns_of_rules(file));
+        of_sources.iter().cloned().chain(of_rules).collect()
     }
 
     /// A line for each rule that means calls of methods, to which no rule applies.
-    pub fn warns_of_rules(&self, file: &RuleFile) -> Vec<String> {
+    fn warns_of_rules(&self, file: &RuleFile) -> Vec<String> {
         let registry = self.registry();
         let warning = |rule: &Arc<Rule>| {
             let pattern = rule.pattern.text();
@@ -60,7 +77,11 @@ impl Objects {
     }
 }
 
-/// `[objects]` as it is being read.
+fn registry(settings: Registered, own: Option<&OwnTypes>) -> Result<Registry, String> {
+    Registry::with_host(settings, own.map(|own| Arc::clone(own.host())))
+}
+
+/// `[objects]` as it was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectsDraft {
     pub(crate) dir: Option<Text>,
@@ -70,23 +91,58 @@ pub(crate) struct ObjectsDraft {
     pub(crate) timezone: Option<Text>,
     pub(crate) json_flags: u32,
     pub(crate) compat: bool,
-    /// `[objects.TYPE]`, with where each is.
-    own: Vec<(usize, TypeSettings)>,
+    pub(crate) limits: ScriptLimits,
+    pub(crate) watch: bool,
+    /// `[objects.TYPE]`.
+    of_types: Vec<OfType>,
 }
 
-/// `[objects]` as it was read: what is left depends on other settings.
-#[derive(Debug, Clone)]
+/// `[objects.TYPE]` as it was read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfType {
+    name: String,
+    offset: usize,
+    pub(crate) evict: Option<Eviction>,
+    pub(crate) ttl_s: Option<u32>,
+    pub(crate) create: Option<Vec<Vec<u8>>>,
+}
+
+/// `[objects]` with the types of its directory: what is left depends on other settings.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectsSection {
+    offset: usize,
+    draft: ObjectsDraft,
     dir: Option<PathBuf>,
-    pinned_bytes: Option<usize>,
+    /// The types are those of a directory that the file does not name, and their tests were not run yet.
+    is_given: bool,
+    own: Option<OwnTypes>,
     /// With defaults where other settings decide.
     settings: Registered,
+}
+
+/// A directory of types that is named outside of the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Given<'d> {
+    /// `dir` is not read.
+    InPlaceOfDir(&'d Path),
+    /// Only of a file without `dir`.
+    WithoutDir(&'d Path),
+}
+
+impl<'d> Given<'d> {
+    /// The directory that takes the place of `dir`.
+    pub(crate) fn in_place_of_dir(self) -> Option<&'d Path> {
+        match self {
+            Self::InPlaceOfDir(given) => Some(given),
+            Self::WithoutDir(_) => None,
+        }
+    }
 }
 
 /// A key other than `tags` of a rule for objects of a type.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectRule {
-    object_type: &'static str,
+    object_type: String,
     pub(crate) offset: usize,
     line: usize,
     pub(crate) problem: String,
@@ -97,6 +153,7 @@ pub(crate) fn read_objects(
     offset: usize,
     table: &DeTable<'_>,
     path: &Path,
+    given: Option<Given<'_>>,
     problems: &mut Problems,
 ) -> ObjectsSection {
     let mut draft = ObjectsDraft::default();
@@ -105,113 +162,175 @@ pub(crate) fn read_objects(
         if let Some(row) = OBJECTS.iter().map(|key| &key.row).find(|row| row.name == name) {
             read_key(row, key, value, "[objects]", &mut draft, problems);
         } else if let DeValue::Table(own) = value.get_ref() {
-            read_type(name, key.span().start, own, &mut draft, problems);
+            let mut of_type = OfType { name: name.to_owned(), offset: key.span().start, ..OfType::default() };
+            read_table(OBJECT_TYPE, &format!("[objects.{name}]"), own, &mut of_type, problems);
+            draft.of_types.push(of_type);
         } else {
             let known = crate::keys::usable(OBJECTS).map(|key| key.row.name);
             problems.unknown(key.span().start, "[objects]", name, known);
         }
     }
-    let dir = draft.dir.as_ref().and_then(|dir| {
-        let found = directory(path, Some(dir)).and_then(|found| check_scripts(&found).map(|()| found));
-        if let Err(problem) = &found {
+    let mut section = ObjectsSection { offset, draft, ..ObjectsSection::default() };
+    let given = given.and_then(|given| match given {
+        Given::WithoutDir(_) if section.draft.dir.is_some() => None,
+        Given::WithoutDir(given) | Given::InPlaceOfDir(given) => Some(given),
+    });
+    if let Some(given) = given {
+        if let Ok((found, own)) = section.load(Path::new(""), &given_text(given)) {
+            (section.dir, section.own, section.is_given) = (Some(found), own, true);
+            section.settings = section.resolve(section.own.as_ref(), problems);
+        } else {
+            // What is wrong with the directory is said where it is named; what names its types would be wrong for no other
+            // reason.
+            section.settings.types.clear();
+        }
+        return section;
+    }
+    let Some(dir) = section.draft.dir.clone() else {
+        section.settings = section.resolve(None, problems);
+        return section;
+    };
+    let mut wrong = |problem: &str| {
+        problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
+    };
+    match section.load(path, &dir) {
+        Ok((found, own)) => (section.dir, section.own) = (Some(found), own),
+        // What names its types would be wrong for no other reason.
+        Err(all) => {
+            for problem in &all {
+                wrong(problem);
+            }
+            return section;
+        }
+    }
+    let before = problems.len();
+    section.settings = section.resolve(section.own.as_ref(), problems);
+    if let Some(own) = section.own.as_ref().filter(|_| problems.len() == before) {
+        for problem in own.test(&section.settings).err().unwrap_or_default() {
             problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
         }
-        found.ok()
-    });
-    let settings = registered(offset, table, &draft, problems);
-    ObjectsSection { dir, pinned_bytes: draft.pinned_bytes, settings }
+    }
+    section
 }
 
-/// `[objects.TYPE]`.
-fn read_type(
-    name: &str,
-    offset: usize,
-    table: &DeTable<'_>,
-    draft: &mut ObjectsDraft,
-    problems: &mut Problems,
-) {
-    let mut own = TypeSettings::new(name);
-    read_table(OBJECT_TYPE, &format!("[objects.{name}]"), table, &mut own, problems);
-    draft.own.push((offset, own));
-}
-
-/// What the registry is made of; each type is tried alone, so that its problems have its line.
-fn registered(
-    offset: usize,
-    table: &DeTable<'_>,
-    draft: &ObjectsDraft,
-    problems: &mut Problems,
-) -> Registered {
-    let all = || native::TYPES.iter().map(|one| one.name);
-    let mut names: Vec<&str> = all().collect();
-    if let Some(given) = &draft.types {
-        names.clear();
-        for (index, name) in given.iter().enumerate() {
-            if !all().any(|own| own == name.text) {
-                let near = nearest(&name.text, all());
-                problems.add(name.offset, format!("[objects]: types {:?}: is unknown; {near}", name.text));
-            } else if given[..index].iter().any(|earlier| earlier.text == name.text) {
-                problems.add(name.offset, format!("[objects]: types {:?}: is there twice", name.text));
-            } else {
-                names.push(&name.text);
+impl ObjectsSection {
+    /// What the registry is made of, with these types; each is tried alone, so that its problems have its line.
+    fn resolve(&self, own: Option<&OwnTypes>, problems: &mut Problems) -> Registered {
+        let draft = &self.draft;
+        let own_types = || own.into_iter().flat_map(|own| own.host().types());
+        let of_host = |name: &str| own_types().find(|one| one.object_type.name == name);
+        let all: Vec<&str> = native::TYPES
+            .iter()
+            .map(|one| one.name)
+            .chain(own_types().map(|one| one.object_type.name).filter(|name| !is_shipped(name)))
+            .collect();
+        let all = || all.iter().copied();
+        let mut names: Vec<&str> = all().collect();
+        if let Some(given) = &draft.types {
+            names.clear();
+            for (index, name) in given.iter().enumerate() {
+                if !all().any(|own| own == name.text) {
+                    let near = nearest(&name.text, all());
+                    problems
+                        .add(name.offset, format!("[objects]: types {:?}: is unknown; {near}", name.text));
+                } else if given[..index].iter().any(|earlier| earlier.text == name.text) {
+                    problems.add(name.offset, format!("[objects]: types {:?}: is there twice", name.text));
+                } else {
+                    names.push(&name.text);
+                }
+            }
+            if given.is_empty() {
+                problems.add(self.offset, "[objects]: types names none; leave it out for all");
             }
         }
-        if given.is_empty() && table.get("types").is_some_and(|value| value.get_ref().is_array()) {
-            problems.add(offset, "[objects]: types names none; leave it out for all");
-        }
-    }
-    let mut base = Registered {
-        types: Vec::new(),
-        prefix: draft.prefix.clone().into_bytes(),
-        json_flags: draft.json_flags,
-        compat: draft.compat,
-        ..Registered::default()
-    };
-    if let Some(zone) = &draft.timezone {
-        let tried = Registered { timezone: zone.text.clone(), ..base.clone() };
-        match Registry::new(tried) {
-            Ok(_) => base.timezone.clone_from(&zone.text),
-            Err(problem) => problems.add(zone.offset, problem),
-        }
-    }
-    for (offset, own) in &draft.own {
-        let problem = if !all().any(|name| name == own.name) {
-            let near = nearest(&own.name, all());
-            Some(format!("[objects.{}]: there is no such type; {near}", own.name))
-        } else if !names.contains(&own.name.as_str()) {
-            Some(format!(
-                "[objects.{}]: types does not name it; add it there or leave the table out",
-                own.name
-            ))
-        } else {
-            Registry::new(Registered { types: vec![own.clone()], ..base.clone() }).err()
+        let mut base = Registered {
+            types: Vec::new(),
+            prefix: draft.prefix.clone().into_bytes(),
+            json_flags: draft.json_flags,
+            compat: draft.compat,
+            ..Registered::default()
         };
-        if let Some(problem) = problem {
-            problems.add(*offset, problem);
+        if let Some(zone) = &draft.timezone {
+            let tried = Registered { timezone: zone.text.clone(), ..base.clone() };
+            match Registry::new(tried) {
+                Ok(_) => base.timezone.clone_from(&zone.text),
+                Err(problem) => problems.add(zone.offset, problem),
+            }
         }
+        let of_type = |name: &str| {
+            let said = of_host(name).map_or_else(|| TypeSettings::new(name), |one| one.settings.clone());
+            let given = draft.of_types.iter().find(|own| own.name == name);
+            given.map_or_else(|| said.clone(), |given| given.over(said.clone()))
+        };
+        for own_table in &draft.of_types {
+            let name = own_table.name.as_str();
+            let problem = if !all().any(|known| known == name) {
+                let near = nearest(name, all());
+                Some(format!("[objects.{name}]: there is no such type; {near}"))
+            } else if !names.contains(&name) {
+                Some(format!("[objects.{name}]: types does not name it; add it there or leave the table out"))
+            } else if let (Some(of_host), Some(create)) = (of_host(name), &own_table.create) {
+                check_create(of_host.object_type, create)
+            } else {
+                registry(Registered { types: vec![of_type(name)], ..base.clone() }, own).err()
+            };
+            if let Some(problem) = problem {
+                problems.add(own_table.offset, problem);
+            }
+        }
+        base.types = names.iter().map(|name| of_type(name)).collect();
+        base
     }
-    let of_type = |name: &&str| {
-        let given = draft.own.iter().find(|(_, own)| own.name == **name);
-        given.map_or_else(|| TypeSettings::new(name), |(_, own)| own.clone())
-    };
-    base.types = names.iter().map(of_type).collect();
-    base
+
+    /// The directory that the file at `path` names so, and its types.
+    fn load(&self, path: &Path, dir: &Text) -> Result<(PathBuf, Option<OwnTypes>), Vec<String>> {
+        let found = directory(path, Some(dir)).map_err(|problem| vec![problem])?;
+        let own = OwnTypes::load(&found, self.draft.limits)?;
+        Ok((found, own))
+    }
+
+    /// Whether it names a directory, which is used.
+    pub(crate) fn has_dir(&self) -> bool {
+        self.dir.is_some() && !self.is_given
+    }
+
+    /// What the registry is made of, as far as the file alone says.
+    pub(crate) fn settings(&self) -> &Registered {
+        &self.settings
+    }
 }
 
-/// Types of one's own are not part of this version, and must not be taken for granted.
-fn check_scripts(dir: &Path) -> Result<(), String> {
-    let cannot = |error| format!("{} cannot be read: {error}", dir.display());
-    for entry in dir.read_dir().map_err(cannot)? {
-        let path = entry.map_err(cannot)?.path();
-        let is_script = path.extension().is_some_and(|end| end == "luau" || end == "lua");
-        if is_script {
-            return Err(format!(
-                "has {}: types of your own are not part of this version; leave the file out",
-                path.file_name().unwrap_or_default().display()
-            ));
+impl OfType {
+    /// What the source of the type says, where the table says nothing else.
+    fn over(&self, said: TypeSettings) -> TypeSettings {
+        TypeSettings {
+            evict: self.evict.unwrap_or(said.evict),
+            ttl_s: self.ttl_s.unwrap_or(said.ttl_s),
+            create: self.create.clone().or(said.create),
+            ..said
         }
     }
-    Ok(())
+}
+
+fn is_shipped(name: &str) -> bool {
+    native::TYPES.iter().any(|one| one.name == name)
+}
+
+/// Whether a type of users' own can be made with this many arguments: its `new` judges them when it is called.
+fn check_create(object_type: &ObjectType, create: &[Vec<u8>]) -> Option<String> {
+    let wrong = |problem: &str| Some(format!("[objects.{}]: create: {problem}", object_type.name));
+    let Some(new) = object_type.methods.iter().find(|method| method.name == "new") else {
+        return wrong("the type has no method new");
+    };
+    let (least, most) = new.arguments;
+    if (least..=most).contains(&create.len()) {
+        return None;
+    }
+    wrong(&if new.usage.is_empty() {
+        "new takes no arguments".to_owned()
+    } else {
+        format!("new takes {}", new.usage)
+    })
 }
 
 /// The rules of `tables` whose pattern begins with the name of a type's objects, after `prefix`, and that say more than tags.
@@ -226,8 +345,9 @@ pub(crate) fn rules_beyond_tags(
             continue;
         };
         let Some(object) = pattern.strip_prefix(prefix) else { continue };
-        let is_of = |name: &str| object.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
-        let Some(object_type) = native::TYPES.iter().map(|one| one.name).find(|name| is_of(name)) else {
+        // Whether there is such a type is known later.
+        let Some((object_type, _)) = object.split_once("::").filter(|(name, _)| !name.contains([':', '{']))
+        else {
             continue;
         };
         for (key, _) in *table {
@@ -240,6 +360,7 @@ pub(crate) fn rules_beyond_tags(
             let problem = format!(
                 "rule {pattern}: {name}: does nothing for objects, which have only tags; leave it out"
             );
+            let object_type = object_type.to_owned();
             found.push(ObjectRule { object_type, offset, line, problem });
         }
     }
@@ -253,33 +374,41 @@ impl ObjectRule {
     }
 }
 
-impl ObjectsSection {
-    /// What the registry is made of, as far as the file alone says.
-    pub(crate) fn settings(&self) -> &Registered {
-        &self.settings
-    }
-}
-
 impl Settings {
-    /// The objects of a server of these settings under the rule file `file`; None: they are switched off.
+    /// The objects of a server of these settings under the rule file `file`; None: they are switched off. The directory of
+    /// `--objects` is read.
     ///
     /// # Errors
-    /// What does not fit the settings; `--objects` names no directory, or one with scripts; a rule says more of objects than
-    /// their tags.
+    /// What does not fit the settings; `--objects` names no directory, or one whose sources cannot be used; a rule says more
+    /// of objects than their tags.
     pub fn objects_under(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
-        let section = file.and_then(|file| file.objects.as_ref());
-        if section.is_none() && self.objects_dir.is_none() {
-            return Ok(None);
-        }
-        let mut dir = section.and_then(|section| section.dir.clone());
-        if let Some(given) = &self.objects_dir {
-            let text = Text { text: given.to_string_lossy().into_owned(), offset: 0 };
-            let found = directory(Path::new(""), Some(&text));
-            let found = found.and_then(|found| check_scripts(&found).map(|()| found));
-            let wrong = |problem| UsageError::new(format!("--objects {}: {problem}", given.display()));
-            dir = Some(found.map_err(wrong)?);
-        }
-        let pinned_max = section.and_then(|section| section.pinned_bytes).unwrap_or(self.memory_bytes / 16);
+        self.objects_of(file, false)
+    }
+
+    /// The same, with the sources as they are now; the rule file is not read again.
+    ///
+    /// # Errors
+    /// As [`Settings::objects_under`].
+    pub fn objects_again(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
+        self.objects_of(file, true)
+    }
+
+    fn objects_of(&self, file: Option<&RuleFile>, again: bool) -> Result<Option<Objects>, UsageError> {
+        let section = match (file.and_then(|file| file.objects.clone()), &self.objects_dir) {
+            (None, None) => return Ok(None),
+            (Some(section), Some(given)) if section.is_given && !again => {
+                section.test().map_err(|problems| wrong_dir("--objects ", given, &problems))?;
+                section
+            }
+            (section, Some(given)) => section.unwrap_or_default().with_dir(given, "--objects ")?,
+            (Some(ObjectsSection { dir: Some(dir), draft, offset, .. }), None) if again => {
+                let section = ObjectsSection { offset, draft, ..ObjectsSection::default() };
+                section.with_dir(&dir, "[objects]: dir ")?
+            }
+            (Some(section), None) => section,
+        };
+        let ObjectsSection { draft, dir, own, settings, .. } = section;
+        let pinned_max = draft.pinned_bytes.unwrap_or(self.memory_bytes / 16);
         if pinned_max > self.memory_bytes / 2 {
             return Err(UsageError::new(format!(
                 "[objects]: pinned_max {:?}: is above half of the memory (-m {}); lower it or raise -m",
@@ -287,7 +416,6 @@ impl Settings {
                 self.memory_bytes >> 20
             )));
         }
-        let settings = section.map_or_else(Registered::default, |section| section.settings.clone());
         let settings = Registered { pinned_max, result_max: self.item_bytes_max, ..settings };
         if let Some(file) = file {
             check_control(&settings, &self.protection.control)?;
@@ -296,8 +424,40 @@ impl Settings {
                 return Err(UsageError::new(format!("{}:{line}: {problem}", file.path.display())));
             }
         }
-        Ok(Some(Objects { dir, settings }))
+        Ok(Some(Objects { dir, settings, own, limits: draft.limits, watch: draft.watch }))
     }
+}
+
+impl ObjectsSection {
+    /// With the types of this directory, which is named by `label`.
+    fn with_dir(self, given: &Path, label: &str) -> Result<Self, UsageError> {
+        let wrong = |problems: Vec<String>| wrong_dir(label, given, &problems);
+        let (dir, own) = self.load(Path::new(""), &given_text(given)).map_err(wrong)?;
+        let mut problems = Problems::default();
+        let settings = self.resolve(own.as_ref(), &mut problems);
+        if !problems.is_empty() {
+            return Err(UsageError::new(problems.texts().join("\n")));
+        }
+        let section = Self { dir: Some(dir), own, settings, ..self };
+        section.test().map_err(wrong)?;
+        Ok(section)
+    }
+
+    /// Runs the tests of the types.
+    fn test(&self) -> Result<(), Vec<String>> {
+        self.own.as_ref().map_or(Ok(()), |own| own.test(&self.settings))
+    }
+}
+
+/// A directory as a rule file would name it.
+fn given_text(given: &Path) -> Text {
+    Text { text: given.to_string_lossy().into_owned(), offset: 0 }
+}
+
+/// What is wrong with a directory that is named by `label`.
+fn wrong_dir(label: &str, given: &Path, problems: &[String]) -> UsageError {
+    let line = |problem: &String| format!("{label}{}: {problem}", given.display());
+    UsageError::new(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 /// Control keys are recognised before names of calls: neither may look like the other.

@@ -11,23 +11,51 @@ use crate::moment::{parse_moment, parse_step};
 pub enum ObjectsCommand {
     /// `list [TYPE]`: show types and their methods.
     List {
+        /// Among these.
+        types: WhichTypes,
         /// Only this type.
         name: Option<String>,
     },
-    /// `call [--config FILE] [--at TIME] NAME...`: make calls on objects of its own.
+    /// `call [--at TIME] NAME...`: make calls on objects of its own.
     Call {
-        /// The rule file whose `[objects]` applies; None: all types, with their defaults.
-        config: Option<PathBuf>,
+        /// Of these.
+        types: WhichTypes,
         /// The time at the beginning, Unix time in milliseconds; None: now.
         at_ms: Option<u64>,
         /// What to do, in order; at least one call.
         steps: Vec<CallStep>,
     },
-    /// `test FILE...`: run transcripts.
+    /// `test PATH...`: run transcripts, and tests of types of users' own.
     Test {
-        /// At least one.
-        files: Vec<PathBuf>,
+        /// Transcripts, files of tests, and directories of both; at least one.
+        paths: Vec<PathBuf>,
     },
+    /// `lint PATH...`: check sources of types of users' own.
+    Lint {
+        /// Sources and directories of them; at least one.
+        paths: Vec<PathBuf>,
+    },
+    /// `bench [--count N] NAME...`: time calls on objects of its own.
+    Bench {
+        /// Of these.
+        types: WhichTypes,
+        /// How often each call is made, 1 to 1,000,000.
+        count: usize,
+        /// Names of calls; at least one.
+        names: Vec<String>,
+    },
+}
+
+/// The types that are switched on for a subcommand.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum WhichTypes {
+    /// Those of the program.
+    #[default]
+    Shipped,
+    /// Those of this rule file.
+    Config(PathBuf),
+    /// Those of the program, and of users' own those in this directory.
+    Dir(PathBuf),
 }
 
 /// A step of `cattlegrid objects call`.
@@ -39,7 +67,8 @@ pub enum CallStep {
     Wait(u64),
 }
 
-const FORMS: &str = "objects takes list [TYPE], call [--config FILE] [--at TIME] NAME..., or test FILE...";
+const FORMS: &str = "objects takes list [TYPE], call [--at TIME] NAME..., test PATH..., lint PATH..., or \
+                     bench [--count N] NAME...; list, call and bench take DIR, --objects DIR or --config FILE";
 
 /// Reads what follows `objects`.
 pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
@@ -53,64 +82,172 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
     match first.as_str() {
         "list" => parse_list(words),
         "call" => parse_call(words),
-        "test" => parse_test(words),
+        "test" => {
+            Ok(ObjectsCommand::Test { paths: parse_paths("test", "a transcript or a directory", words)? })
+        }
+        "lint" => Ok(ObjectsCommand::Lint { paths: parse_paths("lint", "a directory or a source", words)? }),
+        "bench" => parse_bench(words),
         other => Err(UsageError::new(format!("objects {other}: unknown; {FORMS}"))),
     }
     .map(Command::Objects)
 }
 
-fn parse_list(words: &[String]) -> Result<ObjectsCommand, UsageError> {
-    match words {
-        [] => Ok(ObjectsCommand::List { name: None }),
-        [name] if !name.starts_with('-') => Ok(ObjectsCommand::List { name: Some(name.clone()) }),
-        [.., other] => Err(UsageError::new(format!("objects list {other}: unexpected; it takes one type"))),
+/// The words of a subcommand, of which each is taken as what it says.
+struct Words<'w> {
+    subcommand: &'static str,
+    /// Its own options, as messages name them.
+    options: &'static str,
+    left: std::slice::Iter<'w, String>,
+    types: WhichTypes,
+}
+
+/// What a word is.
+enum Word<'w> {
+    /// An option of the subcommand's own, such as `--at`, with its value.
+    Option(&'w str, String),
+    /// Anything else.
+    Plain(&'w str),
+}
+
+impl<'w> Words<'w> {
+    fn new(subcommand: &'static str, options: &'static str, words: &'w [String]) -> Self {
+        Self { subcommand, options, left: words.iter(), types: WhichTypes::Shipped }
+    }
+
+    /// The next word that does not say which types. `own`: the subcommand's own option, and what its value is.
+    fn next(&mut self, own: Option<(&str, &str)>) -> Result<Option<Word<'w>>, UsageError> {
+        let subcommand = self.subcommand;
+        while let Some(word) = self.left.next() {
+            if !word.starts_with('-') {
+                // The name of a call has a colon, a step begins with +, and a type has no slash.
+                let is_dir = !word.contains(':') && (word.contains('/') || word == "." || word == "..");
+                if !is_dir || word.starts_with('+') {
+                    return Ok(Some(Word::Plain(word)));
+                }
+                self.choose(WhichTypes::Dir(PathBuf::from(word)), word)?;
+                continue;
+            }
+            let (name, attached) = match word.split_once('=') {
+                Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+                _ => (word.as_str(), None),
+            };
+            let mut value = |what: &str| {
+                let missing =
+                    || UsageError::new(format!("objects {subcommand} {name}: needs a value: {what}"));
+                attached.clone().or_else(|| self.left.next().cloned()).ok_or_else(missing)
+            };
+            match (name, own) {
+                ("--config", _) => {
+                    let file = value("a rule file")?;
+                    self.choose(WhichTypes::Config(PathBuf::from(file)), word)?;
+                }
+                ("--objects", _) => {
+                    let dir = value("a directory")?;
+                    self.choose(WhichTypes::Dir(PathBuf::from(dir)), word)?;
+                }
+                (name, Some((own, what))) if name == own => {
+                    let value = value(what)?;
+                    return Ok(Some(Word::Option(name, value)));
+                }
+                _ => {
+                    let options = self.options;
+                    return Err(UsageError::new(format!(
+                        "objects {subcommand} {word}: unknown option; there are {options}"
+                    )));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn choose(&mut self, types: WhichTypes, word: &str) -> Result<(), UsageError> {
+        if self.types != WhichTypes::Shipped {
+            let subcommand = self.subcommand;
+            return Err(UsageError::new(format!(
+                "objects {subcommand} {word}: unexpected; it takes one directory or rule file"
+            )));
+        }
+        self.types = types;
+        Ok(())
     }
 }
 
+fn parse_list(words: &[String]) -> Result<ObjectsCommand, UsageError> {
+    let mut words = Words::new("list", "--config <file> and --objects <dir>", words);
+    let mut name = None;
+    while let Some(word) = words.next(None)? {
+        match word {
+            Word::Plain(word) if name.is_none() => name = Some(word.to_owned()),
+            Word::Plain(word) | Word::Option(word, _) => {
+                return Err(UsageError::new(format!("objects list {word}: unexpected; it takes one type")));
+            }
+        }
+    }
+    Ok(ObjectsCommand::List { types: words.types, name })
+}
+
 fn parse_call(words: &[String]) -> Result<ObjectsCommand, UsageError> {
-    let (mut config, mut at_ms, mut steps) = (None, None, Vec::new());
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let (name, attached) = match word.split_once('=') {
-            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
-            _ => (word.as_str(), None),
-        };
-        let mut value = |what: &str| {
-            let missing = || UsageError::new(format!("objects call {name}: needs a value: {what}"));
-            attached.clone().or_else(|| words.next().cloned()).ok_or_else(missing)
-        };
-        let wrong = |problem: String| UsageError::new(format!("objects call {word}: {problem}"));
-        match name {
-            "--config" => config = Some(PathBuf::from(value("a rule file")?)),
-            "--at" => {
-                let text = value("a time")?;
-                let wrong = |problem| UsageError::new(format!("objects call --at {text}: {problem}"));
+    let mut words = Words::new("call", "--config <file>, --objects <dir> and --at <time>", words);
+    let (mut at_ms, mut steps) = (None, Vec::new());
+    while let Some(word) = words.next(Some(("--at", "a time")))? {
+        match word {
+            Word::Option(name, text) => {
+                let wrong = |problem| UsageError::new(format!("objects call {name} {text}: {problem}"));
                 at_ms = Some(parse_moment(&text).map_err(wrong)?);
             }
-            _ if word.starts_with('-') => {
-                return Err(wrong("unknown option; there are --config <file> and --at <time>".to_owned()));
+            Word::Plain(word) => {
+                let wrong = |problem: String| UsageError::new(format!("objects call {word}: {problem}"));
+                steps.push(match word.strip_prefix('+') {
+                    Some(step) => CallStep::Wait(parse_step(step).map_err(wrong)?),
+                    None => CallStep::Call(word.to_owned()),
+                });
             }
-            _ => steps.push(match word.strip_prefix('+') {
-                Some(step) => CallStep::Wait(parse_step(step).map_err(wrong)?),
-                None => CallStep::Call(word.clone()),
-            }),
         }
     }
     if !steps.iter().any(|step| matches!(step, CallStep::Call(_))) {
         return Err(UsageError::new("objects call: needs the name of a call, such as counter:add:visits:1"));
     }
-    Ok(ObjectsCommand::Call { config, at_ms, steps })
+    Ok(ObjectsCommand::Call { types: words.types, at_ms, steps })
 }
 
-fn parse_test(words: &[String]) -> Result<ObjectsCommand, UsageError> {
+fn parse_bench(words: &[String]) -> Result<ObjectsCommand, UsageError> {
+    let mut words = Words::new("bench", "--config <file>, --objects <dir> and --count <num>", words);
+    let (mut count, mut names) = (COUNT, Vec::new());
+    while let Some(word) = words.next(Some(("--count", "a number of calls")))? {
+        match word {
+            Word::Option(name, text) => {
+                let read = text.parse().ok().filter(|count| (1..=COUNT_MAX).contains(count));
+                count = read.ok_or_else(|| {
+                    UsageError::new(format!("objects bench {name} {text}: must be 1 to {COUNT_MAX}"))
+                })?;
+            }
+            Word::Plain(word) => names.push(word.to_owned()),
+        }
+    }
+    if names.is_empty() {
+        return Err(UsageError::new("objects bench: needs the name of a call, such as counter:add:visits:1"));
+    }
+    Ok(ObjectsCommand::Bench { types: words.types, count, names })
+}
+
+fn parse_paths(subcommand: &str, what: &str, words: &[String]) -> Result<Vec<PathBuf>, UsageError> {
     if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
-        return Err(UsageError::new(format!("objects test {option}: unknown option; it takes files")));
+        return Err(UsageError::new(format!(
+            "objects {subcommand} {option}: unknown option; it takes files and directories"
+        )));
     }
     if words.is_empty() {
-        return Err(UsageError::new("objects test: needs a transcript: objects test <file>..."));
+        return Err(UsageError::new(format!(
+            "objects {subcommand}: needs {what}: objects {subcommand} <path>..."
+        )));
     }
-    Ok(ObjectsCommand::Test { files: words.iter().map(PathBuf::from).collect() })
+    Ok(words.iter().map(PathBuf::from).collect())
 }
+
+/// Calls of each name that `bench` makes.
+const COUNT: usize = 10_000;
+/// Most of them: each is timed.
+const COUNT_MAX: usize = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -127,19 +264,42 @@ mod tests {
 
     #[test]
     fn words_are_read() {
-        assert_eq!(parse("objects list"), Ok(ObjectsCommand::List { name: None }));
-        assert_eq!(parse("objects list quota"), Ok(ObjectsCommand::List { name: Some("quota".into()) }));
+        let list =
+            |types, name: Option<&str>| Ok(ObjectsCommand::List { types, name: name.map(str::to_owned) });
+        assert_eq!(parse("objects list"), list(WhichTypes::Shipped, None));
+        assert_eq!(parse("objects list quota"), list(WhichTypes::Shipped, Some("quota")));
+        let own = || WhichTypes::Dir("own".into());
+        for line in ["list --objects own quota", "list quota --objects=own"] {
+            assert_eq!(parse(&format!("objects {line}")), list(own(), Some("quota")), "{line}");
+        }
+        for dir in ["own/", "./own", "/own", ".", ".."] {
+            let words = format!("objects list {dir}");
+            assert_eq!(parse(&words), list(WhichTypes::Dir(dir.into()), None), "{dir}");
+        }
         let steps =
             vec![CallStep::Call("a:b:c=d".into()), CallStep::Wait(90_000), CallStep::Call("a:b:+c".into())];
-        let call = ObjectsCommand::Call { config: Some("f".into()), at_ms: Some(5_000), steps };
+        let call = ObjectsCommand::Call { types: WhichTypes::Config("f".into()), at_ms: Some(5_000), steps };
         for line in [
             "objects call --config f --at 5 a:b:c=d +90s a:b:+c",
             "objects call a:b:c=d +90s --config=f a:b:+c --at=1970-01-01T00:00:05Z",
         ] {
             assert_eq!(parse(line), Ok(call.clone()), "{line}");
         }
-        let files = vec!["a".into(), "b".into()];
-        assert_eq!(parse("objects test a b"), Ok(ObjectsCommand::Test { files }));
+        let steps = vec![CallStep::Call("a:b:c/d".into()), CallStep::Wait(1_000)];
+        let call = ObjectsCommand::Call { types: WhichTypes::Dir("./own".into()), at_ms: None, steps };
+        assert_eq!(parse("objects call ./own a:b:c/d +1s"), Ok(call));
+        let paths = || vec!["a".into(), "b".into()];
+        assert_eq!(parse("objects test a b"), Ok(ObjectsCommand::Test { paths: paths() }));
+        assert_eq!(parse("objects lint a b"), Ok(ObjectsCommand::Lint { paths: paths() }));
+        for (words, types, count) in [
+            ("a:b:c", WhichTypes::Shipped, 10_000),
+            ("own/ a:b:c --count 1", WhichTypes::Dir("own/".into()), 1),
+            ("--config f a:b:c --count=1000000", WhichTypes::Config("f".into()), 1_000_000),
+        ] {
+            let names = vec!["a:b:c".to_owned()];
+            let bench = ObjectsCommand::Bench { types, count, names };
+            assert_eq!(parse(&format!("objects bench {words}")), Ok(bench), "{words}");
+        }
         for line in ["objects --help", "objects list -h", "objects call --at --help"] {
             assert_eq!(parse(line), Err("Help".to_owned()), "{line}");
         }
@@ -149,23 +309,40 @@ mod tests {
     fn mistakes_say_what_would_be_right() {
         for (line, expected) in [
             ("objects", &format!("objects: needs to know what to do; {FORMS}")[..]),
-            ("objects lint", &format!("objects lint: unknown; {FORMS}")),
+            ("objects make", &format!("objects make: unknown; {FORMS}")),
             ("objects list a b", "objects list b: unexpected; it takes one type"),
-            ("objects list -x", "objects list -x: unexpected; it takes one type"),
+            (
+                "objects list -x",
+                "objects list -x: unknown option; there are --config <file> and --objects <dir>",
+            ),
+            ("objects list a/ b/", "objects list b/: unexpected; it takes one directory or rule file"),
+            (
+                "objects call --objects a --config b a:b:c",
+                "objects call --config: unexpected; it takes one directory or rule file",
+            ),
             ("objects call", "objects call: needs the name of a call, such as counter:add:visits:1"),
             ("objects call +1s", "objects call: needs the name of a call, such as counter:add:visits:1"),
             ("objects call a --config", "objects call --config: needs a value: a rule file"),
             (
                 "objects call -x a",
-                "objects call -x: unknown option; there are --config <file> and --at <time>",
+                "objects call -x: unknown option; there are --config <file>, --objects <dir> and --at <time>",
             ),
             ("objects call +x a", "objects call +x: must be a time with ms, s, m, h or d, such as 90s"),
             (
                 "objects call --at noon a",
                 "objects call --at noon: must be a time such as 2026-01-01T00:00:00Z, or Unix seconds, from 1970 to 2100",
             ),
-            ("objects test", "objects test: needs a transcript: objects test <file>..."),
-            ("objects test -v a", "objects test -v: unknown option; it takes files"),
+            ("objects test", "objects test: needs a transcript or a directory: objects test <path>..."),
+            ("objects test -v a", "objects test -v: unknown option; it takes files and directories"),
+            ("objects lint", "objects lint: needs a directory or a source: objects lint <path>..."),
+            ("objects bench", "objects bench: needs the name of a call, such as counter:add:visits:1"),
+            ("objects bench a:b:c --count", "objects bench --count: needs a value: a number of calls"),
+            ("objects bench a:b:c --count 0", "objects bench --count 0: must be 1 to 1000000"),
+            ("objects bench a:b:c --count 1000001", "objects bench --count 1000001: must be 1 to 1000000"),
+            (
+                "objects bench a:b:c --at 1",
+                "objects bench --at: unknown option; there are --config <file>, --objects <dir> and --count <num>",
+            ),
         ] {
             assert_eq!(parse(line), Err(expected.to_owned()), "{line}");
         }

@@ -100,7 +100,7 @@ const ROWS: &[OptionRow] = &[
         doc: "Rule file: which keys are protected and which tags they carry; it may also hold these options. SIGHUP reads it again.",
         class: set!(config, given => Some(given.text().into())) },
     Row { name: Name::Switch { short: None, long: Some("objects") }, kind: text("dir"), default: "",
-        doc: "Switch objects with methods on, all types, as [objects] in the rule file does. The directory may have transcripts (*.memc), and must not have scripts, which this version does not run.",
+        doc: "Switch objects with methods on, all types, as [objects] in the rule file does, and those of this directory: NAME.luau is the type NAME. SIGHUP loads them again.",
         class: set!(objects_dir, given => Some(given.text().into())) },
     Row { name: Name::Switch { short: None, long: Some("log-format") },
         kind: Kind::Choice { names: &["text", "json"], refused: &[] }, default: "text",

@@ -27,6 +27,15 @@ impl Problems {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is wrong, without the places.
+    pub(crate) fn texts(self) -> Vec<String> {
+        self.0.into_iter().map(|(_, problem)| problem).collect()
+    }
+
     /// A line each, in the order of the file, whose text is `text`.
     pub(crate) fn lines(mut self, path: &Path, text: &str) -> Vec<String> {
         self.0.sort();

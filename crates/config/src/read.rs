@@ -17,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
 use crate::loaders::read_loaders;
-use crate::objects::{self, read_objects};
+use crate::objects::{self, Given, read_objects};
 use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
@@ -34,6 +34,14 @@ impl RuleFile {
     /// # Errors
     /// It cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_with(path, None)
+    }
+
+    /// The same for a server with `--objects`, whose directory takes the place of `dir`.
+    ///
+    /// # Errors
+    /// As [`RuleFile::load`]. What is wrong with that directory is said by [`Settings::objects_under`].
+    pub fn load_with(path: &Path, objects_dir: Option<&Path>) -> Result<Self, ConfigError> {
         let cannot = |error| ConfigError::one(path, format_args!("cannot be read: {error}"));
         let mut bytes = Vec::new();
         let file = open_file(path).map_err(cannot)?;
@@ -46,7 +54,7 @@ impl RuleFile {
             let line = problems::newlines(before) + 1;
             ConfigError::new(vec![format!("{}:{line}: is not UTF-8", path.display())])
         })?;
-        Self::parse(path, &text)
+        Self::parse_given(path, &text, objects_dir.map(Given::InPlaceOfDir))
     }
 
     /// Reads `text`, which is what the file at `path` holds. What its loaders name is looked up: directories, programs and
@@ -55,9 +63,21 @@ impl RuleFile {
     /// # Errors
     /// It has mistakes: a line for each.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_given(path, text, None)
+    }
+
+    /// The same for a file that stands beside the types of `objects_dir`, which are its types unless it names a `dir`.
+    ///
+    /// # Errors
+    /// As [`RuleFile::parse`]. What is wrong with that directory is said by [`RuleFile::settings_with`].
+    pub fn parse_beside(path: &Path, text: &str, objects_dir: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::parse_given(path, text, objects_dir.map(Given::WithoutDir))
+    }
+
+    fn parse_given(path: &Path, text: &str, given: Option<Given<'_>>) -> Result<Self, ConfigError> {
         let mut problems = Problems::default();
         let file = match DeTable::parse(text) {
-            Ok(table) => Self::read(path, table.get_ref(), text, &mut problems),
+            Ok(table) => Self::read(path, table.get_ref(), text, given, &mut problems),
             Err(error) => {
                 let offset = error.span().map_or(0, |span| span.start);
                 problems.add(offset, error.message().replace('\n', ", "));
@@ -70,7 +90,13 @@ impl RuleFile {
         }
     }
 
-    fn read(path: &Path, table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Option<Self> {
+    fn read(
+        path: &Path,
+        table: &DeTable<'_>,
+        text: &str,
+        given: Option<Given<'_>>,
+        problems: &mut Problems,
+    ) -> Option<Self> {
         let mut server = ServerSection::default();
         let (mut rules, mut cascades, mut loaders) = (Vec::new(), Vec::new(), Vec::new());
         let mut objects = None;
@@ -83,7 +109,7 @@ impl RuleFile {
                 ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
                 ("loader", _) => problems.add(name.span().start, "loader: is a table; write [loader.NAME]"),
                 ("objects", DeValue::Table(own)) => {
-                    objects = Some(read_objects(name.span().start, own, path, problems));
+                    objects = Some(read_objects(name.span().start, own, path, given, problems));
                 }
                 ("objects", _) => problems.add(name.span().start, "objects: is a table; write [objects]"),
                 (unknown, _) => {
@@ -110,7 +136,8 @@ impl RuleFile {
         let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
         let rules = Arc::new(Rules::new(rules, cascades));
         rules::check_self_bumps(&rules, &places, problems);
-        Some(Self { path: path.to_owned(), rules, loaders, objects, object_rules, server })
+        let objects_dir = given.and_then(Given::in_place_of_dir).map(Path::to_owned);
+        Some(Self { path: path.to_owned(), rules, loaders, objects, objects_dir, object_rules, server })
     }
 
     /// Reads the same file again.
@@ -118,7 +145,7 @@ impl RuleFile {
     /// # Errors
     /// As [`RuleFile::load`].
     pub fn read_again(&self) -> Result<Self, ConfigError> {
-        Self::load(&self.path)
+        Self::load_with(&self.path, self.objects_dir.as_deref())
     }
 
     /// The settings of a server that is started with this file and nothing else.
@@ -126,7 +153,17 @@ impl RuleFile {
     /// # Errors
     /// What such a server would say.
     pub fn settings(&self) -> Result<Settings, UsageError> {
-        let mut settings = Settings { rule_file: Some(self.clone()), ..Settings::default() };
+        self.settings_with(None)
+    }
+
+    /// The same, with `--objects` if its `[objects]` has no `dir`.
+    ///
+    /// # Errors
+    /// What such a server would say.
+    pub fn settings_with(&self, objects_dir: Option<&Path>) -> Result<Settings, UsageError> {
+        let own = self.objects.as_ref().is_some_and(objects::ObjectsSection::has_dir);
+        let objects_dir = objects_dir.filter(|_| !own).map(Path::to_owned);
+        let mut settings = Settings { rule_file: Some(self.clone()), objects_dir, ..Settings::default() };
         self.server.apply(&mut settings)?;
         settings.check()?;
         Ok(settings)

@@ -35,11 +35,14 @@ pub fn help() -> String {
     text.push_str("       cattlegrid bench ADDR [options]  load a server; see bench --help\n");
     text.push_str("       cattlegrid check FILE [--key KEY]  what a rule file means\n");
     text.push_str("       cattlegrid check FILE --try KEY  run the loader of a key once\n");
-    text.push_str("       cattlegrid objects list [TYPE]  types of objects and their methods\n");
+    text.push_str("       cattlegrid objects list [DIR] [TYPE]  types of objects and their methods\n");
+    text.push_str("       cattlegrid objects call [DIR] [--at TIME] NAME...  calls without a server\n");
+    text.push_str("       cattlegrid objects test PATH...  run transcripts of calls and tests of types\n");
+    text.push_str("       cattlegrid objects lint PATH...  check sources of types of your own\n");
+    text.push_str("       cattlegrid objects bench [DIR] [--count N] NAME...  time calls without a server\n");
     text.push_str(
-        "       cattlegrid objects call [--config FILE] [--at TIME] NAME...  calls without a server\n",
+        "         DIR: a directory of types of your own, with a /, or --objects DIR; or --config FILE\n\nOptions:\n",
     );
-    text.push_str("       cattlegrid objects test FILE...  run transcripts of calls\n\nOptions:\n");
     help_rows(&mut text, |row| is_switch(row) && !is_refused(row));
     text.push_str("\nOptions of -o:\n");
     help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Honoured(_)));

@@ -23,6 +23,8 @@ pub struct RuleFile {
     pub loaders: Vec<LoaderSettings>,
     /// `[objects]`, if it has one.
     pub(crate) objects: Option<ObjectsSection>,
+    /// The directory of `--objects`, with which it was read.
+    pub(crate) objects_dir: Option<PathBuf>,
     /// Rules that say too much of objects, if their types are switched on.
     pub(crate) object_rules: Vec<ObjectRule>,
     pub(crate) server: ServerSection,

@@ -305,6 +305,7 @@ impl Settings {
         }
         if let Some(file) = &mut self.rule_file {
             file.path = std::path::absolute(&file.path)?;
+            file.objects_dir.clone_from(&self.objects_dir);
         }
         Ok(())
     }
@@ -342,8 +343,8 @@ impl Settings {
             self.notices.extend(file.warns_of_loaders());
         }
         self.objects = self.objects_under(self.rule_file.as_ref())?;
-        if let (Some(objects), Some(file)) = (&self.objects, &self.rule_file) {
-            self.notices.extend(objects.warns_of_rules(file));
+        if let Some(objects) = &self.objects {
+            self.notices.extend(objects.warns(self.rule_file.as_ref()));
         }
         Ok(())
     }

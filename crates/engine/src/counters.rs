@@ -127,6 +127,10 @@ counters! {
     ssl_handshake_errors,
     /// Connections closed because their client broke the rules of TLS after the handshake.
     ssl_proto_errors,
+    /// Calls of methods of users' own types that failed by the fault of their script, by a limit or by a state that is too large.
+    script_errors,
+    /// Runs of methods of users' own types whose result was dropped because their object had changed meanwhile; the call was made again.
+    script_moved,
     /// Events recorded for watchers.
     log_worker_written,
     /// Events not recorded for watchers because a thread's queue was full (`-o worker_logbuf_size`).

@@ -14,6 +14,9 @@ impl Interest {
     /// [`EventKind::Deleted`].
     pub const DELETIONS: Self = Self(8);
 
+    /// [`EventKind::Script`].
+    pub const SCRIPTS: Self = Self(128);
+
     /// No event.
     pub const fn none() -> Self {
         Self(0)
@@ -21,10 +24,10 @@ impl Interest {
 
     /// The set with this number, see [`Interest::bits`].
     pub const fn from_bits(bits: u8) -> Self {
-        Self(bits & 15)
+        Self(bits & (15 | 128))
     }
 
-    /// The set as a number, 0..=15.
+    /// The set as a number; the bits 16, 32 and 64 are never set.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -85,6 +88,13 @@ pub enum EventKind {
         size: usize,
         /// By a classic command.
         classic: bool,
+    },
+    /// An event that a method of an object has named; the key is the object's name.
+    Script {
+        /// Letters, digits and `_`.
+        name: Box<str>,
+        /// In JSON.
+        json: Box<str>,
     },
     /// A delete.
     Deleted {

@@ -213,7 +213,7 @@ impl Engine {
         }
     }
 
-    fn bump(&self, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
+    pub(crate) fn bump(&self, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
         let tag = self.shared().tag_hasher().hash(name)?;
         self.use_tags();
         Ok(self.shared().bump(tag, kind, now))

@@ -12,12 +12,15 @@
 //! lane that is the object's home, which calls [`Engine::go_on`] until it has ended ([`running`]); its request waits like
 //! a held get and is woken.
 
+pub(crate) mod after;
 pub(crate) mod answer;
 pub(crate) mod counts;
 pub(crate) mod execute;
 pub(crate) mod running;
+pub(crate) mod script;
 pub(crate) mod usage;
 pub(crate) mod walk;
+pub(crate) mod world;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -329,13 +332,19 @@ impl Engine {
             tags,
             random,
             changes,
+            commit: None,
         };
         if lock.shard(hash).is_busy(&item_key) {
             return self.call_later(&call, None, registry, shape, key, last, lock, cx);
         }
+        if let Some(script) = registry.script(method) {
+            return self.call_script(&call, &script, registry, shape, key, last, lock, cx);
+        }
         let ran = self.run_with_room(&call, false, lock, &mut cx.step);
         let called = match ran {
-            Ran::Busy => return self.call_later(&call, None, registry, shape, key, last, lock, cx),
+            Ran::Busy | Ran::Moved => {
+                return self.call_later(&call, None, registry, shape, key, last, lock, cx);
+            }
             Ran::List(mut listing) => {
                 if let Some((cas, ttl)) = self.read_at_once(&call, &mut listing, lock, &cx.step) {
                     self.answer_listing(*listing, registry, (cas, ttl), number, shape, key, cx)
@@ -407,7 +416,7 @@ impl Engine {
     /// A call that reads much, or whose object is busy: its request waits.
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "a call, and how it is answered")]
-    fn call_later(
+    pub(crate) fn call_later(
         &self,
         call: &Call<'_>,
         listing: Option<Box<Listing>>,
@@ -420,7 +429,9 @@ impl Engine {
     ) -> Called {
         let counters = cx.step.counters;
         let caller = cx.session.caller();
-        let later = Later { registry, caller, request: cx.ticket.request, begun_ns: self.nanos() };
+        let stays =
+            listing.is_none() && !lock.shard(call.hash).is_busy(call.item_key) && cx.step.effects.postpones();
+        let later = Later { registry, caller, request: cx.ticket.request, begun_ns: self.nanos(), stays };
         // Only a call that reads its own object, which is busy with it already, has had its moment. Another call may change
         // something later: then nothing of its connection may come before it.
         let is_barrier = listing.is_none() || registry.definition(call.method).reads == Reads::Arguments;
@@ -436,7 +447,13 @@ impl Engine {
 
     /// Writes a reply.
     #[expect(clippy::unused_self, reason = "beside the other ends of a request")]
-    fn answer(&self, shape: Shape<'_>, answered: Answered<'_>, key: &[u8], cx: &mut Context<'_>) -> Called {
+    pub(crate) fn answer(
+        &self,
+        shape: Shape<'_>,
+        answered: Answered<'_>,
+        key: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Called {
         shape.count(answered, cx.step.counters);
         shape.write(answered, &mut cx.out.bytes);
         let (status, size) = match answered {

@@ -266,6 +266,11 @@ impl Shared {
         stamp
     }
 
+    /// A later stamp for an item that gets tags: see [`Tags::restamp`].
+    pub(crate) fn restamp(&self, stamp: u64, carried: &[u64]) -> Option<u64> {
+        self.tags.restamp(stamp, carried.iter().copied(), || self.tick())
+    }
+
     /// Flushes everything over a period; the cascades of a flush run when it is over. Returns the floor's number.
     pub fn flush_rolling(&self, now_ms: u64, period_ms: u64) -> u64 {
         let number = self.tags.floors().start_rolling(now_ms, period_ms, || self.tick());

@@ -23,6 +23,9 @@ pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivered>>;
 /// Calls of objects that have taken this long, in nanoseconds, end a turn of their connection.
 pub const TURN_CALLS_NS: u64 = 1_000_000;
 
+/// Lines for the log that are kept until they are taken; others are dropped.
+const LINES_MAX: usize = 64;
+
 /// The work that a turn leaves. See the module's text.
 #[derive(Debug)]
 pub struct Effects {
@@ -36,6 +39,12 @@ pub struct Effects {
     calls: Vec<Box<RunningCall>>,
     /// Nanoseconds of calls that were timed.
     calls_ns: u64,
+    /// `calls_ns` when the round began.
+    round_ns: u64,
+    /// Methods of hosts are run later.
+    postpones: bool,
+    /// Lines for the server's log.
+    lines: Vec<String>,
     /// Events for watchers and counters: see [`Step::interest`].
     pub events: Vec<(Ticket, Event)>,
 }
@@ -48,6 +57,9 @@ impl Default for Effects {
             loads: Vec::new(),
             calls: Vec::new(),
             calls_ns: 0,
+            round_ns: 0,
+            postpones: false,
+            lines: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -86,6 +98,23 @@ impl Effects {
         self.calls_ns
     }
 
+    /// A round of a lane begins, which serves many connections. `postpones`: methods of hosts, which may take long, leave the
+    /// engine as calls that are run later; they do so anyway when the round has had its time for calls.
+    pub fn begin_round(&mut self, postpones: bool) {
+        (self.round_ns, self.postpones) = (self.calls_ns, postpones);
+    }
+
+    /// Calls of objects have taken [`TURN_CALLS_NS`] since the round began: other connections wait for it.
+    #[inline]
+    pub fn has_had_calls(&self) -> bool {
+        self.calls_ns - self.round_ns >= TURN_CALLS_NS
+    }
+
+    /// Whether a method of a host that could be run now must be run later.
+    pub(crate) fn postpones(&self) -> bool {
+        self.postpones || self.has_had_calls()
+    }
+
     pub(crate) fn add_calls_ns(&mut self, ns: u64) {
         self.calls_ns = self.calls_ns.saturating_add(ns);
     }
@@ -104,6 +133,24 @@ impl Effects {
 
     pub(crate) fn call(&mut self, call: Box<RunningCall>) {
         self.calls.push(call);
+    }
+
+    /// Takes the lines that methods of users' own types have left for the server's log, at most 64.
+    #[must_use]
+    pub fn take_lines(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub fn has_lines(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    pub(crate) fn line(&mut self, line: String) {
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line);
+        }
     }
 
     pub(crate) fn order(&mut self, order: LoadOrder) {

@@ -98,7 +98,7 @@ fn no_call_overtakes_another_on_an_object_that_is_read_in_steps() {
     assert_same(&world.replies(b), "VA 6|100000|VA 1|1|", "");
     assert_same(&world.replies(c), "VA 1|1|VALUE set:exists:s 0 9|NOT_FOUND|END|", "");
     assert_same(&world.replies(d), "END|", "");
-    assert_eq!(world.counters.methods.all().iter().map(|one| one.waited.get()).sum::<u64>(), 6);
+    assert_eq!(world.counters.methods.all().map(|one| one.waited.get()).sum::<u64>(), 6);
 }
 
 #[test]

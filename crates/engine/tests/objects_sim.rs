@@ -1,5 +1,5 @@
 //! Random calls of objects against plain models, on a simulated clock: with long calls that are read step by step
-//! between others, times to live, bumps, flushes, eviction, types switched off and on, and clients that go away.
+//! between others, calls of a host's methods with others in the middle of them, times to live, bumps, flushes, eviction, types switched off and on, and clients that go away.
 //!
 //! Every request is answered once, and by what its object was at that moment. In histories with little memory an object
 //! may have been evicted at any time, and then begins anew: its state is otherwise never anything but what the calls have
@@ -10,13 +10,15 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, mpsc};
 
 use cattlegrid_engine::Cursor;
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_herd::Policy;
 use cattlegrid_objects::Eviction;
 
-use crate::objects::{settings, with_own};
+use crate::objects::with_own;
+use crate::script_host::TestHost;
 use crate::world::{World, config};
 
 const HISTORIES: u64 = 60;
@@ -99,7 +101,8 @@ impl Call {
             }
             ("set", "new") => return (said("CREATED"), fresh(State::Set(BTreeSet::new()))),
             ("board", "incr") if after.is_none() => after = fresh(State::Board(BTreeMap::new())),
-            ("counter", "add") if after.is_none() => after = fresh(State::Counter(0)),
+            ("tally", "new") => return (said("CREATED"), fresh(State::Counter(number(0)))),
+            ("counter" | "tally", "add") if after.is_none() => after = fresh(State::Counter(0)),
             _ => {}
         }
         let Some(model) = &mut after else { return (Reply::Miss, None) };
@@ -114,6 +117,7 @@ impl Call {
                 *value += number(0);
                 value.to_string()
             }
+            (State::Counter(value), "get") => value.to_string(),
             (State::Quota { limit, used }, "addandcheck") => {
                 if *used + number(0).cast_unsigned() <= *limit {
                     *used += number(0).cast_unsigned();
@@ -194,6 +198,8 @@ struct Client {
 #[expect(clippy::struct_excessive_bools, reason = "switches of a history")]
 struct Sim {
     w: World,
+    /// Of the type `tally`.
+    host: Arc<TestHost>,
     rng: Rng,
     clients: Vec<Client>,
     objects: BTreeMap<Name, Model>,
@@ -227,6 +233,7 @@ impl Sim {
         let traced = std::env::var_os("OBJECTS_SEED").is_some();
         let sim = Self {
             w,
+            host: TestHost::new(1),
             rng,
             clients,
             objects: BTreeMap::new(),
@@ -244,7 +251,7 @@ impl Sim {
 
     /// Puts the types in force.
     fn switch(&self) {
-        let registry = settings(|all| {
+        let registry = self.host.registry(|all| {
             if self.is_off {
                 all.types.retain(|own| own.name != "set");
             }
@@ -303,6 +310,8 @@ impl Sim {
                 let many = 1 + self.rng.below(4);
                 (0..many).for_each(|_| {
                     self.w.go_on();
+                    // In the order in which they have ended.
+                    self.receive();
                 });
             }
             _ => self.ask(),
@@ -408,15 +417,43 @@ impl Sim {
             eprintln!("{:>7} {at} > {}", self.w.ms, &line[..line.len().min(80)]);
         }
         *self.counts.entry(call.method).or_default() += 1;
+        let between = (call.object.0 == "tally" && call.method == "add" && self.rng.one_in(2))
+            .then(|| self.call_between(n, &key));
         self.clients[at].asked = Some(Asked { call, line: line.clone(), seen: BTreeMap::new() });
         self.w.send(self.clients[at].number, &line);
+        if let Some((between, replies)) = between {
+            // The object was busy, and the method has not run.
+            self.host.nothing_between();
+            if let Ok(sent) = replies.try_recv() {
+                *self.counts.entry("a call in the middle of another").or_default() += 1;
+                let reply = read(&between.line, &sent);
+                let has_lost = self.w.waiting(self.clients[at].number) > 0;
+                assert!(has_lost || self.lossy, "the other has changed its object");
+                self.judge(&between, &reply);
+            }
+        }
         if self.w.waiting(self.clients[at].number) > 0 {
             *self.counts.entry("a call waits").or_default() += 1;
         }
     }
 
+    /// A call of another connection on the same tally, in the middle of the next call, and its reply.
+    fn call_between(&mut self, n: u64, key: &str) -> (Asked, mpsc::Receiver<String>) {
+        let call = Call { object: ("tally", n), method: "add", arguments: vec!["1000".to_owned()] };
+        let line = format!("mg tally:add:{key}:1000 v|");
+        let mut other = self.w.beside(1);
+        other.ms = self.w.ms;
+        let (sender, replies) = mpsc::channel();
+        let asked = Asked { call, line: line.clone(), seen: BTreeMap::new() };
+        self.host.between(move || {
+            let client = other.connect();
+            sender.send(other.ask(client, &line)).unwrap();
+        });
+        (asked, replies)
+    }
+
     fn draw(&mut self) -> Call {
-        let kind = self.rng.of(&["counter", "quota", "set", "set", "set", "board"]);
+        let kind = self.rng.of(&["counter", "quota", "set", "set", "set", "board", "tally", "tally"]);
         let n = self.rng.below(KEYS);
         let rng = &mut self.rng;
         let mut small = |most: u64| vec![(1 + rng.below(most)).to_string()];
@@ -430,7 +467,9 @@ impl Sim {
             ),
             (_, "2") => ("exists", Vec::new()),
             (_, "3") if small(4)[0] == "1" => ("drop", Vec::new()),
-            ("counter", _) => ("add", small(100)),
+            ("counter", _) | ("tally", "4" | "5" | "6" | "7" | "8") => ("add", small(100)),
+            ("tally", "9") => ("new", small(100)),
+            ("tally", _) => ("get", Vec::new()),
             ("quota", "4") => ("new", vec![small(50).remove(0), "day".to_owned()]),
             ("quota", "5") => ("reset", Vec::new()),
             ("quota", _) => ("addandcheck", small(5)),
@@ -551,8 +590,9 @@ impl Sim {
     }
 
     fn end(mut self) -> BTreeMap<&'static str, u64> {
-        while self.w.go_on() {}
-        self.receive();
+        while self.w.go_on() {
+            self.receive();
+        }
         assert!(self.clients.iter().all(|client| client.asked.is_none()), "a request is not answered");
         assert!(self.w.engine.is_quiet());
         assert_eq!(self.w.engine.delivered_bytes(), 0);
@@ -561,7 +601,7 @@ impl Sim {
             assert_eq!(self.alive(), self.objects.len(), "objects that calls have not made, or lost ones");
         }
         let client = self.w.connect();
-        for kind in ["counter", "quota", "set", "board"] {
+        for kind in ["counter", "quota", "set", "board", "tally"] {
             for n in 0..KEYS {
                 self.w.ask(client, &format!("get {kind}:drop:{}{n}|", &kind[..1]));
             }
@@ -625,6 +665,7 @@ fn objects_are_what_their_calls_have_made_them() {
     }
     eprintln!("{counts:?}");
     for what in [
+        "a call in the middle of another",
         "a call waits",
         "addandcheck",
         "bump",

@@ -38,6 +38,11 @@ impl Zone {
         let zone = TimeZoneDatabase::bundled().get(name);
         zone.map(|zone| Self(Some(zone))).map_err(|_| format!("objects: timezone: no zone {name:?}"))
     }
+
+    /// As the crate that computes in it knows it.
+    pub fn time_zone(&self) -> TimeZone {
+        self.0.clone().unwrap_or(TimeZone::UTC)
+    }
 }
 
 /// A length of time after which something begins anew.

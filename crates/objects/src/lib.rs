@@ -19,6 +19,8 @@
 mod arguments;
 mod calendar;
 mod call;
+mod definitions;
+mod fields;
 mod listing;
 mod members;
 mod method;
@@ -28,15 +30,27 @@ pub mod native;
 mod number;
 mod object;
 mod registry;
+mod script;
 mod settings;
 
 pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
 pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
+pub use definitions::{MethodDefinition, SCRIPT_METHODS_MAX, TYPE_METHODS_MAX, TYPES_MAX, define};
+pub use fields::{
+    FIELD_KEY_MAX, FIELDS_MAX, FieldCall, FieldKind, Layer, Order, PENDING_BYTES_MAX, PENDING_MAX, Pending,
+    Rows, copy_plain, dump_field, random_places,
+};
+pub use listing::json::string as push_json_string;
 pub use listing::{Listing, TooLarge};
 pub use members::{FLAT_MAX, Members};
 pub use method::{Absent, Method, MethodId, ObjectType, Reads, Run};
 pub use name::{Name, Named, Spot};
-pub use object::{Change, Object, State, View};
-pub use registry::{OBJECT_KEY_MAX, Registry};
+pub use number::{float as read_float, push_float};
+pub use object::{Change, FieldBase, Object, State, View};
+pub use registry::{OBJECT_KEY_MAX, Registry, Script};
+pub use script::{
+    After, Host, HostType, HostUsage, Moved, NewState, ScriptCall, ScriptDone, ScriptMethod, ScriptMethodId,
+    ScriptOutcome, World,
+};
 pub use settings::{Eviction, Settings, TypeSettings};

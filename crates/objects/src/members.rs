@@ -62,6 +62,9 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// As [`Members::reserve`].
     pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
+        if let State::Field { pending, .. } = &self.object.state {
+            return pending.check(puts, puts * (key + value + 1));
+        }
         // A tree that the call has built is dropped if the call fails, as bytes are.
         let may_grow = self.object.may_grow();
         if matches!(self.object.change, Change::None | Change::Tree)
@@ -84,6 +87,10 @@ impl<'o, 'a> Members<'o, 'a> {
     /// The value of a member, to change in place. None: it is not there, or it is longer than
     /// [`Tree::VALUE_INLINE_MAX`] bytes. The object counts as changed.
     pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut [u8]> {
+        if matches!(self.object.state, State::Field { .. }) {
+            let State::Field { base, pending, field } = &mut self.object.state else { return None };
+            return pending.value_mut(base.0, *field, key);
+        }
         if self.tree().is_some() {
             self.get(key, |_| ())?;
             self.mark();
@@ -100,6 +107,9 @@ impl<'o, 'a> Members<'o, 'a> {
     /// [`CallError::NoRoom`] unless room was reserved; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, CallError> {
         debug_assert!((1..=Tree::KEY_MAX).contains(&key.len()), "the caller checks the key's length");
+        if let State::Field { base, pending, field } = &mut self.object.state {
+            return pending.put(base.0, *field, key, value);
+        }
         self.check_growth()?;
         if let Some(tree) = self.tree() {
             let is_new = tree.insert(key, value).map_err(no_room)?;
@@ -114,6 +124,9 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// As [`Members::put`].
     pub fn add(&mut self, key: &[u8]) -> Result<bool, CallError> {
+        if let State::Field { base, pending, field } = &mut self.object.state {
+            return pending.put(base.0, *field, key, &[]);
+        }
         self.check_growth()?;
         if let Some(tree) = self.tree() {
             let is_new = tree.insert(key, &[]).map_err(no_room)?;
@@ -127,6 +140,9 @@ impl<'o, 'a> Members<'o, 'a> {
 
     /// Removes a member. False: it was not there, and nothing has changed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
+        if let State::Field { base, pending, field } = &mut self.object.state {
+            return pending.remove(base.0, *field, key);
+        }
         if let Some(tree) = self.tree() {
             let was_there = tree.remove(key);
             if was_there {
@@ -218,6 +234,7 @@ impl<'a> View<'a> {
             Self::Absent => 0,
             Self::Bytes(bytes) => Entries::of(bytes).count() as u64,
             Self::Tree(tree) => tree.len(),
+            Self::Layer(layer) => layer.members(),
         }
     }
 
@@ -227,6 +244,7 @@ impl<'a> View<'a> {
             Self::Absent => None,
             Self::Bytes(bytes) => find(bytes, key).value.map(Value::Inline),
             Self::Tree(tree) => tree.get(key),
+            Self::Layer(layer) => layer.member(key),
         }
     }
 
@@ -236,6 +254,7 @@ impl<'a> View<'a> {
             Self::Absent => 0,
             Self::Bytes(bytes) => Entries::of(bytes).take_while(|own| own.key < key).count() as u64,
             Self::Tree(tree) => tree.rank(key).unwrap_or_else(|before| before),
+            Self::Layer(layer) => layer.before(key),
         }
     }
 
@@ -245,6 +264,7 @@ impl<'a> View<'a> {
             Self::Absent => None,
             Self::Bytes(bytes) => Entries::of(bytes).nth(usize::try_from(place).ok()?).map(Entry::pair),
             Self::Tree(tree) => tree.nth(place),
+            Self::Layer(layer) => layer.nth(place),
         }
     }
 
@@ -259,6 +279,7 @@ impl<'a> View<'a> {
             Self::Absent => None,
             Self::Bytes(bytes) => Entries::of(bytes).last().map(Entry::pair),
             Self::Tree(tree) => tree.nth(tree.len().checked_sub(1)?),
+            Self::Layer(layer) => layer.last(),
         }
     }
 
@@ -279,6 +300,7 @@ impl<'a> View<'a> {
                 }
             }
             Self::Tree(tree) => tree.scan(from, each),
+            Self::Layer(layer) => layer.scan(from, &mut each),
         }
     }
 
@@ -303,6 +325,7 @@ impl<'a> View<'a> {
                 }
             }
             Self::Tree(tree) => tree.scan_back(from, each),
+            Self::Layer(layer) => layer.scan_back(from, &mut each),
         }
     }
 }

@@ -34,8 +34,8 @@ pub struct Method {
     pub absent: Absent,
     /// Which objects it reads.
     pub reads: Reads,
-    /// Executes it.
-    pub run: Run,
+    /// Executes it; None: a [`crate::Host`] does.
+    pub run: Option<Run>,
 }
 
 /// Executes a method.
@@ -50,7 +50,7 @@ pub(crate) const fn method(
     absent: Absent,
     run: Run,
 ) -> Method {
-    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run }
+    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run: Some(run) }
 }
 
 /// The same method, if its arguments are keys of objects, which it reads.

@@ -1,7 +1,7 @@
 //! A few names and their places, found with one or two comparisons: they are looked up for each call.
 
 /// Slots: a power of two, at least twice as many as names.
-const SLOTS: usize = 64;
+const SLOTS: usize = 256;
 /// Most names.
 pub(crate) const NAMES_MAX: usize = SLOTS / 2;
 /// The slot has no name.

@@ -18,11 +18,11 @@ mod recent;
 mod reserved;
 pub(crate) mod score;
 mod sem;
-mod set;
+pub(crate) mod set;
 mod sketch;
 mod sliding;
 mod swcounter;
-mod topk;
+pub(crate) mod topk;
 
 use crate::method::ObjectType;
 pub use reserved::RESERVED;

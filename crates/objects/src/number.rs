@@ -118,7 +118,7 @@ pub(crate) fn millionths(text: &[u8]) -> Option<u64> {
 }
 
 /// A number as programs write it, with decimals and an exponent: finite, `-` allowed.
-pub(crate) fn float(text: &[u8]) -> Option<f64> {
+pub fn float(text: &[u8]) -> Option<f64> {
     let is_digit_or_minus = |byte: &u8| byte.is_ascii_digit() || *byte == b'-';
     let ends_in_digit = text.last().is_some_and(u8::is_ascii_digit);
     if !text.first().is_some_and(is_digit_or_minus) || !ends_in_digit {
@@ -182,7 +182,7 @@ pub(crate) fn push_seconds(out: &mut Vec<u8>, ms: u64) {
 
 /// Appends a finite number: whole ones below 10^16 without point or exponent, others in the shortest form that reads as
 /// the same number.
-pub(crate) fn push_float(out: &mut Vec<u8>, number: f64) {
+pub fn push_float(out: &mut Vec<u8>, number: f64) {
     if number.abs() < 1e16 && number.fract() == 0.0 {
         push_signed(out, number as i64);
         return;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cattlegrid_store::{Memory, Tree};
 
+use crate::fields::{Base, Layer, Pending};
 use crate::members::Members;
 
 /// The state that was found.
@@ -15,7 +16,20 @@ pub enum State<'a> {
     Bytes(&'a [u8]),
     /// Outside the log.
     Tree(&'a mut Tree),
+    /// A field of an object, with what the call has changed in it: see [`Layer`].
+    Field {
+        /// The object.
+        base: FieldBase<'a>,
+        /// What the call has changed.
+        pending: &'a mut Pending,
+        /// The field's number.
+        field: u8,
+    },
 }
+
+/// The object that has a field.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldBase<'a>(pub(crate) Base<'a>);
 
 /// A state that is only read.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +40,8 @@ pub enum View<'a> {
     Bytes(&'a [u8]),
     /// Outside the log.
     Tree(&'a Tree),
+    /// A field of an object.
+    Layer(Layer<'a>),
 }
 
 /// What becomes of the state after a call.
@@ -136,6 +152,7 @@ impl<'a> Object<'a> {
             (Change::Dropped, _) | (Change::None, State::Absent) => View::Absent,
             (Change::None, State::Bytes(bytes)) => View::Bytes(bytes),
             (_, State::Tree(tree)) => View::Tree(tree),
+            (_, State::Field { base, pending, field }) => View::Layer(Layer::new(base.0, pending, *field)),
             (Change::Tree, _) => View::Absent,
         }
     }

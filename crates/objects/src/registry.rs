@@ -2,16 +2,20 @@
 
 use cattlegrid_store::Memory;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::arguments::{Arguments, unescape};
 use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
+use crate::definitions;
+use crate::fields;
 use crate::method::{Absent, Method, MethodId, ObjectType};
 use crate::name::{Name, Named, Spot};
 use crate::name_table::NameTable;
 use crate::native;
 use crate::object::{Change, Object, State};
+use crate::script::{Host, NewState, ScriptMethod, ScriptMethodId};
 use crate::settings::{Eviction, Settings, TypeSettings};
 
 /// Longest name of a type in bytes.
@@ -19,7 +23,7 @@ const TYPE_NAME_MAX: usize = 16;
 /// The next registry's number.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 /// The types' numbers are below this.
-const IDS: usize = 64;
+const IDS: usize = definitions::FIRST_ID as usize + definitions::TYPES_MAX;
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
 
@@ -33,6 +37,8 @@ const CREATE_AT_MS: u64 = 1_767_225_600_000;
 pub struct Registry {
     settings: Settings,
     zone: Zone,
+    /// Runs the methods of users' own types.
+    host: Option<Arc<dyn Host>>,
     types: Vec<Entry>,
     /// Bytes with which names of types begin, as bits.
     by_first: [u64; 4],
@@ -48,8 +54,10 @@ pub struct Registry {
 struct Entry {
     object_type: &'static ObjectType,
     settings: TypeSettings,
-    /// Number of its first method among all methods of the server's types.
-    first_method: usize,
+    /// Its place among the types of the host, if it is one of these.
+    of_host: Option<usize>,
+    /// Numbers of its methods, by their places.
+    numbers: Box<[u16]>,
     /// Its methods by their names, those that every object has last.
     methods: NameTable,
     /// The `new` that `create` stands for.
@@ -57,40 +65,71 @@ struct Entry {
 }
 
 impl Registry {
-    /// The types that these settings switch on.
+    /// The types that these settings switch on, all of them shipped ones.
     ///
     /// # Errors
-    /// A text that names the place: an unknown type, arguments of `create` that `new` refuses, an unknown zone.
+    /// What is wrong: a type that there is not, arguments of `create` that its `new` refuses, an unknown zone.
     pub fn new(settings: Settings) -> Result<Self, String> {
+        Self::with_host(settings, None)
+    }
+
+    /// The same, with types of users' own: one whose name is that of a shipped type takes its place.
+    ///
+    /// # Errors
+    /// As [`Registry::new`].
+    ///
+    /// # Panics
+    /// When a host changes its types meanwhile.
+    pub fn with_host(settings: Settings, host: Option<Arc<dyn Host>>) -> Result<Self, String> {
         let mut types = Vec::new();
         let mut by_first = [0_u64; 4];
         let mut by_id = [None; IDS];
         for own in &settings.types {
-            let Some(place) = native::TYPES.iter().position(|one| one.name == own.name) else {
-                return Err(format!("objects: no type {:?}", own.name));
+            let mut of_host =
+                host.iter().flat_map(|host| host.types()).map(|one| one.object_type).enumerate();
+            let of_host = of_host.find(|(_, one)| one.name == own.name);
+            let shipped = native::TYPES.iter().position(|one| one.name == own.name);
+            let (object_type, numbers) = match (of_host, shipped) {
+                (Some((_, object_type)), _) => (object_type, Self::numbers_of_host(object_type)?),
+                (None, Some(place)) => {
+                    let before = native::TYPES[..place].iter();
+                    let first: usize = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
+                    let count = Self::methods(native::TYPES[place]).count();
+                    (native::TYPES[place], (first..first + count).map(|number| number as u16).collect())
+                }
+                (None, None) => return Err(format!("objects: no type {:?}", own.name)),
             };
-            let object_type = native::TYPES[place];
-            let before = native::TYPES[..place].iter();
-            let first_method = before.map(|one| one.methods.len() + native::RESERVED.len()).sum();
             let new = object_type.methods.iter().find(|method| method.name == "new");
             by_id[usize::from(object_type.id)] = Some(types.len() as u8);
             let first = usize::from(object_type.name.as_bytes()[0]);
             by_first[first / 64] |= 1 << (first % 64);
             let methods = NameTable::new(Self::methods(object_type).map(|method| method.name));
-            types.push(Entry { object_type, settings: own.clone(), first_method, methods, new });
+            let of_host = of_host.map(|(place, _)| place);
+            types.push(Entry { object_type, settings: own.clone(), of_host, numbers, methods, new });
         }
         let by_name = NameTable::new(types.iter().map(|entry| entry.object_type.name));
         let number = NUMBERS.fetch_add(1, Relaxed);
         let zone = Zone::named(&settings.timezone)?;
-        let registry = Self { settings, zone, types, by_first, by_name, number, by_id };
+        let registry = Self { settings, zone, host, types, by_first, by_name, number, by_id };
         (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
         Ok(registry)
+    }
+
+    fn numbers_of_host(object_type: &'static ObjectType) -> Result<Box<[u16]>, String> {
+        let first = Self::methods_max();
+        let number = |method: &Method| definitions::number(object_type.name, method.name);
+        let numbers = Self::methods(object_type).map(|method| number(method).map(|own| (first + own) as u16));
+        numbers.collect::<Option<_>>().ok_or_else(|| format!("objects: {} was not defined", object_type.name))
     }
 
     /// Makes an object as `create` says, and forgets it.
     fn try_create(&self, place: usize) -> Result<(), String> {
         let own = &self.types[place].settings;
         let Some(create) = &own.create else { return Ok(()) };
+        if self.types[place].of_host.is_some() {
+            // The host has tried it.
+            return Ok(());
+        }
         let wrong = |text: &str| Err(format!("[objects.{}]: create: {text}", own.name));
         let Some(id) = self.method(place, b"new") else { return wrong("the type has no method new") };
         let Ok(memory) = Memory::new(CREATE_BYTES) else { return wrong("there is no memory to try it") };
@@ -120,7 +159,7 @@ impl Registry {
         object_type.methods.iter().chain(native::RESERVED)
     }
 
-    /// Number of methods of all types that there are, switched on or not.
+    /// Number of methods of all shipped types, switched on or not.
     pub fn methods_max() -> usize {
         native::TYPES.iter().map(|one| one.methods.len() + native::RESERVED.len()).sum()
     }
@@ -129,6 +168,56 @@ impl Registry {
     pub fn numbered(number: usize) -> Option<(&'static ObjectType, &'static Method)> {
         let all = native::TYPES.iter().flat_map(|one| Self::methods(one).map(move |method| (*one, method)));
         all.into_iter().nth(number)
+    }
+
+    /// Numbers of methods are below this: those of users' own types follow the shipped ones.
+    pub fn numbers_max() -> usize {
+        Self::methods_max() + definitions::SCRIPT_METHODS_MAX
+    }
+
+    /// The methods of a type that is switched on, with their numbers.
+    pub fn numbered_methods(&self, type_id: u16) -> impl Iterator<Item = (usize, &'static Method)> + '_ {
+        let entry = self.entry_of(type_id).into_iter();
+        entry.flat_map(|entry| {
+            entry.numbers.iter().map(|number| usize::from(*number)).zip(Self::methods(entry.object_type))
+        })
+    }
+
+    /// What runs the method, if that is a host.
+    #[inline]
+    pub fn script(&self, id: MethodId) -> Option<Script<'_>> {
+        let entry = &self.types[usize::from(id.object_type)];
+        let object_type = entry.of_host?;
+        let host = &**self.host.as_ref()?;
+        let place = usize::from(id.method);
+        let methods = &host.types()[object_type].methods;
+        let (method, about) = match methods.get(place) {
+            Some(about) => (ScriptMethodId::Own(place), about),
+            None if definition(entry, place).name == "dump" => (ScriptMethodId::Dump, &DUMP),
+            None => return None,
+        };
+        Some(Script { host, object_type, method, about, settings: &entry.settings, zone: &self.zone })
+    }
+
+    /// Changes an object as a host's method has left it.
+    pub fn commit(&self, mut object: Object<'_>, new: &NewState, expires_ms: Option<Option<u64>>) -> Done {
+        match fields::apply(&mut object, new) {
+            Ok(()) => Done { outcome: Outcome::Value { flags: 0 }, change: object.finish().0, expires_ms },
+            Err(error) => {
+                let outcome = match error {
+                    CallError::NoRoom(bytes) => Outcome::NoRoom(bytes),
+                    CallError::Server(text) | CallError::Client(text) => {
+                        Outcome::Error(format!("SERVER_ERROR {text}"))
+                    }
+                };
+                Done { outcome, change: Change::None, expires_ms: None }
+            }
+        }
+    }
+
+    /// The host of the types that are not shipped.
+    pub fn host(&self) -> Option<&Arc<dyn Host>> {
+        self.host.as_ref()
     }
 
     /// The type's number is that of a type that is switched on.
@@ -282,10 +371,10 @@ impl Registry {
         (self.types[usize::from(id.object_type)].object_type.name, self.definition(id).name)
     }
 
-    /// The method's number among all methods, below [`Registry::methods_max`].
+    /// The method's number among all methods, below [`Registry::numbers_max`].
     #[inline]
     pub fn number(&self, id: MethodId) -> usize {
-        self.types[usize::from(id.object_type)].first_method + usize::from(id.method)
+        usize::from(self.types[usize::from(id.object_type)].numbers[usize::from(id.method)])
     }
 
     /// The method.
@@ -362,7 +451,8 @@ impl Registry {
                 return Ok(absent(frame));
             };
             let from = frame.out.len();
-            let made = (new.run)(object, &Arguments::of(create.iter().map(Vec::as_slice)), frame)?;
+            let Some(run) = new.run else { return Ok(absent(frame)) };
+            let made = run(object, &Arguments::of(create.iter().map(Vec::as_slice)), frame)?;
             frame.out.truncate(from);
             if matches!(made, Reply::Miss) || !object.exists() {
                 return Ok(absent(frame));
@@ -376,13 +466,34 @@ impl Registry {
             frame.out.extend_from_slice(&text);
             return Ok(Reply::Json);
         }
-        (method.run)(object, arguments, frame)
+        let run = method.run.expect("the engine hands a host's methods to the host");
+        run(object, arguments, frame)
     }
 
     fn entry_of(&self, type_id: u16) -> Option<&Entry> {
         let place = *self.by_id.get(usize::from(type_id))?;
         self.types.get(usize::from(place?))
     }
+}
+
+/// `dump` of a host's type.
+static DUMP: ScriptMethod = ScriptMethod { reads: true, keys: Vec::new() };
+
+/// A method that a host runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Script<'r> {
+    /// Runs it.
+    pub host: &'r dyn Host,
+    /// The type's place among the host's.
+    pub object_type: usize,
+    /// The method.
+    pub method: ScriptMethodId,
+    /// What it reads.
+    pub about: &'r ScriptMethod,
+    /// What the source and the rule file say about the type.
+    pub settings: &'r TypeSettings,
+    /// The zone of days.
+    pub zone: &'r Zone,
 }
 
 /// The method of a type at a place.

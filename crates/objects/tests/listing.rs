@@ -11,7 +11,7 @@ fn sum(sum: &mut Vec<u8>, view: View<'_>) {
     sum.extend_from_slice(match view {
         View::Absent => b"-",
         View::Bytes(bytes) => bytes,
-        View::Tree(_) => b"tree",
+        View::Tree(_) | View::Layer(_) => b"tree",
     });
 }
 

@@ -54,7 +54,7 @@ impl Calls {
         let lanes = &shared.lanes;
         let mut others: Vec<Vec<Box<RunningCall>>> = Vec::new();
         for call in calls {
-            let home = call.home(lanes.len());
+            let home = if call.stays() { lane } else { call.home(lanes.len()) };
             if home == lane {
                 self.0.push_back(call);
             } else {

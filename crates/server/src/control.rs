@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use cattlegrid_config::OwnTypes;
 use cattlegrid_herd::PeerKey;
 use cattlegrid_protocol::reply;
 use nix::sys::socket::{GetSockOpt as _, sockopt::PeerCredentials};
@@ -31,9 +32,10 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
 use crate::error::ServeError;
+use crate::folder::Folder;
 use crate::listen::{Address, Listeners};
 use crate::poller::{Poller, Wish};
-use crate::reload::Reloads;
+use crate::reload::{Extent, Reloads};
 use crate::signals::{Signal, Signals};
 use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
 use crate::{lane, log, stats};
@@ -123,6 +125,7 @@ struct Control<'a> {
     spare: Option<OwnedFd>,
     shortages: Shortages,
     reloads: Reloads,
+    folder: Folder,
 }
 
 /// No connection is accepted, and the listeners are not polled.
@@ -189,6 +192,7 @@ impl<'a> Control<'a> {
             spare: spare_descriptor(),
             shortages: Shortages::default(),
             reloads: Reloads::default(),
+            folder: Folder::default(),
         })
     }
 
@@ -227,7 +231,7 @@ impl<'a> Control<'a> {
     fn read_signals(&mut self) -> std::io::Result<Option<Leave>> {
         while let Some(signal) = self.signals.next()? {
             match signal {
-                Signal::Reload => self.reload(),
+                Signal::Reload => self.reload(Extent::All),
                 Signal::Drain => return Ok(Some(Leave::Drain)),
                 Signal::LeaveNow => return Ok(Some(Leave::Now)),
             }
@@ -235,10 +239,10 @@ impl<'a> Control<'a> {
         Ok(None)
     }
 
-    fn reload(&mut self) {
+    fn reload(&mut self, extent: Extent) {
         // The files are read one after the other: the spare is enough for them. No connection must take its place meanwhile.
         drop(self.spare.take());
-        self.reloads.ask(self.shared);
+        self.reloads.ask(self.shared, extent);
         self.spare = spare_descriptor();
     }
 
@@ -428,6 +432,7 @@ impl<'a> Control<'a> {
                 self.shared.lanes[lane].tell(Message::EndDump(token));
             }
             self.advise(now.ms);
+            self.look_at_folder();
             if self.spare.is_none() {
                 self.spare = spare_descriptor();
             }
@@ -443,6 +448,14 @@ impl<'a> Control<'a> {
         shortage.look(now_ms);
         if shortage.is_short() {
             self.shared.lanes.iter().for_each(|lane| lane.waker.wake());
+        }
+    }
+
+    /// Loads the types of objects again when their directory has changed.
+    fn look_at_folder(&mut self) {
+        let watched = self.shared.in_force().watched();
+        if self.folder.must_reload(watched, OwnTypes::look) {
+            self.reload(Extent::Objects);
         }
     }
 

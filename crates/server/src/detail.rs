@@ -52,7 +52,7 @@ impl Detail {
         let counts = match &event.kind {
             EventKind::Get { by, .. } => *by != Looker::Other,
             EventKind::Store { classic, .. } => *classic,
-            EventKind::Deleted { .. } | EventKind::Evicted { .. } => false,
+            EventKind::Deleted { .. } | EventKind::Evicted { .. } | EventKind::Script { .. } => false,
         };
         if !counts {
             return;

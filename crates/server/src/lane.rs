@@ -58,6 +58,8 @@ pub(crate) struct Lane<'a> {
     effects: Effects,
     /// Calls of objects that have steps left here.
     calls: Calls,
+    /// Calls have taken their share of the last round.
+    had_calls: bool,
     /// Connections that have something to do.
     turns: Turns,
     /// What the poller has reported.
@@ -96,6 +98,7 @@ impl<'a> Lane<'a> {
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
             effects: Effects::default(),
             calls: Calls::default(),
+            had_calls: false,
             turns: Turns::default(),
             ready: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -124,6 +127,7 @@ impl<'a> Lane<'a> {
             }
         }
         self.ready = ready;
+        self.effects.begin_round(self.had_calls && !self.calls.is_empty());
         self.turns.begin();
         loop {
             let batch = self.turns.next();
@@ -147,9 +151,11 @@ impl<'a> Lane<'a> {
             return Ok(false);
         }
         self.handle_deadlines();
-        if !self.calls.is_empty() {
+        // A round has time for a call that takes long.
+        if !self.calls.is_empty() && !self.effects.has_had_calls() {
             self.calls.go_on(self.shared, self.number, &mut self.effects);
         }
+        self.had_calls = self.effects.has_had_calls();
         self.check_idle();
         self.give_up_memory();
         self.check_unsent();
@@ -339,6 +345,17 @@ impl<'a> Lane<'a> {
         }
         if self.effects.has_calls() {
             self.calls.take(self.shared, self.number, &mut self.effects);
+        }
+        if self.effects.has_lines() {
+            self.log_lines();
+        }
+    }
+
+    /// Lines of methods of objects, as a line of the log each.
+    #[cold]
+    fn log_lines(&mut self) {
+        for line in self.effects.take_lines() {
+            log::notice(format_args!("objects: {line}"));
         }
     }
 

@@ -8,6 +8,7 @@ mod control;
 mod detail;
 mod dump;
 pub mod error;
+mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
 mod lane;

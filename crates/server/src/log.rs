@@ -322,7 +322,11 @@ fn line(format: LogFormat, level: Level, message: &str, unix_ms: u128) -> String
                 line.push_str("warning: ");
             }
             // A key or a path may contain anything; a line of the log stays one line.
-            line.extend(message.chars().map(|c| if c.is_control() { '?' } else { c }));
+            line.extend(message.chars().map(|c| match c {
+                '\t' => ' ',
+                c if c.is_control() => '?',
+                c => c,
+            }));
         }
         LogFormat::Json => {
             let (seconds, ms) = (unix_ms / 1000, unix_ms % 1000);
@@ -353,6 +357,11 @@ mod tests {
         let text = |level, message| line(LogFormat::Text, level, message, 0);
         assert_eq!(text(Level::Error, "a\r\nb"), "cattlegrid: a??b\n");
         assert_eq!(text(Level::Warning, "a"), "cattlegrid: warning: a\n");
+        assert_eq!(
+            text(Level::Notice, "line\t1\x1b"),
+            "cattlegrid: line 1?\n",
+            "tabs separate what is printed"
+        );
         assert_eq!(
             line(LogFormat::Json, Level::Info, "say \"a\\b\"\n", 1_700_000_000_042),
             "{\"ts\":1700000000.042,\"level\":\"info\",\"msg\":\"say \\\"a\\\\b\\\"\\u000a\"}\n"

@@ -1,16 +1,20 @@
 //! Reloads, on a thread of their own: a loader may take seconds to start. The control thread waits for the files to be read,
-//! for which it lends a descriptor, and for nothing else.
+//! for which it lends a descriptor, for a bounded time, and for nothing else.
 //!
 //! One reload runs at a time. Another one that is asked for while it runs follows it, once: it reads the files as they are
-//! then.
+//! then. A reload reads everything (SIGHUP), or the types of objects only (their directory has changed).
 //!
 //! # Invariants
 //! * After the last [`Reloads::ask`] a reload begins that reads the files anew.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::log;
 use crate::state::Shared;
+
+/// How long the control thread waits for files to be read: it accepts no connection meanwhile.
+const LENT: Duration = Duration::from_millis(200);
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -30,37 +34,51 @@ struct State {
     /// It reads files.
     reads: bool,
     /// Another reload is asked for.
-    again: bool,
+    again: Option<Extent>,
+}
+
+/// What is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extent {
+    /// The types of objects of users' own.
+    Objects,
+    /// All files.
+    All,
 }
 
 impl Reloads {
-    /// Reads everything anew, now or after the reload that runs. Comes back when the files of a reload that begins now were
-    /// read: it waits for no loader.
-    pub(crate) fn ask(&self, shared: &Arc<Shared>) {
+    /// Reads anew, now or after the reload that runs. Comes back when the files of a reload that begins now were read, or
+    /// after [`LENT`]: it waits for no loader, and not for the tests of types of objects.
+    pub(crate) fn ask(&self, shared: &Arc<Shared>, extent: Extent) {
         let mut state = lock(&self.0);
         if state.runs {
-            return state.again = true;
+            return state.again = state.again.max(Some(extent));
         }
         (state.runs, state.reads) = (true, true);
         drop(state);
         let (shared, progress) = (Arc::clone(shared), Arc::clone(&self.0));
         let thread = std::thread::Builder::new().name("reload".to_owned());
-        if let Err(error) = thread.spawn(move || run(&shared, &progress)) {
+        if let Err(error) = thread.spawn(move || run(&shared, &progress, extent)) {
             *lock(&self.0) = State::default();
             return log::error(format_args!("nothing reloaded: no thread for it: {error}"));
         }
         let reads = |state: &mut State| state.reads;
-        drop(self.0.read.wait_while(lock(&self.0), reads).unwrap_or_else(PoisonError::into_inner));
+        let waited = self.0.read.wait_timeout_while(lock(&self.0), LENT, reads);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-fn run(shared: &Shared, progress: &Progress) {
+fn run(shared: &Shared, progress: &Progress, mut extent: Extent) {
     loop {
         let done = || {
             lock(progress).reads = false;
             progress.read.notify_all();
         };
-        match shared.reload(done) {
+        let reloaded = match extent {
+            Extent::All => shared.reload(done),
+            Extent::Objects => shared.reload_objects(),
+        };
+        match reloaded {
             Ok(()) => log::notice("reloaded"),
             Err(error) => {
                 let text = error.to_string();
@@ -70,11 +88,10 @@ fn run(shared: &Shared, progress: &Progress) {
         }
         let mut state = lock(progress);
         let again = std::mem::take(&mut state.again);
-        (state.runs, state.reads) = (again, false);
+        (state.runs, state.reads) = (again.is_some(), false);
         progress.read.notify_all();
-        if !again {
-            return;
-        }
+        let Some(again) = again else { return };
+        extent = again;
     }
 }
 

@@ -22,6 +22,11 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     let io = |what| move |error| ServeError::Io { what, error };
     settings.make_paths_absolute().map_err(io("the current directory is unknown"))?;
 
+    // The tests of types of objects have run: no thread of theirs may be left, -d forks and signals are not blocked yet.
+    if let Some(own) = settings.objects.as_ref().and_then(|objects| objects.own.as_ref()) {
+        own.host().rest();
+    }
+
     // 1. Who to become: a name that is wrong should cost nothing. Nothing changes yet.
     let account = sys::account(settings.user.as_deref())?;
 

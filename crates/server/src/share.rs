@@ -20,7 +20,7 @@ use crate::log;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
-use crate::state::{Caps, Gauges, LanePart, Shared, rules_config};
+use crate::state::{Caps, Gauges, InForce, LanePart, Shared, log_own_types, rules_config};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::unsent::Unsent;
@@ -120,7 +120,10 @@ pub(crate) fn share(
             .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection))
             .map_err(io("there is no memory for the rules"))?;
     }
-    engine.set_objects(settings.objects.as_ref().map(|objects| Arc::new(objects.registry())));
+    if let Some(objects) = &settings.objects {
+        engine.set_objects(Some(Arc::new(objects.registry())));
+        log_own_types(objects);
+    }
     let gauges = Gauges::default();
     gauges.certificates_read.store(clock.seconds(), Relaxed);
     let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);
@@ -150,6 +153,10 @@ pub(crate) fn share(
         listeners: Mutex::default(),
         control: Waker::new().map_err(io("a lane cannot be made"))?,
         stop_asked: AtomicBool::new(false),
+        in_force: Mutex::new(InForce {
+            rule_file: settings.rule_file.clone(),
+            objects: settings.objects.clone(),
+        }),
         settings,
     });
     shared.engine.begin(shared.now_at(shared.clock.now()));

@@ -1,14 +1,15 @@
 //! What all threads of the server share.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use cattlegrid_config::{Protection, Settings};
+use cattlegrid_config::{Objects, OwnTypes, Protection, RuleFile, Settings};
 use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, RunningCall, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_loader::{Finished, Loaders};
-use cattlegrid_objects::Registry;
+use cattlegrid_objects::{ObjectType, Registry, native};
 use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
@@ -60,6 +61,22 @@ pub(crate) struct Shared {
     pub(crate) control: Waker,
     /// A client asked the server to stop (`shutdown`).
     pub(crate) stop_asked: AtomicBool,
+    pub(crate) in_force: Mutex<InForce>,
+}
+
+/// What the last reload has read, or the start: only reloads change it.
+#[derive(Debug, Default)]
+pub(crate) struct InForce {
+    pub(crate) rule_file: Option<RuleFile>,
+    pub(crate) objects: Option<Objects>,
+}
+
+impl InForce {
+    /// The directory to look for changes in, and what it looked like when it was read.
+    pub(crate) fn watched(&self) -> Option<(PathBuf, Option<u64>)> {
+        let objects = self.objects.as_ref().filter(|objects| objects.watch)?;
+        Some((objects.dir.clone()?, objects.own.as_ref().map(OwnTypes::seen)))
+    }
 }
 
 /// What other threads need of a lane.
@@ -362,25 +379,22 @@ impl Shared {
         let objects = self.settings.objects_under(newer_file)?;
         let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
         files_are_read();
-        if let Some((file, newer)) = rule_file {
+        if let Some((file, newer)) = &rule_file {
             newer.check_loaders(&self.settings)?;
             let loaders = self.loaders.prepare(&newer.loaders)?;
             log::lines(log::Level::Warning, newer.warns_of_loaders().join("\n"));
-            log::lines(log::Level::Warning, file.needs_restart(&newer).join("\n"));
+            log::lines(log::Level::Warning, file.needs_restart(newer).join("\n"));
             if let Some(text) = newer.warns_of_no_rules() {
                 log::warning(text);
             }
-            if let Some(objects) = &objects {
-                log::lines(log::Level::Warning, objects.warns_of_rules(&newer).join("\n"));
-            }
             let rules = rules_config(&self.settings.protection);
             self.loaders
-                .commit(loaders, || self.engine.set_rules(Some(newer.rules), &rules))
+                .commit(loaders, || self.engine.set_rules(Some(Arc::clone(&newer.rules)), &rules))
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
             // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
             self.lanes[0].tell(Message::Wakes(Vec::new()));
         }
-        self.set_objects(registry);
+        self.set_objects(rule_file.map(|(_, newer)| newer), objects, registry);
         if let Some((auth, users)) = users {
             auth.replace(users);
         }
@@ -391,15 +405,39 @@ impl Shared {
         Ok(())
     }
 
+    /// Loads the types of users' own again, all or on any error none. Nothing else is read again.
+    pub(crate) fn reload_objects(&self) -> Result<(), ServeError> {
+        let file = self.in_force().rule_file.clone();
+        let objects = self.settings.objects_again(file.as_ref())?;
+        let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
+        self.set_objects(file, objects, registry);
+        Ok(())
+    }
+
+    /// What is in force.
+    pub(crate) fn in_force(&self) -> MutexGuard<'_, InForce> {
+        self.in_force.lock().expect("nobody panics with it held")
+    }
+
     /// Switches types of objects on and others off.
-    fn set_objects(&self, registry: Option<Arc<Registry>>) {
-        let before = self.engine.objects();
-        let gone = before.iter().flat_map(|before| before.types());
-        let is_on = |id| registry.as_ref().is_some_and(|registry| registry.has_type(id));
-        for one in gone.filter(|one| !is_on(one.id)) {
-            log::warning(format_args!("objects: {} is switched off, and its objects are removed", one.name));
+    fn set_objects(
+        &self,
+        rule_file: Option<RuleFile>,
+        objects: Option<Objects>,
+        registry: Option<Arc<Registry>>,
+    ) {
+        if let Some(objects) = &objects {
+            log::lines(log::Level::Warning, objects.warns(rule_file.as_ref()).join("\n"));
+            log_own_types(objects);
         }
+        let before = self.engine.objects();
+        let usage = self.engine.objects_usage();
+        let of_before: Vec<_> = before.iter().flat_map(|before| before.types()).collect();
+        let now: Vec<_> = registry.iter().flat_map(|registry| registry.types()).collect();
+        let has_objects = |id: u16| usage.types.get(&id).is_some_and(|own| own.items > 0);
+        log::lines(log::Level::Warning, removed_types(&of_before, &now, has_objects).join("\n"));
         self.engine.set_objects(registry);
+        *self.in_force() = InForce { rule_file, objects };
     }
 
     /// Leaves a record for watchers.
@@ -447,6 +485,36 @@ impl Shared {
         self.lanes.iter().for_each(|lane| sums.add(&lane.counters));
         sums
     }
+}
+
+/// A line for each type that has objects, which are removed when `now` takes the place of `before`; types of users' own
+/// first.
+fn removed_types(
+    before: &[&ObjectType],
+    now: &[&ObjectType],
+    has_objects: impl Fn(u16) -> bool,
+) -> Vec<String> {
+    let is_gone = |one: &&&ObjectType| now.iter().all(|other| other.id != one.id) && has_objects(one.id);
+    let mut gone: Vec<_> = before.iter().filter(is_gone).collect();
+    gone.sort_by_key(|one| native::TYPES.iter().any(|shipped| shipped.id == one.id));
+    let line = |one: &&&ObjectType| {
+        let is_replaced = now.iter().any(|other| other.name == one.name);
+        let what = if is_replaced { "another type now" } else { "switched off" };
+        format!("objects: {} is {what}, and its objects are removed", one.name)
+    };
+    gone.iter().map(line).collect()
+}
+
+/// Says which types of users' own were loaded.
+pub(crate) fn log_own_types(objects: &Objects) {
+    let (Some(own), Some(dir)) = (&objects.own, &objects.dir) else { return };
+    let names = own.names();
+    log::notice(format_args!(
+        "objects: {} types of your own loaded from {}: {}",
+        names.len(),
+        dir.display(),
+        names.join(", ")
+    ));
 }
 
 /// What the engine is told of rules and control keys.

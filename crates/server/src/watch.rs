@@ -84,6 +84,7 @@ impl Topics {
             b"deletions" => Self::engine(Interest::DELETIONS),
             b"connevents" => Self::CONNECTIONS,
             b"rawcmds" => Self::RAW_COMMANDS,
+            b"objects" => Self::engine(Interest::SCRIPTS),
             // Known to memcached, and never said by a server without a proxy or a process of its own.
             b"sysevents" | b"proxycmds" | b"proxyevents" | b"proxyreqs" | b"proxyuser" => Self(0),
             _ => return None,
@@ -407,6 +408,7 @@ pub(crate) fn topic(kind: &EventKind) -> Topics {
         EventKind::Store { .. } => Interest::MUTATIONS,
         EventKind::Deleted { .. } => Interest::DELETIONS,
         EventKind::Evicted { .. } => Interest::EVICTIONS,
+        EventKind::Script { .. } => Interest::SCRIPTS,
     })
 }
 
@@ -426,6 +428,9 @@ fn describe(line: &mut String, event: &Event, cfd: i32) {
                 line,
                 "type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid={class} cfd={cfd} size={size}"
             )
+        }
+        EventKind::Script { name, json } => {
+            write!(line, "type=script key={key} event={name} table={}", Escaped(json.as_bytes()))
         }
         EventKind::Deleted { command, size } => {
             write!(line, "type=deleted key={key} cmd={command} clsid=1 cfd={cfd} size={size}")

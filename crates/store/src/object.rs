@@ -9,9 +9,9 @@
 //! * A tree changes only in [`Store::tree_mut`], which settles what its segment, its queue and its type hold.
 
 use crate::holdings::{ObjectUsage, Share};
-use crate::item::{self, Marks};
+use crate::item::{self, Attributes, Marks, SLACK_MAX};
 use crate::segment::Queue;
-use crate::store::{Found, Lookup, Store};
+use crate::store::{Found, Full, Lookup, Store};
 use crate::tree::Tree;
 
 impl Store {
@@ -74,6 +74,49 @@ impl Store {
             self.settle_tree(found.location, before, after);
         }
         Some(result)
+    }
+
+    /// Gives an object whose value is outside the log other attributes; the value stays. Returns its place, which may be a new
+    /// one.
+    ///
+    /// # Errors
+    /// There is no room for longer attributes; nothing has changed. No other item is evicted for them.
+    pub fn set_attributes(&mut self, found: Found, attributes: &Attributes<'_>) -> Result<Found, Full> {
+        let item = self.item(found);
+        let (key, value_len): (Box<[u8]>, _) = (item.key().into(), item.value_len());
+        let bytes = self.log.bytes(found.location);
+        let allotted = item::allotted(bytes);
+        let number = item::outside_number(bytes).ok_or(Full)?.to_le_bytes();
+        let needed = item::needed(attributes, key.len(), number.len());
+        let (dead_at, stamp) = (attributes.dead_at(), attributes.stamp.unwrap_or(attributes.cas));
+        let class = self.log.class(self.now, dead_at);
+        let (queue, old_class) = {
+            let segment = self.log.segment_of(found.location);
+            (segment.queue, segment.class)
+        };
+        let fits = needed <= allotted && allotted - needed <= SLACK_MAX.min(needed) && class <= old_class;
+        let (location, bytes) = if fits {
+            (found.location, allotted)
+        } else if self.log.has_room(queue, class, needed) {
+            (self.log.append(queue, class, needed).ok_or(Full)?, needed)
+        } else {
+            return Err(Full);
+        };
+        let before = self.weigh(found.location);
+        self.forget_object(found.location);
+        let into = &mut self.log.bytes_mut(location)[..bytes];
+        item::write(into, &key, attributes, value_len, true, [&number, &[]]);
+        let after = self.weigh(location);
+        if fits {
+            self.log.replace(location, before, after, dead_at, stamp);
+        } else {
+            self.log.remove(found.location, before);
+            item::set_dead(self.log.bytes_mut(found.location));
+            self.log.add(location, after, dead_at, stamp);
+            self.index.set_location(found.slot, location);
+        }
+        self.note_object(location);
+        Ok(Found { location, ..found })
     }
 
     /// What the objects of each type hold, by the types' numbers in their order; types without objects are left out.

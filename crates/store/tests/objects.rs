@@ -348,3 +348,40 @@ fn a_scan_reports_objects_and_says_so() {
     seen.sort_unstable();
     assert_eq!((next, seen), (None, vec![(false, None), (true, Some(7))]));
 }
+
+#[test]
+fn a_tree_keeps_its_members_when_its_attributes_change() {
+    let mut one = One::new(4 * MEBIBYTE, true);
+    let key = key_of(3, "k");
+    let mut tree = Box::new(Tree::new(&one.memory).unwrap());
+    (0..2_000_u32).for_each(|n| assert!(tree.insert(&n.to_be_bytes(), b"v").unwrap()));
+    one.put(&key, Marks::OBJECT, NEVER, NewValue::Tree(tree)).unwrap();
+    let held = |one: &mut One| {
+        let found = one.object(&key).unwrap();
+        (one.store.object_usage()[0].1.tree_bytes, one.store.tree(found).unwrap().len())
+    };
+    let before = held(&mut one);
+    let all: Vec<u64> = (1..=8).collect();
+    // Longer ones move the item, shorter ones stay in its place.
+    for count in [1, 8, 2, 0, 8] {
+        let found = one.object(&key).unwrap();
+        let mut room = [0; cattlegrid_store::TAGS_MAX];
+        let old = one.store.item(found).attributes(&mut room);
+        let (cas, old) = (old.cas, Attributes { tags: &[], ..old });
+        let new = Attributes { tags: &all[..count], stamp: Some(77), ..old };
+        let found = one.store.set_attributes(found, &new).unwrap();
+        let item = one.store.item(found);
+        assert_eq!(item.tags().collect::<Vec<_>>(), all[..count]);
+        assert_eq!((item.stamp(), item.cas(), item.is_tree()), (77, cas, true));
+        assert_eq!(one.object(&key), Some(found));
+        assert_eq!(held(&mut one), before);
+        one.store.verify();
+    }
+    let found = one.object(&key).unwrap();
+    one.store.remove(one.hasher.hash_object(&key), found);
+    one.store.verify();
+    one.put_bytes(&key, Marks::OBJECT, b"bytes");
+    let found = one.object(&key).unwrap();
+    assert!(one.store.set_attributes(found, &Attributes::default()).is_err(), "its value is in the log");
+    assert_eq!(one.bytes(found), b"bytes");
+}

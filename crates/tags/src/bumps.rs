@@ -146,6 +146,19 @@ impl Bumps {
         (!invalid).then_some(last)
     }
 
+    /// Takes a number between two bumps. `None` if a bump before it has invalidated an item with this stamp and these tags.
+    pub(crate) fn restamp(
+        &self,
+        stamp: u64,
+        carried: impl IntoIterator<Item = u64>,
+        take_number: impl FnOnce() -> u64,
+    ) -> Option<u64> {
+        let _writer = self.lock();
+        let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
+        let invalid = carried.into_iter().any(is_above);
+        (!invalid).then(take_number)
+    }
+
     fn raise(
         &self,
         writer: &mut Writer,

@@ -83,6 +83,21 @@ impl Tags {
         (stamp >= self.floors.highest_raised()).then_some(number)
     }
 
+    /// A later stamp for an item that is valid, on behalf of a change that gives it tags: bumps of these from before do not
+    /// concern it. `None` if a bump or a floor invalidates it now, or a rolling floor may do so later; its stamp must stay.
+    ///
+    /// `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`].
+    pub fn restamp(
+        &self,
+        stamp: u64,
+        carried: impl IntoIterator<Item = u64>,
+        take_number: impl FnOnce() -> u64,
+    ) -> Option<u64> {
+        let number = self.bumps.restamp(stamp, carried, take_number)?;
+        // A floor that took its number before is seen.
+        (stamp >= self.floors.highest_raised()).then_some(number)
+    }
+
     /// Ends rolling floors whose period is over, and the grace of items that soft bumps made stale.
     pub fn settle(&self, now_ms: u64) {
         self.floors.settle(now_ms);
@@ -281,6 +296,28 @@ mod tests {
         all.bump("b", Hard);
         assert_eq!((all.check(item, "a,b"), all.check(item, "a")), (Dead, Valid));
         assert_eq!(all.check(all.tick(), "a,b"), Valid);
+    }
+
+    #[test]
+    fn a_later_stamp_obeys_what_comes_after_it() {
+        let all = Fixture::new();
+        let carried = || [all.hasher.hash(b"a").unwrap().get()];
+        let restamp = |stamp| all.tags.restamp(stamp, carried(), || all.tick());
+        let item = all.tick();
+        all.bump("b", Hard);
+        assert_eq!(all.check(item, "a,b"), Dead, "it gets the tag `b` now, which was bumped before");
+        let later = restamp(item).unwrap();
+        assert_eq!(all.check(later, "a,b"), Valid);
+        all.bump("b", Soft);
+        assert_eq!(all.check(later, "a,b"), Stale);
+        // What it had was bumped: no later stamp is right.
+        all.bump("a", Soft);
+        assert_eq!(restamp(later), None);
+        assert_eq!(restamp(all.tick()), Some(all.clock.get()));
+        let flushed = all.tick();
+        all.tags.floors().flush(0, 0, || all.tick());
+        assert_eq!(restamp(flushed), None);
+        assert!(restamp(all.tick()).is_some());
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! A program that panics as it is told: a cache that is served, and a pool of Rust workers, in one process.
+//! A program that panics as it is told: a cache that is served, a pool of Rust workers and methods in Luau, in one process.
 //!
-//! `panic-fixture SCENE`: each scene is a function of this file. A scene that survives its panics prints `survived` at its
+//! `panic-fixture SCENE`: each scene is a function of this file or of `scripts.rs`. A scene that survives its panics prints `survived` at its
 //! end. All but `without_hook` install the hook, as the server's binary does.
 
 mod cache;
+mod scripts;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,6 +57,9 @@ fn main() {
         "destructor" => destructor(),
         "poisoned" => poisoned(),
         "without_hook" => without_hook(),
+        "scripts_panics" => scripts::panics(),
+        "scripts_errors" => scripts::errors(),
+        "scripts_locked" => scripts::locked(),
         other => panic!("{other}: no such scene"),
     }
     say("survived");

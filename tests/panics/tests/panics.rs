@@ -95,3 +95,18 @@ fn a_poisoned_mutex_is_refused_and_aborts_where_nothing_guards() {
 fn without_the_hook_a_broken_shard_is_not_used_again() {
     survives("without_hook", &["with a shard locked, as meant"]);
 }
+
+#[test]
+fn a_panic_below_a_method_in_luau_fails_the_call() {
+    survives("scripts_panics", &["in the world of a script, as meant"]);
+}
+
+#[test]
+fn errors_of_nested_calls_in_luau_fail_the_call() {
+    survives("scripts_errors", &[]);
+}
+
+#[test]
+fn a_panic_below_a_method_in_luau_with_a_shard_locked_aborts() {
+    aborts("scripts_locked", "", &["with a shard locked, as meant"]);
+}

@@ -101,6 +101,8 @@ macro_rules! asan {
                 "-p",
                 "cattlegrid-pool",
                 "-p",
+                "cattlegrid-scripts",
+                "-p",
                 "cattlegrid-server",
                 "-p",
                 "cattlegrid",
@@ -215,23 +217,37 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "lints",
-        shows: "no warning of the compiler or of clippy",
+        shows: "no warning of the compiler or of clippy, with all features and with none",
         minutes: 15,
         needs: &["tools"],
         directory: Some("target/debug"),
         cores: COMPILERS,
         memory_mib: 2400,
-        steps: &[step(&[
-            "cargo",
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ])],
+        steps: &[
+            step(&[
+                "cargo",
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--all-features",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+            // Without scripts, which need a C++ compiler.
+            step(&[
+                "cargo",
+                "clippy",
+                "-p",
+                "cattlegrid",
+                "--no-default-features",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+        ],
     },
     Stage {
         name: "docs",
@@ -384,6 +400,8 @@ pub(super) const STAGES: &[Stage] = &[
             asan!("only cattlegrid-store"),
             // Real templates and workers. The sanitizer needs more address space than the test of limits allows.
             asan!("only cattlegrid-worker,cattlegrid-pool", "--skip", "limits_and_privileges"),
+            // States through the VM's own interface.
+            asan!("only cattlegrid-scripts", "state::", "library::", "reply::"),
             // The server's fork and its handlers of signals.
             asan!(
                 "only cattlegrid-server,cattlegrid",
@@ -423,7 +441,7 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz-states",
-        shows: "20 s of random input each to the store, its trees, the herd, its rules, objects and connections",
+        shows: "20 s of random input each to the store, its trees, the herd, its rules, objects, states of scripts and connections",
         minutes: 10,
         needs: &["fuzz-build"],
         directory: None,
@@ -436,6 +454,7 @@ pub(super) const STAGES: &[Stage] = &[
             fuzz!("herd", "-len_control=0", "-max_len=2000"),
             fuzz!("rules", "-len_control=0", "-max_len=2000"),
             fuzz!("object_names", "-len_control=0", "-max_len=4000"),
+            fuzz!("script_state", "-max_len=2000"),
         ],
     },
 ];
@@ -508,7 +527,7 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 7);
+        assert_eq!(count, 8);
     }
 
     #[test]

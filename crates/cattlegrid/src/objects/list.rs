@@ -1,17 +1,17 @@
 //! `cattlegrid objects list`: what the registry knows, as text.
 
 use cattlegrid_config::UsageError;
-use cattlegrid_objects::{Method, ObjectType, native};
+use cattlegrid_objects::{Method, ObjectType, Registry, native};
 
-/// All types, or the one of this name, with their methods, arguments and replies.
+/// All types that are switched on, or the one of this name, with their methods, arguments and replies.
 ///
 /// # Errors
 /// There is no such type.
-pub(super) fn list(name: Option<&str>) -> Result<String, UsageError> {
+pub(super) fn list(registry: &Registry, name: Option<&str>) -> Result<String, UsageError> {
     let types: Vec<&ObjectType> =
-        native::TYPES.iter().copied().filter(|one| name.is_none_or(|name| one.name == name)).collect();
+        registry.types().filter(|one| name.is_none_or(|name| one.name == name)).collect();
     if types.is_empty() {
-        let all: Vec<&str> = native::TYPES.iter().map(|one| one.name).collect();
+        let all: Vec<&str> = registry.types().map(|one| one.name).collect();
         return Err(UsageError::new(format!(
             "objects list {}: there is no such type; there are {}",
             name.unwrap_or_default(),
@@ -19,24 +19,33 @@ pub(super) fn list(name: Option<&str>) -> Result<String, UsageError> {
         )));
     }
     let mut text = String::new();
+    let prefix = String::from_utf8_lossy(&registry.settings().prefix);
     for one in types {
         text.extend([one.name, ": ", one.doc, "\n"]);
-        text.extend(one.methods.iter().map(|method| line(one.name, method)));
+        text.extend(one.methods.iter().map(|method| line(&prefix, one.name, method)));
         text.push('\n');
     }
     text.push_str("of every type:\n");
-    text.extend(native::RESERVED.iter().map(|method| line("TYPE", method)));
+    text.extend(native::RESERVED.iter().map(|method| line(&prefix, "TYPE", method)));
     Ok(text)
 }
 
 /// How it is called, and what it replies.
-fn line(type_name: &str, method: &Method) -> String {
-    format!("  {:<44} {}\n", method.form(type_name), method.replies)
+fn line(prefix: &str, type_name: &str, method: &Method) -> String {
+    let form = method.form(&format!("{prefix}{type_name}"));
+    let line = format!("  {form:<44} {}", method.replies);
+    format!("{}\n", line.trim_end())
 }
 
 #[cfg(test)]
 mod tests {
+    use cattlegrid_objects::Settings;
+
     use super::*;
+
+    fn list(name: Option<&str>) -> Result<String, UsageError> {
+        super::list(&Registry::new(Settings::default()).unwrap(), name)
+    }
 
     #[test]
     fn every_method_has_a_line() {
@@ -52,6 +61,14 @@ mod tests {
         }
         assert!(text.contains("\n  counter:add:KEY:n[:ttl]"), "{text}");
         assert!(text.contains("\n  TYPE:methods "), "{text}");
+    }
+
+    #[test]
+    fn names_have_the_prefix() {
+        let settings = Settings { prefix: b"p:".to_vec(), ..Settings::default() };
+        let text = super::list(&Registry::new(settings).unwrap(), Some("counter")).unwrap();
+        assert!(text.starts_with("counter: ") && text.contains("\n  p:counter:add:KEY:n[:ttl]"), "{text}");
+        assert!(text.contains("\n  p:TYPE:methods "), "{text}");
     }
 
     #[test]

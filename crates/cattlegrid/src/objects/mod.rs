@@ -1,31 +1,44 @@
-//! `cattlegrid objects`: types and their methods, calls without a server, and transcripts of calls as tests.
+//! `cattlegrid objects`: types and their methods, calls without a server, tests, and checks of sources.
 //!
 //! Calls run in this process, on an engine of their own with the clock that the user sets ([`client`]). A transcript
-//! ([`transcript`]) has requests, the exact lines of their replies, and times; `objects call` prints one.
+//! ([`transcript`]) has requests, the exact lines of their replies, and times; `objects call` prints one. Sources of types of
+//! users' own are loaded as by a server; [`mod@bench`] times calls, and [`lint`] says what is wrong with sources.
 
+mod bench;
 mod client;
+mod lint;
 mod list;
+mod tests_of_types;
 mod transcript;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use cattlegrid_config::{
-    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, parse_args, show_moment,
+    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args, show_moment,
 };
 use cattlegrid_objects::Named;
 
 use client::Client;
 
+/// What a subcommand has to say.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// For standard output.
+    pub(crate) text: String,
+    /// False: status 1.
+    pub(crate) is_good: bool,
+}
+
 /// Why a subcommand did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectsError {
-    /// Words, a rule file or a transcript cannot be used: status 2.
+    /// Words, a rule file, sources or a transcript cannot be used: status 2.
     #[error(transparent)]
     Usage(#[from] UsageError),
     /// The settings of a transcript cannot be used: status 2.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A transcript is not what happens, a line for each file: status 1.
+    /// A transcript is not what happens, or a test has failed, a line for each: status 1.
     #[error("{0}")]
     Differs(String),
     /// There is no memory for items: status 1.
@@ -47,19 +60,26 @@ impl ObjectsError {
 ///
 /// # Errors
 /// See [`ObjectsError`].
-pub(crate) fn run(command: ObjectsCommand) -> Result<String, ObjectsError> {
+pub(crate) fn run(command: ObjectsCommand) -> Result<Report, ObjectsError> {
+    let good = |text| Report { text, is_good: true };
     match command {
-        ObjectsCommand::List { name } => Ok(list::list(name.as_deref())?),
-        ObjectsCommand::Call { config, at_ms, steps } => call(config, at_ms, &steps),
-        ObjectsCommand::Test { files } => test(&files),
+        ObjectsCommand::List { types, name } => {
+            let objects = settings(&types)?.objects.expect("types are switched on");
+            Ok(good(list::list(&objects.registry(), name.as_deref())?))
+        }
+        ObjectsCommand::Call { types, at_ms, steps } => call(&types, at_ms, &steps).map(good),
+        ObjectsCommand::Test { paths } => tests_of_types::test(&paths).map(good),
+        ObjectsCommand::Lint { paths } => Ok(lint::lint(&paths)?),
+        ObjectsCommand::Bench { types, count, names } => {
+            bench::bench(&settings(&types)?, count, &names).map(good)
+        }
     }
 }
 
 /// Makes the calls; what was asked and answered, as a transcript.
-fn call(config: Option<PathBuf>, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
-    let settings = settings(config)?;
-    let now = || u64::try_from(cattlegrid_server::time::unix_now().as_millis()).unwrap_or_default();
-    let at_ms = at_ms.unwrap_or_else(now);
+fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
+    let settings = settings(types)?;
+    let at_ms = at_ms.unwrap_or_else(now_ms);
     let mut client = Client::new(&settings, at_ms)?;
     let mut text = format!("@ {}\n", show_moment(at_ms));
     for step in steps {
@@ -69,7 +89,7 @@ fn call(config: Option<PathBuf>, at_ms: Option<u64>, steps: &[CallStep]) -> Resu
                 text.extend(["@ ", &show_moment(client.unix_ms()), "\n"]);
             }
             CallStep::Call(name) => {
-                check_call(&client, name)?;
+                check_call(&client, "call", name)?;
                 let line = format!("get {name}\r\n");
                 text.push_str(&line);
                 match client.send(line.as_bytes()) {
@@ -82,9 +102,13 @@ fn call(config: Option<PathBuf>, at_ms: Option<u64>, steps: &[CallStep]) -> Resu
     Ok(text.replace("\r\n", "\n"))
 }
 
+fn now_ms() -> u64 {
+    u64::try_from(cattlegrid_server::time::unix_now().as_millis()).unwrap_or_default()
+}
+
 /// Whether it is the name of a call, which a client could send.
-fn check_call(client: &Client, name: &str) -> Result<(), UsageError> {
-    let wrong = |problem: &str| Err(UsageError::new(format!("objects call {name}: {problem}")));
+fn check_call(client: &Client, subcommand: &str, name: &str) -> Result<(), UsageError> {
+    let wrong = |problem: &str| Err(UsageError::new(format!("objects {subcommand} {name}: {problem}")));
     if name.len() > KEY_BYTES_MAX || name.contains(|c: char| c == ' ' || c.is_ascii_control()) {
         return wrong("must be a key, up to 250 bytes without blanks");
     }
@@ -95,28 +119,17 @@ fn check_call(client: &Client, name: &str) -> Result<(), UsageError> {
     }
 }
 
-/// Runs all transcripts; a line for each.
-fn test(files: &[PathBuf]) -> Result<String, ObjectsError> {
-    let (mut passed, mut failed) = (Vec::new(), Vec::new());
-    for file in files {
-        let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", file.display()));
-        let text = cattlegrid_config::read_file(file).map_err(cannot)?;
-        match transcript::run(file, &text)? {
-            Ok(requests) => passed.push(format!("{}: {requests} requests\n", file.display())),
-            Err(difference) => failed.push(difference),
-        }
-    }
-    if failed.is_empty() { Ok(passed.concat()) } else { Err(ObjectsError::Differs(failed.join("\n"))) }
-}
-
-/// Those of a server with this rule file, or with all types.
-fn settings(config: Option<PathBuf>) -> Result<Settings, ObjectsError> {
-    let Some(path) = config else { return Ok(transcript::settings(&PathBuf::from("objects"), "")?) };
-    let words = ["serve".into(), "--config".into(), path.clone().into_os_string()];
+/// Those of a server with these types.
+fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
+    let words = match types {
+        WhichTypes::Shipped => return Ok(transcript::settings(Path::new("objects"), "", None)?),
+        WhichTypes::Config(path) => ["serve".into(), "--config".into(), path.clone().into_os_string()],
+        WhichTypes::Dir(path) => ["serve".into(), "--objects".into(), path.clone().into_os_string()],
+    };
     let Command::Serve(settings) = parse_args(words)? else {
         unreachable!("the words are those of a server")
     };
-    if settings.objects.is_none() {
+    if let (None, WhichTypes::Config(path)) = (&settings.objects, types) {
         let problem = format!("{}: has no [objects], so no type is switched on; add it", path.display());
         return Err(UsageError::new(problem).into());
     }

@@ -27,15 +27,20 @@ use super::client::{Client, Sent, TOO_LATE};
 /// The clock of a transcript that does not set it: 2026-01-01T00:00:00Z, a Thursday.
 const START_MS: u64 = 1_767_225_600_000;
 
-/// Runs the transcript `text`, which is in `file`. Its number of requests, or the first difference.
+/// Runs the transcript `text`, which is in `file`. Its number of requests, or the first difference. `dir`: types of users' own,
+/// unless its settings name others.
 ///
 /// # Errors
 /// It is no transcript, or its settings cannot be used.
-pub(super) fn run(file: &Path, text: &[u8]) -> Result<Result<usize, String>, ObjectsError> {
+pub(super) fn run(
+    file: &Path,
+    text: &[u8],
+    dir: Option<&Path>,
+) -> Result<Result<usize, String>, ObjectsError> {
     let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').map(without_cr).collect();
     let head = lines.iter().take_while(|line| !begins_body(line)).count();
     let settings_text = String::from_utf8_lossy(&lines[..head].join(&b'\n')).into_owned();
-    let settings = settings(file, &settings_text)?;
+    let settings = settings(file, &settings_text, dir)?;
     let clock = Clock::Set(START_MS);
     let mut script = Script { file, lines, at: head, settings, clock, requests: 0 };
     while script.at < script.lines.len() {
@@ -47,11 +52,11 @@ pub(super) fn run(file: &Path, text: &[u8]) -> Result<Result<usize, String>, Obj
 }
 
 /// Those of a server whose rule file at `path` has this text; without `[objects]` all types are switched on.
-pub(super) fn settings(path: &Path, text: &str) -> Result<Settings, ConfigError> {
+pub(super) fn settings(path: &Path, text: &str, dir: Option<&Path>) -> Result<Settings, ConfigError> {
     let has_table = text.lines().any(|line| line.trim_start().starts_with("[objects"));
     let text = if has_table { text.to_owned() } else { format!("{text}\n[objects]\n") };
-    let file = RuleFile::parse(path, &text)?;
-    file.settings().map_err(|error| ConfigError::of(path, error))
+    let file = RuleFile::parse_beside(path, &text, dir)?;
+    file.settings_with(dir).map_err(|error| ConfigError::of(path, error))
 }
 
 /// A transcript on its way.

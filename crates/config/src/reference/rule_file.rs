@@ -68,10 +68,13 @@ pub(crate) fn reference_markdown() -> String {
         "\n## `[objects]`\n\n\
          This table, or `--objects`, switches [objects](objects.md) on: values with methods, which clients call by the names \
          of keys. A rule may match objects by their names, `TYPE::KEY`; of such a rule only `tags` applies. SIGHUP reads all \
-         of it again. `cattlegrid objects list` shows the types and their methods.\n\n",
+         of it again, with the types of your own in `dir`. `cattlegrid objects list` shows the types and their methods.\n\n\
+         A directory with a mistake in any source, or with a test that fails, is a mistake of the file. With `--objects` that \
+         directory takes the place of `dir`. Types of your own are in servers built with the cargo feature `scripts`, which is on by default; \
+         without it a directory that has any, `time_limit`, `memory_limit`, `state_max` and `watch` are mistakes.\n\n",
     );
     section(&mut text, OBJECTS);
-    text.push_str("\n## `[objects.TYPE]`\n\nHow one type behaves, such as `[objects.quota]`.\n\n");
+    text.push_str("\n## `[objects.TYPE]`\n\nHow one type behaves, such as `[objects.quota]`. What it says goes before what the source of a type of your own says.\n\n");
     section(&mut text, OBJECT_TYPE);
     text.push_str(
         "\n## `[server]`\n\n\

@@ -14,7 +14,11 @@ const SLOW_NS: u64 = 20_000;
 
 /// Counters of all methods of a lane; without objects there are none.
 #[derive(Debug, Default)]
-pub struct MethodCounters(OnceLock<Box<[MethodCounter]>>);
+pub struct MethodCounters {
+    shipped: OnceLock<Box<[MethodCounter]>>,
+    /// Of users' own types.
+    own: OnceLock<Box<[MethodCounter]>>,
+}
 
 /// Counters of a method of a lane.
 #[derive(Debug, Default)]
@@ -56,13 +60,18 @@ impl MethodCounter {
 impl MethodCounters {
     /// The counters of the method with this number, see [`Registry::number`].
     pub fn of(&self, number: usize) -> &MethodCounter {
-        &self.0.get_or_init(|| (0..Registry::methods_max()).map(|_| MethodCounter::default()).collect())
-            [number]
+        let some = |count: usize| (0..count).map(|_| MethodCounter::default()).collect();
+        let shipped = self.shipped.get_or_init(|| some(Registry::methods_max()));
+        shipped.get(number).unwrap_or_else(|| {
+            let own = self.own.get_or_init(|| some(Registry::numbers_max() - shipped.len()));
+            &own[number - shipped.len()]
+        })
     }
 
     /// All that were counted, by the methods' numbers; none if no method was called.
-    pub fn all(&self) -> &[MethodCounter] {
-        self.0.get().map_or(&[], |all| all)
+    pub fn all(&self) -> impl Iterator<Item = &MethodCounter> {
+        let own = self.own.get().map_or(&[][..], |own| own);
+        self.shipped.get().map_or(&[][..], |shipped| shipped).iter().chain(own)
     }
 
     /// Sets all to zero.

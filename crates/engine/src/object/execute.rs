@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cattlegrid_objects::{
-    Arguments, Change, Done, Listing, MethodId, OBJECT_KEY_MAX, Object, Outcome, Registry, State, View,
+    Arguments, Change, Done, Listing, MethodId, NewState, OBJECT_KEY_MAX, Object, Outcome, Registry, State,
+    View,
 };
 use cattlegrid_store::{
     Attributes, Found, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, TAGS_MAX, Value,
 };
-use cattlegrid_tags::Validity;
+use cattlegrid_tags::{Kind, TagHash, TagList, Validity};
 
 use crate::shard::Shard;
 use crate::shared::Names;
@@ -52,6 +53,32 @@ pub(crate) struct Call<'a> {
     pub(crate) random: u64,
     /// How many times the types had been changed when the registry was read, or fewer.
     pub(crate) changes: u64,
+    /// What a host's method has left, to be stored; None: the method must be executed.
+    pub(crate) commit: Option<&'a Commit<'a>>,
+}
+
+/// What a host's method, which ran without a lock, has left.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Commit<'a> {
+    /// The object's CAS when its state was copied; None: there was no object.
+    pub(crate) seen: Option<u64>,
+    pub(crate) new: Option<&'a NewState>,
+    /// As [`Done::expires_ms`].
+    #[expect(clippy::option_option, reason = "as in `Done`")]
+    pub(crate) expires_ms: Option<Option<u64>>,
+}
+
+impl Commit<'_> {
+    fn apply(&self, registry: &Registry, object: Object<'_>) -> Done {
+        match self.new {
+            Some(new) => registry.commit(object, new, self.expires_ms),
+            None => Done {
+                outcome: Outcome::Value { flags: 0 },
+                change: Change::None,
+                expires_ms: self.expires_ms,
+            },
+        }
+    }
 }
 
 impl<'a> Call<'a> {
@@ -76,6 +103,8 @@ pub(crate) enum Ran {
     List(Box<Listing>),
     /// The object has become busy while room was made for the call; nothing has changed.
     Busy,
+    /// The object is not as it was when its state was copied for a host's method; nothing has changed.
+    Moved,
     /// This many bytes are missing; nothing has changed.
     NoRoom(usize),
 }
@@ -103,7 +132,7 @@ impl Shard {
 
     /// Whether a type is switched on now.
     #[cold]
-    fn has_type(&self, type_id: u16) -> bool {
+    pub(crate) fn has_type(&self, type_id: u16) -> bool {
         self.shared.objects().as_ref().is_some_and(|all| all.has_type(type_id))
     }
 
@@ -115,7 +144,25 @@ impl Shard {
             return Ran::Miss;
         }
         let found = self.find_object(call.hash, call.item_key, step);
+        if let Some(commit) = call.commit
+            && commit.seen != found.map(|found| self.store.item(found).cas())
+        {
+            return Ran::Moved;
+        }
         let now = step.now;
+        let added = match self.added_tags(call, found) {
+            Ok(added) => added,
+            Err(text) => return Ran::Error(text),
+        };
+        let is_tree = found.is_some_and(|found| self.store.item(found).is_tree());
+        let mut found = found;
+        if is_tree && !added.is_empty() && !self.begins_anew(call) {
+            // Its tags first: the tree is changed in place, which cannot be undone.
+            let Some(tagged) = found.and_then(|found| self.tag_tree(found, &added, now)) else {
+                return Ran::NoRoom(ITEM_BYTES + call.item_key.len());
+            };
+            found = Some(tagged);
+        }
         let expires_ms = found
             .map(|found| self.store.item(found).expiry())
             .filter(|expiry| *expiry != NEVER)
@@ -128,9 +175,13 @@ impl Shard {
         let now_ms = now.unix_ms();
         let mut run = |state: State<'_>, new: &mut Vec<u8>| {
             let object = Object::new(call.key(), state, new, memory, expires_ms, may_grow);
-            call.registry.call(call.method, object, call.arguments, now_ms, call.random, &mut out)
+            match call.commit {
+                None => {
+                    call.registry.call(call.method, object, call.arguments, now_ms, call.random, &mut out)
+                }
+                Some(commit) => commit.apply(call.registry, object),
+            }
         };
-        let is_tree = found.is_some_and(|found| self.store.item(found).is_tree());
         let done = match found {
             None => run(State::Absent, &mut new),
             Some(found) if is_tree => {
@@ -145,7 +196,7 @@ impl Shard {
                 }
             },
         };
-        let ran = self.finish_object(call, found, done, &new, pinned, memory, now);
+        let ran = self.finish_object(call, found, done, &new, pinned, &added, memory, now);
         if matches!(ran, Ran::Value { .. }) {
             self.value = out;
         } else {
@@ -163,6 +214,7 @@ impl Shard {
         done: Done,
         new: &[u8],
         pinned: bool,
+        added: &[u64],
         memory: &Memory,
         now: Now,
     ) -> Ran {
@@ -185,7 +237,10 @@ impl Shard {
                 return shown(outcome, 0, None);
             }
             (Change::None, None) => return shown(outcome, 0, None),
-            (Change::None, Some((found, ..))) => {
+            (Change::None, Some((found, _, is_tree))) => {
+                let Some(found) = self.tag_bytes(call, found, added, is_tree, now) else {
+                    return Ran::NoRoom(call.item_key.len() + ITEM_BYTES);
+                };
                 let found = self.set_object_expiry(call.hash, found, expiry);
                 self.store.count_read(found);
                 return self.shown_object(outcome, found, now);
@@ -197,7 +252,9 @@ impl Shard {
                 self.store.count_read(found);
                 return self.shown_object(outcome, found, now);
             }
-            (Change::Bytes, Some((found, len, false))) if len == new.len() && !self.begins_anew(call) => {
+            (Change::Bytes, Some((found, len, false)))
+                if len == new.len() && added.is_empty() && !self.begins_anew(call) =>
+            {
                 let shared = &self.shared;
                 if let Some((cas, ends)) = self.store.use_and_change(found, new, || shared.tick()) {
                     if expiry.is_none_or(|expiry| expiry == ends) {
@@ -227,7 +284,43 @@ impl Shard {
                 return Ran::Error(NO_ROOM.to_owned());
             }
         }
-        self.put_object(call, found, expiry, value, pinned, now, outcome)
+        self.put_object(call, found, expiry, value, pinned, added, now, outcome)
+    }
+
+    /// The tags that a host's method gives the object and that it does not have.
+    fn added_tags(
+        &mut self,
+        call: &Call<'_>,
+        found: Option<Found>,
+    ) -> Result<ArrayVec<u64, TAGS_MAX>, String> {
+        let mut added = ArrayVec::new();
+        let new = call.commit.and_then(|commit| commit.new).filter(|new| !new.tags.is_empty());
+        let Some(new) = new else { return Ok(added) };
+        let mut room = [0; TAGS_MAX];
+        let own = match found.filter(|_| !self.begins_anew(call)) {
+            Some(found) => self.store.item(found).attributes(&mut room).tags,
+            None => self.object_tags(call, &mut room),
+        };
+        let mut list = TagList::new();
+        let mut insert = |tag| {
+            list.insert(tag).map(|()| list.hashes().len()).map_err(|error| {
+                let (object_type, method) = call.registry.names(call.method);
+                format!("SERVER_ERROR script {object_type}.{method}: {error}")
+            })
+        };
+        let mut count = 0;
+        for tag in own {
+            count = insert(TagHash::from_stored(*tag))?;
+        }
+        for name in &new.tags {
+            // A name that is not valid was refused before.
+            let tag = self.shared.tag_hasher().hash_made(name);
+            if insert(tag)? > count {
+                count += 1;
+                added.push(tag.get());
+            }
+        }
+        Ok(added)
     }
 
     /// Whether the call makes the object, also in the place of an old one.
@@ -252,6 +345,7 @@ impl Shard {
         expiry: Option<u32>,
         value: NewValue<'_>,
         pinned: bool,
+        added: &[u64],
         now: Now,
         outcome: Outcome,
     ) -> Ran {
@@ -266,9 +360,13 @@ impl Shard {
         };
         let attributes = if let Some(found) = found.filter(|_| !self.begins_anew(call)) {
             let old = self.store.item(found).attributes(&mut room);
+            let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
+            let old = self.with_tags(rest, tags, added, &mut room);
             Attributes { cas, accessed: now.second, expiry: expiry.unwrap_or(old.expiry), ..old }
         } else {
-            let tags = self.object_tags(call, &mut room);
+            let own = self.object_tags(call, &mut room).len();
+            room[own..own + added.len()].copy_from_slice(added);
+            let tags = &room[..own + added.len()];
             let ttl_s = call.registry.type_settings(call.type_id).map_or(0, |own| own.ttl_s);
             let end_ms = now.unix_ms().saturating_add(u64::from(ttl_s) * 1000);
             let own = if ttl_s == 0 { NEVER } else { second_of(now, end_ms) };
@@ -288,6 +386,61 @@ impl Shard {
             return Ran::NoRoom(bytes + call.item_key.len() + ITEM_BYTES);
         }
         shown(outcome, self.shown_cas(cas), left(now, expiry))
+    }
+
+    /// Gives an object whose value is a tree tags that it does not have. Its place; None: there is no room for them.
+    fn tag_tree(&mut self, found: Found, added: &[u64], now: Now) -> Option<Found> {
+        let mut room = [0; TAGS_MAX];
+        let old = self.store.item(found).attributes(&mut room);
+        let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
+        let attributes = self.with_tags(rest, tags, added, &mut room);
+        self.store.set_attributes(found, &Attributes { accessed: now.second, ..attributes }).ok()
+    }
+
+    /// The same for an object whose value is not a tree and stays; a tree has them already.
+    fn tag_bytes(
+        &mut self,
+        call: &Call<'_>,
+        found: Found,
+        added: &[u64],
+        is_tree: bool,
+        now: Now,
+    ) -> Option<Found> {
+        if added.is_empty() || is_tree {
+            return Some(found);
+        }
+        let mut room = [0; TAGS_MAX];
+        let old = self.store.item(found).attributes(&mut room);
+        let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
+        let attributes = self.with_tags(rest, tags, added, &mut room);
+        let attributes = Attributes { accessed: now.second, ..attributes };
+        if !self.rewrite(call.item_key, call.hash, found, &attributes) {
+            return None;
+        }
+        match self.store.lookup_object(call.hash, call.item_key) {
+            Lookup::Found(found) => Some(found),
+            _ => None,
+        }
+    }
+
+    /// The attributes of an object with tags that it did not have, which it obeys from now on: bumps of these from before do
+    /// not concern it. `room` has its `own` tags at the beginning.
+    fn with_tags<'r>(
+        &self,
+        old: Attributes<'static>,
+        own: usize,
+        added: &[u64],
+        room: &'r mut [u64; TAGS_MAX],
+    ) -> Attributes<'r> {
+        let (bumps, since) = (self.shared.tags().bumps(), old.stamp.unwrap_or(old.cas));
+        let is_older = |tag: &u64| {
+            let tag = TagHash::from_stored(*tag);
+            bumps.last(tag, Kind::Hard).max(bumps.last(tag, Kind::Soft)) > since
+        };
+        let later = added.iter().any(is_older).then(|| self.shared.restamp(since, &room[..own])).flatten();
+        let all = own + added.len();
+        room[own..all].copy_from_slice(added);
+        Attributes { stamp: later.or(old.stamp), tags: &room[..all], ..old }
     }
 
     /// The tags of a new object: those of the rule that matches its name, and those that the client names.
@@ -327,23 +480,48 @@ impl Shard {
         step: &Step<'_>,
         read: impl FnOnce(View<'_>, u64, Option<u64>) -> R,
     ) -> R {
+        self.view_object(hash, item_key, true, step, |view, seen| match seen {
+            Some(seen) => read(view, seen.cas, left(step.now, seen.expiry)),
+            None => read(view, 0, None),
+        })
+    }
+
+    /// Calls `read` with the state of an object. `uses`: it counts as used.
+    pub(crate) fn view_object<R>(
+        &mut self,
+        hash: u64,
+        item_key: &[u8],
+        uses: bool,
+        step: &Step<'_>,
+        read: impl FnOnce(View<'_>, Option<Seen>) -> R,
+    ) -> R {
         self.advance(step);
-        let Some(found) = self.find_object(hash, item_key, step) else { return read(View::Absent, 0, None) };
-        self.store.count_read(found);
+        let Some(found) = self.find_object(hash, item_key, step) else { return read(View::Absent, None) };
+        if uses {
+            self.store.count_read(found);
+        }
         let item = self.store.item(found);
-        let (cas, ttl) = (item.cas(), left(step.now, item.expiry()));
+        let seen = Some(Seen { cas: item.cas(), expiry: item.expiry() });
         if let Some(tree) = self.store.tree(found) {
-            return read(View::Tree(tree), cas, ttl);
+            return read(View::Tree(tree), seen);
         }
         match item.value() {
-            Value::Inline(bytes) => read(View::Bytes(bytes), cas, ttl),
+            Value::Inline(bytes) => read(View::Bytes(bytes), seen),
             value @ Value::Huge(_) => {
                 let mut copy = Vec::with_capacity(value.len());
                 value.copy_to(&mut copy);
-                read(View::Bytes(&copy), cas, ttl)
+                read(View::Bytes(&copy), seen)
             }
         }
     }
+}
+
+/// An object as its state was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) cas: u64,
+    /// The second in which it expires, or [`NEVER`].
+    pub(crate) expiry: u32,
 }
 
 fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> Ran {
@@ -364,7 +542,7 @@ pub(crate) fn left(now: Now, expiry: u32) -> Option<u64> {
 }
 
 /// Milliseconds of the Unix time at which a second since the start begins.
-fn unix_ms(now: Now, second: u32) -> u64 {
+pub(crate) fn unix_ms(now: Now, second: u32) -> u64 {
     now.unix(second).max(0).unsigned_abs() * 1000
 }
 

@@ -16,6 +16,9 @@
 //!    each of its objects at most, since a call that would make one anew stands in its queue.
 //! 3. The connection of A is closed. What A reads is for nobody, so it reads no more, and the queue moves; methods of
 //!    calls that wait are executed, since they may change something. Wakes find no connection.
+//! 4. A host's method runs for a call that has made its object busy, and the object is evicted, expires, or is flushed: what
+//!    the method leaves is dropped, and it runs again, up to [`LOSSES_MAX`] times. Other calls cannot be the cause: they stand
+//!    in the queue, or had begun before, and do not store over an object that is busy.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use cattlegrid_herd::Caller;
 use cattlegrid_objects::{Arguments, Listing, MethodId, Reads, Registry, TooLarge, View};
 
 use super::execute::{Call, NO_ROOM, Ran, item_key};
+use super::script::{Scripted, keep_value};
 use crate::engine::Engine;
 use crate::shard::Shard;
 use crate::shards::ShardLock;
@@ -32,8 +36,10 @@ use crate::sync::Ordering;
 use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::wait::park::CALL_SLOT;
 
-/// Bytes that a step reads: some 50 us.
+/// Bytes that a step reads.
 const STEP_BYTES: usize = 16 << 10;
+/// Runs of a host's method for one call that has its object.
+const LOSSES_MAX: u32 = 4;
 /// Most calls that wait for one object.
 const QUEUE_MAX: usize = 1024;
 /// The reply to a call that finds too many waiting.
@@ -58,9 +64,12 @@ pub struct RunningCall {
     random: u64,
     changes: u64,
     work: Work,
+    /// Runs of a host's method that were lost because the object had changed.
+    losses: u32,
     caller: Arc<Caller>,
     request: u64,
     begun_ns: u64,
+    stays: bool,
 }
 
 /// An object of a call.
@@ -88,6 +97,8 @@ pub(crate) struct Later<'a> {
     pub(crate) caller: &'a Arc<Caller>,
     pub(crate) request: u64,
     pub(crate) begun_ns: u64,
+    /// See [`RunningCall::stays`].
+    pub(crate) stays: bool,
 }
 
 /// The queue of an object that is busy.
@@ -123,13 +134,20 @@ impl RunningCall {
             random: call.random,
             changes: call.changes,
             work: listing.map_or(Work::Method, Work::Read),
+            losses: 0,
             caller: Arc::clone(later.caller),
             request: later.request,
             begun_ns: later.begun_ns,
+            stays: later.stays,
         })
     }
 
-    /// The lane that is to run it, of this many.
+    /// The lane on which it was called is to run it: it was only postponed, and other lanes need not wait for it.
+    pub fn stays(&self) -> bool {
+        self.stays
+    }
+
+    /// The lane that is to run it otherwise, of this many.
     pub fn home(&self, lanes: usize) -> usize {
         let hash = self.objects.first().map_or(0, |object| object.hash);
         (hash >> 32) as usize % lanes.max(1)
@@ -226,8 +244,21 @@ impl Engine {
                 tags: &call.tags,
                 random: call.random,
                 changes: call.changes,
+                commit: None,
             };
-            self.run_with_room(&one, true, lock, step)
+            match call.registry.script(call.method) {
+                Some(script) => {
+                    let begun_ns = self.nanos();
+                    let ran = self.run_script(&one, &script, true, lock, step);
+                    step.effects.add_calls_ns(self.nanos().saturating_sub(begun_ns));
+                    Err(ran)
+                }
+                None => Ok(self.run_with_room(&one, true, lock, step)),
+            }
+        };
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(scripted) => return self.end_script(call, scripted, lock, step),
         };
         let hash = call.objects[call.own].hash;
         match ran {
@@ -247,12 +278,43 @@ impl Engine {
                     }
                     Ran::Error(text) => self.line(&text),
                     Ran::NoRoom(_) => self.line(NO_ROOM),
-                    Ran::Miss | Ran::List(_) | Ran::Busy => Verdict::Miss { record: None, hint: None },
+                    Ran::Miss | Ran::List(_) | Ran::Busy | Ran::Moved => {
+                        Verdict::Miss { record: None, hint: None }
+                    }
                 };
                 self.end_call(&call, verdict, lock, step);
                 None
             }
         }
+    }
+
+    /// Ends a call whose object is busy with it and whose method a host has run; it is run again if the object has changed
+    /// all the same (history 4).
+    fn end_script(
+        &self,
+        mut call: Box<RunningCall>,
+        ran: Scripted,
+        lock: &mut ShardLock<'_>,
+        step: &mut Step<'_>,
+    ) -> Option<Box<RunningCall>> {
+        let verdict = match ran {
+            Scripted::Moved => {
+                call.losses += 1;
+                if call.losses < LOSSES_MAX {
+                    return Some(call);
+                }
+                self.line(BUSY)
+            }
+            Scripted::Value { value, flags, cas, ttl } => {
+                let copy = value.as_slice().into();
+                keep_value(value);
+                self.delivered(copy, flags, cas, ttl)
+            }
+            Scripted::Miss => Verdict::Miss { record: None, hint: None },
+            Scripted::Error(text) => self.line(&text),
+        };
+        self.end_call(&call, verdict, lock, step);
+        None
     }
 
     /// One step of a call that reads.
@@ -384,7 +446,7 @@ impl Engine {
     }
 
     /// As [`Shard::shown_cas`].
-    fn shown_cas(&self, cas: u64) -> u64 {
+    pub(super) fn shown_cas(&self, cas: u64) -> u64 {
         if self.shared().hide_cas { 0 } else { cas }
     }
 }

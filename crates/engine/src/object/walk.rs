@@ -18,9 +18,9 @@ use cattlegrid_objects::Registry;
 
 use crate::engine::{Cursor, Engine};
 use crate::shared::Names;
-use crate::sync::{Ordering, PoisonError};
+use crate::sync::{Ordering, PoisonError, TryLockError};
 
-/// Items that a call looks at: some milliseconds.
+/// Items that a call looks at.
 const ITEMS: usize = 16 << 10;
 /// Items that are looked at under one lock.
 const ITEMS_LOCKED: usize = 256;
@@ -33,16 +33,30 @@ pub(crate) struct NameWalk {
     shrinks: u64,
 }
 
+/// The number of the host's sources and limits; 0 without a host.
+fn digest(registry: &Registry) -> u64 {
+    registry.host().map_or(0, |host| host.digest())
+}
+
 impl Engine {
-    /// Switches types of objects on; None: none. What is stored under names that become names of calls is removed, some at
+    /// Switches types of objects on; None: none. Looks at all items first if those that the change before removes are not all
+    /// removed yet. What is stored under names that become names of calls is removed, some at
     /// each [`Engine::tick`].
     pub fn set_objects(&self, registry: Option<Arc<Registry>>) {
         let shared = self.shared();
         let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(new), Some(old)) = (&registry, self.objects())
             && new.settings() == old.settings()
+            && digest(new) == digest(&old)
         {
+            // The names are the same. A host that was loaded anew has no disabled methods.
+            shared.set_registry(registry);
             return;
+        }
+        // What the change before removes does not come back with this one.
+        if let Some(mut under_way) = walk.take() {
+            let before = self.objects();
+            while self.walk_some_names(&mut under_way, before.as_deref()) {}
         }
         let is_on = registry.is_some();
         let were_on = shared.has_objects();
@@ -64,7 +78,12 @@ impl Engine {
     /// A piece of the walk. True: there is more.
     pub(crate) fn walk_names(&self) -> bool {
         let shared = self.shared();
-        let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut walk = match shared.name_walk.try_lock() {
+            Ok(walk) => walk,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // The types are being changed, on a thread that may have all items to look at.
+            Err(TryLockError::WouldBlock) => return true,
+        };
         let Some(now) = walk.as_mut() else { return false };
         let registry = Option::clone(&shared.objects());
         for _ in 0..ITEMS / ITEMS_LOCKED {

@@ -12,8 +12,9 @@ use cattlegrid_engine::rules::{
     Cascade, Change, Changes, Loading, Pattern, Rule, Rules, TagTemplate, Urgency,
 };
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Got, Interest, Landed, Load, LoadEnd,
-    LoadFailure, LoadOrder, Now, Output, Piece, ReplyQueue, RulesConfig, RunningCall, Step, Ticket, Wake,
+    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Event, Got, Interest, Landed, Load,
+    LoadEnd, LoadFailure, LoadOrder, Now, Output, Piece, ReplyQueue, RulesConfig, RunningCall, Step, Ticket,
+    Wake,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -54,6 +55,11 @@ pub(crate) struct World {
     pub(crate) holds_calls: bool,
     /// The next piece of a `get` is not its first.
     begun: bool,
+    /// Which events are noted in [`World::events`].
+    pub(crate) interest: Interest,
+    pub(crate) events: Vec<Event>,
+    /// Lines for the log.
+    pub(crate) lines: Vec<String>,
 }
 
 /// Every key of a get is counted once, as a hit or as a miss, whether it was held or not.
@@ -229,6 +235,9 @@ impl World {
             calls: VecDeque::new(),
             holds_calls: false,
             begun: false,
+            interest: Interest::none(),
+            events: Vec::new(),
+            lines: Vec::new(),
         }
     }
 
@@ -314,7 +323,7 @@ impl World {
         self.touches += u64::from(matches!(request, Request::Touch(touch) if touches(touch.key)));
         let (mut out, mut effects) = (Output::default(), Effects::default());
         let mut cx = Context {
-            step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
+            step: Step { now, counters: &self.counters, interest: self.interest, effects: &mut effects },
             ticket: Ticket { connection: number, request: connection.requests },
             session: &mut connection.session,
             out: &mut out,
@@ -431,7 +440,7 @@ impl World {
         let connection = self.connections.get_mut(&number).unwrap();
         let (mut out, mut effects) = (Output::default(), Effects::default());
         let mut cx = Context {
-            step: Step { now, counters: &self.counters, interest: Interest::none(), effects: &mut effects },
+            step: Step { now, counters: &self.counters, interest: self.interest, effects: &mut effects },
             ticket: Ticket { connection: number, request: connection.requests },
             session: &mut connection.session,
             out: &mut out,
@@ -533,11 +542,13 @@ impl World {
             }
         }
         self.calls.extend(effects.take_calls());
+        self.lines.extend(effects.take_lines());
+        self.events.extend(effects.events.drain(..).map(|(_, event)| event));
         effects.take_wakes()
     }
 
     fn with_step<R>(&mut self, call: impl FnOnce(&Engine, &mut Step<'_>) -> R) -> R {
-        let (now, interest, mut effects) = (self.now(), Interest::none(), Effects::default());
+        let (now, interest, mut effects) = (self.now(), self.interest, Effects::default());
         let mut step = Step { now, counters: &self.counters, interest, effects: &mut effects };
         let result = call(&self.engine, &mut step);
         let wakes = self.take(&mut effects);

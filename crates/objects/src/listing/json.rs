@@ -9,7 +9,7 @@
 pub(super) const PIECE_MIN: usize = 16;
 
 /// Writes a string with its quotes.
-pub(crate) fn string(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn string(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     escape(bytes, true, out);
     out.push(b'"');

@@ -92,7 +92,7 @@ fn add(
     make_absent(object, frame, new)?;
     let mut ranks = arguments.iter().map(place_and_rank);
     let is_changed = match object.view() {
-        View::Tree(_) => add_dense(object, ranks),
+        View::Tree(_) | View::Layer(_) => add_dense(object, ranks),
         View::Bytes(_) | View::Absent => loop {
             let Some((register, rank)) = ranks.next() else { break !matches!(object.change, Change::None) };
             if !add_sparse(object, register, rank) {
@@ -143,7 +143,11 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"registers\":");
     push_whole(out, REGISTERS as u64);
     out.extend_from_slice(b",\"form\":");
-    out.extend_from_slice(if matches!(view, View::Tree(_)) { b"\"dense\"}" } else { b"\"sparse\"}" });
+    out.extend_from_slice(if matches!(view, View::Tree(_) | View::Layer(_)) {
+        b"\"dense\"}"
+    } else {
+        b"\"sparse\"}"
+    });
 }
 
 /// The register of an item and its rank there, 1 to [`RANK_MAX`].
@@ -245,7 +249,7 @@ fn each_register(view: View<'_>, mut each: impl FnMut(usize, u8)) {
             let (entries, _) = bytes.as_chunks::<ENTRY>();
             entries.iter().map(|entry| read_entry(*entry)).for_each(|(register, rank)| each(register, rank));
         }
-        View::Tree(tree) => tree.scan(Bound::Unbounded, |key, value| {
+        View::Tree(_) | View::Layer(_) => view.scan(Bound::Unbounded, |key, value| {
             let place = key.get(1).map_or(0, |place| usize::from(*place) % (REGISTERS / PART));
             if let Ok(part) = inline(value).try_into() {
                 let part: &[u8; PART_BYTES] = part;

@@ -63,7 +63,8 @@ fn dump(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
 
 fn size(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
     let bytes = match object.view() {
-        View::Absent => 0,
+        // A field has no size of its own.
+        View::Absent | View::Layer(_) => 0,
         View::Bytes(bytes) => bytes.len(),
         View::Tree(tree) => tree.held_bytes(),
     };

@@ -197,7 +197,7 @@ impl Draws {
 
     /// `n` different places below `len`, all if there are no more, ascending. Each selection is as likely as any
     /// other (R. Floyd: Bentley, "Programming Pearls: a sample of brilliance", 1987).
-    fn places(&mut self, n: u64, len: u64) -> Vec<u64> {
+    pub(crate) fn places(&mut self, n: u64, len: u64) -> Vec<u64> {
         let mut places: Vec<u64> = Vec::new();
         for last in len.saturating_sub(n)..len {
             let place = self.up_to(last);

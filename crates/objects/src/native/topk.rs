@@ -34,7 +34,8 @@ const ITEMS: u64 = 10;
 const HITS_MAX: u64 = i64::MAX as u64;
 
 const ITEM: u8 = 1;
-const ORDER: u8 = 2;
+/// Space of the members in order of their counts.
+pub(crate) const ORDER: u8 = 2;
 
 /// See the module's text.
 pub(crate) static TOPK: ObjectType = ObjectType {
@@ -180,7 +181,8 @@ fn order_key(count: u64, item: &[u8]) -> Key {
     key(ORDER, [&(!count).to_be_bytes(), item])
 }
 
-fn order_parts(order: &[u8]) -> Option<(u64, &[u8])> {
+/// The count and the item of such a member's key.
+pub(crate) fn order_parts(order: &[u8]) -> Option<(u64, &[u8])> {
     let (count, item) = order.get(1..)?.split_first_chunk::<8>()?;
     Some((!u64::from_be_bytes(*count), item))
 }

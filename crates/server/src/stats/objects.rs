@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_engine::{MethodCounter, ObjectsUsage};
-use cattlegrid_objects::Registry;
+use cattlegrid_objects::{HostUsage, Registry};
 use cattlegrid_store::ObjectUsage;
 
 use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
@@ -46,13 +46,17 @@ pub(super) struct All {
     usage: ObjectsUsage,
     sum: ObjectUsage,
     registry: Arc<Registry>,
+    /// Of all lanes.
+    script_errors: u64,
+    script_moved: u64,
+    host: HostUsage,
 }
 
 /// Of each type that is switched on, then of all; nothing while objects are switched off.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     let Some(registry) = shared.engine.objects() else { return };
     let usage = shared.engine.objects_usage();
-    let mut methods = vec![Method::default(); Registry::methods_max()];
+    let mut methods = vec![Method::default(); Registry::numbers_max()];
     for lane in shared.lanes.iter() {
         for (sum, own) in methods.iter_mut().zip(lane.counters.methods.all()) {
             sum.add(own);
@@ -63,14 +67,22 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     for one in registry.types() {
         let own = usage.types.get(&one.id).copied().unwrap_or_default();
         put_all(TYPES, &[&one.name], shared, &own, sink);
-        for (number, method) in methods.iter().enumerate().filter(|(_, method)| method.calls > 0) {
-            if let Some((_, definition)) = Registry::numbered(number).filter(|(of, _)| of.id == one.id) {
+        for (number, definition) in registry.numbered_methods(one.id) {
+            let method = &methods[number];
+            if method.calls > 0 {
                 let labels: &[&dyn Display] = &[&one.name, &definition.name];
                 put_all(METHODS, labels, shared, method, sink);
             }
         }
     }
-    put_all(ALL, &[], shared, &All { usage, sum, registry }, sink);
+    let lanes = shared.lanes.iter().map(|lane| &lane.counters);
+    let (mut script_errors, mut script_moved) = (0, 0);
+    lanes.for_each(|counters| {
+        script_errors += counters.script_errors.get();
+        script_moved += counters.script_moved.get();
+    });
+    let host = registry.host().map(|host| host.usage()).unwrap_or_default();
+    put_all(ALL, &[], shared, &All { usage, sum, registry, script_errors, script_moved, host }, sink);
 }
 
 const fn of_type(row: Row<ObjectUsage>) -> Row<ObjectUsage> {
@@ -147,6 +159,31 @@ pub(super) static ALL: &[Row<All>] = &[
     }),
     gauge("running", Unit::Count, "Calls that have steps left, or wait for such an object.", |_, all| {
         all.usage.running as u64
+    }),
+    gauge("scripts", Unit::Count, "Types of your own that are loaded.", |_, all| {
+        all.registry.host().map_or(0, |host| host.types().len() as u64)
+    }),
+    counter(
+        "script_errors",
+        Unit::Count,
+        "Calls of methods of such types that failed by the fault of their script, by a limit or by a state that is too large.",
+        |_, all| all.script_errors,
+    ),
+    counter(
+        "script_moved",
+        Unit::Count,
+        "Runs of such methods whose result was dropped because their object had changed meanwhile; the call was made again.",
+        |_, all| all.script_moved,
+    ),
+    gauge(
+        "scripts_disabled",
+        Unit::Count,
+        "Methods that have exceeded their limits too often, and are refused until the types are loaded again.",
+        |_, all| all.host.disabled,
+    ),
+    gauge("script_vms", Unit::Count, "Virtual machines that run such methods.", |_, all| all.host.vms),
+    gauge("script_vm_bytes", Unit::Bytes, "Memory that they took after the last call of each.", |_, all| {
+        all.host.vm_bytes
     }),
 ];
 

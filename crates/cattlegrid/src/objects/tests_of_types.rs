@@ -1,0 +1,113 @@
+//! `cattlegrid objects test`: transcripts, and tests of types of users' own.
+//!
+//! A directory has both: `*.memc` and `*.test.luau`. Its tests run first; transcripts of a directory whose tests fail are not
+//! run, since a server would not take its types.
+
+use std::path::{Path, PathBuf};
+
+use cattlegrid_config::{Tested, UsageError, read_file, test_types};
+
+use super::{ObjectsError, transcript};
+
+/// What was run.
+#[derive(Debug, Default)]
+struct Results {
+    /// A line for each file.
+    passed: Vec<String>,
+    /// A line or more for each mistake.
+    failed: Vec<String>,
+}
+
+/// Runs all that the paths name; a line for each file.
+///
+/// # Errors
+/// A file cannot be read or used; or what differs.
+pub(super) fn test(paths: &[PathBuf]) -> Result<String, ObjectsError> {
+    let mut results = Results::default();
+    for path in paths {
+        if path.is_dir() {
+            results.of_dir(path)?;
+        } else if path.to_string_lossy().ends_with(".test.luau")
+            || path.to_string_lossy().ends_with(".test.lua")
+        {
+            if results.of_types(path)? == Some(0) {
+                let problem = format!("{}: is no file of tests of types", path.display());
+                return Err(UsageError::new(problem).into());
+            }
+        } else if is_source(path) {
+            let problem = format!(
+                "{}: is a type, which is tested by its *.test.luau and *.memc: name one of them, or the directory",
+                path.display()
+            );
+            return Err(UsageError::new(problem).into());
+        } else {
+            results.of_transcript(path, types_beside(path))?;
+        }
+    }
+    let Results { passed, failed } = results;
+    if failed.is_empty() { Ok(passed.concat()) } else { Err(ObjectsError::Differs(failed.join("\n"))) }
+}
+
+/// The directory of a transcript, if it has types.
+fn types_beside(file: &Path) -> Option<&Path> {
+    let dir = file.parent().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
+    // A directory that cannot be listed has none that could be read.
+    let mut entries = dir.read_dir().ok()?.flatten();
+    entries.any(|entry| is_source(&entry.path())).then_some(dir)
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "luau" || end == "lua")
+}
+
+impl Results {
+    fn of_dir(&mut self, dir: &Path) -> Result<(), ObjectsError> {
+        let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", dir.display()));
+        let mut transcripts = Vec::new();
+        for entry in dir.read_dir().map_err(cannot)? {
+            let path = entry.map_err(cannot)?.path();
+            if path.extension().is_some_and(|end| end == "memc") {
+                transcripts.push(path);
+            }
+        }
+        transcripts.sort();
+        let before = self.failed.len();
+        let types = self.of_types(dir)?;
+        if types.unwrap_or(0) == 0 && transcripts.is_empty() {
+            let problem = format!("{}: has no tests: *.test.luau or *.memc", dir.display());
+            return Err(UsageError::new(problem).into());
+        }
+        if self.failed.len() > before {
+            let count = transcripts.len();
+            if count > 0 {
+                self.failed.push(format!("{}: {count} transcripts were not run", dir.display()));
+            }
+            return Ok(());
+        }
+        transcripts.iter().try_for_each(|path| self.of_transcript(path, types.map(|_| dir)))
+    }
+
+    /// How many tests there are; None: the directory has no sources.
+    fn of_types(&mut self, path: &Path) -> Result<Option<usize>, ObjectsError> {
+        let wrong = |problems: Vec<String>| UsageError::new(problems.join("\n"));
+        let Some(tested) = test_types(path).map_err(wrong)? else { return Ok(None) };
+        let Tested { passed, failed } = tested;
+        let count = passed.len() + failed.len();
+        let dir = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+        let line =
+            |(name, checks): (String, usize)| format!("{}: {checks} checks\n", dir.join(name).display());
+        self.passed.extend(passed.into_iter().map(line));
+        self.failed.extend(failed);
+        Ok(Some(count))
+    }
+
+    fn of_transcript(&mut self, file: &Path, dir: Option<&Path>) -> Result<(), ObjectsError> {
+        let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", file.display()));
+        let text = read_file(file).map_err(cannot)?;
+        match transcript::run(file, &text, dir)? {
+            Ok(requests) => self.passed.push(format!("{}: {requests} requests\n", file.display())),
+            Err(difference) => self.failed.push(difference),
+        }
+        Ok(())
+    }
+}

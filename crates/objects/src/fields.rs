@@ -1,0 +1,398 @@
+//! Objects of users' own types as they are kept: plain values, and fields.
+//!
+//! ```text
+//!   0 | plain state                        no fields: bytes of the item
+//!   members                                with fields, flat or in a tree as those of any collection:
+//!       key 0            the first part of the plain state, of at most 1000 bytes
+//!       key 0 | n        its part n, from 1
+//!       key N | member   members of field N, 1 to 250
+//!       key 255          fields in use, and fields being cleared: | number of those in use | in use | being cleared |
+//! ```
+//! A flat collection begins with the length of its first key, which is 1. What a call changes in fields is kept in [`Pending`] and seen by
+//! its later reads (`fields/layer.rs`) until it is applied.
+//!
+//! # Invariants
+//! * A change is applied as a whole: room for all that it puts is reserved first, and the one value that may be long goes first.
+//! * The members of a field that is no longer in use go a few at a time, and its number is not used again before they are gone.
+
+mod layer;
+mod native;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use cattlegrid_store::{Tree, Value};
+
+use crate::call::CallError;
+use crate::members::Members;
+use crate::object::{Object, View};
+use crate::script::NewState;
+pub(crate) use layer::Base;
+pub use layer::Layer;
+pub use native::{FieldCall, FieldKind, Order, Rows, dump_field, random_places};
+
+/// Fields of an object are numbered from 1 to this.
+pub const FIELDS_MAX: u8 = 250;
+/// Most changes of members in a call.
+pub const PENDING_MAX: usize = 4096;
+/// Most bytes of their keys and values.
+pub const PENDING_BYTES_MAX: usize = 1 << 20;
+/// Longest key of a member of a field in bytes.
+pub const FIELD_KEY_MAX: usize = Tree::KEY_MAX - 1;
+/// Bytes of a part of a state that is bytes.
+const PART_BYTES: usize = Tree::VALUE_INLINE_MAX;
+/// The key of the fields in use.
+const IN_USE: [u8; 1] = [255];
+/// Members that are cleared by the call that drops their field.
+const CLEAR_AT_ONCE: usize = 256;
+/// Fewest members that each later call clears.
+const CLEAR_LATER: usize = 64;
+
+/// Changes of members of fields that have not been committed.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// By the member's key, with its field.
+    changes: BTreeMap<Box<[u8]>, Pended>,
+    /// Of keys and values in `changes`.
+    bytes: usize,
+    /// Numbers of fields that the call has made.
+    made: Vec<u8>,
+    /// Numbers of the fields that the new state refers to; None: those that it had.
+    kept: Option<Vec<u8>>,
+}
+
+/// A change of a member.
+#[derive(Debug)]
+struct Pended {
+    /// None: removed.
+    value: Option<Box<[u8]>>,
+    /// The object has the member.
+    in_base: bool,
+}
+
+impl Pended {
+    /// What it adds to the number of members.
+    fn delta(&self) -> i64 {
+        i64::from(self.value.is_some()) - i64::from(self.in_base)
+    }
+}
+
+impl Pending {
+    /// Nothing changes.
+    pub const NONE: Self = Self { changes: BTreeMap::new(), bytes: 0, made: Vec::new(), kept: None };
+
+    /// Nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Members that change.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// The number of a new field. `view`: the object; `used`: numbers of the fields that its plain state refers to. None: all are used.
+    pub fn make(&mut self, view: View<'_>, used: &[u8]) -> Option<u8> {
+        let in_use = InUse::read(view);
+        let is_free = |number: &u8| {
+            ![used, &in_use.used, &in_use.clearing, &self.made].iter().any(|list| list.contains(number))
+        };
+        let number = (1..=FIELDS_MAX).find(is_free)?;
+        self.made.push(number);
+        Some(number)
+    }
+
+    /// The new state refers to the fields with these numbers: what others would become is forgotten.
+    pub fn settle(&mut self, kept: &[u8]) {
+        self.changes.retain(|key, _| kept.contains(&key[0]));
+        self.bytes = self.changes.iter().map(|(key, own)| Self::bytes_of(key, own.value.as_deref())).sum();
+        self.kept = Some(kept.to_vec());
+    }
+
+    fn bytes_of(key: &[u8], value: Option<&[u8]>) -> usize {
+        key.len() + value.map_or(0, <[u8]>::len)
+    }
+
+    /// Fails unless this many more changes fit, of this many bytes in all.
+    pub(crate) fn check(&self, changes: usize, bytes: usize) -> Result<(), CallError> {
+        if self.changes.len() + changes > PENDING_MAX {
+            let text = format!("a call may change at most {PENDING_MAX} members of fields");
+            return Err(CallError::Client(text));
+        }
+        if self.bytes + bytes > PENDING_BYTES_MAX {
+            let text = format!("a call may change at most {PENDING_BYTES_MAX} bytes of fields");
+            return Err(CallError::Client(text));
+        }
+        Ok(())
+    }
+
+    /// As [`Members::put`], of a field.
+    pub(crate) fn put(
+        &mut self,
+        base: Base<'_>,
+        field: u8,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, CallError> {
+        self.change(base, &[&[field], key].concat(), Some(value)).map(|was_there| !was_there)
+    }
+
+    /// As [`Members::remove`], of a field.
+    pub(crate) fn remove(&mut self, base: Base<'_>, field: u8, key: &[u8]) -> bool {
+        self.change(base, &[&[field], key].concat(), None).unwrap_or(false)
+    }
+
+    /// As [`Members::get_mut`], of a field.
+    pub(crate) fn value_mut(&mut self, base: Base<'_>, field: u8, key: &[u8]) -> Option<&mut [u8]> {
+        let key = [&[field], key].concat();
+        if !self.changes.contains_key(&*key) {
+            let Some(Value::Inline(value)) = base.view().member(&key) else { return None };
+            self.bytes += Self::bytes_of(&key, Some(value));
+            let own = Pended { value: Some(value.into()), in_base: true };
+            self.changes.insert(key.as_slice().into(), own);
+        }
+        self.changes.get_mut(&*key)?.value.as_deref_mut()
+    }
+
+    /// Sets or removes a member; `key` is the object's, with the field. True: it was there.
+    fn change(&mut self, base: Base<'_>, key: &[u8], value: Option<&[u8]>) -> Result<bool, CallError> {
+        if key.len() > Tree::KEY_MAX {
+            return Err(CallError::Client(format!("a member of a field has at most {FIELD_KEY_MAX} bytes")));
+        }
+        let is_long = |value: &[u8]| value.len() > Tree::VALUE_INLINE_MAX;
+        if value.is_some_and(is_long)
+            && self
+                .changes
+                .iter()
+                .any(|(own, change)| **own != *key && change.value.as_deref().is_some_and(is_long))
+        {
+            // Room for one of them could be found and for the next not.
+            let most = Tree::VALUE_INLINE_MAX;
+            return Err(CallError::Client(format!(
+                "only one value of a call may be longer than {most} bytes"
+            )));
+        }
+        let new_bytes = Self::bytes_of(key, value);
+        if let Some(own) = self.changes.get(key) {
+            let was_there = own.value.is_some();
+            let old_bytes = Self::bytes_of(key, own.value.as_deref());
+            self.check(0, new_bytes.saturating_sub(old_bytes))?;
+            self.bytes = self.bytes - old_bytes + new_bytes;
+            let own = self.changes.get_mut(key).expect("it is there");
+            own.value = value.map(Into::into);
+            if own.value.is_none() && !own.in_base {
+                self.bytes -= new_bytes;
+                self.changes.remove(key);
+            }
+            return Ok(was_there);
+        }
+        let old = base.view().member(key);
+        let is_same = match (&old, value) {
+            (Some(Value::Inline(old)), Some(value)) => *old == value,
+            (None, None) => true,
+            _ => false,
+        };
+        if is_same {
+            return Ok(old.is_some());
+        }
+        if value.is_some() {
+            self.check(1, new_bytes)?;
+        }
+        self.bytes += new_bytes;
+        self.changes.insert(key.into(), Pended { value: value.map(Into::into), in_base: old.is_some() });
+        Ok(old.is_some())
+    }
+}
+
+/// Copies the plain state of an object to `out`, which is emptied first. False: there is no object.
+pub fn copy_plain(view: View<'_>, out: &mut Vec<u8>) -> bool {
+    out.clear();
+    match view {
+        View::Absent => false,
+        View::Bytes([0, plain @ ..]) => {
+            out.extend_from_slice(plain);
+            true
+        }
+        view => {
+            copy_parts(view, 0, out);
+            true
+        }
+    }
+}
+
+/// Appends the parts of a state that is bytes.
+fn copy_parts(view: View<'_>, first: u8, out: &mut Vec<u8>) {
+    for place in 0..=u8::MAX {
+        let Some(value) = view.member(part_key(&[first, place])) else { return };
+        value.copy_to(out);
+    }
+}
+
+/// The key of a part, of the first byte of all and the part's number.
+fn part_key(key: &[u8; 2]) -> &[u8] {
+    if key[1] == 0 { &key[..1] } else { key }
+}
+
+/// The numbers of fields.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct InUse {
+    used: Vec<u8>,
+    /// No longer used; members of theirs may be left.
+    clearing: Vec<u8>,
+}
+
+impl InUse {
+    fn read(view: View<'_>) -> Self {
+        let Some(Value::Inline([count, numbers @ ..])) = Base::of(view).view().member(&IN_USE) else {
+            return Self::default();
+        };
+        let (used, clearing) = numbers.split_at(usize::from(*count).min(numbers.len()));
+        // A list that has become shorter is filled with 0, which is not a field.
+        let clearing = clearing.iter().copied().filter(|number| *number != 0);
+        Self { used: used.to_vec(), clearing: clearing.collect() }
+    }
+
+    fn write(&self) -> Vec<u8> {
+        [&[self.used.len() as u8], &*self.used, &*self.clearing].concat()
+    }
+}
+
+/// Changes an object as a call has left it.
+pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallError> {
+    let pending = &new.fields;
+    let mut in_use = InUse::read(object.view());
+    let kept = pending.kept.clone().unwrap_or_else(|| in_use.used.clone());
+    if kept.is_empty() && !matches!(object.view(), View::Tree(_)) {
+        let bytes = object.edit();
+        bytes.clear();
+        bytes.push(0);
+        bytes.extend_from_slice(&new.plain);
+        return Ok(());
+    }
+    let before = in_use.write();
+    let dropped: Vec<u8> = in_use.used.iter().copied().filter(|number| !kept.contains(number)).collect();
+    in_use.clearing.extend_from_slice(&dropped);
+    in_use.used.clone_from(&kept);
+    if matches!(object.view(), View::Absent | View::Bytes([0, ..])) {
+        object.set(&[]);
+    }
+    let parts = parts_of(object.view(), 0, &new.plain);
+    let own = pending.changes.iter().filter(|(key, _)| kept.contains(&key[0]));
+    let own = own.map(|(key, change)| (&**key, change.value.as_deref()));
+    let changes: Vec<Put<'_>> = own.chain(parts.iter().map(|(key, part)| (&**key, *part))).collect();
+    let list = in_use.write();
+    put_all(object, &changes, (list != before).then_some(&list))?;
+    let most = if dropped.is_empty() { CLEAR_LATER.max(2 * changes.len()) } else { CLEAR_AT_ONCE };
+    clear(object, &mut in_use, most);
+    let mut after = in_use.write();
+    // Of the same length, it is written in place, which cannot fail.
+    after.resize(list.len(), 0);
+    if after != list {
+        write(&mut object.members(), (&IN_USE, Some(&after)))?;
+    }
+    Ok(())
+}
+
+/// A member's key and its value; None: it is removed.
+type Put<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Makes all these changes or none. `list`: that of fields in use, if it is another one.
+fn put_all(object: &mut Object<'_>, changes: &[Put<'_>], list: Option<&Vec<u8>>) -> Result<(), CallError> {
+    let view = object.view();
+    let grows = |(key, value): &&Put<'_>| {
+        value.is_some_and(
+            |new| !matches!(view.member(key), Some(Value::Inline(old)) if old.len() == new.len()),
+        )
+    };
+    let (mut puts, mut longest_key, mut longest_value) = (0, 1, 0);
+    for (key, value) in changes.iter().filter(grows) {
+        puts += 1;
+        longest_key = longest_key.max(key.len());
+        longest_value = longest_value.max(value.map_or(0, <[u8]>::len));
+    }
+    if let Some(list) = list {
+        puts += 1;
+        longest_value = longest_value.max(list.len());
+    }
+    let mut members = object.members();
+    if puts > 0 {
+        members.reserve_for(puts, longest_key, longest_value)?;
+    }
+    // Only a long value can fail.
+    let is_long = |(_, value): &&Put<'_>| value.is_some_and(|value| value.len() > Tree::VALUE_INLINE_MAX);
+    changes.iter().filter(is_long).try_for_each(|change| write(&mut members, *change))?;
+    changes.iter().filter(|change| !is_long(change)).try_for_each(|change| write(&mut members, *change))?;
+    list.map_or(Ok(()), |list| write(&mut members, (&IN_USE, Some(list))))
+}
+
+/// Makes a change, in place where the length stays as it is.
+fn write(members: &mut Members<'_, '_>, (key, value): Put<'_>) -> Result<(), CallError> {
+    let Some(value) = value else {
+        members.remove(key);
+        return Ok(());
+    };
+    let old = members.get(key, |old| match old {
+        Value::Inline(old) => (old.len() == value.len(), old == value),
+        Value::Huge(_) => (false, false),
+    });
+    match old {
+        Some((_, true)) => return Ok(()),
+        Some((true, false)) => {
+            if let Some(old) = members.get_mut(key) {
+                old.copy_from_slice(value);
+                return Ok(());
+            }
+        }
+        _ => {}
+    }
+    members.put(key, value).map(|_| ())
+}
+
+/// Changes that make a state that is bytes what `bytes` are: only those of parts that differ.
+fn parts_of<'b>(view: View<'_>, first: u8, bytes: &'b [u8]) -> Vec<(Vec<u8>, Option<&'b [u8]>)> {
+    let mut parts = Vec::new();
+    let count = bytes.len().div_ceil(PART_BYTES).max(1);
+    for place in 0..=u8::MAX {
+        let key = [first, place];
+        let key = part_key(&key);
+        let old = view.member(key);
+        let from = usize::from(place) * PART_BYTES;
+        if usize::from(place) >= count {
+            if old.is_none() {
+                break;
+            }
+            parts.push((key.to_vec(), None));
+            continue;
+        }
+        let part = &bytes[from..bytes.len().min(from + PART_BYTES)];
+        if !matches!(old, Some(Value::Inline(old)) if old == part) {
+            parts.push((key.to_vec(), Some(part)));
+        }
+    }
+    parts
+}
+
+/// Removes up to `most` members of fields that are no longer used.
+fn clear(object: &mut Object<'_>, in_use: &mut InUse, most: usize) {
+    let mut left = most;
+    while let Some(number) = in_use.clearing.first().copied() {
+        let mut keys: Vec<Box<[u8]>> = Vec::new();
+        object.view().scan(std::ops::Bound::Included(&[number]), |key, _| {
+            let is_of_field = key.first() == Some(&number) && keys.len() < left;
+            if is_of_field {
+                keys.push(key.into());
+            }
+            is_of_field
+        });
+        let mut members = object.members();
+        for key in &keys {
+            members.remove(key);
+        }
+        left -= keys.len();
+        if left == 0 {
+            return;
+        }
+        in_use.clearing.remove(0);
+    }
+}

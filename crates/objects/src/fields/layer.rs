@@ -1,0 +1,198 @@
+//! A field as a collection of its own: the members of an object that begin with its number, and over them what a call has
+//! changed. The methods of shipped types run on it as on any other state.
+//!
+//! # Invariant
+//! * Reads see the changes of the call; what the object has is not touched.
+
+use std::collections::btree_map;
+use std::ops::Bound;
+
+use cattlegrid_store::{Tree, Value};
+
+use super::{Pended, Pending};
+use crate::object::View;
+
+/// The object that has the field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Base<'a> {
+    /// It has no members.
+    Empty,
+    /// Flat members.
+    Flat(&'a [u8]),
+    /// Members in a tree.
+    Tree(&'a Tree),
+}
+
+impl<'a> Base<'a> {
+    /// Of an object of a type of users' own.
+    pub(crate) fn of(view: View<'a>) -> Self {
+        match view {
+            View::Absent | View::Layer(_) | View::Bytes([] | [0, ..]) => Self::Empty,
+            View::Bytes(bytes) => Self::Flat(bytes),
+            View::Tree(tree) => Self::Tree(tree),
+        }
+    }
+
+    /// Its members.
+    pub(crate) fn view(self) -> View<'a> {
+        match self {
+            Self::Empty => View::Absent,
+            Self::Flat(bytes) => View::Bytes(bytes),
+            Self::Tree(tree) => View::Tree(tree),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer<'a> {
+    pub(super) base: Base<'a>,
+    pub(super) pending: &'a Pending,
+    pub(super) field: u8,
+}
+
+impl<'a> Layer<'a> {
+    /// The field with this number of an object.
+    pub(crate) fn new(base: Base<'a>, pending: &'a Pending, field: u8) -> Self {
+        Self { base, pending, field }
+    }
+
+    /// Number of members.
+    pub(crate) fn members(self) -> u64 {
+        let base = self.base.view();
+        let own = base.before(&[self.field + 1]) - base.before(&[self.field]);
+        own.saturating_add_signed(self.delta_before(&[self.field + 1]))
+    }
+
+    /// The value of a member.
+    pub(crate) fn member(self, key: &[u8]) -> Option<Value<'a>> {
+        let key = self.key(key);
+        match self.pending.changes.get(&*key) {
+            Some(own) => own.value.as_deref().map(Value::Inline),
+            None => self.base.view().member(&key),
+        }
+    }
+
+    /// Number of members before this key.
+    pub(crate) fn before(self, key: &[u8]) -> u64 {
+        let (base, key) = (self.base.view(), self.key(key));
+        (base.before(&key) - base.before(&[self.field])).saturating_add_signed(self.delta_before(&key))
+    }
+
+    /// The member with this many before it.
+    pub(crate) fn nth(self, place: u64) -> Option<(&'a [u8], Value<'a>)> {
+        let base = self.base.view();
+        let first = base.before(&[self.field]);
+        // The changes, and what those before each add to the number of members. Their places ascend.
+        let mut sum = 0;
+        let changes: Vec<(&'a [u8], &'a Pended, i64)> = self
+            .range(Bound::Included(&[self.field]), Bound::Excluded(&[self.field + 1]))
+            .map(|(key, own)| {
+                let before = sum;
+                sum += own.delta();
+                (&**key, own, before)
+            })
+            .collect();
+        let place_of = |(key, _, before): &(&[u8], &Pended, i64)| {
+            (base.before(key) - first).saturating_add_signed(*before)
+        };
+        let after = changes.partition_point(|change| place_of(change) <= place);
+        // Of changes at one place the last is a member that is there, if any is.
+        let mut moved = 0;
+        if let Some(last @ (key, own, before)) = after.checked_sub(1).and_then(|place| changes.get(place)) {
+            if let Some(value) = own.value.as_deref().filter(|_| place_of(last) == place) {
+                return Some((&key[1..], Value::Inline(value)));
+            }
+            moved = before + own.delta();
+        }
+        let (key, value) = base.nth((first + place).checked_add_signed(-moved)?)?;
+        (key.first() == Some(&self.field)).then(|| (&key[1..], value))
+    }
+
+    /// The last member.
+    pub(crate) fn last(self) -> Option<(&'a [u8], Value<'a>)> {
+        self.nth(self.members().checked_sub(1)?)
+    }
+
+    /// As [`View::scan`].
+    pub(crate) fn scan(self, from: Bound<&[u8]>, each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) {
+        let from = from.map(|key| self.key(key));
+        let from = match &from {
+            Bound::Unbounded => Bound::Included(std::slice::from_ref(&self.field)),
+            bound => bound.as_ref().map(|key| &**key),
+        };
+        let mut changes = self.range(from, Bound::Excluded(&[self.field + 1])).peekable();
+        let mut goes_on = true;
+        self.base.view().scan(from, |key, value| {
+            if key.first() != Some(&self.field) {
+                return false;
+            }
+            while let Some((own, change)) = changes.next_if(|(own, _)| ***own < *key) {
+                goes_on = change.show(own, each);
+                if !goes_on {
+                    return false;
+                }
+            }
+            goes_on = match changes.next_if(|(own, _)| ***own == *key) {
+                Some((_, change)) => change.show(key, each),
+                None => each(&key[1..], value),
+            };
+            goes_on
+        });
+        while goes_on && let Some((own, change)) = changes.next() {
+            goes_on = change.show(own, each);
+        }
+    }
+
+    /// As [`View::scan_back`].
+    pub(crate) fn scan_back(self, from: Bound<&[u8]>, each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) {
+        let from = from.map(|key| self.key(key));
+        let end = [self.field + 1];
+        let from = match &from {
+            Bound::Unbounded => Bound::Excluded(end.as_slice()),
+            bound => bound.as_ref().map(|key| &**key),
+        };
+        let mut changes = self.range(Bound::Included(&[self.field]), from).rev().peekable();
+        let mut goes_on = true;
+        self.base.view().scan_back(from, |key, value| {
+            if key.first() != Some(&self.field) {
+                return false;
+            }
+            while let Some((own, change)) = changes.next_if(|(own, _)| ***own > *key) {
+                goes_on = change.show(own, each);
+                if !goes_on {
+                    return false;
+                }
+            }
+            goes_on = match changes.next_if(|(own, _)| ***own == *key) {
+                Some((_, change)) => change.show(key, each),
+                None => each(&key[1..], value),
+            };
+            goes_on
+        });
+        while goes_on && let Some((own, change)) = changes.next() {
+            goes_on = change.show(own, each);
+        }
+    }
+
+    fn key(self, key: &[u8]) -> Vec<u8> {
+        [&[self.field], key].concat()
+    }
+
+    fn range(self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> btree_map::Range<'a, Box<[u8]>, Pended> {
+        self.pending.changes.range::<[u8], _>((from, to))
+    }
+
+    /// What the changes before a key of the object add to the number of members.
+    fn delta_before(self, key: &[u8]) -> i64 {
+        let before = self.range(Bound::Included(&[self.field]), Bound::Excluded(key));
+        before.map(|(_, own)| own.delta()).sum()
+    }
+}
+
+impl Pended {
+    /// Shows a member if it is there; false: enough.
+    fn show(&self, key: &[u8], each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) -> bool {
+        self.value.as_deref().is_none_or(|value| each(&key[1..], Value::Inline(value)))
+    }
+}

@@ -1,0 +1,384 @@
+//! Fields as native collections: the methods of shipped types, run on a field.
+//!
+//! Members of a field are those of the type's state. A `ring`'s state is bytes, in parts as the plain state is, and so is that of an
+//! `hll` until its registers are many.
+
+use std::ops::Bound;
+use std::sync::{Arc, LazyLock};
+
+use cattlegrid_store::{Memory, Value};
+
+use super::{Base, Layer, PART_BYTES, Pending};
+use crate::arguments::Arguments;
+use crate::calendar::Zone;
+use crate::call::{CallError, Frame, Reply};
+use crate::method::ObjectType;
+use crate::native;
+use crate::native::score::{Place, SPACE};
+use crate::native::set::Draws;
+use crate::native::topk::{ORDER as TOPK_ORDER, order_parts};
+use crate::number::push_whole;
+use crate::object::{Change, FieldBase, Object, State, View};
+use crate::settings::{Settings, TypeSettings};
+
+/// What a field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldKind {
+    /// As the type `set`.
+    Set,
+    /// `map`.
+    Map,
+    /// `swcounter`.
+    Ring,
+    /// `topk`.
+    Topk,
+    /// `hll`.
+    Hll,
+    /// `bloom`.
+    Bloom,
+    /// `board`.
+    Zset,
+}
+
+impl FieldKind {
+    /// All of them, in the order of their numbers from 1.
+    pub const ALL: [Self; 7] =
+        [Self::Set, Self::Map, Self::Ring, Self::Topk, Self::Hll, Self::Bloom, Self::Zset];
+
+    /// Its number in states, which stays what it is.
+    pub fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The kind with this number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The name of the type whose methods it has.
+    pub fn type_name(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Map => "map",
+            Self::Ring => "swcounter",
+            Self::Topk => "topk",
+            Self::Hll => "hll",
+            Self::Bloom => "bloom",
+            Self::Zset => "board",
+        }
+    }
+
+    fn object_type(self) -> &'static ObjectType {
+        let own = native::TYPES.iter().find(|one| one.name == self.type_name());
+        own.expect("it is shipped")
+    }
+}
+
+/// A call of a method on a field.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldCall<'a> {
+    /// The field's number.
+    pub field: u8,
+    /// What it is.
+    pub kind: FieldKind,
+    /// A method of the type, by its name.
+    pub method: &'a str,
+    /// Its arguments.
+    pub arguments: &'a Arguments<'a>,
+    /// Milliseconds of the Unix time.
+    pub now_ms: u64,
+    /// Another number for each call.
+    pub random: u64,
+}
+
+static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
+static TYPE_SETTINGS: LazyLock<TypeSettings> = LazyLock::new(|| TypeSettings::new("field"));
+/// Memory for the states of a call that is under way: an `hll` has 12 KiB.
+static SCRATCH: LazyLock<Option<Arc<Memory>>> = LazyLock::new(|| Memory::new(16 << 20).ok());
+
+impl Pending {
+    /// Makes a field with this number, from [`Pending::make`], by the type's `new`.
+    ///
+    /// # Errors
+    /// What is wrong with the arguments, or which limit the call has reached.
+    pub fn begin(&mut self, call: &FieldCall<'_>) -> Result<(), String> {
+        let mut new = Vec::new();
+        let ran = run(call, "new", State::Absent, &mut new, &mut Vec::new()).map_err(text)?;
+        match ran {
+            (Change::Bytes, true) => self.take(Base::Empty, call, &new),
+            _ => Err("has arguments that its type refuses".to_owned()),
+        }
+    }
+
+    /// Runs a method of a field of the object `view`. The value of the reply is appended to `out`; false: a miss.
+    ///
+    /// # Errors
+    /// What is wrong with the arguments, or which limit the call has reached: the field is as it was.
+    pub fn call(&mut self, view: View<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
+        let base = Base::of(view);
+        let layer = View::Layer(Layer::new(base, self, call.field));
+        let is_bytes = match call.kind {
+            FieldKind::Ring => true,
+            FieldKind::Hll => layer.member(&[1, 0]).is_none(),
+            _ => false,
+        };
+        if !is_bytes {
+            self.check(1, 0).map_err(text)?;
+            // A shipped map shows a value that is long in pieces.
+            if let (FieldKind::Map, "get", Some(key), 1) =
+                (call.kind, call.method, call.arguments.get(0), call.arguments.len())
+                && let Some(value) = layer.member(key)
+            {
+                value.copy_to(out);
+                return Ok(true);
+            }
+            let state = State::Field { base: FieldBase(base), pending: self, field: call.field };
+            return run(call, call.method, state, &mut Vec::new(), out)
+                .map_err(text)
+                .map(|(_, replied)| replied);
+        }
+        let (mut bytes, mut new) = (Vec::new(), Vec::new());
+        copy_state(layer, &mut bytes);
+        self.check(1, 0).map_err(text)?;
+        let (change, replied) = run(call, call.method, State::Bytes(&bytes), &mut new, out).map_err(text)?;
+        match change {
+            Change::Bytes => self.take(base, call, &new)?,
+            Change::NewTree(tree) => {
+                // The registers of an `hll` have become many.
+                for place in 0..=bytes.len() / PART_BYTES {
+                    self.remove(base, call.field, &part(place));
+                }
+                let mut failed = None;
+                tree.scan(Bound::Unbounded, |key, value| {
+                    let mut copy = Vec::new();
+                    value.copy_to(&mut copy);
+                    failed = self.put(base, call.field, key, &copy).err();
+                    failed.is_none()
+                });
+                failed.map_or(Ok(()), |error| Err(text(error)))?;
+            }
+            _ => {}
+        }
+        Ok(replied)
+    }
+
+    /// Takes a state that a method has left as bytes; it has never fewer parts than before.
+    fn take(&mut self, base: Base<'_>, call: &FieldCall<'_>, new: &[u8]) -> Result<(), String> {
+        let field = call.field;
+        match call.kind {
+            FieldKind::Ring | FieldKind::Hll => {
+                for (place, bytes) in new.chunks(PART_BYTES).enumerate() {
+                    self.put(base, field, &part(place), bytes).map_err(text)?;
+                }
+                if new.is_empty() {
+                    self.put(base, field, &[], &[]).map_err(text)?;
+                }
+                Ok(())
+            }
+            _ => {
+                let mut failed = None;
+                View::Bytes(new).scan(Bound::Unbounded, |key, value| {
+                    if let Value::Inline(value) = value {
+                        failed = self.put(base, field, key, value).err();
+                    }
+                    failed.is_none()
+                });
+                failed.map_or(Ok(()), |error| Err(text(error)))
+            }
+        }
+    }
+}
+
+/// Runs a method. True: it has a value; false: a miss.
+fn run(
+    call: &FieldCall<'_>,
+    name: &str,
+    state: State<'_>,
+    new: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(Change, bool), CallError> {
+    // Of shipped types only `set` says how many members were removed.
+    let object_type = match (call.kind, name) {
+        (FieldKind::Map, "remove") => FieldKind::Set.object_type(),
+        (kind, _) => kind.object_type(),
+    };
+    let own = object_type.methods.iter().find(|method| method.name == name);
+    let Some((method, run)) = own.and_then(|method| Some((method, method.run?))) else {
+        return Err(CallError::Client(format!("has no method {name}")));
+    };
+    let (least, most) = method.arguments;
+    if !(least..=most).contains(&call.arguments.len()) {
+        return Err(CallError::Client(format!("takes {}", method.usage)));
+    }
+    let Some(memory) = &*SCRATCH else { return Err(CallError::NoRoom(0)) };
+    let mut object = Object::new(b"", state, new, memory, None, true);
+    let from = out.len();
+    let (now_ms, random) = (call.now_ms, call.random);
+    let mut frame = Frame { now_ms, random, settings: &SETTINGS, own: &TYPE_SETTINGS, zone: &Zone::UTC, out };
+    let reply = run(&mut object, call.arguments, &mut frame)?;
+    let (change, _) = object.finish();
+    match reply {
+        Reply::Value | Reply::Json => Ok((change, true)),
+        Reply::Miss => {
+            out.truncate(from);
+            Ok((change, false))
+        }
+        Reply::List(_) => Err(CallError::Client("is too long for a script".to_owned())),
+    }
+}
+
+fn text(error: CallError) -> String {
+    match error {
+        CallError::Client(text) | CallError::Server(text) => text,
+        CallError::NoRoom(_) => "out of memory".to_owned(),
+    }
+}
+
+/// The key of a part of a state that is bytes.
+fn part(place: usize) -> Vec<u8> {
+    if place == 0 { Vec::new() } else { vec![place as u8] }
+}
+
+fn copy_state(layer: View<'_>, out: &mut Vec<u8>) {
+    for place in 0..usize::from(u8::MAX) {
+        let Some(value) = layer.member(&part(place)) else { return };
+        value.copy_to(out);
+    }
+}
+
+/// Up to `n` different places below `len`, ascending. Each selection is as likely as any other.
+pub fn random_places(random: u64, n: u64, len: u64) -> Vec<u64> {
+    Draws(random).places(n, len)
+}
+
+/// Where rows of a field begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// The first member, ascending; of a `zset` the highest score.
+    First,
+    /// The last member, descending; of a `zset` the lowest score.
+    Last,
+    /// The member with this many before it, ascending.
+    Nth(u64),
+}
+
+/// Reads members of a `set`, `map`, `zset` or `topk` in pieces, under a lock each.
+#[derive(Debug)]
+pub struct Rows {
+    kind: FieldKind,
+    field: u8,
+    order: Order,
+    left: u64,
+    /// The key of the last member that was read.
+    after: Option<Vec<u8>>,
+}
+
+impl Rows {
+    /// Most members that are read at once.
+    pub const PIECE: usize = 256;
+
+    /// Up to `most` members.
+    pub fn new(kind: FieldKind, field: u8, order: Order, most: u64) -> Self {
+        Self { kind, field, order, left: most, after: None }
+    }
+
+    /// The same, behind the member whose key is [`Rows::last`].
+    #[must_use]
+    pub fn behind(self, last: Vec<u8>) -> Self {
+        Self { after: Some(last), ..self }
+    }
+
+    /// The key of the last member that was read, if there may be more.
+    pub fn last(&self) -> Option<&[u8]> {
+        self.after.as_deref()
+    }
+
+    /// Calls `each` with the next members, until it returns false: of a `map` and a `set` with key and value, of a `zset` and a `topk`
+    /// with the member and the text of its score or count. True: there may be more.
+    pub fn read(
+        &mut self,
+        view: View<'_>,
+        pending: &Pending,
+        mut each: impl FnMut(&[u8], Value<'_>) -> bool,
+    ) -> bool {
+        let view = View::Layer(Layer::new(Base::of(view), pending, self.field));
+        let space: &[u8] = match self.kind {
+            FieldKind::Zset => &[SPACE],
+            FieldKind::Topk => &[TOPK_ORDER],
+            _ => &[],
+        };
+        let is_back = self.order == Order::Last;
+        let nth;
+        let after_space = [SPACE + 1];
+        let from = match (&self.after, &self.order) {
+            (Some(key), _) => Bound::Excluded(&**key),
+            (None, Order::Nth(place)) => match view.nth(*place) {
+                Some((key, _)) => {
+                    nth = key.to_vec();
+                    Bound::Included(&*nth)
+                }
+                None => return false,
+            },
+            (None, Order::Last) if self.kind == FieldKind::Zset => Bound::Excluded(after_space.as_slice()),
+            (None, Order::First) => Bound::Included(space),
+            (None, Order::Last) => Bound::Unbounded,
+        };
+        let (mut count, mut after) = (0, None);
+        let most = usize::try_from(self.left).unwrap_or(Self::PIECE).min(Self::PIECE);
+        let mut row = |key: &[u8], value: Value<'_>| {
+            if !key.starts_with(space) {
+                return false;
+            }
+            count += 1;
+            let mut text = Vec::new();
+            let goes_on = match self.kind {
+                FieldKind::Zset => {
+                    let Some(place) = Place::of(key) else { return true };
+                    place.score.write(&mut text);
+                    each(place.member, Value::Inline(&text))
+                }
+                FieldKind::Topk => {
+                    let Some((hits, item)) = order_parts(key) else { return true };
+                    push_whole(&mut text, hits);
+                    each(item, Value::Inline(&text))
+                }
+                _ => each(key, value),
+            };
+            if count == most || !goes_on {
+                after = Some(key.to_vec());
+            }
+            after.is_none()
+        };
+        if is_back {
+            view.scan_back(from, &mut row);
+        } else {
+            view.scan(from, &mut row);
+        }
+        self.left -= count as u64;
+        self.after = after;
+        self.after.is_some() && self.left > 0
+    }
+}
+
+/// Appends a field as JSON if it is no `set`, `map` or `zset`, which [`Rows`] read.
+pub fn dump_field(view: View<'_>, kind: FieldKind, field: u8, out: &mut Vec<u8>) {
+    let Some(dump) = kind.object_type().dump else { return };
+    let pending = Pending::NONE;
+    let layer = View::Layer(Layer::new(Base::of(view), &pending, field));
+    let mut bytes = Vec::new();
+    let is_bytes = kind == FieldKind::Ring || (kind == FieldKind::Hll && layer.member(&[1, 0]).is_none());
+    if is_bytes {
+        copy_state(layer, &mut bytes);
+    }
+    let state = if is_bytes { View::Bytes(&bytes) } else { layer };
+    let mut unused = Vec::new();
+    let frame = Frame {
+        now_ms: 0,
+        random: 0,
+        settings: &SETTINGS,
+        own: &TYPE_SETTINGS,
+        zone: &Zone::UTC,
+        out: &mut unused,
+    };
+    dump(state, &frame, out);
+}

@@ -1,0 +1,317 @@
+//! Fields against sorted maps, over flat and tree states, in much memory and in little.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use cattlegrid_store::{Memory, Tree, Value};
+use proptest::prelude::*;
+
+use super::*;
+use crate::object::{Change, FieldBase, State};
+
+type Model = BTreeMap<u8, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+#[derive(Debug)]
+enum Kept {
+    Absent,
+    Bytes(Vec<u8>),
+    Tree(Box<Tree>),
+}
+
+impl Kept {
+    fn view(&self) -> View<'_> {
+        match self {
+            Self::Absent => View::Absent,
+            Self::Bytes(bytes) => View::Bytes(bytes),
+            Self::Tree(tree) => View::Tree(tree),
+        }
+    }
+
+    fn commit(&mut self, memory: &Arc<Memory>, new: &NewState) -> Result<(), CallError> {
+        self.commit_if(memory, new, true)
+    }
+
+    /// `may_grow`: see [`Object::new`].
+    fn commit_if(&mut self, memory: &Arc<Memory>, new: &NewState, may_grow: bool) -> Result<(), CallError> {
+        let mut buffer = Vec::new();
+        let state = match self {
+            Self::Absent => State::Absent,
+            Self::Bytes(bytes) => State::Bytes(bytes),
+            Self::Tree(tree) => State::Tree(tree),
+        };
+        let mut object = Object::new(b"k", state, &mut buffer, memory, None, may_grow);
+        apply(&mut object, new)?;
+        match object.finish().0 {
+            Change::None | Change::Tree => {}
+            Change::Bytes => *self = Self::Bytes(buffer),
+            Change::NewTree(tree) => *self = Self::Tree(tree),
+            Change::Dropped => *self = Self::Absent,
+        }
+        Ok(())
+    }
+
+    /// Changes a field as a shipped method does.
+    fn change<R>(
+        &self,
+        memory: &Arc<Memory>,
+        pending: &mut Pending,
+        field: u8,
+        act: impl FnOnce(&mut Members<'_, '_>) -> R,
+    ) -> R {
+        let mut buffer = Vec::new();
+        let state = State::Field { base: FieldBase(Base::of(self.view())), pending, field };
+        let mut object = Object::new(b"k", state, &mut buffer, memory, None, true);
+        let result = act(&mut object.members());
+        assert!(matches!(object.finish().0, Change::None), "only what is pending changes");
+        result
+    }
+
+    fn check(&self, pending: &Pending, model: &Model, at: &[u8]) {
+        for (field, own) in model {
+            let view = View::Layer(Layer::new(Base::of(self.view()), pending, *field));
+            let copy = |(key, value): (&[u8], Value<'_>)| {
+                let mut bytes = Vec::new();
+                value.copy_to(&mut bytes);
+                (key.to_vec(), bytes)
+            };
+            let pair = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
+            assert_eq!(view.members(), own.len() as u64);
+            assert_eq!(view.member(at).map(|value| copy((at, value)).1), own.get(at).cloned());
+            assert_eq!(view.before(at), own.keys().filter(|key| key.as_slice() < at).count() as u64);
+            for place in 0..=own.len() {
+                assert_eq!(
+                    view.nth(place as u64).map(copy),
+                    own.iter().nth(place).map(pair),
+                    "place {place}"
+                );
+            }
+            assert_eq!(view.first().map(copy), own.iter().next().map(pair));
+            assert_eq!(view.last().map(copy), own.iter().next_back().map(pair));
+            for bound in [Bound::Included(at), Bound::Excluded(at), Bound::Unbounded] {
+                for most in [2, usize::MAX] {
+                    let (mut up, mut down) = (Vec::new(), Vec::new());
+                    view.scan(bound, |key, value| {
+                        up.push(copy((key, value)));
+                        up.len() < most
+                    });
+                    view.scan_back(bound, |key, value| {
+                        down.push(copy((key, value)));
+                        down.len() < most
+                    });
+                    let of_model = own.range::<[u8], _>((bound, Bound::Unbounded));
+                    assert_eq!(up, of_model.take(most).map(pair).collect::<Vec<_>>());
+                    let of_model = own.range::<[u8], _>((Bound::Unbounded, bound)).rev();
+                    assert_eq!(down, of_model.take(most).map(pair).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Put(u8, u8, usize),
+    Overwrite(u8, u8),
+    Remove(u8, u8),
+    /// A field is dropped, and another is made.
+    Renew(u8),
+    Commit(usize),
+    Discard,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let field = || 0..3_u8;
+    prop_oneof![
+        12 => (field(), any::<u8>(), prop_oneof![5 => 0..60_usize, 1 => 0..3000_usize])
+            .prop_map(|(field, key, len)| Op::Put(field, key, len)),
+        2 => (field(), any::<u8>()).prop_map(|(field, key)| Op::Overwrite(field, key)),
+        6 => (field(), any::<u8>()).prop_map(|(field, key)| Op::Remove(field, key)),
+        1 => field().prop_map(Op::Renew),
+        3 => prop_oneof![0..200_usize, 0..5000_usize].prop_map(Op::Commit),
+        1 => Just(Op::Discard),
+    ]
+}
+
+/// Returns commits that found no room. `grows`: of this many commits one may let the object grow.
+fn run(ops: &[Op], memory_bytes: usize, grows: usize) -> usize {
+    let memory = Memory::new(memory_bytes).unwrap();
+    let (mut kept, mut plain, mut refused) = (Kept::Absent, Vec::new(), 0);
+    // Three fields, by their numbers.
+    let (mut fields, mut committed_fields) = ([0_u8; 3], [0_u8; 3]);
+    let mut pending = Pending::default();
+    let (mut model, mut committed) = (Model::new(), Model::new());
+    let list = |fields: &[u8; 3]| fields.iter().copied().filter(|number| *number > 0).collect::<Vec<_>>();
+    for (n, op) in ops.iter().enumerate() {
+        let mut at = vec![1];
+        match op {
+            Op::Put(field, key, _) | Op::Overwrite(field, key) | Op::Remove(field, key) => {
+                at = vec![*key; usize::from(*key) % 40 + 1];
+                let number = &mut fields[usize::from(*field)];
+                if *number == 0 {
+                    *number = pending.make(kept.view(), &list(&committed_fields)).unwrap();
+                    assert_eq!(model.insert(*number, BTreeMap::new()), None);
+                }
+                let own = model.get_mut(number).unwrap();
+                let value = |len: usize| vec![n as u8; len];
+                kept.change(&memory, &mut pending, *number, |members| match op {
+                    Op::Put(_, _, len) => match members.put(&at, &value(*len)) {
+                        Ok(is_new) => assert_eq!(is_new, own.insert(at.clone(), value(*len)).is_none()),
+                        Err(CallError::Client(text)) => assert!(text.contains("only one value"), "{text}"),
+                        Err(error) => panic!("{error:?}"),
+                    },
+                    Op::Remove(..) => assert_eq!(members.remove(&at), own.remove(&at).is_some()),
+                    _ => match members.get_mut(&at) {
+                        Some(value) => {
+                            value.fill(n as u8);
+                            own.get_mut(&at).unwrap().fill(n as u8);
+                        }
+                        None => assert!(own.get(&at).is_none_or(|own| own.len() > Tree::VALUE_INLINE_MAX)),
+                    },
+                });
+            }
+            Op::Renew(field) => {
+                let number = &mut fields[usize::from(*field)];
+                model.remove(number);
+                *number = pending.make(kept.view(), &list(&committed_fields)).unwrap();
+                assert_eq!(model.insert(*number, BTreeMap::new()), None, "a number is not used twice");
+            }
+            Op::Commit(len) => {
+                let mut fields_pending = std::mem::take(&mut pending);
+                fields_pending.settle(&list(&fields));
+                let new = NewState { plain: vec![n as u8; *len], fields: fields_pending, tags: Vec::new() };
+                let may_grow = n.is_multiple_of(grows);
+                match kept.commit_if(&memory, &new, may_grow) {
+                    Ok(()) => {
+                        (plain, committed, committed_fields) = (new.plain, model.clone(), fields);
+                        let in_use = InUse::read(kept.view());
+                        assert_eq!(in_use.used, list(&fields));
+                    }
+                    Err(error) => {
+                        let is_full =
+                            matches!(&error, CallError::Server(text) if text.contains("out of memory"));
+                        assert!(matches!(error, CallError::NoRoom(_)) || is_full && !may_grow, "{error:?}");
+                        (model, fields, refused) = (committed.clone(), committed_fields, refused + 1);
+                    }
+                }
+                let mut copy = vec![7];
+                assert_eq!(copy_plain(kept.view(), &mut copy), !matches!(kept, Kept::Absent));
+                assert_eq!(copy, plain);
+            }
+            Op::Discard => {
+                pending = Pending::default();
+                (model, fields) = (committed.clone(), committed_fields);
+            }
+        }
+        kept.check(&pending, &model, &at);
+    }
+    refused
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn as_sorted_maps(ops in prop::collection::vec(op(), 200)) {
+        prop_assert_eq!(run(&ops, 64 << 20, 1), 0);
+    }
+
+    #[test]
+    fn as_sorted_maps_in_little_memory(ops in prop::collection::vec(op(), 200)) {
+        run(&ops, 40 << 10, 1);
+    }
+
+    #[test]
+    fn as_sorted_maps_that_may_seldom_grow(ops in prop::collection::vec(op(), 300)) {
+        run(&ops, 64 << 20, 3);
+    }
+}
+
+fn state(plain: &[u8], fields: Pending) -> NewState {
+    NewState { plain: plain.to_vec(), fields, tags: Vec::new() }
+}
+
+#[test]
+fn a_state_without_fields_is_bytes() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let mut kept = Kept::Absent;
+    kept.commit(&memory, &state(b"abc", Pending::default())).unwrap();
+    assert!(matches!(&kept, Kept::Bytes(bytes) if bytes == b"\0abc"));
+    let mut pending = Pending::default();
+    let number = pending.make(kept.view(), &[]).unwrap();
+    kept.change(&memory, &mut pending, number, |members| members.put(b"m", b"")).unwrap();
+    pending.settle(&[number]);
+    kept.commit(&memory, &state(b"abc", pending)).unwrap();
+    assert!(matches!(&kept, Kept::Bytes(bytes) if bytes[0] == 1));
+    let mut pending = Pending::default();
+    pending.settle(&[]);
+    kept.commit(&memory, &state(b"d", pending)).unwrap();
+    assert!(matches!(&kept, Kept::Bytes(bytes) if bytes == b"\0d"), "bytes again");
+}
+
+#[test]
+fn a_dropped_field_is_cleared_a_few_members_at_a_time() {
+    let memory = Memory::new(4 << 20).unwrap();
+    let mut kept = Kept::Absent;
+    let mut pending = Pending::default();
+    let number = pending.make(kept.view(), &[]).unwrap();
+    for n in 0..500_u16 {
+        kept.change(&memory, &mut pending, number, |members| members.put(&n.to_be_bytes(), b"v")).unwrap();
+    }
+    pending.settle(&[number]);
+    kept.commit(&memory, &state(b"p", pending)).unwrap();
+    let left = |kept: &Kept| kept.view().members() - 2;
+    assert_eq!(left(&kept), 500);
+    let mut pending = Pending::default();
+    let other = pending.make(kept.view(), &[number]).unwrap();
+    assert_ne!(other, number);
+    pending.settle(&[other]);
+    kept.commit(&memory, &state(b"p", pending)).unwrap();
+    assert_eq!(left(&kept), 500 - CLEAR_AT_ONCE as u64);
+    let mut calls = 0;
+    while left(&kept) > 0 {
+        let made = Pending::default().make(kept.view(), &[other]).unwrap();
+        assert!(made != number && made != other, "{number} is not used before it is clear");
+        // Of the same length, so it takes effect although the object may not grow.
+        let plain = [b'a' + calls as u8 % 20];
+        kept.commit_if(&memory, &state(&plain, Pending::default()), false).unwrap();
+        let mut copy = Vec::new();
+        assert!(copy_plain(kept.view(), &mut copy) && copy == plain);
+        calls += 1;
+    }
+    assert_eq!(calls, (500 - CLEAR_AT_ONCE).div_ceil(CLEAR_LATER));
+    kept.commit(&memory, &state(b"p", Pending::default())).unwrap();
+    assert_eq!(Pending::default().make(kept.view(), &[other]), Some(number));
+}
+
+#[test]
+fn limits() {
+    let memory = Memory::new(4 << 20).unwrap();
+    let (kept, mut pending) = (Kept::Absent, Pending::default());
+    for n in 0..PENDING_MAX as u16 {
+        kept.change(&memory, &mut pending, 1, |members| members.put(&n.to_be_bytes(), b"")).unwrap();
+    }
+    let put = |pending: &mut Pending, key: &[u8], value: &[u8]| {
+        kept.change(&memory, pending, 1, |members| members.put(key, value))
+    };
+    assert!(
+        matches!(put(&mut pending, b"one more", b""), Err(CallError::Client(text)) if text.contains("4096 members"))
+    );
+    assert_eq!(
+        put(&mut pending, &[0, 0], b"another value"),
+        Ok(false),
+        "of a member that is changed already"
+    );
+    let mut pending = Pending::default();
+    assert_eq!(put(&mut pending, b"k", &vec![0; PENDING_BYTES_MAX - 2]), Ok(true));
+    assert!(
+        matches!(put(&mut pending, b"l", b""), Err(CallError::Client(text)) if text.contains("bytes of fields"))
+    );
+    let mut pending = Pending::default();
+    assert_eq!(put(&mut pending, &[b'k'; FIELD_KEY_MAX], b""), Ok(true));
+    assert!(put(&mut pending, &[b'k'; FIELD_KEY_MAX + 1], b"").is_err());
+    let mut pending = Pending::default();
+    let made: Vec<u8> = (0..FIELDS_MAX).map(|_| pending.make(View::Absent, &[]).unwrap()).collect();
+    assert!(made.iter().copied().eq(1..=FIELDS_MAX));
+    assert_eq!(pending.make(View::Absent, &[]), None);
+}

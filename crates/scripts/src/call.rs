@@ -1,0 +1,588 @@
+//! A call of a method: state, method, state, reply.
+//!
+//! ```text
+//!   plain ──decode──▶ table ──migrate──▶ method(self, arguments) ──▶ value ──reply──▶ out
+//!                        └───────────────────┴──encode──▶ plain: compared with what it was
+//! ```
+//! # Invariants
+//! * A call that fails changes nothing: what it has written is dropped here, except its events and its lines of the log.
+//! * After a call that went over a limit, or in which the library panicked, the VM is not used again.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cattlegrid_objects::{
+    After, Method, Moved, NewState, ScriptCall, ScriptDone, ScriptMethod, ScriptMethodId, ScriptOutcome,
+    World,
+};
+use mlua::{Function, MultiValue, Table, Value};
+
+use crate::current::{self, Current, Written};
+use crate::library::Fail;
+use crate::library::effects::SCRIPT_DISABLED;
+use crate::limits::Breach;
+use crate::raw::run::{self, Ended, Task};
+use crate::scripts::{Definition, Scripts};
+use crate::state::Fields;
+use crate::state::format::Reader;
+use crate::vm::{LoadError, Vm, kind};
+use crate::{raw_call, reply, state, texts, threads};
+
+/// Longest text of an error in bytes.
+const ERROR_MAX: usize = 500;
+
+thread_local! {
+    /// The number of the thread's last call.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A VM with the functions of its methods.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) vm: Vm,
+    /// Of each type.
+    pub(crate) types: Vec<Functions>,
+    /// The VM's bytes, for statistics.
+    pub(crate) bytes: Arc<AtomicU64>,
+}
+
+/// What a type's source has returned.
+#[derive(Debug)]
+pub(crate) struct Functions {
+    /// Of each of its methods.
+    pub(crate) methods: Vec<Function>,
+    /// The same, each as a whole call: [`run::bind`].
+    pub(crate) whole: Vec<Function>,
+    pub(crate) migrate: Option<Function>,
+}
+
+/// Why a call has no reply of its own.
+enum Failure {
+    /// There is no object, and none is made.
+    Absent,
+    /// `new` has made none.
+    Refused,
+    /// The caller's fault.
+    Client(String),
+    /// The script's fault.
+    Script(String),
+    Breach(Breach),
+    Moved,
+}
+
+/// Runs a call; what it appended to `out` is there only if the outcome is a value.
+pub(crate) fn run(
+    scripts: &Scripts,
+    call: &ScriptCall<'_>,
+    world: &mut dyn World,
+    out: &mut Vec<u8>,
+) -> ScriptDone {
+    let from = out.len();
+    let done = match call.method {
+        ScriptMethodId::Own(place) => own(scripts, call, place, world, out),
+        ScriptMethodId::Dump => dump(scripts, call, world, out),
+    };
+    if !matches!(done.outcome, ScriptOutcome::Value { .. }) {
+        out.truncate(from);
+    }
+    done
+}
+
+fn dump(scripts: &Scripts, call: &ScriptCall<'_>, world: &mut dyn World, out: &mut Vec<u8>) -> ScriptDone {
+    let Some(plain) = call.own else { return done(ScriptOutcome::Miss) };
+    let names = scripts.definitions[call.object_type].names;
+    done(match crate::dump::dump(plain, names, world, call.settings.result_max, out) {
+        Ok(true) => ScriptOutcome::Value { flags: call.settings.json_flags },
+        Ok(false) => ScriptOutcome::Error("SERVER_ERROR result too large".to_owned()),
+        Err(Moved) => ScriptOutcome::Moved,
+    })
+}
+
+fn own(
+    scripts: &Scripts,
+    call: &ScriptCall<'_>,
+    place: usize,
+    world: &mut dyn World,
+    out: &mut Vec<u8>,
+) -> ScriptDone {
+    let host_type = &scripts.types[call.object_type];
+    let definition = &scripts.definitions[call.object_type];
+    let method = &host_type.object_type.methods[place];
+    let name = Name { type_name: host_type.object_type.name, method: method.name };
+    if definition.methods[place].breaches.is_disabled() {
+        return done(ScriptOutcome::Error(format!("SERVER_ERROR script disabled: {name}")));
+    }
+    if let Err(text) = check_count(method, call.arguments.len()) {
+        return done(ScriptOutcome::Error(format!("CLIENT_ERROR {name}: {text}")));
+    }
+    let is_made = call.own.is_none() && call.own_settings.create.is_some();
+    if let Some(new) = definition.new.filter(|new| is_made && definition.methods[*new].breaches.is_disabled())
+    {
+        let name = Name { method: host_type.object_type.methods[new].name, ..name };
+        return done(ScriptOutcome::Error(format!("SERVER_ERROR script disabled: {name}")));
+    }
+    let number = NUMBER.get() + 1;
+    NUMBER.set(number);
+    let bound = match threads::vm(scripts.number, || bind(scripts)) {
+        Ok(bound) => bound,
+        Err(LoadError { error, .. }) => {
+            return done(ScriptOutcome::Error(format!(
+                "SERVER_ERROR script {name}: {}",
+                one_line(&text_of(&error))
+            )));
+        }
+    };
+    let run = Run {
+        scripts,
+        bound: &bound,
+        definition,
+        about: &host_type.methods[place],
+        place,
+        call,
+        number,
+        runs: Cell::new(place),
+    };
+    let mut current = Current { call, world, number, written: Written::default() };
+    let slot = &bound.vm.slot;
+    let (ran, is_over) = current::enter(&mut current, || {
+        raw_call::timed(slot, number, || cattlegrid_panic::guarded(|| run.run(out)))
+    });
+    let mut written = current.written;
+    // A script may have taken a panic for an error of a coroutine.
+    let ran = ran.ok().filter(|_| !current::has_panicked());
+    let is_broken = ran.is_none();
+    let ended = match ran {
+        None => Err(Failure::Script("internal error".to_owned())),
+        Some(_) if written.has_moved => Err(Failure::Moved),
+        Some(Err(_)) if is_over => Err(Failure::Breach(Breach::Time)),
+        Some(ended) => ended,
+    };
+    let is_lost = is_broken || matches!(ended, Err(Failure::Breach(_)));
+    let bytes = if is_lost { None } else { bound.vm.tidy().ok() };
+    match bytes {
+        Some(bytes) => bound.bytes.store(bytes as u64, Ordering::Relaxed),
+        None => threads::forget(scripts.number),
+    }
+    let failure = match ended {
+        Ok(Ran { reply, plain }) => {
+            let changes = plain.is_some() || !written.fields.is_empty() || !written.tags.is_empty();
+            let change = changes.then(|| {
+                let plain = plain.or_else(|| call.own.map(<[u8]>::to_vec)).unwrap_or_default();
+                Box::new(NewState { plain, fields: written.fields, tags: written.tags })
+            });
+            let (expires_ms, after) = (written.expires_ms, written.after);
+            return ScriptDone { outcome: reply, change, expires_ms, after };
+        }
+        Err(failure) => failure,
+    };
+    written.after.retain(|after| matches!(after, After::Event { .. } | After::Log(_)));
+    let mut after = written.after;
+    let outcome = match failure {
+        Failure::Moved => return done(ScriptOutcome::Moved),
+        Failure::Absent => compat(call, b"ERROR_CACHE_MISS", out),
+        Failure::Refused => compat(call, b"NOT_CREATED", out),
+        Failure::Client(text) => ScriptOutcome::Error(format!("CLIENT_ERROR {name}: {}", one_line(&text))),
+        Failure::Script(text) => {
+            let text = one_line(&text);
+            log(definition, place, call, &name, &text, &mut after);
+            ScriptOutcome::Error(format!("SERVER_ERROR script {name}: {text}"))
+        }
+        Failure::Breach(breach) => {
+            let text = breach.text(&scripts.limits);
+            // `create` may have run `new`.
+            let place = run.runs.get();
+            let name = Name { method: host_type.object_type.methods[place].name, ..name };
+            if definition.methods[place].breaches.record(call.now_ms) {
+                disabled(&name, &text, &mut after);
+            } else {
+                log(definition, place, call, &name, &text, &mut after);
+            }
+            ScriptOutcome::Error(format!("SERVER_ERROR script {name}: {text}"))
+        }
+    };
+    ScriptDone { outcome, change: None, expires_ms: None, after }
+}
+
+/// A call that has left only its reply.
+fn done(outcome: ScriptOutcome) -> ScriptDone {
+    ScriptDone { outcome, change: None, expires_ms: None, after: Vec::new() }
+}
+
+/// A miss, or what Cacheismo answers.
+fn compat(call: &ScriptCall<'_>, text: &[u8], out: &mut Vec<u8>) -> ScriptOutcome {
+    if call.settings.compat {
+        out.extend_from_slice(text);
+        ScriptOutcome::Value { flags: 0 }
+    } else {
+        ScriptOutcome::Miss
+    }
+}
+
+/// One error of a method is logged in a second of the calls' time.
+fn log(
+    definition: &Definition,
+    place: usize,
+    call: &ScriptCall<'_>,
+    name: &Name<'_>,
+    text: &str,
+    after: &mut Vec<After>,
+) {
+    let second = call.now_ms / 1000 + 1;
+    if definition.methods[place].logged_s.swap(second, Ordering::Relaxed) != second {
+        after.push(After::Log(format!("script {name}: {text} (seed of math.random: {})", call.random)));
+    }
+}
+
+fn disabled(name: &Name<'_>, text: &str, after: &mut Vec<After>) {
+    after.push(After::Log(format!("script {name}: {text}: disabled until objects are loaded again")));
+    // Names have no bytes that JSON escapes, nor has the text of a breach.
+    let json = format!(r#"{{"type":"{}","method":"{}","reason":"{text}"}}"#, name.type_name, name.method);
+    after.push(After::Event { name: SCRIPT_DISABLED.to_owned(), json });
+}
+
+/// The functions of the methods, in a new VM.
+pub(crate) fn bind(scripts: &Scripts) -> Result<Bound, LoadError> {
+    let vm = Vm::open(&scripts.program, &scripts.limits)?;
+    let failed = |error| LoadError { file: String::new(), error };
+    let types = vm.returned.iter().zip(&scripts.types).map(|(table, host_type)| {
+        let read: Option<Table> = match table.raw_get("read")? {
+            Value::Table(read) => Some(read),
+            _ => None,
+        };
+        let function = |(method, about): (&Method, &ScriptMethod)| match (&read, about.reads) {
+            (Some(read), true) => read.raw_get(method.name),
+            _ => table.raw_get(method.name),
+        };
+        let methods: mlua::Result<Vec<Function>> =
+            host_type.object_type.methods.iter().zip(&host_type.methods).map(function).collect();
+        let methods = methods?;
+        let whole: mlua::Result<_> = methods.iter().map(|method| run::bind(&vm.lua, method)).collect();
+        Ok(Functions { methods, whole: whole?, migrate: table.raw_get("migrate")? })
+    });
+    let types = types.collect::<mlua::Result<_>>().map_err(failed)?;
+    let bytes = scripts.usage.begin(vm.lua.used_memory());
+    Ok(Bound { vm, types, bytes })
+}
+
+/// `takes limit window [n]`, as [`cattlegrid_objects::Registry`] says it for shipped types.
+fn check_count(method: &Method, count: usize) -> Result<(), String> {
+    let (least, most) = method.arguments;
+    match (least..=most).contains(&count) {
+        true => Ok(()),
+        false if method.usage.is_empty() => Err("takes no arguments".to_owned()),
+        false => Err(format!("takes {}", method.usage)),
+    }
+}
+
+struct Run<'a> {
+    scripts: &'a Scripts,
+    bound: &'a Bound,
+    definition: &'a Definition,
+    about: &'a ScriptMethod,
+    place: usize,
+    call: &'a ScriptCall<'a>,
+    number: u64,
+    /// The method that runs.
+    runs: Cell<usize>,
+}
+
+/// What a call came to.
+struct Ran {
+    reply: ScriptOutcome,
+    /// The new plain state, if it is another one.
+    plain: Option<Vec<u8>>,
+}
+
+impl Run<'_> {
+    fn run(&self, out: &mut Vec<u8>) -> Result<Ran, Failure> {
+        if self.definition.new == Some(self.place) {
+            if self.call.own.is_some() && self.definition.create_only {
+                return Err(Failure::Client("the object exists".to_owned()));
+            }
+            let arguments = self.strings(self.call.arguments.iter())?;
+            let table = self.new_object(self.place, arguments)?;
+            let plain = self.encode(&table)?;
+            out.extend_from_slice(b"CREATED");
+            return Ok(Ran { reply: ScriptOutcome::Value { flags: 0 }, plain: Some(plain) });
+        }
+        let mut plain = Vec::new();
+        let (table, value, before) = match self.at_once(&mut plain, out)? {
+            Some(Ended::Whole { outcome, fields }) => {
+                self.settle(&fields);
+                return self.ended(outcome, plain, None);
+            }
+            Some(Ended::Rest { table, value }) => (table, value, None),
+            None => self.by_steps()?,
+        };
+        let from = out.len();
+        let reply = reply::reply(&value, self.call.settings.json_flags, out).map_err(Failure::Script)?;
+        if out.len() - from > self.call.settings.result_max {
+            return Err(Failure::Script("result too large".to_owned()));
+        }
+        let plain = self.encode(&table)?;
+        self.ended(reply, plain, before)
+    }
+
+    /// Runs a method as one protected call; None: it takes more than that.
+    fn at_once(&self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Option<Ended>, Failure> {
+        let Some(own) = self.call.own.filter(|_| self.about.keys.is_empty()) else { return Ok(None) };
+        let (head, reader) = Reader::new(own).map_err(|broken| failure(&broken.into()))?;
+        let (definition, functions) = (self.definition, self.functions());
+        if head.version != definition.version && functions.migrate.is_some() {
+            return Ok(None);
+        }
+        let task = Task {
+            head,
+            reader,
+            names: definition.names,
+            call_number: self.number,
+            arguments: self.call.arguments,
+            version: definition.version,
+            state_max: self.scripts.limits.state_max,
+            result_max: self.call.settings.result_max,
+        };
+        run::run(&functions.whole[self.place], task, plain, out).map(Some).map_err(|error| failure(&error))
+    }
+
+    /// Makes the object's table and the arguments, and runs the method; that table, what the method returns, and for a method
+    /// that reads what `new` or `migrate` have made.
+    fn by_steps(&self) -> Result<(Table, Value, Option<Made>), Failure> {
+        let table = match self.call.own {
+            Some(plain) => self.decoded(plain)?,
+            None => self.created()?,
+        };
+        // What `new` or `migrate` has written for a method that reads is no change of the method.
+        let made = self.about.reads && (self.call.own.is_none() || self.functions().migrate.is_some());
+        let before = if made { Some((self.encode(&table)?, marks())) } else { None };
+        let mut arguments = self.arguments()?;
+        arguments.push_front(Value::Table(table.clone()));
+        let function = &self.functions().methods[self.place];
+        let value = function.call(arguments).map_err(|error| failure(&error))?;
+        Ok((table, value, before))
+    }
+
+    /// What a call came to that leaves this state.
+    fn ended(&self, reply: ScriptOutcome, plain: Vec<u8>, before: Option<Made>) -> Result<Ran, Failure> {
+        if self.about.reads {
+            let is_unchanged = match before {
+                Some((before, marks_before)) => before == plain && marks_before == marks(),
+                None => self.is_unchanged(&plain)?,
+            };
+            return if is_unchanged {
+                if self.call.own.is_some() {
+                    drop_changes();
+                }
+                // An object that `create` has made stays.
+                Ok(Ran { reply, plain: self.call.own.is_none().then_some(plain) })
+            } else {
+                let method = self.scripts.types[self.call.object_type].object_type.methods[self.place].name;
+                Err(Failure::Script(format!("read.{method} changed its object")))
+            };
+        }
+        let is_same = self.call.own == Some(&*plain);
+        Ok(Ran { reply, plain: (!is_same).then_some(plain) })
+    }
+
+    fn functions(&self) -> &Functions {
+        &self.bound.types[self.call.object_type]
+    }
+
+    /// The table of a plain state, as the source's version has it.
+    fn decoded(&self, plain: &[u8]) -> Result<Table, Failure> {
+        let (version, table) = self.decode(plain, 0)?;
+        let Some(migrate) = self.functions().migrate.as_ref().filter(|_| version != self.definition.version)
+        else {
+            return Ok(table);
+        };
+        match migrate.call((table, version)).map_err(|error| failure(&error))? {
+            Value::Table(table) => Ok(table),
+            other => Err(Failure::Script(format!("migrate returns a {} instead of a table", kind(&other)))),
+        }
+    }
+
+    fn decode(&self, plain: &[u8], object: u8) -> Result<(u16, Table), Failure> {
+        state::decode(&self.bound.vm.lua, plain, self.definition.names, self.number, object)
+            .map_err(|error| failure(&error))
+    }
+
+    /// An object that `create` makes.
+    fn created(&self) -> Result<Table, Failure> {
+        let (Some(create), Some(new)) = (&self.call.own_settings.create, self.definition.new) else {
+            return Err(Failure::Absent);
+        };
+        let method = &self.scripts.types[self.call.object_type].object_type.methods[new];
+        check_count(method, create.len()).map_err(|text| Failure::Script(format!("create: new {text}")))?;
+        let arguments = self.strings(create.iter().map(Vec::as_slice))?;
+        self.runs.set(new);
+        let made = self.new_object(new, arguments).map_err(|failure| match failure {
+            Failure::Refused => Failure::Absent,
+            other => other,
+        })?;
+        self.runs.set(self.place);
+        Ok(made)
+    }
+
+    fn new_object(&self, place: usize, arguments: MultiValue) -> Result<Table, Failure> {
+        match self.functions().methods[place].call(arguments).map_err(|error| failure(&error))? {
+            Value::Table(table) => Ok(table),
+            Value::Nil => Err(Failure::Refused),
+            other => Err(Failure::Script(format!("new returns a {} instead of a table", kind(&other)))),
+        }
+    }
+
+    fn strings<'s>(&self, list: impl Iterator<Item = &'s [u8]>) -> Result<MultiValue, Failure> {
+        let string = |text| Ok(Value::String(self.bound.vm.lua.create_string(text)?));
+        list.map(string).collect::<mlua::Result<_>>().map_err(|error| failure(&error))
+    }
+
+    /// The arguments after the object: keys of objects are those objects, or nil.
+    fn arguments(&self) -> Result<MultiValue, Failure> {
+        let mut values = self.strings(self.call.arguments.iter())?;
+        for (number, place) in self.about.keys.iter().enumerate() {
+            let (Some(value), Some(other)) = (values.get_mut(*place), self.call.others.get(number)) else {
+                continue;
+            };
+            *value = match other {
+                Some(plain) => {
+                    let table = self.decode(plain, number as u8 + 1)?.1;
+                    freeze(&table).map_err(|error| failure(&error))?;
+                    Value::Table(table)
+                }
+                None => Value::Nil,
+            };
+        }
+        Ok(values)
+    }
+
+    fn encode(&self, table: &Table) -> Result<Vec<u8>, Failure> {
+        let (mut plain, definition) = (Vec::new(), self.definition);
+        let state_max = self.scripts.limits.state_max;
+        let lua = &self.bound.vm.lua;
+        let fields = state::encode(lua, table, definition.version, definition.names, state_max, &mut plain)
+            .map_err(Failure::Script)?;
+        self.settle(&fields);
+        Ok(plain)
+    }
+
+    /// Members of fields that the new state does not refer to go.
+    fn settle(&self, fields: &Fields) {
+        if self.about.reads && self.call.own.is_some() {
+            return;
+        }
+        let has_fields = || self.call.own.is_some_and(|own| !state::fields(own).list.is_empty());
+        current::with(|current| {
+            let pending = &mut current.written.fields;
+            if !fields.list.is_empty() || !pending.is_empty() || has_fields() {
+                let kept: Vec<u8> = fields.list.iter().map(|(number, _)| *number).collect();
+                pending.settle(&kept);
+            }
+        });
+    }
+
+    /// Whether a method that reads has left its object as it was.
+    fn is_unchanged(&self, plain: &[u8]) -> Result<bool, Failure> {
+        if marks() != Marks::default() {
+            return Ok(false);
+        }
+        // A state that an older source has written, or that was written before a name was known, is longer.
+        match self.call.own {
+            None => Ok(true),
+            Some(own) if own == plain => Ok(true),
+            Some(own) => Ok(self.encode(&self.decoded(own)?)? == plain),
+        }
+    }
+}
+
+/// The state that `new` or `migrate` has made, and what was written besides.
+type Made = (Vec<u8>, Marks);
+
+/// What a call has written to its object besides its state.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Marks {
+    changes: usize,
+    tags: usize,
+    #[expect(clippy::option_option, reason = "as in `Written`: none, or another end")]
+    expires_ms: Option<Option<u64>>,
+    once: bool,
+}
+
+fn marks() -> Marks {
+    let marks = current::with(|current| {
+        let Written { fields, tags, expires_ms, once, .. } = &current.written;
+        Marks { changes: fields.len(), tags: tags.len(), expires_ms: *expires_ms, once: once.is_some() }
+    });
+    marks.unwrap_or_default()
+}
+
+/// A method that reads leaves nothing.
+fn drop_changes() {
+    current::with(|current| {
+        let written = &mut current.written;
+        (written.fields, written.tags, written.expires_ms) = Default::default();
+    });
+}
+
+/// What an error of the VM is for the call.
+fn failure(error: &mlua::Error) -> Failure {
+    if let Some(Fail(text)) = error.downcast_ref::<Fail>() {
+        return Failure::Client(text.clone());
+    }
+    if is_memory(error) {
+        return Failure::Breach(Breach::Memory);
+    }
+    Failure::Script(text_of(error))
+}
+
+/// Another object is only read.
+fn freeze(table: &Table) -> mlua::Result<()> {
+    for pair in table.pairs::<Value, Value>() {
+        if let (_, Value::Table(table)) = pair? {
+            freeze(&table)?;
+        }
+    }
+    table.set_readonly(true);
+    Ok(())
+}
+
+/// Memory was short.
+pub(crate) fn is_memory(error: &mlua::Error) -> bool {
+    match error {
+        mlua::Error::MemoryError(_) => true,
+        mlua::Error::CallbackError { cause, .. } | mlua::Error::BadArgument { cause, .. } => is_memory(cause),
+        _ => false,
+    }
+}
+
+/// An error's text without the stack; the name of the type of an error without a text.
+pub(crate) fn text_of(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => text_of(cause),
+        mlua::Error::RuntimeError(text) | mlua::Error::SyntaxError { message: text, .. } => {
+            let (text, stack) = text.rsplit_once("\nstack traceback:\n").unwrap_or((text, ""));
+            texts::with_place(texts::without_address(text), stack)
+        }
+        error => error.to_string(),
+    }
+}
+
+/// A text as a part of a line: control characters are blanks, and it ends after [`ERROR_MAX`] bytes.
+fn one_line(text: &str) -> String {
+    let mut line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let end = (0..=ERROR_MAX).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+    line.truncate(end);
+    line
+}
+
+/// `quota.addandcheck`
+#[derive(Clone, Copy)]
+struct Name<'a> {
+    type_name: &'a str,
+    method: &'a str,
+}
+
+impl std::fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.type_name, self.method)
+    }
+}

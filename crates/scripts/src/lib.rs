@@ -1,0 +1,63 @@
+//! Types of objects written in Luau: one file a type, `objects/quota.luau` is the type `quota`.
+//!
+//! ```text
+//!   source  ──▶ lint ──▶ load ──▶ Scripts: a Host ──▶ threads: a VM a thread ──▶ call: state ──▶ method ──▶ state, reply
+//!   files       mistakes  types                          │                        │
+//!                                                     sandbox, library         watchdog, breaches: limits
+//! ```
+//! Nothing of an object is kept in a VM: its state comes as bytes with a call and goes as bytes with its result, so that any
+//! thread may run any call, and a VM can be thrown away after each.
+
+#![allow(
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers of Luau are f64: whole ones are looked at before they are cast"
+)]
+
+mod bounds;
+mod breaches;
+mod call;
+mod clock;
+mod current;
+mod dump;
+mod json;
+mod library;
+mod limits;
+mod lint;
+mod load;
+mod names;
+mod natives;
+mod offline;
+mod problem;
+mod raw;
+mod raw_call;
+mod reply;
+mod scripts;
+mod source;
+mod state;
+#[cfg(any(test, fuzzing))]
+mod testing;
+mod texts;
+mod threads;
+mod usage;
+mod vm;
+mod watchdog;
+
+pub use limits::Limits;
+pub use lint::{Parameter, Parameters, lint, parameters};
+pub use offline::{Tested, run_tests};
+pub use problem::{Problem, Severity};
+pub use scripts::Scripts;
+pub use source::{FILE_MAX, FILES_MAX, Source, Sources};
+pub use vm::globals;
+
+/// Code of fuzz targets.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    /// The target `script_state`.
+    pub fn state(bytes: &[u8]) {
+        crate::state::properties::check(bytes);
+    }
+}

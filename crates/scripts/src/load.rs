@@ -1,0 +1,516 @@
+//! Sources to types: compiled, run once in a VM, and what they return read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cattlegrid_objects::{
+    ARGUMENTS_MAX, Arguments, Eviction, Host, HostType, MethodDefinition, Moved, ScriptCall, ScriptMethod,
+    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TypeSettings, View, World, Zone, define,
+};
+use mlua::chunk::Compiler;
+use mlua::{Function, Table, Value};
+
+use crate::call;
+use crate::limits::{Limits, Milliseconds};
+use crate::lint::{self, Parameters, parameters};
+use crate::names::Names;
+use crate::problem::{Problem, Severity};
+use crate::scripts::{Definition, MethodState, Scripts};
+use crate::source::{Source, Sources};
+use crate::usage::Usage;
+use crate::vm::{self, Chunk, LoadError, Program, Vm, kind};
+
+/// Methods that every object has.
+const RESERVED: [&str; 5] = ["drop", "ttl", "exists", "dump", "size"];
+/// Reserved as well: it is asked of a type.
+const METHODS: &str = "methods";
+/// Longest name of a type or method in bytes.
+const NAME_MAX: usize = 16;
+/// A source may take this long, if a call may not: less is not measured well.
+const SOURCE_TIME: Duration = Duration::from_millis(1);
+/// A source is too slow if it is in each of these attempts.
+const ATTEMPTS: usize = 3;
+/// The time at which `create` is tried: 2026-01-01T00:00:00Z.
+const CREATE_AT_MS: u64 = 1_767_225_600_000;
+
+impl Scripts {
+    /// The types of these sources, and warnings. Each source is compiled and run once; tests are not run.
+    ///
+    /// # Errors
+    /// What is wrong with the sources, and where.
+    pub fn load(sources: &Sources, limits: &Limits) -> Result<(Arc<Self>, Vec<Problem>), Vec<Problem>> {
+        let (mut problems, warnings): (Vec<_>, Vec<_>) =
+            lint::lint(sources, &vm::globals()).into_iter().partition(|one| one.severity == Severity::Error);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let mut chunks = |list: &[Source]| -> Vec<Chunk> {
+            list.iter()
+                .filter_map(|source| compile(source).map_err(|problem| problems.push(problem)).ok())
+                .collect()
+        };
+        let program = Program { types: chunks(&sources.types), libraries: chunks(&sources.libraries) };
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let vm = Vm::open(&program, limits).map_err(|error| vec![problem_of(sources, &error)])?;
+        let slow = slow(sources, &program, limits, &vm);
+        if !slow.is_empty() {
+            return Err(slow);
+        }
+        let mut scripts = Self {
+            number: Self::next_number(),
+            program,
+            limits: *limits,
+            types: Vec::new(),
+            definitions: Vec::new(),
+            digest: digest(sources, limits),
+            usage: Usage::default(),
+        };
+        for (source, table) in sources.types.iter().zip(&vm.returned) {
+            let mut reader = Reader::new(source);
+            match reader.read(table) {
+                Some((host_type, definition)) => {
+                    scripts.types.push(host_type);
+                    scripts.definitions.push(definition);
+                }
+                None => problems.append(&mut reader.problems),
+            }
+        }
+        drop(vm);
+        if problems.is_empty() {
+            let tried = sources.types.iter().enumerate();
+            problems.extend(tried.filter_map(|(place, source)| scripts.try_create(place, source)));
+        }
+        if problems.is_empty() { Ok((Arc::new(scripts), warnings)) } else { Err(problems) }
+    }
+
+    /// Makes an object as `create` of the source says, and forgets it.
+    fn try_create(&self, place: usize, source: &Source) -> Option<Problem> {
+        let own_settings = &self.types[place].settings;
+        let create = own_settings.create.as_ref()?;
+        let wrong = |text: &str| Some(error(&source.path, None, format!("create: {text}")));
+        let Some(new) = self.definitions[place].new else { return wrong("the type has no method new") };
+        let call = ScriptCall {
+            object_type: place,
+            method: ScriptMethodId::Own(new),
+            key: b"k",
+            arguments: &Arguments::of(create.iter().map(Vec::as_slice)),
+            own: None,
+            others: &[],
+            expires_ms: None,
+            now_ms: CREATE_AT_MS,
+            random: 0,
+            settings: &Settings::default(),
+            own_settings,
+            zone: &Zone::UTC,
+        };
+        match self.call(&call, &mut Nothing, &mut Vec::new()).outcome {
+            ScriptOutcome::Value { .. } => None,
+            ScriptOutcome::Error(line) => wrong(&line),
+            ScriptOutcome::Miss | ScriptOutcome::Moved => wrong("new refuses these arguments"),
+        }
+    }
+}
+
+/// Sources that run for longer than a call may: each thread runs them, and again after a call that went over a limit.
+fn slow(sources: &Sources, program: &Program, limits: &Limits, vm: &Vm) -> Vec<Problem> {
+    let limit = limits.time.max(SOURCE_TIME);
+    let mut took: Vec<_> = vm.took.iter().filter(|(_, took)| **took > limit).map(|(k, v)| (k, *v)).collect();
+    // The least of some attempts: what else the machine does may slow down one.
+    for _ in 1..ATTEMPTS {
+        if took.is_empty() {
+            break;
+        }
+        let Ok(again) = Vm::open(program, limits) else { break };
+        for (name, took) in &mut took {
+            *took = again.took.get(*name).map_or(*took, |again| (*took).min(*again));
+        }
+        took.retain(|(_, took)| *took > limit);
+    }
+    let problem = |(name, took): (&String, Duration)| {
+        let all = sources.types.iter().chain(&sources.libraries);
+        let path = all
+            .into_iter()
+            .find(|source| source.name == *name)
+            .map_or_else(PathBuf::new, |one| one.path.clone());
+        let took = Milliseconds(Duration::from_micros(took.as_micros() as u64 / 100 * 100));
+        let limit = Milliseconds(limit);
+        error(
+            &path,
+            None,
+            format!(
+                "takes {took} of processor time to load, more than the {limit} of a call: every thread loads it, and again after a call that went over a limit; compute less outside of its methods"
+            ),
+        )
+    };
+    took.into_iter().map(problem).collect()
+}
+
+/// A world without objects and values.
+struct Nothing;
+
+impl World for Nothing {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+        read(View::Absent);
+        Ok(())
+    }
+
+    fn get(&mut self, _key: &[u8], _out: &mut Vec<u8>) -> Option<u32> {
+        None
+    }
+
+    fn check(&self, _after: &cattlegrid_objects::After) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn digest(sources: &Sources, limits: &Limits) -> u64 {
+    let numbers = [limits.time.as_nanos(), limits.memory_bytes as u128, limits.state_max as u128];
+    let mut bytes = sources.digest().to_le_bytes().to_vec();
+    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    rapidhash::v3::rapidhash_v3(&bytes)
+}
+
+pub(crate) fn compile(source: &Source) -> Result<Chunk, Problem> {
+    let file = file_of(source);
+    let compiler = Compiler::new().set_optimization_level(1).set_debug_level(1);
+    match compiler.compile(&source.text) {
+        Ok(bytecode) => Ok(Chunk { name: source.name.clone(), file, bytecode }),
+        Err(fault) => {
+            let text = call::text_of(&fault);
+            // The compiler leaves out the name that it was not given, and the colon behind it.
+            let text = if text.starts_with(|c: char| c.is_ascii_digit()) { format!(":{text}") } else { text };
+            let (line, text) = line_of(&text, &["", "input", "[string \"\"]", &file]);
+            Err(error(&source.path, line, text))
+        }
+    }
+}
+
+/// The file's name in errors: of a library with its folder.
+fn file_of(source: &Source) -> String {
+    let end = source.path.extension().map_or_else(|| "luau".into(), |end| end.to_string_lossy());
+    format!("{}.{end}", source.name)
+}
+
+fn problem_of(sources: &Sources, failed: &LoadError) -> Problem {
+    let text = call::text_of(&failed.error);
+    let all = || sources.types.iter().chain(&sources.libraries);
+    // An error may be raised in a library that the file requires.
+    let at = all().find(|source| text.starts_with(&format!("{}:", file_of(source))));
+    let source = at.or_else(|| all().find(|source| file_of(source) == failed.file));
+    let file = source.map_or_else(|| failed.file.clone(), file_of);
+    let (line, text) = line_of(&text, &[&file]);
+    error(&source.map_or_else(PathBuf::new, |source| source.path.clone()), line, text)
+}
+
+/// `FILE:LINE: TEXT`, if it begins with one of these files.
+fn line_of(text: &str, files: &[&str]) -> (Option<usize>, String) {
+    let placed = files.iter().find_map(|file| {
+        let (line, text) = text.strip_prefix(file)?.strip_prefix(':')?.split_once(':')?;
+        Some((Some(line.parse().ok()?), text.trim_start().to_owned()))
+    });
+    placed.unwrap_or_else(|| {
+        let text = files.last().and_then(|file| text.strip_prefix(file)?.strip_prefix(": ")).unwrap_or(text);
+        (None, text.to_owned())
+    })
+}
+
+fn error(path: &Path, line: Option<usize>, text: String) -> Problem {
+    Problem { file: path.to_owned(), line, severity: Severity::Error, text }
+}
+
+/// What a method takes, its object left out.
+#[derive(Debug, Clone, Default)]
+struct Takes {
+    /// Names, and whether they must be there.
+    list: Vec<(String, bool)>,
+    variadic: bool,
+}
+
+impl Takes {
+    fn bounds(&self) -> (usize, usize) {
+        let least = self.list.iter().rposition(|(_, required)| *required).map_or(0, |place| place + 1);
+        (least, if self.variadic { ARGUMENTS_MAX } else { self.list.len() })
+    }
+
+    fn usage(&self) -> String {
+        let least = self.bounds().0;
+        let own = self
+            .list
+            .iter()
+            .enumerate()
+            .map(|(place, (name, _))| if place < least { name.clone() } else { format!("[{name}]") });
+        own.chain(self.variadic.then(|| "[...]".to_owned())).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Reads what a source has returned.
+struct Reader<'s> {
+    source: &'s Source,
+    parameters: BTreeMap<String, Parameters>,
+    problems: Vec<Problem>,
+}
+
+/// A method that was found.
+struct Found {
+    function: Function,
+    reads: bool,
+    keys: Vec<usize>,
+}
+
+impl<'s> Reader<'s> {
+    fn new(source: &'s Source) -> Self {
+        Self { source, parameters: parameters(source), problems: Vec::new() }
+    }
+
+    fn problem(&mut self, text: String) {
+        self.problems.push(error(&self.source.path, None, text));
+    }
+
+    /// None: there are problems.
+    fn read(&mut self, table: &Table) -> Option<(HostType, Definition)> {
+        let mut methods: BTreeMap<String, Found> = BTreeMap::new();
+        let mut settings = TypeSettings::new(&self.source.name);
+        let (mut version, mut create_only, mut create, mut keys) = (1, false, None, None);
+        if !is_name(&self.source.name) {
+            self.problem(format!("a type is named as {NAMES}"));
+        }
+        for (name, value) in self.entries(table) {
+            match (&*name, value) {
+                ("migrate", Value::Function(_)) => {}
+                (_, Value::Function(function)) => self.method(&mut methods, name, function, false),
+                ("read", Value::Table(read)) => {
+                    for (name, value) in self.entries(&read) {
+                        match value {
+                            Value::Function(function) => self.method(&mut methods, name, function, true),
+                            other => self.problem(format!("read.{name} is a {}, not a function", kind(&other))),
+                        }
+                    }
+                }
+                ("version", value) => match whole(&value, 1, u64::from(u16::MAX)) {
+                    Some(number) => version = number as u16,
+                    None => self.problem("version must be a whole number from 1 to 65535".to_owned()),
+                },
+                ("ttl", value) => match whole(&value, 0, u64::from(u32::MAX)) {
+                    Some(seconds) => settings.ttl_s = seconds as u32,
+                    None => self.problem("ttl must be whole seconds from 0 to 4294967295".to_owned()),
+                },
+                ("create_only", Value::Boolean(value)) => create_only = value,
+                ("create_only", _) => self.problem("create_only must be true or false".to_owned()),
+                ("evict", Value::String(value)) if value == "never" => settings.evict = Eviction::Never,
+                ("evict", Value::String(value)) if value == "normal" => settings.evict = Eviction::Normal,
+                ("evict", _) => self.problem("evict must be \"never\" or \"normal\"".to_owned()),
+                ("create", Value::Table(value)) => create = Some(value),
+                ("create", _) => self.problem("create must be a table: the arguments of new".to_owned()),
+                ("keys", Value::Table(value)) => keys = Some(value),
+                ("keys", _) => self.problem("keys must be a table: {union = {1, 2}}".to_owned()),
+                (_, other) => self.problem(format!(
+                    "{name} is a {}: a type has functions, and read, version, ttl, create, create_only, evict, migrate and keys",
+                    kind(&other)
+                )),
+            }
+        }
+        if methods.is_empty() && self.problems.is_empty() {
+            self.problem("the table that it returns has no methods".to_owned());
+        }
+        if methods.len() > TYPE_METHODS_MAX {
+            self.problem(format!("has {} methods, more than {TYPE_METHODS_MAX}", methods.len()));
+        }
+        let takes: BTreeMap<String, Takes> =
+            methods.iter().map(|(name, found)| (name.clone(), self.takes(name, &found.function))).collect();
+        if let Some(keys) = keys {
+            self.keys(&keys, &mut methods, &takes);
+        }
+        if let Some(create) = create {
+            settings.create = self.create(&create, takes.get("new"));
+        }
+        if !self.problems.is_empty() {
+            return None;
+        }
+        let definitions: Vec<MethodDefinition> = takes
+            .iter()
+            .map(|(name, takes)| MethodDefinition {
+                name: name.clone(),
+                arguments: takes.bounds(),
+                usage: takes.usage(),
+                runs_absent: name == "new",
+            })
+            .collect();
+        let object_type = match define(&self.source.name, &definitions) {
+            Ok(object_type) => object_type,
+            Err(text) => {
+                self.problem(text);
+                return None;
+            }
+        };
+        let definition = Definition {
+            version,
+            create_only,
+            new: definitions.iter().position(|method| method.name == "new"),
+            names: Names::of(object_type.id),
+            methods: definitions.iter().map(|_| MethodState::default()).collect(),
+        };
+        let about = methods.into_values().map(|found| ScriptMethod { reads: found.reads, keys: found.keys });
+        Some((HostType { object_type, settings, methods: about.collect() }, definition))
+    }
+
+    /// The entries of a table by their names, which are strings.
+    fn entries(&mut self, table: &Table) -> BTreeMap<String, Value> {
+        let mut entries = BTreeMap::new();
+        for pair in table.pairs::<Value, Value>() {
+            match pair {
+                Ok((Value::String(name), value)) => {
+                    entries.insert(name.to_string_lossy(), value);
+                }
+                Ok((key, _)) => {
+                    self.problem(format!("has an entry under a {}: entries have names", kind(&key)));
+                }
+                Err(fault) => self.problem(fault.to_string()),
+            }
+        }
+        entries
+    }
+
+    fn method(
+        &mut self,
+        methods: &mut BTreeMap<String, Found>,
+        name: String,
+        function: Function,
+        reads: bool,
+    ) {
+        if RESERVED.contains(&&*name) || name == METHODS {
+            return self
+                .problem(format!("{name}: every object has a method of this name: choose another one"));
+        }
+        if !is_name(&name) {
+            return self.problem(format!("method {name:?}: a method is named as {NAMES}"));
+        }
+        if reads && name == "new" {
+            return self.problem("read.new: new makes an object: move it out of read".to_owned());
+        }
+        if methods.contains_key(&name) {
+            return self.problem(format!("{name} and read.{name}: two methods of one name"));
+        }
+        methods.insert(name, Found { function, reads, keys: Vec::new() });
+    }
+
+    /// What a method takes besides its object.
+    fn takes(&self, name: &str, function: &Function) -> Takes {
+        let info = function.info();
+        let count = usize::from(info.num_params);
+        let mut list = match self.parameters.get(name).filter(|known| known.list.len() == count) {
+            Some(known) => known.list.iter().map(|one| (one.name.clone(), one.required)).collect(),
+            // A function that was made elsewhere.
+            None => (1..=count).map(|number| (format!("arg{number}"), false)).collect::<Vec<_>>(),
+        };
+        if name != "new" && !list.is_empty() {
+            list.remove(0);
+        }
+        Takes { list, variadic: info.is_vararg }
+    }
+
+    /// `keys = {union = {1, 2}}`: arguments, from 1, that are keys of objects.
+    fn keys(&mut self, keys: &Table, methods: &mut BTreeMap<String, Found>, takes: &BTreeMap<String, Takes>) {
+        for (name, value) in self.entries(keys) {
+            let Some(found) = methods.get_mut(&name).filter(|_| name != "new") else {
+                self.problem(format!("keys.{name}: there is no method {name} with an object"));
+                continue;
+            };
+            let most = takes[&name].bounds().1;
+            let Value::Table(list) = value else {
+                self.problem(format!("keys.{name} must be a list of numbers of arguments"));
+                continue;
+            };
+            let places: Vec<Option<u64>> = list
+                .sequence_values::<Value>()
+                .map(|value| value.ok().and_then(|value| whole(&value, 1, most as u64)))
+                .collect();
+            let complete: Option<Vec<usize>> =
+                places.into_iter().map(|place| place.map(|place| place as usize - 1)).collect();
+            match complete {
+                Some(mut places) if !places.is_empty() => {
+                    places.sort_unstable();
+                    places.dedup();
+                    found.keys = places;
+                }
+                _ => self
+                    .problem(format!("keys.{name} must be a list of numbers of arguments, from 1 to {most}")),
+            }
+        }
+    }
+
+    /// The arguments of `new` with which an absent object is made.
+    fn create(&mut self, create: &Table, new: Option<&Takes>) -> Option<Vec<Vec<u8>>> {
+        let Some(new) = new else {
+            self.problem("create: the type has no method new".to_owned());
+            return None;
+        };
+        let items = create.raw_len();
+        let text = |value: &Value| match value {
+            Value::String(string) => Some(string.as_bytes().to_vec()),
+            Value::Integer(_) | Value::Number(_) => {
+                let mut out = Vec::new();
+                let number = number(value).filter(|number| number.is_finite())?;
+                cattlegrid_objects::push_float(&mut out, number);
+                Some(out)
+            }
+            _ => None,
+        };
+        let mut arguments: Vec<Option<Vec<u8>>> = vec![None; items];
+        for pair in create.pairs::<Value, Value>() {
+            let Ok((key, value)) = pair else { continue };
+            let place = match &key {
+                Value::Integer(place) => usize::try_from(*place - 1).ok().filter(|place| *place < items),
+                Value::String(name) => {
+                    let name = name.to_string_lossy();
+                    let place = new.list.iter().position(|(own, _)| *own == name);
+                    if place.is_none() {
+                        self.problem(format!("create.{name}: new has no parameter {name}"));
+                        return None;
+                    }
+                    place
+                }
+                _ => None,
+            };
+            let (Some(place), Some(text)) = (place, text(&value)) else {
+                self.problem("create: the arguments of new are strings and numbers".to_owned());
+                return None;
+            };
+            if place >= arguments.len() {
+                arguments.resize(place + 1, None);
+            }
+            arguments[place] = Some(text);
+        }
+        let given: Option<Vec<Vec<u8>>> = arguments.into_iter().collect();
+        if given.is_none() {
+            self.problem(format!("create: new takes {}: none before the last may be left out", new.usage()));
+        }
+        given
+    }
+}
+
+const NAMES: &str = "1 to 16 lower case letters, digits and _, the first one a letter";
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_lowercase();
+    name.len() <= NAME_MAX
+        && name.as_bytes().first().is_some_and(is_letter)
+        && name.bytes().all(|byte| is_letter(&byte) || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// A whole number within these bounds.
+fn whole(value: &Value, least: u64, most: u64) -> Option<u64> {
+    let number = number(value)?;
+    (number.fract() == 0.0 && number >= least as f64 && number <= most as f64).then_some(number as u64)
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Number(number) => Some(*number),
+        _ => None,
+    }
+}

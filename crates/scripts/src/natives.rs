@@ -1,0 +1,370 @@
+//! Native collections as fields of users' objects: `cg.set()`, `cg.map()` and the others, and their methods.
+//!
+//! A handle is a light userdata: the call, the object, the field and its kind. Methods are those of shipped types, with values of Luau.
+//!
+//! # Invariants
+//! * A handle is of use only in its call. Fields of other objects are only read.
+
+mod lists;
+
+use std::ffi::c_void;
+
+use cattlegrid_objects::{Arguments, FieldCall, FieldKind, Pending, View, World};
+use mlua::{LightUserData, Lua, MultiValue, Table, Value};
+
+use crate::current::Current;
+use crate::library::arguments::text;
+use crate::{library, raw_call, state};
+
+/// A collection that is a field of an object, as scripts hold it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handle {
+    /// 0: the object of the call; then those that it reads.
+    pub(crate) object: u8,
+    /// Its number in the object, from 1.
+    pub(crate) field: u8,
+    /// What it is.
+    pub(crate) kind: u8,
+}
+
+impl Handle {
+    /// As a value of the VM, for the call with this number.
+    pub(crate) fn to_light(self, call_number: u64) -> LightUserData {
+        let [object, field, kind] = [self.object, self.field, self.kind].map(u64::from);
+        LightUserData((call_number << 24 | object << 16 | field << 8 | kind) as usize as *mut c_void)
+    }
+
+    /// None: it is of another call, or no handle.
+    pub(crate) fn from_light(light: LightUserData, call_number: u64) -> Option<Self> {
+        let bits = light.0 as usize as u64;
+        let [object, field, kind] = [bits >> 16, bits >> 8, bits].map(|byte| byte as u8);
+        (bits >> 24 == call_number & (u64::MAX >> 24) && field > 0).then_some(Self { object, field, kind })
+    }
+}
+
+/// What a method returns.
+#[derive(Debug, Clone, Copy)]
+enum Returns {
+    Nothing,
+    /// Whether the reply is this text.
+    Is(&'static str),
+    /// Whether the reply is a number above 0.
+    Positive,
+    /// A number, nil for a miss.
+    Number,
+    /// A string, nil for a miss.
+    Text,
+}
+
+/// The kinds as `cg` names them, and their methods except for lists: the name, that of the shipped type's method, and what it returns.
+type Methods = &'static [(&'static str, &'static str, Returns)];
+static KINDS: [(&str, FieldKind, Methods); 7] = {
+    use Returns::{Is, Nothing, Number, Positive, Text};
+    [
+        (
+            "set",
+            FieldKind::Set,
+            &[
+                ("put", "put", Nothing),
+                ("add", "add", Positive),
+                ("exist", "exist", Is("EXISTS")),
+                ("delete", "remove", Positive),
+                ("remove", "remove", Number),
+                ("count", "count", Number),
+                ("pop", "pop", Text),
+            ],
+        ),
+        (
+            "map",
+            FieldKind::Map,
+            &[
+                ("put", "put", Nothing),
+                ("get", "get", Text),
+                ("exist", "exist", Is("EXISTS")),
+                ("delete", "remove", Positive),
+                ("remove", "remove", Number),
+                ("count", "count", Number),
+                ("incr", "incr", Number),
+            ],
+        ),
+        (
+            "ring",
+            FieldKind::Ring,
+            &[
+                ("add", "add", Nothing),
+                ("getlast", "getlast", Number),
+                ("getmin", "getmin", Number),
+                ("getmax", "getmax", Number),
+                ("getavg", "getavg", Number),
+                ("getsum", "getsum", Number),
+                ("getp", "getp", Number),
+            ],
+        ),
+        ("topk", FieldKind::Topk, &[("hit", "hit", Number), ("count", "count", Number)]),
+        ("hll", FieldKind::Hll, &[("add", "add", Is("1")), ("count", "count", Number)]),
+        (
+            "bloom",
+            FieldKind::Bloom,
+            &[("add", "add", Is("NEW")), ("has", "has", Is("SEEN")), ("count", "count", Number)],
+        ),
+        (
+            "zset",
+            FieldKind::Zset,
+            &[
+                ("add", "add", Positive),
+                ("incr", "incr", Number),
+                ("score", "score", Number),
+                ("rank", "rank", Number),
+                ("count", "count", Number),
+                ("delete", "remove", Positive),
+                ("remove", "remove", Number),
+            ],
+        ),
+    ]
+};
+
+/// Methods that change a field.
+const WRITES: [&str; 7] = ["put", "add", "delete", "remove", "pop", "incr", "hit"];
+
+/// Puts the constructors into `cg`, and the methods behind all handles of the VM.
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
+    let by_kind = lua.create_table()?;
+    for (name, kind, methods) in KINDS {
+        let full = format!("cg.{name}");
+        let make = lua.create_function(move |lua, arguments: MultiValue| {
+            let arguments = texts(lua, &arguments, &full)?;
+            library::call(lua, &full, |current| make(current, kind, &arguments))
+        })?;
+        cg.raw_set(name, make)?;
+        let table = lua.create_table()?;
+        for (method, shipped, returns) in methods.iter().copied() {
+            let full = format!("{name}:{method}");
+            let run = lua.create_function(move |lua, (own, arguments): (Value, MultiValue)| {
+                let arguments = texts(lua, &arguments, &full)?;
+                let run = |current: &mut Current<'_>| {
+                    let handle = handle(&own, current, kind)?;
+                    run(current, handle, kind, method, shipped, &arguments)
+                };
+                answer(lua, returns, library::call(lua, &full, run)?)
+            })?;
+            table.raw_set(method, run)?;
+        }
+        lists::install(lua, &table, name, kind)?;
+        table.set_readonly(true);
+        by_kind.raw_set(kind.number(), table)?;
+    }
+    let methods = lua.create_table()?;
+    let index = lua.create_function(move |_, (own, name): (LightUserData, Value)| {
+        match by_kind.raw_get(own.0 as usize & 0xff)? {
+            Value::Table(table) => table.raw_get(name),
+            _ => Ok(Value::Nil),
+        }
+    })?;
+    methods.raw_set("__index", index)?;
+    methods.raw_set("__metatable", false)?;
+    methods.set_readonly(true);
+    lua.set_type_metatable::<LightUserData>(Some(methods));
+    Ok(())
+}
+
+fn texts(lua: &Lua, arguments: &MultiValue, name: &str) -> mlua::Result<Vec<Vec<u8>>> {
+    let text = |(place, value)| text(lua, value, name, place + 1).map(|text| text.to_vec());
+    arguments.iter().enumerate().map(text).collect()
+}
+
+/// Reads an object of the call.
+fn read(
+    world: &mut dyn World,
+    has_moved: &mut bool,
+    object: u8,
+    read: &mut dyn FnMut(View<'_>),
+) -> Result<(), String> {
+    world.read(usize::from(object), read).map_err(|_| {
+        // The script may catch the error: the run ends nevertheless.
+        *has_moved = true;
+        raw_call::stop();
+        "the object has changed".to_owned()
+    })
+}
+
+fn make(current: &mut Current<'_>, kind: FieldKind, arguments: &[Vec<u8>]) -> Result<LightUserData, String> {
+    let used: Vec<u8> = current
+        .call
+        .own
+        .map_or(Vec::new(), |own| state::fields(own).list.iter().map(|(number, _)| *number).collect());
+    let written = &mut current.written;
+    let mut number = None;
+    let fields = &mut written.fields;
+    read(current.world, &mut written.has_moved, 0, &mut |view| number = fields.make(view, &used))?;
+    let most = cattlegrid_objects::FIELDS_MAX;
+    let field = number.ok_or_else(|| format!("an object has at most {most} collections"))?;
+    let arguments = &Arguments::of(arguments.iter().map(Vec::as_slice));
+    let (now_ms, random) = (current.call.now_ms, current.call.random);
+    fields.begin(&FieldCall { field, kind, method: "new", arguments, now_ms, random })?;
+    Ok(Handle { object: 0, field, kind: kind.number() }.to_light(current.number))
+}
+
+fn handle(value: &Value, current: &Current<'_>, kind: FieldKind) -> Result<Handle, String> {
+    let Value::LightUserData(light) = value else {
+        return Err("is called with a colon, on a field".to_owned());
+    };
+    let own = Handle::from_light(*light, current.number).ok_or("is of another call")?;
+    if own.kind != kind.number() {
+        return Err("is called on a field of another kind".to_owned());
+    }
+    Ok(own)
+}
+
+/// Runs a method; None: a miss.
+fn run(
+    current: &mut Current<'_>,
+    handle: Handle,
+    kind: FieldKind,
+    method: &str,
+    shipped: &str,
+    arguments: &[Vec<u8>],
+) -> Result<Option<Vec<u8>>, String> {
+    if handle.object > 0 && WRITES.contains(&method) {
+        return Err("the object of another key is only read".to_owned());
+    }
+    let random = draw(current);
+    let written = &mut current.written;
+    let arguments = &Arguments::of(arguments.iter().map(Vec::as_slice));
+    let call = FieldCall {
+        field: handle.field,
+        kind,
+        method: shipped,
+        arguments,
+        now_ms: current.call.now_ms,
+        random,
+    };
+    let (mut none, mut out, mut ran) = (Pending::NONE, Vec::new(), Ok(false));
+    let pending = if handle.object == 0 { &mut written.fields } else { &mut none };
+    read(current.world, &mut written.has_moved, handle.object, &mut |view| {
+        ran = pending.call(view, &call, &mut out);
+    })?;
+    Ok(ran?.then_some(out))
+}
+
+/// Another random number for each that is asked.
+fn draw(current: &mut Current<'_>) -> u64 {
+    let draws = &mut current.written.draws;
+    *draws += 1;
+    current.call.random.wrapping_add(draws.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn answer(lua: &Lua, returns: Returns, reply: Option<Vec<u8>>) -> mlua::Result<Value> {
+    let Some(reply) = reply else { return Ok(Value::Nil) };
+    let number = || {
+        let first = reply.split(|byte| *byte == b' ').next().unwrap_or_default();
+        std::str::from_utf8(first).ok().and_then(|text| text.parse::<f64>().ok())
+    };
+    Ok(match returns {
+        Returns::Nothing => Value::Nil,
+        Returns::Is(text) => Value::Boolean(reply == text.as_bytes()),
+        Returns::Positive => Value::Boolean(number().is_some_and(|number| number > 0.0)),
+        Returns::Number => number().map_or(Value::Nil, Value::Number),
+        Returns::Text => Value::String(lua.create_string(&reply)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Setting, eval, vm};
+
+    #[test]
+    fn methods_have_values_of_luau() {
+        let (lua, setting) = (vm(), Setting::default());
+        for (source, answers) in [
+            ("local s = cg.set(); s:put('b', 'a'); return s:add('c'), s:add('c'), s:count()", "true false 3"),
+            ("local s = cg.set(); s:put('b', 'a'); return table.concat(s:getall(), ' ')", "a b"),
+            (
+                "local s = cg.set(); s:put('a'); return s:exist('a'), s:delete('a'), s:delete('a')",
+                "true true false",
+            ),
+            ("local s = cg.set(); s:put('a', 'b'); return s:remove('a', 'b', 'c'), s:count()", "2 0"),
+            ("local s = cg.set(); s:put('a'); return s:pop(), s:pop()", "a nil"),
+            (
+                "local m = cg.map(); m:put('k', 'v'); return m:get('k'), m:get('l'), m:exist('k')",
+                "v nil true",
+            ),
+            ("local m = cg.map(); return m:incr('n', 5), m:incr('n', -7), m:getall().n", "5 -2 -2"),
+            (
+                "local m, v = cg.map(), string.rep('v', 1e6); m:put('k', v); return m:get('k') == v, m:get('l')",
+                "true nil",
+            ),
+            ("local m = cg.map(); m:put('k', 'v\\r\\nw'); return #m:getkeys(), #m:getvalues()", "1 1"),
+            ("local r = cg.ring(2); r:add(1); r:add(2); r:add(4); return r:getsum(), r:getmax()", "6 4"),
+            ("return cg.ring(2):getlast()", "nil"),
+            ("local t = cg.topk(2); t:hit('a', 3); t:hit('b'); return t:list()[1].item, t:count('a')", "a 3"),
+            ("local h = cg.hll(); return h:add('a'), h:add('a'), h:count()", "true false 1"),
+            ("local b = cg.bloom(100, 0.01); return b:add('a'), b:add('a'), b:has('x')", "true false false"),
+            ("local z = cg.zset(); return z:add('a', 1.5), z:add('a', 2), z:incr('b', 3)", "true false 3"),
+            (
+                "local z = cg.zset(); z:add('a', 1, 'b', 2); return z:rank('b'), z:rank('c'), z:score('a')",
+                "1 nil 1",
+            ),
+            (
+                "local z = cg.zset(); z:add('a', 1, 'b', 2); return z:top(1)[1].member, z:bottom(1)[1].member",
+                "b a",
+            ),
+            ("local m = cg.map(); m:put('k', 'v'); return m:delete('k'), m:delete('k')", "true false"),
+            (
+                "local m = cg.map(); m:put('k', 'v', 'l', 'w'); return m:remove('k', 'l', 'n'), m:count()",
+                "2 0",
+            ),
+            ("local z = cg.zset(); z:add('a', 1); return z:delete('a', 'b'), z:delete('a')", "true false"),
+        ] {
+            assert_eq!(eval(&lua, &setting, source), answers, "{source}");
+        }
+    }
+
+    #[test]
+    fn many_members_of_a_sketch_and_of_a_list() {
+        let (lua, setting) = (vm(), Setting::default());
+        // The registers outgrow the bytes at 682 of them.
+        let source = "local h = cg.hll(); for n = 1, 1500 do h:add('item' .. n) end; \
+                      return h:count() > 1450 and h:count() < 1550";
+        assert_eq!(eval(&lua, &setting, source), "true");
+        let source = "local s = cg.set(); for n = 1, 600 do s:put('m' .. n) end; return #s:getall()";
+        assert_eq!(eval(&lua, &setting, source), "600", "in three pieces");
+        let source =
+            "local r = cg.ring(1024); for n = 1, 1100 do r:add(n) end; return r:getmin(), r:getmax()";
+        assert_eq!(eval(&lua, &setting, source), "77 1100", "in parts");
+    }
+
+    #[test]
+    fn mistakes() {
+        let (lua, setting) = (vm(), Setting::default());
+        for (source, text) in [
+            ("cg.ring(5000)", "cg.ring: has arguments that its type refuses"),
+            ("cg.set().put('a')", "set:put: is called with a colon, on a field"),
+            ("cg.map():put('a')", "map:put: takes key value"),
+            ("cg.map():get()", "map:get: takes key"),
+            ("cg.map():get('a', 'b')", "map:get: takes key"),
+            ("cg.map():put('a', {})", "a string"),
+            ("local s, m = cg.set(), cg.map(); s.put(m, 'a')", "is called on a field of another kind"),
+            ("local s = cg.set(); for n = 1, 5000 do s:put(n) end", "at most 4096 members of fields"),
+            ("for n = 1, 251 do cg.set() end", "cg.set: an object has at most 250 collections"),
+            ("cg.set():put(string.rep('a', 1024))", "at most 1023 bytes"),
+            ("cg.set():random(1001)", "set:random: arg 1 must be a number from 0 to 1000"),
+            ("cg.set():random(-1)", "set:random: arg 1 must be a whole number, 0 or greater"),
+            ("cg.set():random(1, 2)", "set:random: has too many arguments"),
+            ("cg.zset():range(1)", "zset:range: takes from to"),
+            ("cg.zset():range(1, 'x')", "zset:range: arg 2 must be a whole number, 0 or greater"),
+            ("cg.zset():around()", "zset:around: takes member [n]"),
+            ("cg.set():union()", "set:union: takes set [set ...]"),
+            ("cg.set():diff(cg.map())", "set:diff: is called on a field of another kind"),
+            ("cg.set():intersection('key')", "set:intersection: is called with a colon, on a field"),
+            ("cg.map().each()", "map:each: is called with a colon, on a field"),
+            ("cg.set().x.y = 1", "nil"),
+            ("getmetatable(cg.set()).__index = nil", "boolean"),
+        ] {
+            let error = eval(&lua, &setting, source);
+            assert!(error.contains(text), "{source}: {error}");
+        }
+    }
+}

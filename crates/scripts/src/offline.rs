@@ -1,0 +1,200 @@
+//! Tests of types: `*.test.luau`, run without a server, on objects in memory and with a clock that tests move.
+//!
+//! A file is run from its first line to its last. If it returns a table, its functions named `test_...` are run too, in the
+//! order of their names; each begins with an empty store at 2026-01-01T00:00:00Z.
+//!
+//! # Invariants
+//! * A test runs in a VM of its own, with the sandbox and the limits of memory that sources have, and `cg.test`.
+
+mod functions;
+mod store;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cattlegrid_objects::{Host, Registry, Settings, Zone};
+use mlua::chunk::ChunkMode;
+use mlua::{Function, Lua, Value};
+
+use crate::call::text_of;
+use crate::load;
+use crate::problem::{Problem, Severity};
+use crate::raw_call::{self, Interrupt};
+use crate::scripts::Scripts;
+use crate::source::{Source, Sources};
+use crate::vm;
+use crate::watchdog::Slot;
+use store::Store;
+
+/// Longest time that a file of tests takes, on the processor.
+const FILE_TIME: Duration = Duration::from_secs(1);
+/// Memory of a VM of tests.
+const MEMORY_BYTES: usize = 64 << 20;
+
+/// A test that has passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tested {
+    /// The file's name, and behind a blank the function's, if it is one.
+    pub name: String,
+    /// How often it called `t.eq` and `t.error`.
+    pub checks: usize,
+}
+
+/// Runs all tests of the sources.
+///
+/// # Errors
+/// The tests that fail, with their lines, and what was expected.
+pub fn run_tests(
+    scripts: &Arc<Scripts>,
+    sources: &Sources,
+    settings: &Settings,
+) -> Result<Vec<Tested>, Vec<Problem>> {
+    let (mut passed, mut failed) = (Vec::new(), Vec::new());
+    if sources.tests.is_empty() {
+        return Ok(passed);
+    }
+    let mut settings = settings.clone();
+    settings.prefix.clear();
+    for own in scripts.types() {
+        if settings.types.iter().all(|one| one.name != own.settings.name) {
+            settings.types.push(own.settings.clone());
+        }
+    }
+    let registry = match Registry::with_host(settings, Some(Arc::clone(scripts) as Arc<dyn Host>)) {
+        Ok(registry) => Arc::new(registry),
+        Err(text) => return Err(vec![problem(&sources.tests[0].path, None, text)]),
+    };
+    for source in &sources.tests {
+        let mut file = match File::open(scripts, source, &registry) {
+            Ok(file) => file,
+            Err(error) => {
+                failed.push(error);
+                continue;
+            }
+        };
+        match file.run() {
+            Ok(mut tests) => passed.append(&mut tests),
+            Err(mut problems) => failed.append(&mut problems),
+        }
+    }
+    if failed.is_empty() { Ok(passed) } else { Err(failed) }
+}
+
+fn problem(file: &Path, line: Option<usize>, text: String) -> Problem {
+    Problem { file: file.to_owned(), line, severity: Severity::Error, text }
+}
+
+/// What the functions of `cg.test` work on.
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    checks: usize,
+}
+
+/// A file of tests.
+struct File<'f> {
+    source: &'f Source,
+    registry: &'f Arc<Registry>,
+    /// As it is named in errors.
+    name: String,
+    chunk: Function,
+    shared: Rc<RefCell<Shared>>,
+    slot: Arc<Slot>,
+    _lua: Lua,
+}
+
+impl Drop for File<'_> {
+    fn drop(&mut self) {
+        self.slot.close();
+    }
+}
+
+impl<'f> File<'f> {
+    fn open(scripts: &Scripts, source: &'f Source, registry: &'f Arc<Registry>) -> Result<Self, Problem> {
+        let chunk = load::compile(source)?;
+        let wrong = |error: mlua::Error| problem(&source.path, None, text_of(&error));
+        let shared = Shared { store: store(registry, source)?, checks: 0 };
+        let shared = Rc::new(RefCell::new(shared));
+        let lua = vm::sandbox(&scripts.program, MEMORY_BYTES).map_err(wrong)?;
+        let zone =
+            Zone::named(&registry.settings().timezone).map_err(|text| problem(&source.path, None, text))?;
+        functions::install(&lua, &shared, &zone).map_err(wrong)?;
+        let name = chunk.file.replacen(".lua", ".test.lua", 1);
+        let chunk = lua
+            .load(&chunk.bytecode[..])
+            .set_name(format!("={name}"))
+            .set_mode(ChunkMode::Binary)
+            .into_function()
+            .map_err(wrong)?;
+        lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES).map_err(wrong)?;
+        let slot = Slot::new(Interrupt::of(&lua).map_err(wrong)?, FILE_TIME);
+        Ok(Self { source, registry, name, chunk, shared, slot, _lua: lua })
+    }
+
+    fn run(&mut self) -> Result<Vec<Tested>, Vec<Problem>> {
+        // Calls of types have numbers of their own, in slots of their own.
+        let slot = Arc::clone(&self.slot);
+        let (ran, is_over) = raw_call::timed(&slot, 1, || self.run_all());
+        if is_over {
+            let text = format!("takes longer than {} s", FILE_TIME.as_secs());
+            return Err(vec![problem(&self.source.path, None, text)]);
+        }
+        ran
+    }
+
+    fn run_all(&self) -> Result<Vec<Tested>, Vec<Problem>> {
+        let returned: Value = self.chunk.call(()).map_err(|error| vec![self.problem(&error)])?;
+        let top = Tested { name: self.name.clone(), checks: self.shared.borrow().checks };
+        let Value::Table(table) = returned else { return Ok(vec![top]) };
+        let mut tests = Vec::new();
+        for pair in table.pairs::<Value, Value>() {
+            match pair.map_err(|error| vec![self.problem(&error)])? {
+                (Value::String(name), Value::Function(run)) if name.as_bytes().starts_with(b"test_") => {
+                    tests.push((name.to_string_lossy(), run));
+                }
+                (key, _) => {
+                    let key = key.to_string().unwrap_or_default();
+                    let text = format!("returns {key}: only functions named test_... are run");
+                    return Err(vec![problem(&self.source.path, None, text)]);
+                }
+            }
+        }
+        tests.sort_by(|one, other| one.0.cmp(&other.0));
+        let (mut passed, mut failed) = (Vec::new(), Vec::new());
+        if top.checks > 0 || tests.is_empty() {
+            passed.push(top);
+        }
+        for (name, run) in tests {
+            let fresh = store(self.registry, self.source).map_err(|error| vec![error])?;
+            *self.shared.borrow_mut() = Shared { store: fresh, checks: 0 };
+            match run.call::<()>(()) {
+                Ok(()) => {
+                    let name = format!("{} {name}", self.name);
+                    passed.push(Tested { name, checks: self.shared.borrow().checks });
+                }
+                Err(error) => {
+                    let mut found = self.problem(&error);
+                    found.text = format!("{name}: {}", found.text);
+                    failed.push(found);
+                }
+            }
+        }
+        if failed.is_empty() { Ok(passed) } else { Err(failed) }
+    }
+
+    fn problem(&self, error: &mlua::Error) -> Problem {
+        let text = text_of(error);
+        let placed = text.strip_prefix(&*self.name).and_then(|rest| rest.strip_prefix(':')?.split_once(": "));
+        match placed.and_then(|(line, text)| Some((line.parse().ok()?, text))) {
+            Some((line, text)) => problem(&self.source.path, Some(line), text.to_owned()),
+            None => problem(&self.source.path, None, text),
+        }
+    }
+}
+
+fn store(registry: &Arc<Registry>, source: &Source) -> Result<Store, Problem> {
+    Store::new(Arc::clone(registry)).map_err(|text| problem(&source.path, None, text))
+}

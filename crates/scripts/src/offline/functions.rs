@@ -1,0 +1,195 @@
+//! `cg.test`: functions in Rust, and what is written in Luau on top of them; and functions of calls that tests may use too.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use cattlegrid_objects::{
+    After, Arguments, Moved, ScriptCall, ScriptMethodId, Settings, TypeSettings, View, World, Zone,
+};
+use jiff::Timestamp;
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
+
+use super::Shared;
+use super::store::{Answer, START_MS};
+use crate::current::{self, Current, Written};
+use crate::json;
+
+/// Adds `cg.test` to a sandbox.
+pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<Shared>>, zone: &Zone) -> mlua::Result<()> {
+    let cg: Table = lua.globals().raw_get("cg")?;
+    let native = Native { lua, table: lua.create_table()?, shared };
+    native.calls()?;
+    native.clock()?;
+    native.effects(cg.raw_get::<Table>("json")?.raw_get("decode")?)?;
+    let prelude = lua.load(include_str!("prelude.luau")).set_name("=cg.test");
+    let test: Table = prelude.call(native.table)?;
+    test.set_readonly(true);
+    cg.set_readonly(false);
+    cg.raw_set("test", test)?;
+    cg.set_readonly(true);
+    let globals = lua.globals();
+    for (table, names) in [
+        (&cg, &["now", "now_ms", "log"][..]),
+        (&globals.raw_get("os")?, &["clock", "time", "date"]),
+        (&globals, &["print"]),
+    ] {
+        table.set_readonly(false);
+        for name in names {
+            table.raw_set(*name, outside_of_calls(lua, table.raw_get(*name)?, shared, zone)?)?;
+        }
+        table.set_readonly(true);
+    }
+    Ok(())
+}
+
+/// A function that needs a call, for a test: the time is the test's, and what is written to the log is in the test's.
+fn outside_of_calls(
+    lua: &Lua,
+    inner: Function,
+    shared: &Rc<RefCell<Shared>>,
+    zone: &Zone,
+) -> mlua::Result<Function> {
+    let (shared, zone) = (Rc::clone(shared), zone.clone());
+    lua.create_function(move |_, arguments: MultiValue| {
+        let (settings, own_settings) = (Settings::default(), TypeSettings::new("test"));
+        // Not borrowed while it runs: a `__tostring` may use `cg.test`.
+        let now_ms = shared.borrow().store.now_ms;
+        let call = ScriptCall {
+            object_type: 0,
+            method: ScriptMethodId::Own(0),
+            key: b"",
+            arguments: &Arguments::none(),
+            own: None,
+            others: &[],
+            expires_ms: None,
+            now_ms,
+            random: 0,
+            settings: &settings,
+            own_settings: &own_settings,
+            zone: &zone,
+        };
+        let mut current =
+            Current { call: &call, world: &mut Nothing, number: 0, written: Written::default() };
+        let result = current::enter(&mut current, || inner.call::<MultiValue>(arguments));
+        let lines = current.written.after.into_iter().filter_map(|after| match after {
+            After::Log(line) => Some(line),
+            _ => None,
+        });
+        shared.borrow_mut().store.log.extend(lines);
+        result
+    })
+}
+
+/// Where a test stands: no object.
+struct Nothing;
+
+impl World for Nothing {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+        read(View::Absent);
+        Ok(())
+    }
+
+    fn get(&mut self, _key: &[u8], _out: &mut Vec<u8>) -> Option<u32> {
+        None
+    }
+
+    fn check(&self, _after: &After) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Type, method, key, arguments.
+type Call = (LuaString, LuaString, LuaString, Vec<LuaString>);
+
+/// What the part in Luau is given.
+struct Native<'l> {
+    lua: &'l Lua,
+    table: Table,
+    shared: &'l Rc<RefCell<Shared>>,
+}
+
+impl Native<'_> {
+    fn add<A: FromLuaMulti, R: IntoLuaMulti>(
+        &self,
+        name: &str,
+        run: impl Fn(&Lua, &mut Shared, A) -> mlua::Result<R> + 'static,
+    ) -> mlua::Result<()> {
+        let shared = Rc::clone(self.shared);
+        let function = move |lua: &Lua, arguments: A| run(lua, &mut shared.borrow_mut(), arguments);
+        self.table.raw_set(name, self.lua.create_function(function)?)
+    }
+
+    fn calls(&self) -> mlua::Result<()> {
+        self.add("checked", |_, shared, ()| {
+            shared.checks += 1;
+            Ok(())
+        })?;
+        self.add("call_name", |lua, shared, name: LuaString| {
+            replied(lua, shared.store.call_name(&name.as_bytes()))
+        })?;
+        self.add("call", |lua, shared, (name, method, key, list): Call| {
+            let list: Vec<Vec<u8>> = list.iter().map(|text| text.as_bytes().to_vec()).collect();
+            let (name, method) = (name.to_string_lossy(), method.to_string_lossy());
+            replied(lua, shared.store.call(&name, &method, &key.as_bytes(), &list))
+        })?;
+        self.add("text", |lua, _, value: Value| {
+            let mut out = Vec::new();
+            match &value {
+                Value::Integer(number) => json::push_number(*number as f64, &mut out),
+                Value::Number(number) => json::push_number(*number, &mut out),
+                _ => return Ok(value),
+            }
+            lua.create_string(out).map(Value::String)
+        })
+    }
+
+    fn clock(&self) -> mlua::Result<()> {
+        self.add("clock", |_, shared, seconds: f64| {
+            // The part in Luau has checked that it is not negative.
+            shared.store.now_ms = START_MS.saturating_add((seconds * 1000.0).round() as u64);
+            Ok(())
+        })?;
+        self.add("now", |_, shared, ()| Ok(shared.store.now_ms as f64 / 1000.0))?;
+        self.add("at", |_, shared, time: String| {
+            let parsed = time.parse::<Timestamp>().ok();
+            let ms = parsed.and_then(|time| u64::try_from(time.as_millisecond()).ok());
+            shared.store.now_ms = ms.unwrap_or(shared.store.now_ms);
+            Ok(ms.is_some())
+        })
+    }
+
+    fn effects(&self, decode: Function) -> mlua::Result<()> {
+        self.add("plain", |lua, shared, key: LuaString| {
+            shared.store.plain(&key.as_bytes()).map(|value| lua.create_string(value)).transpose()
+        })?;
+        self.add("set_plain", |_, shared, (key, value): (LuaString, LuaString)| {
+            shared.store.set_plain(&key.as_bytes(), &value.as_bytes(), 0);
+            Ok(())
+        })?;
+        self.add("events", move |lua, shared, ()| {
+            let list = lua.create_table()?;
+            for (name, json) in std::mem::take(&mut shared.store.events) {
+                let event = lua.create_table()?;
+                event.raw_set("name", name)?;
+                event.raw_set("data", decode.call::<Value>(json)?)?;
+                list.raw_push(event)?;
+            }
+            Ok(list)
+        })?;
+        self.add("log", |_, shared, ()| Ok(std::mem::take(&mut shared.store.log)))?;
+        self.add("loads", |lua, shared, ()| {
+            let keys = std::mem::take(&mut shared.store.loads);
+            keys.iter().map(|key| lua.create_string(key)).collect::<mlua::Result<Vec<_>>>()
+        })
+    }
+}
+
+/// The reply, or nil and the line of an error.
+fn replied(lua: &Lua, answer: Answer) -> mlua::Result<MultiValue> {
+    let values = match answer {
+        Answer::Value(bytes) => vec![Value::String(lua.create_string(bytes)?)],
+        Answer::Miss => vec![Value::Nil],
+        Answer::Error(line) => vec![Value::Nil, Value::String(lua.create_string(line)?)],
+    };
+    Ok(MultiValue::from_iter(values))
+}

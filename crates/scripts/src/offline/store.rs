@@ -1,0 +1,334 @@
+//! Objects and plain values of a test, in memory, and the clock that it moves.
+//!
+//! # Invariants
+//! * A call takes effect as in the server: through [`Registry::commit`], with what follows it in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cattlegrid_objects::{
+    After, Arguments, Change, Done, Moved, Name, Named, Object, Outcome, Registry, ScriptCall, ScriptOutcome,
+    State, View, World, copy_plain,
+};
+use cattlegrid_store::{Memory, Tree};
+
+/// The time at which a test begins: 2026-01-01T00:00:00Z.
+pub(super) const START_MS: u64 = 1_767_225_600_000;
+/// Memory for the members of a test's objects.
+const MEMORY_BYTES: usize = 64 << 20;
+/// Bytes that a step of a long reply reads.
+const LISTING_BYTES: usize = 64 << 10;
+
+/// What a call has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    Value(Vec<u8>),
+    Miss,
+    /// A line without its end.
+    Error(String),
+}
+
+/// What is kept for one key.
+#[derive(Debug)]
+struct Kept {
+    state: Kind,
+    expires_ms: Option<u64>,
+    tags: BTreeSet<Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Bytes(Vec<u8>),
+    Tree(Box<Tree>),
+}
+
+impl Kept {
+    fn view(&self) -> View<'_> {
+        match &self.state {
+            Kind::Bytes(bytes) => View::Bytes(bytes),
+            Kind::Tree(tree) => View::Tree(tree),
+        }
+    }
+}
+
+/// A type's number and an object's key.
+type Key = (u16, Vec<u8>);
+
+/// Everything that a test's calls work on.
+#[derive(Debug)]
+pub(super) struct Store {
+    registry: Arc<Registry>,
+    memory: Arc<Memory>,
+    pub(super) now_ms: u64,
+    objects: BTreeMap<Key, Kept>,
+    /// Value and end, by key.
+    plain: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
+    /// Names and texts of events, in JSON.
+    pub(super) events: Vec<(String, String)>,
+    pub(super) log: Vec<String>,
+    /// Keys that a loader would have been asked for.
+    pub(super) loads: Vec<Vec<u8>>,
+    calls: u64,
+}
+
+impl Store {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(super) fn new(registry: Arc<Registry>) -> Result<Self, String> {
+        let memory = Memory::new(MEMORY_BYTES).map_err(|error| error.to_string())?;
+        Ok(Self {
+            registry,
+            memory,
+            now_ms: START_MS,
+            objects: BTreeMap::new(),
+            plain: BTreeMap::new(),
+            events: Vec::new(),
+            log: Vec::new(),
+            loads: Vec::new(),
+            calls: 0,
+        })
+    }
+
+    /// A plain value, if it has not expired.
+    pub(super) fn plain(&self, key: &[u8]) -> Option<&[u8]> {
+        let (value, ends) = self.plain.get(key)?;
+        ends.is_none_or(|ends| ends > self.now_ms).then_some(value)
+    }
+
+    /// Stores a plain value.
+    pub(super) fn set_plain(&mut self, key: &[u8], value: &[u8], ttl_s: u32) {
+        let ends = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
+        self.plain.insert(key.to_vec(), (value.to_vec(), ends));
+    }
+
+    /// Makes a call by its name, as clients write it.
+    pub(super) fn call_name(&mut self, name: &[u8]) -> Answer {
+        let registry = Arc::clone(&self.registry);
+        let Some(Named::Call(named)) = registry.named(name) else {
+            return Answer::Error(format!("no call: {}", String::from_utf8_lossy(name)));
+        };
+        self.call_named(&registry, &named)
+    }
+
+    fn call_named(&mut self, registry: &Registry, named: &Name<'_>) -> Answer {
+        let mut buffer = Vec::new();
+        match registry.split(named, &mut buffer) {
+            Ok((key, arguments)) => self.call_method(registry, named, key, &arguments),
+            Err(line) => Answer::Error(line),
+        }
+    }
+
+    /// Makes a call with arguments of any bytes.
+    pub(super) fn call(
+        &mut self,
+        type_name: &str,
+        method: &str,
+        key: &[u8],
+        arguments: &[Vec<u8>],
+    ) -> Answer {
+        let registry = Arc::clone(&self.registry);
+        let found = registry.types().find(|one| one.name == type_name);
+        let Some(type_id) = found.map(|one| one.id) else {
+            return Answer::Error(format!("no type {type_name}"));
+        };
+        let Some(method) = registry.method_of(type_id, method.as_bytes()) else {
+            return Answer::Error(format!("CLIENT_ERROR {type_name} has no method {method}"));
+        };
+        let named = Name { type_id, method, rest: None };
+        let arguments = Arguments::of(arguments.iter().map(Vec::as_slice));
+        self.call_method(&registry, &named, key, &arguments)
+    }
+
+    fn call_method(
+        &mut self,
+        registry: &Registry,
+        named: &Name<'_>,
+        key: &[u8],
+        arguments: &Arguments<'_>,
+    ) -> Answer {
+        self.calls += 1;
+        let now_ms = self.now_ms;
+        self.objects.retain(|_, kept| kept.expires_ms.is_none_or(|ends| ends > now_ms));
+        match registry.script(named.method) {
+            Some(_) => self.call_host(registry, named, key, arguments),
+            None => self.call_shipped(registry, named, key, arguments),
+        }
+    }
+
+    fn call_host(
+        &mut self,
+        registry: &Registry,
+        named: &Name<'_>,
+        key: &[u8],
+        arguments: &Arguments<'_>,
+    ) -> Answer {
+        let Some(script) = registry.script(named.method) else { return Answer::Miss };
+        let own_key = (named.type_id, key.to_vec());
+        let kept = self.objects.get(&own_key);
+        let expires_ms = kept.and_then(|kept| kept.expires_ms);
+        let mut keys = vec![own_key.clone()];
+        let named_keys = script.about.keys.iter().filter_map(|place| arguments.get(*place));
+        keys.extend(named_keys.map(|key| (named.type_id, key.to_vec())));
+        let mut states = keys.iter().map(|key| self.plain_state(key));
+        let own = states.next().flatten();
+        let others: Vec<Option<Vec<u8>>> = states.collect();
+        let call = ScriptCall {
+            object_type: script.object_type,
+            method: script.method,
+            key,
+            arguments,
+            own: own.as_deref(),
+            others: &others,
+            expires_ms,
+            now_ms: self.now_ms,
+            random: self.calls,
+            settings: registry.settings(),
+            own_settings: script.settings,
+            zone: script.zone,
+        };
+        let mut out = Vec::new();
+        let done = script.host.call(&call, &mut Seen { store: self, keys: &keys }, &mut out);
+        let answer = match done.outcome {
+            ScriptOutcome::Value { .. } => Answer::Value(out),
+            ScriptOutcome::Miss => Answer::Miss,
+            ScriptOutcome::Error(line) => Answer::Error(line),
+            // Nothing else changes objects here.
+            ScriptOutcome::Moved => Answer::Error("SERVER_ERROR the object has moved".to_owned()),
+        };
+        let mut failed = None;
+        if let Some(new) = &done.change {
+            let committed =
+                self.change(&own_key, |object| (registry.commit(object, new, done.expires_ms), Vec::new()));
+            match committed {
+                Ok(_) => self.tag(&own_key, &new.tags),
+                Err(line) => failed = Some(line),
+            }
+        } else if let (Some(expires_ms), Some(kept)) = (done.expires_ms, self.objects.get_mut(&own_key)) {
+            kept.expires_ms = expires_ms;
+        }
+        if let Some(line) = failed {
+            return Answer::Error(line);
+        }
+        done.after.into_iter().for_each(|after| self.follow(after));
+        answer
+    }
+
+    fn call_shipped(
+        &mut self,
+        registry: &Registry,
+        named: &Name<'_>,
+        key: &[u8],
+        arguments: &Arguments<'_>,
+    ) -> Answer {
+        let own_key = (named.type_id, key.to_vec());
+        let (now_ms, random, mut out) = (self.now_ms, self.calls, Vec::new());
+        let changed = self.change(&own_key, |object| {
+            let done = registry.call(named.method, object, arguments, now_ms, random, &mut out);
+            (done, std::mem::take(&mut out))
+        });
+        match changed {
+            Err(line) | Ok((Outcome::Error(line), _)) => Answer::Error(line),
+            Ok((Outcome::Value { .. }, out)) => Answer::Value(out),
+            Ok((Outcome::Miss, _)) => Answer::Miss,
+            Ok((Outcome::NoRoom(_), _)) => {
+                Answer::Error("SERVER_ERROR out of memory storing object".to_owned())
+            }
+            Ok((Outcome::List { mut listing, .. }, _)) => {
+                let keys: Vec<Key> = listing.keys().map(|key| (named.type_id, key.to_vec())).collect();
+                let result_max = registry.settings().result_max;
+                while let Some(place) = listing.wants() {
+                    let view = self.objects.get(&keys[place]).map_or(View::Absent, Kept::view);
+                    listing.read(place, view, LISTING_BYTES, result_max);
+                }
+                match listing.finish() {
+                    Ok(Some(out)) => Answer::Value(out),
+                    Ok(None) => Answer::Miss,
+                    Err(_) => Answer::Error("SERVER_ERROR result too large".to_owned()),
+                }
+            }
+        }
+    }
+
+    /// Lets `run` change an object, and keeps what it leaves. Err: the line of an error.
+    fn change(
+        &mut self,
+        key: &Key,
+        run: impl FnOnce(Object<'_>) -> (Done, Vec<u8>),
+    ) -> Result<(Outcome, Vec<u8>), String> {
+        let mut kept = self.objects.remove(key);
+        let is_new = kept.is_none();
+        let expires_ms = kept.as_ref().and_then(|kept| kept.expires_ms);
+        let mut new = Vec::new();
+        let state = match kept.as_mut().map(|kept| &mut kept.state) {
+            None => State::Absent,
+            Some(Kind::Bytes(bytes)) => State::Bytes(bytes),
+            Some(Kind::Tree(tree)) => State::Tree(tree),
+        };
+        let object = Object::new(&key.1, state, &mut new, &self.memory, expires_ms, true);
+        let (done, out) = run(object);
+        let ttl_s = self.registry.type_settings(key.0).map_or(0, |own| own.ttl_s);
+        let of_type = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
+        let before = if is_new { of_type } else { expires_ms };
+        let ends = done.expires_ms.unwrap_or(before);
+        let tags = kept.as_mut().map(|kept| std::mem::take(&mut kept.tags)).unwrap_or_default();
+        let state = match done.change {
+            Change::None | Change::Tree => kept.map(|kept| kept.state),
+            Change::Bytes => Some(Kind::Bytes(new)),
+            Change::NewTree(tree) => Some(Kind::Tree(tree)),
+            Change::Dropped => None,
+        };
+        if let Some(state) = state {
+            self.objects.insert(key.clone(), Kept { state, expires_ms: ends, tags });
+        }
+        match done.outcome {
+            Outcome::Error(line) => Err(line),
+            outcome => Ok((outcome, out)),
+        }
+    }
+
+    fn plain_state(&self, key: &Key) -> Option<Vec<u8>> {
+        let mut plain = Vec::new();
+        copy_plain(self.objects.get(key)?.view(), &mut plain).then_some(plain)
+    }
+
+    fn tag(&mut self, key: &Key, tags: &[Vec<u8>]) {
+        if let Some(kept) = self.objects.get_mut(key) {
+            kept.tags.extend(tags.iter().cloned());
+        }
+    }
+
+    fn follow(&mut self, after: After) {
+        match after {
+            After::Set { key, value, ttl_s } => self.set_plain(&key, &value, ttl_s),
+            After::Invalidate(tag) => self.objects.retain(|_, kept| !kept.tags.contains(&tag)),
+            After::Load(key) => self.loads.push(key),
+            After::Event { name, json } => self.events.push((name, json)),
+            After::Log(line) => self.log.push(line),
+        }
+    }
+}
+
+/// What a running method sees of the store.
+struct Seen<'s> {
+    store: &'s Store,
+    keys: &'s [Key],
+}
+
+impl World for Seen<'_> {
+    fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+        let kept = self.keys.get(object).and_then(|key| self.store.objects.get(key));
+        read(kept.map_or(View::Absent, Kept::view));
+        Ok(())
+    }
+
+    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<u32> {
+        out.extend_from_slice(self.store.plain(key)?);
+        Some(0)
+    }
+
+    fn check(&self, _after: &After) -> Result<(), String> {
+        Ok(())
+    }
+}

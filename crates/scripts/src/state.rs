@@ -1,0 +1,356 @@
+//! States of objects: a table of the VM as bytes, and back.
+//!
+//! Bytes are read into a table when a call begins, and the table is written when it ends: `state/format.rs` has the bytes,
+//! `names.rs` the dictionary of fields' names. What no state can hold is an error that names the place: `field 'a.b[3]' is a
+//! function`.
+//!
+//! # Invariants
+//! * Equal tables give equal bytes, in whatever order their entries were set: an object that a call leaves as it was has the
+//!   bytes that it had.
+//! * What is written reads as the same table.
+
+mod explain;
+pub(crate) mod format;
+pub(crate) mod path;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod properties;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use mlua::{Lua, Table};
+
+use crate::current;
+use crate::json;
+use crate::names::Names;
+use crate::natives::Handle;
+use crate::raw::{self, Encoded};
+use format::{Broken, Head, Key, Reader, Token};
+
+/// Most tables within each other, the state's own included.
+pub(crate) const DEPTH_MAX: usize = 16;
+
+/// A state that is longer than it may be by less than this is written, so that the error tells how long it is.
+const TOLD_MAX: usize = 1 << 20;
+
+/// The fields that a state refers to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Fields {
+    /// Number and kind, ascending.
+    pub(crate) list: Vec<(u8, u8)>,
+}
+
+/// The fields that a plain state refers to, without a VM. Empty: none.
+pub(crate) fn fields(plain: &[u8]) -> Fields {
+    let head = Reader::new(plain).map_or_else(|Broken| Head::default(), |(head, _)| head);
+    Fields { list: head.fields.as_chunks::<2>().0.iter().map(|[number, kind]| (*number, *kind)).collect() }
+}
+
+/// The table of a plain state, and the version of the source that wrote it.
+///
+/// `call_number` and `object` go into the handles of fields.
+///
+/// # Errors
+/// The bytes are no state, or memory is short.
+pub(crate) fn decode(
+    lua: &Lua,
+    plain: &[u8],
+    names: &Names,
+    call_number: u64,
+    object: u8,
+) -> mlua::Result<(u16, Table)> {
+    let (head, reader) = Reader::new(plain)?;
+    Ok((head.version, raw::decode(lua, reader, head, names, call_number, object)?))
+}
+
+/// Appends the state that a table is, with the tokens of `cg.once` of the call; returns the fields that it refers to. The
+/// call must be the thread's.
+///
+/// # Errors
+/// What in the table cannot be kept, and where; or the state is longer than `state_max`.
+pub(crate) fn encode(
+    lua: &Lua,
+    table: &Table,
+    version: u16,
+    names: &Names,
+    state_max: usize,
+    out: &mut Vec<u8>,
+) -> Result<Fields, String> {
+    let from = out.len();
+    let Some((start, call_number)) = Start::new(version, out) else { return Err("no call runs".to_owned()) };
+    let mut list = Vec::new();
+    let most = from.saturating_add(most(state_max));
+    let encoded = raw::encode(lua, table, names, call_number, &mut list, most, out);
+    let encoded = encoded.map_err(|error| error.to_string())?;
+    if encoded == Encoded::Refused {
+        out.truncate(from);
+        return Err(explain::explain(table, call_number));
+    }
+    start.finish(list, state_max, out).map_err(|TooLong { len }| {
+        out.truncate(from);
+        let bytes = if encoded == Encoded::TooLong { "more than ".to_owned() } else { String::new() };
+        format!("state too large ({bytes}{len} bytes, state_max is {state_max}): use cg.set/cg.map")
+    })
+}
+
+/// How long a state may become before its writing is ended.
+pub(crate) fn most(state_max: usize) -> usize {
+    state_max.saturating_add(TOLD_MAX)
+}
+
+/// A state whose head has been written.
+pub(crate) struct Start {
+    from: usize,
+    head_end: usize,
+}
+
+/// A state is longer than it may be.
+pub(crate) struct TooLong {
+    len: usize,
+}
+
+impl Start {
+    /// Appends the head of a state, with the tokens of `cg.once` of the thread's call; and the number of that call. None:
+    /// no call runs.
+    pub(crate) fn new(version: u16, out: &mut Vec<u8>) -> Option<(Self, u64)> {
+        let from = out.len();
+        current::with(|current| {
+            let once = current.written.once.as_deref();
+            let tokens = once.unwrap_or_else(|| current.call.own.map_or(&[], tokens));
+            Head { version, tokens, fields: &[] }.push(out);
+            (Self { from, head_end: out.len() }, current.number)
+        })
+    }
+
+    /// Puts the fields to which the state refers into its head, when its table has been appended.
+    pub(crate) fn finish(
+        &self,
+        mut list: Vec<(u8, u8)>,
+        state_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Fields, TooLong> {
+        if !list.is_empty() {
+            list.sort_unstable();
+            let bytes: Vec<u8> = list.iter().flat_map(|(number, kind)| [*number, *kind]).collect();
+            let mut part = Vec::new();
+            Head::push_fields(&bytes, &mut part);
+            out.splice(self.head_end..self.head_end, part);
+        }
+        let len = out.len() - self.from;
+        if len > state_max { Err(TooLong { len }) } else { Ok(Fields { list }) }
+    }
+}
+
+/// Hashes of the tokens of `cg.once` that a plain state keeps, 8 bytes each, the oldest first.
+pub(crate) fn tokens(plain: &[u8]) -> &[u8] {
+    Reader::new(plain).map_or(&[], |(head, _)| head.tokens)
+}
+
+/// Appends a plain state as JSON, without a VM. Tables of items only are arrays, all others objects: keys that
+/// are numbers first, as texts, then names ascending; a name that is such a text is in quotes of its own. Numbers that JSON does not have are null. `field` appends a field.
+///
+/// Bytes that are no state are written as far as they can be read, and are no JSON then.
+pub(crate) fn to_json(
+    plain: &[u8],
+    names: &Names,
+    out: &mut Vec<u8>,
+    field: &mut dyn FnMut(Handle, &mut Vec<u8>),
+) {
+    if let Ok((head, mut reader)) = Reader::new(plain) {
+        let written = json_value(&mut reader, &head, names, 0, out, field);
+        debug_assert_eq!(written, Ok(()), "an object has a state");
+    }
+}
+
+fn json_value(
+    reader: &mut Reader<'_>,
+    head: &Head<'_>,
+    names: &Names,
+    depth: usize,
+    out: &mut Vec<u8>,
+    field: &mut dyn FnMut(Handle, &mut Vec<u8>),
+) -> Result<(), Broken> {
+    let (items, entries) = match reader.value(depth)? {
+        Token::Boolean(value) => {
+            json::push_boolean(value, out);
+            return Ok(());
+        }
+        Token::Number(number) => {
+            if number.is_finite() {
+                json::push_number(number, out);
+            } else {
+                out.extend_from_slice(b"null");
+            }
+            return Ok(());
+        }
+        Token::String(string) => {
+            json::push_string(string, out);
+            return Ok(());
+        }
+        Token::Field(number) => {
+            let kind = head.kind(number).ok_or(Broken)?;
+            field(Handle { object: 0, field: number, kind }, out);
+            return Ok(());
+        }
+        Token::Table { items, entries } => (items, entries),
+    };
+    if entries == 0 && items > 0 {
+        out.push(b'[');
+        for item in 0..items {
+            if item > 0 {
+                out.push(b',');
+            }
+            json_value(reader, head, names, depth + 1, out, field)?;
+        }
+        out.push(b']');
+        return Ok(());
+    }
+    // Names are in the order of the dictionary, which another process may have learnt in another one: put in the order
+    // of texts.
+    let (from, mut pieces, mut numbers) = (out.len(), Vec::new(), BTreeSet::new());
+    out.push(b'{');
+    for item in 1..=items + entries {
+        let start = out.len();
+        out.push(b',');
+        let key = if item <= items { Key::Number(item as f64) } else { reader.key()? };
+        let is_number = matches!(key, Key::Number(_));
+        let text = match key {
+            Key::Number(number) => {
+                let mut text = Vec::new();
+                json::push_number(number, &mut text);
+                Cow::Owned(text)
+            }
+            Key::Name(name) => Cow::Borrowed(names.get(name).ok_or(Broken)?),
+            Key::String(string) => Cow::Borrowed(string),
+        };
+        if is_number {
+            json::push_string(&text, out);
+            numbers.insert(text.to_vec());
+        } else if numbers.contains(&*text) {
+            json::push_string(&[b"\"", &*text, b"\""].concat(), out);
+        } else {
+            json::push_string(&text, out);
+        }
+        out.push(b':');
+        json_value(reader, head, names, depth + 1, out, field)?;
+        if !is_number {
+            pieces.push((text, start..out.len()));
+        }
+    }
+    if !pieces.is_sorted_by_key(|(text, _)| &**text) {
+        let first = pieces[0].1.start;
+        let written = out.split_off(first);
+        pieces.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (_, range) in pieces {
+            out.extend_from_slice(&written[range.start - first..range.end - first]);
+        }
+    }
+    if items + entries > 0 {
+        out.remove(from + 1);
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+impl From<Broken> for mlua::Error {
+    fn from(Broken: Broken) -> Self {
+        Self::runtime("the object's state cannot be read")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, Setting};
+
+    /// The state that a source returns, or why it is none.
+    fn written(lua: &Lua, names: &Names, source: &str) -> Result<(Vec<u8>, Fields), String> {
+        let table: Table = lua.load(source).eval().unwrap();
+        let mut out = Vec::new();
+        let encode = || encode(lua, &table, 1, names, 65_536, &mut out);
+        let fields = Setting::default().run(&mut testing::Fake::default(), encode).0?;
+        Ok((out, fields))
+    }
+
+    fn json(plain: &[u8], names: &Names) -> String {
+        let mut out = Vec::new();
+        to_json(plain, names, &mut out, &mut |handle, out| out.push(b'0' + handle.field));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_quota_takes_18_bytes() {
+        let (lua, names) = (Lua::new(), Names::new());
+        let (bytes, fields) =
+            written(&lua, &names, "return {limit = 10, count = 3, type = 'hour', expiresAt = 1700003601}")
+                .unwrap();
+        assert_eq!(bytes.len(), 18, "{bytes:?}");
+        assert_eq!(fields, Fields::default());
+        let (version, table) = decode(&lua, &bytes, &names, 1, 0).unwrap();
+        assert_eq!(version, 1);
+        assert_eq!(table.get::<u64>("expiresAt").unwrap(), 1_700_003_601);
+        assert_eq!(table.get::<String>("type").unwrap(), "hour");
+        assert_eq!(json(&bytes, &names), r#"{"count":3,"expiresAt":1700003601,"limit":10,"type":"hour"}"#);
+    }
+
+    #[test]
+    fn the_order_of_writing_does_not_matter() {
+        let (lua, names) = (Lua::new(), Names::new());
+        let one = written(
+            &lua,
+            &names,
+            "return {a = 1, b = {x = 1, y = 2}, [3] = 3, [1] = 1, [2] = 2, [-1] = 0, [1.5] = 1}",
+        )
+        .unwrap();
+        let other = "local t = {b = {}}; t[1.5] = 1; t[2] = 2; t.b.y = 2; t.b.x = 1; t[-1] = 0; t[1] = 1; t[3] = 3; t.z = 1; t.z = nil; t.a = 1; return t";
+        let other = written(&lua, &names, other).unwrap();
+        assert_eq!(one, other);
+        assert_eq!(json(&one.0, &names), r#"{"1":1,"2":2,"3":3,"-1":0,"1.5":1,"a":1,"b":{"x":1,"y":2}}"#);
+    }
+
+    #[test]
+    fn numbers_and_names_of_the_same_text_differ_in_json() {
+        let (lua, names) = (Lua::new(), Names::new());
+        for (source, text) in [
+            ("{'a', ['1'] = 'b'}", r#"{"1":"a","\"1\"":"b"}"#),
+            ("{[-1.5] = 1, ['-1.5'] = 2, ['1'] = 3}", r#"{"-1.5":1,"\"-1.5\"":2,"1":3}"#),
+            ("{['1'] = 3}", r#"{"1":3}"#),
+        ] {
+            let (bytes, _) = written(&lua, &names, &format!("return {source}")).unwrap();
+            assert_eq!(json(&bytes, &names), text, "{source}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_named() {
+        let (lua, names) = (Lua::new(), Names::new());
+        for (source, text) in [
+            ("return {cb = print}", "field 'cb' is a function"),
+            ("return {a = {b = {1, 2, print}}}", "field 'a.b[3]' is a function"),
+            ("return {['x y'] = print}", "field '[\"x y\"]' is a function"),
+            ("return {a = coroutine.create(print)}", "field 'a' is a thread"),
+            ("return {a = vector.create(1, 2, 3)}", "field 'a' is a vector"),
+            ("return {a = buffer.create(1)}", "field 'a' is a buffer: keep buffer.tostring(it)"),
+            ("return {[{}] = 1}", "the object has a key that is a table: keys are strings and numbers"),
+            (
+                "return {a = {[true] = 1}}",
+                "field 'a' has a key that is a boolean: keys are strings and numbers",
+            ),
+            (
+                "return setmetatable({}, {})",
+                "the object has a metatable, which is not kept: write f(object) instead of object:f()",
+            ),
+            (
+                "local t = {}; t.t = t; return t",
+                "field 't' is the same as the object: an object holds each table and each collection once",
+            ),
+        ] {
+            assert_eq!(written(&lua, &names, source).unwrap_err(), text, "{source}");
+        }
+        let shared = "local t = {}; return {1, {t}, t}";
+        assert_eq!(
+            written(&lua, &names, shared).unwrap_err(),
+            "field '[3]' is the same as field '[2][1]': an object holds each table and each collection once"
+        );
+    }
+}

@@ -1,0 +1,305 @@
+//! Bytes of a state.
+//!
+//! ```text
+//!   state    version: varint, then parts if there are any, then a table
+//!   parts    0xf0, count, hashes of 8 bytes      tokens of `cg.once`, the oldest first
+//!            0xf1, count, (number, kind)...      fields, ascending by their numbers
+//!   table    count of items, count of entries, items 1, 2, 3 ..., entries: key, value
+//!   key      0x00..0x7f: a name of the dictionary; else as a value, a number or a string
+//!   value    0x00..0x7f  that whole number       0xc0 0xc1   false, true
+//!            0x80..0x9f  a string of 0..31 bytes 0xc2        f64, little-endian
+//!            0xa0..0xaf  a table: 0..15 entries  0xc3        a string: length as varint
+//!            0xb0..0xbf  a table: 0..15 items    0xc4        a table: both counts as varints
+//!            0xc8..0xcf  a whole number of 1 to 7 bytes, little-endian; 0xd0..0xd7: its negative
+//!            0xc5        a field: its number
+//! ```
+//! Entries are in the order of their keys: other numbers, names by their places in the dictionary, other strings. Equal
+//! tables have equal bytes.
+//!
+//! # Invariants
+//! * A reader never reads outside of its bytes, and ends for any bytes.
+
+use super::DEPTH_MAX;
+use crate::names::NAMES_MAX;
+
+const STRING: u8 = 0x80;
+const STRING_SHORT: usize = 31;
+const ENTRIES: u8 = 0xa0;
+const ITEMS: u8 = 0xb0;
+const FEW: usize = 15;
+const FALSE: u8 = 0xc0;
+const TRUE: u8 = 0xc1;
+const FLOAT: u8 = 0xc2;
+const STRING_LONG: u8 = 0xc3;
+const TABLE: u8 = 0xc4;
+const FIELD: u8 = 0xc5;
+const WHOLE: u8 = 0xc8;
+const NEGATIVE: u8 = 0xd0;
+const TOKENS: u8 = 0xf0;
+const FIELDS: u8 = 0xf1;
+
+/// Whole numbers beyond it are written as floats.
+pub(crate) const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+/// Tokens of `cg.once` that a state keeps.
+pub(crate) const TOKENS_MAX: usize = 32;
+
+/// Bytes that are no state: the server's own fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// What is before the table.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Head<'a> {
+    pub(crate) version: u16,
+    /// Hashes of 8 bytes.
+    pub(crate) tokens: &'a [u8],
+    /// Pairs of number and kind.
+    pub(crate) fields: &'a [u8],
+}
+
+impl Head<'_> {
+    /// The kind of a field.
+    pub(crate) fn kind(&self, number: u8) -> Option<u8> {
+        self.fields.as_chunks::<2>().0.iter().find(|[own, _]| *own == number).map(|[_, kind]| *kind)
+    }
+
+    /// Appends it.
+    pub(crate) fn push(&self, out: &mut Vec<u8>) {
+        push_varint(out, u64::from(self.version));
+        if !self.tokens.is_empty() {
+            out.extend_from_slice(&[TOKENS, (self.tokens.len() / 8) as u8]);
+            out.extend_from_slice(self.tokens);
+        }
+        Self::push_fields(self.fields, out);
+    }
+
+    /// Appends the part that has the fields.
+    pub(crate) fn push_fields(fields: &[u8], out: &mut Vec<u8>) {
+        if !fields.is_empty() {
+            out.extend_from_slice(&[FIELDS, (fields.len() / 2) as u8]);
+            out.extend_from_slice(fields);
+        }
+    }
+}
+
+/// A value as it is read. Of a table, its items and entries follow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Token<'a> {
+    Boolean(bool),
+    Number(f64),
+    String(&'a [u8]),
+    Field(u8),
+    Table { items: usize, entries: usize },
+}
+
+/// A key as it is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Key<'a> {
+    Name(u8),
+    Number(f64),
+    String(&'a [u8]),
+}
+
+/// Reads a state.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads what is before the table.
+    pub(crate) fn new(state: &'a [u8]) -> Result<(Head<'a>, Self), Broken> {
+        let mut reader = Self { rest: state };
+        let version = u16::try_from(reader.varint()?).map_err(|_| Broken)?;
+        let mut head = Head { version, ..Head::default() };
+        head.tokens = reader.part(TOKENS, 8)?;
+        head.fields = reader.part(FIELDS, 2)?;
+        Ok((head, reader))
+    }
+
+    fn part(&mut self, tag: u8, size: usize) -> Result<&'a [u8], Broken> {
+        match self.rest {
+            [own, count, rest @ ..] if *own == tag => {
+                self.rest = rest;
+                self.take(usize::from(*count) * size)
+            }
+            _ => Ok(&[]),
+        }
+    }
+
+    /// The next value. `depth`: how many tables it is in.
+    #[inline]
+    pub(crate) fn value(&mut self, depth: usize) -> Result<Token<'a>, Broken> {
+        let tag = self.byte()?;
+        Ok(match tag {
+            0..STRING => Token::Number(f64::from(tag)),
+            STRING..ENTRIES => Token::String(self.take(usize::from(tag - STRING))?),
+            ENTRIES..ITEMS => self.table(0, usize::from(tag - ENTRIES), depth)?,
+            ITEMS..FALSE => self.table(usize::from(tag - ITEMS), 0, depth)?,
+            FALSE | TRUE => Token::Boolean(tag == TRUE),
+            TABLE => {
+                let (items, entries) = (self.count()?, self.count()?);
+                self.table(items, entries, depth)?
+            }
+            FIELD => Token::Field(self.byte()?),
+            _ => match self.key_of(tag)? {
+                Key::Number(number) => Token::Number(number),
+                Key::String(string) => Token::String(string),
+                Key::Name(_) => return Err(Broken),
+            },
+        })
+    }
+
+    /// The key of the next entry.
+    #[inline]
+    pub(crate) fn key(&mut self) -> Result<Key<'a>, Broken> {
+        let tag = self.byte()?;
+        match tag {
+            0..STRING => Ok(Key::Name(tag)),
+            STRING..ENTRIES => Ok(Key::String(self.take(usize::from(tag - STRING))?)),
+            _ => self.key_of(tag),
+        }
+    }
+
+    /// What has the same form as a key and as a value.
+    fn key_of(&mut self, tag: u8) -> Result<Key<'a>, Broken> {
+        Ok(match tag {
+            FLOAT => {
+                let bytes = self.take(8)?;
+                Key::Number(f64::from_le_bytes(bytes.try_into().map_err(|_| Broken)?))
+            }
+            STRING_LONG => {
+                let len = self.count()?;
+                Key::String(self.take(len)?)
+            }
+            WHOLE..TOKENS => {
+                let bytes = self.take(usize::from(tag & 7))?;
+                let mut whole = [0; 8];
+                whole[..bytes.len()].copy_from_slice(bytes);
+                let whole = u64::from_le_bytes(whole) as f64;
+                match tag {
+                    WHOLE..NEGATIVE => Key::Number(whole),
+                    NEGATIVE..0xd8 => Key::Number(-whole),
+                    _ => return Err(Broken),
+                }
+            }
+            _ => return Err(Broken),
+        })
+    }
+
+    /// Nothing follows.
+    pub(crate) fn is_over(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn table(&self, items: usize, entries: usize, depth: usize) -> Result<Token<'a>, Broken> {
+        // Each item has a byte at least, each entry two: a count is never believed beyond what can follow.
+        let least = items.saturating_add(entries.saturating_mul(2));
+        if depth >= DEPTH_MAX || least > self.rest.len() {
+            return Err(Broken);
+        }
+        Ok(Token::Table { items, entries })
+    }
+
+    fn byte(&mut self) -> Result<u8, Broken> {
+        let (first, rest) = self.rest.split_first().ok_or(Broken)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Broken)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn count(&mut self) -> Result<usize, Broken> {
+        usize::try_from(self.varint()?).map_err(|_| Broken)
+    }
+
+    fn varint(&mut self) -> Result<u64, Broken> {
+        let mut value = 0;
+        for shift in (0..35).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Broken)
+    }
+}
+
+/// Appends a number of up to 35 bits.
+pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+pub(crate) fn push_boolean(out: &mut Vec<u8>, value: bool) {
+    out.push(if value { TRUE } else { FALSE });
+}
+
+/// Appends a number as a value.
+#[inline]
+pub(crate) fn push_number(out: &mut Vec<u8>, number: f64) {
+    // -0 is no whole number here: it has a sign to keep.
+    if (0.0..128.0).contains(&number) && number.fract() == 0.0 && !number.is_sign_negative() {
+        out.push(number as u8);
+    } else {
+        push_number_key(out, number);
+    }
+}
+
+/// Appends a number as a key.
+pub(crate) fn push_number_key(out: &mut Vec<u8>, number: f64) {
+    let is_whole = number.abs() <= WHOLE_MAX && number.fract() == 0.0;
+    if !is_whole || (number == 0.0 && number.is_sign_negative()) {
+        out.push(FLOAT);
+        out.extend_from_slice(&number.to_le_bytes());
+        return;
+    }
+    let bytes = (number.abs() as u64).to_le_bytes();
+    let len = 8 - bytes.iter().rev().take_while(|byte| **byte == 0).count();
+    out.push(if number < 0.0 { NEGATIVE } else { WHOLE } + len as u8);
+    out.extend_from_slice(&bytes[..len]);
+}
+
+/// Appends a string as a value or as a key.
+#[inline]
+pub(crate) fn push_string(out: &mut Vec<u8>, string: &[u8]) {
+    if string.len() <= STRING_SHORT {
+        out.push(STRING + string.len() as u8);
+    } else {
+        out.push(STRING_LONG);
+        push_varint(out, string.len() as u64);
+    }
+    out.extend_from_slice(string);
+}
+
+/// Appends a name of the dictionary as a key.
+pub(crate) fn push_name(out: &mut Vec<u8>, name: u8) {
+    debug_assert!(usize::from(name) < NAMES_MAX, "a dictionary has no more");
+    out.push(name);
+}
+
+/// Appends the begin of a table, whose items and entries follow.
+pub(crate) fn push_table(out: &mut Vec<u8>, items: usize, entries: usize) {
+    match (items, entries) {
+        (0, 0..=FEW) => out.push(ENTRIES + entries as u8),
+        (1..=FEW, 0) => out.push(ITEMS + items as u8),
+        _ => {
+            out.push(TABLE);
+            push_varint(out, items as u64);
+            push_varint(out, entries as u64);
+        }
+    }
+}
+
+/// Appends a field.
+pub(crate) fn push_field(out: &mut Vec<u8>, number: u8) {
+    out.extend_from_slice(&[FIELD, number]);
+}

@@ -1,0 +1,106 @@
+//! A call for tests of this crate's own functions.
+
+use std::collections::BTreeMap;
+
+use cattlegrid_objects::{
+    After, Arguments, Moved, ScriptCall, ScriptMethodId, Settings, TypeSettings, View, World, Zone,
+};
+use mlua::{Lua, MultiValue};
+
+use crate::current::{self, Current, Written};
+
+/// Plain values, and tags that cannot be: `bad...`.
+#[derive(Debug, Default)]
+pub(crate) struct Fake {
+    pub(crate) plain: BTreeMap<Vec<u8>, (Vec<u8>, u32)>,
+}
+
+impl World for Fake {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+        read(View::Absent);
+        Ok(())
+    }
+
+    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<u32> {
+        let (value, flags) = self.plain.get(key)?;
+        out.extend_from_slice(value);
+        Some(*flags)
+    }
+
+    fn check(&self, after: &After) -> Result<(), String> {
+        match after {
+            After::Invalidate(tag) if tag.starts_with(b"bad") => Err("no tag".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a call is given.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) now_ms: u64,
+    pub(crate) random: u64,
+    pub(crate) zone: Zone,
+    pub(crate) own: Option<Vec<u8>>,
+    pub(crate) expires_ms: Option<u64>,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self { now_ms: 1_700_000_000_500, random: 7, zone: Zone::UTC, own: None, expires_ms: None }
+    }
+}
+
+impl Setting {
+    /// Runs `run` as a call, the first of its thread; what it has written.
+    pub(crate) fn run<R>(&self, world: &mut Fake, run: impl FnOnce() -> R) -> (R, Written) {
+        let settings = Settings::default();
+        let own_settings = TypeSettings::new("test");
+        let call = ScriptCall {
+            object_type: 0,
+            method: ScriptMethodId::Own(0),
+            key: b"k",
+            arguments: &Arguments::none(),
+            own: self.own.as_deref(),
+            others: &[],
+            expires_ms: self.expires_ms,
+            now_ms: self.now_ms,
+            random: self.random,
+            settings: &settings,
+            own_settings: &own_settings,
+            zone: &self.zone,
+        };
+        let mut current = Current { call: &call, world, number: 1, written: Written::default() };
+        let result = current::enter(&mut current, run);
+        (result, current.written)
+    }
+}
+
+/// A VM with the library.
+pub(crate) fn vm() -> Lua {
+    let lua = Lua::new();
+    crate::library::install(&lua).expect("a new VM has memory");
+    lua
+}
+
+/// The results of a source in a call, as texts with blanks between them; or its error's first line.
+pub(crate) fn eval(lua: &Lua, setting: &Setting, source: &str) -> String {
+    let run = || lua.load(source).set_name("=test.luau").eval::<MultiValue>();
+    match setting.run(&mut Fake::default(), run).0 {
+        Ok(values) => {
+            let texts: Vec<String> = values.iter().map(|value| value.to_string().expect("a text")).collect();
+            texts.join(" ")
+        }
+        Err(error) => error_text(&error),
+    }
+}
+
+/// The first line of an error.
+pub(crate) fn error_text(error: &mlua::Error) -> String {
+    let text = match error {
+        mlua::Error::CallbackError { cause, .. } => error_text(cause),
+        mlua::Error::RuntimeError(text) => text.clone(),
+        error => error.to_string(),
+    };
+    text.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,84 @@
+//! The VMs of a thread: one for each of the last two [`crate::Scripts`] that it has run, so that calls of an older set run
+//! while a newer one is in force.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use arrayvec::ArrayVec;
+
+use crate::call::Bound;
+
+/// Most VMs of a thread.
+const KEPT: usize = 2;
+
+thread_local! {
+    /// With the numbers of their `Scripts`, the one used last first.
+    static VMS: RefCell<ArrayVec<(u64, Rc<Bound>), KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
+}
+
+/// The thread's VM for the `Scripts` with this number; `open` makes it.
+pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<Bound, E>) -> Result<Rc<Bound>, E> {
+    let found = VMS.with_borrow_mut(|vms| {
+        let place = vms.iter().position(|(own, _)| *own == number)?;
+        if place > 0 {
+            vms.swap(0, place);
+        }
+        Some(Rc::clone(&vms[0].1))
+    });
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let made = Rc::new(open()?);
+    let old = VMS.with_borrow_mut(|vms| {
+        let old = if vms.is_full() { vms.pop() } else { None };
+        vms.insert(0, (number, Rc::clone(&made)));
+        old
+    });
+    drop(old);
+    Ok(made)
+}
+
+/// Drops the thread's VM for the `Scripts` with this number, when nobody runs it any more.
+pub(crate) fn forget(number: u64) {
+    let old = VMS.with_borrow_mut(|vms| {
+        let place = vms.iter().position(|(own, _)| *own == number)?;
+        Some(vms.remove(place))
+    });
+    drop(old);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+    use crate::vm::{Program, Vm};
+    use std::sync::Arc;
+
+    fn opened(number: u64) -> (Rc<Bound>, bool) {
+        let mut is_new = false;
+        let bound = vm(number, || {
+            is_new = true;
+            Vm::open(&Program::default(), &Limits::default()).map(|vm| Bound {
+                vm,
+                types: Vec::new(),
+                bytes: Arc::default(),
+            })
+        });
+        (bound.unwrap_or_else(|error| panic!("{error:?}")), is_new)
+    }
+
+    #[test]
+    fn a_thread_keeps_the_two_that_it_used_last() {
+        assert_eq!([1, 1, 2, 1, 2].map(|number| opened(number).1), [true, false, true, false, false]);
+        assert!(opened(3).1, "in the place of 1");
+        assert_eq!([2, 3, 1].map(|number| opened(number).1), [false, false, true]);
+        assert_eq!(VMS.with_borrow(ArrayVec::len), KEPT);
+        forget(1);
+        forget(1);
+        assert_eq!(VMS.with_borrow(ArrayVec::len), 1);
+        assert!(opened(1).1);
+        let kept = opened(1).0;
+        forget(1);
+        assert_eq!(kept.vm.lua.load("return 1").eval::<u8>().ok(), Some(1), "it lives as long as it is used");
+    }
+}

@@ -1,0 +1,222 @@
+//! The limit of time of calls: a thread that looks at all calls of the process, and sets the interrupt of the VM whose call is
+//! over it.
+//!
+//! ```text
+//!   call:      running = 7 ... method ... running = 0          no system call, unless the watchdog sleeps
+//!   watchdog:  every quarter of the shortest limit: the call that it saw first a while ago still runs:
+//!              over = 7, and the VM's interrupt is set
+//!   interrupt: over is the running call: an error, at each safepoint until the call has ended
+//! ```
+//! What counts is the time on the processor of the thread that runs the call: on a busy machine a call that waits for its
+//! turn does not go over its limit. The watchdog reads that clock, from when it has first seen the call. After a second
+//! without calls it sleeps. [`rest`] ends it, for a process that is about to fork; the next call starts it again.
+//!
+//! # Invariants
+//! * An interrupt ends only the call that was found over its limit.
+//! * The watchdog touches a VM only under its slot's lock, which the VM's owner takes before the VM goes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::gettid;
+
+use crate::raw_call::Interrupt;
+
+/// Shortest and longest time between two looks.
+const TICK: (Duration, Duration) = (Duration::from_micros(250), Duration::from_millis(50));
+/// Without calls the watchdog goes to sleep after this.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// A VM as the watchdog sees it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The number of the call that runs, from 1; 0: none.
+    running: AtomicU64,
+    /// The call that was found over its limit.
+    over: AtomicU64,
+    limit: Duration,
+    /// The processor's time of the thread that has the VM.
+    clock: ClockId,
+    /// None: the VM is gone.
+    interrupt: Mutex<Option<Interrupt>>,
+}
+
+impl Slot {
+    /// The slot of a VM of this thread.
+    pub(crate) fn new(interrupt: Interrupt, limit: Duration) -> Arc<Self> {
+        let slot = Arc::new(Self {
+            running: AtomicU64::new(0),
+            over: AtomicU64::new(0),
+            limit,
+            clock: clock_of_this_thread(),
+            interrupt: Mutex::new(Some(interrupt)),
+        });
+        WATCHDOG.slots().push(Arc::downgrade(&slot));
+        slot
+    }
+
+    /// A call begins.
+    #[inline]
+    pub(crate) fn begin(&self, number: u64) {
+        // In one order with the watchdog's store before it sleeps: either it sees the call, or this sees that it sleeps.
+        self.running.swap(number, Ordering::SeqCst);
+        if !WATCHDOG.is_awake.load(Ordering::SeqCst) {
+            WATCHDOG.wake();
+        }
+    }
+
+    /// It has ended; true: it was over its limit.
+    #[inline]
+    pub(crate) fn end(&self) -> bool {
+        let number = self.running.load(Ordering::Relaxed);
+        self.running.store(0, Ordering::Release);
+        self.over.load(Ordering::Acquire) == number
+    }
+
+    /// Lets the running call end, as if it were over its limit.
+    pub(crate) fn stop(&self) {
+        self.over.store(self.running.load(Ordering::Relaxed), Ordering::Release);
+        self.set_interrupt();
+    }
+
+    /// The running call is over its limit.
+    pub(crate) fn is_over(&self) -> bool {
+        let number = self.running.load(Ordering::Relaxed);
+        number != 0 && self.over.load(Ordering::Acquire) == number
+    }
+
+    /// The VM goes.
+    pub(crate) fn close(&self) {
+        *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn set_interrupt(&self) {
+        if let Some(interrupt) = &*self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) {
+            interrupt.set();
+        }
+    }
+
+    /// The processor's time of the thread; None: the thread has ended.
+    fn used(&self) -> Option<Duration> {
+        clock_gettime(self.clock).ok().map(Duration::from)
+    }
+}
+
+/// Linux has a clock for each thread: the thread's number, inverted, above three bits that say so.
+fn clock_of_this_thread() -> ClockId {
+    const OF_A_THREAD: i32 = 0b110;
+    ClockId::from_raw(!gettid().as_raw() << 3 | OF_A_THREAD)
+}
+
+struct Watchdog {
+    is_awake: AtomicBool,
+    slots: Mutex<Vec<Weak<Slot>>>,
+    /// It must end.
+    must_rest: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+static WATCHDOG: Watchdog = Watchdog {
+    is_awake: AtomicBool::new(false),
+    slots: Mutex::new(Vec::new()),
+    must_rest: AtomicBool::new(false),
+    thread: Mutex::new(None),
+};
+
+/// Ends the watchdog's thread. No call may run meanwhile.
+pub(crate) fn rest() {
+    let mut thread = WATCHDOG.thread.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(running) = thread.take() else { return };
+    WATCHDOG.must_rest.store(true, Ordering::SeqCst);
+    running.thread().unpark();
+    running.join().expect("it does not panic");
+    WATCHDOG.must_rest.store(false, Ordering::SeqCst);
+    WATCHDOG.is_awake.store(false, Ordering::SeqCst);
+}
+
+/// What the watchdog knows of a slot.
+struct Seen {
+    slot: Weak<Slot>,
+    /// The call that it saw last.
+    number: u64,
+    /// The thread's time when it saw this call first.
+    since: Duration,
+}
+
+impl Watchdog {
+    fn slots(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.is_awake.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = thread.get_or_insert_with(|| {
+            let run = std::thread::Builder::new().name("script time".to_owned()).spawn(|| WATCHDOG.run());
+            run.expect("a thread can be started")
+        });
+        thread.thread().unpark();
+    }
+
+    fn run(&self) {
+        let (mut seen, mut idle): (Vec<Seen>, Duration) = (Vec::new(), Duration::ZERO);
+        loop {
+            if self.must_rest.load(Ordering::SeqCst) {
+                // For the thread that follows.
+                self.slots().extend(seen.into_iter().map(|one| one.slot));
+                return;
+            }
+            seen.extend(self.slots().drain(..).map(|slot| Seen { slot, number: 0, since: Duration::ZERO }));
+            let (mut tick, mut runs) = (TICK.1, false);
+            seen.retain_mut(|one| {
+                let Some(slot) = one.slot.upgrade() else { return false };
+                tick = tick.min(slot.limit / 4);
+                runs |= one.look(&slot);
+                true
+            });
+            let tick = tick.max(TICK.0);
+            idle = if runs { Duration::ZERO } else { idle + tick };
+            if idle < IDLE {
+                std::thread::park_timeout(tick);
+                continue;
+            }
+            self.is_awake.store(false, Ordering::SeqCst);
+            let is_running = |slot: &Weak<Slot>| {
+                slot.upgrade().is_some_and(|slot| slot.running.load(Ordering::SeqCst) != 0)
+            };
+            let runs = seen.iter().any(|one| is_running(&one.slot)) || self.slots().iter().any(is_running);
+            if !runs || self.is_awake.swap(true, Ordering::SeqCst) {
+                while !self.is_awake.load(Ordering::SeqCst) && !self.must_rest.load(Ordering::SeqCst) {
+                    std::thread::park();
+                }
+            }
+            idle = Duration::ZERO;
+        }
+    }
+}
+
+impl Seen {
+    /// Whether a call has run since the last look.
+    fn look(&mut self, slot: &Slot) -> bool {
+        let number = slot.running.load(Ordering::SeqCst);
+        if number == 0 {
+            let before = std::mem::replace(&mut self.number, 0);
+            return before != 0;
+        }
+        let Some(used) = slot.used() else { return false };
+        if number != self.number {
+            (self.number, self.since) = (number, used);
+        } else if used.saturating_sub(self.since) >= slot.limit {
+            // At each look: the handler takes out an interrupt that was meant for an earlier call.
+            slot.over.store(number, Ordering::Release);
+            slot.set_interrupt();
+        }
+        true
+    }
+}

@@ -1,0 +1,332 @@
+//! The types of `examples/objects/luau` answer as the shipped types of the same names: the same replies, byte for byte, to
+//! any sequence of calls, errors included. Of a wrong number of arguments only the method is compared: a source's parameters
+//! have names of their own.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use cattlegrid_objects::{
+    After, Arguments, Change, Host as _, Moved, Object, Outcome, Registry, ScriptCall, ScriptMethodId,
+    ScriptOutcome, Settings, State, View, World, Zone,
+};
+use cattlegrid_scripts::{Limits, Scripts, Sources};
+use cattlegrid_store::{Memory, Tree};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// 2026-01-31T22:00:00Z: hours, a day and a month end soon.
+const START_MS: u64 = 1_769_896_800_000;
+
+/// What a call answers; an error of the number of arguments without the names of the parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Answer {
+    Value(String),
+    Miss,
+    Error(String),
+}
+
+impl Answer {
+    fn error(line: &str) -> Self {
+        let end = line.find(": takes ").map_or(line.len(), |at| at + ": takes".len());
+        Self::Error(line[..end].to_owned())
+    }
+}
+
+/// A call of a type: `method`, the object's key, arguments; and how far the clock goes before it.
+#[derive(Debug, Clone)]
+struct Step {
+    method: &'static str,
+    key: &'static str,
+    arguments: Vec<String>,
+    moves_ms: i64,
+}
+
+enum Own {
+    Bytes(Vec<u8>),
+    Tree(Box<Tree>),
+}
+
+/// Objects of a shipped type.
+struct Shipped {
+    registry: Registry,
+    memory: Arc<Memory>,
+    objects: HashMap<&'static str, Own>,
+}
+
+impl Shipped {
+    fn new() -> Self {
+        let registry = Registry::new(Settings::default()).unwrap();
+        Self { registry, memory: Memory::new(1 << 22).unwrap(), objects: HashMap::new() }
+    }
+
+    fn call(&mut self, type_name: &str, step: &Step, now_ms: u64) -> Answer {
+        let type_id = self.registry.types().find(|own| own.name == type_name).unwrap().id;
+        let method = self.registry.method_of(type_id, step.method.as_bytes()).unwrap();
+        let (mut new, mut out) = (Vec::new(), Vec::new());
+        let state = match self.objects.get_mut(step.key) {
+            None => State::Absent,
+            Some(Own::Bytes(bytes)) => State::Bytes(bytes),
+            Some(Own::Tree(tree)) => State::Tree(tree),
+        };
+        let object = Object::new(step.key.as_bytes(), state, &mut new, &self.memory, None, true);
+        let arguments = Arguments::of(step.arguments.iter().map(String::as_bytes));
+        let done = self.registry.call(method, object, &arguments, now_ms, 7, &mut out);
+        match done.change {
+            Change::None | Change::Tree => {}
+            Change::Bytes => drop(self.objects.insert(step.key, Own::Bytes(new))),
+            Change::NewTree(tree) => drop(self.objects.insert(step.key, Own::Tree(tree))),
+            Change::Dropped => drop(self.objects.remove(step.key)),
+        }
+        match done.outcome {
+            Outcome::Value { .. } => Answer::Value(String::from_utf8(out).unwrap()),
+            Outcome::Miss => Answer::Miss,
+            Outcome::Error(line) => Answer::error(&line),
+            Outcome::NoRoom(_) => panic!("there is room"),
+            Outcome::List { mut listing, .. } => {
+                let keys: Vec<Vec<u8>> = listing.keys().map(<[u8]>::to_vec).collect();
+                while let Some(wanted) = listing.wants() {
+                    let view = match self.objects.get(std::str::from_utf8(&keys[wanted]).unwrap()) {
+                        None => View::Absent,
+                        Some(Own::Bytes(bytes)) => View::Bytes(bytes),
+                        Some(Own::Tree(tree)) => View::Tree(tree),
+                    };
+                    listing.read(wanted, view, 1 << 16, 1 << 20);
+                }
+                listing
+                    .finish()
+                    .unwrap()
+                    .map_or(Answer::Miss, |value| Answer::Value(String::from_utf8(value).unwrap()))
+            }
+        }
+    }
+}
+
+/// A world without plain values, and without fields of objects.
+struct Nothing;
+
+impl World for Nothing {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+        read(View::Absent);
+        Ok(())
+    }
+
+    fn get(&mut self, _key: &[u8], _out: &mut Vec<u8>) -> Option<u32> {
+        None
+    }
+
+    fn check(&self, _after: &After) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Objects of a type in Luau.
+struct Written {
+    scripts: Arc<Scripts>,
+    settings: Settings,
+    /// Plain states.
+    objects: HashMap<&'static str, Vec<u8>>,
+}
+
+impl Written {
+    fn new(scripts: &Arc<Scripts>) -> Self {
+        Self { scripts: Arc::clone(scripts), settings: Settings::default(), objects: HashMap::new() }
+    }
+
+    fn call(&mut self, type_name: &str, step: &Step, now_ms: u64) -> Answer {
+        let place = self.scripts.types().iter().position(|own| own.object_type.name == type_name).unwrap();
+        let host_type = &self.scripts.types()[place];
+        let method = host_type.object_type.methods.iter().position(|own| own.name == step.method).unwrap();
+        let named = host_type.methods[method].keys.iter().filter_map(|place| step.arguments.get(*place));
+        let others: Vec<Option<Vec<u8>>> = named.map(|key| self.objects.get(&**key).cloned()).collect();
+        let mut out = Vec::new();
+        let call = ScriptCall {
+            object_type: place,
+            method: ScriptMethodId::Own(method),
+            key: step.key.as_bytes(),
+            arguments: &Arguments::of(step.arguments.iter().map(String::as_bytes)),
+            own: self.objects.get(step.key).map(Vec::as_slice),
+            others: &others,
+            expires_ms: None,
+            now_ms,
+            random: 7,
+            settings: &self.settings,
+            own_settings: &host_type.settings,
+            zone: &Zone::UTC,
+        };
+        let done = self.scripts.call(&call, &mut Nothing, &mut out);
+        if let Some(change) = done.change {
+            assert!(change.fields.is_empty(), "these types have no fields");
+            self.objects.insert(step.key, change.plain);
+        }
+        match done.outcome {
+            ScriptOutcome::Value { .. } => Answer::Value(String::from_utf8(out).unwrap()),
+            ScriptOutcome::Miss => Answer::Miss,
+            ScriptOutcome::Error(line) => Answer::error(&line),
+            ScriptOutcome::Moved => panic!("nothing else runs"),
+        }
+    }
+}
+
+thread_local! {
+    static SCRIPTS: Arc<Scripts> = {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects/luau");
+        let sources = Sources::read(&dir).unwrap();
+        // No test of a machine that is busy fails by its time.
+        let limits = Limits { time: std::time::Duration::from_secs(1), ..Limits::default() };
+        Scripts::load(&sources, &limits).unwrap().0
+    };
+}
+
+/// Makes the same calls of both.
+fn agree(type_name: &str, steps: &[Step]) -> Result<(), TestCaseError> {
+    let (mut shipped, mut written) = (Shipped::new(), SCRIPTS.with(Written::new));
+    let mut now_ms = START_MS;
+    for (number, step) in steps.iter().enumerate() {
+        now_ms = now_ms.saturating_add_signed(step.moves_ms);
+        let expected = shipped.call(type_name, step, now_ms);
+        let got = written.call(type_name, step, now_ms);
+        prop_assert_eq!(got, expected, "call {}: {:?} at {}", number, step, now_ms);
+    }
+    Ok(())
+}
+
+/// Calls of these methods with up to three of these arguments.
+fn steps(
+    methods: &'static [&'static str],
+    arguments: &'static [&'static str],
+    most: usize,
+) -> impl Strategy<Value = Vec<Step>> {
+    let moves = prop_oneof![
+        6 => Just(0),
+        3 => 1..2_000_i64,
+        3 => select(vec![500, 30_000, 60_000, 90_000, 3_600_000, 7_200_000, 86_400_000]),
+        1 => select(vec![-1, -1_000, -90_000, -3_600_000, -864_000_000]),
+    ];
+    let arguments = prop::collection::vec(select(arguments), 0..=most);
+    let step = (select(methods), select(vec!["a", "b", "c"]), arguments, moves);
+    let step = step.prop_map(|(method, key, arguments, moves_ms)| {
+        let arguments = arguments.into_iter().map(str::to_owned).collect();
+        Step { method, key, arguments, moves_ms }
+    });
+    prop::collection::vec(step, 1..60)
+}
+
+/// The calls after `new` of each object with these arguments.
+fn after_new(arguments: &[&str], mut steps: Vec<Step>) -> Vec<Step> {
+    let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+    let new = ["a", "b"].map(|key| Step { method: "new", key, arguments: arguments.clone(), moves_ms: 0 });
+    steps.splice(0..0, new);
+    steps
+}
+
+const MEMBERS: &[&str] = &["a", "b", "c", "tea", "cup", "10", "9", "", "\u{e9}", "a b:c"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn quota(
+        window in select(vec!["minute", "hour", "day", "week", "month", "1s", "90s", "5m", "2h", "1d"]),
+        limit in select(vec!["0", "1", "5", "10", "9007199254740991"]),
+        steps in steps(
+            &["addandcheck", "addandcheck", "addandcheck", "peek", "reset", "new"],
+            &["1", "2", "5", "0", "-1", "x", "", "1.5", "hour", "90s", "367d", "fortnight", "10"],
+            2,
+        ),
+    ) {
+        agree("quota", &after_new(&[limit, window], steps))?;
+    }
+
+    #[test]
+    fn set(steps in steps(
+        &["new", "put", "add", "exist", "delete", "remove", "count", "getall"],
+        MEMBERS,
+        3,
+    )) {
+        agree("set", &after_new(&[], steps))?;
+    }
+
+    /// The others of a combination are objects; the type in Luau takes one.
+    #[test]
+    fn combinations_of_sets(
+        combination in select(vec!["union", "intersection", "diff"]),
+        others in prop::collection::vec(select(vec!["a", "b", "c"]), 40),
+        steps in steps(&["put", "remove"], &["a", "b", "c", "tea", "cup", "10", "9"], 3),
+    ) {
+        let mut mixed = after_new(&[], Vec::new());
+        for (step, other) in steps.into_iter().zip(others) {
+            let key = step.key;
+            mixed.push(step);
+            mixed.push(Step { method: combination, key, arguments: vec![other.to_owned()], moves_ms: 0 });
+        }
+        agree("set", &mixed)?;
+    }
+
+    #[test]
+    fn map(steps in steps(
+        &["new", "put", "put", "get", "exist", "delete", "count", "getkeys", "getvalues", "getall", "incr"],
+        &["a", "b", "tea", "10", "-7", "+5", "007", "1.5", "-", "", "\u{e9}"],
+        4,
+    )) {
+        agree("map", &after_new(&[], steps))?;
+    }
+
+    #[test]
+    fn swcounter(
+        size in select(vec!["1", "2", "3", "16"]),
+        steps in steps(
+            &["add", "add", "add", "getlast", "getmin", "getmax", "getavg", "getsum", "getp", "new"],
+            &["1", "0.1", "-2.5", "1e3", "1e300", "-1e301", "99", "50", "100", "100.5", "33.333333", "0.0000001",
+              "-0", "5.", ".5", "x", "", "0x10", "1024", "1025", "0", "3"],
+            1,
+        ),
+    ) {
+        agree("swcounter", &after_new(&[size], steps))?;
+    }
+}
+
+/// What the generators above reach only by chance.
+#[test]
+fn the_golden_words() {
+    let step = |method, arguments: &[&str]| Step {
+        method,
+        key: "userKey",
+        arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+        moves_ms: 0,
+    };
+    let mut written = SCRIPTS.with(Written::new);
+    for (type_name, replies) in [
+        ("quota", ["CREATED", "QUOTA_OK", "QUOTA_EXCEEDED", "QUOTA_OK"]),
+        ("quota_codes", ["CREATED", "0", "-1", "0"]),
+    ] {
+        written.objects.clear();
+        let calls = [
+            step("new", &["10", "hour"]),
+            step("addandcheck", &["10"]),
+            step("addandcheck", &["1"]),
+            step("reset", &[]),
+        ];
+        for (call, reply) in calls.iter().zip(replies) {
+            assert_eq!(written.call(type_name, call, START_MS), Answer::Value(reply.to_owned()), "{call:?}");
+        }
+    }
+}
+
+/// A counter of 1,024 values, the most that there can be: the arguments of a function and the state have room for them.
+#[test]
+fn the_largest_ring() {
+    let step =
+        |method, argument: &str| Step { method, key: "a", arguments: vec![argument.to_owned()], moves_ms: 0 };
+    let steps: Vec<Step> = std::iter::once(step("new", "1024"))
+        .chain((0..1_030).map(|number| step("add", &format!("{}.125", number % 97))))
+        .chain([step("getp", "99.9"), step("getp", "0")])
+        .chain(
+            ["getmin", "getmax", "getsum", "getavg", "getlast"]
+                .map(|method| Step { arguments: Vec::new(), ..step(method, "") }),
+        )
+        .collect();
+    agree("swcounter", &steps).unwrap();
+}

@@ -1,0 +1,316 @@
+//! What lint reports, and that it reports nothing in sources that are right.
+
+use cattlegrid_scripts::{Problem, Severity, Source, Sources, globals, lint};
+
+fn source(name: &str, text: &str) -> Source {
+    Source { name: name.to_owned(), path: format!("{name}.luau").into(), text: text.to_owned() }
+}
+
+/// The problems of a type, `error LINE: TEXT`.
+fn problems(text: &str) -> Vec<String> {
+    shown(&lint(&Sources { types: vec![source("t", text)], ..Sources::default() }, &globals()))
+}
+
+fn shown(problems: &[Problem]) -> Vec<String> {
+    let show = |one: &Problem| {
+        let severity = if one.severity == Severity::Error { "error" } else { "warning" };
+        format!("{severity} {}: {}", one.line.map_or_else(String::new, |line| line.to_string()), one.text)
+    };
+    problems.iter().map(show).collect()
+}
+
+#[test]
+fn a_syntax_error_has_its_line_and_what_was_expected() {
+    let found = problems("local T = {}\nfunction T.new()\n  if x then\nreturn T");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("error 4: Expected 'end'"), "{found:?}");
+}
+
+#[test]
+fn an_unknown_global_is_an_error_with_the_nearest_name() {
+    assert_eq!(
+        problems("local limit = 1\nreturn { a = function(self) return limti + foo end }"),
+        [
+            "error 2: unknown global limti: did you mean limit?",
+            "error 2: unknown global foo: define it before this line with `local`",
+        ]
+    );
+    assert_eq!(
+        problems("return { a = function(self) return tostrng(self) end }"),
+        ["error 1: unknown global tostrng: did you mean tostring?"]
+    );
+    // Not yet, or no longer, seen.
+    assert_eq!(
+        problems("local function a() return b() end local function b() end return { a = a }").len(),
+        1
+    );
+    assert_eq!(problems("do local x = 1 end return { a = x }").len(), 1);
+    assert_eq!(problems("for i = 1, 2 do end return { a = i }").len(), 1);
+    assert_eq!(problems("local x = x return { a = x }").len(), 1);
+    for name in ["io", "load", "loadstring", "getfenv", "_G", "os.execute", "os.getenv"] {
+        assert_eq!(problems(&format!("return {{ a = {name} }}")).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn an_unknown_member_of_a_library_is_an_error() {
+    assert_eq!(
+        problems("return { a = function(self) return string.trim(self.x), cg.json.decod('') end }"),
+        [
+            "error 1: there is no string.trim",
+            "error 1: there is no cg.json.decod: did you mean cg.json.decode?",
+        ]
+    );
+    assert_eq!(
+        problems("local string = { trim = 1 } return { a = function(self) return string.trim end }"),
+        [""; 0]
+    );
+    assert_eq!(problems("return { a = function(self) return self.string.trim end }"), [""; 0]);
+}
+
+#[test]
+fn an_assignment_to_a_global_is_an_error() {
+    let text =
+        |name: &str| format!("{name} is a global, and globals cannot be assigned: write `local {name}`");
+    assert_eq!(
+        problems("count = 0\nfunction new() end\nprint += 1\nreturn { a = new, b = count }"),
+        [
+            format!("error 1: {}", text("count")),
+            format!("error 2: {}", text("new")),
+            format!("error 3: {}", text("print")),
+        ]
+    );
+    assert_eq!(
+        problems("string.trim = 1\nfunction math.double(x) return x end\nreturn {}"),
+        ["error 1: string is read-only: it is a global", "error 2: math is read-only: it is a global",]
+    );
+}
+
+#[test]
+fn a_wrong_number_of_arguments_is_an_error() {
+    assert_eq!(
+        problems("local function f(a, b) return a end\nf(1, 2, 3) f() f(1, f(1)) f(1, f())\nreturn {}"),
+        ["error 2: f takes 0 to 2 arguments, not 3",]
+    );
+    assert_eq!(
+        problems("local f = function(a: number, b: number?) end\nf()\nf(1, 2, 3)\nf(...)\nreturn {}"),
+        ["error 2: f takes 1 to 2 arguments, not 0", "error 3: f takes 1 to 2 arguments, not 3",]
+    );
+    assert_eq!(
+        problems("string.sub('x') math.floor(1, 2) cg.now(1) cg.tag() table.insert({}, 1, 2, 3)\nreturn {}"),
+        [
+            "error 1: string.sub takes 2 to 3 arguments, not 1",
+            "error 1: math.floor takes 1 argument, not 2",
+            "error 1: cg.now takes 0 arguments, not 1",
+            "error 1: cg.tag takes at least 1 argument, not 0",
+            "error 1: table.insert takes 2 to 3 arguments, not 4",
+        ]
+    );
+    // Any number may come from the last one; a name that is assigned again is not known.
+    for text in [
+        "string.sub(string.gsub('x', 'x', 'y')) return {}",
+        "local function f() end f = print f(1, 2) return {}",
+        "local function f() end do local f = print f(1, 2) end return {}",
+        "local function f(...) end f(1, 2, 3) return {}",
+        "local math = { floor = print } math.floor(1, 2) return {}",
+        "string.sub(...) return {}",
+        "local g: any = nil g(1) return {}",
+    ] {
+        assert_eq!(problems(text), [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn a_length_of_a_table_with_names_is_a_warning() {
+    let text = |name: &str, line: usize| {
+        format!(
+            "#{name} counts the entries 1, 2, 3 and so on, and {name} has entries with names (line {line}): \
+             count them in a loop, or keep their number in a field"
+        )
+    };
+    let tests = [
+        ("local t = { a = 1 }\nreturn { n = function() return #t end }", "t"),
+        ("local function f()\nlocal t = {} t['a'] = 1 return #t end return { f = f }", ""),
+        ("local function f(x) local t = {} t.a = x return #t end\nreturn { f = f }", "t"),
+        (
+            "return { new = function() return { seen = {} } end, add = function(self, who) self.seen[who] = true return #self.seen end }",
+            "seen",
+        ),
+        (
+            "return { new = function() return { seen = {} } end, add = function(self, n) self.seen[`k{n}`] = 1 return #self.seen end }",
+            "seen",
+        ),
+    ];
+    for (source, name) in tests {
+        let name = if name.is_empty() { "t" } else { name };
+        let found = problems(source);
+        assert!(found.len() == 1 && found[0].starts_with("warning "), "{source}: {found:?}");
+        assert!(found[0].contains(&format!("#{name} counts")), "{found:?}");
+    }
+    assert_eq!(problems(tests[0].0), [format!("warning 2: {}", text("t", 1))]);
+    for source in [
+        "local t = { 1, 2, a = 3 } return { n = function() return #t end }",
+        "local function f(n) local t = {} t[#t + 1] = n t.n = 1 return #t end return { f = f }",
+        "local function f(n) local t = {} t.n = 1 table.insert(t, n) return #t end return { f = f }",
+        "return { new = function() return { list = {} } end, add = function(self, n) self.list[tonumber(n)] = n return #self.list end }",
+        "return { add = function(self, n) n = tonumber(n) self.list[n] = n return #self.list end }",
+        "return { f = function(self, text) return #text + #self.name + #'abc' end }",
+        "local function f() local t = cg.json.decode('') t.x = 1 return #t end return { f = f }",
+    ] {
+        assert_eq!(problems(source), [""; 0], "{source}");
+    }
+}
+
+#[test]
+fn state_outside_of_objects_is_a_warning() {
+    let found = problems(
+        "local count, cache = 0, {}\nreturn { a = function(self, x)\ncount += 1\ncache[x] = count\ntable.insert(cache, x) end }",
+    );
+    assert_eq!(
+        found,
+        [
+            "warning 3: count is kept outside of objects: each thread has its own, and it is lost at any time; keep it in the object",
+            "warning 4: cache is read-only when the sources have been loaded: keep it in the object",
+            "warning 5: cache is read-only when the sources have been loaded: keep it in the object",
+        ]
+    );
+    for text in [
+        "local T = {} T.x = function(self) local n = 0 local function up() n += 1 end up() return n end return T",
+        "local T = {} function T.new() return {} end for i = 1, 3 do T['m' .. i] = T.new end return T",
+        "local a a = 1 return { a = function() return a end }",
+    ] {
+        assert_eq!(problems(text), [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn keys_name_methods() {
+    assert_eq!(
+        problems("local T = { keys = {\nunion = {1}, unoin = {1} } }\nfunction T.union(self) end return T"),
+        ["error 2: keys.unoin: there is no method unoin with an object"]
+    );
+    assert_eq!(
+        problems("local T = { keys = { a = {1} }, read = { a = function(self, b) end } } return T"),
+        [""; 0]
+    );
+    assert_eq!(
+        problems("local L = require('lib/x') local T = { keys = { a = {1} } } T.a = L.a return T"),
+        [""; 0]
+    );
+}
+
+#[test]
+fn tests_may_use_the_library_of_tests() {
+    let text = "local t = cg.test t.clock(0) cg.test.eq(1, 1) count = 1";
+    let sources = Sources { tests: vec![source("t", text)], ..Sources::default() };
+    assert_eq!(
+        shown(&lint(&sources, &globals())),
+        ["error 1: count is a global, and globals cannot be assigned: write `local count`"]
+    );
+    assert_eq!(
+        problems("return { a = function(self) return cg.test end }"),
+        ["error 1: there is no cg.test"]
+    );
+}
+
+#[test]
+fn problems_have_a_largest_number() {
+    let lines: Vec<String> = (0..200).map(|number| format!("local x = unknown_{number}")).collect();
+    let text = lines.join("\n");
+    assert_eq!(problems(&text).len(), 50);
+}
+
+/// Each is a source that Luau accepts.
+const RIGHT: &[&str] = &[
+    "--!strict\nlocal a, b = 7 // 2, 1 a //= 3 a ^= 2 a %= 5 a += b a ..= 'x' return a",
+    "local n = 0b1010_1111 + 0xFF_FF + 1e-5 + .5 + 1_000 + 1E+3 return n",
+    "local s = 'a\\z\n   b' .. 'x\\u{1F600}' .. [=[ ]] ]=] .. [[x]] .. \"\\\"\" return s",
+    "--[==[ x ]] ]==] local a = 1 -- x [[ return\nreturn a",
+    "type F<T, U... = ...any> = (T, U...) -> ...T",
+    "type P<T> = { x: number, y: T?, [string]: any } export type Fn = (a: number, ...string) -> (number, ...any)",
+    "type T = { read x: number, write y: string }",
+    "type U = | 'a' | 'b' | nil",
+    "type A = { number }  type B = { { string } } type C = {} type D = () -> ()",
+    "type function Foo(t) return t end",
+    "type G<T = string> = { [string]: T }",
+    "type Y = (number | string) & any type X = typeof(print) type Z = F<string>? type F<T> = T",
+    "local function v<T>(...: number): ...number local a, b = ... return select('#', ...), a, b end return v",
+    "local continue = 1 continue = 2 local type = type type('x') local export = 3 export = 4 return continue",
+    "repeat local x = cg.now() until x > 3",
+    "local t = { f = function() end; 1, 2; [3] = 4, ['a'] = 5, } return t",
+    "local t: any = {} t.x.y:z(1)(2)[3].q = 5 return t",
+    "local f, g: any = print, print; (f or g)(1)",
+    "local t: any = {} t.f{1}{2} 'a' 'b' [[c]] 'd' return t",
+    "local function native() end @native local function g() native() end return g",
+    "@native local function f() end @native @checked local function g() f() end return g",
+    "local x = if cg.now() > 1 then 1 elseif cg.now() > 2 then 2 else 3 return x",
+    "local f = function<T>(x: T, ...: T): (T, ...T) return x, ... end return f",
+    "local y: typeof(setmetatable({}, {})) = nil return y",
+    "local z = (1 :: any) :: { [string]: number } | nil return -z :: any",
+    "for _, v in {1, 2} do print(v) end for k, v in {} :: any do print(k, v) end for i = 1, 10, 2 do print(i) end",
+    "for i = 1, 3 do if i == 2 then continue end print(i) end while true do break end",
+    "return",
+    "",
+    "local x: (a: number, b: string?) -> () = print :: any return x",
+    "local x, y = 1, 2 local s = `a\\{b {x .. `{y}`} c` .. `` .. `x` .. `{ ({a = 1}).a }` return s",
+    "local a = { b = { c = {} } } function a.b.c:d() return self end function a.b.e() end return a",
+    "local f: <T>(T) -> T = nil :: any return f",
+    "local x: 'lit' = 'lit' local t: {x: number, [string]: number} = {} return x, t",
+    "local a, b = 1, 2 a, b = b, a return not a == nil, #{1} + -b ^ 2 .. 'a'",
+    "do local a; end; if nil then elseif 1 then else end",
+    "local function f(): (number, ...string) return 1 end local function g(a, b: any?, ...) return f(), a, b, ... end return g",
+    "local function even(n) if n == 0 then return true end return (n == 1) end return even",
+    "local even, odd function odd(n) return n > 0 and even(n - 1) end function even(n) return n == 0 or odd(n - 1) end return odd",
+    "local T = {} T.__index = T function T.new() return setmetatable({}, T) end function T:x() return self.y end return T",
+    "return { a = function(self, n: number | string) local t = table.create(3) t[1] = n return #t end }",
+    "return (function(...) return ... end)(1, 2)",
+    "local ok, err = pcall(function() error('x') end) return ok and err or nil",
+    "return { a = function(self) return os.time { year = 2026, month = 1, day = 1 }, os.date('*t').hour end }",
+    "return { a = function(self) return ('x'):rep(3), #('a' .. 'b'), (`{1}`):upper() end }",
+    "return { a = function(self) for k, v in pairs(self) do self[k] = v end return next(self) end }",
+    "return { a = function(self) local b = buffer.create(8) buffer.writeu8(b, 0, 1) return buffer.readu8(b, 0) end }",
+    "return { a = function(self) return bit32.band(1, 2, 3), utf8.char(1, 2), math.max(1, 2, 3), math.huge end }",
+];
+
+#[test]
+fn sources_that_are_right_have_no_problems() {
+    for text in RIGHT {
+        assert_eq!(problems(text), [""; 0], "{text}");
+    }
+}
+
+/// Whatever is left of a source: no panic, and an end.
+#[test]
+fn a_source_may_end_anywhere() {
+    for text in RIGHT {
+        for (end, _) in text.char_indices() {
+            problems(&text[..end]);
+            problems(&text[end..]);
+        }
+    }
+}
+
+#[test]
+fn nesting_has_a_limit() {
+    for (open, close) in
+        [("(", ")"), ("{", "}"), ("not ", ""), ("function() return ", " end"), ("`{", "}`"), ("-- \n", "")]
+    {
+        for depth in [10, 100_000] {
+            problems(&format!("return {}1{}", open.repeat(depth), close.repeat(depth)));
+        }
+    }
+    for repeated in [".a", "()", "[1]", " .. 'x'", " + 1", " :: any"] {
+        problems(&format!("local x: any = nil return x{}", repeated.repeat(100_000)));
+    }
+    // Chains within each other.
+    let (open, close) = ("(".repeat(80), format!("{})", ".a".repeat(150)).repeat(80));
+    let found = problems(&format!("local x: any = nil return {open}x{close}"));
+    assert_eq!(found, ["error 1: nested too deeply, or too many operators in a row: divide it"]);
+    let found = problems(&format!("local x = '' return x{}", " .. x".repeat(90)));
+    assert_eq!(found, [""; 0]);
+    let found = problems(&format!("local x: any = nil return {}x{}", "(".repeat(40), ")".repeat(40)));
+    assert_eq!(found, [""; 0]);
+    for (open, close) in [("do ", "end "), ("if x then ", "end "), ("local x: {", "}")] {
+        problems(&format!("{}{}", open.repeat(50_000), close.repeat(50_000)));
+    }
+}

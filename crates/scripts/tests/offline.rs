@@ -1,0 +1,318 @@
+//! Tests of types: what `cg.test` does, and how failures are reported.
+
+use cattlegrid_objects::Settings;
+use cattlegrid_scripts::{Limits, Problem, Scripts, Source, Sources, Tested, run_tests};
+
+/// A quota by the hour.
+const QUOTA: &str = r#"
+local Quota = { version = 1, create = nil }
+function Quota.new(limit: string, window: string)
+    local n = tonumber(limit)
+    if n == nil or window ~= "hour" then
+        return nil
+    end
+    return { limit = n, used = 0, ends = cg.now() + 3600 }
+end
+function Quota.addandcheck(self, n: string)
+    local more = cg.number(n, 1)
+    if cg.now() >= self.ends then
+        self.used = 0
+        self.ends = cg.now() + 3600
+    end
+    if self.used + more > self.limit then
+        cg.event("exceeded", { limit = self.limit })
+        return "QUOTA_EXCEEDED"
+    end
+    self.used += more
+    return "QUOTA_OK"
+end
+function Quota.note(self, key: string, value: string)
+    cg.set(key, value)
+    cg.tag("user:" .. key)
+    cg.log("noted")
+    cg.load("later")
+end
+function Quota.seen(self, key: string)
+    return cg.get(key)
+end
+function Quota.forget(self, tag: string)
+    cg.invalidate(tag)
+end
+function Quota.keep(self, seconds: string)
+    cg.ttl(tonumber(seconds))
+    return true
+end
+function Quota.spin(self)
+    while true do end
+end
+Quota.keys = { sum = {1} }
+function Quota.sum(self, other)
+    return self.limit + (if other then other.limit else 0)
+end
+Quota.read = { left = function(self) return self.limit - self.used end }
+return Quota
+"#;
+
+fn source(name: &str, path: &str, text: &str) -> Source {
+    Source { name: name.to_owned(), path: path.into(), text: text.to_owned() }
+}
+
+/// Runs one file of tests, `quota.test.luau`.
+fn run(test: &str) -> Result<Vec<Tested>, Vec<String>> {
+    let sources = Sources {
+        types: vec![source("quota", "quota.luau", QUOTA)],
+        libraries: vec![source("lib/x", "lib/x.luau", "return { seven = 7 }")],
+        tests: vec![source("quota", "quota.test.luau", test)],
+    };
+    let (scripts, _) =
+        Scripts::load(&sources, &Limits::default()).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    run_tests(&scripts, &sources, &Settings::default())
+        .map_err(|problems| problems.iter().map(Problem::to_string).collect())
+}
+
+/// Runs a file that must pass; how often it checked.
+fn passes(test: &str) -> usize {
+    let passed =
+        run(&format!("local t = cg.test\n{test}")).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    passed.iter().map(|test| test.checks).sum()
+}
+
+/// The one problem of a file.
+fn fails(test: &str) -> String {
+    let mut problems = run(&format!("local t = cg.test\n{test}")).expect_err("it fails");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    problems.remove(0)
+}
+
+#[test]
+fn a_test_makes_objects_calls_methods_and_moves_the_clock() {
+    let checks = passes(
+        r#"
+        t.clock(0)
+        local q = t.new("quota", "k", "10", "hour")
+        t.eq(q:addandcheck("10"), "QUOTA_OK")
+        t.eq(q:addandcheck(1), "QUOTA_EXCEEDED")
+        t.clock(3599.999)
+        t.eq(t.call("quota:addandcheck:k:1"), "QUOTA_EXCEEDED")
+        t.clock(3600)
+        t.eq(t.call("quota:addandcheck:k:1"), "QUOTA_OK")
+        t.eq(q:left(), "9")
+        t.eq(t.call("quota:left:k"), "9")
+        t.eq(t.call("quota:exists:k"), "EXISTS")
+        t.eq(cg.json.decode(q:dump()).used, 1)
+        t.eq(t.call("quota:drop:k"), "DELETED")
+        t.eq(q:left(), nil)
+        t.eq(require("lib/x").seven, 7)
+        "#,
+    );
+    assert_eq!(checks, 11);
+}
+
+#[test]
+fn the_clock_takes_seconds_and_times() {
+    passes(
+        r#"
+        t.eq(t.now(), 1767225600)
+        t.clock(1.5)
+        t.eq(t.now(), 1767225601.5)
+        t.at("2026-01-31T23:59:59Z")
+        t.eq(t.now(), 1769903999)
+        t.at("2026-01-31T23:59:59+01:00")
+        t.eq(t.now(), 1769903999 - 3600)
+        t.error(function() t.at("soon") end, "is no time")
+        t.error(function() t.clock(-1) end, "the clock takes seconds")
+        t.error(function() t.clock(0/0) end, "the clock takes seconds")
+        "#,
+    );
+}
+
+#[test]
+fn what_follows_a_call_is_seen() {
+    passes(
+        r#"
+        local q = t.new("quota", "k", 1, "hour")
+        t.eq(t.events(), {})
+        q:addandcheck(2)
+        t.eq(t.events(), { { name = "exceeded", data = { limit = 1 } } })
+        t.eq(t.events(), {})
+        t.eq(q:note("alice", "v"), nil)
+        t.eq(t.plain("alice"), "v")
+        t.eq(t.log(), { "noted" })
+        t.eq(t.loads(), { "later" })
+        t.eq(t.plain("bob"), nil)
+        t.eq(t.plain("bob", 7), "7")
+        t.eq(q:seen("bob"), "7")
+        t.eq(q:seen("carol"), nil)
+        local other = t.new("quota", "other", 5, "hour")
+        t.eq(other:sum("k"), "6")
+        t.eq(other:sum("none"), "5")
+        t.eq(t.object("quota", "other"):left(), "5")
+        other:forget("user:alice")
+        t.eq(q:left(), nil)
+        t.eq(other:keep(10), "1")
+        t.clock(9.999)
+        t.eq(other:left(), "5")
+        t.clock(10)
+        t.eq(other:left(), nil)
+        "#,
+    );
+}
+
+#[test]
+fn shipped_types_are_there() {
+    passes(
+        r#"
+        t.eq(t.call("set:new:s"), "CREATED")
+        t.eq(t.call("set:put:s:a"), "SUCCESS")
+        t.eq(t.call("set:put:s:b"), "SUCCESS")
+        t.eq(t.call("set:getall:s"), "a\r\nb\r\n")
+        t.eq(t.object("set", "s"):count(), "2")
+        t.eq(t.call("set:getall:none"), nil)
+        t.eq(t.call("quota:left:k"), nil)
+        for i = 1, 2000 do t.call("set:put:s:member" .. i) end
+        t.eq(t.call("set:count:s"), "2002")
+        "#,
+    );
+}
+
+#[test]
+fn errors_of_calls_are_errors_of_the_test() {
+    passes(
+        r#"
+        local q = t.new("quota", "k", 1, "hour")
+        t.error(function() q:addandcheck("x") end, "CLIENT_ERROR quota.addandcheck: arg 1 must be a number")
+        t.error(function() q:none() end, "CLIENT_ERROR quota has no method none")
+        t.error(function() q:addandcheck() end, "takes")
+        t.error(function() q:spin() end, "took longer than 10 ms")
+        t.error(function() t.new("quota", "k", 1, "year") end, "quota.new refused these arguments")
+        t.error(function() t.new("none", "k") end, "no type none")
+        t.error(function() q:addandcheck({}) end, "argument 1 must be a string or a number, not table")
+        t.eq(t.call("quota:addandcheck:k:x"), "CLIENT_ERROR quota.addandcheck: arg 1 must be a number")
+        t.eq(t.call("other:x:y"), "no call: other:x:y")
+        t.eq(q:left(), "1")
+        "#,
+    );
+}
+
+#[test]
+fn failures_name_the_line_and_both_values() {
+    let tests = [
+        ("t.eq(1, '1')", "expected \"1\", got 1"),
+        ("t.eq(nil, true, 'the reply')", "the reply: expected true, got nil"),
+        (
+            "t.eq({ 1, { a = 2 } }, { 1, { a = 3, [7] = {} } })",
+            "expected {1, {[7] = {}, a = 3}}, got {1, {a = 2}}",
+        ),
+        ("t.eq({ 1 }, { 1, 2 })", "expected {1, 2}, got {1}"),
+        ("t.error(function() end)", "expected an error, got none"),
+        ("t.error(function() error('x', 0) end, 'y')", "expected an error with \"y\", got \"x\""),
+        ("t.object('quota', 'k'):addandcheck(1, 2)", "CLIENT_ERROR quota.addandcheck: takes n"),
+        ("error('mine')", "mine"),
+        ("local x: any = nil; x()", "attempt to call a nil value"),
+    ];
+    for (test, text) in tests {
+        assert_eq!(fails(&format!("\n{test}")), format!("quota.test.luau:3: {text}"), "{test}");
+    }
+}
+
+#[test]
+fn functions_are_tests_with_stores_of_their_own() {
+    let test = r#"
+        local t = cg.test
+        local Tests = {}
+        function Tests.test_b() t.eq(t.call("quota:left:k"), nil) t.eq(t.now(), 1767225600) end
+        function Tests.test_a() t.clock(7) t.new("quota", "k", 1, "hour") t.eq(t.call("quota:left:k"), "1") end
+        return Tests"#;
+    let passed = |name: &str, checks| Tested { name: name.to_owned(), checks };
+    assert_eq!(
+        run(test).unwrap(),
+        [passed("quota.test.luau test_a", 1), passed("quota.test.luau test_b", 2)]
+    );
+    assert_eq!(run("").unwrap(), [passed("quota.test.luau", 0)]);
+    let test = "local t = cg.test return {\ntest_a = function() t.eq(1, 2) end,\ntest_b = function() t.eq(1, 1) end,\ntest_c = function() error('no') end }";
+    assert_eq!(
+        run(test).unwrap_err(),
+        ["quota.test.luau:2: test_a: expected 2, got 1", "quota.test.luau:4: test_c: no",]
+    );
+    assert_eq!(
+        fails("return { tset_a = function() end }"),
+        "quota.test.luau: returns tset_a: only functions named test_... are run"
+    );
+}
+
+#[test]
+fn a_test_that_does_not_end_is_ended() {
+    assert_eq!(fails("while true do pcall(function() end) end"), "quota.test.luau: takes longer than 1 s");
+    assert_eq!(
+        fails("return { test_a = function() while true do t.call('quota:left:k') end end }"),
+        "quota.test.luau: takes longer than 1 s"
+    );
+    let found = fails("local all = {} while true do table.insert(all, string.rep('x', 100000) .. #all) end");
+    assert!(found.contains("not enough memory"), "{found}");
+}
+
+#[test]
+fn a_test_has_the_sandbox_of_sources() {
+    passes(
+        r#"
+        local library: any, tests: any = cg, t
+        t.error(function() library.test = nil end, "readonly")
+        t.error(function() tests.eq = nil end, "readonly")
+        t.error(function() cg.tag("x") end, "only within a call of a method")
+        t.eq((getmetatable("") :: any), "the metatable of strings is locked")
+        "#,
+    );
+}
+
+#[test]
+fn lint_and_syntax_errors_of_tests_are_found_before() {
+    let sources = |test: &str| Sources {
+        types: vec![source("quota", "quota.luau", QUOTA)],
+        tests: vec![source("quota", "quota.test.luau", test)],
+        ..Sources::default()
+    };
+    for (test, text) in [
+        ("\nlocal t =", "quota.test.luau:2: Expected identifier when parsing expression, got <eof>"),
+        (
+            "\ncg.test.eq(1, foo)",
+            "quota.test.luau:2: unknown global foo: define it before this line with `local`",
+        ),
+    ] {
+        let problems = Scripts::load(&sources(test), &Limits::default()).expect_err("it is wrong");
+        assert_eq!(problems.iter().map(Problem::to_string).collect::<Vec<_>>(), [text]);
+    }
+}
+
+#[test]
+fn without_tests_nothing_is_run() {
+    let sources = Sources { types: vec![source("quota", "quota.luau", QUOTA)], ..Sources::default() };
+    let (scripts, _) = Scripts::load(&sources, &Limits::default()).unwrap();
+    assert_eq!(run_tests(&scripts, &sources, &Settings::default()), Ok(Vec::new()));
+}
+
+#[test]
+fn a_test_prints_and_asks_for_the_time() {
+    let checks = passes(
+        r#"
+        print("a", 1)
+        cg.log("b")
+        t.eq(t.log(), {"a\t1", "b"})
+        t.eq(t.log(), {})
+        t.at("2026-01-31T23:59:59Z")
+        t.eq(os.date("%Y-%m-%d %H:%M:%S"), "2026-01-31 23:59:59")
+        t.eq(os.date("!%Y", 0), "1970")
+        t.eq(os.time(), 1769903999)
+        t.eq(os.clock(), 1769903999)
+        t.eq(cg.now(), 1769903999)
+        t.eq(cg.now_ms(), 1769903999000)
+        t.eq(os.time({ year = 1970, month = 1, day = 2, hour = 0 }), 86400)
+        -- What is printed may use the test itself.
+        print(setmetatable({}, { __tostring = function() return `{t.call("quota:new:k:5:hour")}` end }))
+        t.eq(t.log(), {"CREATED"})
+        "#,
+    );
+    assert_eq!(checks, 10);
+    assert!(fails("\nos.date('%Q')").starts_with("quota.test.luau:3: os.date: "));
+    // What changes an object or a key needs a call.
+    assert_eq!(fails("cg.set('k', 'v')"), "quota.test.luau:2: cg.set: only within a call of a method");
+}
