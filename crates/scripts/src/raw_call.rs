@@ -1,9 +1,9 @@
-//! What the VM's safe interface does not offer.
+//! What the safe interfaces of the VM and of the allocator do not offer.
 //!
 //! # Invariants
 //! * Functions that Luau may leave by an error hold nothing that would have to be dropped.
 
-#![expect(unsafe_code, reason = "the interface of Luau")]
+#![expect(unsafe_code, reason = "the interfaces of Luau and of the allocator")]
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
@@ -116,6 +116,15 @@ fn digits(text: &[u8]) -> Option<f64> {
     };
     let number = |text: &[u8]| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
     is_plain.then(|| number(text) as f64)
+}
+
+/// Gives memory that is free to the system: one call of the allocator, where it has one.
+pub(crate) fn give_back_memory() {
+    // SAFETY: the function takes the allocator's own locks, and moves nothing that is in use.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// The interrupt of a VM, which another thread may set.

@@ -1,12 +1,13 @@
 //! The VMs of a thread: one for each of the last two [`crate::Scripts`] that it has run, so that calls of an older set run
 //! while a newer one is in force.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 
 use crate::call::Bound;
+use crate::raw_call;
 
 /// Most VMs of a thread.
 const KEPT: usize = 2;
@@ -14,6 +15,8 @@ const KEPT: usize = 2;
 thread_local! {
     /// With the numbers of their `Scripts`, the one used last first.
     static VMS: RefCell<ArrayVec<(u64, Rc<Bound>), KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
+    /// One was dropped that may have had much memory.
+    static HAS_DROPPED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The thread's VM for the `Scripts` with this number; `open` makes it.
@@ -28,6 +31,9 @@ pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<Bound, E>) -> Res
     if let Some(found) = found {
         return Ok(found);
     }
+    if HAS_DROPPED.take() {
+        raw_call::give_back_memory();
+    }
     let made = Rc::new(open()?);
     let old = VMS.with_borrow_mut(|vms| {
         let old = if vms.is_full() { vms.pop() } else { None };
@@ -38,13 +44,15 @@ pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<Bound, E>) -> Res
     Ok(made)
 }
 
-/// Drops the thread's VM for the `Scripts` with this number, when nobody runs it any more.
+/// Drops the thread's VM for the `Scripts` with this number, when nobody runs it any more. The next one that is opened gives
+/// its memory back first, which the allocator keeps otherwise, since other values lie between.
 pub(crate) fn forget(number: u64) {
     let old = VMS.with_borrow_mut(|vms| {
         let place = vms.iter().position(|(own, _)| *own == number)?;
         Some(vms.remove(place))
     });
     drop(old);
+    HAS_DROPPED.set(true);
 }
 
 #[cfg(test)]
