@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-/// Most arguments of a call: a key of 250 bytes has no more.
+/// Most arguments of a client's call: a key of 250 bytes has no more.
 pub const ARGUMENTS_MAX: usize = 128;
 
 /// Arguments that need no memory of their own.
@@ -22,21 +22,16 @@ impl<'a> Arguments<'a> {
         Self::default()
     }
 
-    /// These. More than [`ARGUMENTS_MAX`] are left out: callers have fewer.
+    /// These, however many they are.
     pub fn of(list: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut arguments = Self::none();
-        for argument in list {
-            if !arguments.push(argument) {
-                break;
-            }
-        }
-        arguments
+        let mut list = list.into_iter();
+        Self { few: list.by_ref().take(FEW).collect(), more: list.collect() }
     }
 
-    /// Adds one; false: there are too many.
+    /// Adds one; false: a client's call has no more than [`ARGUMENTS_MAX`].
     pub(crate) fn push(&mut self, argument: &'a [u8]) -> bool {
         if self.few.try_push(argument).is_err() {
-            if self.len() == ARGUMENTS_MAX {
+            if self.len() >= ARGUMENTS_MAX {
                 return false;
             }
             self.more.push(argument);
@@ -105,7 +100,7 @@ mod tests {
     #[test]
     fn few_and_many() {
         let text = [0_u8; 200];
-        for count in [0, 1, FEW - 1, FEW, FEW + 1, ARGUMENTS_MAX] {
+        for count in [0, 1, FEW - 1, FEW, FEW + 1, ARGUMENTS_MAX, text.len()] {
             let all: Vec<&[u8]> = (0..count).map(|end| &text[..end]).collect();
             let arguments = Arguments::of(all.iter().copied());
             assert_eq!((arguments.len(), arguments.is_empty()), (count, count == 0));
@@ -113,9 +108,8 @@ mod tests {
             assert!((0..count).all(|place| arguments.get(place) == Some(all[place])));
             assert_eq!(arguments.get(count), None);
         }
-        let mut full = Arguments::of((0..ARGUMENTS_MAX + 9).map(|_| &text[..]));
-        assert_eq!(full.len(), ARGUMENTS_MAX);
-        assert!(!full.push(b"one more"));
+        let mut full = Arguments::of((1..ARGUMENTS_MAX).map(|_| &text[..]));
+        assert!(full.push(b"the last") && !full.push(b"one more"));
         assert_eq!(full.len(), ARGUMENTS_MAX);
     }
 

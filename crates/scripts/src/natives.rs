@@ -337,6 +337,37 @@ mod tests {
     }
 
     #[test]
+    fn more_arguments_than_a_client_can_give() {
+        let (lua, setting) = (vm(), Setting::default());
+        let names = "local names, pairs = {}, {}; for n = 1, 1500 do \
+                     names[n] = 'm' .. n; pairs[2 * n - 1] = 'm' .. n; pairs[2 * n] = n end; ";
+        for (source, answers) in [
+            (
+                "local s = cg.set(); s:put(unpack(names)); return s:count(), s:remove(unpack(names)), s:count()",
+                "1500 1500 0",
+            ),
+            (
+                "local m = cg.map(); m:put(unpack(pairs)); return m:count(), m:remove(unpack(names)), m:count()",
+                "1500 1500 0",
+            ),
+            (
+                "local z = cg.zset(); z:add(unpack(pairs)); return z:count(), z:remove(unpack(names)), z:count()",
+                "1500 1500 0",
+            ),
+            (
+                "local h = cg.hll(); h:add(unpack(names)); local n = h:count(); return n > 1400 and n < 1600",
+                "true",
+            ),
+        ] {
+            let source = format!("{names}{}", source.replace("unpack", "table.unpack"));
+            assert_eq!(eval(&lua, &setting, &source), answers, "{source}");
+        }
+        let refused = "local s, all = cg.set(), {}; for n = 1, 4097 do all[n] = 'm' .. n end; \
+                       return pcall(s.put, s, table.unpack(all)), s:count()";
+        assert_eq!(eval(&lua, &setting, refused), "false 0", "all or none");
+    }
+
+    #[test]
     fn mistakes() {
         let (lua, setting) = (vm(), Setting::default());
         for (source, text) in [

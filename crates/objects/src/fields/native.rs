@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use cattlegrid_store::{Memory, Value};
 
 use super::{Base, Layer, PART_BYTES, Pending};
-use crate::arguments::Arguments;
+use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::calendar::Zone;
 use crate::call::{CallError, Frame, Reply};
 use crate::method::ObjectType;
@@ -207,7 +207,9 @@ fn run(
         return Err(CallError::Client(format!("has no method {name}")));
     };
     let (least, most) = method.arguments;
-    if !(least..=most).contains(&call.arguments.len()) {
+    let count = call.arguments.len();
+    // A method that takes any number of a client's arguments takes any number of a script's.
+    if count < least || (count > most && most < ARGUMENTS_MAX) {
         return Err(CallError::Client(format!("takes {}", method.usage)));
     }
     let Some(memory) = &*SCRATCH else { return Err(CallError::NoRoom(0)) };
