@@ -258,7 +258,7 @@ fn reserved_and_used(old: &[Vec<u8>], keys: &[Vec<u8>], removed: usize, len: usi
         if let (true, Some(key)) = (removed == 1, old.get(n)) {
             tree.remove(key);
         }
-        assert_eq!(tree.held_bytes(), held, "nothing but the reserve is taken, insert {n} of {}", keys.len());
+        assert_eq!(tree.held_bytes(), held, "only the reserve is taken, insert {n} of {}", keys.len());
     }
     tree.release_reserve();
     ((held - before) / PAGE_BYTES, tree.held_bytes().saturating_sub(before) / PAGE_BYTES)
