@@ -364,6 +364,9 @@ impl Shared {
     }
 
     pub(crate) fn set_registry(&self, registry: Option<Arc<Registry>>) {
+        if let Some(registry) = &registry {
+            registry.put_in_force();
+        }
         self.objects.store(registry);
     }
 

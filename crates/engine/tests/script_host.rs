@@ -69,7 +69,7 @@ impl TestHost {
         };
         let definitions: Vec<_> = METHODS.iter().map(definition).collect();
         let host_type = |name: &&str| HostType {
-            object_type: define(name, &definitions).unwrap(),
+            object_type: define(name, &definitions).unwrap().forever(),
             settings: TypeSettings::new(name),
             methods: METHODS.iter().map(|row| ScriptMethod { reads: row.3, keys: row.4.to_vec() }).collect(),
         };

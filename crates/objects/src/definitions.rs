@@ -1,23 +1,31 @@
-//! Types that are defined while the process runs: their names, numbers and tables of methods, which stay until it ends.
+//! Types that are defined while the process runs: their names, numbers and tables of methods.
 //!
 //! The number of a type is part of its objects' keys, and the number of a method is the place of its counters: both go with
 //! the name, so that a type that is loaded anew finds its objects and goes on counting. A table that was defined before is
-//! found again; only another one takes memory.
+//! found again; only another one takes memory, for good.
+//!
+//! A table is in use while a [`Defined`] has it, and for ever once it was in force. When there is no room, names and numbers
+//! that only other tables have are given to new ones: sources that were refused do not count.
+//!
+//! # Invariants
+//! * The numbers of a table that was in force are never those of another name: items carry the number of their type. Only a
+//!   registry that is in force makes items and counts calls, and before it is, its tables stay ([`stay`]).
 
-use std::sync::{Mutex, PoisonError};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::method::{Absent, Method, ObjectType, Reads};
 use crate::native;
 
 /// The first number of a type of users' own.
 pub(crate) const FIRST_ID: u16 = 64;
-/// Most names of types of users' own, in the life of a process.
+/// Most names of types of users' own that were in force, in the life of a process.
 pub const TYPES_MAX: usize = 100;
-/// Most names of methods of such types, in the life of a process.
+/// Most names of methods of such types.
 pub const SCRIPT_METHODS_MAX: usize = 1024;
 /// Most methods of a type.
 pub const TYPE_METHODS_MAX: usize = 56;
-/// Most tables of types, in the life of a process.
+/// Most tables of types.
 const TABLES_MAX: usize = 4096;
 
 /// A method of a type of users' own.
@@ -33,55 +41,98 @@ pub struct MethodDefinition {
     pub runs_absent: bool,
 }
 
+/// A type that is defined, and in use as long as this is there.
+#[derive(Debug)]
+pub struct Defined(&'static ObjectType);
+
+impl Defined {
+    /// The type. It is one of a registry's only while it is in use.
+    pub fn object_type(&self) -> &'static ObjectType {
+        self.0
+    }
+
+    /// The type, which is in use for ever.
+    pub fn forever(self) -> &'static ObjectType {
+        stay(self.0);
+        self.0
+    }
+}
+
+impl Drop for Defined {
+    fn drop(&mut self) {
+        if let Some(table) = definitions().table(self.0) {
+            table.users -= 1;
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Definitions {
-    /// By their numbers from [`FIRST_ID`] on.
-    names: Vec<&'static str>,
+    /// By their numbers from [`FIRST_ID`] on; None: the number is free.
+    names: Vec<Option<&'static str>>,
     /// Name of the type, name of the method; the place is its number.
-    methods: Vec<(&'static str, &'static str)>,
-    tables: Vec<&'static ObjectType>,
+    methods: Vec<Option<(&'static str, &'static str)>>,
+    tables: Vec<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    object_type: &'static ObjectType,
+    /// How many [`Defined`] have it.
+    users: usize,
+    /// It is or was in force.
+    stays: bool,
+}
+
+impl Table {
+    fn is_used(&self) -> bool {
+        self.stays || self.users > 0
+    }
+
+    fn has(&self, type_name: &str, method: &str) -> bool {
+        let own = self.object_type.methods.iter().chain(native::RESERVED);
+        self.object_type.name == type_name && own.into_iter().any(|own| own.name == method)
+    }
 }
 
 static DEFINITIONS: Mutex<Definitions> =
     Mutex::new(Definitions { names: Vec::new(), methods: Vec::new(), tables: Vec::new() });
 
+fn definitions() -> MutexGuard<'static, Definitions> {
+    DEFINITIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The type with these methods, in this order. `name` and the methods' names are lower case.
 ///
 /// # Errors
-/// The process has seen too many.
-pub fn define(name: &str, methods: &[MethodDefinition]) -> Result<&'static ObjectType, String> {
-    DEFINITIONS.lock().unwrap_or_else(PoisonError::into_inner).define(name, methods)
+/// The process has too many.
+pub fn define(name: &str, methods: &[MethodDefinition]) -> Result<Defined, String> {
+    definitions().define(name, methods).map(Defined)
+}
+
+/// From now on there may be items of this type: it is in use for ever.
+pub(crate) fn stay(object_type: &'static ObjectType) {
+    if let Some(table) = definitions().table(object_type) {
+        table.stays = true;
+    }
 }
 
 impl Definitions {
+    /// Each call is one more user.
     fn define(&mut self, name: &str, methods: &[MethodDefinition]) -> Result<&'static ObjectType, String> {
-        let same = |one: &&&'static ObjectType| one.name == name && is_same(one.methods, methods);
-        if let Some(found) = self.tables.iter().find(same) {
-            return Ok(found);
+        let same =
+            |one: &&mut Table| one.object_type.name == name && is_same(one.object_type.methods, methods);
+        if let Some(found) = self.tables.iter_mut().find(same) {
+            found.users += 1;
+            return Ok(found.object_type);
         }
-        let restart = |what: &str, most: usize| {
-            Err(format!(
-                "the server has had {most} {what} of types of your own; start it anew to define others"
-            ))
-        };
-        if self.tables.len() == TABLES_MAX {
-            return restart("versions", TABLES_MAX);
+        if self.has_room(name, methods).is_err() {
+            self.forget_unused();
         }
-        let place = self.names.iter().position(|own| *own == name);
-        if place.is_none() && self.names.len() == TYPES_MAX {
-            return restart("names", TYPES_MAX);
-        }
-        let own = methods.iter().map(|method| &*method.name);
-        let names = own.chain(native::RESERVED.iter().map(|method| method.name));
-        let more = names.filter(|method| !self.methods.contains(&(name, *method))).count();
-        if self.methods.len() + more > SCRIPT_METHODS_MAX {
-            return restart("methods", SCRIPT_METHODS_MAX);
-        }
-        let place = place.unwrap_or_else(|| {
-            self.names.push(String::from(name).leak());
-            self.names.len() - 1
-        });
-        let name = self.names[place];
+        self.has_room(name, methods)?;
+        let known = self.names.iter().position(|own| *own == Some(name));
+        let place = known.unwrap_or_else(|| put(&mut self.names, String::from(name).leak()));
+        let name = self.names[place].expect("it was found or put there");
         let table: Vec<Method> = methods.iter().map(|method| self.method(name, method)).collect();
         for method in native::RESERVED {
             self.name(name, method.name);
@@ -93,17 +144,59 @@ impl Definitions {
             methods: table.leak(),
             dump: None,
         }));
-        self.tables.push(object_type);
+        self.tables.push(Table { object_type, users: 1, stays: false });
         Ok(object_type)
+    }
+
+    /// Whether a type that is not known as such fits.
+    fn has_room(&self, name: &str, methods: &[MethodDefinition]) -> Result<(), String> {
+        let restart = |what: &str, most: usize| {
+            Err(format!(
+                "the server has had {most} {what} of types of your own; start it anew to define others"
+            ))
+        };
+        if self.tables.len() == TABLES_MAX {
+            return restart("versions", TABLES_MAX);
+        }
+        let names = self.names.iter().flatten();
+        if !self.names.contains(&Some(name)) && names.count() == TYPES_MAX {
+            return restart("names", TYPES_MAX);
+        }
+        let own = methods.iter().map(|method| &*method.name);
+        let more = own
+            .chain(native::RESERVED.iter().map(|method| method.name))
+            .filter(|method| !self.methods.contains(&Some((name, *method))))
+            .count();
+        if self.methods.iter().flatten().count() + more > SCRIPT_METHODS_MAX {
+            return restart("methods", SCRIPT_METHODS_MAX);
+        }
+        Ok(())
+    }
+
+    /// Makes the numbers free that no table in use has. The memory of the other tables is lost: some bytes a method.
+    fn forget_unused(&mut self) {
+        self.tables.retain(Table::is_used);
+        let tables = &self.tables;
+        for name in &mut self.names {
+            *name = name.filter(|name| tables.iter().any(|table| table.object_type.name == *name));
+        }
+        for method in &mut self.methods {
+            *method = method.filter(|(of, own)| tables.iter().any(|table| table.has(of, own)));
+        }
+    }
+
+    fn table(&mut self, object_type: &'static ObjectType) -> Option<&mut Table> {
+        self.tables.iter_mut().find(|table| ptr::eq(table.object_type, object_type))
     }
 
     /// Gives a method its number, if it has none.
     fn name(&mut self, type_name: &'static str, method: &str) -> &'static str {
-        if let Some((_, own)) = self.methods.iter().find(|(of, own)| (*of, *own) == (type_name, method)) {
+        let mut known = self.methods.iter().flatten();
+        if let Some((_, own)) = known.find(|(of, own)| (*of, *own) == (type_name, method)) {
             return own;
         }
         let name: &'static str = method.to_owned().leak();
-        self.methods.push((type_name, name));
+        put(&mut self.methods, (type_name, name));
         name
     }
 
@@ -121,6 +214,16 @@ impl Definitions {
     }
 }
 
+/// Puts a value into the first free place: that place.
+fn put<T>(list: &mut Vec<Option<T>>, value: T) -> usize {
+    let place = list.iter().position(Option::is_none).unwrap_or(list.len());
+    if place == list.len() {
+        list.push(None);
+    }
+    list[place] = Some(value);
+    place
+}
+
 fn is_same(table: &[Method], methods: &[MethodDefinition]) -> bool {
     let same = |(one, other): (&Method, &MethodDefinition)| {
         one.name == other.name
@@ -133,8 +236,7 @@ fn is_same(table: &[Method], methods: &[MethodDefinition]) -> bool {
 
 /// The number of a method of a type of users' own, from 0; None: it was never defined.
 pub(crate) fn number(type_name: &str, method: &str) -> Option<usize> {
-    let known = DEFINITIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    known.methods.iter().position(|own| *own == (type_name, method))
+    definitions().methods.iter().position(|own| *own == Some((type_name, method)))
 }
 
 #[cfg(test)]
@@ -159,7 +261,7 @@ mod tests {
     }
 
     fn counts(known: &Definitions) -> [usize; 3] {
-        [known.names.len(), known.methods.len(), known.tables.len()]
+        [known.names.iter().flatten().count(), known.methods.iter().flatten().count(), known.tables.len()]
     }
 
     #[test]
@@ -169,12 +271,12 @@ mod tests {
         let other = known.define("b", &methods(["add"])).unwrap();
         assert_eq!([first.id, other.id], [FIRST_ID, FIRST_ID + 1]);
         let again = known.define("a", &methods(["new", "add"])).unwrap();
-        assert!(std::ptr::eq(first, again), "the same table takes no memory");
+        assert!(ptr::eq(first, again), "the same table takes no memory");
         let numbers = known.methods.clone();
         let changed = known.define("a", &methods(["add", "less", "new"])).unwrap();
         assert_eq!(changed.id, first.id);
         assert_eq!(known.methods[..numbers.len()], numbers, "numbers stay");
-        assert_eq!(known.methods[numbers.len()..], [("a", "less")]);
+        assert_eq!(known.methods[numbers.len()..], [Some(("a", "less"))]);
         let names: Vec<&str> = changed.methods.iter().map(|method| method.name).collect();
         assert_eq!(names, ["add", "less", "new"]);
         assert!(matches!(changed.methods[2].absent, Absent::Runs), "new makes");
@@ -193,7 +295,7 @@ mod tests {
         ];
         for other in others {
             let table = known.define("a", std::slice::from_ref(&other)).unwrap();
-            assert!(!std::ptr::eq(table, plain));
+            assert!(!ptr::eq(table, plain));
             assert!(is_same(table.methods, &[other]));
         }
         assert_eq!(counts(&known), [1, 1 + native::RESERVED.len(), 5]);
@@ -228,6 +330,42 @@ mod tests {
         }
         assert_eq!(counts(&known), before);
         assert!(known.define("a", &[method("m7")]).is_ok(), "a name that is known");
+    }
+
+    #[test]
+    fn what_is_not_in_use_is_forgotten() {
+        let mut known = empty();
+        let stays = known.define("stays", &methods(["new", "m"])).unwrap();
+        let used = known.define("used", &methods(["new"])).unwrap();
+        known.table(stays).unwrap().stays = true;
+        known.table(stays).unwrap().users = 0;
+        // Three times as many as there are places, each refused when the next one comes.
+        for place in 0..3 * SCRIPT_METHODS_MAX {
+            let refused = known.define(&format!("t{place}"), &methods(["new", "m", "n"])).unwrap();
+            assert!(refused.id < FIRST_ID + TYPES_MAX as u16 && ![stays.id, used.id].contains(&refused.id));
+            known.table(refused).unwrap().users -= 1;
+            let version = known.define("stays", &[method(&format!("m{place}"))]).unwrap();
+            assert_eq!(version.id, stays.id, "a name that was in force keeps its number");
+            known.table(version).unwrap().users -= 1;
+        }
+        assert!(known.names.len() <= TYPES_MAX && known.methods.len() <= SCRIPT_METHODS_MAX);
+        let before = [known.methods[0], known.methods[1]];
+        assert_eq!(before, [Some(("stays", "new")), Some(("stays", "m"))], "numbers of methods stay");
+        assert!(ptr::eq(known.define("stays", &methods(["new", "m"])).unwrap(), stays));
+        assert!(ptr::eq(known.define("used", &methods(["new"])).unwrap(), used));
+        let names: Vec<_> = known.names.iter().flatten().collect();
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+    }
+
+    #[test]
+    fn a_refused_type_that_comes_again_takes_no_memory() {
+        let mut known = empty();
+        let first = known.define("a", &methods(["new"])).unwrap();
+        known.table(first).unwrap().users -= 1;
+        let again = known.define("a", &methods(["new"])).unwrap();
+        assert!(ptr::eq(first, again));
+        assert_eq!(known.table(first).unwrap().users, 1);
     }
 
     #[test]

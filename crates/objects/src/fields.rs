@@ -34,7 +34,7 @@ pub use native::{FieldCall, FieldKind, Order, Rows, dump_field, random_places};
 
 /// Fields of an object are numbered from 1 to this.
 pub const FIELDS_MAX: u8 = 250;
-/// Most changes of members in a call.
+/// Most changes of members in a call. Keys by which a collection has its members in an order of their own do not count.
 pub const PENDING_MAX: usize = 4096;
 /// Most bytes of their keys and values.
 pub const PENDING_BYTES_MAX: usize = 1 << 20;
@@ -54,8 +54,12 @@ const CLEAR_LATER: usize = 64;
 pub struct Pending {
     /// By the member's key, with its field.
     changes: BTreeMap<Box<[u8]>, Pended>,
-    /// Of keys and values in `changes`.
+    /// How many of `changes` count: there are at most two more for each.
+    counted: usize,
+    /// Of their keys and values.
     bytes: usize,
+    /// Fields whose members have a second key each, for their order; and the first byte of these.
+    ordered: Vec<[u8; 2]>,
     /// Numbers of fields that the call has made.
     made: Vec<u8>,
     /// Numbers of the fields that the new state refers to; None: those that it had.
@@ -80,14 +84,21 @@ impl Pended {
 
 impl Pending {
     /// Nothing changes.
-    pub const NONE: Self = Self { changes: BTreeMap::new(), bytes: 0, made: Vec::new(), kept: None };
+    pub const NONE: Self = Self {
+        changes: BTreeMap::new(),
+        counted: 0,
+        bytes: 0,
+        ordered: Vec::new(),
+        made: Vec::new(),
+        kept: None,
+    };
 
     /// Nothing changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Members that change.
+    /// Keys that change.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
@@ -106,17 +117,37 @@ impl Pending {
     /// The new state refers to the fields with these numbers: what others would become is forgotten.
     pub fn settle(&mut self, kept: &[u8]) {
         self.changes.retain(|key, _| kept.contains(&key[0]));
-        self.bytes = self.changes.iter().map(|(key, own)| Self::bytes_of(key, own.value.as_deref())).sum();
+        let all = self.changes.iter().map(|(key, own)| self.counts(key, own.value.as_deref()));
+        (self.counted, self.bytes) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         self.kept = Some(kept.to_vec());
     }
 
-    fn bytes_of(key: &[u8], value: Option<&[u8]>) -> usize {
-        key.len() + value.map_or(0, <[u8]>::len)
+    /// The members of a field have a second key each, which begins with this byte.
+    pub(crate) fn note_order(&mut self, field: u8, space: u8) {
+        if !self.ordered.contains(&[field, space]) {
+            self.ordered.push([field, space]);
+        }
+    }
+
+    /// What a change counts, and its bytes.
+    fn counts(&self, key: &[u8], value: Option<&[u8]>) -> (usize, usize) {
+        match key.first_chunk() {
+            Some(first) if self.ordered.contains(first) => (0, 0),
+            _ => (1, key.len() + value.map_or(0, <[u8]>::len)),
+        }
+    }
+
+    /// Fails unless this many more keys of a field can be put, of up to this many bytes each.
+    pub(crate) fn check_puts(&self, field: u8, puts: usize, bytes: usize) -> Result<(), CallError> {
+        // Half of them are for the order.
+        let is_ordered = self.ordered.iter().any(|own| own[0] == field);
+        let counted = if is_ordered { puts / 2 } else { puts };
+        self.check(counted, counted * bytes)
     }
 
     /// Fails unless this many more changes fit, of this many bytes in all.
     pub(crate) fn check(&self, changes: usize, bytes: usize) -> Result<(), CallError> {
-        if self.changes.len() + changes > PENDING_MAX {
+        if self.counted + changes > PENDING_MAX {
             let text = format!("a call may change at most {PENDING_MAX} members of fields");
             return Err(CallError::Client(text));
         }
@@ -148,7 +179,9 @@ impl Pending {
         let key = [&[field], key].concat();
         if !self.changes.contains_key(&*key) {
             let Some(Value::Inline(value)) = base.view().member(&key) else { return None };
-            self.bytes += Self::bytes_of(&key, Some(value));
+            let (counted, bytes) = self.counts(&key, Some(value));
+            self.counted += counted;
+            self.bytes += bytes;
             let own = Pended { value: Some(value.into()), in_base: true };
             self.changes.insert(key.as_slice().into(), own);
         }
@@ -173,16 +206,17 @@ impl Pending {
                 "only one value of a call may be longer than {most} bytes"
             )));
         }
-        let new_bytes = Self::bytes_of(key, value);
+        let (counted, new_bytes) = self.counts(key, value);
         if let Some(own) = self.changes.get(key) {
             let was_there = own.value.is_some();
-            let old_bytes = Self::bytes_of(key, own.value.as_deref());
+            let old_bytes = self.counts(key, own.value.as_deref()).1;
             self.check(0, new_bytes.saturating_sub(old_bytes))?;
             self.bytes = self.bytes - old_bytes + new_bytes;
             let own = self.changes.get_mut(key).expect("it is there");
             own.value = value.map(Into::into);
             if own.value.is_none() && !own.in_base {
                 self.bytes -= new_bytes;
+                self.counted -= counted;
                 self.changes.remove(key);
             }
             return Ok(was_there);
@@ -197,8 +231,9 @@ impl Pending {
             return Ok(old.is_some());
         }
         if value.is_some() {
-            self.check(1, new_bytes)?;
+            self.check(counted, new_bytes)?;
         }
+        self.counted += counted;
         self.bytes += new_bytes;
         self.changes.insert(key.into(), Pended { value: value.map(Into::into), in_base: old.is_some() });
         Ok(old.is_some())

@@ -36,7 +36,7 @@ mod settings;
 pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
 pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
-pub use definitions::{MethodDefinition, SCRIPT_METHODS_MAX, TYPE_METHODS_MAX, TYPES_MAX, define};
+pub use definitions::{Defined, MethodDefinition, SCRIPT_METHODS_MAX, TYPE_METHODS_MAX, TYPES_MAX, define};
 pub use fields::{
     FIELD_KEY_MAX, FIELDS_MAX, FieldCall, FieldKind, Layer, Order, PENDING_BYTES_MAX, PENDING_MAX, Pending,
     Rows, copy_plain, dump_field, random_places,

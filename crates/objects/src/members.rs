@@ -62,8 +62,8 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// As [`Members::reserve`].
     pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
-        if let State::Field { pending, .. } = &self.object.state {
-            return pending.check(puts, puts * (key + value + 1));
+        if let State::Field { pending, field, .. } = &self.object.state {
+            return pending.check_puts(*field, puts, key + value + 1);
         }
         // A tree that the call has built is dropped if the call fails, as bytes are.
         let may_grow = self.object.may_grow();

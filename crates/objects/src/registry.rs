@@ -115,6 +115,13 @@ impl Registry {
         Ok(registry)
     }
 
+    /// From now on there may be objects of these types. Before a registry is in force, nothing keeps the numbers of types of
+    /// users' own but their host.
+    pub fn put_in_force(&self) {
+        let of_host = self.types.iter().filter(|entry| entry.of_host.is_some());
+        of_host.for_each(|entry| definitions::stay(entry.object_type));
+    }
+
     fn numbers_of_host(object_type: &'static ObjectType) -> Result<Box<[u16]>, String> {
         let first = Self::methods_max();
         let number = |method: &Method| definitions::number(object_type.name, method.name);

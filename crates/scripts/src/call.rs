@@ -531,7 +531,12 @@ fn failure(error: &mlua::Error) -> Failure {
     if is_memory(error) {
         return Failure::Breach(Breach::Memory);
     }
-    Failure::Script(text_of(error))
+    let text = text_of(error);
+    let caught = current::with(|current| current.written.caught.take()).flatten();
+    match caught.filter(|caught| texts::without_places(&text) == texts::without_places(caught)) {
+        Some(again) => Failure::Client(again),
+        None => Failure::Script(text),
+    }
 }
 
 /// Another object is only read.
@@ -557,7 +562,17 @@ pub(crate) fn is_memory(error: &mlua::Error) -> bool {
 /// An error's text without the stack; the name of the type of an error without a text.
 pub(crate) fn text_of(error: &mlua::Error) -> String {
     match error {
-        mlua::Error::CallbackError { cause, .. } => text_of(cause),
+        mlua::Error::CallbackError { cause, traceback } => {
+            let text = text_of(cause);
+            match traceback
+                .lines()
+                .find_map(|frame| texts::place(frame.trim_start()))
+                .filter(|_| texts::place(&text).is_none())
+            {
+                Some(at) => format!("{at}: {text}"),
+                None => text,
+            }
+        }
         mlua::Error::RuntimeError(text) | mlua::Error::SyntaxError { message: text, .. } => {
             let (text, stack) = text.rsplit_once("\nstack traceback:\n").unwrap_or((text, ""));
             texts::with_place(texts::without_address(text), stack)

@@ -39,6 +39,8 @@ pub(crate) struct Written {
     pub(crate) once: Option<Vec<u8>>,
     /// State of `math.random`; None: it was not asked yet.
     pub(crate) random: Option<u64>,
+    /// The text of the last [`crate::library::Fail`] that the script has caught.
+    pub(crate) caught: Option<String>,
     /// A read found that an object has moved: the run must end, whatever the script catches.
     pub(crate) has_moved: bool,
 }

@@ -339,14 +339,16 @@ impl<'s> Reader<'s> {
                 runs_absent: name == "new",
             })
             .collect();
-        let object_type = match define(&self.source.name, &definitions) {
-            Ok(object_type) => object_type,
+        let defined = match define(&self.source.name, &definitions) {
+            Ok(defined) => defined,
             Err(text) => {
                 self.problem(text);
                 return None;
             }
         };
+        let object_type = defined.object_type();
         let definition = Definition {
+            _defined: defined,
             version,
             create_only,
             new: definitions.iter().position(|method| method.name == "new"),

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cattlegrid_objects::{Host, HostType, HostUsage, ScriptCall, ScriptDone, World};
+use cattlegrid_objects::{Defined, Host, HostType, HostUsage, ScriptCall, ScriptDone, World};
 
 use crate::breaches::Breaches;
 use crate::call;
@@ -32,6 +32,8 @@ pub struct Scripts {
 /// What a type is besides what the engine has to know.
 #[derive(Debug)]
 pub(crate) struct Definition {
+    /// Keeps the type's numbers.
+    pub(crate) _defined: Defined,
     /// The version that its states are written with.
     pub(crate) version: u16,
     /// `new` does not replace an object.

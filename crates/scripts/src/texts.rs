@@ -55,11 +55,19 @@ pub(crate) fn with_place(text: &str, stack: &str) -> String {
 }
 
 /// `FILE:LINE`, with which a text begins, before a colon.
-fn place(text: &str) -> Option<&str> {
+pub(crate) fn place(text: &str) -> Option<&str> {
     let (place, _) = text.split_once(": ").unwrap_or((text, ""));
     let (file, line) = place.rsplit_once(':')?;
     let is_place = !file.is_empty() && !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     is_place.then_some(place)
+}
+
+/// A text without the places with which it begins.
+pub(crate) fn without_places(mut text: &str) -> &str {
+    while let Some(at) = place(text) {
+        text = text[at.len()..].strip_prefix(": ").unwrap_or_default();
+    }
+    text
 }
 
 /// Puts the name of its type in the place of an argument that Luau would write with an address.

@@ -21,6 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::bounds;
 use crate::call;
+use crate::caught;
 use crate::library;
 use crate::limits::{Breach, Limits};
 use crate::raw_call::{self, Interrupt};
@@ -213,6 +214,7 @@ pub(crate) fn sandbox(program: &Program, memory_bytes: usize) -> mlua::Result<Lu
     library::install(&lua)?;
     bounds::install(&lua, memory_bytes)?;
     texts::install(&lua)?;
+    caught::install(&lua)?;
     let globals = lua.globals();
     globals.raw_set("require", require(&lua, program)?)?;
     keep_only(&globals, &self::globals())?;

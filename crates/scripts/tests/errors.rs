@@ -386,3 +386,122 @@ fn what_a_source_must_not_return() {
     assert_eq!(problems("return 5"), ["t.luau: returns a number instead of a table of methods"]);
     assert_eq!(problems("local x = nil\nreturn x.y"), ["t.luau:2: attempt to index nil with 'y'"]);
 }
+#[test]
+fn errors_of_the_library_are_caught_as_strings() {
+    for (body, text) in [
+        ("local _, e = pcall(cg.get, '') return type(e)", "string"),
+        (
+            "local _, e = pcall(function() cg.get('') end) return e",
+            "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        ("local _, e = pcall(cg.get, '') return e", "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes"),
+        ("local _, e = pcall(cg.get, '') return string.find(e, 'cg.get', 1, true)", "11"),
+        ("local _, e = pcall(cg.json.decode, '{') return e .. '!' == e", "0"),
+        ("local _, e = pcall(cg.number, 'x', 1) return e .. '!'", "arg 1 must be a number!"),
+        ("local _, e = pcall(cg.fail, 'no') return tostring(e == 'no') .. type(e)", "truestring"),
+        ("local _, e = pcall(function() cg.set():nothing() end) return type(e)", "string"),
+        ("local _, e = pcall(function() return cg.map():get() end) return e", "t.luau:2: map:get: takes key"),
+        ("return (select(2, pcall(require, {}))):sub(1, 14)", "t.luau:2: bad "),
+        (
+            "local _, e = xpcall(cg.get, function(e) return type(e) .. ' ' .. e end, '') return e",
+            "string t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        ("return (select(2, xpcall(error, cg.get, '')))", "error in error handling"),
+        (
+            "local _, e = coroutine.resume(coroutine.create(function() cg.get('') end)) return e",
+            "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        (
+            "local c = coroutine.create(cg.get) local _, e = coroutine.resume(c, '') return e",
+            "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        (
+            "local c = coroutine.create(cg.fail) coroutine.resume(c, 'no') local ok, e = coroutine.close(c) return tostring(ok) .. type(e)",
+            "falsestring",
+        ),
+        (
+            "local _, e = pcall(coroutine.wrap(function() cg.get('') end)) return e",
+            "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        // Caught twice, and raised again.
+        (
+            "local _, e = pcall(function() local _, e = pcall(cg.get, '') error(e, 0) end) return e",
+            "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        (
+            "local _, e = pcall(cg.get, '') error(e, 0)",
+            "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes",
+        ),
+        ("cg.get('')", "t.luau:2: cg.get: argument 1 must have 1 to 250 bytes"),
+        // What scripts raise stays what it is.
+        ("local _, e = pcall(error, {code = 5}) return e.code", "5"),
+        ("local _, e = pcall(error, cg.value('v', 7)) return e", "v"),
+        ("local t = {} local _, e = pcall(error, t) return e == t", "1"),
+        ("local _, e = xpcall(error, function(e) return e.code end, {code = 5}) return e", "5"),
+        ("return select('#', pcall(function() return false, cg.value('v') end))", "3"),
+        ("local ok, e = pcall(function() return cg.value('v') end) return e", "v"),
+    ] {
+        assert_eq!(run(body), text, "{body}");
+    }
+    // Lint refuses the plain form.
+    assert_eq!(run("local f = pcall f()"), "t.luau:2: not enough arguments to pcall");
+    assert_eq!(run("local f = xpcall f(error)"), "t.luau:2: not enough arguments to xpcall");
+}
+
+#[test]
+fn failures_that_are_raised_again_are_the_callers() {
+    for (body, text) in [
+        ("local _, e = pcall(cg.fail, 'no') error(e, 0)", "CLIENT_ERROR t.run: no"),
+        ("local _, e = pcall(cg.fail, 'no') error(e)", "CLIENT_ERROR t.run: no"),
+        ("local _, e = pcall(cg.number, 'x', 2) error(e)", "CLIENT_ERROR t.run: arg 2 must be a number"),
+        ("xpcall(cg.fail, function(e) error(e, 0) end, 'no')", "MISS"),
+        ("local _, e = pcall(cg.fail, 'x.luau:3: no') error(e)", "CLIENT_ERROR t.run: x.luau:3: no"),
+        (
+            "coroutine.wrap(function() local _, e = pcall(cg.fail, 'no') error(e) end)()",
+            "CLIENT_ERROR t.run: no",
+        ),
+        ("coroutine.wrap(cg.fail)('no')", "CLIENT_ERROR t.run: no"),
+        ("local _, e = pcall(cg.fail, 'no') error('other')", "t.luau:2: other"),
+        ("local _, e = pcall(cg.fail, 'no') error('so: ' .. e)", "t.luau:2: so: no"),
+        ("error('no')", "t.luau:2: no"),
+    ] {
+        assert_eq!(run(body), text, "{body}");
+    }
+}
+
+#[test]
+fn errors_of_limits_have_their_line() {
+    for (body, text) in [
+        ("for _ = 1, 251 do cg.set() end", "t.luau:2: cg.set: an object has at most 250 collections"),
+        (
+            "self.list = {} for n = 1, 251 do self.list[n] = cg.set() end",
+            "t.luau:2: cg.set: an object has at most 250 collections",
+        ),
+        (
+            "local f = cg.set for _ = 1, 251 do pcall(f) end f()",
+            "t.luau:2: cg.set: an object has at most 250 collections",
+        ),
+        (
+            "cg.map():put('k', string.rep('x', 2^20))",
+            "t.luau:2: map:put: a call may change at most 1048576 bytes of fields",
+        ),
+        ("cg.ring(5000)", "t.luau:2: cg.ring: has arguments that its type refuses"),
+        ("for n = 1, 9 do cg.tag('t' .. n) end", "t.luau:2: cg.tag: an object has up to 8 tags"),
+        ("require({})", "t.luau:2: bad argument #1"),
+        ("cg.set()[{}]()", "t.luau:2: attempt to call"),
+        ("cg.set().x.y = 1", "t.luau:2: attempt to index nil with 'y'"),
+    ] {
+        let reply = run(body);
+        assert!(reply.starts_with(text), "{body}: {reply}");
+    }
+    for new in [
+        "local t = {} for n = 1, 251 do t[n] = cg.set() end return t",
+        "return (function() for _ = 1, 251 do cg.set() end return {} end)()",
+        "for _ = 1, 250 do cg.set() end return {x = cg.set()}",
+        "coroutine.wrap(function() for _ = 1, 251 do cg.set() end end)() return {}",
+    ] {
+        let mut bench = Bench::new(&format!("return {{\nnew = function() {new} end}}"));
+        let text = "SERVER_ERROR script t.new: t.luau:2: cg.set: an object has at most 250 collections";
+        assert_eq!(bench.call("new"), text, "{new}");
+    }
+}

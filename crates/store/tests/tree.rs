@@ -239,6 +239,74 @@ fn a_reserve_takes_few_pages() {
     assert!(reserve(&mut tree, 20, 20, 0) <= 24);
 }
 
+/// Inserts these keys with room in reserve; the pages that were reserved, and those that the tree has more.
+fn reserved_and_used(old: &[Vec<u8>], keys: &[Vec<u8>], removed: usize, len: usize) -> (usize, usize) {
+    let (_, mut tree) = tree(512 << 20);
+    let value = [b'v'; Tree::VALUE_INLINE_MAX];
+    for key in old {
+        tree.insert(key, b"").expect("there is room");
+    }
+    let longest = keys.iter().map(Vec::len).max().unwrap_or(0);
+    let before = tree.held_bytes();
+    tree.reserve_for(keys.len(), longest, len).expect("there is room");
+    let held = tree.held_bytes();
+    for (n, key) in keys.iter().enumerate() {
+        tree.insert(key, &value[..len]).expect("room was reserved");
+        if removed > 0 && n % removed == 0 {
+            tree.remove(&keys[n / 2]);
+        }
+        if let (true, Some(key)) = (removed == 1, old.get(n)) {
+            tree.remove(key);
+        }
+        assert_eq!(tree.held_bytes(), held, "only the reserve is taken, insert {n} of {}", keys.len());
+    }
+    tree.release_reserve();
+    ((held - before) / PAGE_BYTES, tree.held_bytes().saturating_sub(before) / PAGE_BYTES)
+}
+
+/// Keys of this many bytes that differ in their last ones only, so that those of inner pages are as long.
+fn alike(numbers: impl Iterator<Item = u32>, len: usize) -> Vec<Vec<u8>> {
+    numbers.map(|n| [&vec![b'k'; len - 4][..], &n.to_be_bytes()].concat()).collect()
+}
+
+#[test]
+fn a_reserve_for_long_keys_is_a_small_multiple_of_what_they_take() {
+    for count in [10, 100, 1_000] {
+        for (key, len) in [(1_000, 0), (1_000, 20), (Tree::KEY_MAX, Tree::VALUE_INLINE_MAX), (700, 300)] {
+            let up = alike(0..count, key);
+            let down: Vec<_> = up.iter().rev().cloned().collect();
+            let mixed = alike((0..count).map(|n| n * 7_919 % count), key);
+            for keys in [up, down, mixed] {
+                let (reserved, used) = reserved_and_used(&[], &keys, 0, len);
+                assert!(
+                    used <= reserved && reserved <= 8 * used + 4,
+                    "{count} of {key} + {len}: {reserved}, {used}"
+                );
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn a_reserve_is_enough(
+        old in prop::collection::btree_set(0_u32..4_000, 0..600),
+        new in prop::collection::vec(0_u32..4_000, 1..600),
+        key in prop_oneof![8_usize..60, 600_usize..=Tree::KEY_MAX],
+        old_key in prop_oneof![8_usize..60, 600_usize..=Tree::KEY_MAX],
+        len in prop_oneof![Just(0), 0_usize..=Tree::VALUE_INLINE_MAX],
+        removed in 0_usize..4,
+    ) {
+        let (old, new) = (alike(old.into_iter(), old_key), alike(new.into_iter(), key));
+        let (reserved, used) = reserved_and_used(&old, &new, removed, len);
+        prop_assert!(used <= reserved);
+        // All pages of the old ones may be full.
+        prop_assert!(reserved <= 4 * (old.len() + new.len()) + 4, "{} for {}", reserved, new.len());
+    }
+}
+
 #[test]
 fn the_longest_keys_and_values() {
     let (memory, mut tree) = tree(16 << 20);

@@ -68,6 +68,15 @@ impl FieldKind {
         }
     }
 
+    /// The first byte of keys by which members are in an order of their own: each has another key, which it is found by.
+    fn order(self) -> Option<u8> {
+        match self {
+            Self::Zset => Some(SPACE),
+            Self::Topk => Some(TOPK_ORDER),
+            _ => None,
+        }
+    }
+
     fn object_type(self) -> &'static ObjectType {
         let own = native::TYPES.iter().find(|one| one.name == self.type_name());
         own.expect("it is shipped")
@@ -91,6 +100,8 @@ pub struct FieldCall<'a> {
     pub random: u64,
 }
 
+/// Methods that may change a field in place, which cannot fail: a change more must fit.
+const WRITES: [&str; 8] = ["put", "add", "delete", "remove", "pop", "incr", "hit", "merge"];
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
 static TYPE_SETTINGS: LazyLock<TypeSettings> = LazyLock::new(|| TypeSettings::new("field"));
 /// Memory for the states of a call that is under way: an `hll` has 12 KiB.
@@ -102,6 +113,7 @@ impl Pending {
     /// # Errors
     /// What is wrong with the arguments, or which limit the call has reached.
     pub fn begin(&mut self, call: &FieldCall<'_>) -> Result<(), String> {
+        self.note_kind(call);
         let mut new = Vec::new();
         let ran = run(call, "new", State::Absent, &mut new, &mut Vec::new()).map_err(text)?;
         match ran {
@@ -115,6 +127,10 @@ impl Pending {
     /// # Errors
     /// What is wrong with the arguments, or which limit the call has reached: the field is as it was.
     pub fn call(&mut self, view: View<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
+        self.note_kind(call);
+        if WRITES.contains(&call.method) {
+            self.check(1, 0).map_err(text)?;
+        }
         let base = Base::of(view);
         let layer = View::Layer(Layer::new(base, self, call.field));
         let is_bytes = match call.kind {
@@ -123,7 +139,6 @@ impl Pending {
             _ => false,
         };
         if !is_bytes {
-            self.check(1, 0).map_err(text)?;
             // A shipped map shows a value that is long in pieces.
             if let (FieldKind::Map, "get", Some(key), 1) =
                 (call.kind, call.method, call.arguments.get(0), call.arguments.len())
@@ -139,7 +154,6 @@ impl Pending {
         }
         let (mut bytes, mut new) = (Vec::new(), Vec::new());
         copy_state(layer, &mut bytes);
-        self.check(1, 0).map_err(text)?;
         let (change, replied) = run(call, call.method, State::Bytes(&bytes), &mut new, out).map_err(text)?;
         match change {
             Change::Bytes => self.take(base, call, &new)?,
@@ -160,6 +174,12 @@ impl Pending {
             _ => {}
         }
         Ok(replied)
+    }
+
+    fn note_kind(&mut self, call: &FieldCall<'_>) {
+        if let Some(space) = call.kind.order() {
+            self.note_order(call.field, space);
+        }
     }
 
     /// Takes a state that a method has left as bytes; it has never fewer parts than before.
@@ -304,11 +324,8 @@ impl Rows {
         mut each: impl FnMut(&[u8], Value<'_>) -> bool,
     ) -> bool {
         let view = View::Layer(Layer::new(Base::of(view), pending, self.field));
-        let space: &[u8] = match self.kind {
-            FieldKind::Zset => &[SPACE],
-            FieldKind::Topk => &[TOPK_ORDER],
-            _ => &[],
-        };
+        let order = self.kind.order();
+        let space = order.as_slice();
         let is_back = self.order == Order::Last;
         let nth;
         let after_space = [SPACE + 1];

@@ -8,6 +8,7 @@ use cattlegrid_store::{Memory, Tree, Value};
 use proptest::prelude::*;
 
 use super::*;
+use crate::arguments::Arguments;
 use crate::object::{Change, FieldBase, State};
 
 type Model = BTreeMap<u8, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -314,4 +315,66 @@ fn limits() {
     let made: Vec<u8> = (0..FIELDS_MAX).map(|_| pending.make(View::Absent, &[]).unwrap()).collect();
     assert!(made.iter().copied().eq(1..=FIELDS_MAX));
     assert_eq!(pending.make(View::Absent, &[]), None);
+}
+
+/// Calls a method of field 1.
+fn call(
+    kept: &Kept,
+    pending: &mut Pending,
+    kind: FieldKind,
+    method: &str,
+    arguments: &[&[u8]],
+) -> Result<bool, String> {
+    let arguments = &Arguments::of(arguments.iter().copied());
+    let call = FieldCall { field: 1, kind, method, arguments, now_ms: 0, random: 0 };
+    if method == "new" {
+        return pending.begin(&call).map(|()| true);
+    }
+    pending.call(kept.view(), &call, &mut Vec::new())
+}
+
+#[test]
+fn a_member_in_an_order_counts_once() {
+    let memory = Memory::new(16 << 20).unwrap();
+    let names: Vec<Vec<u8>> = (0..=PENDING_MAX).map(|n| format!("m{n}").into_bytes()).collect();
+    for (kind, method) in [(FieldKind::Zset, "add"), (FieldKind::Zset, "incr"), (FieldKind::Topk, "hit")] {
+        let mut kept = Kept::Absent;
+        // New members first, then others in their places.
+        for score in [b"1", b"2", b"3"] {
+            let mut pending = Pending::default();
+            if score == b"1" {
+                assert_eq!(pending.make(kept.view(), &[]), Some(1));
+                let arguments: &[&[u8]] = if kind == FieldKind::Topk { &[b"1000"] } else { &[] };
+                call(&kept, &mut pending, kind, "new", arguments).unwrap();
+            }
+            let before = pending.counted;
+            let most = if kind == FieldKind::Topk { 1_000 - before } else { PENDING_MAX - before };
+            for name in &names[..most] {
+                call(&kept, &mut pending, kind, method, &[name, score]).unwrap();
+            }
+            assert_eq!(pending.counted - before, most, "{kind:?} {method}");
+            assert!(pending.len() > most && pending.len() <= 3 * most + before, "with the order's keys");
+            if kind == FieldKind::Zset {
+                let error = call(&kept, &mut pending, kind, method, &[&names[most], score]).unwrap_err();
+                assert!(error.contains("4096 members"), "{error}");
+                assert_eq!(call(&kept, &mut pending, kind, "score", &[&names[0]]), Ok(true), "reads go on");
+                assert_eq!(call(&kept, &mut pending, kind, "rank", &[&names[most]]), Ok(false));
+            }
+            pending.settle(&[1]);
+            assert_eq!(pending.counted - before, most, "counted anew");
+            kept.commit(&memory, &state(b"p", pending)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn many_scores_at_once_count_by_their_members() {
+    let (kept, mut pending) = (Kept::Absent, Pending::default());
+    call(&kept, &mut pending, FieldKind::Zset, "new", &[]).unwrap();
+    let names: Vec<Vec<u8>> = (0..PENDING_MAX).map(|n| format!("m{n}").into_bytes()).collect();
+    for some in names.chunks(32) {
+        let arguments: Vec<&[u8]> = some.iter().flat_map(|name| [name.as_slice(), b"1"]).collect();
+        call(&kept, &mut pending, FieldKind::Zset, "add", &arguments).unwrap();
+    }
+    assert_eq!(pending.counted, PENDING_MAX);
 }

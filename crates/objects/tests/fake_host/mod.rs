@@ -37,7 +37,7 @@ pub(crate) fn host_type(name: &str, methods: &[&str]) -> HostType {
         })
         .collect();
     HostType {
-        object_type: define(name, &definitions).unwrap(),
+        object_type: define(name, &definitions).unwrap().forever(),
         settings: TypeSettings::new(name),
         methods: vec![ScriptMethod { reads: false, keys: Vec::new() }; methods.len()],
     }

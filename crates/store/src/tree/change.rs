@@ -436,12 +436,8 @@ impl Tree {
         }
     }
 
-    /// Most pages that inserts can take.
-    ///
-    /// Each insert divides one page of a level at most. A page that is as full as can be is divided by its first entry. Both
-    /// halves then have `ROOM / 2` less the largest entry free, and are not divided before as many bytes have come. Only where the
-    /// tree's last page is divided behind its end, the lower part stays full; the upper one has a single entry, and twice as
-    /// many bytes have to come before it is divided.
+    /// Most pages that inserts can take: of the leaves, and of each level above as many entries are put as pages below are
+    /// divided.
     fn worst_case(&self, inserts: usize, key: usize, value: usize) -> usize {
         let new = node::space(0, key, value).min(ENTRY_MAX);
         let largest = new.max(self.largest_entry);
@@ -455,9 +451,10 @@ impl Tree {
                 let nodes = if level < height { self.inner } else { 1 };
                 self::splits(splits, separator, separator, nodes)
             } else {
-                // A new root. It has two entries, and room for three of the longest.
+                // A new root, whose first entry has no key. It is divided when no more separators fit.
                 pages += 1;
-                self::splits(splits, separator, separator, 0).min(splits.saturating_sub(2))
+                let fit = (ROOM - node::space(1, 0, 0)) / separator;
+                self::splits(splits, separator, separator, 0).min(splits.saturating_sub(fit))
             };
             pages += splits;
             level += 1;
@@ -502,14 +499,17 @@ impl Tree {
 
 /// Most divisions of a level of `nodes` pages by `inserts` entries of up to `new` bytes; `largest`: of entries old and new. Without
 /// pages: of a new root's level.
+///
+/// Each insert divides one page at most. The parts of a page differ by one entry at most, so each has at least `half` bytes,
+/// where the key that the upper part of an inner page leaves to the page above counts as its own. Let a page with `b` bytes
+/// have `b / half - 1` points, or none if that is negative. An insert adds `new / half` points, and a division takes one away: `n`
+/// divisions take `n` points, which inserts bring or pages have that are not empty. To join two pages adds a point at most,
+/// and gives a page back. Of the last page of a level the points may be negative, as it begins with a single entry where
+/// the one before stays full: one point more.
 fn splits(inserts: usize, new: usize, largest: usize, nodes: usize) -> usize {
-    let bytes = inserts.saturating_mul(new);
-    let free = ROOM / 2 - largest;
-    if free == 0 {
-        return inserts;
-    }
-    let full = nodes + usize::from(nodes > 0);
-    inserts.min(full + bytes / free + bytes / (2 * free))
+    let half = (ROOM - largest) / 2;
+    let had = nodes.min(inserts).saturating_mul(ROOM - half);
+    inserts.min(had.saturating_add(inserts.saturating_mul(new)) / half + 1)
 }
 
 /// Where a page is divided.
