@@ -91,6 +91,16 @@ pub struct FieldCall<'a> {
     pub random: u64,
 }
 
+/// Methods that may change a field.
+const WRITES: [&str; 6] = ["put", "add", "remove", "pop", "incr", "hit"];
+
+impl FieldCall<'_> {
+    /// Whether the method may change the field.
+    pub fn writes(&self) -> bool {
+        WRITES.contains(&self.method)
+    }
+}
+
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
 static TYPE_SETTINGS: LazyLock<TypeSettings> = LazyLock::new(|| TypeSettings::new("field"));
 /// Memory for the states of a call that is under way: an `hll` has 12 KiB.
@@ -115,7 +125,14 @@ impl Pending {
     /// # Errors
     /// What is wrong with the arguments, or which limit the call has reached: the field is as it was.
     pub fn call(&mut self, view: View<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
-        let base = Base::of(view);
+        if call.writes() {
+            // Methods that only remove members do not ask.
+            self.check(1, 0).map_err(text)?;
+        }
+        self.whole(|pending| pending.run(Base::of(view), call, out))
+    }
+
+    fn run(&mut self, base: Base<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
         let layer = View::Layer(Layer::new(base, self, call.field));
         let is_bytes = match call.kind {
             FieldKind::Ring => true,
@@ -123,7 +140,6 @@ impl Pending {
             _ => false,
         };
         if !is_bytes {
-            self.check(1, 0).map_err(text)?;
             // A shipped map shows a value that is long in pieces.
             if let (FieldKind::Map, "get", Some(key), 1) =
                 (call.kind, call.method, call.arguments.get(0), call.arguments.len())
@@ -139,7 +155,6 @@ impl Pending {
         }
         let (mut bytes, mut new) = (Vec::new(), Vec::new());
         copy_state(layer, &mut bytes);
-        self.check(1, 0).map_err(text)?;
         let (change, replied) = run(call, call.method, State::Bytes(&bytes), &mut new, out).map_err(text)?;
         match change {
             Change::Bytes => self.take(base, call, &new)?,
