@@ -228,6 +228,17 @@ fn watched_files_are_loaded_when_they_have_changed() {
 }
 
 #[test]
+fn the_first_source_of_a_watched_directory_is_loaded() {
+    let types = Types { more: "watch = true\n", ..Types::new(&[]) };
+    let server = types.start().unwrap();
+    // Before the server looks at the directory for the first time.
+    types.write("tally.luau", TALLY);
+    logged(&server, "cattlegrid: reloaded", 1);
+    value(&mut server.connect().unwrap(), "tally:add:k:1", "1");
+    server.stop();
+}
+
+#[test]
 fn a_call_that_runs_away_ends_in_a_daemon_too() {
     let types = Types { more: "time_limit = \"20ms\"\n", ..Types::new(&[("tally.luau", TALLY)]) };
     let dir = types.dir.path();
@@ -342,6 +353,13 @@ fn tests_and_transcripts_of_a_directory_are_run() {
         status == Some(2) && log.contains("/tally.luau: is a type, which is tested by its *.test.luau"),
         "{log}"
     );
+    // In the place of a shipped type, with what its source says.
+    let counter = TALLY.replace("ttl = 3600", "ttl = 60");
+    let of_counter =
+        "cg.test.eq(cg.test.call('counter:add:k:1'), '1')\ncg.test.eq(cg.test.call('counter:ttl:k'), '60')";
+    let replaced = Types::new(&[("counter.luau", &counter), ("counter.test.luau", of_counter)]);
+    let (status, said, log) = run(&["objects", "test", replaced.path().to_str().unwrap()]);
+    assert!(status == Some(0) && said.ends_with("counter.test.luau: 2 checks\n"), "{said}{log}");
     let alone = format!("[objects]\ndir = \".\"\n{transcript}");
     types.write("alone.memc", &alone);
     assert_eq!(run(&["objects", "test", &format!("{path}/alone.memc")]).0, Some(0));

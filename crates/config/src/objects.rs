@@ -38,6 +38,8 @@ pub struct Objects {
     pub settings: Registered,
     /// The types of the directory; None: it has no scripts.
     pub own: Option<OwnTypes>,
+    /// What [`OwnTypes::look`] said of the directory before it was read; 0: there is none.
+    pub seen: u64,
     /// What their methods may take.
     pub limits: ScriptLimits,
     /// Changes of files of the directory are looked for.
@@ -116,6 +118,8 @@ pub(crate) struct ObjectsSection {
     /// The types are those of a directory that the file does not name, and their tests were not run yet.
     is_given: bool,
     own: Option<OwnTypes>,
+    /// See [`Objects::seen`].
+    seen: u64,
     /// With defaults where other settings decide.
     settings: Registered,
 }
@@ -176,9 +180,9 @@ pub(crate) fn read_objects(
         Given::WithoutDir(given) | Given::InPlaceOfDir(given) => Some(given),
     });
     if let Some(given) = given {
-        if let Ok((found, own)) = section.load(Path::new(""), &given_text(given)) {
-            (section.dir, section.own, section.is_given) = (Some(found), own, true);
-            section.settings = section.resolve(section.own.as_ref(), problems);
+        if section.load(Path::new(""), &given_text(given)).is_ok() {
+            section.is_given = true;
+            section.settings = section.resolve(problems);
         } else {
             // What is wrong with the directory is said where it is named; what names its types would be wrong for no other
             // reason.
@@ -187,26 +191,23 @@ pub(crate) fn read_objects(
         return section;
     }
     let Some(dir) = section.draft.dir.clone() else {
-        section.settings = section.resolve(None, problems);
+        section.settings = section.resolve(problems);
         return section;
     };
     let mut wrong = |problem: &str| {
         problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
     };
-    match section.load(path, &dir) {
-        Ok((found, own)) => (section.dir, section.own) = (Some(found), own),
+    if let Err(all) = section.load(path, &dir) {
         // What names its types would be wrong for no other reason.
-        Err(all) => {
-            for problem in &all {
-                wrong(problem);
-            }
-            return section;
+        for problem in &all {
+            wrong(problem);
         }
+        return section;
     }
     let before = problems.len();
-    section.settings = section.resolve(section.own.as_ref(), problems);
-    if let Some(own) = section.own.as_ref().filter(|_| problems.len() == before) {
-        for problem in own.test(&section.settings).err().unwrap_or_default() {
+    section.settings = section.resolve(problems);
+    if problems.len() == before {
+        for problem in section.test().err().unwrap_or_default() {
             problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
         }
     }
@@ -214,9 +215,9 @@ pub(crate) fn read_objects(
 }
 
 impl ObjectsSection {
-    /// What the registry is made of, with these types; each is tried alone, so that its problems have its line.
-    fn resolve(&self, own: Option<&OwnTypes>, problems: &mut Problems) -> Registered {
-        let draft = &self.draft;
+    /// What the registry is made of, with the types of the directory; each is tried alone, so that its problems have its line.
+    fn resolve(&self, problems: &mut Problems) -> Registered {
+        let (draft, own) = (&self.draft, self.own.as_ref());
         let own_types = || own.into_iter().flat_map(|own| own.host().types());
         let of_host = |name: &str| own_types().find(|one| one.object_type.name == name);
         let all: Vec<&str> = native::TYPES
@@ -282,11 +283,14 @@ impl ObjectsSection {
         base
     }
 
-    /// The directory that the file at `path` names so, and its types.
-    fn load(&self, path: &Path, dir: &Text) -> Result<(PathBuf, Option<OwnTypes>), Vec<String>> {
+    /// Takes the types of the directory that the file at `path` names so; on an error none.
+    fn load(&mut self, path: &Path, dir: &Text) -> Result<(), Vec<String>> {
         let found = directory(path, Some(dir)).map_err(|problem| vec![problem])?;
-        let own = OwnTypes::load(&found, self.draft.limits)?;
-        Ok((found, own))
+        // First: files that change while they are read are seen to have changed.
+        self.seen = OwnTypes::look(&found);
+        self.own = OwnTypes::load(&found, self.draft.limits)?;
+        self.dir = Some(found);
+        Ok(())
     }
 
     /// Whether it names a directory, which is used.
@@ -407,7 +411,7 @@ impl Settings {
             }
             (Some(section), None) => section,
         };
-        let ObjectsSection { draft, dir, own, settings, .. } = section;
+        let ObjectsSection { draft, dir, own, seen, settings, .. } = section;
         let pinned_max = draft.pinned_bytes.unwrap_or(self.memory_bytes / 16);
         if pinned_max > self.memory_bytes / 2 {
             return Err(UsageError::new(format!(
@@ -424,23 +428,22 @@ impl Settings {
                 return Err(UsageError::new(format!("{}:{line}: {problem}", file.path.display())));
             }
         }
-        Ok(Some(Objects { dir, settings, own, limits: draft.limits, watch: draft.watch }))
+        Ok(Some(Objects { dir, settings, own, seen, limits: draft.limits, watch: draft.watch }))
     }
 }
 
 impl ObjectsSection {
     /// With the types of this directory, which is named by `label`.
-    fn with_dir(self, given: &Path, label: &str) -> Result<Self, UsageError> {
+    fn with_dir(mut self, given: &Path, label: &str) -> Result<Self, UsageError> {
         let wrong = |problems: Vec<String>| wrong_dir(label, given, &problems);
-        let (dir, own) = self.load(Path::new(""), &given_text(given)).map_err(wrong)?;
+        self.load(Path::new(""), &given_text(given)).map_err(wrong)?;
         let mut problems = Problems::default();
-        let settings = self.resolve(own.as_ref(), &mut problems);
+        self.settings = self.resolve(&mut problems);
         if !problems.is_empty() {
             return Err(UsageError::new(problems.texts().join("\n")));
         }
-        let section = Self { dir: Some(dir), own, settings, ..self };
-        section.test().map_err(wrong)?;
-        Ok(section)
+        self.test().map_err(wrong)?;
+        Ok(self)
     }
 
     /// Runs the tests of the types.

@@ -49,7 +49,6 @@ pub struct OwnTypes {
     host: Arc<dyn Host>,
     sources: built::Sources,
     warnings: Vec<String>,
-    seen: u64,
 }
 
 /// What runs alike is the same.
@@ -96,10 +95,8 @@ impl OwnTypes {
     /// # Errors
     /// What is wrong with the sources: a line for each.
     pub(crate) fn load(dir: &Path, limits: ScriptLimits) -> Result<Option<Self>, Vec<String>> {
-        // First: files that change while they are read are seen to have changed.
-        let seen = Self::look(dir);
         let loaded = apart(|| built::load(dir, limits))?;
-        Ok(loaded.map(|(host, sources, warnings)| Self { host, sources, warnings, seen }))
+        Ok(loaded.map(|(host, sources, warnings)| Self { host, sources, warnings }))
     }
 
     /// Runs the tests of the directory under these settings.
@@ -124,11 +121,6 @@ impl OwnTypes {
     /// The types' names.
     pub fn names(&self) -> Vec<&'static str> {
         self.host.types().iter().map(|one| one.object_type.name).collect()
-    }
-
-    /// What [`OwnTypes::look`] said before the sources were read.
-    pub fn seen(&self) -> u64 {
-        self.seen
     }
 
     /// Another number when a source of `dir` has changed, by names, sizes and times. Reads the directory and its
@@ -169,11 +161,14 @@ pub fn lint_types(path: &Path) -> Result<Findings, String> {
 pub fn test_types(path: &Path) -> Result<Option<Tested>, Vec<String>> {
     let (dir, file) = place(path).map_err(|problem| vec![problem])?;
     let Some(own) = OwnTypes::load(&dir, ScriptLimits::default())? else { return Ok(None) };
+    // The types of the directory as their sources say, in the place of shipped types too.
+    let (names, mut settings) = (own.names(), Registered::default());
+    settings.types.retain(|shipped| !names.contains(&&*shipped.name));
     let mut sources = own.sources;
     if let Some(file) = file {
         built::keep_tests(&mut sources, &file);
     }
-    apart(|| Ok(Some(built::test(&sources, &Registered::default()))))
+    apart(|| Ok(Some(built::test(&sources, &settings))))
 }
 
 /// Runs `work` on a thread of its own.

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_objects::{
-    After, Host, HostType, MethodDefinition, NewState, Registry, ScriptCall, ScriptDone, ScriptMethod,
-    ScriptMethodId, ScriptOutcome, Settings, TypeSettings, View, World, copy_plain, define,
+    After, Arguments, FieldCall, FieldKind, Host, HostType, MethodDefinition, NewState, Pending, Registry,
+    ScriptCall, ScriptDone, ScriptMethod, ScriptMethodId, ScriptOutcome, Settings, TypeSettings, View, World,
+    copy_plain, define,
 };
 
 /// Name, most arguments, whether it runs without an object, whether it only reads, places of keys.
@@ -18,7 +19,8 @@ type Row = (&'static str, usize, bool, bool, &'static [usize]);
 
 /// The methods of `tally`.
 const METHODS: &[Row] = &[
-    ("new", 1, true, false, &[]),
+    ("new", 2, true, false, &[]),
+    ("hoard", 1, true, false, &[]),
     ("add", 1, true, false, &[]),
     ("count", 1, false, false, &[]),
     ("get", 0, false, true, &[]),
@@ -100,6 +102,21 @@ impl TestHost {
     }
 }
 
+/// A set of this many members, as field 1.
+fn hoard(world: &mut dyn World, count: u64) -> Pending {
+    let mut fields = Pending::default();
+    for n in 0..count {
+        let member = n.to_string();
+        let arguments = &Arguments::of([member.as_bytes()]);
+        let (kind, method) = (FieldKind::Set, "put");
+        let call = FieldCall { field: 1, kind, method, arguments, now_ms: 0, random: 0 };
+        let mut put = |view: View<'_>| assert!(fields.call(view, &call, &mut Vec::new()).is_ok());
+        assert!(world.read(0, &mut put).is_ok());
+    }
+    fields.settle(&[1]);
+    fields
+}
+
 /// The number at the beginning.
 fn number(plain: Option<&[u8]>) -> i64 {
     let text = plain.map(|plain| String::from_utf8(plain.to_vec()).unwrap()).unwrap_or_default();
@@ -155,8 +172,15 @@ impl Host for TestHost {
                 return done;
             }
             "new" => {
-                done.change = state(number(Some(argument(0))).to_string().into_bytes());
+                let plain = number(Some(argument(0))).to_string().into_bytes();
+                let tags = call.arguments.get(1).map(<[u8]>::to_vec).into_iter().collect();
+                done.change = Some(Box::new(NewState { plain, tags, ..NewState::default() }));
                 Ok(b"CREATED".to_vec())
+            }
+            "hoard" => {
+                let (fields, plain) = (hoard(world, own.unsigned_abs()), own.to_string().into_bytes());
+                done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
+                Ok(b"OK".to_vec())
             }
             "add" | "count" => {
                 let sum = (own + number(Some(argument(0)))).to_string().into_bytes();

@@ -135,6 +135,29 @@ fn an_object_gets_tags() {
 }
 
 #[test]
+fn new_takes_the_place_of_an_object_with_many_members() {
+    let (mut world, host) = world();
+    world.engine.set_objects(Some(host.registry(|all| with_own(all, "tally", |own| own.ttl_s = 60))));
+    while world.engine.tick(world.now()) {}
+    let client = world.connect();
+    for members in [0, 2000] {
+        world.expect(
+            client,
+            &format!("mg tally:new:k:{members}:old v|mg tally:hoard:k v|"),
+            "VA 7|CREATED|VA 2|OK|",
+        );
+        world.pass(10_000);
+        world.expect(client, "mg tally:get:k t|mg tally:new:k:3:fresh v t|", "HD t50|VA 7 t60|CREATED|");
+        // One byte says that there are no fields.
+        let why = world.ask(client, "get @why:tally::k|");
+        assert!(why.contains("\"size\":2,"), "{members}: {why}");
+        world.expect(client, "delete @tag:old|mg tally:get:k v|", "DELETED|VA 1|3|");
+        world.expect(client, "delete @tag:fresh|mg tally:get:k v|", "DELETED|EN|");
+    }
+    assert!(world.engine.is_quiet());
+}
+
+#[test]
 fn a_state_may_have_any_length() {
     let (mut world, _host) = world();
     let client = world.connect();

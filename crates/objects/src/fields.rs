@@ -4,7 +4,7 @@
 //!   0 | plain state                        no fields: bytes of the item
 //!   members                                with fields, flat or in a tree as those of any collection:
 //!       key 0            the first part of the plain state, of at most 1000 bytes
-//!       key 0 | n        its part n, from 1
+//!       key 0 | n        its part n, from 1, as two bytes
 //!       key N | member   members of field N, 1 to 250
 //!       key 255          fields in use, and fields being cleared: | number of those in use | in use | being cleared |
 //! ```
@@ -21,6 +21,7 @@ mod native;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use cattlegrid_store::{Tree, Value};
 
@@ -64,10 +65,12 @@ pub struct Pending {
     made: Vec<u8>,
     /// Numbers of the fields that the new state refers to; None: those that it had.
     kept: Option<Vec<u8>>,
+    /// What the method under way has changed: the keys, and what `changes` had under them before.
+    undo: Vec<(Box<[u8]>, Option<Pended>)>,
 }
 
 /// A change of a member.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Pended {
     /// None: removed.
     value: Option<Box<[u8]>>,
@@ -91,6 +94,7 @@ impl Pending {
         ordered: Vec::new(),
         made: Vec::new(),
         kept: None,
+        undo: Vec::new(),
     };
 
     /// Nothing changes.
@@ -99,8 +103,19 @@ impl Pending {
     }
 
     /// Keys that change.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.changes.len()
+    }
+
+    /// The same number for the same changes of members; 0: none.
+    pub fn digest(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        self.changes.hash(&mut hasher);
+        hasher.finish().max(1)
     }
 
     /// The number of a new field. `view`: the object; `used`: numbers of the fields that its plain state refers to. None: all are used.
@@ -184,8 +199,28 @@ impl Pending {
             self.bytes += bytes;
             let own = Pended { value: Some(value.into()), in_base: true };
             self.changes.insert(key.as_slice().into(), own);
+            self.undo.push((key.as_slice().into(), None));
+        } else if let Some(own @ Pended { value: Some(_), .. }) = self.changes.get(&*key) {
+            self.undo.push((key.as_slice().into(), Some(own.clone())));
         }
         self.changes.get_mut(&*key)?.value.as_deref_mut()
+    }
+
+    /// Runs a method: what it has changed is taken back if it fails.
+    fn whole<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R, String>) -> Result<R, String> {
+        let (counted, bytes) = (self.counted, self.bytes);
+        let ran = run(self);
+        if ran.is_err() {
+            while let Some((key, old)) = self.undo.pop() {
+                match old {
+                    Some(old) => drop(self.changes.insert(key, old)),
+                    None => drop(self.changes.remove(&key)),
+                }
+            }
+            (self.counted, self.bytes) = (counted, bytes);
+        }
+        self.undo.clear();
+        ran
     }
 
     /// Sets or removes a member; `key` is the object's, with the field. True: it was there.
@@ -212,13 +247,15 @@ impl Pending {
             let old_bytes = self.counts(key, own.value.as_deref()).1;
             self.check(0, new_bytes.saturating_sub(old_bytes))?;
             self.bytes = self.bytes - old_bytes + new_bytes;
-            let own = self.changes.get_mut(key).expect("it is there");
-            own.value = value.map(Into::into);
-            if own.value.is_none() && !own.in_base {
+            let in_base = own.in_base;
+            let old = if value.is_none() && !in_base {
                 self.bytes -= new_bytes;
                 self.counted -= counted;
-                self.changes.remove(key);
-            }
+                self.changes.remove(key)
+            } else {
+                self.changes.insert(key.into(), Pended { value: value.map(Into::into), in_base })
+            };
+            self.undo.push((key.into(), old));
             return Ok(was_there);
         }
         let old = base.view().member(key);
@@ -236,6 +273,7 @@ impl Pending {
         self.counted += counted;
         self.bytes += new_bytes;
         self.changes.insert(key.into(), Pended { value: value.map(Into::into), in_base: old.is_some() });
+        self.undo.push((key.into(), None));
         Ok(old.is_some())
     }
 }
@@ -250,23 +288,24 @@ pub fn copy_plain(view: View<'_>, out: &mut Vec<u8>) -> bool {
             true
         }
         view => {
-            copy_parts(view, 0, out);
+            for place in 0..=u16::MAX {
+                let Some(value) = view.member(part_key(&part_number(place))) else { break };
+                value.copy_to(out);
+            }
             true
         }
     }
 }
 
-/// Appends the parts of a state that is bytes.
-fn copy_parts(view: View<'_>, first: u8, out: &mut Vec<u8>) {
-    for place in 0..=u8::MAX {
-        let Some(value) = view.member(part_key(&[first, place])) else { return };
-        value.copy_to(out);
-    }
+/// Before the key of a part of the plain state: 0, and the part's number.
+fn part_number(place: u16) -> [u8; 3] {
+    let [high, low] = place.to_be_bytes();
+    [0, high, low]
 }
 
-/// The key of a part, of the first byte of all and the part's number.
-fn part_key(key: &[u8; 2]) -> &[u8] {
-    if key[1] == 0 { &key[..1] } else { key }
+/// The key of a part.
+fn part_key(number: &[u8; 3]) -> &[u8] {
+    if number[1..] == [0, 0] { &number[..1] } else { number }
 }
 
 /// The numbers of fields.
@@ -312,7 +351,7 @@ pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallE
     if matches!(object.view(), View::Absent | View::Bytes([0, ..])) {
         object.set(&[]);
     }
-    let parts = parts_of(object.view(), 0, &new.plain);
+    let parts = parts_of(object.view(), &new.plain);
     let own = pending.changes.iter().filter(|(key, _)| kept.contains(&key[0]));
     let own = own.map(|(key, change)| (&**key, change.value.as_deref()));
     let changes: Vec<Put<'_>> = own.chain(parts.iter().map(|(key, part)| (&**key, *part))).collect();
@@ -384,13 +423,14 @@ fn write(members: &mut Members<'_, '_>, (key, value): Put<'_>) -> Result<(), Cal
     members.put(key, value).map(|_| ())
 }
 
-/// Changes that make a state that is bytes what `bytes` are: only those of parts that differ.
-fn parts_of<'b>(view: View<'_>, first: u8, bytes: &'b [u8]) -> Vec<(Vec<u8>, Option<&'b [u8]>)> {
+/// Changes that make the plain state what `bytes` are: only those of parts that differ.
+fn parts_of<'b>(view: View<'_>, bytes: &'b [u8]) -> Vec<(Vec<u8>, Option<&'b [u8]>)> {
     let mut parts = Vec::new();
     let count = bytes.len().div_ceil(PART_BYTES).max(1);
-    for place in 0..=u8::MAX {
-        let key = [first, place];
-        let key = part_key(&key);
+    debug_assert!(u16::try_from(count).is_ok(), "a state has at most 1 MiB");
+    for place in 0..=u16::MAX {
+        let number = part_number(place);
+        let key = part_key(&number);
         let old = view.member(key);
         let from = usize::from(place) * PART_BYTES;
         if usize::from(place) >= count {

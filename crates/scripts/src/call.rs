@@ -467,13 +467,15 @@ impl Run<'_> {
 
     /// Members of fields that the new state does not refer to go.
     fn settle(&self, fields: &Fields) {
-        if self.about.reads && self.call.own.is_some() {
-            return;
-        }
-        let has_fields = || self.call.own.is_some_and(|own| !state::fields(own).list.is_empty());
+        let only_reads = self.about.reads && self.call.own.is_some();
+        let has_fields = || {
+            let had = || self.call.own.is_some_and(|own| !state::fields(own).list.is_empty());
+            !only_reads && (!fields.list.is_empty() || had())
+        };
         current::with(|current| {
             let pending = &mut current.written.fields;
-            if !fields.list.is_empty() || !pending.is_empty() || has_fields() {
+            // A method that reads may have made a field for itself.
+            if !pending.is_empty() || has_fields() {
                 let kept: Vec<u8> = fields.list.iter().map(|(number, _)| *number).collect();
                 pending.settle(&kept);
             }
@@ -500,7 +502,8 @@ type Made = (Vec<u8>, Marks);
 /// What a call has written to its object besides its state.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Marks {
-    changes: usize,
+    /// [`cattlegrid_objects::Pending::digest`].
+    changes: u64,
     tags: usize,
     #[expect(clippy::option_option, reason = "as in `Written`: none, or another end")]
     expires_ms: Option<Option<u64>>,
@@ -510,7 +513,7 @@ struct Marks {
 fn marks() -> Marks {
     let marks = current::with(|current| {
         let Written { fields, tags, expires_ms, once, .. } = &current.written;
-        Marks { changes: fields.len(), tags: tags.len(), expires_ms: *expires_ms, once: once.is_some() }
+        Marks { changes: fields.digest(), tags: tags.len(), expires_ms: *expires_ms, once: once.is_some() }
     });
     marks.unwrap_or_default()
 }

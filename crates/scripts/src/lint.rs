@@ -69,29 +69,9 @@ fn one(source: &Source, role: Role, globals: &[&str]) -> Vec<Problem> {
         Err(parse::Unread::Unknown(line) | parse::Unread::TooDeep(line)) => {
             found.warning(line, "lint does not read this syntax: names were not checked".to_owned());
         }
-        Ok(block) => {
-            names::check(&block, role, globals, &mut found);
-            if role == Role::Type {
-                keys(&block, &mut found);
-            }
-        }
+        Ok(block) => names::check(&block, role, globals, &mut found),
     }
     found.problems
-}
-
-/// `keys` names methods.
-fn keys(block: &tree::Block<'_>, found: &mut Found<'_>) {
-    let Some(fields) = parameters::table_field(block, "keys") else { return };
-    let methods = parameters::methods(block);
-    for field in fields {
-        let tree::TableField::Named(name, _) = field else { continue };
-        // A method may come from elsewhere: `T.union = require("lib/sets").union`.
-        let is_known =
-            methods.iter().any(|method| method.name == name.text) || parameters::has_field(block, name.text);
-        if !is_known || name.text == "new" {
-            found.error(name.line, format!("keys.{0}: there is no method {0} with an object", name.text));
-        }
-    }
 }
 
 /// Problems of a file.

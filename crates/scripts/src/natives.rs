@@ -123,9 +123,6 @@ static KINDS: [(&str, FieldKind, Methods); 7] = {
     ]
 };
 
-/// Methods that change a field.
-const WRITES: [&str; 7] = ["put", "add", "delete", "remove", "pop", "incr", "hit"];
-
 /// Puts the constructors into `cg`, and the methods behind all handles of the VM.
 ///
 /// # Errors
@@ -146,7 +143,7 @@ pub(crate) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
                 let arguments = texts(lua, &arguments, &full)?;
                 let run = |current: &mut Current<'_>| {
                     let handle = handle(&own, current, kind)?;
-                    run(current, handle, kind, method, shipped, &arguments)
+                    run(current, handle, kind, shipped, &arguments)
                 };
                 answer(lua, returns, library::call(lua, &full, run)?)
             })?;
@@ -218,29 +215,22 @@ fn handle(value: &Value, current: &Current<'_>, kind: FieldKind) -> Result<Handl
     Ok(own)
 }
 
-/// Runs a method; None: a miss.
+/// Runs a method of the shipped type; None: a miss.
 fn run(
     current: &mut Current<'_>,
     handle: Handle,
     kind: FieldKind,
     method: &str,
-    shipped: &str,
     arguments: &[Vec<u8>],
 ) -> Result<Option<Vec<u8>>, String> {
-    if handle.object > 0 && WRITES.contains(&method) {
-        return Err("the object of another key is only read".to_owned());
-    }
     let random = draw(current);
     let written = &mut current.written;
     let arguments = &Arguments::of(arguments.iter().map(Vec::as_slice));
-    let call = FieldCall {
-        field: handle.field,
-        kind,
-        method: shipped,
-        arguments,
-        now_ms: current.call.now_ms,
-        random,
-    };
+    let call =
+        FieldCall { field: handle.field, kind, method, arguments, now_ms: current.call.now_ms, random };
+    if handle.object > 0 && call.writes() {
+        return Err("the object of another key is only read".to_owned());
+    }
     let (mut none, mut out, mut ran) = (Pending::NONE, Vec::new(), Ok(false));
     let pending = if handle.object == 0 { &mut written.fields } else { &mut none };
     read(current.world, &mut written.has_moved, handle.object, &mut |view| {

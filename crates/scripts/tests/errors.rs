@@ -379,6 +379,8 @@ fn what_a_source_must_not_return() {
         "T.evict = 'never'",
         "T.a23456789_123456 = print",
         "T.ttl = 0",
+        "for _, name in {'one', 'two'} do T[name] = function(self, other) end end T.keys = {one = {1}}",
+        "T.read = {one = function(self, other) end} T.keys = {one = {1}}",
     ] {
         assert_eq!(problems(&with(entry)), Vec::<String>::new(), "{entry}");
     }

@@ -97,12 +97,14 @@ fn a_wrong_number_of_arguments_is_an_error() {
         ["error 2: f takes 1 to 2 arguments, not 0", "error 3: f takes 1 to 2 arguments, not 3",]
     );
     assert_eq!(
-        problems("string.sub('x') math.floor(1, 2) cg.now(1) cg.tag() table.insert({}, 1, 2, 3)\nreturn {}"),
+        problems(
+            "string.sub('x') math.floor(1, 2) cg.now(1) cg.tag('a', 'b') table.insert({}, 1, 2, 3)\nreturn {}"
+        ),
         [
             "error 1: string.sub takes 2 to 3 arguments, not 1",
             "error 1: math.floor takes 1 argument, not 2",
             "error 1: cg.now takes 0 arguments, not 1",
-            "error 1: cg.tag takes at least 1 argument, not 0",
+            "error 1: cg.tag takes 1 argument, not 2",
             "error 1: table.insert takes 2 to 3 arguments, not 4",
         ]
     );
@@ -184,18 +186,22 @@ fn state_outside_of_objects_is_a_warning() {
 }
 
 #[test]
-fn keys_name_methods() {
+fn a_parameter_whose_type_is_a_name_for_one_with_nil_may_be_left_out() {
     assert_eq!(
-        problems("local T = { keys = {\nunion = {1}, unoin = {1} } }\nfunction T.union(self) end return T"),
-        ["error 2: keys.unoin: there is no method unoin with an object"]
-    );
-    assert_eq!(
-        problems("local T = { keys = { a = {1} }, read = { a = function(self, b) end } } return T"),
+        problems(
+            "type Maybe = Later type Later = number?
+            local function f(a: number, b: Maybe) return a + (b or 0) end
+            return { a = function(self) return f(1) + f(1, 2) end }"
+        ),
         [""; 0]
     );
     assert_eq!(
-        problems("local L = require('lib/x') local T = { keys = { a = {1} } } T.a = L.a return T"),
-        [""; 0]
+        problems(
+            "type Sure = number
+            local function f(a: Sure) return a end
+            return { a = function(self) return f() end }"
+        ),
+        ["error 3: f takes 1 argument, not 0"]
     );
 }
 

@@ -2,6 +2,9 @@
 
 mod harness;
 
+use std::time::Duration;
+
+use cattlegrid_scripts::Limits;
 use harness::stored::Stored;
 
 /// A method for each kind, named by it, and all that a script may do with the state.
@@ -444,4 +447,104 @@ fn a_union_ends_at_its_limit_of_bytes() {
         reply.ends_with("set:union: a list has at most 10000 members of 1048576 bytes in all"),
         "{reply}"
     );
+}
+
+/// Methods that reach a limit of a call, and catch the error.
+const AT_LIMITS: &str = "
+    local T = {}
+    function T.new()
+        local t, r = cg.topk(3), cg.ring(400)
+        t:hit('a', 5) t:hit('b', 4) t:hit('c', 3)
+        for n = 1, 300 do r:add(n) end
+        return {s = cg.set(), m = cg.map(), h = cg.hll(), t = t, r = r}
+    end
+    local function fill(self, count) for n = 1, cg.integer(count, 1) do self.s:put('m' .. n) end end
+    function T.full(self) fill(self, '4096') return `{self.s:count()} {self.s:exist('m1')} {#self.s:getall()}` end
+    function T.set(self) return (pcall(self.s.put, self.s, 'x', string.rep('k', 1024))) end
+    function T.map(self)
+        self.m:put('long', string.rep('v', 2000))
+        return (pcall(self.m.put, self.m, 'x', '1', 'y', string.rep('v', 2000)))
+    end
+    function T.topk(self, count) fill(self, count) return (pcall(self.t.hit, self.t, 'd')) end
+    function T.ring(self, count) fill(self, count) return (pcall(self.r.add, self.r, 0)) end
+    function T.hll(self, count)
+        fill(self, count)
+        for n = 1, 2000 do
+            local before = self.h:count()
+            if not pcall(self.h.add, self.h, n) then return self.h:count() == before end
+        end
+        return 'all'
+    end
+    return T";
+
+#[test]
+fn a_method_that_fails_halfway_leaves_its_field_as_it_was() {
+    let mut stored = Stored::new(AT_LIMITS);
+    stored.call("new:k");
+    assert_eq!(stored.call("full:k"), "4096 true 4096", "what has reached its limit can be read");
+    stored.call("new:k");
+    let dump = stored.call("dump:k");
+    assert_eq!(stored.call("set:k"), "0");
+    assert_eq!(stored.call("dump:k"), dump);
+    assert_eq!(stored.call("map:k"), "0");
+    assert!(stored.call("dump:k").contains(r#""m":{"long":"#));
+    let of =
+        |dump: &str, field: &str| serde_json::from_str::<serde_json::Value>(dump).unwrap()[field].clone();
+    for count in 4090..=4096 {
+        for (method, field) in [("topk", "t"), ("ring", "r")] {
+            stored.call("new:k");
+            let before = of(&stored.call("dump:k"), field);
+            let reply = stored.call(&format!("{method}:k:{count}"));
+            let after = of(&stored.call("dump:k"), field);
+            assert_eq!(after == before, reply == "0", "{method} {count} {reply}: {after}");
+        }
+    }
+    // A few are one value, many are several.
+    for count in [4070, 4078, 4080, 4085, 4090, 4095] {
+        stored.call("new:k");
+        let reply = stored.call(&format!("hll:k:{count}"));
+        assert!(matches!(&*reply, "1" | "all"), "{count}: {reply}");
+    }
+}
+
+#[test]
+fn a_method_that_reads_may_make_a_field_for_itself_and_changes_none() {
+    let mut stored = Stored::new(
+        "local T = {create = {}}
+        function T.new() local m = cg.map() m:put('k', 'v') return {m = m} end
+        T.read = {
+            scratch = function(self) local s = cg.set() s:put('a', 'b') return s:count() end,
+            get = function(self) return self.m:get('k') end,
+            put = function(self) self.m:put('k', 'w') return 'OK' end,
+            keep = function(self) self.s = cg.set() return 'OK' end,
+        }
+        return T",
+    );
+    for key in ["made", "made", "other"] {
+        for method in ["put", "keep"] {
+            let changed = format!("SERVER_ERROR script t.{method}: read.{method} changed its object");
+            assert_eq!(stored.call(&format!("{method}:{key}")), changed, "{key}");
+        }
+        assert_eq!(stored.call(&format!("scratch:{key}")), "2", "{key}");
+        assert_eq!(stored.call(&format!("get:{key}")), "v", "{key}");
+    }
+    assert_eq!(stored.call("dump:made"), r#"{"m":{"k":"v"}}"#);
+}
+
+#[test]
+fn a_state_with_a_field_may_be_as_long_as_any() {
+    let limits = Limits { state_max: 1 << 20, time: Duration::from_secs(60), ..Limits::default() };
+    let mut stored = Stored::with(
+        "local T = {}
+        function T.new() return {s = cg.set(), text = ''} end
+        function T.fill(self, len) self.text = string.rep('x', cg.integer(len, 1)) self.s:put(len) return 'OK' end
+        function T.read(self) return `{#self.text} {self.s:count()}` end
+        return T",
+        &limits,
+    );
+    stored.call("new:k");
+    for (number, len) in [0, 255_000, 256_000, 256_500, 1_000_000, 257_000, 1].into_iter().enumerate() {
+        assert_eq!(stored.call(&format!("fill:k:{len}")), "OK");
+        assert_eq!(stored.call("read:k"), format!("{len} {}", number + 1));
+    }
 }

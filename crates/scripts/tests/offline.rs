@@ -316,3 +316,41 @@ fn a_test_prints_and_asks_for_the_time() {
     // What changes an object or a key needs a call.
     assert_eq!(fails("cg.set('k', 'v')"), "quota.test.luau:2: cg.set: only within a call of a method");
 }
+
+#[test]
+fn new_begins_anew() {
+    let own = "
+        local T = {ttl = 60}
+        function T.new(tag) cg.tag(tag) return {s = cg.set()} end
+        function T.fill(self) for n = 1, 2000 do self.s:put(n) end end
+        function T.left(self) return cg.ttl() end
+        function T.bump(self, tag) cg.invalidate(tag) end
+        return T";
+    let test = "
+        local t = cg.test
+        for turn, members in {0, 2000} do
+            t.clock(turn * 1000)
+            local o = t.new('t', 'k', 'old')
+            if members > 0 then o:fill() end
+            t.clock(turn * 1000 + 30)
+            t.eq(o:left(), '30')
+            o = t.new('t', 'k', 'fresh')
+            t.eq(o:left(), '60')
+            o:bump('old')
+            t.eq(o:left(), '60')
+            o:bump('fresh')
+            t.eq(o:left(), nil)
+        end
+        t.eq(t.call('counter:set:c:1'), '1')
+        t.call('counter:ttl:c:9')
+        t.call('counter:new:c')
+        t.eq(t.call('counter:ttl:c'), '-1')";
+    let sources = Sources {
+        types: vec![source("t", "t.luau", own)],
+        tests: vec![source("t", "t.test.luau", test)],
+        ..Sources::default()
+    };
+    let (scripts, _) = Scripts::load(&sources, &Limits::default()).expect("they are right");
+    let passed = run_tests(&scripts, &sources, &Settings::default());
+    assert_eq!(passed.map(|tests| tests[0].checks), Ok(10));
+}

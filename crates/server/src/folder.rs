@@ -15,11 +15,11 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Whether to load the types of the directory again. `watched`: the directory, and what it looked like when its types
-    /// were read, if it had any; None: none is watched. `look`: another number when its files have changed.
+    /// Whether to load the types of the directory again. `watched`: the directory, and what it looked like when it was read;
+    /// None: none is watched. `look`: another number when its files have changed.
     pub(crate) fn must_reload(
         &mut self,
-        watched: Option<(PathBuf, Option<u64>)>,
+        watched: Option<(PathBuf, u64)>,
         look: impl FnOnce(&Path) -> u64,
     ) -> bool {
         let Some((dir, read)) = watched else {
@@ -30,7 +30,7 @@ impl Folder {
         match &mut self.known {
             Some((known, tried, last)) if *known == dir => {
                 // Read since, by SIGHUP for instance.
-                let is_new = now != *tried && Some(now) != read;
+                let is_new = now != *tried && now != read;
                 let is_stable = now == std::mem::replace(last, now);
                 if is_new && is_stable {
                     *tried = now;
@@ -38,7 +38,7 @@ impl Folder {
                 is_new && is_stable
             }
             _ => {
-                self.known = Some((dir, read.unwrap_or(now), now));
+                self.known = Some((dir, read, now));
                 false
             }
         }
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[expect(clippy::unnecessary_wraps, reason = "what the look is given")]
-    fn watched(read: u64) -> Option<(PathBuf, Option<u64>)> {
-        Some(("dir".into(), Some(read)))
+    fn watched(read: u64) -> Option<(PathBuf, u64)> {
+        Some(("dir".into(), read))
     }
 
     #[test]
@@ -91,12 +91,13 @@ mod tests {
     #[test]
     fn another_directory_begins_anew_and_none_is_not_looked_at() {
         let mut folder = Folder::default();
-        assert!(!folder.must_reload(Some(("a".into(), None)), |_| 1));
-        assert!(!folder.must_reload(Some(("b".into(), None)), |_| 2));
-        assert!(!folder.must_reload(Some(("b".into(), None)), |_| 2));
-        assert!(!folder.must_reload(Some(("b".into(), None)), |_| 3), "the first source");
-        assert!(folder.must_reload(Some(("b".into(), None)), |_| 3));
+        let of = |dir: &str, read| Some((dir.into(), read));
+        assert!(!folder.must_reload(of("a", 1), |_| 1));
+        assert!(!folder.must_reload(of("b", 2), |_| 2));
+        assert!(!folder.must_reload(of("b", 2), |_| 2));
+        assert!(!folder.must_reload(of("b", 2), |_| 3));
+        assert!(folder.must_reload(of("b", 2), |_| 3));
         assert!(!folder.must_reload(None, |_| panic!("there is none")));
-        assert!(!folder.must_reload(Some(("b".into(), None)), |_| 4));
+        assert!(!folder.must_reload(of("b", 4), |_| 4));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use cattlegrid_config::{Objects, OwnTypes, Protection, RuleFile, Settings};
+use cattlegrid_config::{Objects, Protection, RuleFile, Settings};
 use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, RunningCall, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_loader::{Finished, Loaders};
@@ -73,9 +73,9 @@ pub(crate) struct InForce {
 
 impl InForce {
     /// The directory to look for changes in, and what it looked like when it was read.
-    pub(crate) fn watched(&self) -> Option<(PathBuf, Option<u64>)> {
+    pub(crate) fn watched(&self) -> Option<(PathBuf, u64)> {
         let objects = self.objects.as_ref().filter(|objects| objects.watch)?;
-        Some((objects.dir.clone()?, objects.own.as_ref().map(OwnTypes::seen)))
+        Some((objects.dir.clone()?, objects.seen))
     }
 }
 

@@ -184,6 +184,8 @@ impl Shard {
         };
         let done = match found {
             None => run(State::Absent, &mut new),
+            // What a host's `new` has left has nothing of what was there.
+            Some(_) if call.commit.is_some() && self.begins_anew(call) => run(State::Absent, &mut new),
             Some(found) if is_tree => {
                 self.store.tree_mut(found, |tree| run(State::Tree(tree), &mut new)).expect("it is a tree")
             }

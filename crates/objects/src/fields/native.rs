@@ -102,6 +102,14 @@ pub struct FieldCall<'a> {
 
 /// Methods that may change a field in place, which cannot fail: a change more must fit.
 const WRITES: [&str; 8] = ["put", "add", "delete", "remove", "pop", "incr", "hit", "merge"];
+
+impl FieldCall<'_> {
+    /// Whether the method may change the field.
+    pub fn writes(&self) -> bool {
+        WRITES.contains(&self.method)
+    }
+}
+
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
 static TYPE_SETTINGS: LazyLock<TypeSettings> = LazyLock::new(|| TypeSettings::new("field"));
 /// Memory for the states of a call that is under way: an `hll` has 12 KiB.
@@ -128,10 +136,14 @@ impl Pending {
     /// What is wrong with the arguments, or which limit the call has reached: the field is as it was.
     pub fn call(&mut self, view: View<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
         self.note_kind(call);
-        if WRITES.contains(&call.method) {
+        if call.writes() {
+            // Methods that only remove members do not ask.
             self.check(1, 0).map_err(text)?;
         }
-        let base = Base::of(view);
+        self.whole(|pending| pending.run(Base::of(view), call, out))
+    }
+
+    fn run(&mut self, base: Base<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
         let layer = View::Layer(Layer::new(base, self, call.field));
         let is_bytes = match call.kind {
             FieldKind::Ring => true,

@@ -129,7 +129,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (field(), any::<u8>()).prop_map(|(field, key)| Op::Overwrite(field, key)),
         6 => (field(), any::<u8>()).prop_map(|(field, key)| Op::Remove(field, key)),
         1 => field().prop_map(Op::Renew),
-        3 => prop_oneof![0..200_usize, 0..5000_usize].prop_map(Op::Commit),
+        3 => prop_oneof![4 => 0..200_usize, 4 => 0..5000_usize, 1 => 250_000..270_000_usize].prop_map(Op::Commit),
         1 => Just(Op::Discard),
     ]
 }

@@ -8,7 +8,7 @@ use super::arguments::{fault, number, text};
 use super::{AFTER_BYTES_MAX, AFTER_MAX, call};
 use crate::current::Current;
 use crate::state::format::TOKENS_MAX;
-use crate::{json, state};
+use crate::{json, state, texts};
 
 /// Longest key, tag and token.
 const NAME_MAX: usize = 250;
@@ -70,7 +70,8 @@ pub(super) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             let mut line = String::new();
             for (place, value) in values.iter().enumerate() {
                 line.push_str(if place == 0 { "" } else { "\t" });
-                line.push_str(&value.to_string()?);
+                let text = value.to_string()?;
+                line.push_str(if value.is_string() { &text } else { texts::without_address(&text) });
                 if line.len() > AFTER_BYTES_MAX {
                     return Err(fault(
                         lua,
@@ -298,6 +299,13 @@ mod tests {
             ]
         );
         assert_eq!(written("cg.tag('a'); cg.tag('b'); cg.tag('a')").tags, [b"a".to_vec(), b"b".to_vec()]);
+    }
+
+    #[test]
+    fn a_line_of_the_log_shows_no_address() {
+        let source = "cg.log({}, print, coroutine.create(print), setmetatable({}, {__tostring = function() return 'own' end}), 'table: 0x1')";
+        let line = "table\tfunction\tthread\town\ttable: 0x1";
+        assert_eq!(written(source).after, [After::Log(line.to_owned())]);
     }
 
     #[test]

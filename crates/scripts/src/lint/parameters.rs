@@ -62,26 +62,6 @@ pub(super) fn methods<'b, 's>(block: &'b Block<'s>) -> Vec<Method<'b, 's>> {
     found
 }
 
-/// Whether the table that a source returns has a field of this name.
-pub(super) fn has_field(block: &Block<'_>, name: &str) -> bool {
-    let file = File::new(block);
-    let Some(Statement::Return(values)) = block.0.last() else { return false };
-    values.first().is_some_and(|value| file.fields(value).iter().any(|(own, _)| *own == name))
-}
-
-/// The fields of the table that a source returns which are written as tables: `keys`, `create`, `read`.
-pub(super) fn table_field<'b, 's>(block: &'b Block<'s>, name: &str) -> Option<&'b Vec<TableField<'s>>> {
-    let file = File::new(block);
-    let Some(Statement::Return(values)) = block.0.last() else { return None };
-    let fields = file.fields(values.first()?);
-    let found = fields.into_iter().rev().find(|(own, _)| *own == name)?.1;
-    let Value::Expr(expr) = found else { return None };
-    match &file.resolve(expr)?.kind {
-        ExprKind::Table(fields) => Some(fields),
-        _ => None,
-    }
-}
-
 fn of(name: &str, function: &Function<'_>) -> Parameters {
     let mut required = true;
     let parameter = |(place, one): (usize, &super::tree::FunctionParameter<'_>)| {

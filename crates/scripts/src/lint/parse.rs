@@ -5,6 +5,8 @@
 
 mod types;
 
+use std::collections::BTreeSet;
+
 use super::token::{Kind, Token, tokens};
 use super::tree::{Block, Expr, ExprKind, Function, FunctionParameter, Name, Statement, TableField};
 
@@ -32,11 +34,19 @@ pub(crate) fn parse(text: &str) -> Result<Block<'_>> {
     if let Some((line, _)) = tokens.strange.first() {
         return Err(Unread::Unknown(*line));
     }
-    let mut parser = Parser { tokens: &tokens.list, at: 0, depth: 0, height: 0 };
-    let block = parser.block()?;
-    match parser.here().kind {
-        Kind::End => Ok(block),
-        _ => Err(parser.unread()),
+    let mut optional = BTreeSet::new();
+    loop {
+        let known = optional.len();
+        let mut parser = Parser { tokens: &tokens.list, at: 0, depth: 0, height: 0, optional };
+        let block = parser.block()?;
+        if parser.here().kind != Kind::End {
+            return Err(parser.unread());
+        }
+        optional = parser.optional;
+        // A name of a type may be used before it is defined.
+        if optional.len() == known {
+            return Ok(block);
+        }
     }
 }
 
@@ -51,6 +61,8 @@ struct Parser<'t, 's> {
     depth: usize,
     /// Of the tree that has been read at this depth.
     height: usize,
+    /// Names of types that nil is of.
+    optional: BTreeSet<&'s str>,
 }
 
 impl<'s> Parser<'_, 's> {

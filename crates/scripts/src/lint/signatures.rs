@@ -37,7 +37,7 @@ static FUNCTIONS: &[(&str, usize, usize)] = &[
     ("cg.number", 1, 3),
     ("cg.once", 1, 1),
     ("cg.set", 0, 3),
-    ("cg.tag", 1, MANY),
+    ("cg.tag", 1, 1),
     ("cg.ttl", 0, 1),
     ("cg.value", 1, 2),
     ("error", 0, 2),

@@ -103,7 +103,7 @@ fn list(
         "around" => {
             let n = whole(1)?.unwrap_or(5);
             let Some(member) = arguments.get(..1) else { return Err("takes member [n]".to_owned()) };
-            let Some(rank) = run(current, handle, kind, "rank", "rank", member)? else { return Ok(None) };
+            let Some(rank) = run(current, handle, kind, "rank", member)? else { return Ok(None) };
             let place = number::<u64>(&rank).map_or(0, |rank| rank.saturating_sub(1));
             let first = place.saturating_sub(n);
             (Order::Nth(first), (place - first).saturating_add(n).saturating_add(1))
@@ -177,7 +177,7 @@ fn random(current: &mut Current<'_>, handle: Handle, n: Option<u64>) -> Result<L
     if n > RANDOM_MAX {
         return Err(format!("arg 1 must be a number from 0 to {RANDOM_MAX}"));
     }
-    let count = run(current, handle, FieldKind::Set, "count", "count", &[])?;
+    let count = run(current, handle, FieldKind::Set, "count", &[])?;
     let count = count.and_then(|text| number::<u64>(&text)).unwrap_or(0);
     let mut listed = Listed::new();
     for place in random_places(draw(current), n, count) {

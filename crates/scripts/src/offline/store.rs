@@ -199,8 +199,8 @@ impl Store {
         };
         let mut failed = None;
         if let Some(new) = &done.change {
-            let committed =
-                self.change(&own_key, |object| (registry.commit(object, new, done.expires_ms), Vec::new()));
+            let commit = |object: Object<'_>| (registry.commit(object, new, done.expires_ms), Vec::new());
+            let committed = self.change(&own_key, registry.names(named.method).1, commit);
             match committed {
                 Ok(_) => self.tag(&own_key, &new.tags),
                 Err(line) => failed = Some(line),
@@ -224,7 +224,7 @@ impl Store {
     ) -> Answer {
         let own_key = (named.type_id, key.to_vec());
         let (now_ms, random, mut out) = (self.now_ms, self.calls, Vec::new());
-        let changed = self.change(&own_key, |object| {
+        let changed = self.change(&own_key, registry.names(named.method).1, |object| {
             let done = registry.call(named.method, object, arguments, now_ms, random, &mut out);
             (done, std::mem::take(&mut out))
         });
@@ -251,36 +251,44 @@ impl Store {
         }
     }
 
-    /// Lets `run` change an object, and keeps what it leaves. Err: the line of an error.
+    /// Lets a method change an object by `run`, and keeps what it leaves: `new` begins anew. Err: the line of an error.
     fn change(
         &mut self,
         key: &Key,
+        method: &str,
         run: impl FnOnce(Object<'_>) -> (Done, Vec<u8>),
     ) -> Result<(Outcome, Vec<u8>), String> {
         let mut kept = self.objects.remove(key);
-        let is_new = kept.is_none();
         let expires_ms = kept.as_ref().and_then(|kept| kept.expires_ms);
         let mut new = Vec::new();
         let state = match kept.as_mut().map(|kept| &mut kept.state) {
             None => State::Absent,
+            Some(_) if method == "new" => State::Absent,
             Some(Kind::Bytes(bytes)) => State::Bytes(bytes),
             Some(Kind::Tree(tree)) => State::Tree(tree),
         };
-        let object = Object::new(&key.1, state, &mut new, &self.memory, expires_ms, true);
-        let (done, out) = run(object);
-        let ttl_s = self.registry.type_settings(key.0).map_or(0, |own| own.ttl_s);
-        let of_type = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
-        let before = if is_new { of_type } else { expires_ms };
-        let ends = done.expires_ms.unwrap_or(before);
-        let tags = kept.as_mut().map(|kept| std::mem::take(&mut kept.tags)).unwrap_or_default();
-        let state = match done.change {
-            Change::None | Change::Tree => kept.map(|kept| kept.state),
+        let (done, out) = run(Object::new(&key.1, state, &mut new, &self.memory, expires_ms, true));
+        let made = match done.change {
+            Change::None | Change::Tree => None,
             Change::Bytes => Some(Kind::Bytes(new)),
             Change::NewTree(tree) => Some(Kind::Tree(tree)),
-            Change::Dropped => None,
+            Change::Dropped => {
+                kept = None;
+                None
+            }
         };
-        if let Some(state) = state {
-            self.objects.insert(key.clone(), Kept { state, expires_ms: ends, tags });
+        let kept = match (made, kept) {
+            (Some(state), Some(kept)) if method != "new" => Some(Kept { state, ..kept }),
+            (Some(state), _) => {
+                let ttl_s = self.registry.type_settings(key.0).map_or(0, |own| own.ttl_s);
+                let expires_ms = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
+                Some(Kept { state, expires_ms, tags: BTreeSet::new() })
+            }
+            (None, kept) => kept,
+        };
+        if let Some(kept) = kept {
+            let expires_ms = done.expires_ms.unwrap_or(kept.expires_ms);
+            self.objects.insert(key.clone(), Kept { expires_ms, ..kept });
         }
         match done.outcome {
             Outcome::Error(line) => Err(line),

@@ -45,8 +45,11 @@ pub struct Stored {
 impl Stored {
     pub fn new(text: &str) -> Self {
         // Nothing here is about the limit of time, and the machine may be slow.
-        let limits = Limits { time: Duration::from_secs(60), ..Limits::default() };
-        let loaded = Scripts::load(&super::sources(text), &limits);
+        Self::with(text, &Limits { time: Duration::from_secs(60), ..Limits::default() })
+    }
+
+    pub fn with(text: &str, limits: &Limits) -> Self {
+        let loaded = Scripts::load(&super::sources(text), limits);
         let (scripts, _) = loaded.unwrap_or_else(|problems| panic!("{problems:#?}"));
         let types = scripts.types().iter().map(|own| own.settings.clone()).collect();
         let settings = Settings { types, ..Settings::default() };

@@ -53,7 +53,7 @@ impl Parser<'_, '_> {
             if self.is("<") {
                 self.generics()?;
             }
-            return Ok(["any", "unknown"].contains(&name.text));
+            return Ok(["any", "unknown"].contains(&name.text) || self.optional.contains(name.text));
         }
         Ok(false)
     }
@@ -134,12 +134,14 @@ impl Parser<'_, '_> {
             self.function()?;
             return Ok(());
         }
-        self.name()?;
+        let name = self.name()?;
         if self.is("<") {
             self.generics()?;
         }
         self.expect("=")?;
-        self.any_type()?;
+        if self.any_type()? {
+            self.optional.insert(name.text);
+        }
         Ok(())
     }
 }
