@@ -448,7 +448,7 @@ mod scripts {
             path.display()
         );
         let found = objects(&text).unwrap().unwrap();
-        assert_eq!(found.warns(None), [expected]);
+        assert_eq!(found.warns(None), [expected.as_str()]);
         std::fs::write(path.join("tally.luau"), TALLY).unwrap();
         let warned = objects(&text).unwrap().unwrap().warns(None);
         let is_unused = "is a library, since it is in a folder, and no source has require(\"sub/tally\")";
