@@ -34,6 +34,31 @@ fn the_examples() {
     }
 }
 
+#[test]
+fn the_examples_as_a_whole() {
+    let dir = root().join("examples/objects");
+    let path = dir.display().to_string();
+    let (is_good, said) = cattlegrid(&dir, &["objects", "test", &path]);
+    assert!(is_good, "{said}");
+    for line in [
+        "/own: types: flag, plan, ranking",
+        "/luau: types: map, quota, quota_codes, set, swcounter; for require: lib/arguments, lib/window",
+    ] {
+        assert!(said.contains(&format!("{path}{line}\n")), "{said}");
+    }
+    for file in ["type-quota.memc", "own/plan.test.luau", "own/plan.memc", "luau/quota.test.luau"] {
+        assert!(said.contains(&format!("{path}/{file}")), "{said}");
+    }
+    let (is_good, said) = cattlegrid(&dir, &["objects", "lint", &path]);
+    assert!(
+        is_good && said.ends_with("(8 types, 2 for require, 5 of tests), 0 errors, 0 warnings\n"),
+        "{said}"
+    );
+    // A server, which takes one directory, says what to do.
+    let (is_good, said) = cattlegrid(&dir, &["objects", "list", &path]);
+    assert!(!is_good && said.contains("has no types: sources in its folders, such as "), "{said}");
+}
+
 /// The blocks of code of a section, each with its language.
 fn blocks<'p>(page: &'p str, section: &str) -> Vec<(&'p str, &'p str)> {
     let (_, text) = page.split_once(&format!("\n## {section}\n")).unwrap();

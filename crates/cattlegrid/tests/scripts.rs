@@ -338,8 +338,9 @@ fn tests_and_transcripts_of_a_directory_are_run() {
     let (status, said, log) = run(&["objects", "test", path]);
     assert_eq!((status, log.as_str()), (Some(0), ""));
     let lines: Vec<&str> = said.lines().collect();
-    assert!(lines.len() == 2 && lines[0].starts_with(&format!("{path}/tally.test.luau: ")), "{said}");
-    assert_eq!(lines[1], format!("{path}/tally.memc: 1 requests"));
+    assert!(lines.len() == 3 && lines[1].starts_with(&format!("{path}/tally.test.luau: ")), "{said}");
+    assert_eq!(lines[0], format!("{path}: types: tally"));
+    assert_eq!(lines[2], format!("{path}/tally.memc: 1 requests"));
     let (status, said, _) = run(&["objects", "test", &format!("{path}/tally.test.luau")]);
     assert!(status == Some(0) && said.lines().count() == 1, "{said}");
     // A transcript alone has the types beside it, unless it names others; a type is neither.

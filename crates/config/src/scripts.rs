@@ -67,6 +67,10 @@ pub struct Findings {
     pub list: Vec<Finding>,
     /// The files that were checked.
     pub files: Vec<PathBuf>,
+    /// How many of them are types; of a single file none is counted.
+    pub types: usize,
+    /// How many are libraries; the others are tests.
+    pub libraries: usize,
 }
 
 /// Something in a source.
@@ -83,6 +87,10 @@ pub struct Finding {
 /// Tests of types that were run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tested {
+    /// The names of the types.
+    pub types: Vec<&'static str>,
+    /// The names of the libraries, as they are required.
+    pub libraries: Vec<String>,
     /// The name of each that has passed, and how much it has compared.
     pub passed: Vec<(String, usize)>,
     /// `FILE:LINE: TEXT` for each that has failed.
@@ -123,6 +131,11 @@ impl OwnTypes {
         self.host.types().iter().map(|one| one.object_type.name).collect()
     }
 
+    /// The libraries' names, as sources require them.
+    pub fn libraries(&self) -> Vec<String> {
+        self.sources.libraries()
+    }
+
     /// Another number when a source of `dir` has changed, by names, sizes and times. Reads the directory and its
     /// subdirectories, up to `LOOKED_AT_MAX` entries.
     pub fn look(dir: &Path) -> u64 {
@@ -147,6 +160,7 @@ pub fn lint_types(path: &Path) -> Result<Findings, String> {
         if !found.files.contains(&file) {
             return Err(format!("{}: is no source of types: *.luau or *.lua", file.display()));
         }
+        (found.types, found.libraries) = (0, 0);
         found.files.retain(|own| *own == file);
         found.list.retain(|own| own.file == file);
     }
@@ -162,13 +176,14 @@ pub fn test_types(path: &Path) -> Result<Option<Tested>, Vec<String>> {
     let (dir, file) = place(path).map_err(|problem| vec![problem])?;
     let Some(own) = OwnTypes::load(&dir, ScriptLimits::default())? else { return Ok(None) };
     // The types of the directory as their sources say, in the place of shipped types too.
-    let (names, mut settings) = (own.names(), Registered::default());
-    settings.types.retain(|shipped| !names.contains(&&*shipped.name));
+    let (types, libraries, mut settings) = (own.names(), own.libraries(), Registered::default());
+    settings.types.retain(|shipped| !types.contains(&&*shipped.name));
     let mut sources = own.sources;
     if let Some(file) = file {
         built::keep_tests(&mut sources, &file);
     }
-    apart(|| Ok(Some(built::test(&sources, &settings))))
+    let tested = apart(|| Ok(built::test(&sources, &settings)))?;
+    Ok(Some(Tested { types, libraries, ..tested }))
 }
 
 /// Runs `work` on a thread of its own.

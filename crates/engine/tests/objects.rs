@@ -564,3 +564,22 @@ fn a_call_that_finds_no_room_changes_nothing() {
     world.expect(client, &format!("ms map::m 20000 Aput:k|{value}|"), "HD|");
     world.engine.verify();
 }
+
+#[test]
+fn no_plain_item_is_returned_under_a_name_that_has_become_a_call() {
+    // First all types are switched on, then one more: in both cases before a tick has removed any item.
+    let own =
+        |names: &'static [&str]| settings(move |all| all.types.retain(|own| names.contains(&&*own.name)));
+    for before in [None, Some(own(&["map"]))] {
+        let mut world = World::with(&[], &config(), 64 << 20, 2);
+        world.engine.set_objects(before);
+        let client = world.connect();
+        for n in 0..500 {
+            world.expect(client, &format!("set set:count:k{n} 0 0 1|x|"), "STORED|");
+        }
+        world.engine.set_objects(Some(own(&["map", "set"])));
+        for n in 0..500 {
+            world.expect(client, &format!("get set:count:k{n}|mg set:count:k{n} v|"), "END|EN|");
+        }
+    }
+}

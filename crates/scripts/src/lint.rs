@@ -42,9 +42,30 @@ pub fn lint(sources: &Sources, globals: &[&str]) -> Vec<Problem> {
             found.dedup();
             found.truncate(PROBLEMS_MAX);
             problems.append(&mut found);
+            problems.extend(unused(sources, source).filter(|_| role == Role::Library));
         }
     }
     problems
+}
+
+/// A library of types that no other source names.
+fn unused(sources: &Sources, library: &Source) -> Option<Problem> {
+    if sources.types.is_empty() {
+        return None;
+    }
+    let names = ['"', '\'', '`'].map(|quote| format!("{quote}{}{quote}", library.name));
+    let mut others = sources.types.iter().chain(&sources.libraries).chain(&sources.tests);
+    let is_named =
+        others.any(|other| other.path != library.path && names.iter().any(|name| other.text.contains(name)));
+    (!is_named).then(|| Problem {
+        file: library.path.clone(),
+        line: None,
+        severity: Severity::Warning,
+        text: format!(
+            "is a library, since it is in a folder, and no source has require(\"{}\"): a type is a file of the directory itself",
+            library.name
+        ),
+    })
 }
 
 /// What a source is for.

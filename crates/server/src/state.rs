@@ -508,9 +508,11 @@ fn removed_types(
 /// Says which types of users' own were loaded.
 pub(crate) fn log_own_types(objects: &Objects) {
     let (Some(own), Some(dir)) = (&objects.own, &objects.dir) else { return };
-    let names = own.names();
+    let (names, libraries) = (own.names(), own.libraries());
+    let for_require =
+        if libraries.is_empty() { String::new() } else { format!("; for require: {}", libraries.join(", ")) };
     log::notice(format_args!(
-        "objects: {} types of your own loaded from {}: {}",
+        "objects: {} types of your own loaded from {}: {}{for_require}",
         names.len(),
         dir.display(),
         names.join(", ")

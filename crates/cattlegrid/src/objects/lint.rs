@@ -7,7 +7,7 @@ use std::process::Command;
 
 use cattlegrid_config::{Findings, UsageError, lint_types};
 
-use super::Report;
+use super::{Report, directories};
 
 /// The program that checks types of Luau.
 const ANALYZER: &str = "luau-analyze";
@@ -18,13 +18,15 @@ const ANALYZER: &str = "luau-analyze";
 /// Files cannot be read.
 pub(super) fn lint(paths: &[PathBuf]) -> Result<Report, UsageError> {
     let mut all = Findings::default();
-    for path in paths {
+    for path in &paths.iter().flat_map(|path| directories(path)).collect::<Vec<_>>() {
         let found = lint_types(path).map_err(UsageError::new)?;
         if found.files.is_empty() {
             return Err(UsageError::new(format!("{}: has no sources: *.luau or *.lua", path.display())));
         }
         all.list.extend(found.list);
         all.files.extend(found.files);
+        all.types += found.types;
+        all.libraries += found.libraries;
     }
     let mut is_good = !all.list.iter().any(|finding| finding.is_error);
     let line = |(text, is_error): (&str, bool)| {
@@ -39,11 +41,22 @@ pub(super) fn lint(paths: &[PathBuf]) -> Result<Report, UsageError> {
     let (files, warnings) = (all.files.len(), all.list.len() - errors);
     text.extend([
         counted(files, "file"),
+        parts(&all),
         counted(errors, ", error"),
         counted(warnings, ", warning"),
         "\n".to_owned(),
     ]);
     Ok(Report { text, is_good })
+}
+
+/// What the files were taken for; nothing of a single file.
+fn parts(all: &Findings) -> String {
+    let (types, libraries) = (all.types, all.libraries);
+    if types + libraries == 0 {
+        return String::new();
+    }
+    let tests = all.files.len() - types - libraries;
+    format!(" ({}, {libraries} for require, {tests} of tests)", counted(types, "type"))
 }
 
 /// `1 file`, `2 files`; the comma before `what` goes before the number.

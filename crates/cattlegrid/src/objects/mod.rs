@@ -11,7 +11,7 @@ mod list;
 mod tests_of_types;
 mod transcript;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{
     CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args, show_moment,
@@ -76,6 +76,33 @@ pub(crate) fn run(command: ObjectsCommand) -> Result<Report, ObjectsError> {
     }
 }
 
+/// The directories of types that a path stands for: a directory whose sources are all in folders stands for these folders,
+/// and `lib` is for libraries.
+fn directories(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    add_directories(path, DEPTH_MAX, &mut found);
+    if found.is_empty() { vec![path.to_owned()] } else { found }
+}
+
+fn add_directories(path: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = path.read_dir() else { return };
+    let is_shown = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name != "lib" && !name.as_encoded_bytes().starts_with(b"."))
+    };
+    let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(is_shown).collect();
+    entries.sort();
+    if entries.iter().any(|path| is_source(path)) {
+        found.push(path.to_owned());
+    } else if depth > 0 {
+        let folders = entries.iter().filter(|path| path.is_dir() && !path.is_symlink());
+        folders.for_each(|path| add_directories(path, depth - 1, found));
+    }
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "luau" || end == "lua")
+}
+
 /// Makes the calls; what was asked and answered, as a transcript.
 fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
     let settings = settings(types)?;
@@ -136,5 +163,7 @@ fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
     Ok(*settings)
 }
 
+/// Folders within each other in which types are looked for.
+const DEPTH_MAX: usize = 8;
 /// Bytes of a key, as in memcached.
 const KEY_BYTES_MAX: usize = 250;

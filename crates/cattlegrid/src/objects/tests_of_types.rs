@@ -1,13 +1,14 @@
 //! `cattlegrid objects test`: transcripts, and tests of types of users' own.
 //!
 //! A directory has both: `*.memc` and `*.test.luau`. Its tests run first; transcripts of a directory whose tests fail are not
-//! run, since a server would not take its types.
+//! run, since a server would not take its types. A directory whose sources are all in folders has its transcripts run without them, and
+//! then its folders.
 
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{Tested, UsageError, read_file, test_types};
 
-use super::{ObjectsError, transcript};
+use super::{ObjectsError, directories, is_source, transcript};
 
 /// What was run.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ pub(super) fn test(paths: &[PathBuf]) -> Result<String, ObjectsError> {
     let mut results = Results::default();
     for path in paths {
         if path.is_dir() {
-            results.of_dir(path)?;
+            results.of_all(path)?;
         } else if path.to_string_lossy().ends_with(".test.luau")
             || path.to_string_lossy().ends_with(".test.lua")
         {
@@ -56,21 +57,32 @@ fn types_beside(file: &Path) -> Option<&Path> {
     entries.any(|entry| is_source(&entry.path())).then_some(dir)
 }
 
-fn is_source(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "luau" || end == "lua")
+/// The transcripts of a directory.
+fn transcripts(dir: &Path) -> Result<Vec<PathBuf>, UsageError> {
+    let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", dir.display()));
+    let mut found = Vec::new();
+    for entry in dir.read_dir().map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        if path.extension().is_some_and(|end| end == "memc") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 impl Results {
-    fn of_dir(&mut self, dir: &Path) -> Result<(), ObjectsError> {
-        let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", dir.display()));
-        let mut transcripts = Vec::new();
-        for entry in dir.read_dir().map_err(cannot)? {
-            let path = entry.map_err(cannot)?.path();
-            if path.extension().is_some_and(|end| end == "memc") {
-                transcripts.push(path);
-            }
+    fn of_all(&mut self, path: &Path) -> Result<(), ObjectsError> {
+        let all = directories(path);
+        if !all.iter().any(|dir| dir == path) {
+            // Without types of its own.
+            transcripts(path)?.iter().try_for_each(|file| self.of_transcript(file, None))?;
         }
-        transcripts.sort();
+        all.iter().try_for_each(|dir| self.of_dir(dir))
+    }
+
+    fn of_dir(&mut self, dir: &Path) -> Result<(), ObjectsError> {
+        let transcripts = transcripts(dir)?;
         let before = self.failed.len();
         let types = self.of_types(dir)?;
         if types.unwrap_or(0) == 0 && transcripts.is_empty() {
@@ -91,7 +103,14 @@ impl Results {
     fn of_types(&mut self, path: &Path) -> Result<Option<usize>, ObjectsError> {
         let wrong = |problems: Vec<String>| UsageError::new(problems.join("\n"));
         let Some(tested) = test_types(path).map_err(wrong)? else { return Ok(None) };
-        let Tested { passed, failed } = tested;
+        let Tested { types, libraries, passed, failed } = tested;
+        if path.is_dir() {
+            let for_require = match &libraries[..] {
+                [] => String::new(),
+                libraries => format!("; for require: {}", libraries.join(", ")),
+            };
+            self.passed.push(format!("{}: types: {}{for_require}\n", path.display(), types.join(", ")));
+        }
         let count = passed.len() + failed.len();
         let dir = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
         let line =

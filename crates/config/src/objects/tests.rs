@@ -444,13 +444,24 @@ mod scripts {
         std::fs::create_dir(path.join("sub")).unwrap();
         std::fs::write(path.join("sub/tally.luau"), TALLY).unwrap();
         let expected = format!(
-            "{0}: has no types: sources in its folders, such as {0}/sub/tally.luau, are for require",
+            "{0}: has no types: sources in its folders, such as {0}/sub/tally.luau, are for require; name the folder that has the types",
             path.display()
         );
         let found = objects(&text).unwrap().unwrap();
-        assert_eq!(found.warns(None), [expected]);
+        assert_eq!(found.warns(None), [expected.as_str()]);
         std::fs::write(path.join("tally.luau"), TALLY).unwrap();
+        let warned = objects(&text).unwrap().unwrap().warns(None);
+        let is_unused = "is a library, since it is in a folder, and no source has require(\"sub/tally\")";
+        assert!(warned.len() == 1 && warned[0].contains(is_unused), "{warned:?}");
+        std::fs::write(path.join("other.luau"), format!("require(\"sub/tally\")\n{TALLY}")).unwrap();
         assert_eq!(objects(&text).unwrap().unwrap().warns(None), [""; 0]);
+        // With tests, or with mistakes, it is refused, and the first line says why.
+        for name in ["tally.luau", "other.luau"] {
+            std::fs::remove_file(path.join(name)).unwrap();
+        }
+        std::fs::write(path.join("sub/tally.test.luau"), "cg.test.new('tally', 'k')").unwrap();
+        let refused = objects(&text).unwrap_err();
+        assert!(refused.contains(&expected), "{refused}");
     }
 
     #[test]

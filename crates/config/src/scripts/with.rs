@@ -22,27 +22,43 @@ pub(super) fn load(dir: &Path, limits: ScriptLimits) -> Result<Option<Loaded>, V
     if read.types.is_empty() && read.libraries.is_empty() && read.tests.is_empty() {
         return Ok(None);
     }
-    let (scripts, warnings) =
-        Scripts::load(&read, &of_crate(limits)).map_err(|problems: Vec<Problem>| lines(&problems))?;
+    let with_hint = |problems: &[Problem]| no_types(dir, &read).into_iter().chain(lines(problems)).collect();
+    let (scripts, warnings) = match Scripts::load(&read, &of_crate(limits)) {
+        Ok((scripts, warnings)) => (scripts, with_hint(&warnings)),
+        Err(problems) => return Err(with_hint(&problems)),
+    };
     let host: Arc<dyn Host> = scripts.clone();
-    let mut warnings = lines(&warnings);
-    if let ([], Some(first)) = (&read.types[..], read.libraries.first()) {
-        warnings.push(format!(
-            "{}: has no types: sources in its folders, such as {}, are for require",
-            dir.display(),
-            first.path.display()
-        ));
+    if let (Some(hint), false) = (no_types(dir, &read), read.tests.is_empty()) {
+        // Its tests would fail, each for the type that is missing.
+        return Err(vec![hint]);
     }
     Ok(Some((host, Sources { read, scripts }, warnings)))
+}
+
+/// What a directory lacks that has sources in folders only.
+fn no_types(dir: &Path, read: &cattlegrid_scripts::Sources) -> Option<String> {
+    let first = read.libraries.first().filter(|_| read.types.is_empty())?;
+    Some(format!(
+        "{}: has no types: sources in its folders, such as {}, are for require; name the folder that has the types",
+        dir.display(),
+        first.path.display()
+    ))
+}
+
+impl Sources {
+    /// The names of the libraries, as they are required.
+    pub(super) fn libraries(&self) -> Vec<String> {
+        self.read.libraries.iter().map(|library| library.name.clone()).collect()
+    }
 }
 
 pub(super) fn test(sources: &Sources, settings: &Registered) -> Tested {
     match run_tests(&sources.scripts, &sources.read, settings) {
         Ok(passed) => {
             let passed = passed.into_iter().map(|test| (test.name, test.checks)).collect();
-            Tested { passed, failed: Vec::new() }
+            Tested { passed, ..Tested::default() }
         }
-        Err(problems) => Tested { passed: Vec::new(), failed: lines(&problems) },
+        Err(problems) => Tested { failed: lines(&problems), ..Tested::default() },
     }
 }
 
@@ -58,7 +74,7 @@ pub(super) fn lint(dir: &Path) -> Result<Findings, String> {
             is_error: problem.severity == Severity::Error,
             file: problem.file,
         };
-        Findings { list: problems.into_iter().map(finding).collect(), files }
+        Findings { list: problems.into_iter().map(finding).collect(), files, ..Findings::default() }
     };
     let read = match cattlegrid_scripts::Sources::read(dir) {
         Ok(read) => read,
@@ -73,7 +89,8 @@ pub(super) fn lint(dir: &Path) -> Result<Findings, String> {
         Ok((_, warnings)) => warnings,
         Err(problems) => problems,
     };
-    Ok(findings(problems, files))
+    let (types, libraries) = (read.types.len(), read.libraries.len());
+    Ok(Findings { types, libraries, ..findings(problems, files) })
 }
 
 fn of_crate(limits: ScriptLimits) -> Limits {

@@ -25,6 +25,14 @@ pub(super) fn load(dir: &Path, _limits: ScriptLimits) -> Result<Option<Loaded>, 
     Ok(None)
 }
 
+impl Sources {
+    /// None.
+    #[expect(clippy::unused_self, reason = "as with scripts")]
+    pub(super) fn libraries(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
 pub(super) fn test(_sources: &Sources, _settings: &Registered) -> Tested {
     Tested::default()
 }
