@@ -50,7 +50,7 @@ pub use number::{float as read_float, push_float};
 pub use object::{Change, FieldBase, Object, State, View};
 pub use registry::{OBJECT_KEY_MAX, Registry, Script};
 pub use script::{
-    After, Host, HostType, HostUsage, Moved, NewState, ScriptCall, ScriptDone, ScriptMethod, ScriptMethodId,
-    ScriptOutcome, World,
+    After, Host, HostType, HostUsage, Moved, NewState, NoWorld, ScriptCall, ScriptDone, ScriptMethod,
+    ScriptMethodId, ScriptOutcome, World,
 };
 pub use settings::{Eviction, Settings, TypeSettings};

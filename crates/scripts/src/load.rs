@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_objects::{
-    ARGUMENTS_MAX, Arguments, Eviction, Host, HostType, MethodDefinition, Moved, ScriptCall, ScriptMethod,
-    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TypeSettings, View, World, Zone, define,
+    ARGUMENTS_MAX, Arguments, Eviction, Host, HostType, MethodDefinition, NoWorld, ScriptCall, ScriptMethod,
+    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TypeSettings, Zone, define,
 };
 use mlua::chunk::Compiler;
 use mlua::{Function, Table, Value};
@@ -107,7 +107,7 @@ impl Scripts {
             own_settings,
             zone: &Zone::UTC,
         };
-        match self.call(&call, &mut Nothing, &mut Vec::new()).outcome {
+        match self.call(&call, &mut NoWorld, &mut Vec::new()).outcome {
             ScriptOutcome::Value { .. } => None,
             ScriptOutcome::Error(line) => wrong(&line),
             ScriptOutcome::Miss | ScriptOutcome::Moved => wrong("new refuses these arguments"),
@@ -147,24 +147,6 @@ fn slow(sources: &Sources, program: &Program, limits: &Limits, vm: &Vm) -> Vec<P
         )
     };
     took.into_iter().map(problem).collect()
-}
-
-/// A world without objects and values.
-struct Nothing;
-
-impl World for Nothing {
-    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
-        Ok(())
-    }
-
-    fn get(&mut self, _key: &[u8], _out: &mut Vec<u8>) -> Option<u32> {
-        None
-    }
-
-    fn check(&self, _after: &cattlegrid_objects::After) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 fn digest(sources: &Sources, limits: &Limits) -> u64 {

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    After, Arguments, Change, Host as _, Moved, Object, Outcome, Registry, ScriptCall, ScriptMethodId,
-    ScriptOutcome, Settings, State, View, World, Zone,
+    Arguments, Change, Host as _, NoWorld, Object, Outcome, Registry, ScriptCall, ScriptMethodId,
+    ScriptOutcome, Settings, State, View, Zone,
 };
 use cattlegrid_scripts::{Limits, Scripts, Sources};
 use cattlegrid_store::{Memory, Tree};
@@ -104,24 +104,6 @@ impl Shipped {
     }
 }
 
-/// A world without plain values, and without fields of objects.
-struct Nothing;
-
-impl World for Nothing {
-    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
-        Ok(())
-    }
-
-    fn get(&mut self, _key: &[u8], _out: &mut Vec<u8>) -> Option<u32> {
-        None
-    }
-
-    fn check(&self, _after: &After) -> Result<(), String> {
-        Ok(())
-    }
-}
-
 /// Objects of a type in Luau.
 struct Written {
     scripts: Arc<Scripts>,
@@ -156,7 +138,7 @@ impl Written {
             own_settings: &host_type.settings,
             zone: &Zone::UTC,
         };
-        let done = self.scripts.call(&call, &mut Nothing, &mut out);
+        let done = self.scripts.call(&call, &mut NoWorld, &mut out);
         if let Some(change) = done.change {
             assert!(change.fields.is_empty(), "these types have no fields");
             self.objects.insert(step.key, change.plain);

@@ -121,27 +121,8 @@ impl<'a> Layer<'a> {
             Bound::Unbounded => Bound::Included(std::slice::from_ref(&self.field)),
             bound => bound.as_ref().map(|key| &**key),
         };
-        let mut changes = self.range(from, Bound::Excluded(&[self.field + 1])).peekable();
-        let mut goes_on = true;
-        self.base.view().scan(from, |key, value| {
-            if key.first() != Some(&self.field) {
-                return false;
-            }
-            while let Some((own, change)) = changes.next_if(|(own, _)| ***own < *key) {
-                goes_on = change.show(own, each);
-                if !goes_on {
-                    return false;
-                }
-            }
-            goes_on = match changes.next_if(|(own, _)| ***own == *key) {
-                Some((_, change)) => change.show(key, each),
-                None => each(&key[1..], value),
-            };
-            goes_on
-        });
-        while goes_on && let Some((own, change)) = changes.next() {
-            goes_on = change.show(own, each);
-        }
+        let changes = self.range(from, Bound::Excluded(&[self.field + 1]));
+        self.merge(changes, |own, key| own < key, |show| self.base.view().scan(from, show), each);
     }
 
     /// As [`View::scan_back`].
@@ -152,13 +133,25 @@ impl<'a> Layer<'a> {
             Bound::Unbounded => Bound::Excluded(end.as_slice()),
             bound => bound.as_ref().map(|key| &**key),
         };
-        let mut changes = self.range(Bound::Included(&[self.field]), from).rev().peekable();
+        let changes = self.range(Bound::Included(&[self.field]), from).rev();
+        self.merge(changes, |own, key| own > key, |show| self.base.view().scan_back(from, show), each);
+    }
+
+    /// Shows the members that `scan` shows, with the changes of the call. `is_before`: in the order of both.
+    fn merge(
+        self,
+        changes: impl Iterator<Item = (&'a Box<[u8]>, &'a Pended)>,
+        is_before: impl Fn(&[u8], &[u8]) -> bool,
+        scan: impl FnOnce(&mut dyn FnMut(&[u8], Value<'_>) -> bool),
+        each: &mut dyn FnMut(&[u8], Value<'_>) -> bool,
+    ) {
+        let mut changes = changes.peekable();
         let mut goes_on = true;
-        self.base.view().scan_back(from, |key, value| {
+        scan(&mut |key, value| {
             if key.first() != Some(&self.field) {
                 return false;
             }
-            while let Some((own, change)) = changes.next_if(|(own, _)| ***own > *key) {
+            while let Some((own, change)) = changes.next_if(|(own, _)| is_before(own, key)) {
                 goes_on = change.show(own, each);
                 if !goes_on {
                     return false;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use cattlegrid_objects::{
-    After, Arguments, Moved, ScriptCall, ScriptMethodId, Settings, TypeSettings, View, World, Zone,
+    After, Arguments, NoWorld, ScriptCall, ScriptMethodId, Settings, TypeSettings, Zone,
 };
 use jiff::Timestamp;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
@@ -69,7 +69,7 @@ fn outside_of_calls(
             zone: &zone,
         };
         let mut current =
-            Current { call: &call, world: &mut Nothing, number: 0, written: Written::default() };
+            Current { call: &call, world: &mut NoWorld, number: 0, written: Written::default() };
         let result = current::enter(&mut current, || inner.call::<MultiValue>(arguments));
         let lines = current.written.after.into_iter().filter_map(|after| match after {
             After::Log(line) => Some(line),
@@ -78,24 +78,6 @@ fn outside_of_calls(
         shared.borrow_mut().store.log.extend(lines);
         result
     })
-}
-
-/// Where a test stands: no object.
-struct Nothing;
-
-impl World for Nothing {
-    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
-        Ok(())
-    }
-
-    fn get(&mut self, _key: &[u8], _out: &mut Vec<u8>) -> Option<u32> {
-        None
-    }
-
-    fn check(&self, _after: &After) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// Type, method, key, arguments.

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    After, Arguments, Change, Done, Moved, Name, Named, Object, Outcome, Registry, ScriptCall, ScriptOutcome,
-    State, View, World, copy_plain,
+    After, Arguments, Change, Done, Moved, Name, Named, Object, Outcome, Registry, Script, ScriptCall,
+    ScriptOutcome, State, View, World, copy_plain,
 };
 use cattlegrid_store::{Memory, Tree};
 
@@ -152,7 +152,7 @@ impl Store {
         let now_ms = self.now_ms;
         self.objects.retain(|_, kept| kept.expires_ms.is_none_or(|ends| ends > now_ms));
         match registry.script(named.method) {
-            Some(_) => self.call_host(registry, named, key, arguments),
+            Some(script) => self.call_host(registry, &script, named, key, arguments),
             None => self.call_shipped(registry, named, key, arguments),
         }
     }
@@ -160,11 +160,11 @@ impl Store {
     fn call_host(
         &mut self,
         registry: &Registry,
+        script: &Script<'_>,
         named: &Name<'_>,
         key: &[u8],
         arguments: &Arguments<'_>,
     ) -> Answer {
-        let Some(script) = registry.script(named.method) else { return Answer::Miss };
         let own_key = (named.type_id, key.to_vec());
         let kept = self.objects.get(&own_key);
         let expires_ms = kept.and_then(|kept| kept.expires_ms);
