@@ -27,6 +27,10 @@ fn parse(load: Load) -> (u32, Load) {
 #[bench::fill_wake(Kind::FillWake)]
 #[bench::quota(Kind::Quota)]
 #[bench::set_beside_objects(Kind::SetBesideObjects)]
+#[bench::share(Kind::Share)]
+#[bench::share_reads(Kind::ShareReads)]
+#[bench::quota_in_luau(Kind::QuotaInLuau)]
+#[bench::get_hit_beside_scripts(Kind::GetHitBesideScripts)]
 fn whole(mut load: Load) -> (usize, Load) {
     (black_box(load.run()), load)
 }

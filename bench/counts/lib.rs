@@ -2,6 +2,7 @@
 //!
 //! They are executed as by a worker, without its sockets: parse up to 32, prefetch, execute.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -11,8 +12,9 @@ use cattlegrid_engine::{
     Piece, RulesConfig, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
-use cattlegrid_objects::{Registry, Settings};
+use cattlegrid_objects::{Host as _, Registry, Settings};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+use cattlegrid_scripts::{Limits as ScriptLimits, Scripts, Sources};
 
 /// The kind of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +41,36 @@ pub enum Kind {
     Quota,
     /// `set` of a new key while there are objects.
     SetBesideObjects,
+    /// `addandcheck` of a small quota in Luau, `bench/objects/types/share.luau`.
+    Share,
+    /// A method of it that changes nothing.
+    ShareReads,
+    /// `addandcheck` of `examples/objects/luau/quota.luau`.
+    QuotaInLuau,
+    /// `get` of an item that is there, while there are types in Luau, which have been called.
+    GetHitBesideScripts,
 }
 
 impl Kind {
     /// It is about keys under a rule.
     fn is_ruled(self) -> bool {
         matches!(self, Self::RuledMiss | Self::Park | Self::FillWake)
+    }
+
+    /// There are types in Luau.
+    fn has_scripts(self) -> bool {
+        matches!(self, Self::Share | Self::ShareReads | Self::QuotaInLuau | Self::GetHitBesideScripts)
+    }
+
+    /// Calls of `new` for the objects that are called, without their keys.
+    fn new_object(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Quota | Self::QuotaInLuau => Some(["quota:new", "1000000000:hour"]),
+            Self::Share | Self::ShareReads | Self::GetHitBesideScripts => {
+                Some(["share:new", "1000000000:86400"])
+            }
+            _ => None,
+        }
     }
 }
 
@@ -53,6 +79,8 @@ pub const REQUESTS: u32 = 100;
 
 /// Items before the first counted request.
 const ITEMS: u32 = 10_000;
+/// Runs of methods in Luau beforehand.
+const WARM_UPS: u32 = 100;
 
 /// What rules may take of the memory.
 fn rules_config() -> RulesConfig {
@@ -65,6 +93,34 @@ fn rules() -> Arc<Rules> {
     let (policy, tags) = (Policy::default(), Vec::new());
     let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
     Arc::new(Rules::new(vec![rule], Vec::new()))
+}
+
+/// The directories of types in Luau.
+const DIRECTORIES: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../objects/types"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/objects/luau"),
+];
+
+/// All types of users' own.
+fn scripts() -> Arc<Scripts> {
+    let mut all = Sources::default();
+    for directory in DIRECTORIES {
+        let Sources { types, libraries, .. } = Sources::read(Path::new(directory)).expect("sources");
+        all.types.extend(types);
+        all.libraries.extend(libraries);
+    }
+    Scripts::load(&all, &ScriptLimits::default()).expect("they are right").0
+}
+
+/// The shipped types, and users' own, which take the places of shipped ones.
+fn registry_with_scripts() -> Registry {
+    let (scripts, mut settings) = (scripts(), Settings::default());
+    for own in scripts.types() {
+        if settings.types.iter().all(|shipped| shipped.name != own.settings.name) {
+            settings.types.push(own.settings.clone());
+        }
+    }
+    Registry::with_host(settings, Some(scripts)).expect("the types are right")
 }
 
 /// A hundred requests and the engine that is to execute them.
@@ -107,6 +163,9 @@ impl Load {
             let registry = Registry::new(Settings::default()).expect("the defaults are right");
             engine.set_objects(Some(Arc::new(registry)));
         }
+        if kind.has_scripts() {
+            engine.set_objects(Some(Arc::new(registry_with_scripts())));
+        }
         if kind.is_ruled() {
             engine.set_rules(Some(rules()), &rules_config()).expect("a few MiB");
         }
@@ -129,16 +188,24 @@ impl Load {
         (0..ITEMS).for_each(|n| load.ask(Kind::SetNew, n));
         load.run();
         // Once beforehand, for code that runs only once.
-        if kind == Kind::Quota {
+        if let Some([new, arguments]) = kind.new_object() {
             load.input.clear();
             for n in ITEMS..ITEMS + 2 * REQUESTS {
-                load.input
-                    .extend_from_slice(format!("get quota:new:user{n:010}:1000000:hour\r\n").as_bytes());
+                let request = format!("get {new}:user{n:010}:{arguments}\r\n");
+                load.input.extend_from_slice(request.as_bytes());
             }
             load.run();
         }
+        if kind.has_scripts() {
+            // Until the collector of the VM has its rhythm.
+            let calls = if kind == Kind::GetHitBesideScripts { Kind::Share } else { kind };
+            for n in 0..WARM_UPS {
+                load.fill_input(calls, ITEMS + n % 2 * REQUESTS);
+                load.run();
+            }
+        }
         let first = match kind {
-            Kind::GetHit | Kind::MetaGetHit | Kind::SetOver => 0,
+            Kind::GetHit | Kind::GetHitBesideScripts | Kind::MetaGetHit | Kind::SetOver => 0,
             _ => ITEMS,
         };
         for from in [first, first + REQUESTS] {
@@ -171,10 +238,14 @@ impl Load {
         let key = format!("key:{:028}", n.wrapping_mul(0x9e37_79b1));
         let value = format!("{n:0100}");
         let request = match kind {
-            Kind::GetHit | Kind::GetMiss | Kind::RuledMiss | Kind::Park => format!("get {key}\r\n"),
+            Kind::GetHit | Kind::GetHitBesideScripts | Kind::GetMiss | Kind::RuledMiss | Kind::Park => {
+                format!("get {key}\r\n")
+            }
             Kind::MetaGetHit => format!("mg {key} v\r\n"),
             // As long as the other keys.
-            Kind::Quota => format!("get quota:addandcheck:user{n:010}:1\r\n"),
+            Kind::Quota | Kind::QuotaInLuau => format!("get quota:addandcheck:user{n:010}:1\r\n"),
+            Kind::Share => format!("get share:addandcheck:user{n:010}:1\r\n"),
+            Kind::ShareReads => format!("get share:full:user{n:010}\r\n"),
             Kind::SetBesideObjects | Kind::SetNew | Kind::SetOver | Kind::SetEvicting | Kind::FillWake => {
                 format!("set {key} 0 0 100\r\n{value}\r\n")
             }
@@ -202,6 +273,15 @@ impl Load {
     /// Executes the requests; returns the bytes of their replies.
     pub fn run(&mut self) -> usize {
         self.run_as(self.kind)
+    }
+
+    /// The same again and again, for what does not happen with each request: the collector of a VM takes turns.
+    pub fn run_again(&mut self, times: u32) -> usize {
+        (0..times).for_each(|_| {
+            self.out.clear();
+            self.run();
+        });
+        self.out.len()
     }
 
     fn run_as(&mut self, kind: Kind) -> usize {
@@ -286,6 +366,10 @@ mod tests {
             (Kind::FillWake, "VALUE "),
             (Kind::Quota, "QUOTA_OK"),
             (Kind::SetBesideObjects, "STORED"),
+            (Kind::Share, "QUOTA_OK"),
+            (Kind::ShareReads, "\r\n0\r\n"),
+            (Kind::QuotaInLuau, "QUOTA_OK"),
+            (Kind::GetHitBesideScripts, "VALUE "),
         ] {
             let mut load = Load::new(kind);
             assert_eq!(load.parse(), REQUESTS);

@@ -22,6 +22,7 @@ use crate::current::{self, Current, Written};
 use crate::library::Fail;
 use crate::library::effects::SCRIPT_DISABLED;
 use crate::limits::Breach;
+use crate::raw::keys::Keys;
 use crate::raw::run::{self, Ended, Task};
 use crate::scripts::{Definition, Scripts};
 use crate::state::Fields;
@@ -54,6 +55,8 @@ pub(crate) struct Functions {
     pub(crate) methods: Vec<Function>,
     /// The same, each as a whole call: [`run::bind`].
     pub(crate) whole: Vec<Function>,
+    /// Names of the fields of its objects.
+    pub(crate) keys: Keys,
     pub(crate) migrate: Option<Function>,
 }
 
@@ -257,8 +260,9 @@ pub(crate) fn bind(scripts: &Scripts) -> Result<Bound, LoadError> {
         let methods: mlua::Result<Vec<Function>> =
             host_type.object_type.methods.iter().zip(&host_type.methods).map(function).collect();
         let methods = methods?;
-        let whole: mlua::Result<_> = methods.iter().map(|method| run::bind(&vm.lua, method)).collect();
-        Ok(Functions { methods, whole: whole?, migrate: table.raw_get("migrate")? })
+        let keys = Keys::new(&vm.lua)?;
+        let whole: mlua::Result<_> = methods.iter().map(|method| run::bind(&vm.lua, method, &keys)).collect();
+        Ok(Functions { methods, whole: whole?, keys, migrate: table.raw_get("migrate")? })
     });
     let types = types.collect::<mlua::Result<_>>().map_err(failed)?;
     let bytes = scripts.usage.begin(vm.lua.used_memory());
@@ -342,7 +346,8 @@ impl Run<'_> {
             state_max: self.scripts.limits.state_max,
             result_max: self.call.settings.result_max,
         };
-        run::run(&functions.whole[self.place], task, plain, out).map(Some).map_err(|error| failure(&error))
+        let ended = run::run(&functions.whole[self.place], &functions.keys, task, plain, out);
+        ended.map(Some).map_err(|error| failure(&error))
     }
 
     /// Makes the object's table and the arguments, and runs the method; that table, what the method returns, and for a method

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// How much a call may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Time on the processor, from the decoding of the state to its encoding. It is measured in quarters of itself, of at
-    /// least 250 us and at most 50 ms: a call ends between once and one and a half times this.
+    /// Time on the processor, from the decoding of the state to its encoding. Calls are looked
+    /// for in halves of it, of at least 250 us and at most 50 ms: a call ends between once and one and a half times this.
     pub time: Duration,
     /// Memory of a VM besides what it has when its sources are loaded, in bytes.
     pub memory_bytes: usize,

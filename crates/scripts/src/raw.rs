@@ -10,6 +10,7 @@
 
 #![expect(unsafe_code, reason = "the VM's own interface")]
 
+pub(crate) mod keys;
 pub(crate) mod run;
 
 use std::cell::RefCell;
@@ -22,6 +23,7 @@ use rapidhash::RapidHashSet;
 
 use crate::names::Names;
 use crate::natives::Handle;
+use crate::raw::keys::Keys;
 use crate::raw_call;
 use crate::state::DEPTH_MAX;
 use crate::state::format::{self, Broken, Head, Key, Reader, Token, WHOLE_MAX};
@@ -200,7 +202,8 @@ pub(crate) fn encode(
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
         let (state, whole) = (ptr::null_mut(), ptr::null());
-        let mut writer = Writer { state, whole, names, call_number, fields, scratch, most, out };
+        let keys = None;
+        let mut writer = Writer { state, whole, names, keys, call_number, fields, scratch, most, out };
         let job = LightUserData((&raw mut writer).cast());
         let is_written: bool = with_functions(lua, |functions| functions.encode.call((table, job)))?;
         Ok(match is_written {
@@ -287,6 +290,7 @@ struct Writer<'a> {
     /// The state's own table.
     whole: *const c_void,
     names: &'a Names,
+    keys: Option<&'a Keys>,
     call_number: u64,
     fields: &'a mut Vec<(u8, u8)>,
     scratch: &'a mut Scratch,
@@ -389,6 +393,11 @@ impl Writer<'_> {
         // SAFETY: the key is there.
         match unsafe { ffi::lua_type(state, -2) } {
             ffi::LUA_TSTRING => {
+                // SAFETY: as above.
+                let known = self.keys.and_then(|keys| keys.number(unsafe { ffi::lua_topointer(state, -2) }));
+                if let Some(name) = known.filter(|_| depth == 0) {
+                    return Some(Order::Name(name));
+                }
                 // SAFETY: as above.
                 let string = unsafe { string(state, -2) };
                 // Keys of the tables within it are often values of clients.

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   call:      running = 7 ... method ... running = 0          no system call, unless the watchdog sleeps
-//!   watchdog:  every quarter of the shortest limit: the call that it saw first a while ago still runs:
-//!              over = 7, and the VM's interrupt is set
+//!   watchdog:  every half of the shortest limit, and when a call that it saw may be over its own: if the call that it saw
+//!              first a while ago still runs, over = 7, and the VM's interrupt is set
 //!   interrupt: over is the running call: an error, at each safepoint until the call has ended
 //! ```
 //! What counts is the time on the processor of the thread that runs the call: on a busy machine a call that waits for its
@@ -173,17 +173,18 @@ impl Watchdog {
                 return;
             }
             seen.extend(self.slots().drain(..).map(|slot| Seen { slot, number: 0, since: Duration::ZERO }));
-            let (mut tick, mut runs) = (TICK.1, false);
+            let (mut wait, mut runs) = (TICK.1, false);
             seen.retain_mut(|one| {
                 let Some(slot) = one.slot.upgrade() else { return false };
-                tick = tick.min(slot.limit / 4);
-                runs |= one.look(&slot);
+                let (has_run, until) = one.look(&slot);
+                wait = wait.min(until);
+                runs |= has_run;
                 true
             });
-            let tick = tick.max(TICK.0);
-            idle = if runs { Duration::ZERO } else { idle + tick };
+            let wait = wait.max(TICK.0);
+            idle = if runs { Duration::ZERO } else { idle + wait };
             if idle < IDLE {
-                std::thread::park_timeout(tick);
+                std::thread::park_timeout(wait);
                 continue;
             }
             self.is_awake.store(false, Ordering::SeqCst);
@@ -202,21 +203,27 @@ impl Watchdog {
 }
 
 impl Seen {
-    /// Whether a call has run since the last look.
-    fn look(&mut self, slot: &Slot) -> bool {
+    /// Whether a call has run since the last look, and when to look again: a call that was seen first is looked at once more
+    /// before it can be over, since most have ended then.
+    fn look(&mut self, slot: &Slot) -> (bool, Duration) {
+        let usual = slot.limit / 2;
         let number = slot.running.load(Ordering::SeqCst);
         if number == 0 {
             let before = std::mem::replace(&mut self.number, 0);
-            return before != 0;
+            return (before != 0, usual);
         }
-        let Some(used) = slot.used() else { return false };
+        let Some(used) = slot.used() else { return (false, usual) };
         if number != self.number {
             (self.number, self.since) = (number, used);
-        } else if used.saturating_sub(self.since) >= slot.limit {
-            // At each look: the handler takes out an interrupt that was meant for an earlier call.
-            slot.over.store(number, Ordering::Release);
-            slot.set_interrupt();
+            return (true, usual);
         }
-        true
+        let left = slot.limit.saturating_sub(used.saturating_sub(self.since));
+        if left > Duration::ZERO {
+            return (true, left.min(usual));
+        }
+        // At each look: the handler takes out an interrupt that was meant for an earlier call.
+        slot.over.store(number, Ordering::Release);
+        slot.set_interrupt();
+        (true, slot.limit / 4)
     }
 }

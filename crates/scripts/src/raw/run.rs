@@ -13,6 +13,7 @@ use std::ptr;
 use cattlegrid_objects::{Arguments, ScriptOutcome, push_float};
 use mlua::{Function, LightUserData, Lua, Table, Value, ffi};
 
+use super::keys::Keys;
 use super::{BYTES_USUAL, Decoder, STACK, Scratch, Writer, push_string, string};
 use crate::names::Names;
 use crate::state::format::{Broken, Head, Reader};
@@ -46,21 +47,23 @@ pub(crate) enum Ended {
 }
 
 /// The function of the VM that [`run`] calls for this method.
-pub(crate) fn bind(lua: &Lua, method: &Function) -> mlua::Result<Function> {
-    // SAFETY: the method is the only value on the stack of this protected call, and becomes the upvalue.
+pub(crate) fn bind(lua: &Lua, method: &Function, keys: &Keys) -> mlua::Result<Function> {
+    // SAFETY: method and names are the only values on the stack of this protected call, and become the upvalues.
     unsafe {
-        lua.exec_raw(method, |state| {
-            ffi::lua_pushcclosurek(state, run_job, c"method".as_ptr(), 1, None);
+        lua.exec_raw((method, keys.strings()), |state| {
+            ffi::lua_pushcclosurek(state, run_job, c"method".as_ptr(), 2, None);
         })
     }
 }
 
 /// Runs the method that `bound` was made of: appends the reply to `out` and the new state to `plain`, which is empty.
+/// `keys`: those that it was bound with.
 ///
 /// # Errors
 /// The script's, or the state cannot be read.
 pub(crate) fn run(
     bound: &Function,
+    keys: &Keys,
     task: Task<'_>,
     plain: &mut Vec<u8>,
     out: &mut Vec<u8>,
@@ -73,6 +76,7 @@ pub(crate) fn run(
     let (state, whole) = (ptr::null_mut(), ptr::null());
     let mut job = Job {
         decoder: Decoder { state, reader, head, names, call_number, object: 0 },
+        keys,
         arguments,
         result_max,
         outcome: ScriptOutcome::Miss,
@@ -83,6 +87,7 @@ pub(crate) fn run(
             state,
             whole,
             names,
+            keys: Some(keys),
             call_number,
             fields: &mut fields,
             scratch: &mut scratch,
@@ -105,6 +110,7 @@ pub(crate) fn run(
 
 struct Job<'a> {
     decoder: Decoder<'a>,
+    keys: &'a Keys,
     arguments: &'a Arguments<'a>,
     result_max: usize,
     outcome: ScriptOutcome,
@@ -117,7 +123,7 @@ struct Job<'a> {
 }
 
 /// Takes a [`Job`]; returns nothing if it is whole or the state cannot be read, otherwise the object's table and the method's
-/// value. Its upvalue is the method.
+/// value. Its upvalues are the method and the names of its type.
 unsafe extern "C-unwind" fn run_job(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: `run` has given a pointer to its own job, and waits. There is room on the stack for what is pushed here.
     unsafe {
@@ -128,7 +134,7 @@ unsafe extern "C-unwind" fn run_job(state: *mut ffi::lua_State) -> c_int {
         }
         ffi::lua_settop(state, 0);
         job.decoder.state = state;
-        if job.decoder.state().is_err() {
+        if job.decoder.root(job.keys).is_err() {
             return 0;
         }
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));

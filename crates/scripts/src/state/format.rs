@@ -101,7 +101,7 @@ pub(crate) enum Key<'a> {
 }
 
 /// Reads a state.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -150,6 +150,19 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Leaves out the next value, with all that it holds. `depth`: how many tables it is in.
+    pub(crate) fn skip(&mut self, depth: usize) -> Result<(), Broken> {
+        let Token::Table { items, entries } = self.value(depth)? else { return Ok(()) };
+        for _ in 0..items {
+            self.skip(depth + 1)?;
+        }
+        for _ in 0..entries {
+            self.key()?;
+            self.skip(depth + 1)?;
+        }
+        Ok(())
+    }
+
     /// The key of the next entry.
     #[inline]
     pub(crate) fn key(&mut self) -> Result<Key<'a>, Broken> {
@@ -174,9 +187,7 @@ impl<'a> Reader<'a> {
             }
             WHOLE..TOKENS => {
                 let bytes = self.take(usize::from(tag & 7))?;
-                let mut whole = [0; 8];
-                whole[..bytes.len()].copy_from_slice(bytes);
-                let whole = u64::from_le_bytes(whole) as f64;
+                let whole = bytes.iter().rev().fold(0, |whole, byte| whole << 8 | u64::from(*byte)) as f64;
                 match tag {
                     WHOLE..NEGATIVE => Key::Number(whole),
                     NEGATIVE..0xd8 => Key::Number(-whole),
@@ -247,8 +258,9 @@ pub(crate) fn push_boolean(out: &mut Vec<u8>, value: bool) {
 #[inline]
 pub(crate) fn push_number(out: &mut Vec<u8>, number: f64) {
     // -0 is no whole number here: it has a sign to keep.
-    if (0.0..128.0).contains(&number) && number.fract() == 0.0 && !number.is_sign_negative() {
-        out.push(number as u8);
+    let small = number as u8;
+    if small < STRING && number.to_bits() == f64::from(small).to_bits() {
+        out.push(small);
     } else {
         push_number_key(out, number);
     }
@@ -256,16 +268,20 @@ pub(crate) fn push_number(out: &mut Vec<u8>, number: f64) {
 
 /// Appends a number as a key.
 pub(crate) fn push_number_key(out: &mut Vec<u8>, number: f64) {
-    let is_whole = number.abs() <= WHOLE_MAX && number.fract() == 0.0;
+    let whole = number.abs() as u64;
+    let is_whole = number.abs() <= WHOLE_MAX && (whole as f64).to_bits() == number.abs().to_bits();
     if !is_whole || (number == 0.0 && number.is_sign_negative()) {
         out.push(FLOAT);
         out.extend_from_slice(&number.to_le_bytes());
         return;
     }
-    let bytes = (number.abs() as u64).to_le_bytes();
-    let len = 8 - bytes.iter().rev().take_while(|byte| **byte == 0).count();
-    out.push(if number < 0.0 { NEGATIVE } else { WHOLE } + len as u8);
-    out.extend_from_slice(&bytes[..len]);
+    let len = 8 - whole.leading_zeros() as usize / 8;
+    let tag = if number < 0.0 { NEGATIVE } else { WHOLE } + len as u8;
+    // One piece of a length that is known; the zeros at its end go.
+    let end = out.len() + 1 + len;
+    out.push(tag);
+    out.extend_from_slice(&whole.to_le_bytes());
+    out.truncate(end);
 }
 
 /// Appends a string as a value or as a key.
