@@ -247,7 +247,7 @@ impl Host for TestHost {
                 }
                 Ok(own.to_string().into_bytes())
             }
-            // Puts members into a set: from this number on, so many, of this length.
+            // Puts members into a set: the first, their number, and their length.
             "fill" => {
                 let [from, count, len] = [0, 1, 2].map(|place| number(Some(argument(place))).unsigned_abs());
                 let mut fields = Pending::default();

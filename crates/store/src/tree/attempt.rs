@@ -80,14 +80,16 @@ impl Tree {
 
     /// Keeps what was attempted.
     pub(crate) fn keep(&mut self) {
+        let pages = self.attempted_pages();
         self.before = None;
-        self.trim();
+        self.pages.shrink(pages);
     }
 
     /// Takes back what was attempted.
     pub(crate) fn take_back(&mut self) {
         let Some(before) = self.before.take() else { return };
         let Before { mut order, added, changed, values, .. } = *before;
+        let len = order.len();
         order.extend_from_slice(&added);
         self.pages.reorder(order);
         for number in 0..self.pages.len() {
@@ -99,12 +101,18 @@ impl Tree {
         (self.used, self.inner, self.root) = (before.used, before.inner, before.root);
         (self.len, self.bytes) = (before.len, before.bytes);
         (self.longest_key, self.largest_entry) = (before.longest_key, before.largest_entry);
-        self.trim();
+        self.pages.shrink(len);
     }
 
     /// Bytes of the budget that it will hold once the attempt is kept.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.pages.len().min(self.kept_pages()) * PAGE_BYTES + self.values.held_bytes()
+        self.attempted_pages() * PAGE_BYTES + self.values.held_bytes()
+    }
+
+    /// Pages that stay when the attempt is kept: none is spare that was not there before.
+    fn attempted_pages(&self) -> usize {
+        let before = self.before.as_ref().map_or(usize::MAX, |before| before.order.len());
+        self.used.max(self.pages.len().min(self.kept_pages()).min(before))
     }
 
     /// Copies a page that is about to change.
@@ -125,5 +133,80 @@ impl Tree {
             before.added.extend_from_slice(&self.pages.order()[len..]);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Bound;
+
+    use super::*;
+    use crate::item::Value;
+    use crate::memory::Memory;
+
+    type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn entries(tree: &Tree) -> Entries {
+        let mut all = Vec::new();
+        tree.scan(Bound::Unbounded, |key, value: Value<'_>| {
+            let mut copy = Vec::new();
+            value.copy_to(&mut copy);
+            all.push((key.to_vec(), copy));
+            true
+        });
+        all
+    }
+
+    #[test]
+    fn what_is_taken_back_has_not_been() {
+        let memory = Memory::new(1024 * PAGE_BYTES).unwrap();
+        let mut tree = Tree::new(&memory).unwrap();
+        let mut random = 1_u64;
+        let mut below = |end: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % end
+        };
+        for round in 0..300_u16 {
+            let (before, held, is_kept) = (entries(&tree), tree.held_bytes(), round.is_multiple_of(3));
+            tree.attempt();
+            for _ in 0..below(120) {
+                let key = format!("{:0width$}", below(400), width = 3 + below(60) as usize);
+                let len = [0, 30, 900, 9000][below(4) as usize];
+                match below(3) {
+                    0 => drop(tree.remove(key.as_bytes())),
+                    1 => drop(tree.get_mut(key.as_bytes()).map(|value| value.fill(round as u8))),
+                    _ => drop(tree.insert(key.as_bytes(), &vec![round as u8; len])),
+                }
+            }
+            if is_kept {
+                let kept = tree.kept_bytes();
+                tree.keep();
+                assert_eq!(tree.held_bytes(), kept);
+            } else {
+                tree.take_back();
+                assert_eq!(entries(&tree), before);
+                assert!(tree.held_bytes() <= held);
+            }
+            tree.verify();
+            assert_eq!((memory.used_bytes(), memory.pinned_bytes()), (tree.held_bytes(), 0));
+        }
+        drop(tree);
+        assert_eq!(memory.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_bound_counts_what_is_taken_and_refuses_more() {
+        let memory = Memory::new(1024 * PAGE_BYTES).unwrap();
+        let mut tree = Tree::new(&memory).unwrap();
+        tree.bind(3 * PAGE_BYTES);
+        assert!(tree.insert(b"long", &[0; 2 * PAGE_BYTES]).is_ok());
+        let before = entries(&tree);
+        assert!(tree.insert(b"longer", &[0; 2 * PAGE_BYTES]).is_err() && tree.reserve(2).is_err());
+        assert_eq!(entries(&tree), before);
+        let taken = memory.pinned_object_bytes();
+        assert_eq!(tree.unbind(), (taken, true));
+        memory.give_pinned(taken);
+        assert!(tree.insert(b"longer", &[0; 2 * PAGE_BYTES]).is_ok());
+        assert_eq!((tree.unbind(), memory.pinned_object_bytes()), ((0, false), 0));
     }
 }

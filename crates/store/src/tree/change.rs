@@ -428,7 +428,7 @@ impl Tree {
     }
 
     /// Gives spare pages back, but a few of a large tree, which is about to need them.
-    pub(super) fn trim(&mut self) {
+    fn trim(&mut self) {
         let kept = self.kept_pages();
         if !self.holds_reserve && self.before.is_none() && self.pages.len() > kept {
             self.pages.shrink(kept);
