@@ -204,10 +204,10 @@ impl Engine {
             }
             Control::Why(key) => {
                 let named = self.why_object(key, &cx.step);
-                let key = named.as_ref().map_or(key, |(name, _)| name);
+                let (key, tags) = named.as_ref().map_or((key, &[][..]), |(name, _, tags)| (&**name, &**tags));
                 let hash = self.hash_key(key);
-                let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, &cx.step);
-                why.object = named.map(|(_, object)| object);
+                let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, tags, &cx.step);
+                why.object = named.map(|(_, object, _)| object);
                 self.explain(&why)
             }
         }

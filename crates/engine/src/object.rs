@@ -470,8 +470,8 @@ impl Engine {
         }
     }
 
-    /// The object that a key names, as `@why:` shows it, and its own name.
-    pub(crate) fn why_object(&self, key: &[u8], step: &Step<'_>) -> Option<(Vec<u8>, WhyObject)> {
+    /// The object that a key names, as `@why:` shows it: its own name, what it is, and its tags.
+    pub(crate) fn why_object(&self, key: &[u8], step: &Step<'_>) -> Option<(Vec<u8>, WhyObject, Vec<u64>)> {
         let objects = self.shared().objects();
         let registry = objects.as_ref()?;
         let mut buffer = Vec::new();
@@ -491,6 +491,7 @@ impl Engine {
         let item = found.map(|found| shard.store.item(found));
         let tree_bytes =
             found.and_then(|found| shard.store.tree(found)).map_or(0, cattlegrid_store::Tree::held_bytes);
+        let tags = item.as_ref().map_or(Vec::new(), |item| item.tags().collect());
         let object = WhyObject {
             busy: waiting.is_some(),
             cas: item.map_or(0, |item| item.cas()),
@@ -504,7 +505,7 @@ impl Engine {
             waiting: waiting.unwrap_or(0),
         };
         drop(shard);
-        Some((registry.object_name(type_id, own)?, object))
+        Some((registry.object_name(type_id, own)?, object, tags))
     }
 
     /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others. `has_object`: the

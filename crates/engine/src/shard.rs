@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
 use cattlegrid_protocol::{Request, reply};
-use cattlegrid_store::{HugeValue, Lookup, Marks, Store};
+use cattlegrid_store::{HugeValue, Lookup, Marks, Memory, Store};
 
 use crate::event::{Event, EventKind, Interest, Looker};
 use crate::item::Standing;
@@ -288,12 +288,19 @@ impl Shard {
         }
     }
 
-    /// Lets an object stay until it ends by itself, or be evicted as any item.
-    pub(crate) fn pin(&mut self, hash: u64, item_key: &[u8], pinned: bool) {
+    /// Lets an object stay until it ends by itself, as long as such objects hold up to `most` bytes; or be evicted as any item.
+    pub(crate) fn pin(&mut self, hash: u64, item_key: &[u8], pinned: bool, memory: &Memory, most: usize) {
         if let Lookup::Found(found) = self.store.lookup_object(hash, item_key) {
             let marks = self.store.item(found).marks();
-            let marks = if pinned { marks.with(Marks::PINNED) } else { marks.without(Marks::PINNED) };
-            self.store.set_marks(found, marks);
+            if !pinned {
+                self.store.set_marks(found, marks.without(Marks::PINNED));
+                return;
+            }
+            let held = self.store.object_bytes_of(found);
+            if memory.take_pinned(held, most) {
+                self.store.set_marks(found, marks.with(Marks::PINNED));
+                memory.give_pinned(held);
+            }
         }
     }
 

@@ -37,6 +37,8 @@ const METHODS: &[Row] = &[
     ("sum", 2, false, true, &[0, 1]),
     ("twice", 0, false, true, &[]),
     ("lost", 0, false, false, &[]),
+    ("fill", 3, true, false, &[]),
+    ("clear", 0, false, false, &[]),
 ];
 
 /// What is done in the middle of the next call.
@@ -267,6 +269,41 @@ impl Host for TestHost {
                     }
                 }
                 Ok(own.to_string().into_bytes())
+            }
+            // Puts members into a set: the first, their number, and their length.
+            "fill" => {
+                let [from, count, len] = [0, 1, 2].map(|place| number(Some(argument(place))).unsigned_abs());
+                let mut fields = Pending::default();
+                let mut put = |view: View<'_>| {
+                    for n in from..from + count {
+                        let member = format!("{n:0len$}", len = len as usize);
+                        let arguments = &Arguments::of([member.as_bytes()]);
+                        let call = FieldCall {
+                            field: 1,
+                            kind: FieldKind::Set,
+                            method: "put",
+                            arguments,
+                            now_ms: 1,
+                            random: 1,
+                        };
+                        fields.call(view, &call, &mut Vec::new()).unwrap();
+                    }
+                };
+                if world.read(0, &mut put).is_err() {
+                    done.outcome = ScriptOutcome::Moved;
+                    return done;
+                }
+                fields.settle(&[1]);
+                let plain = own.to_string().into_bytes();
+                done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
+                Ok(b"OK".to_vec())
+            }
+            "clear" => {
+                let mut fields = Pending::default();
+                fields.settle(&[]);
+                let plain = own.to_string().into_bytes();
+                done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
+                Ok(b"OK".to_vec())
             }
             "lost" => {
                 done.outcome = ScriptOutcome::Moved;

@@ -198,6 +198,128 @@ fn objects_that_are_never_evicted_have_a_bound() {
 }
 
 #[test]
+fn an_object_that_new_makes_has_nothing_of_the_old_one() {
+    let (mut world, host) = world();
+    world.engine.set_objects(Some(host.registry(|all| with_own(all, "tally", |own| own.ttl_s = 60))));
+    while world.engine.tick(world.now()) {}
+    let client = world.connect();
+    // As bytes, and with pages of their own.
+    for members in [0, 2, 500] {
+        world.expect(
+            client,
+            &format!("mg tally:fill:k:0:{members}:100 v|mg tally:mark:k:a v|"),
+            "VA 2|OK|VA 2|OK|",
+        );
+        world.expect(client, "mg tally:until:k:20 v t|", "VA 2 t20|OK|");
+        world.pass(10_000);
+        world.expect(client, "mg tally:new:k:3 v t|", "VA 7 t60|CREATED|");
+        while world.engine.tick(world.now()) {}
+        assert_eq!(world.engine.usage().0.tree_bytes, 0, "it is bytes again");
+        world.expect(client, "delete @tag:a|", "DELETED|");
+        world.pass(11_000);
+        world.expect(client, "mg tally:add:k:1 v t|", "VA 1 t49|4|");
+    }
+    assert!(world.engine.is_quiet());
+}
+
+/// Numbers from a seed.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Bytes of the objects that are never evicted.
+fn pinned(world: &World) -> usize {
+    world.engine.memory().pinned_object_bytes()
+}
+
+#[test]
+fn no_call_lets_objects_that_are_never_evicted_exceed_their_bound() {
+    const MOST: usize = 64 << 10;
+    let refusal = "SERVER_ERROR out of memory storing object|";
+    for seed in 1..=12 {
+        let (mut world, host) = world();
+        let registry = host.registry(|all| {
+            all.pinned_max = MOST;
+            for name in ["tally", "map", "set", "board"] {
+                with_own(all, name, |own| own.evict = Eviction::Never);
+            }
+        });
+        world.engine.set_objects(Some(registry));
+        while world.engine.tick(world.now()) {}
+        let client = world.connect();
+        let mut rng = Draws(seed);
+        let (mut refused, mut made) = (0, 0);
+        for _ in 0..400 {
+            let (key, n) = (rng.below(3), rng.below(4000));
+            let long = "v".repeat([10, 900, 3000, 30_000, 90_000][rng.below(5) as usize]);
+            let (name, call) = match rng.below(12) {
+                0 => ("tally", format!("mg tally:new:{key}:1 v|")),
+                1 => ("tally", format!("mg tally:clear:{key} v|")),
+                2 => ("tally", format!("mg tally:mark:{key}:t{n} v|")),
+                3 => ("tally", format!("mg tally:grow:{key}:{} v|", n * 4)),
+                4..6 => (
+                    "tally",
+                    format!("mg tally:fill:{key}:{n}:{}:107 v|", [1, 50, 260, 4000][rng.below(4) as usize]),
+                ),
+                6 => ("map", format!("mg map:new:{key} v|")),
+                7 => ("map", format!("ms map::{key} {} Aput:k{} v|{long}|", long.len(), n % 40)),
+                8 => ("map", format!("mg map:delete:{key}:k{} v|", n % 40)),
+                9 => ("board", format!("mg board:add:{key}:m{n}:{n}:o{n}:1 v|")),
+                10 => ("board", format!("mg board:remove:{key}:m{n} v|")),
+                _ => (["tally", "map", "board"][rng.below(3) as usize], String::new()),
+            };
+            if call.is_empty() {
+                world.ask(client, &format!("delete {name}::{key}|"));
+                continue;
+            }
+            let before = pinned(&world);
+            let state = world.ask(client, &format!("mg {name}:size:{key} v c|"));
+            let reply = world.ask(client, &call);
+            assert!(
+                pinned(&world) <= MOST.max(before),
+                "{call} {} {}",
+                pinned(&world),
+                &reply[..reply.len().min(80)]
+            );
+            if reply == refusal {
+                refused += 1;
+                assert!(pinned(&world) <= before);
+                assert_eq!(world.ask(client, &format!("mg {name}:size:{key} v c|")), state, "{call}");
+                let frees = ["tally:new", "tally:clear", "map:new", "map:delete", "board:remove"];
+                let exists = state.starts_with("VA");
+                assert!(
+                    !exists || !frees.iter().any(|free| call.contains(free)),
+                    "{call} takes no more room"
+                );
+            } else {
+                made += 1;
+            }
+        }
+        assert!(refused > 10 && made > 50, "{refused} refused, {made} made");
+        world.flush();
+        world.expect(client, "mg tally:new:k:1 v|", "VA 7|CREATED|");
+        world.check();
+        assert!(world.engine.is_quiet());
+    }
+}
+
+#[test]
+fn why_shows_the_tags_of_an_object() {
+    let (mut world, _host) = world();
+    let client = world.connect();
+    world.expect(client, "mg tally:mark:k:a v|ms counter::s 1 Aadd Gb,c v|1|", "VA 2|OK|VA 1|1|");
+    for (name, tags) in [("tally::k", 1), ("tally:get:k", 1), ("counter::s", 2), ("tally::none", 0)] {
+        let why = world.ask(client, &format!("get @why:{name}|"));
+        assert_eq!(why.matches("\"tag\":null").count(), tags, "{why}");
+    }
+}
+
+#[test]
 fn little_memory_evicts_objects_and_nothing_else_happens() {
     let mut world = World::with(&[], &config(), 8 << 20, 1);
     world.engine.set_objects(Some(TestHost::new(1).registry(|_| ())));

@@ -66,13 +66,9 @@ impl<'o, 'a> Members<'o, 'a> {
             return pending.check_puts(*field, puts, key + value + 1);
         }
         // A tree that the call has built is dropped if the call fails, as bytes are.
-        let may_grow = self.object.may_grow();
         if matches!(self.object.change, Change::None | Change::Tree)
             && let State::Tree(tree) = &mut self.object.state
         {
-            if puts > 0 && !may_grow {
-                return Err(full());
-            }
             self.has_reserved = true;
             tree.reserve_for(puts, key, value).map_err(no_room)?;
         }
@@ -110,7 +106,6 @@ impl<'o, 'a> Members<'o, 'a> {
         if let State::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, value);
         }
-        self.check_growth()?;
         if let Some(tree) = self.tree() {
             let is_new = tree.insert(key, value).map_err(no_room)?;
             self.mark();
@@ -127,7 +122,6 @@ impl<'o, 'a> Members<'o, 'a> {
         if let State::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, &[]);
         }
-        self.check_growth()?;
         if let Some(tree) = self.tree() {
             let is_new = tree.insert(key, &[]).map_err(no_room)?;
             if is_new {
@@ -189,11 +183,6 @@ impl<'o, 'a> Members<'o, 'a> {
         Ok(())
     }
 
-    /// A tree may take more memory. Flat members are checked where their item is stored.
-    fn check_growth(&mut self) -> Result<(), CallError> {
-        if self.object.may_grow() || self.tree().is_none() { Ok(()) } else { Err(full()) }
-    }
-
     /// The tree that has the members, if one has.
     fn tree(&mut self) -> Option<&mut Tree> {
         match (&mut self.object.change, &mut self.object.state) {
@@ -209,11 +198,6 @@ impl<'o, 'a> Members<'o, 'a> {
             self.object.change = Change::Tree;
         }
     }
-}
-
-/// The limit of objects that are never evicted is reached.
-fn full() -> CallError {
-    CallError::Server("out of memory storing object".to_owned())
 }
 
 impl Drop for Members<'_, '_> {
@@ -367,7 +351,7 @@ mod tests {
                 Self::Bytes(bytes) => State::Bytes(bytes),
                 Self::Tree(tree) => State::Tree(tree),
             };
-            let mut object = Object::new(b"k", state, &mut new, memory, None, true);
+            let mut object = Object::new(b"k", state, &mut new, memory, None);
             let result = run(&mut object);
             let (change, _) = object.finish();
             if result.is_ok() {
@@ -574,7 +558,7 @@ mod tests {
         let change = |run: fn(&mut Members<'_, '_>)| {
             let Kept::Bytes(bytes) = &kept else { panic!("it is small") };
             let mut new = Vec::new();
-            let mut object = Object::new(b"k", State::Bytes(bytes), &mut new, &memory, None, true);
+            let mut object = Object::new(b"k", State::Bytes(bytes), &mut new, &memory, None);
             run(&mut object.members());
             matches!(object.finish().0, Change::Bytes)
         };

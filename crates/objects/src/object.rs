@@ -72,28 +72,20 @@ pub struct Object<'a> {
     expires_ms: Option<Option<u64>>,
     /// When it expires as it was found, Unix time in milliseconds.
     found_expires_ms: Option<u64>,
-    may_grow: bool,
 }
 
 impl<'a> Object<'a> {
-    /// `new`: a buffer for the bytes after the call. `expires_ms`: when the object expires, if that is ever. `may_grow`: there is
-    /// room for more members; otherwise adding one fails.
+    /// `new`: a buffer for the bytes after the call. `expires_ms`: when the object expires, if that is ever.
     pub fn new(
         key: &'a [u8],
         state: State<'a>,
         new: &'a mut Vec<u8>,
         memory: &'a Arc<Memory>,
         expires_ms: Option<u64>,
-        may_grow: bool,
     ) -> Self {
         new.clear();
         let (change, found_expires_ms) = (Change::None, expires_ms);
-        Self { key, state, new, change, memory, expires_ms: None, found_expires_ms, may_grow }
-    }
-
-    /// Whether a tree of members may take more memory.
-    pub(crate) fn may_grow(&self) -> bool {
-        self.may_grow
+        Self { key, state, new, change, memory, expires_ms: None, found_expires_ms }
     }
 
     /// Its key.

@@ -141,7 +141,7 @@ impl Registry {
         let Some(id) = self.method(place, b"new") else { return wrong("the type has no method new") };
         let Ok(memory) = Memory::new(CREATE_BYTES) else { return wrong("there is no memory to try it") };
         let (mut new, mut out) = (Vec::new(), Vec::new());
-        let object = Object::new(b"k", State::Absent, &mut new, &memory, None, true);
+        let object = Object::new(b"k", State::Absent, &mut new, &memory, None);
         let arguments = Arguments::of(create.iter().map(Vec::as_slice));
         let done = self.call(id, object, &arguments, CREATE_AT_MS, 0, &mut out);
         match (done.outcome, done.change) {

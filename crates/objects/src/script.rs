@@ -82,11 +82,13 @@ pub struct ScriptCall<'a> {
     pub key: &'a [u8],
     /// After the object's key.
     pub arguments: &'a Arguments<'a>,
-    /// The plain state; None: there is no object.
+    /// The plain state; None: there is no object, or the method is `new`, of which a new one comes.
     pub own: Option<&'a [u8]>,
+    /// The method is `new`, and there is an object, whose place the new one takes.
+    pub replaces: bool,
     /// The plain states of the objects that [`ScriptMethod::keys`] name, in their order. Arguments that are left out name none.
     pub others: &'a [Option<Vec<u8>>],
-    /// When the object expires, Unix time in milliseconds; None: never.
+    /// When the object `own` expires, Unix time in milliseconds; None: never.
     pub expires_ms: Option<u64>,
     /// The time of the call: milliseconds of the Unix time.
     pub now_ms: u64,

@@ -36,7 +36,7 @@ fn run(registry: &Registry, name: &str) -> String {
     let Some(Named::Call(call)) = registry.named(name.as_bytes()) else { panic!("no call {name}") };
     let (mut new, mut out) = (Vec::new(), Vec::new());
     let memory = Memory::new(1 << 20).unwrap();
-    let object = Object::new(b"k", State::Absent, &mut new, &memory, None, true);
+    let object = Object::new(b"k", State::Absent, &mut new, &memory, None);
     match registry.call(call.method, object, &Arguments::none(), 0, 0, &mut out).outcome {
         Outcome::Value { .. } => String::from_utf8(out).unwrap(),
         outcome => format!("{outcome:?}"),

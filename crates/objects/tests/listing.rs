@@ -164,7 +164,7 @@ fn replies_in_json_have_their_flags() {
             panic!("{name} is a call")
         };
         let (mut new, mut out) = (Vec::new(), Vec::new());
-        let object = Object::new(b"s", State::Tree(&mut tree), &mut new, &world.memory, None, true);
+        let object = Object::new(b"s", State::Tree(&mut tree), &mut new, &world.memory, None);
         let done = world.registry.call(call.method, object, &Arguments::none(), 0, 0, &mut out);
         match done.outcome {
             Outcome::Value { flags } => assert!(members == 3 && flags == expected),

@@ -95,7 +95,7 @@ fn without_room_nothing_changes() {
     let before = objects.get("topk:dump:K");
     objects.may_grow = false;
     for item in ["x", "0", "399"] {
-        assert_eq!(objects.get(&format!("topk:hit:K:{item}")), "(SERVER_ERROR out of memory storing object)");
+        assert_eq!(objects.get(&format!("topk:hit:K:{item}")), "(no room)");
         assert_eq!(objects.get("topk:dump:K"), before);
     }
 }

@@ -301,7 +301,7 @@ struct Ran {
 impl Run<'_> {
     fn run(&self, out: &mut Vec<u8>) -> Result<Ran, Failure> {
         if self.definition.new == Some(self.place) {
-            if self.call.own.is_some() && self.definition.create_only {
+            if self.call.replaces && self.definition.create_only {
                 return Err(Failure::Client("the object exists".to_owned()));
             }
             let arguments = self.strings(self.call.arguments.iter())?;
@@ -354,13 +354,13 @@ impl Run<'_> {
     /// that reads what `new` or `migrate` have made.
     fn by_steps(&self) -> Result<(Table, Value, Option<Made>), Failure> {
         let table = match self.call.own {
-            Some(plain) => self.decoded(plain)?,
+            Some(plain) => self.decoded(plain, 0)?,
             None => self.created()?,
         };
+        let mut arguments = self.arguments()?;
         // What `new` or `migrate` has written for a method that reads is no change of the method.
         let made = self.about.reads && (self.call.own.is_none() || self.functions().migrate.is_some());
         let before = if made { Some((self.encode(&table)?, marks())) } else { None };
-        let mut arguments = self.arguments()?;
         arguments.push_front(Value::Table(table.clone()));
         let function = &self.functions().methods[self.place];
         let value = function.call(arguments).map_err(|error| failure(&error))?;
@@ -394,8 +394,8 @@ impl Run<'_> {
     }
 
     /// The table of a plain state, as the source's version has it.
-    fn decoded(&self, plain: &[u8]) -> Result<Table, Failure> {
-        let (version, table) = self.decode(plain, 0)?;
+    fn decoded(&self, plain: &[u8], object: u8) -> Result<Table, Failure> {
+        let (version, table) = self.decode(plain, object)?;
         let Some(migrate) = self.functions().migrate.as_ref().filter(|_| version != self.definition.version)
         else {
             return Ok(table);
@@ -450,7 +450,7 @@ impl Run<'_> {
             };
             *value = match other {
                 Some(plain) => {
-                    let table = self.decode(plain, number as u8 + 1)?.1;
+                    let table = apart(|| self.decoded(plain, number as u8 + 1))?;
                     freeze(&table).map_err(|error| failure(&error))?;
                     Value::Table(table)
                 }
@@ -496,7 +496,7 @@ impl Run<'_> {
         match self.call.own {
             None => Ok(true),
             Some(own) if own == plain => Ok(true),
-            Some(own) => Ok(self.encode(&self.decoded(own)?)? == plain),
+            Some(own) => Ok(self.encode(&self.decoded(own, 0)?)? == plain),
         }
     }
 }
@@ -521,6 +521,24 @@ fn marks() -> Marks {
         Marks { changes: fields.digest(), tags: tags.len(), expires_ms: *expires_ms, once: once.is_some() }
     });
     marks.unwrap_or_default()
+}
+
+/// Lets `migrate` make the table of another object, for this call to see: what it asks for is forgotten, except for members of
+/// collections that it makes.
+fn apart<R>(migrated: impl FnOnce() -> R) -> R {
+    let own = current::with(|current| {
+        let written = &mut current.written;
+        let Written { tags, expires_ms, after, once, .. } = written;
+        (std::mem::take(tags), expires_ms.take(), std::mem::take(after), once.take())
+    });
+    let result = migrated();
+    if let Some(own) = own {
+        current::with(|current| {
+            let written = &mut current.written;
+            (written.tags, written.expires_ms, written.after, written.once) = own;
+        });
+    }
+    result
 }
 
 /// A method that reads leaves nothing.

@@ -99,6 +99,7 @@ impl Scripts {
             key: b"k",
             arguments: &Arguments::of(create.iter().map(Vec::as_slice)),
             own: None,
+            replaces: false,
             others: &[],
             expires_ms: None,
             now_ms: CREATE_AT_MS,

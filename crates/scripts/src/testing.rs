@@ -62,6 +62,7 @@ impl Setting {
             key: b"k",
             arguments: &Arguments::none(),
             own: self.own.as_deref(),
+            replaces: false,
             others: &[],
             expires_ms: self.expires_ms,
             now_ms: self.now_ms,

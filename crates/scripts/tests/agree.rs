@@ -71,7 +71,7 @@ impl Shipped {
             Some(Own::Bytes(bytes)) => State::Bytes(bytes),
             Some(Own::Tree(tree)) => State::Tree(tree),
         };
-        let object = Object::new(step.key.as_bytes(), state, &mut new, &self.memory, None, true);
+        let object = Object::new(step.key.as_bytes(), state, &mut new, &self.memory, None);
         let arguments = Arguments::of(step.arguments.iter().map(String::as_bytes));
         let done = self.registry.call(method, object, &arguments, now_ms, 7, &mut out);
         match done.change {
@@ -130,6 +130,7 @@ impl Written {
             key: step.key.as_bytes(),
             arguments: &Arguments::of(step.arguments.iter().map(String::as_bytes)),
             own: self.objects.get(step.key).map(Vec::as_slice),
+            replaces: false,
             others: &others,
             expires_ms: None,
             now_ms,

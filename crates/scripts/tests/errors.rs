@@ -274,6 +274,41 @@ fn versions_of_states() {
 }
 
 #[test]
+fn objects_of_another_version_that_a_method_reads() {
+    let first = "local T = {} function T.new(n) return {n = tonumber(n)} end return T";
+    let mut bench = Bench::new(first);
+    assert_eq!(bench.call("new:7"), "CREATED");
+    let state = bench.state.clone();
+    let text = "local T = {version = 2, keys = {add = {1}, peek = {1}, hold = {1}}, read = {}}
+        function T.new(n) return {count = tonumber(n)} end
+        function T.migrate(old, from)
+            cg.ttl(9) cg.tag('t') cg.once('token') cg.event('moved')
+            local seen = cg.set()
+            seen:put('a', 'b')
+            return {count = old.n * 10, from = from, seen = seen}
+        end
+        function T.add(self, other) self.count += other.count + other.seen:count() return self.count end
+        function T.read.peek(self, other) return {self.count, other.count, other.from, other.seen:count()} end
+        function T.hold(self, other) other.count = 1 end
+        return T";
+    let mut bench = Bench::new(text);
+    assert_eq!(bench.call("new:1"), "CREATED");
+    let own = bench.state.clone();
+    bench.others = vec![state.clone()];
+    assert_eq!(bench.call("peek:other"), "1\r\n70\r\n1\r\n2\r\n", "a method that reads reads it so");
+    assert_eq!(bench.state, own);
+    let (reply, done) = bench.call_done("add:other");
+    assert_eq!(reply, "73");
+    let change = done.change.expect("the count");
+    assert!(change.tags.is_empty() && change.fields.is_empty(), "nothing of the other object: {change:?}");
+    assert_eq!((done.expires_ms, done.after), (None, Vec::new()));
+    assert!(bench.call("hold:other").ends_with("attempt to modify a readonly table"));
+    // And if both are of the older version.
+    bench.state = state;
+    assert_eq!(bench.call("peek:other"), "70\r\n70\r\n1\r\n2\r\n");
+}
+
+#[test]
 fn objects_that_a_method_reads() {
     let text = "local T = {keys = {sum = {1, 2}}}
         function T.new(n) return {n = tonumber(n), list = {1}} end

@@ -109,6 +109,22 @@ fn a_test_makes_objects_calls_methods_and_moves_the_clock() {
 }
 
 #[test]
+fn new_makes_a_new_object() {
+    passes(
+        r#"
+        local q = t.new("quota", "k", 1, "hour")
+        q:keep(20)
+        q:addandcheck(1)
+        t.clock(10)
+        t.new("quota", "k", 5, "hour")
+        t.eq(t.call("quota:ttl:k"), "-1")
+        t.clock(30)
+        t.eq(q:left(), "5")
+        "#,
+    );
+}
+
+#[test]
 fn the_clock_takes_seconds_and_times() {
     passes(
         r#"

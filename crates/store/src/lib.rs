@@ -32,6 +32,7 @@ pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
 pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run};
+pub use object::PinnedFull;
 pub use stats::StoreHeld;
 pub use store::{Evicted, Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};
 pub use tree::{Tree, TreeFull};

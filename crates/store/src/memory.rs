@@ -171,6 +171,19 @@ impl Memory {
         self.pinned_objects.load(Relaxed)
     }
 
+    /// Counts bytes as those of pinned objects, unless these would have more than `most` then. For what is about to be stored:
+    /// the caller gives them back with [`Memory::give_pinned`] once the store has counted it.
+    #[must_use]
+    pub fn take_pinned(&self, bytes: usize, most: usize) -> bool {
+        let taken = |now: usize| now.checked_add(bytes).filter(|all| bytes == 0 || *all <= most);
+        self.pinned_objects.fetch_update(Relaxed, Relaxed, taken).is_ok()
+    }
+
+    /// Ends the counting of bytes that were taken.
+    pub fn give_pinned(&self, bytes: usize) {
+        self.sub_pinned_objects(bytes);
+    }
+
     pub(crate) fn add_pinned_objects(&self, bytes: usize) {
         self.pinned_objects.fetch_add(bytes, Relaxed);
     }
@@ -502,6 +515,28 @@ impl PageSet {
         if self.pages.capacity() / 4 > self.pages.len() {
             self.pages.shrink_to(self.pages.len() * 2);
         }
+    }
+
+    /// The pages' places in the budget, in the order of their numbers.
+    pub(crate) fn order(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// Gives its pages other numbers: `order` has the same places.
+    ///
+    /// # Panics
+    /// It has more or fewer.
+    pub(crate) fn reorder(&mut self, order: Vec<u32>) {
+        assert_eq!(order.len(), self.pages.len(), "the same pages");
+        #[cfg(debug_assertions)]
+        {
+            let sorted = |mut places: Vec<u32>| {
+                places.sort_unstable();
+                places
+            };
+            assert_eq!(sorted(order.clone()), sorted(self.pages.clone()), "the same pages");
+        }
+        self.pages = order;
     }
 
     /// Exchanges the numbers of two pages.

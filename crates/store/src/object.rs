@@ -8,11 +8,17 @@
 //! * No key of a plain item names an object: the mark is part of the hash and of the comparison.
 //! * A tree changes only in [`Store::tree_mut`], which settles what its segment, its queue and its type hold.
 
+use std::sync::Arc;
+
 use crate::holdings::{ObjectUsage, Share};
-use crate::item::{self, Attributes, Marks, SLACK_MAX};
+use crate::item::{self, Attributes, Marks, OUTSIDE_REF};
 use crate::segment::Queue;
 use crate::store::{Found, Full, Lookup, Store};
 use crate::tree::Tree;
+
+/// Pinned objects would hold more than they may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PinnedFull;
 
 impl Store {
     /// The live object of this key; plain items are not among objects. A dead one is removed.
@@ -76,6 +82,93 @@ impl Store {
         Some(result)
     }
 
+    /// The same for a method, within a bound: what pinned objects of the budget hold does not come to more than `most` bytes if it
+    /// is pinned. A change that leaves it no larger than it was is made however much they hold. `has_failed`: the change has not
+    /// been made, perhaps because of the bound.
+    ///
+    /// The change may be made twice: where its reserves do not fit, it is attempted, and taken back if it has grown too much.
+    ///
+    /// # Errors
+    /// [`PinnedFull`]: nothing has changed.
+    ///
+    /// # Panics
+    /// Its value is no tree.
+    pub fn change_tree<R>(
+        &mut self,
+        found: Found,
+        most: usize,
+        mut change: impl FnMut(&mut Tree) -> R,
+        has_failed: impl Fn(&R) -> bool,
+    ) -> Result<R, PinnedFull> {
+        if !self.item(found).marks().is_pinned() {
+            return Ok(self.tree_mut(found, change).expect("it is a tree"));
+        }
+        let bounded = |tree: &mut Tree| {
+            tree.bind(most);
+            let result = change(tree);
+            (result, tree.unbind())
+        };
+        let (result, (taken, has_refused)) = self.tree_mut(found, bounded).expect("it is a tree");
+        self.memory.give_pinned(taken);
+        if !(has_refused && has_failed(&result)) {
+            return Ok(result);
+        }
+        let memory = Arc::clone(&self.memory);
+        let attempt = |tree: &mut Tree| {
+            let before = tree.held_bytes();
+            tree.attempt();
+            let result = change(tree);
+            let grown = tree.kept_bytes().saturating_sub(before);
+            if has_failed(&result) || !memory.take_pinned(grown, most) {
+                tree.take_back();
+                return (if has_failed(&result) { Ok(result) } else { Err(PinnedFull) }, 0);
+            }
+            tree.keep();
+            (Ok(result), grown)
+        };
+        let (result, taken) = self.tree_mut(found, attempt).expect("it is a tree");
+        self.memory.give_pinned(taken);
+        result
+    }
+
+    /// Bytes by which pinned objects will hold more when [`Store::put`] has stored this. The value's bytes in the log and outside it
+    /// are [`NewValue::weighs`].
+    pub fn pinned_growth(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        attributes: &Attributes<'_>,
+        (stored, held): (usize, usize),
+    ) -> usize {
+        if !attributes.marks.is_pinned() {
+            return 0;
+        }
+        let needed = item::needed(attributes, key.len(), stored);
+        let Some(found) = self.find(hash, key, true) else { return needed + held };
+        let class = self.log.class(self.now, attributes.dead_at());
+        let allotted = item::allotted(self.log.bytes(found.location));
+        let in_log = if self.fits_in_place(found, needed, class) { allotted } else { needed };
+        let is_pinned = self.item(found).marks().is_pinned();
+        let before = if is_pinned { self.object_bytes_of(found) } else { 0 };
+        (in_log + held).saturating_sub(before)
+    }
+
+    /// The same of [`Store::set_attributes`].
+    pub fn attributes_growth(&self, found: Found, attributes: &Attributes<'_>) -> usize {
+        if !self.item(found).marks().is_pinned() {
+            return 0;
+        }
+        let needed = item::needed(attributes, self.item(found).key().len(), OUTSIDE_REF);
+        let class = self.log.class(self.now, attributes.dead_at());
+        let allotted = item::allotted(self.log.bytes(found.location));
+        if self.fits_in_place(found, needed, class) { 0 } else { needed.saturating_sub(allotted) }
+    }
+
+    /// What an object holds, in the log and outside it.
+    pub fn object_bytes_of(&self, found: Found) -> usize {
+        self.share(found.location).map_or(0, |share| share.usage.held_bytes() as usize)
+    }
+
     /// Gives an object whose value is outside the log other attributes; the value stays. Returns its place, which may be a new
     /// one.
     ///
@@ -90,11 +183,8 @@ impl Store {
         let needed = item::needed(attributes, key.len(), number.len());
         let (dead_at, stamp) = (attributes.dead_at(), attributes.stamp.unwrap_or(attributes.cas));
         let class = self.log.class(self.now, dead_at);
-        let (queue, old_class) = {
-            let segment = self.log.segment_of(found.location);
-            (segment.queue, segment.class)
-        };
-        let fits = needed <= allotted && allotted - needed <= SLACK_MAX.min(needed) && class <= old_class;
+        let queue = self.log.segment_of(found.location).queue;
+        let fits = self.fits_in_place(found, needed, class);
         let (location, bytes) = if fits {
             (found.location, allotted)
         } else if self.log.has_room(queue, class, needed) {

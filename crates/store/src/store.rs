@@ -134,7 +134,7 @@ pub enum NewValue<'a> {
 
 impl NewValue<'_> {
     /// Bytes of the log that it takes, and of the budget outside the log.
-    fn weighs(&self) -> (usize, usize) {
+    pub fn weighs(&self) -> (usize, usize) {
         match self {
             Self::Inline(_) => (self.len(), 0),
             Self::Huge(huge) => (OUTSIDE_REF, huge.held_bytes()),
@@ -385,16 +385,16 @@ impl Store {
             let segment = self.log.segment_of(found.location);
             queue = Some(segment.queue);
             self.index.count_use(found.slot);
-            let allotted = item::allotted(self.log.bytes(found.location));
-            if needed <= allotted && allotted - needed <= SLACK_MAX.min(needed) && class <= segment.class {
+            if self.fits_in_place(found, needed, class) {
+                let allotted = item::allotted(self.log.bytes(found.location));
                 self.write_in_place(found, allotted, key, attributes, value, dead_at);
                 self.stats.total += 1;
                 return Ok(());
             }
         }
-        // A key that is rewritten once will probably be rewritten again: leave it some room.
-        let slack = if old.is_some() { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
         let pinned = attributes.marks.is_pinned();
+        // A key that is rewritten once will probably be rewritten again: leave it some room. Pinned items have a bound.
+        let slack = if old.is_some() && !pinned { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
         // A pinned item would leave the small queue only to be moved to the main one.
         let queue =
             queue.unwrap_or_else(|| if pinned || self.ghost.take(hash) { Queue::Main } else { Queue::Small });
@@ -432,6 +432,14 @@ impl Store {
         self.stats.total += 1;
         self.upkeep(bytes);
         Ok(())
+    }
+
+    /// An item that needs this many bytes, of this TTL class, is written in the place of an old one.
+    pub(crate) fn fits_in_place(&self, old: Found, needed: usize, class: u8) -> bool {
+        let allotted = item::allotted(self.log.bytes(old.location));
+        needed <= allotted
+            && allotted - needed <= SLACK_MAX.min(needed)
+            && class <= self.log.segment_of(old.location).class
     }
 
     /// Removes an item.

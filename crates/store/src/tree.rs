@@ -13,6 +13,7 @@
 //! * The counts of entries are right. A key lies between its page's key and the next one's.
 //! * Pages 0..`used` are reachable from the root, once each; an entry with a value elsewhere has that value alone.
 
+mod attempt;
 mod change;
 mod node;
 mod values;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 use crate::item::Value;
 use crate::memory::{Memory, PAGE_BYTES, PageSet};
+use attempt::{Before, Bound as PinnedBound};
 use node::{Content, Node, NodeMut};
 use values::Values;
 
@@ -43,6 +45,9 @@ pub struct Tree {
     /// Spare pages stay until [`Tree::release_reserve`].
     holds_reserve: bool,
     values: Values,
+    bound: Option<PinnedBound>,
+    /// There while changes are an attempt.
+    before: Option<Box<Before>>,
 }
 
 /// The budget does not have as many bytes as a change needs; nothing has changed.
@@ -75,6 +80,8 @@ impl Tree {
             largest_entry: 0,
             holds_reserve: false,
             values: Values::default(),
+            bound: None,
+            before: None,
         };
         tree.plant()?;
         Ok(tree)
@@ -113,7 +120,7 @@ impl Tree {
     pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut [u8]> {
         let leaf = self.leaf_of(key)?;
         let index = self.node(leaf).find(key)?;
-        NodeMut(self.pages.page_mut(leaf as usize)).into_value(index)
+        self.node_mut(leaf).into_value(index)
     }
 
     /// Number of entries before this key; `Err`: the key is not there.
@@ -259,6 +266,9 @@ impl Tree {
 
     #[inline]
     fn node_mut(&mut self, page: u32) -> NodeMut<'_> {
+        if self.before.is_some() {
+            self.note_change(page);
+        }
         NodeMut(self.pages.page_mut(page as usize))
     }
 }

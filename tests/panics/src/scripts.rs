@@ -207,6 +207,7 @@ impl Risky {
             key: b"key",
             arguments: &arguments,
             own: exists.then_some(&*self.state),
+            replaces: false,
             others: &[],
             expires_ms: None,
             now_ms: 1_700_000_000_000,

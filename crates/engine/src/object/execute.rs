@@ -11,7 +11,7 @@ use cattlegrid_objects::{
     View,
 };
 use cattlegrid_store::{
-    Attributes, Found, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, TAGS_MAX, Value,
+    Attributes, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, Store, TAGS_MAX, Tree, Value,
 };
 use cattlegrid_tags::{Kind, TagHash, TagList, Validity};
 
@@ -86,6 +86,11 @@ impl<'a> Call<'a> {
     pub(crate) fn key(&self) -> &'a [u8] {
         &self.item_key[2..]
     }
+
+    /// Whether it makes the object, also in the place of an old one.
+    pub(crate) fn begins_anew(&self) -> bool {
+        self.registry.names(self.method).1 == "new"
+    }
 }
 
 /// What a call on an object came to.
@@ -154,27 +159,29 @@ impl Shard {
             Ok(added) => added,
             Err(text) => return Ran::Error(text),
         };
-        let is_tree = found.is_some_and(|found| self.store.item(found).is_tree());
-        let mut found = found;
-        if is_tree && !added.is_empty() && !self.begins_anew(call) {
-            // Its tags first: the tree is changed in place, which cannot be undone.
-            let Some(tagged) = found.and_then(|found| self.tag_tree(found, &added, now)) else {
-                return Ran::NoRoom(ITEM_BYTES + call.item_key.len());
-            };
-            found = Some(tagged);
+        // A host's `new` puts a state in the place of the old one, of which nothing stays.
+        let anew = call.commit.is_some() && call.begins_anew();
+        let is_tree = !anew && found.is_some_and(|found| self.store.item(found).is_tree());
+        let (mut found, mut untagged) = (found, None);
+        if is_tree && !added.is_empty() {
+            // Its tags first: without room for them the tree must not change.
+            let tagged = found.expect("it has a tree");
+            untagged = Some(OldTags::of(&self.store.item(tagged)));
+            match self.tag_tree(call, tagged, &added, memory, now) {
+                Ok(tagged) => found = Some(tagged),
+                Err(ran) => return ran,
+            }
         }
         let expires_ms = found
             .map(|found| self.store.item(found).expiry())
             .filter(|expiry| *expiry != NEVER)
             .map(|expiry| unix_ms(now, expiry));
-        let pinned = call.registry.is_pinned(call.type_id);
         let pinned_max = call.registry.settings().pinned_max;
-        let may_grow = !pinned || memory.pinned_object_bytes() < pinned_max;
         let (mut new, mut out) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.value));
         out.clear();
         let now_ms = now.unix_ms();
         let mut run = |state: State<'_>, new: &mut Vec<u8>| {
-            let object = Object::new(call.key(), state, new, memory, expires_ms, may_grow);
+            let object = Object::new(call.key(), state, new, memory, expires_ms);
             match call.commit {
                 None => {
                     call.registry.call(call.method, object, call.arguments, now_ms, call.random, &mut out)
@@ -184,10 +191,24 @@ impl Shard {
         };
         let done = match found {
             None => run(State::Absent, &mut new),
-            // What a host's `new` has left has nothing of what was there.
-            Some(_) if call.commit.is_some() && self.begins_anew(call) => run(State::Absent, &mut new),
+            Some(_) if anew => run(State::Absent, &mut new),
             Some(found) if is_tree => {
-                self.store.tree_mut(found, |tree| run(State::Tree(tree), &mut new)).expect("it is a tree")
+                let failed = |done: &Done| matches!(done.outcome, Outcome::NoRoom(_) | Outcome::Error(_));
+                let change = |tree: &mut Tree| run(State::Tree(tree), &mut new);
+                let done = self.store.change_tree(found, pinned_max, change, failed);
+                if !matches!(&done, Ok(done) if !failed(done))
+                    && let Some(old) = untagged
+                {
+                    old.put_back(&mut self.store, found);
+                }
+                let Ok(done) = done else {
+                    (self.value, self.scratch) = (out, new);
+                    // Those that have expired or were flushed count until they are removed.
+                    let is_less = self.store.reclaim_pinned();
+                    let refused = || Ran::Error(NO_ROOM.to_owned());
+                    return if is_less { self.run_object(call, memory, step) } else { refused() };
+                };
+                done
             }
             Some(found) => match self.store.item(found).value() {
                 Value::Inline(bytes) => run(State::Bytes(bytes), &mut new),
@@ -198,7 +219,7 @@ impl Shard {
                 }
             },
         };
-        let ran = self.finish_object(call, found, done, &new, pinned, &added, memory, now);
+        let ran = self.finish_object(call, found, done, &new, &added, memory, now);
         if matches!(ran, Ran::Value { .. }) {
             self.value = out;
         } else {
@@ -215,7 +236,6 @@ impl Shard {
         found: Option<Found>,
         done: Done,
         new: &[u8],
-        pinned: bool,
         added: &[u64],
         memory: &Memory,
         now: Now,
@@ -240,8 +260,14 @@ impl Shard {
             }
             (Change::None, None) => return shown(outcome, 0, None),
             (Change::None, Some((found, _, is_tree))) => {
-                let Some(found) = self.tag_bytes(call, found, added, is_tree, now) else {
-                    return Ran::NoRoom(call.item_key.len() + ITEM_BYTES);
+                let found = if added.is_empty() || is_tree {
+                    Ok(found)
+                } else {
+                    self.tag_bytes(call, found, added, memory, now)
+                };
+                let found = match found {
+                    Ok(found) => found,
+                    Err(ran) => return ran,
                 };
                 let found = self.set_object_expiry(call.hash, found, expiry);
                 self.store.count_read(found);
@@ -255,7 +281,7 @@ impl Shard {
                 return self.shown_object(outcome, found, now);
             }
             (Change::Bytes, Some((found, len, false)))
-                if len == new.len() && added.is_empty() && !self.begins_anew(call) =>
+                if len == new.len() && added.is_empty() && !call.begins_anew() =>
             {
                 let shared = &self.shared;
                 if let Some((cas, ends)) = self.store.use_and_change(found, new, || shared.tick()) {
@@ -271,22 +297,7 @@ impl Shard {
             (Change::NewTree(tree), _) => Some(NewValue::Tree(tree)),
         };
         let Some(value) = value else { return Ran::NoRoom(new.len() + PAGE_BYTES) };
-        let bytes = if let NewValue::Tree(tree) = &value { tree.held_bytes() } else { new.len() };
-        // What it had is given back.
-        let more = match before {
-            Some((_, len, _)) => bytes.saturating_sub(len),
-            None => bytes + call.item_key.len() + ITEM_BYTES,
-        };
-        let room = call.registry.settings().pinned_max;
-        let is_full = |memory: &Memory| pinned && more > 0 && memory.pinned_object_bytes() + more > room;
-        if is_full(memory) {
-            // Those that have expired or were flushed count until they are removed.
-            while self.store.reclaim_pinned() {}
-            if is_full(memory) {
-                return Ran::Error(NO_ROOM.to_owned());
-            }
-        }
-        self.put_object(call, found, expiry, value, pinned, added, now, outcome)
+        self.put_object(call, found, expiry, value, added, memory, now, outcome)
     }
 
     /// The tags that a host's method gives the object and that it does not have.
@@ -299,7 +310,7 @@ impl Shard {
         let new = call.commit.and_then(|commit| commit.new).filter(|new| !new.tags.is_empty());
         let Some(new) = new else { return Ok(added) };
         let mut room = [0; TAGS_MAX];
-        let own = match found.filter(|_| !self.begins_anew(call)) {
+        let own = match found.filter(|_| !call.begins_anew()) {
             Some(found) => self.store.item(found).attributes(&mut room).tags,
             None => self.object_tags(call, &mut room),
         };
@@ -325,12 +336,6 @@ impl Shard {
         Ok(added)
     }
 
-    /// Whether the call makes the object, also in the place of an old one.
-    #[expect(clippy::unused_self, reason = "asked beside the shard's own questions")]
-    fn begins_anew(&self, call: &Call<'_>) -> bool {
-        call.registry.names(call.method).1 == "new"
-    }
-
     /// Bytes to store; None: there are no pages for them.
     fn new_value<'b>(&mut self, bytes: &'b [u8]) -> Option<NewValue<'b>> {
         if bytes.len() <= self.store.config().inline_max() {
@@ -346,8 +351,8 @@ impl Shard {
         found: Option<Found>,
         expiry: Option<u32>,
         value: NewValue<'_>,
-        pinned: bool,
         added: &[u64],
+        memory: &Memory,
         now: Now,
         outcome: Outcome,
     ) -> Ran {
@@ -360,7 +365,7 @@ impl Shard {
             // Making room for a huge value has evicted it: the call is made again, on none.
             Some(_) => return Ran::NoRoom(bytes),
         };
-        let attributes = if let Some(found) = found.filter(|_| !self.begins_anew(call)) {
+        let attributes = if let Some(found) = found.filter(|_| !call.begins_anew()) {
             let old = self.store.item(found).attributes(&mut room);
             let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
             let old = self.with_tags(rest, tags, added, &mut room);
@@ -372,7 +377,11 @@ impl Shard {
             let ttl_s = call.registry.type_settings(call.type_id).map_or(0, |own| own.ttl_s);
             let end_ms = now.unix_ms().saturating_add(u64::from(ttl_s) * 1000);
             let own = if ttl_s == 0 { NEVER } else { second_of(now, end_ms) };
-            let marks = if pinned { Marks::OBJECT.with(Marks::PINNED) } else { Marks::OBJECT };
+            let marks = if call.registry.is_pinned(call.type_id) {
+                Marks::OBJECT.with(Marks::PINNED)
+            } else {
+                Marks::OBJECT
+            };
             Attributes {
                 cas,
                 stamp: Some(cas),
@@ -384,44 +393,88 @@ impl Shard {
             }
         };
         let expiry = attributes.expiry;
-        if self.store.put(call.hash, call.item_key, &attributes, value).is_err() {
+        let weighs = value.weighs();
+        let grown = self.take_pinned(call, memory, |store| {
+            store.pinned_growth(call.hash, call.item_key, &attributes, weighs)
+        });
+        let Some(grown) = grown else { return Ran::Error(NO_ROOM.to_owned()) };
+        let stored = self.store.put(call.hash, call.item_key, &attributes, value);
+        memory.give_pinned(grown);
+        if stored.is_err() {
             return Ran::NoRoom(bytes + call.item_key.len() + ITEM_BYTES);
         }
         shown(outcome, self.shown_cas(cas), left(now, expiry))
     }
 
-    /// Gives an object whose value is a tree tags that it does not have. Its place; None: there is no room for them.
-    fn tag_tree(&mut self, found: Found, added: &[u64], now: Now) -> Option<Found> {
-        let mut room = [0; TAGS_MAX];
-        let old = self.store.item(found).attributes(&mut room);
-        let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
-        let attributes = self.with_tags(rest, tags, added, &mut room);
-        self.store.set_attributes(found, &Attributes { accessed: now.second, ..attributes }).ok()
+    /// Counts what is about to be stored as bytes of pinned objects, for [`Memory::give_pinned`]. None: they would hold too much.
+    fn take_pinned(
+        &mut self,
+        call: &Call<'_>,
+        memory: &Memory,
+        grown: impl Fn(&mut Store) -> usize,
+    ) -> Option<usize> {
+        loop {
+            let grown = grown(&mut self.store);
+            if memory.take_pinned(grown, call.registry.settings().pinned_max) {
+                return Some(grown);
+            }
+            // Those that have expired or were flushed count until they are removed.
+            if !self.store.reclaim_pinned() {
+                return None;
+            }
+        }
     }
 
-    /// The same for an object whose value is not a tree and stays; a tree has them already.
-    fn tag_bytes(
+    /// Gives an object whose value is a tree tags that it does not have. Its place.
+    fn tag_tree(
         &mut self,
         call: &Call<'_>,
         found: Found,
         added: &[u64],
-        is_tree: bool,
+        memory: &Memory,
         now: Now,
-    ) -> Option<Found> {
-        if added.is_empty() || is_tree {
-            return Some(found);
-        }
+    ) -> Result<Found, Ran> {
         let mut room = [0; TAGS_MAX];
         let old = self.store.item(found).attributes(&mut room);
         let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
         let attributes = self.with_tags(rest, tags, added, &mut room);
         let attributes = Attributes { accessed: now.second, ..attributes };
-        if !self.rewrite(call.item_key, call.hash, found, &attributes) {
-            return None;
+        let grown = self.store.attributes_growth(found, &attributes);
+        if !memory.take_pinned(grown, call.registry.settings().pinned_max) {
+            return Err(Ran::Error(NO_ROOM.to_owned()));
         }
+        let tagged = self.store.set_attributes(found, &attributes);
+        memory.give_pinned(grown);
+        tagged.map_err(|_| Ran::NoRoom(ITEM_BYTES + call.item_key.len()))
+    }
+
+    /// The same for an object whose value is not a tree and stays.
+    fn tag_bytes(
+        &mut self,
+        call: &Call<'_>,
+        found: Found,
+        added: &[u64],
+        memory: &Memory,
+        now: Now,
+    ) -> Result<Found, Ran> {
+        let mut room = [0; TAGS_MAX];
+        let old = self.store.item(found).attributes(&mut room);
+        let (tags, rest) = (old.tags.len(), Attributes { tags: &[], ..old });
+        let attributes = self.with_tags(rest, tags, added, &mut room);
+        let attributes = Attributes { accessed: now.second, ..attributes };
+        let weighs = match self.store.item(found).value() {
+            Value::Inline(bytes) => (bytes.len(), 0),
+            Value::Huge(huge) => NewValue::Huge(Arc::clone(huge)).weighs(),
+        };
+        let grown = self.store.pinned_growth(call.hash, call.item_key, &attributes, weighs);
+        if !memory.take_pinned(grown, call.registry.settings().pinned_max) {
+            return Err(Ran::Error(NO_ROOM.to_owned()));
+        }
+        let is_stored = self.rewrite(call.item_key, call.hash, found, &attributes);
+        memory.give_pinned(grown);
         match self.store.lookup_object(call.hash, call.item_key) {
-            Lookup::Found(found) => Some(found),
-            _ => None,
+            Lookup::Found(found) if is_stored => Ok(found),
+            _ => Err(Ran::NoRoom(call.item_key.len() + ITEM_BYTES)),
         }
     }
 
@@ -515,6 +568,29 @@ impl Shard {
                 read(View::Bytes(&copy), seen)
             }
         }
+    }
+}
+
+/// The tags of an object before a call gave it others, and the number as of which they counted.
+#[derive(Debug)]
+struct OldTags {
+    tags: ArrayVec<u64, TAGS_MAX>,
+    stamp: Option<u64>,
+}
+
+impl OldTags {
+    fn of(item: &Item<'_>) -> Self {
+        let mut room = [0; TAGS_MAX];
+        let old = item.attributes(&mut room);
+        Self { tags: old.tags.iter().copied().collect(), stamp: old.stamp }
+    }
+
+    /// Gives the object these tags again. Fewer tags take less room, so it has them again unless not even that is there.
+    fn put_back(&self, store: &mut Store, found: Found) {
+        let mut room = [0; TAGS_MAX];
+        let now = store.item(found).attributes(&mut room);
+        let old = Attributes { tags: &self.tags, stamp: self.stamp, ..now };
+        let _found = store.set_attributes(found, &old);
     }
 }
 

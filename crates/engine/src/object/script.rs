@@ -157,15 +157,18 @@ impl Engine {
             return absent(settings.compat, value);
         }
         let (others, states) = self.copy_others(call, script, seen, plain, step);
-        let mut world = World::new(self, call, seen, others, step);
+        // `new` sees nothing of the object whose place the new one takes.
+        let own = seen.filter(|_| !call.begins_anew());
+        let mut world = World::new(self, call, own, others, step);
         let one = ScriptCall {
             object_type: script.object_type,
             method: script.method,
             key: call.key(),
             arguments: call.arguments,
-            own: seen.map(|_| &**plain),
+            own: own.map(|_| &**plain),
+            replaces: seen.is_some() && own.is_none(),
             others: &states,
-            expires_ms: seen.filter(|seen| seen.expiry != NEVER).map(|seen| unix_ms(step.now, seen.expiry)),
+            expires_ms: own.filter(|seen| seen.expiry != NEVER).map(|seen| unix_ms(step.now, seen.expiry)),
             now_ms: step.now.unix_ms(),
             random: call.random,
             settings,

@@ -129,9 +129,7 @@ impl Engine {
         let room = registry.map_or(0, |registry| registry.settings().pinned_max);
         for (key, pinned) in changed {
             let hash = self.hash_object(&key);
-            if !pinned || self.memory().pinned_object_bytes() < room {
-                shard.pin(hash, &key, pinned);
-            }
+            shard.pin(hash, &key, pinned, self.memory(), room);
         }
         match next {
             Some(bucket) => walk.at = Cursor::at(number, bucket),

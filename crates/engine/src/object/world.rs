@@ -81,6 +81,10 @@ impl<'a, 's> World<'a, 's> {
 impl cattlegrid_objects::World for World<'_, '_> {
     fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
         let (hash, item_key, cas) = match object.checked_sub(1).map(|place| self.others.get(place)) {
+            None if self.call.begins_anew() => {
+                read(View::Absent);
+                return Ok(());
+            }
             None => (self.call.hash, self.call.item_key, self.seen.map(|seen| seen.cas)),
             Some(Some(Other { hash, item_key: Some(item_key), cas })) => (*hash, &**item_key, *cas),
             Some(_) => {

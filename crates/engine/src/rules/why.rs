@@ -180,8 +180,8 @@ pub struct WhyTag {
 }
 
 impl Shard {
-    /// Everything that decides how a read of this key is answered.
-    pub(crate) fn why(&mut self, key: &[u8], hash: u64, step: &Step<'_>) -> Why {
+    /// Everything that decides how a read of this key is answered. `own_tags`: of the object with this name.
+    pub(crate) fn why(&mut self, key: &[u8], hash: u64, own_tags: &[u64], step: &Step<'_>) -> Why {
         let now = step.now;
         let shared = Arc::clone(&self.shared);
         let active = shared.rules();
@@ -197,15 +197,12 @@ impl Shard {
             }
             hashes = self.tags_of(rule, captures);
         }
+        let mut stored = own_tags.to_vec();
         let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
             let state = ruled.as_ref().map(|ruled| &**ruled.state);
             let standing = self.standing(found, hash, state, step);
             let item = self.store().item(found);
-            for tag in item.tags() {
-                if !names.iter().any(|(hash, _)| *hash == tag) {
-                    names.push((tag, None));
-                }
-            }
+            stored.extend(item.tags());
             Some(WhyItem {
                 cas: item.cas(),
                 edited: item.marks().has(Marks::EDITED),
@@ -220,6 +217,11 @@ impl Shard {
         } else {
             None
         };
+        for tag in stored {
+            if !names.iter().any(|(hash, _)| *hash == tag) {
+                names.push((tag, None));
+            }
+        }
         let bumps = shared.tags().bumps();
         let tag = |(hash, tag): (u64, Option<String>)| {
             let stored = TagHash::from_stored(hash);

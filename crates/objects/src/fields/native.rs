@@ -100,8 +100,10 @@ pub struct FieldCall<'a> {
     pub random: u64,
 }
 
-/// Methods that may change a field in place, which cannot fail: a change more must fit.
+/// Methods that may change a field.
 const WRITES: [&str; 8] = ["put", "add", "delete", "remove", "pop", "incr", "hit", "merge"];
+/// Those that put members, also in place, which cannot fail.
+const PUTS: [&str; 4] = ["put", "add", "incr", "hit"];
 
 impl FieldCall<'_> {
     /// Whether the method may change the field.
@@ -136,8 +138,7 @@ impl Pending {
     /// What is wrong with the arguments, or which limit the call has reached: the field is as it was.
     pub fn call(&mut self, view: View<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
         self.note_kind(call);
-        if call.writes() {
-            // Methods that only remove members do not ask.
+        if PUTS.contains(&call.method) {
             self.check(1, 0).map_err(text)?;
         }
         self.whole(|pending| pending.run(Base::of(view), call, out))
@@ -245,7 +246,7 @@ fn run(
         return Err(CallError::Client(format!("takes {}", method.usage)));
     }
     let Some(memory) = &*SCRATCH else { return Err(CallError::NoRoom(0)) };
-    let mut object = Object::new(b"", state, new, memory, None, true);
+    let mut object = Object::new(b"", state, new, memory, None);
     let from = out.len();
     let (now_ms, random) = (call.now_ms, call.random);
     let mut frame = Frame { now_ms, random, settings: &SETTINGS, own: &TYPE_SETTINGS, zone: &Zone::UTC, out };

@@ -48,7 +48,7 @@ pub(crate) struct Objects {
     registry: Registry,
     memory: Arc<Memory>,
     own: BTreeMap<(u16, Vec<u8>), Own>,
-    /// Trees may take more members.
+    /// Trees may take more memory.
     pub(crate) may_grow: bool,
 }
 
@@ -112,9 +112,11 @@ impl Objects {
             Some(Own::Bytes(bytes)) => State::Bytes(bytes),
             Some(Own::Tree(tree)) => State::Tree(tree),
         };
-        let object = Object::new(key, state, &mut new, &self.memory, None, self.may_grow);
+        let others = if self.may_grow { None } else { self.memory.scattered(self.memory.free_bytes()) };
+        let object = Object::new(key, state, &mut new, &self.memory, None);
         let arguments = Arguments::of(arguments.iter().copied());
         let done = self.registry.call(method, object, &arguments, 1_000_000, 7, &mut out);
+        drop(others);
         let failed = matches!(done.outcome, Outcome::Error(_) | Outcome::NoRoom(_));
         match done.change {
             Change::None | Change::Tree => {}

@@ -101,7 +101,7 @@ impl World {
             Some(Kept::Bytes(bytes)) => State::Bytes(bytes),
             Some(Kept::Tree(tree)) => State::Tree(tree),
         };
-        let object = Object::new(key, state, &mut new, &self.memory, None, true);
+        let object = Object::new(key, state, &mut new, &self.memory, None);
         let arguments = Arguments::of(arguments.iter().copied());
         let done = self.registry.call(method, object, &arguments, 1_000_000, self.random, &mut out);
         self.changes += usize::from(!matches!(done.change, Change::None));

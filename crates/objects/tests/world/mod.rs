@@ -90,7 +90,7 @@ impl World {
         let found_end = found.as_ref().and_then(|found| found.expires_ms);
         let (mut new, mut out) = (Vec::new(), Vec::new());
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let object = Object::new(key, state, &mut new, &self.memory, found_end, true);
+        let object = Object::new(key, state, &mut new, &self.memory, found_end);
         let done = self.registry.call(method, object, arguments, now_ms, self.random, &mut out);
         let end =
             done.expires_ms.map_or(found_end, |end| end.map(|ms| ms.div_ceil(1000).saturating_mul(1000)));

@@ -165,9 +165,7 @@ fn life(lua: &Lua, cg: &Table) -> mlua::Result<()> {
                 let now_ms = current.call.now_ms;
                 let Some(ttl_s) = set else {
                     let end_ms = current.written.expires_ms.unwrap_or(current.call.expires_ms);
-                    return Ok(Some(
-                        end_ms.map_or(-1.0, |end_ms| end_ms.saturating_sub(now_ms) as f64 / 1000.0),
-                    ));
+                    return Ok(Some(end_ms.map_or(-1.0, |end_ms| left(now_ms, end_ms))));
                 };
                 let ttl_s = seconds(ttl_s)?;
                 let end_ms = now_ms.saturating_add(u64::from(ttl_s) * 1000);
@@ -192,6 +190,13 @@ fn life(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             })
         })?,
     )
+}
+
+/// Whole seconds left, and 1 in the last, as the method `ttl` of every object shows them: an end is kept in whole seconds, rounded
+/// up. 0: it is over.
+fn left(now_ms: u64, end_ms: u64) -> f64 {
+    let left_ms = end_ms.saturating_sub(now_ms);
+    if left_ms == 0 { 0.0 } else { (left_ms / 1000).max(1) as f64 }
 }
 
 /// Seconds to live, rounded up; 0: for ever.
@@ -417,7 +422,7 @@ mod tests {
         assert_eq!(written("cg.expire_at(253402300799)").expires_ms, Some(Some(253_402_300_799_000)));
         let lua = vm();
         let expiring = Setting { expires_ms: Some(now_ms + 1500), ..Setting::default() };
-        assert_eq!(eval(&lua, &expiring, "local left = cg.ttl(); cg.ttl(9); return left, cg.ttl()"), "1.5 9");
+        assert_eq!(eval(&lua, &expiring, "local left = cg.ttl(); cg.ttl(9); return left, cg.ttl()"), "1 9");
         assert_eq!(eval(&lua, &Setting::default(), "return cg.ttl()"), "-1");
     }
 

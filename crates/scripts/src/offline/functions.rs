@@ -60,6 +60,7 @@ fn outside_of_calls(
             key: b"",
             arguments: &Arguments::none(),
             own: None,
+            replaces: false,
             others: &[],
             expires_ms: None,
             now_ms,

@@ -166,22 +166,25 @@ impl Store {
         arguments: &Arguments<'_>,
     ) -> Answer {
         let own_key = (named.type_id, key.to_vec());
-        let kept = self.objects.get(&own_key);
-        let expires_ms = kept.and_then(|kept| kept.expires_ms);
+        let expires_ms = self.objects.get(&own_key).and_then(|kept| kept.expires_ms);
         let mut keys = vec![own_key.clone()];
         let named_keys = script.about.keys.iter().filter_map(|place| arguments.get(*place));
         keys.extend(named_keys.map(|key| (named.type_id, key.to_vec())));
         let mut states = keys.iter().map(|key| self.plain_state(key));
-        let own = states.next().flatten();
+        let found = states.next().flatten();
+        // `new` sees nothing of the object whose place the new one takes.
+        let is_new = is_new(registry, named);
+        let (own, replaces) = (found.as_deref().filter(|_| !is_new), is_new && found.is_some());
         let others: Vec<Option<Vec<u8>>> = states.collect();
         let call = ScriptCall {
             object_type: script.object_type,
             method: script.method,
             key,
             arguments,
-            own: own.as_deref(),
+            own,
+            replaces,
             others: &others,
-            expires_ms,
+            expires_ms: expires_ms.filter(|_| !is_new),
             now_ms: self.now_ms,
             random: self.calls,
             settings: registry.settings(),
@@ -189,7 +192,8 @@ impl Store {
             zone: script.zone,
         };
         let mut out = Vec::new();
-        let done = script.host.call(&call, &mut Seen { store: self, keys: &keys }, &mut out);
+        let done =
+            script.host.call(&call, &mut Seen { store: self, keys: &keys, begins_anew: is_new }, &mut out);
         let answer = match done.outcome {
             ScriptOutcome::Value { .. } => Answer::Value(out),
             ScriptOutcome::Miss => Answer::Miss,
@@ -199,8 +203,9 @@ impl Store {
         };
         let mut failed = None;
         if let Some(new) = &done.change {
-            let commit = |object: Object<'_>| (registry.commit(object, new, done.expires_ms), Vec::new());
-            let committed = self.change(&own_key, registry.names(named.method).1, commit);
+            let committed = self.change(&own_key, is_new, |object| {
+                (registry.commit(object, new, done.expires_ms), Vec::new())
+            });
             match committed {
                 Ok(_) => self.tag(&own_key, &new.tags),
                 Err(line) => failed = Some(line),
@@ -224,7 +229,8 @@ impl Store {
     ) -> Answer {
         let own_key = (named.type_id, key.to_vec());
         let (now_ms, random, mut out) = (self.now_ms, self.calls, Vec::new());
-        let changed = self.change(&own_key, registry.names(named.method).1, |object| {
+        let is_new = registry.names(named.method).1 == "new";
+        let changed = self.change(&own_key, is_new, |object| {
             let done = registry.call(named.method, object, arguments, now_ms, random, &mut out);
             (done, std::mem::take(&mut out))
         });
@@ -251,44 +257,43 @@ impl Store {
         }
     }
 
-    /// Lets a method change an object by `run`, and keeps what it leaves: `new` begins anew. Err: the line of an error.
+    /// Lets `run` change an object, or make it if it is not there or begins anew, and keeps what it leaves. Err: the line of an
+    /// error.
     fn change(
         &mut self,
         key: &Key,
-        method: &str,
+        begins_anew: bool,
         run: impl FnOnce(Object<'_>) -> (Done, Vec<u8>),
     ) -> Result<(Outcome, Vec<u8>), String> {
-        let mut kept = self.objects.remove(key);
+        let old = self.objects.remove(key);
+        let (mut kept, replaced) = if begins_anew { (None, old) } else { (old, None) };
+        let is_new = kept.is_none();
         let expires_ms = kept.as_ref().and_then(|kept| kept.expires_ms);
         let mut new = Vec::new();
         let state = match kept.as_mut().map(|kept| &mut kept.state) {
             None => State::Absent,
-            Some(_) if method == "new" => State::Absent,
             Some(Kind::Bytes(bytes)) => State::Bytes(bytes),
             Some(Kind::Tree(tree)) => State::Tree(tree),
         };
-        let (done, out) = run(Object::new(&key.1, state, &mut new, &self.memory, expires_ms, true));
-        let made = match done.change {
-            Change::None | Change::Tree => None,
+        let object = Object::new(&key.1, state, &mut new, &self.memory, expires_ms);
+        let (done, out) = run(object);
+        let ttl_s = self.registry.type_settings(key.0).map_or(0, |own| own.ttl_s);
+        let of_type = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
+        let before = if is_new { of_type } else { expires_ms };
+        let ends = done.expires_ms.unwrap_or(before);
+        let tags = kept.as_mut().map(|kept| std::mem::take(&mut kept.tags)).unwrap_or_default();
+        let state = match done.change {
+            Change::None | Change::Tree => kept.map(|kept| kept.state),
             Change::Bytes => Some(Kind::Bytes(new)),
             Change::NewTree(tree) => Some(Kind::Tree(tree)),
-            Change::Dropped => {
-                kept = None;
-                None
-            }
+            Change::Dropped => None,
         };
-        let kept = match (made, kept) {
-            (Some(state), Some(kept)) if method != "new" => Some(Kept { state, ..kept }),
-            (Some(state), _) => {
-                let ttl_s = self.registry.type_settings(key.0).map_or(0, |own| own.ttl_s);
-                let expires_ms = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
-                Some(Kept { state, expires_ms, tags: BTreeSet::new() })
-            }
-            (None, kept) => kept,
-        };
-        if let Some(kept) = kept {
-            let expires_ms = done.expires_ms.unwrap_or(kept.expires_ms);
-            self.objects.insert(key.clone(), Kept { expires_ms, ..kept });
+        if let (None, Some(replaced)) = (&state, replaced) {
+            // It has failed.
+            self.objects.insert(key.clone(), replaced);
+        }
+        if let Some(state) = state {
+            self.objects.insert(key.clone(), Kept { state, expires_ms: ends, tags });
         }
         match done.outcome {
             Outcome::Error(line) => Err(line),
@@ -318,14 +323,24 @@ impl Store {
     }
 }
 
+/// Whether the method makes the object, also in the place of an old one.
+fn is_new(registry: &Registry, named: &Name<'_>) -> bool {
+    registry.names(named.method).1 == "new"
+}
+
 /// What a running method sees of the store.
 struct Seen<'s> {
     store: &'s Store,
     keys: &'s [Key],
+    begins_anew: bool,
 }
 
 impl World for Seen<'_> {
     fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+        if object == 0 && self.begins_anew {
+            read(View::Absent);
+            return Ok(());
+        }
         let kept = self.keys.get(object).and_then(|key| self.store.objects.get(key));
         read(kept.map_or(View::Absent, Kept::view));
         Ok(())

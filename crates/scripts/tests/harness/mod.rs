@@ -94,12 +94,15 @@ impl Bench {
     /// Calls a method of `t`; the state is not changed.
     pub fn done(&self, method: ScriptMethodId, arguments: &[&[u8]], out: &mut Vec<u8>) -> ScriptDone {
         let own_settings: &TypeSettings = &self.scripts.types()[0].settings;
+        let methods = self.scripts.types()[0].object_type.methods;
+        let is_new = matches!(method, ScriptMethodId::Own(place) if methods[place].name == "new");
         let call = ScriptCall {
             object_type: 0,
             method,
             key: b"k",
             arguments: &Arguments::of(arguments.iter().copied()),
-            own: self.state.as_deref(),
+            own: self.state.as_deref().filter(|_| !is_new),
+            replaces: is_new && self.state.is_some(),
             others: &self.others,
             expires_ms: None,
             now_ms: self.now_ms,

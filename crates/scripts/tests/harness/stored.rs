@@ -92,14 +92,17 @@ impl Stored {
             copy_plain(self.objects.get(*key).map_or(View::Absent, |kept| kept.0.view()), &mut plain)
                 .then_some(plain)
         });
-        let own = plain.next().flatten();
+        let found = plain.next().flatten();
+        let is_new = registry.names(named.method).1 == "new";
+        let (own, replaces) = (found.as_deref().filter(|_| !is_new), is_new && found.is_some());
         let others: Vec<Option<Vec<u8>>> = plain.collect();
         let call = ScriptCall {
             object_type: script.object_type,
             method: script.method,
             key,
             arguments: &arguments,
-            own: own.as_deref(),
+            own,
+            replaces,
             others: &others,
             expires_ms: self.objects.get(key).and_then(|kept| kept.1),
             now_ms,
@@ -135,7 +138,7 @@ impl Stored {
             Some((Kept::Bytes(bytes), ends)) => (State::Bytes(bytes), *ends),
             Some((Kept::Tree(tree), ends)) => (State::Tree(tree), *ends),
         };
-        let done = run(Object::new(key, state, &mut new, &self.memory, expires_ms, true));
+        let done = run(Object::new(key, state, &mut new, &self.memory, expires_ms));
         let kept = match done.change {
             Change::None | Change::Tree => kept.map(|(kept, _)| kept),
             Change::Bytes => Some(Kept::Bytes(new)),

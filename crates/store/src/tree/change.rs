@@ -92,7 +92,9 @@ impl Tree {
             return self.put(key, Content::Here(value), value.len());
         }
         let full = TreeFull { bytes: value.len() };
-        let number = self.values.add(HugeValue::new(self.pages.memory(), &[value]).ok_or(full)?);
+        let huge = HugeValue::new(self.pages.memory(), &[value]).ok_or(full)?;
+        self.check_bound(huge.held_bytes())?;
+        let number = self.values.add(huge);
         let done = self.put(key, Content::Elsewhere(number), value.len());
         done.map_err(|full| {
             self.values.remove(number);
@@ -422,18 +424,20 @@ impl Tree {
     /// Sees to it that this many pages are spare.
     fn add_spares(&mut self, count: usize) -> Result<(), TreeFull> {
         let missing = (self.used + count).saturating_sub(self.pages.len());
-        if missing > 0 && !self.pages.grow(missing) {
-            return Err(TreeFull { bytes: missing * PAGE_BYTES });
-        }
-        Ok(())
+        if missing > 0 { self.grow(missing) } else { Ok(()) }
     }
 
     /// Gives spare pages back, but a few of a large tree, which is about to need them.
     fn trim(&mut self) {
-        let kept = self.used + self.used / PAGES_PER_SPARE;
-        if !self.holds_reserve && self.pages.len() > kept {
+        let kept = self.kept_pages();
+        if !self.holds_reserve && self.before.is_none() && self.pages.len() > kept {
             self.pages.shrink(kept);
         }
+    }
+
+    /// Pages that it keeps, those included that it is about to need.
+    pub(super) fn kept_pages(&self) -> usize {
+        self.used + self.used / PAGES_PER_SPARE
     }
 
     /// Most pages that inserts can take: of the leaves, and of each level above as many entries are put as pages below are

@@ -17,6 +17,13 @@ pub(super) struct Values {
     held: usize,
 }
 
+/// Values of a tree at some time, by number, and the numbers between them.
+#[derive(Debug)]
+pub(super) struct Shared {
+    slots: Vec<Option<Arc<HugeValue>>>,
+    vacant: Vec<u32>,
+}
+
 impl Values {
     /// Bytes of the budget that the values hold.
     pub(super) fn held_bytes(&self) -> usize {
@@ -67,6 +74,21 @@ impl Values {
         if self.count == 0 {
             (self.slots, self.vacant) = (Vec::new(), Vec::new());
         }
+    }
+
+    /// The values that there are, for [`Values::become_again`].
+    pub(super) fn share(&self) -> Shared {
+        Shared { slots: self.slots.clone(), vacant: self.vacant.clone() }
+    }
+
+    /// Has the values again that it had when they were shared.
+    pub(super) fn become_again(&mut self, before: Shared) {
+        // Those that stay are there twice for a moment, so that none of them leaves.
+        before.slots.iter().flatten().for_each(|value| value.enter());
+        while self.pop().is_some() {}
+        self.count = before.slots.iter().flatten().count();
+        self.held = before.slots.iter().flatten().map(|value| value.held_bytes()).sum();
+        (self.slots, self.vacant) = (before.slots, before.vacant);
     }
 
     /// Lets the value with the highest number go, whatever names it. Returns the bytes that it held; None: none is left.

@@ -374,6 +374,9 @@ impl Model {
     /// Puts members into a tree; each that is refused is tried again when memory has been given back, if the object is still
     /// there then.
     fn grow(&mut self, key: u16, from: u16, entries: u16, len: usize) {
+        if len <= Tree::VALUE_INLINE_MAX && entries.is_multiple_of(2) {
+            return self.grow_at_once(key, from, entries, len);
+        }
         for n in from..from.saturating_add(entries) {
             let (member, value) = (n.to_be_bytes(), content(self.clock, len));
             for _ in 0..2 {
@@ -394,6 +397,33 @@ impl Model {
                 };
             }
         }
+    }
+
+    /// Puts all members or none, within the bound of pinned objects.
+    fn grow_at_once(&mut self, key: u16, from: u16, entries: u16, len: usize) {
+        let Some(found) = self.object(key) else { return };
+        let State::Tree(_) = &self.objects[&key].state else { return };
+        let (value, before) = (content(self.clock, len), self.memory.pinned_object_bytes());
+        let numbers = || from..from.saturating_add(entries);
+        let put = |tree: &mut Tree| {
+            let done = tree.reserve_for(numbers().len(), 2, len).map(|()| {
+                numbers().for_each(|n| {
+                    assert!(tree.insert(&n.to_be_bytes(), &value).is_ok(), "room was reserved");
+                });
+            });
+            tree.release_reserve();
+            done
+        };
+        let done = self.store.change_tree(found, self.pinned_max, put, Result::is_err);
+        assert!(self.memory.pinned_object_bytes() <= self.pinned_max.max(before));
+        if done == Ok(Ok(())) {
+            let State::Tree(map) = &mut self.objects.get_mut(&key).unwrap().state else { unreachable!() };
+            map.extend(numbers().map(|n| (n.to_be_bytes().to_vec(), value.clone())));
+        } else {
+            assert!(self.memory.pinned_object_bytes() <= before);
+        }
+        self.store.tree(found).unwrap().verify();
+        self.get_object(key);
     }
 
     fn shrink(&mut self, key: u16, from: u16, entries: u16) {
