@@ -18,6 +18,7 @@
 mod bounds;
 mod breaches;
 mod call;
+mod caught;
 mod clock;
 mod current;
 mod dump;
