@@ -26,7 +26,7 @@ use crate::raw::run::{self, Ended, Task};
 use crate::scripts::{Definition, Scripts};
 use crate::state::Fields;
 use crate::state::format::Reader;
-use crate::vm::{LoadError, Vm, kind};
+use crate::vm::{LoadError, Vm, a_kind};
 use crate::{raw_call, reply, state, texts, threads};
 
 /// Longest text of an error in bytes.
@@ -428,7 +428,7 @@ impl Run<'_> {
         };
         match migrate.call((table, version)).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),
-            other => Err(Failure::Script(format!("migrate returns a {} instead of a table", kind(&other)))),
+            other => Err(Failure::Script(format!("migrate returns {} instead of a table", a_kind(&other)))),
         }
     }
 
@@ -458,7 +458,7 @@ impl Run<'_> {
         match self.functions().methods[place].call(arguments).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),
             Value::Nil => Err(Failure::Refused),
-            other => Err(Failure::Script(format!("new returns a {} instead of a table", kind(&other)))),
+            other => Err(Failure::Script(format!("new returns {} instead of a table", a_kind(&other)))),
         }
     }
 

@@ -125,8 +125,7 @@ impl Vm {
         for chunk in &program.types {
             let value = measured(lua, &chunk.name, || run(lua, chunk)).map_err(failed(&chunk.file))?;
             let Value::Table(table) = value else {
-                let text =
-                    format!("{}: returns a {} instead of a table of methods", chunk.file, kind(&value));
+                let text = format!("{}: returns {} {NO_TABLE}", chunk.file, a_kind(&value));
                 return Err(failed(&chunk.file)(mlua::Error::runtime(text)));
             };
             returned.push(table);
@@ -152,6 +151,14 @@ impl Vm {
         }
         Some(self.lua.used_memory()).filter(|used| *used <= most)
     }
+}
+
+/// The end of the error of a source that returns no table.
+pub(crate) const NO_TABLE: &str = "instead of a table of methods";
+
+/// The name of a value's type with its article.
+pub(crate) fn a_kind(value: &Value) -> String {
+    if value.is_nil() { "nil".to_owned() } else { format!("a {}", kind(value)) }
 }
 
 /// The name of a value's type.
