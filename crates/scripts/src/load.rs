@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use cattlegrid_objects::{
     ARGUMENTS_MAX, Arguments, Eviction, Host, HostType, MethodDefinition, Moved, ScriptCall, ScriptMethod,
-    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TypeSettings, View, World, Zone, define,
+    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TYPES_MAX, TypeSettings, View, World, Zone,
+    define,
 };
 use mlua::chunk::Compiler;
 use mlua::{Function, Table, Value};
@@ -41,6 +42,13 @@ impl Scripts {
     /// # Errors
     /// What is wrong with the sources, and where.
     pub fn load(sources: &Sources, limits: &Limits) -> Result<(Arc<Self>, Vec<Problem>), Vec<Problem>> {
+        if let [first, ..] = &sources.types[..]
+            && sources.types.len() > TYPES_MAX
+        {
+            let dir = first.path.parent().unwrap_or(Path::new(""));
+            let text = format!("has {} types, at most {TYPES_MAX}", sources.types.len());
+            return Err(vec![error(dir, None, text)]);
+        }
         let (mut problems, warnings): (Vec<_>, Vec<_>) =
             lint::lint(sources, &vm::globals()).into_iter().partition(|one| one.severity == Severity::Error);
         if !problems.is_empty() {

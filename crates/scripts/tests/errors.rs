@@ -3,7 +3,8 @@
 mod harness;
 
 use cattlegrid_objects::After;
-use harness::{Bench, problems};
+use cattlegrid_scripts::{Limits, Scripts, Source, Sources};
+use harness::{Bench, problems, source};
 
 const QUOTA: &str = "
 local Quota = {version = 1, ttl = 60}
@@ -386,6 +387,18 @@ fn what_a_source_must_not_return() {
     assert_eq!(problems("return 5"), ["t.luau:1: returns a number instead of a table of methods"]);
     assert_eq!(problems(""), ["t.luau: returns nil instead of a table of methods"]);
     assert_eq!(problems("local x = 1\nreturn nil"), ["t.luau:2: returns nil instead of a table of methods"]);
+}
+
+#[test]
+fn more_types_than_a_server_has_names_for() {
+    let types = (0..101).map(|number| Source {
+        path: format!("own/t{number}.luau").into(),
+        ..source(&format!("t{number}"), "return {new = function() return {} end}")
+    });
+    let sources = Sources { types: types.collect(), ..Sources::default() };
+    let problems = Scripts::load(&sources, &Limits::default()).unwrap_err();
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["own: has 101 types, at most 100"]);
 }
 
 #[test]

@@ -509,8 +509,9 @@ fn removed_types(
 pub(crate) fn log_own_types(objects: &Objects) {
     let (Some(own), Some(dir)) = (&objects.own, &objects.dir) else { return };
     let names = own.names();
+    let types = if names.len() == 1 { "type" } else { "types" };
     log::notice(format_args!(
-        "objects: {} types of your own loaded from {}: {}",
+        "objects: {} {types} of your own loaded from {}: {}",
         names.len(),
         dir.display(),
         names.join(", ")

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use cattlegrid_config::{Findings, UsageError, lint_types};
 
-use super::Report;
+use super::{Report, counted, is_test};
 
 /// The program that checks types of Luau.
 const ANALYZER: &str = "luau-analyze";
@@ -37,19 +37,13 @@ pub(super) fn lint(paths: &[PathBuf]) -> Result<Report, UsageError> {
     text.push_str(&analyzed.text);
     let errors = all.list.iter().filter(|finding| finding.is_error).count();
     let (files, warnings) = (all.files.len(), all.list.len() - errors);
-    text.extend([
-        counted(files, "file"),
-        counted(errors, ", error"),
-        counted(warnings, ", warning"),
-        "\n".to_owned(),
-    ]);
+    let counts = [counted(files, "file"), counted(errors, "error"), counted(warnings, "warning")];
+    text.push_str(&counts.join(", "));
+    text.push('\n');
+    if all.files.iter().any(|file| is_test(file)) {
+        text.push_str("tests were not run: cattlegrid objects test runs them\n");
+    }
     Ok(Report { text, is_good })
-}
-
-/// `1 file`, `2 files`; the comma before `what` goes before the number.
-fn counted(count: usize, what: &str) -> String {
-    let (comma, what) = what.strip_prefix(", ").map_or(("", what), |what| (", ", what));
-    format!("{comma}{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The place of a line `FILE:LINE: TEXT`, with its blank, and the text.

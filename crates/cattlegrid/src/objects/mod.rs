@@ -136,5 +136,16 @@ fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
     Ok(*settings)
 }
 
+/// Whether it is a file of tests of types.
+fn is_test(path: &Path) -> bool {
+    let path = path.to_string_lossy();
+    path.ends_with(".test.luau") || path.ends_with(".test.lua")
+}
+
+/// `1 request`, `2 requests`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Bytes of a key, as in memcached.
 const KEY_BYTES_MAX: usize = 250;
