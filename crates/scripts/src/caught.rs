@@ -1,4 +1,4 @@
-//! Errors of memory that a script catches: the call ends all the same, as one that is over its limit of time does.
+//! Errors of memory that a script catches: the call ends all the same, as after the limit of time.
 //!
 //! `pcall`, `xpcall`, `coroutine.resume` and `coroutine.wrap` look at each error that they have caught. Without this a call
 //! could try again and again to take more than it may.

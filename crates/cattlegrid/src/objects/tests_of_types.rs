@@ -107,7 +107,7 @@ impl Results {
         let text = read_file(file).map_err(cannot)?;
         match transcript::run(file, &text, dir)? {
             Ok(requests) => {
-                self.passed.push(format!("{}: {}\n", file.display(), counted(requests, "request")))
+                self.passed.push(format!("{}: {}\n", file.display(), counted(requests, "request")));
             }
             Err(difference) => self.failed.push(difference),
         }
