@@ -310,7 +310,10 @@ fn a_transcript_that_differs() {
     differs(&right.replace("\nEND\n", ""), 5, "the end of the file", "END");
     differs(&right.replace("END\n", "END\nEND\n"), 6, "END", "nothing more");
     differs(&format!("{right}get counter:add:k:5\n-- a\n"), 7, "-- a", "VALUE counter:add:k:5 0 2");
-    differs("-- a\nnonsense\n", 2, "nonsense", "nothing more");
+    differs("-- a\nnonsense\n", 2, "nonsense", "nothing more: it is no request");
+    differs(&format!("{right}gett a\n"), 6, "gett a", "nothing more: it is no request");
+    let first_column = "nothing more: requests begin at the first column";
+    differs(&format!("{right} get counter:add:k:5\n"), 6, " get counter:add:k:5", first_column);
     let refused = |text: &str, line: &str| {
         let (status, log) = run(text);
         assert_eq!((status, log), (Some(2), format!("cattlegrid: {path}:{line}\n")), "{text}");
@@ -319,6 +322,14 @@ fn a_transcript_that_differs() {
         "@ noon\n",
         "1: @ noon: must be a time such as 2026-01-01T00:00:00Z, or Unix seconds, from 1970 to 2100",
     );
+    let is_none = "is no request, comment, time or setting";
+    refused(&format!("\u{feff}{right}"), "1: begins with a byte order mark: save the file without it");
+    refused(&format!("\0{right}"), &format!("1: \\x00@ 5: {is_none}"));
+    refused(&format!("junk\n{right}"), &format!("1: junk: {is_none}"));
+    refused(" get counter:add:k:5\n", &format!("1:  get counter:add:k:5: {is_none}"));
+    for nothing in ["", "\n", "-- a\n", "@ 5\n", "[objects]\n"] {
+        refused(nothing, " has no requests, such as get counter:add:visits:1");
+    }
     refused("@ 5\nmn\nMN\n@ 4\n", "4: @ 4: the clock only goes forward");
     refused("+ 1d\n+ 36500d\n", "2: + 36500d: the clock goes to the year 2100");
     refused("+ 1\n", "1: + 1: must be a time with ms, s, m, h or d, such as 90s");

@@ -99,11 +99,7 @@ fn run(words: &[&str]) -> (Option<i32>, String, String) {
 fn a_type_of_a_directory_is_served_and_counted() {
     let types = Types::new(&[("tally.luau", TALLY)]);
     let server = types.start().unwrap();
-    logged(
-        &server,
-        &format!("objects: 1 types of your own loaded from {}: tally", types.path().display()),
-        1,
-    );
+    logged(&server, &format!("objects: 1 type of your own loaded from {}: tally", types.path().display()), 1);
     let (mut client, mut watcher) = (server.connect().unwrap(), server.connect().unwrap());
     watcher.ask("watch objects\r\n", "OK\r\n");
     value(&mut client, "tally:add:k:2", "2");
@@ -340,14 +336,14 @@ fn tests_and_transcripts_of_a_directory_are_run() {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.len() == 3 && lines[1].starts_with(&format!("{path}/tally.test.luau: ")), "{said}");
     assert_eq!(lines[0], format!("{path}: types: tally"));
-    assert_eq!(lines[2], format!("{path}/tally.memc: 1 requests"));
+    assert_eq!(lines[2], format!("{path}/tally.memc: 1 request"));
     let (status, said, _) = run(&["objects", "test", &format!("{path}/tally.test.luau")]);
     assert!(status == Some(0) && said.lines().count() == 1, "{said}");
     // A transcript alone has the types beside it, unless it names others; a type is neither.
     let (status, said, log) = run(&["objects", "test", &format!("{path}/tally.memc")]);
     assert_eq!(
         (status, said.as_str(), log.as_str()),
-        (Some(0), &*format!("{path}/tally.memc: 1 requests\n"), "")
+        (Some(0), &*format!("{path}/tally.memc: 1 request\n"), "")
     );
     let (status, _, log) = run(&["objects", "test", &format!("{path}/tally.luau")]);
     assert!(

@@ -12,6 +12,7 @@ use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::objects::Objects;
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
+use crate::trial::KEY_BYTES_MAX;
 
 /// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
 /// that key.
@@ -29,7 +30,18 @@ pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
 /// What the server would say of the settings if it were started with only the file.
 pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
     let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
+    if let Some(key) = key.filter(|key| !is_key(key)) {
+        let problem = format_args!(
+            "--key {key:?}: cannot be a key, which has 1 to {KEY_BYTES_MAX} bytes without blanks"
+        );
+        return Err(ConfigError::one(&file.path, problem));
+    }
     Ok(key.map_or_else(|| as_toml(file, &settings), |key| of_key(file, settings.objects.as_ref(), key)))
+}
+
+/// Whether a client can send it.
+fn is_key(key: &str) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len()) && !key.contains(|c: char| c == ' ' || c.is_ascii_control())
 }
 
 /// The file as it was understood, itself a rule file.

@@ -178,7 +178,7 @@ impl Loader<'_> {
 /// The working directory of the rule file at `path`, or `dir` from there; absolute, since the server may move to `/`.
 pub(crate) fn directory(path: &Path, dir: Option<&Text>) -> Result<PathBuf, String> {
     if dir.is_some_and(|dir| dir.text.is_empty()) {
-        return Err("is empty; leave it out for the directory of the rule file".to_owned());
+        return Err("is empty; write \".\" for the directory of the rule file".to_owned());
     }
     let of_file = path.parent().unwrap_or(Path::new(""));
     let joined = dir.map_or_else(|| of_file.to_owned(), |dir| of_file.join(&dir.text));

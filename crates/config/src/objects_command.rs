@@ -172,18 +172,31 @@ impl<'w> Words<'w> {
     }
 }
 
+/// Neither the name of a call, which has a colon, nor a directory as it must be written.
+fn is_dir_without_slash(word: &str) -> bool {
+    !word.contains(':') && std::path::Path::new(word).is_dir()
+}
+
+fn no_slash(subcommand: &str, word: &str) -> UsageError {
+    UsageError::new(format!("objects {subcommand} {word}: a directory is written with a slash, {word}/"))
+}
+
 fn parse_list(words: &[String]) -> Result<ObjectsCommand, UsageError> {
     let mut words = Words::new("list", "--config <file> and --objects <dir>", words);
     let mut name = None;
     while let Some(word) = words.next(None)? {
         match word {
-            Word::Plain(word) if name.is_none() => name = Some(word.to_owned()),
+            Word::Plain(word) if name.is_none() => name = Some(word),
+            // The first may have been meant as the directory.
+            Word::Plain(_) if name.is_some_and(is_dir_without_slash) => {
+                return Err(no_slash("list", name.unwrap_or_default()));
+            }
             Word::Plain(word) | Word::Option(word, _) => {
                 return Err(UsageError::new(format!("objects list {word}: unexpected; it takes one type")));
             }
         }
     }
-    Ok(ObjectsCommand::List { types: words.types, name })
+    Ok(ObjectsCommand::List { types: words.types, name: name.map(str::to_owned) })
 }
 
 fn parse_call(words: &[String]) -> Result<ObjectsCommand, UsageError> {
@@ -199,6 +212,7 @@ fn parse_call(words: &[String]) -> Result<ObjectsCommand, UsageError> {
                 let wrong = |problem: String| UsageError::new(format!("objects call {word}: {problem}"));
                 steps.push(match word.strip_prefix('+') {
                     Some(step) => CallStep::Wait(parse_step(step).map_err(wrong)?),
+                    None if is_dir_without_slash(word) => return Err(no_slash("call", word)),
                     None => CallStep::Call(word.to_owned()),
                 });
             }
@@ -221,6 +235,7 @@ fn parse_bench(words: &[String]) -> Result<ObjectsCommand, UsageError> {
                     UsageError::new(format!("objects bench {name} {text}: must be 1 to {COUNT_MAX}"))
                 })?;
             }
+            Word::Plain(word) if is_dir_without_slash(word) => return Err(no_slash("bench", word)),
             Word::Plain(word) => names.push(word.to_owned()),
         }
     }
@@ -315,6 +330,9 @@ mod tests {
                 "objects list -x",
                 "objects list -x: unknown option; there are --config <file> and --objects <dir>",
             ),
+            ("objects list src counter", "objects list src: a directory is written with a slash, src/"),
+            ("objects call src a:b:c", "objects call src: a directory is written with a slash, src/"),
+            ("objects bench src a:b:c", "objects bench src: a directory is written with a slash, src/"),
             ("objects list a/ b/", "objects list b/: unexpected; it takes one directory or rule file"),
             (
                 "objects call --objects a --config b a:b:c",

@@ -38,7 +38,9 @@ pub fn help() -> String {
     text.push_str("       cattlegrid objects list [DIR] [TYPE]  types of objects and their methods\n");
     text.push_str("       cattlegrid objects call [DIR] [--at TIME] NAME...  calls without a server\n");
     text.push_str("       cattlegrid objects test PATH...  run transcripts of calls and tests of types\n");
-    text.push_str("       cattlegrid objects lint PATH...  check sources of types of your own\n");
+    text.push_str(
+        "       cattlegrid objects lint PATH...  check sources of types of your own, without their tests\n",
+    );
     text.push_str("       cattlegrid objects bench [DIR] [--count N] NAME...  time calls without a server\n");
     text.push_str(
         "         DIR: a directory of types of your own, with a /, or --objects DIR; or --config FILE\n\nOptions:\n",

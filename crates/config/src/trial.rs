@@ -63,7 +63,7 @@ impl Trial {
 }
 
 /// Bytes of a key, as in memcached.
-const KEY_BYTES_MAX: usize = 250;
+pub(crate) const KEY_BYTES_MAX: usize = 250;
 
 #[cfg(test)]
 mod tests {

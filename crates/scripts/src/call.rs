@@ -27,7 +27,7 @@ use crate::raw::run::{self, Ended, Task};
 use crate::scripts::{Definition, Scripts};
 use crate::state::Fields;
 use crate::state::format::Reader;
-use crate::vm::{LoadError, Vm, kind};
+use crate::vm::{LoadError, Vm, a_kind};
 use crate::{raw_call, reply, state, texts, threads};
 
 /// Longest text of an error in bytes.
@@ -46,6 +46,8 @@ pub(crate) struct Bound {
     pub(crate) types: Vec<Functions>,
     /// The VM's bytes, for statistics.
     pub(crate) bytes: Arc<AtomicU64>,
+    /// It has run a call.
+    pub(crate) has_run: Cell<bool>,
 }
 
 /// What a type's source has returned.
@@ -109,6 +111,7 @@ fn own(
     world: &mut dyn World,
     out: &mut Vec<u8>,
 ) -> ScriptDone {
+    let from = out.len();
     let host_type = &scripts.types[call.object_type];
     let definition = &scripts.definitions[call.object_type];
     let method = &host_type.object_type.methods[place];
@@ -125,10 +128,16 @@ fn own(
         let name = Name { method: host_type.object_type.methods[new].name, ..name };
         return done(ScriptOutcome::Error(format!("SERVER_ERROR script disabled: {name}")));
     }
-    let number = NUMBER.get() + 1;
-    NUMBER.set(number);
-    let bound = match threads::vm(scripts.number, || bind(scripts)) {
-        Ok(bound) => bound,
+    let about = &host_type.methods[place];
+    let attempt = Attempt { scripts, definition, about, place, call };
+    let mut tried = attempt.run(world, out);
+    if let Ok(Tried { ended: Err(Failure::Breach(Breach::Memory)), had_run: true, .. }) = tried {
+        // What other calls have left in the VM may be why: a new VM has nothing of them.
+        out.truncate(from);
+        tried = attempt.run(world, out);
+    }
+    let Tried { ended, mut written, runs, .. } = match tried {
+        Ok(tried) => tried,
         Err(LoadError { error, .. }) => {
             return done(ScriptOutcome::Error(format!(
                 "SERVER_ERROR script {name}: {}",
@@ -136,37 +145,6 @@ fn own(
             )));
         }
     };
-    let run = Run {
-        scripts,
-        bound: &bound,
-        definition,
-        about: &host_type.methods[place],
-        place,
-        call,
-        number,
-        runs: Cell::new(place),
-    };
-    let mut current = Current { call, world, number, written: Written::default() };
-    let slot = &bound.vm.slot;
-    let (ran, is_over) = current::enter(&mut current, || {
-        raw_call::timed(slot, number, || cattlegrid_panic::guarded(|| run.run(out)))
-    });
-    let mut written = current.written;
-    // A script may have taken a panic for an error of a coroutine.
-    let ran = ran.ok().filter(|_| !current::has_panicked());
-    let is_broken = ran.is_none();
-    let ended = match ran {
-        None => Err(Failure::Script("internal error".to_owned())),
-        Some(_) if written.has_moved => Err(Failure::Moved),
-        Some(Err(_)) if is_over => Err(Failure::Breach(Breach::Time)),
-        Some(ended) => ended,
-    };
-    let is_lost = is_broken || matches!(ended, Err(Failure::Breach(_)));
-    let bytes = if is_lost { None } else { bound.vm.tidy().ok() };
-    match bytes {
-        Some(bytes) => bound.bytes.store(bytes as u64, Ordering::Relaxed),
-        None => threads::forget(scripts.number),
-    }
     let failure = match ended {
         Ok(Ran { reply, plain }) => {
             let changes = plain.is_some() || !written.fields.is_empty() || !written.tags.is_empty();
@@ -194,7 +172,7 @@ fn own(
         Failure::Breach(breach) => {
             let text = breach.text(&scripts.limits);
             // `create` may have run `new`.
-            let place = run.runs.get();
+            let place = runs;
             let name = Name { method: host_type.object_type.methods[place].name, ..name };
             if definition.methods[place].breaches.record(call.now_ms) {
                 disabled(&name, &text, &mut after);
@@ -205,6 +183,59 @@ fn own(
         }
     };
     ScriptDone { outcome, change: None, expires_ms: None, after }
+}
+
+/// A call of a method that is on.
+struct Attempt<'a> {
+    scripts: &'a Scripts,
+    definition: &'a Definition,
+    about: &'a ScriptMethod,
+    place: usize,
+    call: &'a ScriptCall<'a>,
+}
+
+/// What became of it.
+struct Tried {
+    ended: Result<Ran, Failure>,
+    written: Written,
+    /// The method that ran last.
+    runs: usize,
+    /// The VM had run other calls before.
+    had_run: bool,
+}
+
+impl Attempt<'_> {
+    /// Runs the call in the thread's VM.
+    fn run(&self, world: &mut dyn World, out: &mut Vec<u8>) -> Result<Tried, LoadError> {
+        let &Self { scripts, definition, about, place, call } = self;
+        let number = NUMBER.get() + 1;
+        NUMBER.set(number);
+        let bound = threads::vm(scripts.number, || bind(scripts))?;
+        let had_run = bound.has_run.replace(true);
+        let runs = Cell::new(place);
+        let run = Run { scripts, bound: &bound, definition, about, place, call, number, runs };
+        let mut current = Current { call, world, number, written: Written::default() };
+        let (ran, breach) = current::enter(&mut current, || {
+            raw_call::timed(&bound.vm.slot, number, || cattlegrid_panic::guarded(|| run.run(out)))
+        });
+        let written = current.written;
+        // A script may have taken a panic for an error of a coroutine.
+        let ran = ran.ok().filter(|_| !current::has_panicked());
+        let is_broken = ran.is_none();
+        let ended = match (ran, breach) {
+            (None, _) => Err(Failure::Script("internal error".to_owned())),
+            (Some(_), _) if written.has_moved => Err(Failure::Moved),
+            (Some(_), Some(Breach::Memory)) => Err(Failure::Breach(Breach::Memory)),
+            (Some(Err(_)), Some(Breach::Time)) => Err(Failure::Breach(Breach::Time)),
+            (Some(ended), _) => ended,
+        };
+        let is_lost = is_broken || matches!(ended, Err(Failure::Breach(_)));
+        match if is_lost { None } else { bound.vm.tidy() } {
+            Some(bytes) => bound.bytes.store(bytes as u64, Ordering::Relaxed),
+            None => threads::forget(scripts.number),
+        }
+        Ok(Tried { ended, written, runs: run.runs.get(), had_run })
+    }
 }
 
 /// A call that has left only its reply.
@@ -266,7 +297,7 @@ pub(crate) fn bind(scripts: &Scripts) -> Result<Bound, LoadError> {
     });
     let types = types.collect::<mlua::Result<_>>().map_err(failed)?;
     let bytes = scripts.usage.begin(vm.lua.used_memory());
-    Ok(Bound { vm, types, bytes })
+    Ok(Bound { vm, types, bytes, has_run: Cell::new(false) })
 }
 
 /// `takes limit window [n]`, as [`cattlegrid_objects::Registry`] says it for shipped types.
@@ -357,10 +388,11 @@ impl Run<'_> {
             Some(plain) => self.decoded(plain, 0)?,
             None => self.created()?,
         };
-        let mut arguments = self.arguments()?;
-        // What `new` or `migrate` has written for a method that reads is no change of the method.
+        // What `new` or `migrate` has written for a method that reads is no change of the method. Other objects come after it: to
+        // encode this one drops the members of collections that are not its own.
         let made = self.about.reads && (self.call.own.is_none() || self.functions().migrate.is_some());
         let before = if made { Some((self.encode(&table)?, marks())) } else { None };
+        let mut arguments = self.arguments()?;
         arguments.push_front(Value::Table(table.clone()));
         let function = &self.functions().methods[self.place];
         let value = function.call(arguments).map_err(|error| failure(&error))?;
@@ -402,7 +434,7 @@ impl Run<'_> {
         };
         match migrate.call((table, version)).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),
-            other => Err(Failure::Script(format!("migrate returns a {} instead of a table", kind(&other)))),
+            other => Err(Failure::Script(format!("migrate returns {} instead of a table", a_kind(&other)))),
         }
     }
 
@@ -432,7 +464,7 @@ impl Run<'_> {
         match self.functions().methods[place].call(arguments).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),
             Value::Nil => Err(Failure::Refused),
-            other => Err(Failure::Script(format!("new returns a {} instead of a table", kind(&other)))),
+            other => Err(Failure::Script(format!("new returns {} instead of a table", a_kind(&other)))),
         }
     }
 

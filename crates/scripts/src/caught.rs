@@ -1,8 +1,9 @@
-//! Errors that scripts catch: those of the library are strings with their place, as Luau's own are.
+//! Errors that scripts catch: those of the library are strings with their place, as Luau's own are, and one of memory ends the
+//! call all the same, as the limit of time does.
 //!
 //! The VM has an error of the library as a userdata, so that a call knows what it was. `pcall`, `xpcall` with its handler,
-//! `coroutine.resume` and `coroutine.close` are all that give errors to scripts, and put its text there instead. What scripts raise stays what
-//! it is.
+//! `coroutine.resume` and `coroutine.close` are all that give errors to scripts, and put its text there instead. What scripts
+//! raise stays what it is. `coroutine.wrap`, which puts a place before Luau's text of an error of memory, looks at it before.
 //!
 //! # Invariants
 //! * A function runs the original in its own frame, so that errors name the line of the script.
@@ -11,15 +12,15 @@
 #![expect(unsafe_code, reason = "functions that Luau calls")]
 
 use std::ffi::c_int;
+use std::{ptr, slice};
 
 use mlua::{Function, Lua, Table, Value, ffi};
 
 use crate::bounds::{original, replace};
 use crate::call::{is_memory, text_of};
-use crate::current;
 use crate::library::Fail;
 use crate::library::arguments::fault;
-use crate::texts;
+use crate::{current, raw_call, texts};
 
 /// As Luau says it.
 const MEMORY: &str = "not enough memory";
@@ -27,20 +28,42 @@ const MEMORY: &str = "not enough memory";
 /// Puts the functions in the place of the others.
 pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     let text = lua.create_function(text)?;
-    let upvalue = || Value::Function(Function::clone(&text));
+    let text = || Value::Function(Function::clone(&text));
     let globals = lua.globals();
-    replace(lua, &globals, c"pcall", catch, upvalue())?;
-    replace(lua, &globals, c"xpcall", catch_with_handler, upvalue())?;
+    replace(lua, &globals, c"pcall", catch, text())?;
+    replace(lua, &globals, c"xpcall", catch_with_handler, text())?;
     let coroutine: Table = globals.raw_get("coroutine")?;
-    replace(lua, &coroutine, c"resume", catch, upvalue())?;
-    replace(lua, &coroutine, c"close", catch, upvalue())
+    replace(lua, &coroutine, c"close", catch, text())?;
+    let resume: Function = coroutine.raw_get("resume")?;
+    let judge = lua.create_function(|_, error| Ok(judge(error)))?;
+    replace(lua, &coroutine, c"resume", catch, Value::Function(judge))?;
+    let judged: Function = coroutine.raw_get("resume")?;
+    let create: Function = coroutine.raw_get("create")?;
+    // SAFETY: the stack of this protected call has the two values that become upvalues; the name is static.
+    let wrap: Function = unsafe {
+        lua.exec_raw((create, judged), |state| {
+            ffi::lua_pushcclosurek(state, wrap, c"wrap".as_ptr(), 2, None);
+        })
+    }?;
+    coroutine.raw_set("wrap", wrap)?;
+    coroutine.raw_set("resume", resume)?;
+    replace(lua, &coroutine, c"resume", catch, text())
 }
 
-/// An error of the library as a string; other values stay. A panic does not get here: to convert it for this function raises
-/// it again.
+/// The same error. One of memory ends the call.
+fn judge(error: Value) -> Value {
+    if matches!(&error, Value::Error(error) if is_memory(error)) {
+        raw_call::stop_short();
+    }
+    error
+}
+
+/// An error of the library as a string; other values stay. One of memory ends the call. A panic does not get here: to convert
+/// it for this function raises it again.
 fn text(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = error else { return Ok(error) };
     let text = if is_memory(&error) {
+        raw_call::stop_short();
         MEMORY.to_owned()
     } else if let Some(Fail(text)) = error.downcast_ref::<Fail>() {
         current::with(|current| current.written.caught = Some(text.clone()));
@@ -52,18 +75,29 @@ fn text(lua: &Lua, error: Value) -> mlua::Result<Value> {
     lua.create_string(text).map(Value::String)
 }
 
-/// Puts the text in the place of the userdata at the top. The converter is the second upvalue.
+/// Puts what the second upvalue, [`text`] or [`judge`], makes of the error at the top in its place.
 ///
 /// # Safety
-/// `state` is that of a running function that [`replace`] has made, with a value at the top.
+/// `state` is that of a running function that [`replace`] has made, or of [`handle`], with a value at the top.
 unsafe fn convert(state: *mut ffi::lua_State) {
-    // SAFETY: the state is as above, with room for two values; its frame holds nothing to drop.
+    // SAFETY: the state is as above, with room for two values; its frame holds nothing to drop. The bytes are those of the
+    // string at the top, which stays there.
     unsafe {
-        if ffi::lua_type(state, -1) == ffi::LUA_TUSERDATA {
-            ffi::lua_rawcheckstack(state, 2);
-            ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
-            ffi::lua_insert(state, -2);
-            ffi::lua_call(state, 1, 1);
+        match ffi::lua_type(state, -1) {
+            ffi::LUA_TSTRING => {
+                let mut len = 0;
+                let text = ffi::lua_tolstring(state, -1, &raw mut len);
+                if slice::from_raw_parts(text.cast::<u8>(), len) == MEMORY.as_bytes() {
+                    raw_call::stop_short();
+                }
+            }
+            ffi::LUA_TUSERDATA => {
+                ffi::lua_rawcheckstack(state, 2);
+                ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
+                ffi::lua_insert(state, -2);
+                ffi::lua_call(state, 1, 1);
+            }
+            _ => {}
         }
     }
 }
@@ -85,7 +119,7 @@ unsafe extern "C-unwind" fn catch(state: *mut ffi::lua_State) -> c_int {
 unsafe extern "C-unwind" fn catch_with_handler(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: as above; a C function has room for more values than are pushed here.
     unsafe {
-        if ffi::lua_gettop(state) >= 2 {
+        if ffi::lua_type(state, 2) == ffi::LUA_TFUNCTION {
             ffi::lua_pushvalue(state, 2);
             ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
             ffi::lua_pushcclosurek(state, handle, c"xpcall".as_ptr(), 2, None);
@@ -95,7 +129,7 @@ unsafe extern "C-unwind" fn catch_with_handler(state: *mut ffi::lua_State) -> c_
     }
 }
 
-/// A handler of errors: its upvalues are the script's handler and the converter.
+/// A handler of errors: its upvalues are the script's handler and [`text`].
 unsafe extern "C-unwind" fn handle(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: the state is that of this function, with the error as its argument; its frame holds nothing to drop.
     unsafe {
@@ -105,4 +139,37 @@ unsafe extern "C-unwind" fn handle(state: *mut ffi::lua_State) -> c_int {
         ffi::lua_call(state, ffi::lua_gettop(state) - 1, 1);
     }
     1
+}
+
+/// `coroutine.wrap`: its upvalues are `coroutine.create` and a `coroutine.resume` that judges errors.
+unsafe extern "C-unwind" fn wrap(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: as above; the original returns the coroutine.
+    unsafe {
+        original(state);
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
+        ffi::lua_insert(state, -2);
+        ffi::lua_pushcclosurek(state, wrapped, ptr::null(), 2, None);
+    }
+    1
+}
+
+/// What `coroutine.wrap` returns; its upvalues are the `coroutine.resume` and the coroutine.
+unsafe extern "C-unwind" fn wrapped(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
+        ffi::lua_insert(state, 1);
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
+        ffi::lua_insert(state, 2);
+        ffi::lua_call(state, ffi::lua_gettop(state) - 1, ffi::LUA_MULTRET);
+        if ffi::lua_toboolean(state, 1) == 0 {
+            if ffi::lua_type(state, -1) == ffi::LUA_TSTRING {
+                ffi::luaL_where(state, 1);
+                ffi::lua_insert(state, -2);
+                ffi::lua_concat(state, 2);
+            }
+            ffi::lua_error(state);
+        }
+        ffi::lua_gettop(state) - 1
+    }
 }

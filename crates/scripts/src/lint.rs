@@ -20,6 +20,7 @@ mod tree;
 
 use std::path::Path;
 
+pub(crate) use parameters::lines;
 pub use parameters::{Parameter, Parameters, parameters};
 
 use crate::load;

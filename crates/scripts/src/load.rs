@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cattlegrid_objects::{
     ARGUMENTS_MAX, Arguments, Eviction, Host, HostType, MethodDefinition, NoWorld, ScriptCall, ScriptMethod,
-    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TypeSettings, Zone, define,
+    ScriptMethodId, ScriptOutcome, Settings, TYPE_METHODS_MAX, TYPES_MAX, TypeSettings, Zone, define,
 };
 use mlua::chunk::Compiler;
 use mlua::{Function, Table, Value};
@@ -20,7 +20,7 @@ use crate::problem::{Problem, Severity};
 use crate::scripts::{Definition, MethodState, Scripts};
 use crate::source::{Source, Sources};
 use crate::usage::Usage;
-use crate::vm::{self, Chunk, LoadError, Program, Vm, kind};
+use crate::vm::{self, Chunk, LoadError, NO_TABLE, Program, Vm, kind};
 
 /// Methods that every object has.
 const RESERVED: [&str; 5] = ["drop", "ttl", "exists", "dump", "size"];
@@ -31,7 +31,7 @@ const NAME_MAX: usize = 16;
 /// A source may take this long, if a call may not: less is not measured well.
 const SOURCE_TIME: Duration = Duration::from_millis(1);
 /// A source is too slow if it is in each of these attempts.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 /// The time at which `create` is tried: 2026-01-01T00:00:00Z.
 const CREATE_AT_MS: u64 = 1_767_225_600_000;
 
@@ -41,6 +41,13 @@ impl Scripts {
     /// # Errors
     /// What is wrong with the sources, and where.
     pub fn load(sources: &Sources, limits: &Limits) -> Result<(Arc<Self>, Vec<Problem>), Vec<Problem>> {
+        if let [first, ..] = &sources.types[..]
+            && sources.types.len() > TYPES_MAX
+        {
+            let dir = first.path.parent().unwrap_or(Path::new(""));
+            let text = format!("has {} types, at most {TYPES_MAX}", sources.types.len());
+            return Err(vec![error(dir, None, text)]);
+        }
         let (mut problems, warnings): (Vec<_>, Vec<_>) =
             lint::lint(sources, &vm::globals()).into_iter().partition(|one| one.severity == Severity::Error);
         if !problems.is_empty() {
@@ -91,7 +98,8 @@ impl Scripts {
     fn try_create(&self, place: usize, source: &Source) -> Option<Problem> {
         let own_settings = &self.types[place].settings;
         let create = own_settings.create.as_ref()?;
-        let wrong = |text: &str| Some(error(&source.path, None, format!("create: {text}")));
+        let line = line_in(&lint::lines(source), "create");
+        let wrong = |text: &str| Some(error(&source.path, line, format!("create: {text}")));
         let Some(new) = self.definitions[place].new else { return wrong("the type has no method new") };
         let call = ScriptCall {
             object_type: place,
@@ -137,7 +145,7 @@ fn slow(sources: &Sources, program: &Program, limits: &Limits, vm: &Vm) -> Vec<P
             .into_iter()
             .find(|source| source.name == *name)
             .map_or_else(PathBuf::new, |one| one.path.clone());
-        let took = Milliseconds(Duration::from_micros(took.as_micros() as u64 / 100 * 100));
+        let took = Milliseconds(Duration::from_micros(took.as_micros().next_multiple_of(100) as u64));
         let limit = Milliseconds(limit);
         error(
             &path,
@@ -185,7 +193,10 @@ fn problem_of(sources: &Sources, failed: &LoadError) -> Problem {
     let at = all().find(|source| text.starts_with(&format!("{}:", file_of(source))));
     let source = at.or_else(|| all().find(|source| file_of(source) == failed.file));
     let file = source.map_or_else(|| failed.file.clone(), file_of);
-    let (line, text) = line_of(&text, &[&file]);
+    let (mut line, text) = line_of(&text, &[&file]);
+    if line.is_none() && text.ends_with(NO_TABLE) {
+        line = source.and_then(|source| lint::lines(source).get("").copied());
+    }
     error(&source.map_or_else(PathBuf::new, |source| source.path.clone()), line, text)
 }
 
@@ -234,6 +245,7 @@ impl Takes {
 struct Reader<'s> {
     source: &'s Source,
     parameters: BTreeMap<String, Parameters>,
+    lines: BTreeMap<String, usize>,
     problems: Vec<Problem>,
 }
 
@@ -246,11 +258,13 @@ struct Found {
 
 impl<'s> Reader<'s> {
     fn new(source: &'s Source) -> Self {
-        Self { source, parameters: parameters(source), problems: Vec::new() }
+        Self { source, parameters: parameters(source), lines: lint::lines(source), problems: Vec::new() }
     }
 
-    fn problem(&mut self, text: String) {
-        self.problems.push(error(&self.source.path, None, text));
+    /// `field`: what it is about, `ttl`, `read.left`, or "" for all that is returned.
+    fn problem(&mut self, field: &str, text: String) {
+        let line = line_in(&self.lines, field);
+        self.problems.push(error(&self.source.path, line, text));
     }
 
     /// None: there are problems.
@@ -259,48 +273,48 @@ impl<'s> Reader<'s> {
         let mut settings = TypeSettings::new(&self.source.name);
         let (mut version, mut create_only, mut create, mut keys) = (1, false, None, None);
         if !is_name(&self.source.name) {
-            self.problem(format!("a type is named as {NAMES}"));
+            self.problems.push(error(&self.source.path, None, format!("a type is named as {NAMES}")));
         }
-        for (name, value) in self.entries(table) {
+        for (name, value) in self.entries("", table) {
             match (&*name, value) {
                 ("migrate", Value::Function(_)) => {}
                 (_, Value::Function(function)) => self.method(&mut methods, name, function, false),
                 ("read", Value::Table(read)) => {
-                    for (name, value) in self.entries(&read) {
+                    for (name, value) in self.entries("read", &read) {
                         match value {
                             Value::Function(function) => self.method(&mut methods, name, function, true),
-                            other => self.problem(format!("read.{name} is a {}, not a function", kind(&other))),
+                            other => self.problem(&format!("read.{name}"), format!("read.{name} is a {}, not a function", kind(&other))),
                         }
                     }
                 }
                 ("version", value) => match whole(&value, 1, u64::from(u16::MAX)) {
                     Some(number) => version = number as u16,
-                    None => self.problem("version must be a whole number from 1 to 65535".to_owned()),
+                    None => self.problem("version", "version must be a whole number from 1 to 65535".to_owned()),
                 },
                 ("ttl", value) => match whole(&value, 0, u64::from(u32::MAX)) {
                     Some(seconds) => settings.ttl_s = seconds as u32,
-                    None => self.problem("ttl must be whole seconds from 0 to 4294967295".to_owned()),
+                    None => self.problem("ttl", "ttl must be whole seconds from 0 to 4294967295".to_owned()),
                 },
                 ("create_only", Value::Boolean(value)) => create_only = value,
-                ("create_only", _) => self.problem("create_only must be true or false".to_owned()),
+                ("create_only", _) => self.problem("create_only", "create_only must be true or false".to_owned()),
                 ("evict", Value::String(value)) if value == "never" => settings.evict = Eviction::Never,
                 ("evict", Value::String(value)) if value == "normal" => settings.evict = Eviction::Normal,
-                ("evict", _) => self.problem("evict must be \"never\" or \"normal\"".to_owned()),
+                ("evict", _) => self.problem("evict", "evict must be \"never\" or \"normal\"".to_owned()),
                 ("create", Value::Table(value)) => create = Some(value),
-                ("create", _) => self.problem("create must be a table: the arguments of new".to_owned()),
+                ("create", _) => self.problem("create", "create must be a table: the arguments of new".to_owned()),
                 ("keys", Value::Table(value)) => keys = Some(value),
-                ("keys", _) => self.problem("keys must be a table: {union = {1, 2}}".to_owned()),
-                (_, other) => self.problem(format!(
+                ("keys", _) => self.problem("keys", "keys must be a table: {union = {1, 2}}".to_owned()),
+                (_, other) => self.problem(&name, format!(
                     "{name} is a {}: a type has functions, and read, version, ttl, create, create_only, evict, migrate and keys",
                     kind(&other)
                 )),
             }
         }
         if methods.is_empty() && self.problems.is_empty() {
-            self.problem("the table that it returns has no methods".to_owned());
+            self.problem("", "the table that it returns has no methods".to_owned());
         }
         if methods.len() > TYPE_METHODS_MAX {
-            self.problem(format!("has {} methods, more than {TYPE_METHODS_MAX}", methods.len()));
+            self.problem("", format!("has {} methods, more than {TYPE_METHODS_MAX}", methods.len()));
         }
         let takes: BTreeMap<String, Takes> =
             methods.iter().map(|(name, found)| (name.clone(), self.takes(name, &found.function))).collect();
@@ -325,7 +339,7 @@ impl<'s> Reader<'s> {
         let defined = match define(&self.source.name, &definitions) {
             Ok(defined) => defined,
             Err(text) => {
-                self.problem(text);
+                self.problems.push(error(&self.source.path, None, text));
                 return None;
             }
         };
@@ -342,8 +356,8 @@ impl<'s> Reader<'s> {
         Some((HostType { object_type, settings, methods: about.collect() }, definition))
     }
 
-    /// The entries of a table by their names, which are strings.
-    fn entries(&mut self, table: &Table) -> BTreeMap<String, Value> {
+    /// The entries of the table under `field` by their names, which are strings.
+    fn entries(&mut self, field: &str, table: &Table) -> BTreeMap<String, Value> {
         let mut entries = BTreeMap::new();
         for pair in table.pairs::<Value, Value>() {
             match pair {
@@ -351,9 +365,9 @@ impl<'s> Reader<'s> {
                     entries.insert(name.to_string_lossy(), value);
                 }
                 Ok((key, _)) => {
-                    self.problem(format!("has an entry under a {}: entries have names", kind(&key)));
+                    self.problem(field, format!("has an entry under a {}: entries have names", kind(&key)));
                 }
-                Err(fault) => self.problem(fault.to_string()),
+                Err(fault) => self.problem(field, fault.to_string()),
             }
         }
         entries
@@ -366,18 +380,24 @@ impl<'s> Reader<'s> {
         function: Function,
         reads: bool,
     ) {
+        let field = if reads { format!("read.{name}") } else { name.clone() };
         if RESERVED.contains(&&*name) || name == METHODS {
-            return self
-                .problem(format!("{name}: every object has a method of this name: choose another one"));
+            return self.problem(
+                &field,
+                format!("{name}: every object has a method of this name: choose another one"),
+            );
         }
         if !is_name(&name) {
-            return self.problem(format!("method {name:?}: a method is named as {NAMES}"));
+            return self.problem(&field, format!("method {name:?}: a method is named as {NAMES}"));
         }
         if reads && name == "new" {
-            return self.problem("read.new: new makes an object: move it out of read".to_owned());
+            return self.problem(&field, "read.new: new makes an object: move it out of read".to_owned());
         }
         if methods.contains_key(&name) {
-            return self.problem(format!("{name} and read.{name}: two methods of one name"));
+            return self.problem(
+                &format!("read.{name}"),
+                format!("{name} and read.{name}: two methods of one name"),
+            );
         }
         methods.insert(name, Found { function, reads, keys: Vec::new() });
     }
@@ -399,14 +419,15 @@ impl<'s> Reader<'s> {
 
     /// `keys = {union = {1, 2}}`: arguments, from 1, that are keys of objects.
     fn keys(&mut self, keys: &Table, methods: &mut BTreeMap<String, Found>, takes: &BTreeMap<String, Takes>) {
-        for (name, value) in self.entries(keys) {
+        for (name, value) in self.entries("keys", keys) {
+            let field = format!("keys.{name}");
             let Some(found) = methods.get_mut(&name).filter(|_| name != "new") else {
-                self.problem(format!("keys.{name}: there is no method {name} with an object"));
+                self.problem(&field, format!("keys.{name}: there is no method {name} with an object"));
                 continue;
             };
             let most = takes[&name].bounds().1;
             let Value::Table(list) = value else {
-                self.problem(format!("keys.{name} must be a list of numbers of arguments"));
+                self.problem(&field, format!("keys.{name} must be a list of numbers of arguments"));
                 continue;
             };
             let places: Vec<Option<u64>> = list
@@ -421,8 +442,10 @@ impl<'s> Reader<'s> {
                     places.dedup();
                     found.keys = places;
                 }
-                _ => self
-                    .problem(format!("keys.{name} must be a list of numbers of arguments, from 1 to {most}")),
+                _ => self.problem(
+                    &field,
+                    format!("keys.{name} must be a list of numbers of arguments, from 1 to {most}"),
+                ),
             }
         }
     }
@@ -430,7 +453,7 @@ impl<'s> Reader<'s> {
     /// The arguments of `new` with which an absent object is made.
     fn create(&mut self, create: &Table, new: Option<&Takes>) -> Option<Vec<Vec<u8>>> {
         let Some(new) = new else {
-            self.problem("create: the type has no method new".to_owned());
+            self.problem("create", "create: the type has no method new".to_owned());
             return None;
         };
         let items = create.raw_len();
@@ -453,7 +476,10 @@ impl<'s> Reader<'s> {
                     let name = name.to_string_lossy();
                     let place = new.list.iter().position(|(own, _)| *own == name);
                     if place.is_none() {
-                        self.problem(format!("create.{name}: new has no parameter {name}"));
+                        self.problem(
+                            &format!("create.{name}"),
+                            format!("create.{name}: new has no parameter {name}"),
+                        );
                         return None;
                     }
                     place
@@ -461,7 +487,7 @@ impl<'s> Reader<'s> {
                 _ => None,
             };
             let (Some(place), Some(text)) = (place, text(&value)) else {
-                self.problem("create: the arguments of new are strings and numbers".to_owned());
+                self.problem("create", "create: the arguments of new are strings and numbers".to_owned());
                 return None;
             };
             if place >= arguments.len() {
@@ -471,10 +497,19 @@ impl<'s> Reader<'s> {
         }
         let given: Option<Vec<Vec<u8>>> = arguments.into_iter().collect();
         if given.is_none() {
-            self.problem(format!("create: new takes {}: none before the last may be left out", new.usage()));
+            self.problem(
+                "create",
+                format!("create: new takes {}: none before the last may be left out", new.usage()),
+            );
         }
         given
     }
+}
+
+/// The line of a field, or of what it is in.
+fn line_in(lines: &BTreeMap<String, usize>, field: &str) -> Option<usize> {
+    let outer = field.split_once('.').map_or("", |(outer, _)| outer);
+    [field, outer, ""].into_iter().find_map(|field| lines.get(field)).copied()
 }
 
 const NAMES: &str = "1 to 16 lower case letters, digits and _, the first one a letter";

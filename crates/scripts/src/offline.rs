@@ -19,7 +19,8 @@ use cattlegrid_objects::{Host, Registry, Settings, Zone};
 use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, Value};
 
-use crate::call::text_of;
+use crate::call::{is_memory, text_of};
+use crate::limits::{Breach, Limits};
 use crate::load;
 use crate::problem::{Problem, Severity};
 use crate::raw_call::{self, Interrupt};
@@ -83,6 +84,10 @@ pub fn run_tests(
     if failed.is_empty() { Ok(passed) } else { Err(failed) }
 }
 
+fn too_much_memory() -> String {
+    Breach::Memory.text(&Limits { memory_bytes: MEMORY_BYTES, ..Limits::default() })
+}
+
 fn problem(file: &Path, line: Option<usize>, text: String) -> Problem {
     Problem { file: file.to_owned(), line, severity: Severity::Error, text }
 }
@@ -137,12 +142,13 @@ impl<'f> File<'f> {
     fn run(&mut self) -> Result<Vec<Tested>, Vec<Problem>> {
         // Calls of types have numbers of their own, in slots of their own.
         let slot = Arc::clone(&self.slot);
-        let (ran, is_over) = raw_call::timed(&slot, 1, || self.run_all());
-        if is_over {
-            let text = format!("takes longer than {} s", FILE_TIME.as_secs());
-            return Err(vec![problem(&self.source.path, None, text)]);
-        }
-        ran
+        let (ran, breach) = raw_call::timed(&slot, 1, || self.run_all());
+        let text = match breach {
+            None => return ran,
+            Some(Breach::Time) => format!("takes longer than {} s", FILE_TIME.as_secs()),
+            Some(Breach::Memory) => too_much_memory(),
+        };
+        Err(vec![problem(&self.source.path, None, text)])
     }
 
     fn run_all(&self) -> Result<Vec<Tested>, Vec<Problem>> {
@@ -186,6 +192,9 @@ impl<'f> File<'f> {
     }
 
     fn problem(&self, error: &mlua::Error) -> Problem {
+        if is_memory(error) {
+            return problem(&self.source.path, None, too_much_memory());
+        }
         let text = text_of(error);
         let placed = text.strip_prefix(&*self.name).and_then(|rest| rest.strip_prefix(':')?.split_once(": "));
         match placed.and_then(|(line, text)| Some((line.parse().ok()?, text))) {

@@ -12,6 +12,7 @@ use std::ptr;
 use mlua::{Function, Lua, MultiValue, Value, ffi};
 
 use crate::current;
+use crate::limits::Breach;
 use crate::watchdog::Slot;
 
 /// The upvalues of a function; a function that is not of Luau has none.
@@ -153,14 +154,18 @@ impl Interrupt {
 thread_local! {
     /// The slot of the call that the thread runs.
     static SLOT: Cell<*const Slot> = const { Cell::new(ptr::null()) };
+    /// That call has caught an error of memory.
+    static IS_SHORT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call: what `run` returns, and whether its time was over.
-pub(crate) fn timed<R>(slot: &Slot, number: u64, run: impl FnOnce() -> R) -> (R, bool) {
-    let _before = SetBack(SLOT.replace(slot));
+/// Runs a call: what `run` returns, and the limit that it went over, unless that is the error that it returns.
+pub(crate) fn timed<R>(slot: &Slot, number: u64, run: impl FnOnce() -> R) -> (R, Option<Breach>) {
+    let _before = SetBack(SLOT.replace(slot), IS_SHORT.replace(false));
     slot.begin(number);
     let ran = run();
-    (ran, slot.end())
+    let is_over = slot.end();
+    let breach = if IS_SHORT.get() { Some(Breach::Memory) } else { is_over.then_some(Breach::Time) };
+    (ran, breach)
 }
 
 /// Whether the thread's call is over its limit: loops of the library ask, since no safepoint of Luau is in them.
@@ -177,11 +182,18 @@ pub(crate) fn stop() {
     }
 }
 
-struct SetBack(*const Slot);
+/// The same of a call that has caught an error of memory.
+pub(crate) fn stop_short() {
+    IS_SHORT.set(true);
+    stop();
+}
+
+struct SetBack(*const Slot, bool);
 
 impl Drop for SetBack {
     fn drop(&mut self) {
         SLOT.set(self.0);
+        IS_SHORT.set(self.1);
     }
 }
 

@@ -70,6 +70,7 @@ mod tests {
                 vm,
                 types: Vec::new(),
                 bytes: Arc::default(),
+                has_run: Cell::default(),
             })
         });
         (bound.unwrap_or_else(|error| panic!("{error:?}")), is_new)

@@ -93,16 +93,17 @@ impl Vm {
         let interrupt = || Interrupt::of(&lua).map_err(failed(""));
         lua.set_app_data(Took::default());
         let loading = Slot::new(interrupt()?, LOAD_TIME.max(limits.time));
-        let (returned, is_over) = raw_call::timed(&loading, 1, || Self::load(&lua, program, limits));
+        let (returned, breach) = raw_call::timed(&loading, 1, || Self::load(&lua, program, limits));
         loading.close();
         let returned = returned.map_err(|LoadError { file, error }| {
-            let text = if is_over {
-                format!("{file}: takes longer than {} s to load", LOAD_TIME.max(limits.time).as_secs_f64())
-            } else if call::is_memory(&error) {
-                format!("{file}: {} to load", Breach::Memory.text(limits))
-            } else {
-                return LoadError { file, error };
+            let text = match breach {
+                Some(Breach::Time) => {
+                    format!("takes longer than {} s to load", LOAD_TIME.max(limits.time).as_secs_f64())
+                }
+                None if !call::is_memory(&error) => return LoadError { file, error },
+                _ => format!("{} to load", Breach::Memory.text(limits)),
             };
+            let text = format!("{file}: {text}");
             LoadError { file, error: mlua::Error::runtime(text) }
         })?;
         let settled_bytes = lua.used_memory();
@@ -124,8 +125,7 @@ impl Vm {
         for chunk in &program.types {
             let value = measured(lua, &chunk.name, || run(lua, chunk)).map_err(failed(&chunk.file))?;
             let Value::Table(table) = value else {
-                let text =
-                    format!("{}: returns a {} instead of a table of methods", chunk.file, kind(&value));
+                let text = format!("{}: returns {} {NO_TABLE}", chunk.file, a_kind(&value));
                 return Err(failed(&chunk.file)(mlua::Error::runtime(text)));
             };
             returned.push(table);
@@ -142,16 +142,23 @@ impl Vm {
         Ok(returned)
     }
 
-    /// Frees what a call has left, if that is a quarter of the limit: the next call finds all of it free. The VM's
-    /// bytes.
-    pub(crate) fn tidy(&self) -> mlua::Result<usize> {
-        let used = self.lua.used_memory();
-        if used.saturating_sub(self.settled_bytes) <= self.memory_bytes / 4 {
-            return Ok(used);
+    /// Frees what a call has left, if that is a quarter of the limit. The VM's bytes; None: locals of sources keep so much
+    /// that the VM must go.
+    pub(crate) fn tidy(&self) -> Option<usize> {
+        let most = self.settled_bytes.saturating_add(self.memory_bytes / 4);
+        if self.lua.used_memory() > most {
+            self.lua.gc_collect().ok()?;
         }
-        self.lua.gc_collect()?;
-        Ok(self.lua.used_memory())
+        Some(self.lua.used_memory()).filter(|used| *used <= most)
     }
+}
+
+/// The end of the error of a source that returns no table.
+pub(crate) const NO_TABLE: &str = "instead of a table of methods";
+
+/// The name of a value's type with its article.
+pub(crate) fn a_kind(value: &Value) -> String {
+    if value.is_nil() { "nil".to_owned() } else { format!("a {}", kind(value)) }
 }
 
 /// The name of a value's type.

@@ -3,7 +3,8 @@
 mod harness;
 
 use cattlegrid_objects::After;
-use harness::{Bench, problems};
+use cattlegrid_scripts::{Limits, Scripts, Source, Sources};
+use harness::{Bench, problems, source};
 
 const QUOTA: &str = "
 local Quota = {version = 1, ttl = 60}
@@ -267,7 +268,7 @@ fn versions_of_states() {
     assert_eq!(with(&kept, "get").0, "5");
     let bad =
         format!("local T = {{version = 2}} function T.new() return {{}} end function T.migrate() end {get}");
-    assert_eq!(with(&bad, "get").0, "SERVER_ERROR script t.get: migrate returns a nil instead of a table");
+    assert_eq!(with(&bad, "get").0, "SERVER_ERROR script t.get: migrate returns nil instead of a table");
     let same =
         format!("local T = {{}} function T.new() return {{}} end function T.migrate() error('no') end {get}");
     assert_eq!(with(&same, "get").0, "5", "the version is the same");
@@ -359,7 +360,7 @@ fn objects_that_are_made_by_any_method() {
         ("{1, 2, 3}", "create: CLIENT_ERROR t.new: takes [limit] [window]"),
         ("5", "create must be a table: the arguments of new"),
     ] {
-        assert_eq!(problems(&text(create)), [format!("t.luau: {problem}")], "{create}");
+        assert_eq!(problems(&text(create)), [format!("t.luau:1: {problem}")], "{create}");
     }
 }
 
@@ -419,8 +420,61 @@ fn what_a_source_must_not_return() {
     ] {
         assert_eq!(problems(&with(entry)), Vec::<String>::new(), "{entry}");
     }
-    assert_eq!(problems("return {}"), ["t.luau: the table that it returns has no methods"]);
-    assert_eq!(problems("return 5"), ["t.luau: returns a number instead of a table of methods"]);
+    assert_eq!(problems("return {}"), ["t.luau:1: the table that it returns has no methods"]);
+    assert_eq!(problems("return 5"), ["t.luau:1: returns a number instead of a table of methods"]);
+    assert_eq!(problems(""), ["t.luau: returns nil instead of a table of methods"]);
+    assert_eq!(problems("local x = 1\nreturn nil"), ["t.luau:2: returns nil instead of a table of methods"]);
+}
+
+#[test]
+fn more_types_than_a_server_has_names_for() {
+    let types = (0..101).map(|number| Source {
+        path: format!("own/t{number}.luau").into(),
+        ..source(&format!("t{number}"), "return {new = function() return {} end}")
+    });
+    let sources = Sources { types: types.collect(), ..Sources::default() };
+    let problems = Scripts::load(&sources, &Limits::default()).unwrap_err();
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["own: has 101 types, at most 100"]);
+}
+
+#[test]
+fn what_a_source_must_not_return_has_its_line() {
+    let text = "local T = {
+            ttl = -1,
+            read = {
+                left = 5,
+            },
+            create = { 1, 2 },
+        }
+        function T.new(a) return {} end
+        function T.drop(self) end
+        T.helper = {}
+        T['addTo'] = T.new
+        function T.m(self) end
+        function T.read.m(self) end
+        T.keys = {
+            m = 1,
+            none = {1},
+        }
+        return T";
+    let found = problems(text);
+    let mut lines: Vec<&str> = found.iter().filter_map(|one| one.split(':').nth(1)).collect();
+    lines.sort_by_key(|line| line.parse::<usize>().ok());
+    assert_eq!(lines, ["2", "4", "9", "10", "11", "13", "15", "16"], "{found:#?}");
+    let own =
+        |entry: &str| format!("local T = {{}}\nfunction T.new(x: string) return {{}} end\n{entry}\nreturn T");
+    for (entry, line) in [
+        ("T.create = {}", 3),
+        ("T.version = 0", 3),
+        ("T.evict = 1", 3),
+        ("T.create = {y = 1}", 3),
+        ("T.read = {[1] = T.new}", 3),
+        ("T[1] = T.new", 4),
+    ] {
+        let found = problems(&own(entry));
+        assert!(found.len() == 1 && found[0].starts_with(&format!("t.luau:{line}: ")), "{entry}: {found:?}");
+    }
     assert_eq!(problems("local x = nil\nreturn x.y"), ["t.luau:2: attempt to index nil with 'y'"]);
 }
 #[test]

@@ -204,8 +204,12 @@ fn errors_of_calls_are_errors_of_the_test() {
         t.error(function() t.new("none", "k") end, "no type none")
         t.error(function() q:addandcheck({}) end, "argument 1 must be a string or a number, not table")
         t.eq(t.call("quota:addandcheck:k:x"), "CLIENT_ERROR quota.addandcheck: arg 1 must be a number")
-        t.eq(t.call("other:x:y"), "no call: other:x:y")
+        t.error(function() t.call("other:x:y") end, "no call: other:x:y")
         t.eq(q:left(), "1")
+        -- Tables that have themselves.
+        local a, b = {}, {}
+        a.a, b.a = a, b
+        t.eq(a, b)
         "#,
     );
 }
@@ -224,6 +228,46 @@ fn failures_name_the_line_and_both_values() {
         ("t.error(function() error('x', 0) end, 'y')", "expected an error with \"y\", got \"x\""),
         ("t.object('quota', 'k'):addandcheck(1, 2)", "CLIENT_ERROR quota.addandcheck: takes n"),
         ("error('mine')", "mine"),
+        // What a server would refuse, and what checks nothing.
+        (
+            "t.error(t.call('quota:left:k'))",
+            "t.error takes a function, t.error(function() ... end), not a nil",
+        ),
+        ("t.error(5)", "t.error takes a function, t.error(function() ... end), not a number"),
+        ("t.error(error, 5)", "the pattern of t.error is a number"),
+        ("t.error(error, '(')", "the pattern \"(\" cannot be used: unfinished capture"),
+        ("t.eq()", "t.eq takes a value and the value that is expected"),
+        ("t.eq(1)", "t.eq takes a value and the value that is expected"),
+        ("t.eq(1, 1, {})", "the text of t.eq is a table"),
+        ("local a = {} a.a = a t.eq(a, {})", "expected {}, got {a = {...}}"),
+        (
+            "local a, b = {}, {} a.a = a b.a = {a = b, 1} t.eq(a, b)",
+            "expected {a = {1, a = {...}}}, got {a = {...}}",
+        ),
+        ("t.call(nil)", "t.call takes the name of a call, not a nil"),
+        ("t.call('')", "a key has 1 to 250 bytes, not 0"),
+        ("t.call('quota:left:' .. string.rep('k', 250))", "a key has 1 to 250 bytes, not 261"),
+        ("t.call('quota:left:a b')", "the key \"quota:left:a b\" has a blank or a control character"),
+        ("t.call('other:x:y')", "no call: other:x:y"),
+        ("t.call('quota::k')", "no call: quota::k"),
+        ("t.new('quota', '', 1, 'hour')", "the key of an object has 1 to 250 bytes, not 0"),
+        (
+            "t.new('quota', string.rep('k', 251), 1, 'hour')",
+            "the key of an object has 1 to 250 bytes, not 251",
+        ),
+        ("t.new('quota')", "the key of an object is a nil"),
+        ("t.new(nil, 'k')", "the name of a type is a nil"),
+        ("t.object('quota', ''):left()", "the key of an object has 1 to 250 bytes, not 0"),
+        ("t.plain('quota::k', 'x')", "the key \"quota::k\" names an object or a method"),
+        ("t.plain('quota:left:k')", "the key \"quota:left:k\" names an object or a method"),
+        ("t.plain('a b', 'x')", "the key \"a b\" has a blank or a control character"),
+        ("t.plain('', 'x')", "a key has 1 to 250 bytes, not 0"),
+        ("t.plain(nil)", "t.plain takes a key, not a nil"),
+        ("t.plain('k', {})", "a value is a string or a number, not a table"),
+        (
+            "t.new('quota', 'k', 1, 'hour'):note('a b', 'x')",
+            "SERVER_ERROR script quota.note: quota.luau:24: cg.set: the key \"a b\" has a blank or a control character",
+        ),
         ("local x: any = nil; x()", "attempt to call a nil value"),
     ];
     for (test, text) in tests {
@@ -263,8 +307,15 @@ fn a_test_that_does_not_end_is_ended() {
         fails("return { test_a = function() while true do t.call('quota:left:k') end end }"),
         "quota.test.luau: takes longer than 1 s"
     );
-    let found = fails("local all = {} while true do table.insert(all, string.rep('x', 100000) .. #all) end");
-    assert!(found.contains("not enough memory"), "{found}");
+    let too_much = "quota.test.luau: needed more than 64 MiB";
+    assert_eq!(
+        fails("\nlocal all = {} while true do table.insert(all, string.rep('x', 100000) .. #all) end"),
+        too_much
+    );
+    assert_eq!(fails("\nstring.rep('x', 1e9)"), too_much);
+    let found = fails("return {\n test_a = function() string.rep('x', 1e9) end }");
+    assert_eq!(found, "quota.test.luau: test_a: needed more than 64 MiB");
+    assert_eq!(fails("pcall(string.rep, 'x', 1e9)"), "quota.test.luau: needed more than 64 MiB");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod harness;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cattlegrid_objects::After;
+use cattlegrid_objects::{After, Host as _};
 use cattlegrid_scripts::{Limits, Scripts, Source, Sources};
 use harness::{Bench, problems, source};
 use nix::time::{ClockId, clock_gettime};
@@ -38,7 +38,7 @@ fn runs_away(body: &str) -> String {
     // On a busy machine the watchdog may be woken up late.
     let in_time = attempts.find(|(took, _)| *took < LIMIT * 2);
     let (_, reply) = in_time.unwrap_or_else(|| panic!("takes more than twice the limit: {body}"));
-    assert_eq!(bench.call("fine"), "1", "the object is as it was: {reply}");
+    assert_eq!(bench.call("fine"), "1", "the object is as it was: {reply}: {body}");
     let line = reply.strip_prefix("SERVER_ERROR script t.run: ").unwrap_or(&reply);
     line.to_owned()
 }
@@ -103,7 +103,106 @@ fn a_bomb_of_tables() {
     assert_eq!(runs_away("table.create(6e7, 0)"), MEMORY);
     assert_eq!(runs_away("buffer.create(1e9)"), MEMORY);
     assert_eq!(runs_away("local t = {} for i = 1, 1e9 do t[i] = {} end"), MEMORY);
-    assert_eq!(runs_away("while true do pcall(table.create, 6e7, 0) end"), TIME);
+}
+
+#[test]
+fn a_call_ends_though_it_catches_that_memory_is_short() {
+    for body in [
+        "pcall(string.rep, 'x', 1e9) return 1",
+        "while true do pcall(table.create, 6e7, 0) end",
+        "return tostring(pcall(buffer.create, 1e9))",
+        "return xpcall(function() return string.rep('x', 1e9) end, function() return 'handled' end)",
+        "xpcall(string.rep, function() local t = {} while true do t = {t} end end, 'x', 1e9) return 1",
+        "return tostring(pcall(coroutine.wrap(function() return buffer.create(1e9) end)))",
+        "return coroutine.wrap(function() return buffer.create(1e9) end)()",
+        "return tostring(coroutine.resume(coroutine.create(string.rep), 'x', 1e9))",
+        // Functions in Rust.
+        "local fill, s = string.rep('x', 15e6), '[' .. string.rep('[],', 3e4) .. '0]' return tostring(pcall(cg.json.decode, s)) .. #fill",
+        "pcall(function() pcall(string.rep, 'x', 1e9) end) self.n = 3 return 1",
+    ] {
+        assert_eq!(runs_away(body), MEMORY, "{body}");
+    }
+    let text = "local T = {} function T.new() return {} end
+        function T.run() return tostring(pcall(string.rep, 'x', 1e9)) end return T";
+    let mut bench = Bench::with(text, &Limits { time: LIMIT, ..Limits::default() });
+    assert_eq!(bench.call("new"), "CREATED");
+    for _ in 0..5 {
+        assert_eq!(bench.call("run"), "SERVER_ERROR script t.run: needed more than 16 MiB");
+    }
+    assert_eq!(bench.call("run"), "SERVER_ERROR script disabled: t.run");
+    let caught = "pcall(string.rep, 'x', 1e9) return {new = function() return {} end}";
+    assert_eq!(problems(caught), ["t.luau: needed more than 16 MiB to load"]);
+}
+
+#[test]
+fn functions_that_catch_errors_are_those_of_luau() {
+    let text = "local T = {} function T.new() return {} end
+        local function all(...) local t = {...} for i = 1, select('#', ...) do t[i] = tostring(t[i]) end return table.concat(t, ' ') end
+        local function adds(a, b) local c = coroutine.yield(a + b) if c == 'no' then error('no', 0) end return c, 'end' end
+        function T.pcall() return all(pcall(adds)) end
+        function T.value() return all(pcall(function(...) return ... end, 1, nil, false)) end
+        function T.xvalue() return all(xpcall(function(...) return ... end, print, 1, nil, false)) end
+        function T.handled() return all(xpcall(error, function(e) return e .. '!', 2 end, 'x')) end
+        function T.nohandler() return all(pcall(xpcall, error)) end
+        function T.nothing() return all(pcall(pcall)) end
+        function T.yields() local co = coroutine.create(adds) return all(coroutine.resume(co, 1, 2)) .. ', ' .. all(coroutine.resume(co, 'yes')) .. ', ' .. all(coroutine.resume(co)) end
+        function T.wraps()
+          local f = coroutine.wrap(adds)
+          return all(f(1, 2)) .. ', ' .. all(f('yes')) .. ', ' .. all(pcall(f))
+        end
+        function T.wraperror() local f = coroutine.wrap(adds) f(1, 2) return all(pcall(f, 'no')) end
+        function T.wraptable() local f = coroutine.wrap(error) return all(pcall(f, {})) end
+        function T.nowrap() return all(pcall(coroutine.wrap, 1)) end
+        return T";
+    let mut bench = Bench::with(text, &Limits { time: LIMIT * 100, ..Limits::default() });
+    assert_eq!(bench.call("new"), "CREATED");
+    for (call, reply) in [
+        ("pcall", "false t.luau:3: attempt to perform arithmetic (add) on nil"),
+        ("value", "true 1 nil false"),
+        ("xvalue", "true 1 nil false"),
+        ("handled", "false x!"),
+        ("nohandler", "false not enough arguments to xpcall"),
+        ("nothing", "false not enough arguments to pcall"),
+        ("yields", "true 3, true yes end, false cannot resume dead coroutine"),
+        ("wraps", "3, yes end, false cannot resume dead coroutine"),
+        ("wraperror", "false no"),
+        ("wraptable", "false table"),
+        ("nowrap", "false invalid argument #1 to 'wrap' (function expected, got number)"),
+    ] {
+        assert_eq!(bench.call(call), reply, "{call}");
+    }
+}
+
+#[test]
+fn a_call_has_all_memory_whatever_ran_before() {
+    let text = "local T = {} local kept
+        function T.new() return {} end
+        function T.keep(_, n) kept = {kept, string.rep('x', n) .. math.random()} return 1 end
+        function T.many(_, n) local t = {} for i = 1, tonumber(n) do t[i] = {i} end return #t end
+        function T.text(_, n) cg.log('once') return #string.rep('x', n) end return T";
+    let mut bench = Bench::with(text, &Limits { time: LIMIT * 100, ..Limits::default() });
+    assert_eq!(bench.call("new"), "CREATED");
+    // Locals of a source keep what they will.
+    for _ in 0..100 {
+        assert_eq!(bench.call("keep:900000"), "1");
+    }
+    let bytes = |bench: &Bench| bench.scripts.usage().vm_bytes;
+    assert!(bytes(&bench) < 8 << 20, "{}", bytes(&bench));
+    for _ in 0..10 {
+        for _ in 0..4 {
+            assert_eq!(bench.call("keep:900000"), "1");
+        }
+        let (reply, done) = bench.call_done("text:15900000");
+        assert_eq!(reply, "15900000");
+        assert_eq!(done.after, [After::Log("once".to_owned())]);
+    }
+    // What calls leave, though it is not much.
+    for _ in 0..10 {
+        for name in ["many:19000", "many:15000", "many:20000", "text:14300000"] {
+            assert_eq!(bench.call(name), name.split_once(':').unwrap().1);
+        }
+    }
+    assert_eq!(bench.call("text:17000000"), "SERVER_ERROR script t.text: needed more than 16 MiB");
 }
 
 #[test]

@@ -511,8 +511,9 @@ pub(crate) fn log_own_types(objects: &Objects) {
     let (names, libraries) = (own.names(), own.libraries());
     let for_require =
         if libraries.is_empty() { String::new() } else { format!("; for require: {}", libraries.join(", ")) };
+    let types = if names.len() == 1 { "type" } else { "types" };
     log::notice(format_args!(
-        "objects: {} types of your own loaded from {}: {}{for_require}",
+        "objects: {} {types} of your own loaded from {}: {}{for_require}",
         names.len(),
         dir.display(),
         names.join(", ")

@@ -31,6 +31,12 @@ pub(super) fn bench(settings: &Settings, count: usize, names: &[String]) -> Resu
         format!("{:<44} {:>9} {:>9} {:>9} {:>9}  last reply\n", "call", "ns", "p50", "p99", "longest");
     for name in names {
         check_call(&own, "bench", name)?;
+    }
+    if names.iter().all(|name| names_of(&own, name).1 == "new") {
+        let problem = "objects bench: needs a call besides new, which is made once and not timed";
+        return Err(UsageError::new(problem).into());
+    }
+    for name in names {
         let (object_type, method) = names_of(&own, name);
         let prefix = settings.objects.as_ref().map_or(&[][..], |objects| &objects.settings.prefix);
         let plain = &name[prefix.len()..];
@@ -86,7 +92,7 @@ fn refused(reply: &[u8]) -> Option<String> {
     is_error.then(|| first_line(reply))
 }
 
-/// Makes a call `count` times, after some that are not timed.
+/// Makes a call `count` times, after as many as a tenth of them that are not timed.
 fn time(client: &mut Client, name: &str, count: usize) -> Times {
     let request = format!("get {name}\r\n");
     (0..count.div_ceil(10).min(1000)).for_each(|_| drop(client.send(request.as_bytes())));
@@ -160,8 +166,12 @@ mod tests {
         // One to begin with, three timed.
         assert!(lines[2].ends_with("  4"), "{text}");
         assert_eq!(
-            run(&["quota:new:k"]).unwrap_err(),
+            run(&["quota:new:k", "quota:addandcheck:k:1"]).unwrap_err(),
             "objects bench quota:new:k: CLIENT_ERROR quota.new: takes limit window"
+        );
+        assert_eq!(
+            run(&["quota:new:k:2:hour"]).unwrap_err(),
+            "objects bench: needs a call besides new, which is made once and not timed"
         );
         assert!(run(&["nothing:at:all"]).unwrap_err().contains("is no name of a call"));
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use cattlegrid_config::{Findings, UsageError, lint_types};
 
-use super::{Report, directories};
+use super::{Report, counted, directories, is_test};
 
 /// The program that checks types of Luau.
 const ANALYZER: &str = "luau-analyze";
@@ -39,13 +39,13 @@ pub(super) fn lint(paths: &[PathBuf]) -> Result<Report, UsageError> {
     text.push_str(&analyzed.text);
     let errors = all.list.iter().filter(|finding| finding.is_error).count();
     let (files, warnings) = (all.files.len(), all.list.len() - errors);
-    text.extend([
-        counted(files, "file"),
-        parts(&all),
-        counted(errors, ", error"),
-        counted(warnings, ", warning"),
-        "\n".to_owned(),
-    ]);
+    let counts =
+        [counted(files, "file") + &parts(&all), counted(errors, "error"), counted(warnings, "warning")];
+    text.push_str(&counts.join(", "));
+    text.push('\n');
+    if all.files.iter().any(|file| is_test(file)) {
+        text.push_str("tests were not run: cattlegrid objects test runs them\n");
+    }
     Ok(Report { text, is_good })
 }
 
@@ -57,12 +57,6 @@ fn parts(all: &Findings) -> String {
     }
     let tests = all.files.len() - types - libraries;
     format!(" ({}, {libraries} for require, {tests} of tests)", counted(types, "type"))
-}
-
-/// `1 file`, `2 files`; the comma before `what` goes before the number.
-fn counted(count: usize, what: &str) -> String {
-    let (comma, what) = what.strip_prefix(", ").map_or(("", what), |what| (", ", what));
-    format!("{comma}{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The place of a line `FILE:LINE: TEXT`, with its blank, and the text.

@@ -165,5 +165,16 @@ fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
 
 /// Folders within each other in which types are looked for.
 const DEPTH_MAX: usize = 8;
+/// Whether it is a file of tests of types.
+fn is_test(path: &Path) -> bool {
+    let path = path.to_string_lossy();
+    path.ends_with(".test.luau") || path.ends_with(".test.lua")
+}
+
+/// `1 request`, `2 requests`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Bytes of a key, as in memcached.
 const KEY_BYTES_MAX: usize = 250;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{Tested, UsageError, read_file, test_types};
 
-use super::{ObjectsError, directories, is_source, transcript};
+use super::{ObjectsError, counted, directories, is_source, is_test, transcript};
 
 /// What was run.
 #[derive(Debug, Default)]
@@ -28,9 +28,7 @@ pub(super) fn test(paths: &[PathBuf]) -> Result<String, ObjectsError> {
     for path in paths {
         if path.is_dir() {
             results.of_all(path)?;
-        } else if path.to_string_lossy().ends_with(".test.luau")
-            || path.to_string_lossy().ends_with(".test.lua")
-        {
+        } else if is_test(path) {
             if results.of_types(path)? == Some(0) {
                 let problem = format!("{}: is no file of tests of types", path.display());
                 return Err(UsageError::new(problem).into());
@@ -92,7 +90,9 @@ impl Results {
         if self.failed.len() > before {
             let count = transcripts.len();
             if count > 0 {
-                self.failed.push(format!("{}: {count} transcripts were not run", dir.display()));
+                let were = if count == 1 { "was" } else { "were" };
+                let transcripts = counted(count, "transcript");
+                self.failed.push(format!("{}: {transcripts} {were} not run", dir.display()));
             }
             return Ok(());
         }
@@ -113,8 +113,9 @@ impl Results {
         }
         let count = passed.len() + failed.len();
         let dir = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-        let line =
-            |(name, checks): (String, usize)| format!("{}: {checks} checks\n", dir.join(name).display());
+        let line = |(name, checks): (String, usize)| {
+            format!("{}: {}\n", dir.join(name).display(), counted(checks, "check"))
+        };
         self.passed.extend(passed.into_iter().map(line));
         self.failed.extend(failed);
         Ok(Some(count))
@@ -124,7 +125,9 @@ impl Results {
         let cannot = |error| UsageError::new(format!("{}: cannot be read: {error}", file.display()));
         let text = read_file(file).map_err(cannot)?;
         match transcript::run(file, &text, dir)? {
-            Ok(requests) => self.passed.push(format!("{}: {requests} requests\n", file.display())),
+            Ok(requests) => {
+                self.passed.push(format!("{}: {}\n", file.display(), counted(requests, "request")));
+            }
             Err(difference) => self.failed.push(difference),
         }
         Ok(())

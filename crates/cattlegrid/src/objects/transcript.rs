@@ -37,8 +37,20 @@ pub(super) fn run(
     text: &[u8],
     dir: Option<&Path>,
 ) -> Result<Result<usize, String>, ObjectsError> {
+    let wrong = |number: usize, problem: &str| {
+        let place = if number == 0 { String::new() } else { format!("{number}:") };
+        ObjectsError::from(UsageError::new(format!("{}:{place} {problem}", file.display())))
+    };
+    if text.starts_with(BOM) {
+        return Err(wrong(1, "begins with a byte order mark: save the file without it"));
+    }
     let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').map(without_cr).collect();
     let head = lines.iter().take_while(|line| !begins_body(line)).count();
+    let strange = lines[..head].iter().position(|line| !is_setting(line));
+    if let Some(place) = strange.filter(|_| !is_table(&lines[..head])) {
+        let shown = lines[place].escape_ascii();
+        return Err(wrong(place + 1, &format!("{shown}: is no request, comment, time or setting")));
+    }
     let settings_text = String::from_utf8_lossy(&lines[..head].join(&b'\n')).into_owned();
     let settings = settings(file, &settings_text, dir)?;
     let clock = Clock::Set(START_MS);
@@ -47,6 +59,9 @@ pub(super) fn run(
         if let Some(difference) = script.step()? {
             return Ok(Err(difference));
         }
+    }
+    if script.requests == 0 {
+        return Err(wrong(0, "has no requests, such as get counter:add:visits:1"));
     }
     Ok(Ok(script.requests))
 }
@@ -123,7 +138,14 @@ impl Script<'_> {
         }
         if !is_request(line) {
             let shown = line.escape_ascii();
-            return Ok(Some(format!("{file}:{number}: expected {shown}\n  got nothing more")));
+            let hint = if is_request(line.trim_ascii_start()) {
+                ": requests begin at the first column"
+            } else if self.requests == 0 || line.first().is_some_and(u8::is_ascii_lowercase) {
+                ": it is no request"
+            } else {
+                ""
+            };
+            return Ok(Some(format!("{file}:{number}: expected {shown}\n  got nothing more{hint}")));
         }
         if let Clock::Set(ms) = self.clock {
             self.clock = Clock::Runs(Box::new(Client::new(&self.settings, ms)?));
@@ -161,6 +183,20 @@ impl Script<'_> {
         }
         None
     }
+}
+
+/// What some editors write at the beginning of a file.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Whether settings have a table, so that any line may be a part of a value.
+fn is_table(lines: &[&[u8]]) -> bool {
+    lines.iter().any(|line| line.trim_ascii_start().starts_with(b"["))
+}
+
+/// A blank line, a comment or a setting.
+fn is_setting(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    line.is_empty() || line.starts_with(b"#") || line.starts_with(b"[") || line.contains(&b'=')
 }
 
 fn without_cr(line: &[u8]) -> &[u8] {

@@ -254,7 +254,7 @@ fn mistakes_of_loaders() {
             "dir = \"/no/such\"",
             "dir \"/no/such\": /no/such cannot be used: No such file or directory (os error 2)",
         ),
-        ("dir = \"\"", "dir \"\": is empty; leave it out for the directory of the rule file"),
+        ("dir = \"\"", "dir \"\": is empty; write \".\" for the directory of the rule file"),
         ("dir = \"/etc/passwd\"", "dir \"/etc/passwd\": /etc/passwd is no directory"),
         (
             "env = [\"A\", \"B=1\"]",

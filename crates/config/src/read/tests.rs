@@ -7,6 +7,7 @@ use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy};
 use proptest::prelude::*;
 
 use crate::check::check;
+use crate::check::explain;
 use crate::keys;
 use crate::protection::Protection;
 use crate::rule_file::RuleFile;
@@ -406,6 +407,19 @@ bump = [\"all\"]
     assert_eq!(shown, expected);
     assert_eq!(checked(&shown, None), shown, "what is shown is a rule file that means the same");
     assert_eq!(parse(&shown).unwrap().rules.rules(), parse(text).unwrap().rules.rules());
+}
+
+#[test]
+fn check_refuses_what_cannot_be_a_key() {
+    let file = RuleFile::parse(Path::new("f.toml"), "").unwrap();
+    let long = "k".repeat(251);
+    for key in ["", "a b", "a\r", &*long] {
+        let error = explain(&file, Some(key)).unwrap_err().to_string();
+        let expected =
+            format!("f.toml: --key {key:?}: cannot be a key, which has 1 to 250 bytes without blanks");
+        assert_eq!(error, expected);
+    }
+    assert!(explain(&file, Some(&long[1..])).is_ok());
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::{json, state, texts};
 
 /// Longest key, tag and token.
 const NAME_MAX: usize = 250;
+/// Longest name of a tag in bytes, as in the engine.
+const TAG_MAX: usize = 200;
 /// The event of a method that is switched off, which has gone beyond its limits.
 pub(crate) const SCRIPT_DISABLED: &str = "script_disabled";
 /// Longest name of an event.
@@ -127,14 +129,14 @@ fn plain_values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     cg.raw_set(
         "invalidate",
         lua.create_function(|lua, tag: Value| {
-            let tag = name(lua, &tag, "cg.invalidate")?;
+            let tag = name_within(lua, &tag, "cg.invalidate", TAG_MAX)?;
             ask(lua, "cg.invalidate", After::Invalidate(tag))
         })?,
     )?;
     cg.raw_set(
         "tag",
         lua.create_function(|lua, tag: Value| {
-            let tag = name(lua, &tag, "cg.tag")?;
+            let tag = name_within(lua, &tag, "cg.tag", TAG_MAX)?;
             call(lua, "cg.tag", |current| {
                 // What can be invalidated is the name of a tag.
                 current.world.check(&After::Invalidate(tag.clone()))?;
@@ -208,13 +210,18 @@ fn seconds(ttl_s: f64) -> Result<u32, String> {
     }
 }
 
-/// A key, tag or token: 1 to 250 bytes.
+/// A key or token: 1 to 250 bytes.
 fn name(lua: &Lua, value: &Value, function: &str) -> mlua::Result<Vec<u8>> {
+    name_within(lua, value, function, NAME_MAX)
+}
+
+/// A text of 1 to `most` bytes.
+fn name_within(lua: &Lua, value: &Value, function: &str, most: usize) -> mlua::Result<Vec<u8>> {
     let name = text(lua, value, function, 1)?;
-    if (1..=NAME_MAX).contains(&name.len()) {
+    if (1..=most).contains(&name.len()) {
         Ok(name.to_vec())
     } else {
-        Err(fault(lua, &format!("{function}: argument 1 must have 1 to {NAME_MAX} bytes")))
+        Err(fault(lua, &format!("{function}: argument 1 must have 1 to {most} bytes")))
     }
 }
 
@@ -335,6 +342,8 @@ mod tests {
         for (source, text) in [
             ("cg.get('')", "test.luau:1: cg.get: argument 1 must have 1 to 250 bytes"),
             (&*long, "test.luau:1: cg.get: argument 1 must have 1 to 250 bytes"),
+            ("cg.tag(string.rep('t', 201))", "test.luau:1: cg.tag: argument 1 must have 1 to 200 bytes"),
+            ("cg.invalidate('')", "test.luau:1: cg.invalidate: argument 1 must have 1 to 200 bytes"),
             ("cg.get()", "test.luau:1: cg.get: argument 1 must be a string, and is nil"),
             ("cg.get({})", "test.luau:1: cg.get: argument 1 must be a string, and is a table"),
             ("\n\ncg.set('a')", "test.luau:3: cg.set: argument 2 must be a string, and is nil"),

@@ -49,17 +49,33 @@ pub(super) fn methods<'b, 's>(block: &'b Block<'s>) -> Vec<Method<'b, 's>> {
     if let Some(Statement::Return(values)) = block.0.last()
         && let Some(value) = values.first()
     {
-        for (name, value) in file.fields(value) {
+        for Field { name, value, .. } in file.fields(value) {
             match name {
                 "read" => {
                     let inner = file.fields_of(value);
-                    found.extend(inner.into_iter().filter_map(|(name, value)| file.method(name, value)));
+                    found.extend(inner.into_iter().filter_map(|one| file.method(one.name, one.value)));
                 }
                 _ => found.extend(file.method(name, value)),
             }
         }
     }
     found
+}
+
+/// The lines of what a source returns: of the value under "", of its fields, and of theirs, as `read.left`.
+pub(crate) fn lines(source: &Source) -> BTreeMap<String, usize> {
+    let Ok(block) = parse(&source.text) else { return BTreeMap::new() };
+    let file = File::new(&block);
+    let Some(Statement::Return(values)) = block.0.last() else { return BTreeMap::new() };
+    let Some(value) = values.first() else { return BTreeMap::new() };
+    let mut lines = BTreeMap::from([(String::new(), value.line)]);
+    for field in file.fields(value) {
+        lines.insert(field.name.to_owned(), field.line);
+        for inner in file.fields_of(field.value) {
+            lines.insert(format!("{}.{}", field.name, inner.name), inner.line);
+        }
+    }
+    lines
 }
 
 fn of(name: &str, function: &Function<'_>) -> Parameters {
@@ -82,11 +98,19 @@ enum Value<'b, 's> {
     Path(&'b str, &'b str),
 }
 
+/// A field of a table, and the line where it is named.
+#[derive(Debug, Clone, Copy)]
+struct Field<'b, 's> {
+    name: &'s str,
+    line: usize,
+    value: Value<'b, 's>,
+}
+
 /// The names of a file, as its outermost statements define them.
 struct File<'b, 's> {
     locals: BTreeMap<&'s str, Value<'b, 's>>,
-    /// What is put into fields: the table's name, a field of it that is a table itself or "", the field's name.
-    fields: Vec<(&'s str, &'s str, &'s str, Value<'b, 's>)>,
+    /// What is put into fields: the table's name, a field of it that is a table itself or "", the field.
+    fields: Vec<(&'s str, &'s str, Field<'b, 's>)>,
 }
 
 impl<'b, 's> File<'b, 's> {
@@ -130,11 +154,12 @@ impl<'b, 's> File<'b, 's> {
             },
             _ => return,
         };
+        let put = Field { name, line: target.line, value };
         match &of.kind {
-            ExprKind::Name(table) => self.fields.push((table, "", name, value)),
+            ExprKind::Name(table) => self.fields.push((table, "", put)),
             ExprKind::Field(table, field) => {
                 if let Some(table) = table.name() {
-                    self.fields.push((table, field, name, value));
+                    self.fields.push((table, field, put));
                 }
             }
             _ => {}
@@ -160,7 +185,7 @@ impl<'b, 's> File<'b, 's> {
     }
 
     /// The fields of a table that is returned.
-    fn fields(&self, value: &'b Expr<'s>) -> Vec<(&'s str, Value<'b, 's>)> {
+    fn fields(&self, value: &'b Expr<'s>) -> Vec<Field<'b, 's>> {
         let mut named = value.inner();
         while let ExprKind::Call { arguments, .. } = &named.kind {
             let Some(first) = arguments.first() else { break };
@@ -168,28 +193,25 @@ impl<'b, 's> File<'b, 's> {
         }
         let mut found = self.resolve(named).map(own_fields).unwrap_or_default();
         if let ExprKind::Name(table) = named.kind {
-            for (of, inside, name, value) in &self.fields {
-                if *of != table {
-                    continue;
-                }
-                match *inside {
-                    "" => found.push((name, *value)),
+            for (_, inside, field) in self.fields.iter().filter(|(of, ..)| *of == table) {
+                found.push(match *inside {
+                    "" => *field,
                     // Its fields come from here and from where it was made.
-                    inside => found.push((inside, Value::Path(table, inside))),
-                }
+                    inside => Field { name: inside, value: Value::Path(table, inside), ..*field },
+                });
             }
         }
         found
     }
 
     /// The fields of a field that is a table.
-    fn fields_of(&self, value: Value<'b, 's>) -> Vec<(&'s str, Value<'b, 's>)> {
+    fn fields_of(&self, value: Value<'b, 's>) -> Vec<Field<'b, 's>> {
         match value {
             Value::Expr(expr) => self.resolve(expr).map(own_fields).unwrap_or_default(),
             Value::Function(_) => Vec::new(),
             Value::Path(table, inside) => {
-                let own = self.fields.iter().filter(|(of, at, ..)| *of == table && *at == inside);
-                own.map(|(_, _, name, value)| (*name, *value)).collect()
+                let own = self.fields.iter().filter(|(of, at, _)| *of == table && *at == inside);
+                own.map(|(_, _, field)| *field).collect()
             }
         }
     }
@@ -215,12 +237,16 @@ impl<'b, 's> File<'b, 's> {
     }
 }
 
-fn own_fields<'b, 's>(table: &'b Expr<'s>) -> Vec<(&'s str, Value<'b, 's>)> {
+fn own_fields<'b, 's>(table: &'b Expr<'s>) -> Vec<Field<'b, 's>> {
     let ExprKind::Table(fields) = &table.kind else { return Vec::new() };
     let one = |field: &'b TableField<'s>| match field {
-        TableField::Named(name, value) => Some((name.text, Value::Expr(value))),
+        TableField::Named(name, value) => {
+            Some(Field { name: name.text, line: name.line, value: Value::Expr(value) })
+        }
         TableField::At(key, value) => match &key.inner().kind {
-            ExprKind::Text(text) => Some((super::tree::plain(text)?, Value::Expr(value))),
+            ExprKind::Text(text) => {
+                Some(Field { name: super::tree::plain(text)?, line: key.line, value: Value::Expr(value) })
+            }
             _ => None,
         },
         TableField::Item(_) => None,

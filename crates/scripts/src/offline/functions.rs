@@ -145,6 +145,9 @@ impl Native<'_> {
         self.add("plain", |lua, shared, key: LuaString| {
             shared.store.plain(&key.as_bytes()).map(|value| lua.create_string(value)).transpose()
         })?;
+        self.add("wrong_key", |_, shared, key: LuaString| {
+            Ok(shared.store.check_plain(&key.as_bytes()).err())
+        })?;
         self.add("set_plain", |_, shared, (key, value): (LuaString, LuaString)| {
             shared.store.set_plain(&key.as_bytes(), &value.as_bytes(), 0);
             Ok(())
@@ -167,12 +170,13 @@ impl Native<'_> {
     }
 }
 
-/// The reply, or nil and the line of an error.
+/// The reply; nil and the line of an error; or nil, nil and why a client cannot make the call.
 fn replied(lua: &Lua, answer: Answer) -> mlua::Result<MultiValue> {
     let values = match answer {
         Answer::Value(bytes) => vec![Value::String(lua.create_string(bytes)?)],
         Answer::Miss => vec![Value::Nil],
         Answer::Error(line) => vec![Value::Nil, Value::String(lua.create_string(line)?)],
+        Answer::Wrong(text) => vec![Value::Nil, Value::Nil, Value::String(lua.create_string(text)?)],
     };
     Ok(MultiValue::from_iter(values))
 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    After, Arguments, Change, Done, Moved, Name, Named, Object, Outcome, Registry, Script, ScriptCall,
-    ScriptOutcome, State, View, World, copy_plain,
+    After, Arguments, Change, Done, Moved, Name, Named, OBJECT_KEY_MAX, Object, Outcome, Registry, Script,
+    ScriptCall, ScriptOutcome, State, View, World, copy_plain,
 };
 use cattlegrid_store::{Memory, Tree};
 
@@ -26,6 +26,8 @@ pub(super) enum Answer {
     Miss,
     /// A line without its end.
     Error(String),
+    /// No client can make this call.
+    Wrong(String),
 }
 
 /// What is kept for one key.
@@ -97,6 +99,15 @@ impl Store {
         ends.is_none_or(|ends| ends > self.now_ms).then_some(value)
     }
 
+    /// Whether an ordinary key can have this name.
+    pub(super) fn check_plain(&self, key: &[u8]) -> Result<(), String> {
+        check_key(key)?;
+        match self.registry.named(key) {
+            None => Ok(()),
+            Some(_) => Err(format!("the key {} names an object or a method", shown(key))),
+        }
+    }
+
     /// Stores a plain value.
     pub(super) fn set_plain(&mut self, key: &[u8], value: &[u8], ttl_s: u32) {
         let ends = (ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(ttl_s) * 1000));
@@ -106,8 +117,11 @@ impl Store {
     /// Makes a call by its name, as clients write it.
     pub(super) fn call_name(&mut self, name: &[u8]) -> Answer {
         let registry = Arc::clone(&self.registry);
+        if let Err(text) = check_key(name) {
+            return Answer::Wrong(text);
+        }
         let Some(Named::Call(named)) = registry.named(name) else {
-            return Answer::Error(format!("no call: {}", String::from_utf8_lossy(name)));
+            return Answer::Wrong(format!("no call: {}", String::from_utf8_lossy(name)));
         };
         self.call_named(&registry, &named)
     }
@@ -131,8 +145,14 @@ impl Store {
         let registry = Arc::clone(&self.registry);
         let found = registry.types().find(|one| one.name == type_name);
         let Some(type_id) = found.map(|one| one.id) else {
-            return Answer::Error(format!("no type {type_name}"));
+            return Answer::Wrong(format!("no type {type_name}"));
         };
+        if !(1..=OBJECT_KEY_MAX).contains(&key.len()) {
+            return Answer::Wrong(format!(
+                "the key of an object has 1 to {OBJECT_KEY_MAX} bytes, not {}",
+                key.len()
+            ));
+        }
         let Some(method) = registry.method_of(type_id, method.as_bytes()) else {
             return Answer::Error(format!("CLIENT_ERROR {type_name} has no method {method}"));
         };
@@ -328,6 +348,21 @@ fn is_new(registry: &Registry, named: &Name<'_>) -> bool {
     registry.names(named.method).1 == "new"
 }
 
+/// Whether a client can send this key.
+fn check_key(key: &[u8]) -> Result<(), String> {
+    if !(1..=OBJECT_KEY_MAX).contains(&key.len()) {
+        return Err(format!("a key has 1 to {OBJECT_KEY_MAX} bytes, not {}", key.len()));
+    }
+    if key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+        return Err(format!("the key {} has a blank or a control character", shown(key)));
+    }
+    Ok(())
+}
+
+fn shown(key: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(key))
+}
+
 /// What a running method sees of the store.
 struct Seen<'s> {
     store: &'s Store,
@@ -351,7 +386,10 @@ impl World for Seen<'_> {
         Some(0)
     }
 
-    fn check(&self, _after: &After) -> Result<(), String> {
-        Ok(())
+    fn check(&self, after: &After) -> Result<(), String> {
+        match after {
+            After::Set { key, .. } | After::Load(key) => self.store.check_plain(key),
+            _ => Ok(()),
+        }
     }
 }
