@@ -12,8 +12,9 @@ use cattlegrid_objects::{
     Arguments, Change, Host as _, NoWorld, Object, Outcome, Registry, ScriptCall, ScriptMethodId,
     ScriptOutcome, Settings, State, View, Zone,
 };
-use cattlegrid_scripts::{Limits, Scripts, Sources};
+use cattlegrid_scripts::{Limits, Scripts, Sources, run_tests};
 use cattlegrid_store::{Memory, Tree};
+use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -57,8 +58,9 @@ struct Shipped {
 }
 
 impl Shipped {
-    fn new() -> Self {
-        let registry = Registry::new(Settings::default()).unwrap();
+    fn new(zone: &str) -> Self {
+        let settings = Settings { timezone: zone.to_owned(), ..Settings::default() };
+        let registry = Registry::new(settings).unwrap();
         Self { registry, memory: Memory::new(1 << 22).unwrap(), objects: HashMap::new() }
     }
 
@@ -108,13 +110,19 @@ impl Shipped {
 struct Written {
     scripts: Arc<Scripts>,
     settings: Settings,
+    zone: Zone,
     /// Plain states.
     objects: HashMap<&'static str, Vec<u8>>,
 }
 
 impl Written {
     fn new(scripts: &Arc<Scripts>) -> Self {
-        Self { scripts: Arc::clone(scripts), settings: Settings::default(), objects: HashMap::new() }
+        Self {
+            scripts: Arc::clone(scripts),
+            settings: Settings::default(),
+            zone: Zone::UTC,
+            objects: HashMap::new(),
+        }
     }
 
     fn call(&mut self, type_name: &str, step: &Step, now_ms: u64) -> Answer {
@@ -137,7 +145,7 @@ impl Written {
             random: 7,
             settings: &self.settings,
             own_settings: &host_type.settings,
-            zone: &Zone::UTC,
+            zone: &self.zone,
         };
         let done = self.scripts.call(&call, &mut NoWorld, &mut out);
         if let Some(change) = done.change {
@@ -165,13 +173,19 @@ thread_local! {
 
 /// Makes the same calls of both.
 fn agree(type_name: &str, steps: &[Step]) -> Result<(), TestCaseError> {
-    let (mut shipped, mut written) = (Shipped::new(), SCRIPTS.with(Written::new));
-    let mut now_ms = START_MS;
+    agree_in("UTC", START_MS, type_name, steps)
+}
+
+/// The same from this time on, in a zone.
+fn agree_in(zone: &str, start_ms: u64, type_name: &str, steps: &[Step]) -> Result<(), TestCaseError> {
+    let (mut shipped, mut written) = (Shipped::new(zone), SCRIPTS.with(Written::new));
+    written.zone = Zone::named(zone).unwrap();
+    let mut now_ms = start_ms;
     for (number, step) in steps.iter().enumerate() {
         now_ms = now_ms.saturating_add_signed(step.moves_ms);
         let expected = shipped.call(type_name, step, now_ms);
         let got = written.call(type_name, step, now_ms);
-        prop_assert_eq!(got, expected, "call {}: {:?} at {}", number, step, now_ms);
+        prop_assert_eq!(got, expected, "call {}: {:?} at {} in {}", number, step, now_ms, zone);
     }
     Ok(())
 }
@@ -205,6 +219,50 @@ fn after_new(arguments: &[&str], mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
+const ZONES: [&str; 8] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "America/St_Johns",
+    "America/Havana",
+    "Asia/Kolkata",
+];
+
+/// A zone and a time in it, 2027 to 2036 or from 2010 on; half of them within two hours of a change of its clocks, if any follows.
+fn moments() -> impl Strategy<Value = (&'static str, u64)> {
+    let time =
+        prop_oneof![1_262_304_000_000..2_082_758_400_000_i64, 1_798_761_600_000..2_114_380_800_000_i64];
+    let beside = prop::option::of(-7_200_000..7_200_000_i64);
+    (select(&ZONES[..]), time, beside).prop_map(|(zone, time_ms, beside_ms)| {
+        let from = Timestamp::from_millisecond(time_ms).unwrap();
+        let tz = Zone::named(zone).unwrap().time_zone();
+        let change = beside_ms.zip(tz.following(from).next());
+        let moment_ms = change.map(|(beside_ms, change)| change.timestamp().as_millisecond() + beside_ms);
+        (zone, u64::try_from(moment_ms.unwrap_or(time_ms)).unwrap())
+    })
+}
+
+/// A call of the object `a`.
+fn step(method: &'static str, arguments: &[&str]) -> Step {
+    let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+    Step { method, key: "a", arguments, moves_ms: 0 }
+}
+
+/// Uses two of two in a window, and asks again until it has ended.
+fn use_up(window: &str) -> Vec<Step> {
+    let add = |moves_ms| Step { moves_ms, ..step("addandcheck", &[]) };
+    let peek = |moves_ms| Step { moves_ms, ..step("peek", &[]) };
+    let mut steps = vec![step("new", &["2", window]), peek(0), add(0), add(0), add(0)];
+    for moves_ms in
+        [1, 9_000, 20_000, 30_000, 600_000, 1_200_000, 1_800_000, 3_600_000, -5_400_000, 43_200_000]
+    {
+        steps.extend([peek(moves_ms), add(0), add(0), peek(0)]);
+    }
+    steps
+}
+
 const MEMBERS: &[&str] = &["a", "b", "c", "tea", "cup", "10", "9", "", "\u{e9}", "a b:c"];
 
 proptest! {
@@ -224,6 +282,13 @@ proptest! {
     }
 
     #[test]
+    fn windows_of_zones((zone, start_ms) in moments()) {
+        for window in ["minute", "hour", "day", "week", "month", "90s", "1d"] {
+            agree_in(zone, start_ms, "quota", &use_up(window))?;
+        }
+    }
+
+    #[test]
     fn set(steps in steps(
         &["new", "put", "add", "exist", "delete", "remove", "count", "getall"],
         MEMBERS,
@@ -232,20 +297,27 @@ proptest! {
         agree("set", &after_new(&[], steps))?;
     }
 
-    /// The others of a combination are objects; the type in Luau takes one.
     #[test]
     fn combinations_of_sets(
         combination in select(vec!["union", "intersection", "diff"]),
-        others in prop::collection::vec(select(vec!["a", "b", "c"]), 40),
+        others in prop::collection::vec(prop::collection::vec(select(vec!["a", "b", "c"]), 0..4), 40),
         steps in steps(&["put", "remove"], &["a", "b", "c", "tea", "cup", "10", "9"], 3),
     ) {
         let mut mixed = after_new(&[], Vec::new());
         for (step, other) in steps.into_iter().zip(others) {
-            let key = step.key;
+            let (key, arguments) = (step.key, other.iter().map(|&key| key.to_owned()).collect());
             mixed.push(step);
-            mixed.push(Step { method: combination, key, arguments: vec![other.to_owned()], moves_ms: 0 });
+            mixed.push(Step { method: combination, key, arguments, moves_ms: 0 });
         }
         agree("set", &mixed)?;
+    }
+
+    /// Of one member: which of several is chosen is not the same.
+    #[test]
+    fn chosen_members(steps in steps(&["put", "pop", "random", "random"], &["a", "0", "+5", "1000"], 1)) {
+        let is_put_of_another = |step: &Step| step.method == "put" && step.arguments != ["a"];
+        let steps = steps.into_iter().filter(|step| !is_put_of_another(step)).collect();
+        agree("set", &after_new(&[], steps))?;
     }
 
     #[test]
@@ -271,15 +343,113 @@ proptest! {
     }
 }
 
+/// Numbers of 64 bits: what numbers of Luau cannot tell exactly is refused, and all else is as in the shipped type.
+#[test]
+fn large_numbers_of_a_map() {
+    let numbers = [
+        "1",
+        "-1",
+        "0",
+        "-0",
+        "9007199254740990",
+        "9007199254740991",
+        "-9007199254740991",
+        "9007199254740992",
+        "9007199254740993",
+        "4503599627370496",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9223372036854775808",
+        "99999999999999999999999",
+        "000000000000000000005",
+    ];
+    let mut refused = 0;
+    for value in numbers {
+        for n in numbers {
+            let (mut shipped, mut written) = (Shipped::new("UTC"), SCRIPTS.with(Written::new));
+            for step in [step("new", &[]), step("put", &["k", value])] {
+                assert_eq!(written.call("map", &step, START_MS), shipped.call("map", &step, START_MS));
+            }
+            let mut both =
+                |step: &Step| (written.call("map", step, START_MS), shipped.call("map", step, START_MS));
+            let (incr, get) = (step("incr", &["k", n]), step("get", &["k"]));
+            match both(&incr) {
+                (Answer::Error(text), _)
+                    if text.ends_with(" must be within -9007199254740991 and 9007199254740991") =>
+                {
+                    refused += 1;
+                    assert_eq!(both(&get).0, Answer::Value(value.to_owned()), "{value} + {n}");
+                }
+                // Of two errors each type names another one first.
+                (Answer::Error(_), Answer::Error(_)) => {}
+                (got, expected) => {
+                    assert_eq!(got, expected, "{value} + {n}");
+                    let (got, expected) = both(&get);
+                    assert_eq!(got, expected, "{value} + {n}");
+                }
+            }
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// Limits that numbers of Luau cannot tell exactly are refused; any number may be asked for.
+#[test]
+fn large_numbers_of_a_quota() {
+    let new = |limit| step("new", &[limit, "hour"]);
+    let large = "99999999999999999999999";
+    let mut written = SCRIPTS.with(Written::new);
+    for limit in ["9007199254740992", "9223372036854775807"] {
+        let text = "CLIENT_ERROR quota.new: arg 1 must be a number from 0 to 9007199254740991";
+        assert_eq!(written.call("quota", &new(limit), START_MS), Answer::Error(text.to_owned()));
+    }
+    let add = |n| step("addandcheck", &[n]);
+    let most = "9007199254740991";
+    let steps = [new(most), add("9007199254740990"), add(large), add("9007199254740992"), add("2"), add("1")];
+    agree("quota", &steps).unwrap();
+}
+
+/// The hour that comes twice, and the hours that changes of the clock cut.
+#[test]
+fn windows_at_changes_of_the_clock() {
+    for (zone, time) in [
+        ("Europe/Berlin", "2027-10-31T01:30:10Z"),
+        ("Europe/Berlin", "2027-10-31T00:59:50Z"),
+        ("Europe/Berlin", "2027-10-31T00:30:10Z"),
+        ("America/Santiago", "2027-04-04T02:30:10Z"),
+        ("America/Santiago", "2027-04-04T03:30:10Z"),
+        ("Australia/Lord_Howe", "2027-04-03T14:50:00Z"),
+        ("Australia/Lord_Howe", "2027-10-02T15:20:00Z"),
+    ] {
+        let start = time.parse::<Timestamp>().unwrap().as_millisecond();
+        for window in ["minute", "hour", "day", "week", "month"] {
+            agree_in(zone, u64::try_from(start).unwrap(), "quota", &use_up(window)).unwrap();
+        }
+    }
+}
+
+/// The tests of all examples are run with the server's settings: they are no reason to fail.
+#[test]
+fn tests_of_the_examples_under_other_settings() {
+    let more = ["Asia/Kathmandu", "Pacific/Chatham", "Pacific/Kiritimati", "Etc/GMT+12"];
+    for name in ["luau", "own"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects").join(name);
+        let sources = Sources::read(&dir).unwrap();
+        let (scripts, warnings) = Scripts::load(&sources, &Limits::default()).unwrap();
+        assert_eq!(warnings, Vec::new());
+        let zones = ZONES.into_iter().chain(more).map(|zone| (zone, false));
+        for (zone, compat) in zones.chain([("UTC", true)]) {
+            let settings =
+                Settings { timezone: zone.to_owned(), compat, json_flags: 7, ..Settings::default() };
+            let passed = run_tests(&scripts, &sources, &settings);
+            assert!(passed.as_ref().is_ok_and(|passed| passed.len() >= 3), "{zone} {compat}: {passed:?}");
+        }
+    }
+}
+
 /// What the generators above reach only by chance.
 #[test]
 fn the_golden_words() {
-    let step = |method, arguments: &[&str]| Step {
-        method,
-        key: "userKey",
-        arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
-        moves_ms: 0,
-    };
     let mut written = SCRIPTS.with(Written::new);
     for (type_name, replies) in [
         ("quota", ["CREATED", "QUOTA_OK", "QUOTA_EXCEEDED", "QUOTA_OK"]),
@@ -301,15 +471,10 @@ fn the_golden_words() {
 /// A counter of 1,024 values, the most that there can be: the arguments of a function and the state have room for them.
 #[test]
 fn the_largest_ring() {
-    let step =
-        |method, argument: &str| Step { method, key: "a", arguments: vec![argument.to_owned()], moves_ms: 0 };
-    let steps: Vec<Step> = std::iter::once(step("new", "1024"))
-        .chain((0..1_030).map(|number| step("add", &format!("{}.125", number % 97))))
-        .chain([step("getp", "99.9"), step("getp", "0")])
-        .chain(
-            ["getmin", "getmax", "getsum", "getavg", "getlast"]
-                .map(|method| Step { arguments: Vec::new(), ..step(method, "") }),
-        )
+    let steps: Vec<Step> = std::iter::once(step("new", &["1024"]))
+        .chain((0..1_030).map(|number| step("add", &[&format!("{}.125", number % 97)])))
+        .chain([step("getp", &["99.9"]), step("getp", &["0"])])
+        .chain(["getmin", "getmax", "getsum", "getavg", "getlast"].map(|method| step(method, &[])))
         .collect();
     agree("swcounter", &steps).unwrap();
 }
