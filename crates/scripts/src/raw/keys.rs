@@ -1,7 +1,7 @@
 //! Names of fields as strings of the VM: those of a type stay there once they have been read, so that the next state with
 //! them needs not look for the strings, and a table's keys are known by their addresses.
 //!
-//! Besides, a table of each number of names is kept as a template: a copy of it has the keys, and only values are to be set.
+//! Besides, a table of each number of names is kept as a template: a copy of it has the keys, and only values are missing.
 //!
 //! # Invariants
 //! * An address that is known here is that of a string that [`Keys::strings`] holds, as long as the VM is there.
