@@ -72,8 +72,11 @@ pub(super) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             let mut line = String::new();
             for (place, value) in values.iter().enumerate() {
                 line.push_str(if place == 0 { "" } else { "\t" });
-                let text = value.to_string()?;
-                line.push_str(if value.is_string() { &text } else { texts::without_address(&text) });
+                match value {
+                    // A client's bytes need not be UTF-8.
+                    Value::String(text) => line.push_str(&text.to_string_lossy()),
+                    other => line.push_str(texts::without_address(&other.to_string()?)),
+                }
                 if line.len() > AFTER_BYTES_MAX {
                     return Err(fault(
                         lua,
@@ -293,7 +296,7 @@ mod tests {
     #[test]
     fn what_follows_a_call() {
         let source = "cg.set('a', 'b', 60); cg.set('c', 5); cg.invalidate('t'); cg.load('k')
-            cg.event('made', {b = 1, a = 'x'}); cg.event('made'); cg.log('l', 1, true, nil); print('p')";
+            cg.event('made', {b = 1, a = 'x'}); cg.event('made'); cg.log('l', 1, true, nil); print('p\\xff')";
         let event = |json: &str| After::Event { name: "made".to_owned(), json: json.to_owned() };
         let set =
             |key: &[u8], value: &[u8], ttl_s| After::Set { key: key.to_vec(), value: value.to_vec(), ttl_s };
@@ -307,7 +310,7 @@ mod tests {
                 event(r#"{"a":"x","b":1}"#),
                 event("{}"),
                 After::Log("l\t1\ttrue\tnil".to_owned()),
-                After::Log("p".to_owned()),
+                After::Log("p\u{fffd}".to_owned()),
             ]
         );
         assert_eq!(written("cg.tag('a'); cg.tag('b'); cg.tag('a')").tags, [b"a".to_vec(), b"b".to_vec()]);
