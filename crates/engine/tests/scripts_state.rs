@@ -132,7 +132,10 @@ fn an_object_gets_tags() {
     let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
     world.set_rules_to(Rules::new(vec![rule], Vec::new()));
     let reply = world.ask(client, "mg tally:mark:k:1:2:3:4:5:6:7:8 v|");
-    assert!(reply.starts_with("SERVER_ERROR script tally.mark: invalid tag"), "{reply}");
+    assert!(
+        reply.starts_with("SERVER_ERROR script tally.mark: cg.tag: an object has up to 8 tags|"),
+        "{reply}"
+    );
     world.expect(client, "mg tally:mark:k:1:2:3:4:5:6:7:of%3Ak v|", "VA 2|OK|");
     world.expect(client, "delete @tag:of:k|mg tally:get:k v|", "DELETED|EN|");
 }
