@@ -11,6 +11,8 @@ use cattlegrid_herd::{LeaseTime, Owner, Policy};
 use cattlegrid_tags::Kind;
 use world::World;
 
+use crate::script_host::TestHost;
+
 fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
     let pattern = Pattern::parse(pattern).unwrap();
     let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
@@ -362,4 +364,28 @@ fn a_slow_flush_sets_off_its_cascade_when_it_is_over() {
     assert_eq!(hard_bumps(&w), 3);
     w.pass(200_000);
     assert_eq!(hard_bumps(&w), 3);
+}
+
+#[test]
+fn an_object_that_is_dropped_sets_off_cascades() {
+    let mut w = World::under(Rules::new(Vec::new(), vec![cascade(Change::Delete, "{kind}::{id}", "delete")]));
+    let host = TestHost::new(1);
+    w.engine.set_objects(Some(host.registry(|_| ())));
+    let client = w.connect();
+    for kind in ["tally", "counter"] {
+        for (request, cascades) in [
+            ("delete K::a|", "delete"),
+            ("get K:add:a:1|", ""),
+            ("get K:get:a|", ""),
+            ("delete K::a|", "delete"),
+            ("get K:add:a:1|get K:drop:a|", "delete"),
+            ("md K::a|", "delete"),
+            ("md K::a I|", ""),
+            ("delete K:drop:a|", ""),
+        ] {
+            let (request, before) = (request.replace('K', kind), bumps(&w));
+            let reply = w.ask(client, &request);
+            assert_eq!(set_off(&before, &bumps(&w)), cascades, "{request}: {reply}");
+        }
+    }
 }

@@ -211,7 +211,7 @@ impl Host for TestHost {
             "until" => {
                 done.expires_ms = Some(match number(Some(argument(0))) {
                     0 => None,
-                    seconds => Some(call.now_ms + seconds.unsigned_abs() * 1000),
+                    seconds => Some(call.now_ms.saturating_add_signed(seconds * 1000)),
                 });
                 Ok(b"OK".to_vec())
             }

@@ -5,7 +5,7 @@ use cattlegrid_herd::Policy;
 
 use crate::script_host::TestHost;
 use crate::scripts::{meanwhile, world};
-use crate::world::World;
+use crate::world::{World, config};
 
 /// A world with rules of these patterns.
 fn ruled(list: &[(&str, Policy)]) -> World {
@@ -250,4 +250,24 @@ fn an_object_that_changes_between_two_looks_ends_the_run() {
     });
     world.expect(client, "mg tally:twice:a v|", "VA 1|2|");
     assert_eq!(world.counters.script_moved.get(), 1);
+}
+
+#[test]
+fn the_log_is_told_once_a_second_that_there_is_no_memory_for_a_value() {
+    let mut world = World::with(&[], &config(), 8 << 20, 1);
+    world.engine.set_objects(Some(TestHost::new(1).registry(|_| ())));
+    let client = world.connect();
+    let long = "x".repeat(7 << 20);
+    let put = format!("ms tally::k {} Aput:page v|{long}|", long.len());
+    world.expect(client, "set page 0 0 1|x|", "STORED|");
+    let line = "tally.put: cg.set: no memory for the value of page";
+    for lines in [1, 0] {
+        world.lines.clear();
+        world.expect(client, &put, "VA 2|OK|");
+        assert_eq!(world.lines, vec![line; lines]);
+        world.expect(client, "get page|", "END|");
+    }
+    world.pass(1000);
+    world.expect(client, &put, "VA 2|OK|");
+    assert_eq!(world.lines, [line]);
 }

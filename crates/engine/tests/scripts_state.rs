@@ -119,7 +119,10 @@ fn an_object_gets_tags() {
     // Eight fit.
     world.expect(client, "mg tally:mark:k:1:2:3:4:5:6:7:8 v|", "VA 2|OK|");
     let reply = world.ask(client, "mg tally:mark:k:9 v|");
-    assert!(reply.starts_with("SERVER_ERROR script tally.mark: invalid tag"), "{reply}");
+    assert!(
+        reply.starts_with("SERVER_ERROR script tally.mark: cg.tag: an object has up to 8 tags|"),
+        "{reply}"
+    );
     world.expect(client, "mg tally:mark:k:8:1 v|mg tally:get:k v|", "VA 2|OK|VA 1|3|");
     world.expect(client, "delete @tag:8|mg tally:get:k v|", "DELETED|EN|");
     // A new object with the tags of its rule.
@@ -129,7 +132,10 @@ fn an_object_gets_tags() {
     let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
     world.set_rules_to(Rules::new(vec![rule], Vec::new()));
     let reply = world.ask(client, "mg tally:mark:k:1:2:3:4:5:6:7:8 v|");
-    assert!(reply.starts_with("SERVER_ERROR script tally.mark: invalid tag"), "{reply}");
+    assert!(
+        reply.starts_with("SERVER_ERROR script tally.mark: cg.tag: an object has up to 8 tags|"),
+        "{reply}"
+    );
     world.expect(client, "mg tally:mark:k:1:2:3:4:5:6:7:of%3Ak v|", "VA 2|OK|");
     world.expect(client, "delete @tag:of:k|mg tally:get:k v|", "DELETED|EN|");
 }
@@ -387,4 +393,17 @@ fn a_type_with_the_name_of_a_shipped_one_takes_its_place() {
     world.expect(client, "mg counter:get:k v|mg counter:grow:k:10 v|", "EN|VA 2|OK|");
     world.expect(client, "mg counter:add:k:2 v|mg tally:get:k v|", "VA 1|2|EN|");
     assert_eq!(Arc::strong_count(&host), 2);
+}
+
+#[test]
+fn an_object_whose_end_has_come_is_gone_for_the_next_call() {
+    let (mut world, _host) = world();
+    let client = world.connect();
+    world.pass(5300);
+    world.expect(client, "mg tally:add:k:7 v|mg tally:until:k:-1 v|mg tally:get:k v|", "VA 1|7|VA 2|OK|EN|");
+    world.expect(
+        client,
+        "mg tally:add:k:7 v|mg tally:until:k:1 v|mg tally:get:k v|",
+        "VA 1|7|VA 2|OK|VA 1|7|",
+    );
 }

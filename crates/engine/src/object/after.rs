@@ -2,6 +2,8 @@
 //!
 //! Each is done as a client of its own would do it, in order, when the call's object is not locked.
 
+use std::cell::Cell;
+
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_objects::After;
 use cattlegrid_protocol::{Request, Store, StoreVerb};
@@ -18,6 +20,11 @@ use crate::shards::ShardLock;
 use crate::step::{Context, Step, Ticket};
 use crate::time::RELATIVE_MAX;
 
+thread_local! {
+    /// The second in which the log was last told that there is no memory.
+    static TOLD: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
 impl Engine {
     /// Does what follows a call, in order.
     pub(super) fn follow(
@@ -32,7 +39,7 @@ impl Engine {
         }
         for one in after {
             match one {
-                After::Set { key, value, ttl_s } => self.set_after(&key, &value, ttl_s, lock, step),
+                After::Set { key, value, ttl_s } => self.set_after(call, &key, &value, ttl_s, lock, step),
                 After::Invalidate(tag) => {
                     // The first use of tags takes memory from all shards.
                     lock.release();
@@ -57,8 +64,17 @@ impl Engine {
         lock.release();
     }
 
-    /// `set` without a reply.
-    fn set_after(&self, key: &[u8], data: &[u8], ttl_s: u32, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+    /// `set` without a reply. That there is no memory for it, only the log is told, once a second.
+    fn set_after(
+        &self,
+        call: &Call<'_>,
+        key: &[u8],
+        data: &[u8],
+        ttl_s: u32,
+        lock: &mut ShardLock<'_>,
+        step: &mut Step<'_>,
+    ) {
+        let failed = step.counters.store_no_memory.get();
         let mut exptime = i64::from(ttl_s);
         if exptime > RELATIVE_MAX {
             exptime += step.now.unix(step.now.second);
@@ -70,6 +86,13 @@ impl Engine {
             let parked = self.execute(&request, hash, lock, cx);
             debug_assert!(parked.is_none() && cx.out.is_empty(), "a set is not answered");
         });
+        if step.counters.store_no_memory.get() > failed
+            && TOLD.replace(Some(step.now.second)) != Some(step.now.second)
+        {
+            let (object_type, method) = call.registry.names(call.method);
+            let key = String::from_utf8_lossy(key);
+            step.effects.line(format!("{object_type}.{method}: cg.set: no memory for the value of {key}"));
+        }
     }
 
     /// Calls `act` on behalf of a connection that has no client: it has missed nothing, and waits for nothing.

@@ -15,6 +15,7 @@ use cattlegrid_store::{
 };
 use cattlegrid_tags::{Kind, TagHash, TagList, Validity};
 
+use crate::rules::Change as RuleChange;
 use crate::shard::Shard;
 use crate::shared::Names;
 use crate::step::Step;
@@ -220,6 +221,7 @@ impl Shard {
             },
         };
         let ran = self.finish_object(call, found, done, &new, &added, memory, now);
+        self.cascade_object(call, &ran, now);
         if matches!(ran, Ran::Value { .. }) {
             self.value = out;
         } else {
@@ -300,6 +302,20 @@ impl Shard {
         self.put_object(call, found, expiry, value, added, memory, now, outcome)
     }
 
+    /// `drop`, which `delete` and `md` of an object are, sets off cascades as a `delete` of a key does, also of an object
+    /// that there is not.
+    fn cascade_object(&mut self, call: &Call<'_>, ran: &Ran, now: Now) {
+        if self.herd.is_none()
+            || !matches!(ran, Ran::Value { .. } | Ran::Miss)
+            || call.registry.names(call.method).1 != "drop"
+        {
+            return;
+        }
+        if let Some(name) = call.registry.object_name(call.type_id, call.key()) {
+            self.cascade(&name, call.hash, RuleChange::Delete, now);
+        }
+    }
+
     /// The tags that a host's method gives the object and that it does not have.
     fn added_tags(
         &mut self,
@@ -316,9 +332,11 @@ impl Shard {
         };
         let mut list = TagList::new();
         let mut insert = |tag| {
-            list.insert(tag).map(|()| list.hashes().len()).map_err(|error| {
+            list.insert(tag).map(|()| list.hashes().len()).map_err(|_| {
                 let (object_type, method) = call.registry.names(call.method);
-                format!("SERVER_ERROR script {object_type}.{method}: {error}")
+                format!(
+                    "SERVER_ERROR script {object_type}.{method}: cg.tag: an object has up to {TAGS_MAX} tags"
+                )
             })
         };
         let mut count = 0;
@@ -624,8 +642,11 @@ pub(crate) fn unix_ms(now: Now, second: u32) -> u64 {
     now.unix(second).max(0).unsigned_abs() * 1000
 }
 
-/// The first second since the start that is not before this Unix time in milliseconds.
+/// The first second since the start that is not before this Unix time in milliseconds; what ends now has ended.
 fn second_of(now: Now, ms: u64) -> u32 {
+    if ms <= now.unix_ms() {
+        return PAST;
+    }
     let unix = i64::try_from(ms.div_ceil(1000)).unwrap_or(i64::MAX);
     let second = unix.saturating_sub(now.unix_of_zero);
     u32::try_from(second.max(i64::from(PAST))).unwrap_or(u32::MAX)
