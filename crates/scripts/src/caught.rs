@@ -136,7 +136,11 @@ unsafe extern "C-unwind" fn handle(state: *mut ffi::lua_State) -> c_int {
         convert(state);
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
         ffi::lua_insert(state, 1);
-        ffi::lua_call(state, ffi::lua_gettop(state) - 1, 1);
+        // The original takes an error of the handler for another one, whatever it is.
+        if ffi::lua_pcall(state, ffi::lua_gettop(state) - 1, 1, 0) != ffi::LUA_OK {
+            convert(state);
+            ffi::lua_error(state);
+        }
     }
     1
 }

@@ -97,6 +97,8 @@ fn problem(file: &Path, line: Option<usize>, text: String) -> Problem {
 struct Shared {
     store: Store,
     checks: usize,
+    /// The first check that has failed, which the test may have caught.
+    failed: Option<String>,
 }
 
 /// A file of tests.
@@ -121,7 +123,7 @@ impl<'f> File<'f> {
     fn open(scripts: &Scripts, source: &'f Source, registry: &'f Arc<Registry>) -> Result<Self, Problem> {
         let chunk = load::compile(source)?;
         let wrong = |error: mlua::Error| problem(&source.path, None, text_of(&error));
-        let shared = Shared { store: store(registry, source)?, checks: 0 };
+        let shared = Shared { store: store(registry, source)?, checks: 0, failed: None };
         let shared = Rc::new(RefCell::new(shared));
         let lua = vm::sandbox(&scripts.program, MEMORY_BYTES).map_err(wrong)?;
         let zone =
@@ -152,7 +154,7 @@ impl<'f> File<'f> {
     }
 
     fn run_all(&self) -> Result<Vec<Tested>, Vec<Problem>> {
-        let returned: Value = self.chunk.call(()).map_err(|error| vec![self.problem(&error)])?;
+        let returned: Value = self.whole(self.chunk.call(())).map_err(|error| vec![self.problem(&error)])?;
         let top = Tested { name: self.name.clone(), checks: self.shared.borrow().checks };
         let Value::Table(table) = returned else { return Ok(vec![top]) };
         let mut tests = Vec::new();
@@ -175,8 +177,8 @@ impl<'f> File<'f> {
         }
         for (name, run) in tests {
             let fresh = store(self.registry, self.source).map_err(|error| vec![error])?;
-            *self.shared.borrow_mut() = Shared { store: fresh, checks: 0 };
-            match run.call::<()>(()) {
+            *self.shared.borrow_mut() = Shared { store: fresh, checks: 0, failed: None };
+            match self.whole(run.call::<()>(())) {
                 Ok(()) => {
                     let name = format!("{} {name}", self.name);
                     passed.push(Tested { name, checks: self.shared.borrow().checks });
@@ -189,6 +191,12 @@ impl<'f> File<'f> {
             }
         }
         if failed.is_empty() { Ok(passed) } else { Err(failed) }
+    }
+
+    /// What a test has returned, unless a check has failed whose error it caught.
+    fn whole<R>(&self, returned: mlua::Result<R>) -> mlua::Result<R> {
+        let failed = self.shared.borrow_mut().failed.take();
+        returned.and_then(|returned| failed.map_or(Ok(returned), |text| Err(mlua::Error::runtime(text))))
     }
 
     fn problem(&self, error: &mlua::Error) -> Problem {

@@ -201,10 +201,8 @@ fn errors_of_calls_are_errors_of_the_test() {
         t.error(function() q:addandcheck() end, "takes")
         t.error(function() q:spin() end, "took longer than 10 ms")
         t.error(function() t.new("quota", "k", 1, "year") end, "quota.new refused these arguments")
-        t.error(function() t.new("none", "k") end, "no type none")
         t.error(function() q:addandcheck({}) end, "argument 1 must be a string or a number, not table")
         t.eq(t.call("quota:addandcheck:k:x"), "CLIENT_ERROR quota.addandcheck: arg 1 must be a number")
-        t.error(function() t.call("other:x:y") end, "no call: other:x:y")
         t.eq(q:left(), "1")
         -- Tables that have themselves.
         local a, b = {}, {}
@@ -212,6 +210,39 @@ fn errors_of_calls_are_errors_of_the_test() {
         t.eq(a, b)
         "#,
     );
+}
+
+#[test]
+fn a_check_that_fails_fails_the_test_whatever_catches_it() {
+    let expected = "quota.test.luau:2: expected 2, got 1";
+    for test in [
+        "t.error(function() t.eq(1, 2) end)",
+        "pcall(function() t.eq(1, 2) end)",
+        "xpcall(function() t.eq(1, 2) end, print)",
+        "coroutine.resume(coroutine.create(function() t.eq(1, 2) end))",
+        "pcall(coroutine.wrap(function() t.eq(1, 2) end))",
+        "pcall(t.eq, 1, 2)",
+        "return { test_it = function() pcall(t.eq, 1, 2) end }",
+    ] {
+        let failed = fails(test);
+        assert!(
+            failed == expected || failed == expected.replace("2: exp", "2: test_it: exp"),
+            "{test}: {failed}"
+        );
+    }
+    for (test, text) in [
+        ("t.error(function() t.error(function() end) end)", "expected an error, got none"),
+        ("t.error(function() t.call('bad key with blank') end)", "blank"),
+        ("pcall(t.call, 'plainkey')", "plainkey"),
+        ("pcall(t.new, 'none', 'k')", "no type none"),
+        ("pcall(t.call, 'other:x:y')", "no call: other:x:y"),
+        ("pcall(t.plain, 'a b', 'x')", "blank"),
+    ] {
+        let failed = fails(test);
+        assert!(failed.starts_with("quota.test.luau:2: ") && failed.contains(text), "{test}: {failed}");
+    }
+    let after = "return { test_a = function() pcall(t.eq, 1, 2) end, test_b = function() t.eq(1, 1) end }";
+    assert_eq!(fails(after), "quota.test.luau:2: test_a: expected 2, got 1", "the others are run");
 }
 
 #[test]

@@ -132,7 +132,7 @@ impl Store {
     }
 
     /// Bytes by which pinned objects will hold more when [`Store::put`] has stored this. The value's bytes in the log and outside it
-    /// are [`NewValue::weighs`].
+    /// are [`crate::NewValue::weighs`].
     pub fn pinned_growth(
         &mut self,
         hash: u64,

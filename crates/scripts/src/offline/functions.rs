@@ -1,5 +1,6 @@
 //! `cg.test`: functions in Rust, and what is written in Luau on top of them; and functions of calls that tests may use too.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -14,6 +15,11 @@ use super::store::{Answer, START_MS};
 use crate::current::{self, Current, Written};
 use crate::json;
 
+/// The name of the part in Luau.
+const PRELUDE: &str = "cg.test";
+/// Calls within each other of which the test that called is one.
+const LEVELS_MAX: usize = 8;
+
 /// Adds `cg.test` to a sandbox.
 pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<Shared>>, zone: &Zone) -> mlua::Result<()> {
     let cg: Table = lua.globals().raw_get("cg")?;
@@ -21,7 +27,7 @@ pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<Shared>>, zone: &Zone) -> m
     native.calls()?;
     native.clock()?;
     native.effects(cg.raw_get::<Table>("json")?.raw_get("decode")?)?;
-    let prelude = lua.load(include_str!("prelude.luau")).set_name("=cg.test");
+    let prelude = lua.load(include_str!("prelude.luau")).set_name(format!("={PRELUDE}"));
     let test: Table = prelude.call(native.table)?;
     test.set_readonly(true);
     cg.set_readonly(false);
@@ -107,6 +113,11 @@ impl Native<'_> {
             shared.checks += 1;
             Ok(())
         })?;
+        self.add("fail", |lua, shared, text: String| -> mlua::Result<()> {
+            let text = placed(lua, &text);
+            shared.failed.get_or_insert_with(|| text.clone());
+            Err(mlua::Error::runtime(text))
+        })?;
         self.add("call_name", |lua, shared, name: LuaString| {
             replied(lua, shared.store.call_name(&name.as_bytes()))
         })?;
@@ -167,6 +178,22 @@ impl Native<'_> {
             let keys = std::mem::take(&mut shared.store.loads);
             keys.iter().map(|key| lua.create_string(key)).collect::<mlua::Result<Vec<_>>>()
         })
+    }
+}
+
+/// A text behind the place of the test that has called.
+fn placed(lua: &Lua, text: &str) -> String {
+    let place = |level| {
+        lua.inspect_stack(level, |debug| {
+            let source = debug.source().short_src.map(Cow::into_owned);
+            source.zip(debug.current_line())
+        })
+    };
+    // A function of Rust has no line.
+    let of_test = (0..LEVELS_MAX).filter_map(place).flatten().find(|(source, _)| source != PRELUDE);
+    match of_test {
+        Some((source, line)) => format!("{source}:{line}: {text}"),
+        None => text.to_owned(),
     }
 }
 
