@@ -55,6 +55,7 @@ impl Slot {
             interrupt: Mutex::new(Some(interrupt)),
         });
         WATCHDOG.slots().push(Arc::downgrade(&slot));
+        WATCHDOG.look_at_once();
         slot
     }
 
@@ -149,6 +150,13 @@ struct Seen {
 impl Watchdog {
     fn slots(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a wait that may be too long for a slot that is new.
+    fn look_at_once(&self) {
+        if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
+            thread.thread().unpark();
+        }
     }
 
     #[cold]
