@@ -4,10 +4,15 @@ mod cache;
 mod error;
 mod item;
 mod key;
+#[allow(dead_code, reason = "callers follow")]
 mod value;
 
 pub use cache::{Answer, Ask, Cache};
 pub use error::{Error, KeyError};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
+#[cfg(feature = "json")]
+pub use value::Json;
+#[cfg(feature = "msgpack")]
+pub use value::MessagePack;
 pub use value::{Format, Value};
