@@ -18,8 +18,13 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+mod crew;
+mod proxy;
+
 pub use cattlegrid_load::harness::Server;
 use cattlegrid_load::harness::Start;
+pub use crew::{Ended, Ledger, Process};
+pub use proxy::Proxy;
 
 /// A rule for the keys `h:*`, with all that helps computing.
 pub const RULES: &str = r#"
@@ -77,6 +82,15 @@ pub fn cattlegrid() -> PathBuf {
         program.display()
     );
     program
+}
+
+/// Waits while another process does something that cannot be seen from here.
+pub fn pause(ms: u64) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what another process does cannot be waited for otherwise"
+    )]
+    std::thread::sleep(std::time::Duration::from_millis(ms));
 }
 
 /// Runs a test of async code, and fails it after a minute.
