@@ -5,12 +5,20 @@ mod error;
 mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
+mod metrics;
+#[cfg(feature = "near-cache")]
+#[allow(dead_code, reason = "callers follow")]
+mod near;
+#[allow(dead_code, reason = "callers follow")]
 mod value;
 
 pub use cache::{Answer, Ask, Cache};
 pub use error::{Error, KeyError};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
+pub use metrics::{Observer, RequestOutcome, Source, Statistics};
+#[cfg(feature = "near-cache")]
+pub use near::NearCache;
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]
