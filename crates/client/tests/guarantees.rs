@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use cattlegrid_client::{
-    Client, Compute, ComputeError, Expiration, Fetched, Namespacer, NamespacerOptions, Outcome, WhenUnavailable,
+    Client, Compute, ComputeError, Expiration, Fetched, Namespacer, NamespacerOptions, Outcome,
+    WhenUnavailable,
 };
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -51,7 +52,8 @@ fn an_expired_value(kind: Kind) {
     says("an_expired_value", kind, [own, own, "for the rule's `grace`"]);
     run(async {
         let server = kind.start();
-        let options = Compute::new().expiration(Duration::from_secs(1)).compute_time(Duration::from_millis(1500));
+        let options =
+            Compute::new().expiration(Duration::from_secs(1)).compute_time(Duration::from_millis(1500));
         let holder = client(&server);
         for (key, after_ms) in [("h:young", 1900), ("h:old", 6000)] {
             computed(&holder, key, &options, "old").await;
@@ -63,7 +65,8 @@ fn an_expired_value(kind: Kind) {
             let other = client(&server);
             let (computes, finish, call) = held(&holder, key, &options, "new");
             computes.await.unwrap();
-            let seen = other.get_or_compute(key, &options.clone().wait(Duration::ZERO), unused).await.unwrap();
+            let seen =
+                other.get_or_compute(key, &options.clone().wait(Duration::ZERO), unused).await.unwrap();
             let served = seen == Outcome::Stale("old".to_owned());
             assert_eq!(served, key == "h:young" || kind == Kind::Rules, "{key}: {seen:?}");
             finish.send(()).unwrap();
@@ -137,7 +140,8 @@ fn a_failure_frees_the_key(kind: Kind) {
     run(async {
         let server = kind.start();
         let options = Compute::new().compute_time(Duration::from_secs(20));
-        let failing = client(&server).get_or_compute("h:fails", &options, || async { Err::<String, _>("no") }).await;
+        let failing =
+            client(&server).get_or_compute("h:fails", &options, || async { Err::<String, _>("no") }).await;
         assert!(matches!(failing, Err(ComputeError::Compute("no"))), "{failing:?}");
         let next = client(&server);
         let next = next.get_or_compute("h:fails", &options, || value("next"));
@@ -268,7 +272,8 @@ fn a_hint(kind: Kind) {
         let Fetched::Compute { hint, token } = first else { panic!("{first:?}") };
         assert_eq!(hint, "first");
         let other = client(&server);
-        let waits = tokio::spawn(async move { other.fetch_or_compute::<String>("h:hint", ttl, b"second").await });
+        let waits =
+            tokio::spawn(async move { other.fetch_or_compute::<String>("h:hint", ttl, b"second").await });
         sleep(Duration::from_millis(300)).await;
         drop(token);
         let second = timeout(Duration::from_secs(15), waits).await.expect("a dropped token frees the key");
@@ -322,7 +327,8 @@ fn round_trips_of_many_keys(kind: Kind) {
         let short: Vec<_> = outcomes.iter().map(short_of).collect();
         assert_eq!(short, ["hit", "hit", "hit", "busy", "busy", "computed", "computed", "computed"]);
         assert_eq!(trips, if kind == Kind::Rules { 2 } else { 3 });
-        let present: Vec<_> = keys.iter().filter(|(key, _)| !["h:m4", "h:m5"].contains(&&**key)).cloned().collect();
+        let present: Vec<_> =
+            keys.iter().filter(|(key, _)| !["h:m4", "h:m5"].contains(&&**key)).cloned().collect();
         let outcomes = counted.get_or_compute_many(&present, &options, echo).await.unwrap();
         assert!(outcomes.iter().all(|outcome| short_of(outcome) == "hit"), "{outcomes:?}");
         assert_eq!(proxy.round_trips(), 1, "all present");
@@ -498,10 +504,8 @@ fn the_table_names_every_test_and_only_these() {
     let rows = rows();
     assert!(rows.len() > 10, "{}", rows.len());
     let source = include_str!("guarantees.rs");
-    let tests: Vec<_> = source
-        .lines()
-        .filter_map(|line| line.strip_prefix("on_servers!(")?.strip_suffix(");"))
-        .collect();
+    let tests: Vec<_> =
+        source.lines().filter_map(|line| line.strip_prefix("on_servers!(")?.strip_suffix(");")).collect();
     let named: Vec<_> = rows.iter().map(|row| row[4].trim_matches('`')).collect();
     assert_eq!(named, tests, "in the same order");
     for test in tests {
@@ -512,7 +516,8 @@ fn the_table_names_every_test_and_only_these() {
 /// The cells of the table.
 fn rows() -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(DOCUMENT).expect("docs/clients.md");
-    let lines = text.lines().skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));
+    let lines =
+        text.lines().skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
     lines.map(cells).collect()
 }

@@ -42,13 +42,16 @@ fn the_winner_is_killed(kind: Kind) {
     assert!(ended.iter().all(|one| one.text == ended[0].text), "{ended:?}");
     if kind == Kind::Rules {
         let longest = ended.iter().map(|one| one.took).max();
-        assert!(longest < Some(Duration::from_millis(lock - 1000)), "nobody waits for the lease: {ended:?}");
+        assert!(
+            longest < Some(Duration::from_millis(lock - 1000)),
+            "no wait lasts as long as the lease: {ended:?}"
+        );
     }
     say(kind, "5 wait, the winner is killed", &ended);
 }
 on_servers!(the_winner_is_killed);
 
-fn the_winner_kills_itself_and_nobody_waits_yet(kind: Kind) {
+fn the_winner_ends_before_others_ask(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let mut winner = ledger.process(&compute(&server, "h:own", "--mode kill --compute-time 1500"));
     winner.go();
@@ -58,7 +61,7 @@ fn the_winner_kills_itself_and_nobody_waits_yet(kind: Kind) {
     assert_eq!(next.ended().outcome, "computed");
     assert_eq!(ledger.computed().len(), 2);
 }
-on_servers!(the_winner_kills_itself_and_nobody_waits_yet);
+on_servers!(the_winner_ends_before_others_ask);
 
 /// A stopped process keeps its connection: the next computes when the lock's time is over, and the late value is not stored.
 fn the_winner_is_stopped_and_comes_back(kind: Kind) {
@@ -100,14 +103,14 @@ fn the_computation_fails(kind: Kind) {
         assert!(ended.iter().all(|one| one.text == ended[0].text), "{ended:?}");
         assert!(
             ended.iter().all(|one| one.took < Duration::from_secs(9)),
-            "{mode}: nobody waits for the lock: {ended:?}"
+            "{mode}: no wait lasts as long as the lock: {ended:?}"
         );
         say(kind, &format!("5 wait, the computation ends by: {mode}"), &ended);
     }
 }
 on_servers!(the_computation_fails);
 
-/// Nobody waits for the computation of 5 seconds but the process that makes it.
+/// Only the process that computes takes the 5 seconds of the computation.
 fn the_stale_value_is_served_to_all_but_one(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let key = "h:stale";
@@ -229,7 +232,7 @@ fn the_text_of_a_failure_reaches_all_that_wait(kind: Kind) {
 }
 on_servers!(the_text_of_a_failure_reaches_all_that_wait);
 
-/// Ten processes ask for the same 20 keys at once: each key is computed once, whoever gets it.
+/// Ten processes ask for the same 20 keys at once: each key is computed once.
 fn many_keys_are_computed_once_each(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let keys: Vec<_> = (0..20).map(|number| format!("h:many{number}")).collect();
@@ -240,7 +243,7 @@ on_servers!(many_keys_are_computed_once_each);
 
 /// A ring with a server of each kind: what each key gets is what its server can do.
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_ring_may_mix_servers() {
     let all = [Kind::Memcached, Kind::Rules, Kind::Plain].map(Kind::start);
     let addresses: Vec<_> = all.iter().map(Server::address).collect();

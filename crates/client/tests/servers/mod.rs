@@ -1,6 +1,6 @@
 //! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without a rule.
 //!
-//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test client"]`, so that `cargo test` alone neither
+//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test --stage client"]`, so that `cargo test` alone neither
 //! builds nor needs a server, and says which tests it has left out. With servers at hand:
 //!
 //! ```sh
@@ -107,19 +107,19 @@ macro_rules! on_servers {
     ($name:ident) => {
         mod $name {
             #[test]
-            #[ignore = "needs servers: cargo xtask test client"]
+            #[ignore = "needs servers: cargo xtask test --stage client"]
             fn memcached() {
                 super::$name($crate::servers::Kind::Memcached);
             }
 
             #[test]
-            #[ignore = "needs servers: cargo xtask test client"]
+            #[ignore = "needs servers: cargo xtask test --stage client"]
             fn plain() {
                 super::$name($crate::servers::Kind::Plain);
             }
 
             #[test]
-            #[ignore = "needs servers: cargo xtask test client"]
+            #[ignore = "needs servers: cargo xtask test --stage client"]
             fn rules() {
                 super::$name($crate::servers::Kind::Rules);
             }
