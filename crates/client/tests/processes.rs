@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 
-use crate::on_servers;
 use crate::servers::{Ended, Kind, Ledger, Process, Server, pause};
 
 fn one_computation_for_fifty_processes(kind: Kind) {

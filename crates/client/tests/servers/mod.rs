@@ -1,4 +1,4 @@
-//! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without a rule.
+//! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without rules.
 //!
 //! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test --stage client"]`, so that `cargo test` alone neither
 //! builds nor needs a server, and says which tests it has left out. With servers at hand:
@@ -10,6 +10,7 @@
 
 #![allow(
     dead_code,
+    unused_imports,
     unreachable_pub,
     clippy::missing_panics_doc,
     reason = "a module of several test programs, each of which uses a part"
@@ -26,10 +27,10 @@ use cattlegrid_load::harness::Start;
 pub use crew::{Ended, Ledger, Process};
 pub use proxy::Proxy;
 
-/// A rule for the keys `h:*`, with all that helps computing.
+/// A rule for the keys that begin with `h:`, with all that helps computing.
 pub const RULES: &str = r#"
 [[rule]]
-match = "h:*"
+match = "h:{id*}"
 hold = "4s"
 hold_many = "4s"
 grace = "30s"
@@ -41,7 +42,7 @@ lease = "10s"
 pub enum Kind {
     /// Debian's memcached.
     Memcached,
-    /// Cattlegrid without a rule.
+    /// Cattlegrid without a rule file.
     Plain,
     /// Cattlegrid with [`RULES`]: keys that begin with `h:` have a rule.
     Rules,
