@@ -2,6 +2,7 @@
 
 mod cache;
 mod error;
+mod herd;
 mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
@@ -9,6 +10,7 @@ mod value;
 
 pub use cache::{Answer, Ask, Cache};
 pub use error::{Error, KeyError};
+pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, WhenUnavailable};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 #[cfg(feature = "json")]
