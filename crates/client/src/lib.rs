@@ -4,6 +4,7 @@ mod cache;
 mod error;
 mod item;
 mod key;
+pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
@@ -11,6 +12,7 @@ pub use cache::{Answer, Ask, Cache};
 pub use error::{Error, KeyError};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
+pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]
