@@ -78,7 +78,7 @@ pub struct Ejection {
 pub struct Options {
     /// How keys are spread.
     pub sharding: Sharding,
-    /// None: no server is ejected, and the keys of one that fails fail.
+    /// None: no server is ejected, and commands for a server that fails are errors.
     pub ejection: Option<Ejection>,
     /// A server that returns must be flushed first: it may have values that were changed on other servers since.
     pub flush_on_return: bool,
@@ -115,7 +115,7 @@ pub struct NoneAvailable {
     pub left: Duration,
 }
 
-/// Servers, and which of them has a key. See the module's text.
+/// The servers of a client, and the search for the server of a key. See the module's text.
 #[derive(Debug)]
 pub struct Route {
     placing: Placing,
