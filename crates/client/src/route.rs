@@ -9,10 +9,10 @@
 //! let ejection = Ejection { after_failures: 2, retry: Duration::from_secs(1) };
 //! let options = Options { ejection: Some(ejection), ..Options::default() };
 //! let route = Route::new([("10.0.0.1:11211", 1), ("10.0.0.2:11211", 3)], options, now)?;
-//! let own = route.place(b"page:42", now)?;
+//! let own = route.place(b"page:42").ok_or("none")?;
 //! route.failed(own, now);
 //! assert_eq!(route.failed(own, now), Event::Ejected);
-//! assert_ne!(route.place(b"page:42", now)?, own);
+//! assert_ne!(route.place(b"page:42"), Some(own));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -32,7 +32,7 @@
 //! * Ejecting a server moves only its own keys, and when it returns all of them come back.
 //! * Adding a server moves only keys that it takes (ketama with equal weights, and rendezvous).
 //! * An ejected server gets no key until a probe of this ejection has succeeded.
-//! * [`Route::place`] takes no lock unless all servers are ejected.
+//! * [`Route::place`] takes no lock.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -63,11 +63,12 @@ pub enum Sharding {
 
 /// When a server that fails is taken out, so that its keys go to others, and when it is tried again.
 ///
-/// Only failures of connections and timeouts count, not replies that are errors.
+/// A failure is a connection that cannot be made, that breaks before its first reply, or on which nothing has come within the
+/// timeout; replies that are errors are not failures. A CAS number or a lease of one server means nothing to the server that gets
+/// the key after it: read again before a `cas`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ejection {
-    /// After this many failures in a row; 0 is as 1. What one broken connection does to the requests on it is one failure; each
-    /// request that times out is one.
+    /// After this many failures in a row; 0 is as 1.
     pub after_failures: u32,
     /// Until the first probe, at least 1 ms. Each probe that fails doubles the time to the next one, up to ten times this.
     pub retry: Duration,
@@ -80,7 +81,8 @@ pub struct Options {
     pub sharding: Sharding,
     /// None: no server is ejected, and commands for a server that fails are errors.
     pub ejection: Option<Ejection>,
-    /// A server that returns must be flushed first: it may have values that were changed on other servers since.
+    /// A server that returns gets `flush_all` first: it may have values that were changed on other servers since. A write whose
+    /// reply did not come in time may still be executed after that, if the server had stopped and goes on.
     pub flush_on_return: bool,
 }
 
@@ -103,16 +105,6 @@ pub struct Probe {
     /// It must be sent `flush_all`, and the probe has succeeded only when that was answered `OK`.
     pub flush: bool,
     ejection: u64,
-}
-
-/// All servers are ejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("all servers are ejected; the next is tried in {left:?}")]
-pub struct NoneAvailable {
-    /// Place of the server that has the key when all are available.
-    pub own: usize,
-    /// Until the next probe.
-    pub left: Duration,
 }
 
 /// The servers of a client, and the search for the server of a key. See the module's text.
@@ -196,22 +188,21 @@ impl Route {
         })
     }
 
-    /// The place of a key's server among those that are not ejected.
-    ///
-    /// # Errors
-    /// All are ejected.
+    /// The place of a key's server among those that are not ejected. None: all are.
     #[inline]
-    pub fn place(&self, key: &[u8], now: Instant) -> Result<usize, NoneAvailable> {
-        let place = self.placing.find(key, |place| self.is_available(place));
-        place.ok_or_else(|| self.none_available(key, now))
+    pub fn place(&self, key: &[u8]) -> Option<usize> {
+        self.placing.find(key, |place| self.is_available(place))
     }
 
-    #[cold]
-    fn none_available(&self, key: &[u8], now: Instant) -> NoneAvailable {
-        NoneAvailable {
-            own: self.placing.find(key, |_| true).unwrap_or(0),
-            left: self.next_probe(now).unwrap_or(Duration::ZERO),
-        }
+    /// The place of a key's server when none is ejected.
+    pub fn own_place(&self, key: &[u8]) -> usize {
+        self.placing.find(key, |_| true).unwrap_or(0)
+    }
+
+    /// Whether any server is ejected.
+    #[inline]
+    pub fn has_ejected(&self) -> bool {
+        self.next_us.load(Ordering::Acquire) != NEVER
     }
 
     /// Whether a server gets keys. False for places that there are not.
@@ -219,7 +210,7 @@ impl Route {
         self.states.get(place).is_some_and(|state| state.is_available.load(Ordering::Acquire))
     }
 
-    /// A connection to a server has failed or ended with requests on it, or a request has timed out.
+    /// A server has failed; see [`Ejection`] for what counts.
     pub fn failed(&self, place: usize, now: Instant) -> Event {
         let (Some(ejection), Some(state)) = (self.options.ejection, self.states.get(place)) else {
             return Event::Nothing;
@@ -245,7 +236,7 @@ impl Route {
         Event::Ejected
     }
 
-    /// A server has answered; any reply counts, errors too. A server that is ejected stays so: only a probe brings it back.
+    /// A server has answered on a new connection; any reply counts, errors too. A server that is ejected stays so: only a probe brings it back.
     #[inline]
     pub fn succeeded(&self, place: usize) {
         if let Some(state) = self.states.get(place)

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use cattlegrid_client::route::{Event, NoneAvailable, Options, Route, object_route, server_name};
+use cattlegrid_client::route::{Event, Options, Route, object_route, server_name};
 use cattlegrid_client::{Ejection, Sharding};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -24,8 +24,8 @@ fn ejecting(sharding: Sharding, ejection: Ejection) -> Options {
     Options { sharding, ejection: Some(ejection), ..Options::default() }
 }
 
-fn places(route: &Route, keys: u32, now: Instant) -> Vec<usize> {
-    (0..keys).map(|key| route.place(format!("key:{key}").as_bytes(), now).unwrap()).collect()
+fn places(route: &Route, keys: u32) -> Vec<usize> {
+    (0..keys).map(|key| route.place(format!("key:{key}").as_bytes()).unwrap()).collect()
 }
 
 const EQUAL: &str = "304003334312202100220100443234430010430221421141433040444021";
@@ -39,7 +39,7 @@ fn rendezvous_is_as_its_text_says() {
     let options = Options { sharding: Sharding::Rendezvous, ..Options::default() };
     for (weights, expected) in [([1; 5], EQUAL), ([1, 2, 3, 4, 10], WEIGHTED)] {
         let route = Route::new(names.into_iter().zip(weights), options, now).unwrap();
-        let found = (0..60).map(|key| route.place(format!("k{key}").as_bytes(), now).unwrap().to_string());
+        let found = (0..60).map(|key| route.place(format!("k{key}").as_bytes()).unwrap().to_string());
         assert_eq!(found.collect::<String>(), expected);
     }
 }
@@ -87,13 +87,15 @@ fn one_server_has_all_keys_and_all_ejected_is_an_error() {
     for sharding in ALL {
         for count in [1, 3] {
             let route = route(&vec![1; count], ejecting(sharding, ONCE), now);
-            let own = route.place(b"key", now).unwrap();
+            let own = route.place(b"key").unwrap();
+            assert!(!route.has_ejected());
             for place in 0..count {
                 assert_eq!(route.failed(place, now), Event::Ejected);
             }
-            let later = now + SECOND / 4;
-            assert_eq!(route.place(b"key", later), Err(NoneAvailable { own, left: SECOND * 3 / 4 }));
-            assert_eq!(route.place(b"", now + 2 * SECOND).unwrap_err().left, Duration::ZERO);
+            assert_eq!((route.place(b"key"), route.own_place(b"key")), (None, own));
+            assert!(route.has_ejected());
+            assert_eq!(route.next_probe(now + SECOND / 4), Some(SECOND * 3 / 4));
+            assert_eq!(route.next_probe(now + SECOND * 2), Some(Duration::ZERO));
         }
     }
 }
@@ -102,9 +104,9 @@ fn one_server_has_all_keys_and_all_ejected_is_an_error() {
 fn without_ejection_nothing_changes() {
     let now = Instant::now();
     let route = route(&[1, 1, 1], Options::default(), now);
-    let before = places(&route, 100, now);
+    let before = places(&route, 100);
     assert!((0..100).all(|_| route.failed(1, now) == Event::Nothing && route.is_available(1)));
-    assert_eq!(places(&route, 100, now), before);
+    assert_eq!(places(&route, 100), before);
     assert!(route.due(now + 1000 * SECOND).is_empty() && route.next_probe(now).is_none());
     assert_eq!(route.failed(3, now), Event::Nothing);
     assert!(!route.is_available(3));
@@ -222,7 +224,7 @@ proptest! {
     ) {
         let mut now = Instant::now();
         let route = route(&weights, ejecting(sharding, ONCE), now);
-        let own = places(&route, KEYS, now);
+        let own = places(&route, KEYS);
         let mut out = BTreeSet::new();
         for step in steps {
             let place = step % weights.len();
@@ -236,7 +238,7 @@ proptest! {
                 prop_assert_eq!(route.failed(place, now), Event::Ejected);
                 out.insert(place);
             }
-            for (own, place) in own.iter().zip(places(&route, KEYS, now)) {
+            for (own, place) in own.iter().zip(places(&route, KEYS)) {
                 prop_assert!(!out.contains(&place));
                 prop_assert!(out.contains(own) || place == *own);
             }
@@ -250,7 +252,7 @@ proptest! {
         let all = route(&vec![1; count], ejecting(sharding, ONCE), now);
         let fewer = route(&vec![1; count - 1], ejecting(sharding, ONCE), now);
         all.failed(count - 1, now);
-        prop_assert_eq!(places(&all, KEYS, now), places(&fewer, KEYS, now));
+        prop_assert_eq!(places(&all, KEYS), places(&fewer, KEYS));
     }
 
     /// A server that is added takes keys and nothing else moves; with rendezvous whatever the weights are.
@@ -262,8 +264,8 @@ proptest! {
         let now = Instant::now();
         let new = weights.len() - 1;
         let options = Options { sharding, ..Options::default() };
-        let before = places(&route(&weights[..new], options, now), KEYS, now);
-        let after = places(&route(&weights, options, now), KEYS, now);
+        let before = places(&route(&weights[..new], options, now), KEYS);
+        let after = places(&route(&weights, options, now), KEYS);
         prop_assert!(before.iter().zip(&after).all(|(before, after)| after == before || *after == new));
         prop_assert!(after.contains(&new));
     }
@@ -273,7 +275,7 @@ proptest! {
     fn shares_follow_weights(weights in prop::collection::vec(1_u32..6, 2..8)) {
         let now = Instant::now();
         let options = Options { sharding: Sharding::Rendezvous, ..Options::default() };
-        let found = places(&route(&weights, options, now), 20_000, now);
+        let found = places(&route(&weights, options, now), 20_000);
         let total: u32 = weights.iter().sum();
         for (place, weight) in weights.iter().enumerate() {
             let fair = 20_000.0 * f64::from(*weight) / f64::from(total);
@@ -290,8 +292,8 @@ proptest! {
         let options = Options { sharding: Sharding::Rendezvous, ..Options::default() };
         let mut more = weights.clone();
         more[place] += 2;
-        let before = places(&route(&weights, options, now), KEYS, now);
-        let after = places(&route(&more, options, now), KEYS, now);
+        let before = places(&route(&weights, options, now), KEYS);
+        let after = places(&route(&more, options, now), KEYS);
         prop_assert!(before.iter().zip(&after).all(|(before, after)| after == before || *after == place));
     }
 
@@ -299,7 +301,7 @@ proptest! {
     fn any_bytes_have_a_route(sharding in sharding(), call in prop::collection::vec(any::<u8>(), 0..300)) {
         let now = Instant::now();
         let route = route(&[1, 2, 3], Options { sharding, ..Options::default() }, now);
-        prop_assert!(route.place(&object_route(&call), now).unwrap() < 3);
+        prop_assert!(route.place(&object_route(&call)).unwrap() < 3);
     }
 }
 
@@ -316,12 +318,12 @@ fn time_of_a_search() {
             let mut sum = 0;
             for _ in 0..2000 {
                 for key in &keys {
-                    sum += route.place(key.as_bytes(), now).unwrap();
+                    sum += route.place(key.as_bytes()).unwrap();
                     route.succeeded(0);
                 }
             }
             let counts = (0..weights.len()).map(|server| {
-                (0..100_000).filter(|key| route.place(format!("{key}").as_bytes(), now) == Ok(server)).count()
+                (0..100_000).filter(|key| route.place(format!("{key}").as_bytes()) == Some(server)).count()
             });
             let counts: Vec<usize> = counts.collect();
             println!(
