@@ -11,6 +11,7 @@ mod metrics;
 #[allow(dead_code, reason = "callers follow")]
 mod near;
 mod net;
+pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
@@ -23,6 +24,7 @@ pub use metrics::{Observer, RequestOutcome, Source, Statistics};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 pub use net::wire::Protocol;
+pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]
