@@ -3,26 +3,30 @@
 mod cache;
 mod client;
 mod error;
+mod herd;
 mod item;
 mod key;
-mod net;
 #[allow(dead_code, reason = "callers follow")]
 mod metrics;
 #[cfg(feature = "near-cache")]
 #[allow(dead_code, reason = "callers follow")]
 mod near;
+mod net;
+pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
 pub use cache::{Answer, Ask, Cache};
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, KeyError};
+pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, WhenUnavailable};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 pub use net::wire::Protocol;
+pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]
