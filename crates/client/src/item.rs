@@ -87,7 +87,7 @@ impl Expiration {
             Self::At(time) => time,
         };
         let ms = at.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
-        u64::try_from(ms).ok().filter(|ms| ms.div_ceil(1000) <= u64::from(u32::MAX))
+        u64::try_from(ms).ok().filter(|ms| u32::try_from(ms.div_ceil(1000)).is_ok())
     }
 
     /// The server's form of an expiry `grace` after this one, rounded up to whole seconds. None: it has passed already.

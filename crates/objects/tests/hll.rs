@@ -110,6 +110,55 @@ fn merge_counts_the_union_and_changes_nothing() {
     assert_eq!(objects.call("hll", "merge", b"A", &[b"B", b""]), refused);
 }
 
+/// The registers that a sketch's text stands for.
+fn registers(text: &str) -> Vec<u8> {
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = |text: &str| -> Vec<u8> {
+        text.chars().map(|digit| DIGITS.find(digit).expect("a digit of base64") as u8).collect()
+    };
+    let Some(text) = text.strip_prefix("1s") else {
+        return digits(text.strip_prefix("1d").expect("a version and a form"));
+    };
+    let mut registers = vec![0; 1 << 14];
+    let mut after = None;
+    for entry in digits(text).chunks(4) {
+        let place = usize::from(entry[0]) << 12 | usize::from(entry[1]) << 6 | usize::from(entry[2]);
+        assert!(after < Some(place), "ascending");
+        after = Some(place);
+        registers[place] = entry[3];
+    }
+    registers
+}
+
+#[test]
+fn a_sketch_has_all_registers_whatever_the_form() {
+    let mut objects = Objects::plain();
+    assert_eq!(objects.get("hll:sketch:K"), "(miss)");
+    assert_eq!(objects.get("hll:new:K"), "CREATED");
+    assert_eq!(objects.get("hll:sketch:K"), "1s");
+    assert_eq!(objects.get("hll:add:K:a"), "1");
+    // rapidhash v3 of "a" is 0x599f_47df_33a2_e1eb: register 5735, and a 1 is the first bit after it.
+    assert_eq!(objects.get("hll:sketch:K"), "1sBZnB");
+    let mut last = 0;
+    for count in [500, 700, 4000, 6000, 20_000] {
+        add(&mut objects, b"L", last, count);
+        last = count;
+        let sketch = objects.get("hll:sketch:L");
+        let registers = registers(&sketch);
+        let filled = registers.iter().filter(|rank| **rank > 0).count();
+        let (form, length) = if filled < 4096 { ("1s", 2 + filled * 4) } else { ("1d", 2 + 16_384) };
+        assert_eq!((sketch.get(..2), sketch.len()), (Some(form), length), "{count} items");
+        // The registers of other items add up to those of all.
+        let (mut other, mut all) = (Objects::plain(), Objects::plain());
+        add(&mut other, b"M", count / 2, count * 2);
+        add(&mut all, b"A", 0, count * 2);
+        let others = self::registers(&other.get("hll:sketch:M"));
+        let merged: Vec<u8> = registers.iter().zip(&others).map(|(one, two)| *one.max(two)).collect();
+        assert_eq!(merged, self::registers(&all.get("hll:sketch:A")), "{count} items");
+    }
+    assert_eq!(objects.get("hll:sketch:K:x"), "(CLIENT_ERROR hll.sketch: takes no arguments)");
+}
+
 #[test]
 fn a_dense_one_needs_no_more_room() {
     let mut objects = Objects::plain();
@@ -150,6 +199,6 @@ proptest! {
 
     #[test]
     fn any_bytes(calls in any_calls()) {
-        execute("hll", &["new", "add", "count", "merge", "dump", "size", "drop"], &calls);
+        execute("hll", &["new", "add", "count", "merge", "sketch", "dump", "size", "drop"], &calls);
     }
 }

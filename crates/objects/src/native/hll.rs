@@ -12,6 +12,14 @@
 //! ```
 //! and above [`FLAT_MAX`] bytes dense: 16 members in a tree, each 1024 registers of 6 bits.
 //!
+//! `sketch` answers the registers as text, for clients that merge sketches of several servers, in the digits of base64 (A is 0):
+//! the digit 1 (the version: of the hash, the registers and this text), then whichever is shorter,
+//! ```text
+//!   s | register, 3 digits, and rank, 1 digit | ...     registers that are not 0, ascending
+//!   d | rank, 1 digit | ...                             all registers
+//! ```
+//! Equal registers have equal texts.
+//!
 //! # Invariant
 //! A register never falls, so that the order of items makes no difference.
 
@@ -44,6 +52,13 @@ const ENTRY: usize = 3;
 /// Most bytes of the sparse form.
 const SPARSE_MAX: usize = FLAT_MAX / ENTRY * ENTRY;
 
+/// First byte of a sketch as text.
+const SKETCH_VERSION: &[u8] = b"1";
+/// Characters of a register in the text that has only those that are not 0.
+const SKETCH_ENTRY: usize = 4;
+/// The digits of base64.
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// See the module's text.
 pub(crate) static HLL: ObjectType = ObjectType {
     name: "hll",
@@ -75,6 +90,7 @@ pub(crate) static HLL: ObjectType = ObjectType {
             Absent::Miss,
             merge,
         )),
+        method("sketch", (0, 0), "", "its registers as text, which clients can merge", Absent::Miss, sketch),
     ],
     dump: Some(dump),
 };
@@ -121,6 +137,26 @@ fn merge(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> 
         }
     }
     Ok(Reply::List(Listing::fold(keys, fold, finish)))
+}
+
+fn sketch(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    let (view, out) = (object.view(), &mut *frame.out);
+    let filled = REGISTERS - counts_of(view)[0] as usize;
+    out.extend_from_slice(SKETCH_VERSION);
+    if filled * SKETCH_ENTRY < REGISTERS {
+        out.push(b's');
+        each_register(view, |register, rank| {
+            let place = [register >> 12, register >> 6, register].map(|bits| DIGITS[bits & 63]);
+            out.extend_from_slice(&place);
+            out.push(DIGITS[usize::from(rank) & 63]);
+        });
+    } else {
+        out.push(b'd');
+        let from = out.len();
+        out.resize(from + REGISTERS, DIGITS[0]);
+        each_register(view, |register, rank| out[from + register] = DIGITS[usize::from(rank) & 63]);
+    }
+    Ok(Reply::Value)
 }
 
 /// Merges a state into registers of a byte each.

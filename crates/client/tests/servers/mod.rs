@@ -1,0 +1,114 @@
+//! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without a rule.
+//!
+//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test client"]`, so that `cargo test` alone neither
+//! builds nor needs a server, and says which tests it has left out. With servers at hand:
+//!
+//! ```sh
+//! cargo build --profile fast -p cattlegrid
+//! CATTLEGRID_BIN=target/fast/cattlegrid cargo test -p cattlegrid-client --all-features -- --ignored
+//! ```
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::missing_panics_doc,
+    reason = "a module of several test programs, each of which uses a part"
+)]
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+
+pub use cattlegrid_load::harness::Server;
+use cattlegrid_load::harness::Start;
+
+/// A rule for the keys `h:*`, with all that helps computing.
+pub const RULES: &str = r#"
+[[rule]]
+match = "h:*"
+hold = "4s"
+hold_many = "4s"
+grace = "30s"
+lease = "10s"
+"#;
+
+/// What a test talks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Debian's memcached.
+    Memcached,
+    /// Cattlegrid without a rule.
+    Plain,
+    /// Cattlegrid with [`RULES`]: keys that begin with `h:` have a rule.
+    Rules,
+}
+
+impl Kind {
+    /// Starts one, on a free port, with these arguments in addition.
+    pub fn start_with(self, words: &[&str]) -> Server {
+        let program = match self {
+            Self::Memcached => PathBuf::from("memcached"),
+            Self::Plain | Self::Rules => cattlegrid(),
+        };
+        let mut all = vec!["-p", "-1", "-l", "127.0.0.1"];
+        // memcached refuses to be root.
+        if self == Self::Memcached {
+            all.extend(["-u", "root"]);
+        }
+        all.extend(words);
+        let rules = (self == Self::Rules).then_some(RULES);
+        Server::start(&Start { rules, ..Start::new(&program, &all) }).expect("the server starts")
+    }
+
+    /// Starts one, on a free port.
+    pub fn start(self) -> Server {
+        self.start_with(&[])
+    }
+}
+
+/// The optimised Cattlegrid.
+pub fn cattlegrid() -> PathBuf {
+    let named = std::env::var_os("CATTLEGRID_BIN").map(PathBuf::from);
+    // Relative to the repository, as the stages name it: tests run in the package's directory.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let program = named.map_or_else(|| root.join("target/fast/cattlegrid"), |path| root.join(path));
+    assert!(
+        program.exists(),
+        "{} does not exist: `cargo build --profile fast -p cattlegrid` makes it, CATTLEGRID_BIN names another",
+        program.display()
+    );
+    program
+}
+
+/// Runs a test of async code, and fails it after a minute.
+pub fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let limited = async { tokio::time::timeout(std::time::Duration::from_secs(60), test).await };
+    runtime.block_on(limited).expect("the test ends within a minute")
+}
+
+/// The same test against each of the servers: `on_servers!(name)` makes the tests `name::memcached`, `name::plain` and
+/// `name::rules` of `fn name(kind: Kind)`.
+#[macro_export]
+macro_rules! on_servers {
+    ($name:ident) => {
+        mod $name {
+            #[test]
+            #[ignore = "needs servers: cargo xtask test client"]
+            fn memcached() {
+                super::$name($crate::servers::Kind::Memcached);
+            }
+
+            #[test]
+            #[ignore = "needs servers: cargo xtask test client"]
+            fn plain() {
+                super::$name($crate::servers::Kind::Plain);
+            }
+
+            #[test]
+            #[ignore = "needs servers: cargo xtask test client"]
+            fn rules() {
+                super::$name($crate::servers::Kind::Rules);
+            }
+        }
+    };
+}
