@@ -25,7 +25,7 @@
 //! during a rolling flush more: a key changes to the new window at a time of its own within the period.
 //!
 //! # Invariants
-//! * An update is acknowledged after its counter is replaced and its two evidence bits are set in every window, in this order.
+//! * An update is acknowledged after its counter is replaced and its two evidence bits are set in every window.
 //!   A key made afterwards therefore differs from every key of this namespace made before the update, in each window.
 //! * The master's number is in each key beside the counters: a rolling flush changes the keys of updated namespaces too.
 //! * Numbers are random, 64 bits, from the operating system; never clocks, never the successor of another number.

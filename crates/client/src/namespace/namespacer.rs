@@ -263,7 +263,7 @@ impl<C: Cache> Inner<C> {
         if !self.settings.optimize {
             return Ok(());
         }
-        // After the counters: a key that is made in between has the new numbers or none, never an old number by a new bit.
+        // After the counters: otherwise a key made in between would change twice.
         let (master, now_ms) = (random()?, self.now_ms());
         let mark = |record: &mut Record| {
             let changes = namespaces.iter().map(|namespace| record.update(namespace.hash, master, now_ms));
