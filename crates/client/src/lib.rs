@@ -12,6 +12,7 @@ mod namespace;
 #[allow(dead_code, reason = "callers follow")]
 mod near;
 mod net;
+pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
@@ -25,6 +26,7 @@ pub use namespace::{NamespacedKey, Namespacer, NamespacerOptions};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 pub use net::wire::Protocol;
+pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]

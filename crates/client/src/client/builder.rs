@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::client::{Client, Inner};
 use crate::error::Error;
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
 use crate::net::wire::Protocol;
+use crate::route::{Ejection, Options, Route, Sharding};
 
 /// Options of a [`Client`]: [`Client::builder`].
 #[derive(Debug, Clone)]
@@ -16,6 +19,7 @@ pub struct ClientBuilder {
     servers: Vec<String>,
     settings: Settings,
     credentials: Option<(String, String)>,
+    route: Options,
 }
 
 impl Default for ClientBuilder {
@@ -29,7 +33,7 @@ impl Default for ClientBuilder {
             waiting_connections: 64,
             login: None,
         };
-        Self { servers: Vec::new(), settings, credentials: None }
+        Self { servers: Vec::new(), settings, credentials: None, route: Options::default() }
     }
 }
 
@@ -79,6 +83,25 @@ impl ClientBuilder {
         self
     }
 
+    /// How keys are spread over servers. Default: [`Sharding::KetamaWeighted`].
+    pub fn sharding(mut self, sharding: Sharding) -> Self {
+        self.route.sharding = sharding;
+        self
+    }
+
+    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is used. Default: none is
+    /// taken out, and commands for a server that fails are errors.
+    pub fn ejection(mut self, ejection: Ejection) -> Self {
+        self.route.ejection = Some(ejection);
+        self
+    }
+
+    /// Whether an ejected server gets `flush_all` before it gets keys again; see [`Options::flush_on_return`]. Default: false.
+    pub fn flush_on_return(mut self, flush: bool) -> Self {
+        self.route.flush_on_return = flush;
+        self
+    }
+
     /// Which commands are sent. Default: [`Protocol::Meta`].
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.settings.protocol = protocol;
@@ -110,10 +133,16 @@ impl ClientBuilder {
             settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
         }
         let settings = Arc::new(settings);
-        let mut nodes = Vec::with_capacity(self.servers.len());
-        for server in &self.servers {
-            nodes.push(Node::new(Address::parse(server)?, settings.clone()));
-        }
-        Ok(Client { inner: Arc::new(Inner { nodes, settings, compress_above: None }) })
+        let addresses = self.servers.iter().map(|server| Address::parse(server));
+        let addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
+        let servers = addresses.iter().map(|address| (&*address.name, address.weight));
+        let route = Route::new(servers, self.route, Instant::now().into_std())
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        let route = Arc::new(route);
+        let nodes = addresses.into_iter().enumerate();
+        let nodes = nodes.map(|(place, address)| Node::new(address, settings.clone(), route.clone(), place));
+        Ok(Client {
+            inner: Arc::new(Inner { nodes: nodes.collect(), route, settings, compress_above: None }),
+        })
     }
 }
