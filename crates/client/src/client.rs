@@ -11,6 +11,7 @@ use cattlegrid_protocol::{MetaStatus, Status};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
 use crate::key;
 use crate::net::connection::Limit;
@@ -36,6 +37,7 @@ struct Inner {
     route: Arc<Route>,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
+    flights: Arc<Flights<Client>>,
 }
 
 impl std::fmt::Debug for Client {
@@ -57,6 +59,11 @@ impl Client {
     /// All options.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
+    }
+
+    /// What computing shares, and above how many bytes values are compressed.
+    pub(crate) fn for_herd(&self) -> (&Arc<Flights<Self>>, Option<usize>) {
+        (&self.inner.flights, self.inner.compress_above)
     }
 
     fn limit(&self) -> Limit {

@@ -25,6 +25,7 @@ use std::time::SystemTime;
 
 use crate::cache::Cache;
 
+mod client;
 mod envelope;
 mod fetch;
 mod flights;
@@ -35,7 +36,7 @@ mod options;
 mod plain;
 
 pub use fetch::{Fetch, Fetched, Token};
-use flights::Flights;
+pub(crate) use flights::Flights;
 use grant::Place;
 pub use options::{Compute, ComputeError, Outcome, WhenUnavailable};
 

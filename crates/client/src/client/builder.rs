@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
+use crate::herd::Flights;
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
 use crate::net::wire::Protocol;
@@ -141,8 +142,7 @@ impl ClientBuilder {
         let route = Arc::new(route);
         let nodes = addresses.into_iter().enumerate();
         let nodes = nodes.map(|(place, address)| Node::new(address, settings.clone(), route.clone(), place));
-        Ok(Client {
-            inner: Arc::new(Inner { nodes: nodes.collect(), route, settings, compress_above: None }),
-        })
+        let (nodes, flights) = (nodes.collect(), Arc::new(Flights::new()));
+        Ok(Client { inner: Arc::new(Inner { nodes, route, settings, compress_above: None, flights }) })
     }
 }

@@ -51,9 +51,9 @@ pub(super) type Ended = watch::Receiver<Option<End>>;
 type Answered<C> = watch::Receiver<Option<Arc<Look<C>>>>;
 
 /// All callers.
-pub(super) struct Flights<C: Cache + 'static> {
+pub(crate) struct Flights<C: Cache + 'static> {
     groups: Mutex<HashMap<Arc<Group>, Keyed<C>>>,
-    computations: AtomicU64,
+    numbers: AtomicU64,
 }
 
 /// Callers of one key.
@@ -127,8 +127,8 @@ impl<C: Cache + 'static> Drop for Running<C> {
 }
 
 impl<C: Cache + 'static> Flights<C> {
-    pub(super) fn new() -> Self {
-        Self { groups: Mutex::new(HashMap::new()), computations: AtomicU64::new(0) }
+    pub(crate) fn new() -> Self {
+        Self { groups: Mutex::new(HashMap::new()), numbers: AtomicU64::new(0) }
     }
 
     /// Keys of which something is under way.
@@ -140,9 +140,14 @@ impl<C: Cache + 'static> Flights<C> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The computation without an old value that runs in this process.
-    pub(super) fn running(&self, group: &Arc<Group>) -> Option<Ended> {
-        self.lock().get(group)?.running.as_ref().map(|(_, ended)| ended.clone())
+    /// The next number: callers take one when they arrive, computations when they begin.
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The computation without an old value that runs in this process, with its number.
+    pub(super) fn running(&self, group: &Arc<Group>) -> Option<(u64, Ended)> {
+        self.lock().get(group)?.running.clone()
     }
 
     /// The answer to a request that is sent after this call. `wait`: how long the server may hold it.
@@ -227,7 +232,7 @@ impl<C: Cache + 'static> Asking<C> {
             Ok(Found::Granted(mut grant)) => {
                 let (end, ended) = watch::channel(None);
                 let old = grant.old().cloned();
-                let number = self.flights.computations.fetch_add(1, Ordering::Relaxed);
+                let number = self.flights.number();
                 let mut groups = self.flights.lock();
                 if let Some(keyed) = groups.get_mut(&self.group)
                     && old.is_none()

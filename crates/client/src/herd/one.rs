@@ -165,13 +165,16 @@ impl<C: Cache + 'static> Herd<C> {
         }
         let group = Arc::new(Group { subject: subject(key), lock_time: options.lock_time() });
         let terms = terms(options.lock_time(), true);
+        let arrival = self.flights.number();
         let deadline = Instant::now() + wait;
         let mut pauses = Pauses::new();
         let (mut last, mut failed) = (wait.is_zero(), false);
         loop {
-            if !last && let Some(ended) = self.flights.running(&group) {
+            if !last && let Some((began, ended)) = self.flights.running(&group) {
                 match end_of(ended, deadline).await {
                     Some(End::Stored(stored)) => return Verdict::Hit(stored),
+                    // What began after this caller had arrived is new enough, although nobody will find it.
+                    Some(End::Unstorable(stored)) if arrival < began => return Verdict::Hit(stored),
                     Some(End::Unstorable(_) | End::Again) => {}
                     None => last = true,
                 }
