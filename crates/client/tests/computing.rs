@@ -668,7 +668,7 @@ async fn who_is_promoted_gets_the_first_hint() {
         assert!(other.deliver(second, &"value".to_owned()).await.unwrap());
         fake.remove("k");
     }
-    // A late result is stored if nobody else computes.
+    // A late result is stored if no other client computes.
     let (_, first) = token(fetch(&one, options, "first").await);
     sleep(SECOND * 3 / 2).await;
     assert!(one.deliver(first, &"late".to_owned()).await.unwrap());

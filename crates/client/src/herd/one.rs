@@ -139,7 +139,7 @@ impl<C: Cache + 'static> Herd<C> {
             }
             Err(error) => {
                 // What has failed first is what the caller hears of.
-                let _: Result<bool, Error> = grant.end(Ending::Nothing(None)).await;
+                drop(grant.end(Ending::Nothing(None)).await);
                 Err(error)
             }
         }
@@ -186,13 +186,11 @@ impl<C: Cache + 'static> Herd<C> {
                 // The server holds this request until the value is there.
                 let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
                 let held = self.flights.look(&self.place, &group, &terms, left);
-                match time::timeout_at(deadline, held).await {
-                    Ok(held) => look = held,
-                    Err(_) => {
-                        last = true;
-                        continue;
-                    }
-                }
+                let Ok(held) = time::timeout_at(deadline, held).await else {
+                    last = true;
+                    continue;
+                };
+                look = held;
             }
             match &*look {
                 Look::Hit(stored) => return Verdict::Hit(stored.clone()),
