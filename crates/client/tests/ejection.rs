@@ -9,7 +9,8 @@ use nix::sys::signal::Signal;
 mod servers;
 use servers::{Kind, Server};
 
-const TIMEOUT: Duration = Duration::from_millis(300);
+/// Long, since the servers that work must answer within it whatever else the machine does.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a client reads of a key whose server was ejected while the key was changed, after the server has returned.
 async fn after_return(kind: Kind, flush: bool) -> Option<String> {
@@ -27,8 +28,13 @@ async fn after_return(kind: Kind, flush: bool) -> Option<String> {
         .position(|server| !server.connect().unwrap().get(["key"]).unwrap().is_empty())
         .unwrap();
     servers[own].signal(Signal::SIGSTOP);
-    let failed = client.get::<String>("key").await;
-    assert!(matches!(failed, Err(Error::Timeout { .. })), "{failed:?}");
+    // It may answer until all its threads have stopped.
+    let failed = loop {
+        if let Err(error) = client.get::<String>("key").await {
+            break error;
+        }
+    };
+    assert!(matches!(failed, Error::Timeout { .. }), "{failed:?}");
     // The key goes to the other server, where it is absent.
     assert_eq!(client.get::<String>("key").await.unwrap(), None);
     client.set("key", &"new".to_owned(), 0).await.unwrap();
