@@ -6,7 +6,6 @@
 //! The first argument is `ketama`, `ketama_weighted` or `rendezvous`, the second `set` or `get`, and the rest are servers. Keys are
 //! read from the standard input, a line each. `set` stores each key as its own value; `get` prints key, tab and value, or nothing for
 //! a key that is absent.
-#![expect(clippy::print_stdout, reason = "a program")]
 
 use std::error::Error;
 use std::io::{self, Write as _};

@@ -5,6 +5,8 @@
 //! ```sh
 //! CATTLEGRID_CHAOS_SECONDS=600 cargo test -p cattlegrid-client --test chaos -- --ignored --nocapture
 //! ```
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+#![expect(clippy::print_stdout, reason = "figures")]
 #![expect(
     clippy::disallowed_methods,
     reason = "servers fail at random times, and waits are for other processes"
@@ -174,7 +176,9 @@ impl Load {
         self.seen.took("set", begin);
         self.seen.sets.fetch_add(1, Ordering::Relaxed);
         match stored {
-            Ok(_) => drop(self.versions[key].stored.fetch_max(version, Ordering::Relaxed)),
+            Ok(_) => {
+                self.versions[key].stored.fetch_max(version, Ordering::Relaxed);
+            }
             Err(error) => self.seen.error(&error),
         }
     }
@@ -201,7 +205,7 @@ impl Load {
                             self.seen.fault(format!("{key} has version {version}, which nobody wrote"));
                         }
                         Ok(version) if version < before => {
-                            drop(self.seen.older.fetch_add(1, Ordering::Relaxed))
+                            self.seen.older.fetch_add(1, Ordering::Relaxed);
                         }
                         Ok(_) => {}
                         Err(error) => self.seen.fault(format!("{key}: {error}")),
@@ -287,9 +291,9 @@ fn round(nodes: &mut [Node], seed: u64, seconds: u64, number: u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let tasks = || runtime.metrics().num_alive_tasks();
     let before = sockets();
-    let seen = Arc::new(Seen::default());
+    let found = Arc::new(Seen::default());
     let servers = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
-    let protocol = if number % 2 == 0 { Protocol::Meta } else { Protocol::Text };
+    let protocol = if number.is_multiple_of(2) { Protocol::Meta } else { Protocol::Text };
     let sharding = [Sharding::Rendezvous, Sharding::Ketama, Sharding::KetamaWeighted][number as usize % 3];
     let client = Client::builder().servers(servers).timeout(TIMEOUT).protocol(protocol).sharding(sharding);
     let client = client.connections(1 + number as usize % 2).flush_on_return(number % 8 >= 4);
@@ -308,7 +312,7 @@ fn round(nodes: &mut [Node], seed: u64, seconds: u64, number: u64) {
             let load = Load {
                 task,
                 client: client.clone(),
-                seen: seen.clone(),
+                seen: found.clone(),
                 versions: versions.clone(),
                 stop: stop.clone(),
             };
@@ -337,16 +341,16 @@ fn round(nodes: &mut [Node], seed: u64, seconds: u64, number: u64) {
     println!(
         "round {number} ({protocol:?}, {sharding:?}, ejection {ejects}): {} sets, {} gets, {} hits, {} older, longest {:?}; \
          servers {counts:?}; errors {:?}; all answer again after {at_rest:?}",
-        seen.sets.load(Ordering::Relaxed),
-        seen.gets.load(Ordering::Relaxed),
-        seen.hits.load(Ordering::Relaxed),
-        seen.older.load(Ordering::Relaxed),
-        Duration::from_micros(seen.longest_us.load(Ordering::Relaxed)),
-        seen.errors.lock().unwrap(),
+        found.sets.load(Ordering::Relaxed),
+        found.gets.load(Ordering::Relaxed),
+        found.hits.load(Ordering::Relaxed),
+        found.older.load(Ordering::Relaxed),
+        Duration::from_micros(found.longest_us.load(Ordering::Relaxed)),
+        found.errors.lock().unwrap(),
     );
-    let faults = seen.faults.lock().unwrap();
+    let faults = found.faults.lock().unwrap();
     assert!(faults.is_empty(), "{} faults, seed {seed}: {:?}", faults.len(), &faults[..faults.len().min(10)]);
-    assert!(seen.hits.load(Ordering::Relaxed) > 100, "nothing was tested");
+    assert!(found.hits.load(Ordering::Relaxed) > 100, "nothing was tested");
 }
 
 /// Waits until every key can be read, and says how long that took.
@@ -361,9 +365,9 @@ fn wait_for_all(runtime: &tokio::runtime::Runtime, client: &Client) -> Duration 
 #[test]
 #[ignore = "needs servers: cargo xtask test client"]
 fn servers_fail_under_load() {
-    let number = |variable: &str| std::env::var(variable).ok().map(|text| text.parse::<u64>().unwrap());
-    let seconds = number("CATTLEGRID_CHAOS_SECONDS").unwrap_or(20);
-    let seed = number("CATTLEGRID_CHAOS_SEED").unwrap_or_else(|| u64::from(process::id()));
+    let variable = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let seconds = variable("CATTLEGRID_CHAOS_SECONDS").unwrap_or(20);
+    let seed = variable("CATTLEGRID_CHAOS_SEED").unwrap_or_else(|| u64::from(process::id()));
     println!("seed {seed}");
     let mut nodes = [Kind::Memcached, Kind::Plain, Kind::Rules].map(Node::new);
     let rounds = (seconds / 15).clamp(4, 24);

@@ -1,4 +1,5 @@
 //! Ejection with real servers: where keys go, and what an older value that returns needs.
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 #![expect(clippy::disallowed_methods, reason = "waits are for other processes")]
 
 use std::time::{Duration, Instant};
