@@ -1,6 +1,6 @@
 //! Namespaces over real servers: memcached, Cattlegrid, several of them, and both in one ring.
 
-#![allow(clippy::unwrap_used, reason = "in tests a failed unwrap is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,8 +5,9 @@
 
 #![allow(
     dead_code,
+    unreachable_pub,
     clippy::unwrap_used,
-    reason = "each test program uses a part; in tests a failed unwrap is a failed test"
+    reason = "a module of several test programs, each of which uses a part"
 )]
 
 use std::collections::HashMap;
