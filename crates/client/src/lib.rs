@@ -8,6 +8,7 @@ mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
 mod metrics;
+mod namespace;
 #[cfg(feature = "near-cache")]
 #[allow(dead_code, reason = "callers follow")]
 mod near;
@@ -23,6 +24,7 @@ pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, When
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};
+pub use namespace::{NamespacedKey, Namespacer, NamespacerOptions};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 pub use net::wire::Protocol;

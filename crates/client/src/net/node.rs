@@ -74,6 +74,11 @@ impl Node {
         &self.address.name
     }
 
+    /// Whether its protocol can give tags to items.
+    pub(crate) fn can_tag(&self) -> bool {
+        self.settings.protocol == Protocol::Meta
+    }
+
     /// Sends a command and returns its reply, which is no error line. `repeat`: the command has no effect and is sent once
     /// more if the connection breaks before its reply.
     pub(crate) async fn one(
@@ -87,7 +92,7 @@ impl Node {
             let connection = self.connection(limit).await?;
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
-                Err(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Err(failure) if again && self.may_repeat(&failure, repeat, limit) => again = false,
                 Err(failure) => return Err(failure.error),
             }
         }
@@ -111,7 +116,7 @@ impl Node {
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
                 None => return all,
-                Some(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Some(failure) if again && self.may_repeat(&failure, repeat, limit) => again = false,
                 Some(failure) => break failure.error,
             }
         };
@@ -141,12 +146,15 @@ impl Node {
         reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
     }
 
-    fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
-        match failure.sent {
-            Sent::No => !matches!(failure.error, Error::Timeout { .. }),
+    /// Whether there is time to send a command again, and no harm in it. A command that was not sent may have met a connection
+    /// that was closed because of the timeout of another.
+    fn may_repeat(&self, failure: &Failure, repeat: bool, limit: Limit) -> bool {
+        let harmless = match failure.sent {
+            Sent::No => true,
             Sent::Perhaps => repeat && self.settings.retry_reads,
             Sent::Answered => false,
-        }
+        };
+        harmless && Instant::now() < limit.at
     }
 
     /// An open connection: that with the fewest requests, or a new one.
