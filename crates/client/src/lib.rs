@@ -10,6 +10,8 @@ mod metrics;
 #[allow(dead_code, reason = "callers follow")]
 mod near;
 #[allow(dead_code, reason = "callers follow")]
+pub mod objects;
+#[allow(dead_code, reason = "callers follow")]
 mod value;
 
 pub use cache::{Answer, Ask, Cache};

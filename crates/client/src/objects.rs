@@ -1,0 +1,141 @@
+//! Objects of Cattlegrid: values with methods, which are called by the names of keys.
+//!
+//! [`Client::call`](crate::Client::call) makes one call, [`Client::multi_call`](crate::Client::multi_call) the same call on many
+//! objects. A [`Call`] makes the name, a [`Sketch`] is what `hll:sketch` answers. A server without objects, and memcached, see ordinary keys in
+//! the names, and answer that there is no value.
+//!
+//! Calls go to the server of the object: that of the key `type:key`, whatever the method and its arguments are. They may change
+//! the object, so that they are never sent twice, and no reply is kept.
+
+mod sketch;
+
+use std::fmt::{Display, Write as _};
+
+use crate::error::Error;
+use crate::key::Key;
+
+pub use sketch::{Sketch, SketchError};
+
+/// The name of a call, `type:method:key[:argument...]`, with colons and per cent signs in its parts escaped.
+///
+/// ```
+/// use cattlegrid_client::objects::Call;
+///
+/// let call = Call::new("quota", "take", "2001:db8::1").arg(100).arg("hour");
+/// assert_eq!(call.name(), "quota:take:2001%3Adb8%3A%3A1:100:hour");
+/// ```
+/// A name has 1 to 250 bytes without blanks and control characters, as any key; this is checked when the call is made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Call {
+    name: String,
+}
+
+impl Call {
+    /// A call without arguments.
+    pub fn new(object_type: &str, method: &str, key: impl Display) -> Self {
+        let mut name = format!("{object_type}:{method}:");
+        push(&mut name, key);
+        Self { name }
+    }
+
+    /// The same with another argument behind those that it has.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Display) -> Self {
+        self.name.push(':');
+        push(&mut self.name, argument);
+        self
+    }
+
+    /// As it is sent.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Key for Call {
+    fn bytes(&self) -> &[u8] {
+        self.name.as_bytes()
+    }
+}
+
+/// Appends a part of a name.
+fn push(name: &mut String, part: impl Display) {
+    let from = name.len();
+    // Writing to a String fails only if the part's own Display does; then the part is cut there.
+    let _ = write!(name, "{part}");
+    if name[from..].contains([':', '%']) {
+        let part = name[from..].replace('%', "%25").replace(':', "%3A");
+        name.truncate(from);
+        name.push_str(&part);
+    }
+}
+
+/// The key that decides which server has the object of this call: `type:key`, without escapes.
+///
+/// # Errors
+/// The name is not that of a call.
+pub(crate) fn route(name: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut parts = name.splitn(4, |byte| *byte == b':');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(object_type), Some(method), Some(key))
+            if !object_type.is_empty() && !method.is_empty() && !key.is_empty() =>
+        {
+            let mut route = object_type.to_vec();
+            route.push(b':');
+            push_without_escapes(&mut route, key);
+            Ok(route)
+        }
+        _ => {
+            let name = String::from_utf8_lossy(name);
+            Err(Error::Usage(format!("{name:?} is not the name of a call: type:method:key[:argument...]")))
+        }
+    }
+}
+
+/// Appends a part of a name as the server reads it: `%3A` and `%25` are escapes, any other `%` is itself.
+fn push_without_escapes(out: &mut Vec<u8>, part: &[u8]) {
+    let mut rest = part;
+    while let [first, after @ ..] = rest {
+        (rest, _) = match after {
+            [b'3', b'A' | b'a', after @ ..] if *first == b'%' => (after, out.push(b':')),
+            [b'2', b'5', after @ ..] if *first == b'%' => (after, out.push(b'%')),
+            _ => (after, out.push(*first)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_have_escapes() {
+        let call = Call::new("set", "put", "a:b%3A").arg("100%").arg(7).arg("");
+        assert_eq!(call.name(), "set:put:a%3Ab%253A:100%25:7:");
+        assert_eq!(route(call.bytes()).unwrap(), b"set:a:b%3A");
+    }
+
+    #[test]
+    fn the_server_of_a_call_depends_on_the_object_alone() {
+        for name in ["set:put:k:a", "set:has:k:b:c", "set:count:k"] {
+            assert_eq!(route(name.as_bytes()).unwrap(), b"set:k");
+        }
+        assert_eq!(route(b"set:put:50%:x").unwrap(), route(b"set:put:50%25:x").unwrap());
+        assert_eq!(route(b"set:put:%3a%4").unwrap(), b"set::%4");
+        for wrong in ["", "set", "set:put", "set:put:", ":put:k", "set::k"] {
+            let error = route(wrong.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("type:method:key"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_come_back(key in "[a:%32A5]{1,12}", argument in "[a:%32A5]{0,12}") {
+            let call = Call::new("t", "m", &key).arg(argument);
+            prop_assert_eq!(call.name().matches(':').count(), 3);
+            prop_assert_eq!(route(call.bytes()).unwrap(), format!("t:{key}").into_bytes());
+        }
+    }
+}
