@@ -1,6 +1,7 @@
 //! A memcached client that computes each missing value once.
 
 mod cache;
+mod client;
 mod error;
 mod item;
 mod key;
@@ -9,18 +10,21 @@ mod metrics;
 #[cfg(feature = "near-cache")]
 #[allow(dead_code, reason = "callers follow")]
 mod near;
+mod net;
 #[allow(dead_code, reason = "callers follow")]
 pub mod objects;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
 pub use cache::{Answer, Ask, Cache};
+pub use client::{Client, ClientBuilder};
 pub use error::{Error, KeyError};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
+pub use net::wire::Protocol;
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]

@@ -1,0 +1,197 @@
+//! The client: servers, and the commands that are sent to them.
+
+mod builder;
+mod cache;
+mod typed;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cattlegrid_protocol::{MetaStatus, Status};
+
+use crate::error::Error;
+use crate::item::{Item, Write, Written};
+use crate::key;
+use crate::net::connection::Limit;
+use crate::net::node::{Node, Settings, join};
+use crate::net::wire::{Command, Reply, Verb};
+
+pub use builder::ClientBuilder;
+
+/// A client of one or more servers.
+///
+/// Cloning is cheap, and all clones share the connections, which are closed when the last clone is dropped. Connections are made
+/// when they are first needed. The commands of many tasks share a connection and are sent together.
+///
+/// A command that is dropped before its reply may have been executed or not; this disturbs no other command.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    nodes: Vec<Node>,
+    settings: Arc<Settings>,
+    compress_above: Option<usize>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let servers: Vec<_> = self.inner.nodes.iter().map(Node::name).collect();
+        f.debug_struct("Client").field("servers", &servers).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client of one server, with all options as they are by default.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the address is none. Nothing is connected yet.
+    pub fn new(server: &str) -> Result<Self, Error> {
+        Self::builder().server(server).build()
+    }
+
+    /// All options.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    fn limit(&self) -> Limit {
+        Limit::after(self.inner.settings.timeout)
+    }
+
+    /// The server of a key.
+    fn place(&self, key: &[u8]) -> Result<usize, Error> {
+        key::check(key).map_err(Error::Key)?;
+        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Ok((hash % self.inner.nodes.len() as u64) as usize)
+    }
+
+    /// Sends a command to the server of `key`.
+    async fn one(&self, key: &[u8], command: &Command<'_>, reads: bool) -> Result<Reply, Error> {
+        let node = &self.inner.nodes[self.place(key)?];
+        node.one(command, reads && !key.starts_with(b"@"), self.limit()).await
+    }
+
+    /// Sends commands to the servers of their keys, all at once, and makes something of each reply.
+    async fn many<'a, T>(
+        &self,
+        all: impl IntoIterator<Item = (&'a [u8], Command<'a>)>,
+        reads: bool,
+        outcome: impl Fn(&str, Reply) -> Result<T, Error>,
+    ) -> Vec<Result<T, Error>> {
+        let mut batches: Vec<(Vec<usize>, Vec<Command<'a>>, bool)> = Vec::new();
+        batches.resize_with(self.inner.nodes.len(), || (Vec::new(), Vec::new(), reads));
+        let mut outcomes = Vec::new();
+        for (i, (key, command)) in all.into_iter().enumerate() {
+            match self.place(key) {
+                Ok(place) => {
+                    let (indices, commands, repeat) = &mut batches[place];
+                    indices.push(i);
+                    commands.push(command);
+                    *repeat &= !key.starts_with(b"@");
+                    outcomes.push(None);
+                }
+                Err(error) => outcomes.push(Some(Err(error))),
+            }
+        }
+        let limit = self.limit();
+        let used =
+            batches.into_iter().zip(&self.inner.nodes).filter(|((indices, ..), _)| !indices.is_empty());
+        let replies = join(used.map(|((indices, commands, repeat), node)| async move {
+            (node, indices, node.many(&commands, repeat, limit).await)
+        }));
+        for (node, indices, replies) in replies.await {
+            for (i, reply) in indices.into_iter().zip(replies) {
+                outcomes[i] = Some(reply.and_then(|reply| outcome(node.name(), reply)));
+            }
+        }
+        outcomes.into_iter().flatten().collect()
+    }
+
+    async fn read(&self, key: &[u8], cas: bool) -> Result<Option<Item>, Error> {
+        let place = self.place(key)?;
+        item(self.inner.nodes[place].name(), self.one(key, &Command::Get { key, cas }, true).await?)
+    }
+
+    async fn read_many(&self, keys: &[&[u8]], cas: bool) -> Vec<Result<Option<Item>, Error>> {
+        self.many(keys.iter().map(|key| (*key, Command::Get { key, cas })), true, item).await
+    }
+
+    async fn store(&self, verb: Verb, write: Write<'_>, exptime: i32) -> Result<Written, Error> {
+        let place = self.place(write.key)?;
+        let reply = self.one(write.key, &Command::Store { verb, write, exptime }, false).await?;
+        written(self.inner.nodes[place].name(), reply)
+    }
+
+    async fn store_many<'a>(
+        &self,
+        all: impl Iterator<Item = (Verb, Write<'a>, i32)>,
+    ) -> Vec<Result<Written, Error>> {
+        let all = all.map(|(verb, write, exptime)| (write.key, Command::Store { verb, write, exptime }));
+        self.many(all, false, written).await
+    }
+}
+
+/// The server's form of an expiry: above 2^31, which servers do not read as a time to come, the largest.
+fn exptime(write: &Write<'_>) -> i32 {
+    i32::try_from(write.exptime).unwrap_or(i32::MAX)
+}
+
+/// A reply that no server gives to this command.
+fn odd(server: &str, reply: &Reply) -> Error {
+    Error::Protocol { server: server.to_owned(), message: format!("unexpected reply {reply:?}") }
+}
+
+fn item(server: &str, reply: Reply) -> Result<Option<Item>, Error> {
+    match reply {
+        Reply::Value { item, .. } => Ok(Some(item)),
+        Reply::End | Reply::Meta { status: MetaStatus::Miss, .. } => Ok(None),
+        reply => Err(odd(server, &reply)),
+    }
+}
+
+fn written(server: &str, reply: Reply) -> Result<Written, Error> {
+    match reply {
+        Reply::Meta { status: MetaStatus::Done, marks } => Ok(Written::Stored { cas: marks.cas }),
+        Reply::Meta { status: MetaStatus::NotStored, .. } | Reply::Status(Status::NotStored) => {
+            Ok(Written::NotStored)
+        }
+        Reply::Meta { status: MetaStatus::Exists, .. } | Reply::Status(Status::Exists) => Ok(Written::Exists),
+        Reply::Meta { status: MetaStatus::NotFound, .. } | Reply::Status(Status::NotFound) => {
+            Ok(Written::NotFound)
+        }
+        Reply::Status(Status::Stored) => Ok(Written::Stored { cas: None }),
+        reply => Err(odd(server, &reply)),
+    }
+}
+
+fn counted(server: &str, reply: Reply) -> Result<Option<u64>, Error> {
+    match reply {
+        Reply::Number(number) => Ok(Some(number)),
+        Reply::Status(Status::NotFound) | Reply::Meta { status: MetaStatus::NotFound, .. } => Ok(None),
+        Reply::Value { item, marks } => match crate::net::wire::decimal(&item.data) {
+            Some(number) => Ok(Some(number)),
+            None => Err(odd(server, &Reply::Value { item, marks })),
+        },
+        reply => Err(odd(server, &reply)),
+    }
+}
+
+fn deleted(server: &str, reply: Reply) -> Result<bool, Error> {
+    match reply {
+        Reply::Meta { status: MetaStatus::Done, .. } | Reply::Status(Status::Deleted | Status::Touched) => {
+            Ok(true)
+        }
+        Reply::Meta { status: MetaStatus::NotFound | MetaStatus::Exists, .. }
+        | Reply::Status(Status::NotFound) => Ok(false),
+        reply => Err(odd(server, &reply)),
+    }
+}
+
+/// A duration with another one added, as far as there are such.
+fn plus(time: Duration, more: Duration) -> Duration {
+    time.saturating_add(more)
+}

@@ -1,0 +1,119 @@
+//! Options of a client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::{Client, Inner};
+use crate::error::Error;
+use crate::net::address::Address;
+use crate::net::node::{Node, Settings};
+use crate::net::wire::Protocol;
+
+/// Options of a [`Client`]: [`Client::builder`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ClientBuilder {
+    servers: Vec<String>,
+    settings: Settings,
+    credentials: Option<(String, String)>,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        let settings = Settings {
+            protocol: Protocol::Meta,
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            retry_reads: true,
+            connections: 1,
+            waiting_connections: 64,
+            login: None,
+        };
+        Self { servers: Vec::new(), settings, credentials: None }
+    }
+}
+
+impl ClientBuilder {
+    /// Adds a server: `host`, `host:port`, `[v6]:port`, `unix:/path` or `/path`, and `=WEIGHT` after it for a weight other than 1.
+    /// Without a port it is 11211. The order of servers matters to those kinds of sharding where it does.
+    pub fn server(mut self, server: impl Into<String>) -> Self {
+        self.servers.push(server.into());
+        self
+    }
+
+    /// Adds servers.
+    pub fn servers<S: Into<String>>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
+        self.servers.extend(servers.into_iter().map(Into::into));
+        self
+    }
+
+    /// Connections to each server that commands share. Default: 1, which is enough for most programs.
+    pub fn connections(mut self, count: usize) -> Self {
+        self.settings.connections = count;
+        self
+    }
+
+    /// At most this many connections to each server for requests that the server holds while another client computes.
+    /// Beyond them the client asks repeatedly. 0: it always does. Default: 64.
+    pub fn waiting_connections(mut self, count: usize) -> Self {
+        self.settings.waiting_connections = count;
+        self
+    }
+
+    /// No command takes longer, all together. Requests that a server holds have the time of their wait in addition. Default: 1 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeout = limit;
+        self
+    }
+
+    /// Connecting takes at most this long, authentication included. Default: 1 s.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.settings.connect_timeout = limit;
+        self
+    }
+
+    /// Whether a read is sent once more when its connection breaks before the reply. Keys that begin with `@` are never read
+    /// twice. Default: true.
+    pub fn retry_reads(mut self, retry: bool) -> Self {
+        self.settings.retry_reads = retry;
+        self
+    }
+
+    /// Which commands are sent. Default: [`Protocol::Meta`].
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.settings.protocol = protocol;
+        self
+    }
+
+    /// User and password, as memcached's ASCII authentication wants them (`memcached -Y`).
+    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.credentials = Some((user.into(), password.into()));
+        self
+    }
+
+    /// The client. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: there is no server, an address is none, or an option has a value that makes no sense.
+    pub fn build(self) -> Result<Client, Error> {
+        if self.servers.is_empty() {
+            return Err(Error::Usage("a client without servers: call server()".to_owned()));
+        }
+        let mut settings = self.settings;
+        if let Some((user, password)) = &self.credentials {
+            if user.contains([' ', '\r', '\n']) || password.contains(['\r', '\n']) {
+                return Err(Error::Usage(
+                    "user and password cannot have line ends, and the user no blanks".to_owned(),
+                ));
+            }
+            let text = format!("{user} {password}");
+            settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
+        }
+        let settings = Arc::new(settings);
+        let mut nodes = Vec::with_capacity(self.servers.len());
+        for server in &self.servers {
+            nodes.push(Node::new(Address::parse(server)?, settings.clone()));
+        }
+        Ok(Client { inner: Arc::new(Inner { nodes, settings, compress_above: None }) })
+    }
+}

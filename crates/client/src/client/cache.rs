@@ -1,0 +1,212 @@
+//! What computing and namespaces ask of a client.
+
+use std::time::Duration;
+
+use cattlegrid_protocol::MetaStatus;
+use tokio::time::{Instant, sleep};
+
+use crate::cache::{Answer, Ask, Cache};
+use crate::client::{Client, counted, deleted, exptime, item, odd, plus};
+use crate::error::Error;
+use crate::item::{Item, Write, Written};
+use crate::net::connection::{Limit, Sent};
+use crate::net::node::join;
+use crate::net::wire::{self, Command, Reply, Verb};
+
+/// First and longest interval between questions when all waiting connections are in use.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+impl Cache for Client {
+    async fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+        self.read(key, false).await
+    }
+
+    async fn gets(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+        self.read(key, true).await
+    }
+
+    async fn add(&self, write: Write<'_>) -> Result<Written, Error> {
+        self.store(Verb::Add, write, exptime(&write)).await
+    }
+
+    async fn set(&self, write: Write<'_>) -> Result<Written, Error> {
+        self.store(Verb::Set, write, exptime(&write)).await
+    }
+
+    async fn cas(&self, write: Write<'_>, cas: u64) -> Result<Written, Error> {
+        self.store(Verb::Cas(cas), write, exptime(&write)).await
+    }
+
+    async fn incr(&self, key: &[u8], by: u64) -> Result<Option<u64>, Error> {
+        let place = self.place(key)?;
+        let reply = self.one(key, &Command::Count { key, by, down: false }, false).await?;
+        counted(self.inner.nodes[place].name(), reply)
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        let place = self.place(key)?;
+        let reply = self.one(key, &Command::Delete { key, token: None, failure: None }, false).await?;
+        deleted(self.inner.nodes[place].name(), reply)
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Vec<Result<Option<Item>, Error>> {
+        self.read_many(keys, false).await
+    }
+
+    async fn gets_many(&self, keys: &[&[u8]]) -> Vec<Result<Option<Item>, Error>> {
+        self.read_many(keys, true).await
+    }
+
+    async fn add_many(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
+        self.store_many(writes.iter().map(|write| (Verb::Add, *write, exptime(write)))).await
+    }
+
+    async fn set_many(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
+        self.store_many(writes.iter().map(|write| (Verb::Set, *write, exptime(write)))).await
+    }
+
+    async fn cas_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<Written, Error>> {
+        self.store_many(writes.iter().map(|(write, cas)| (Verb::Cas(*cas), *write, exptime(write)))).await
+    }
+
+    async fn delete_many(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
+        let all = keys.iter().map(|key| (*key, Command::Delete { key, token: None, failure: None }));
+        self.many(all, false, deleted).await
+    }
+
+    async fn ask(&self, key: &[u8], ask: Ask<'_>) -> Result<Answer, Error> {
+        let node = &self.inner.nodes[self.place(key)?];
+        let hint = ask.hint.map(wire::hint).transpose()?;
+        let start = Instant::now();
+        let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint: hint.as_deref() };
+        let first = answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?)?;
+        if first != Answer::Busy || ask.wait.is_zero() {
+            return Ok(first);
+        }
+        let mut pause = ASK_AGAIN.0;
+        loop {
+            let left = ask.wait.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(Answer::Busy);
+            }
+            let limit = Limit::after(plus(self.inner.settings.timeout, left));
+            if let Some(held) = node.waiting(limit).await {
+                let mut held = held?;
+                match held.one(&question(left), limit).await {
+                    Ok(reply) => {
+                        let answer = answer(node.name(), reply.checked(node.name())?)?;
+                        if matches!(answer, Answer::Lease { .. }) {
+                            held.keep_for(ask.lease);
+                        }
+                        return Ok(answer);
+                    }
+                    // An idle connection had been closed by the server. A new one is next.
+                    Err(failure)
+                        if failure.sent == Sent::No && !matches!(failure.error, Error::Timeout { .. }) =>
+                    {
+                        continue;
+                    }
+                    Err(failure) => return Err(failure.error),
+                }
+            }
+            sleep(pause.min(left)).await;
+            pause = ASK_AGAIN.1.min(pause * 2);
+            let again = node.one(&question(Duration::ZERO), false, self.limit()).await?;
+            match answer(node.name(), again)? {
+                Answer::Busy => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    async fn ask_many(&self, keys: &[&[u8]], ask: Ask<'_>) -> Vec<Result<Answer, Error>> {
+        let hint = match ask.hint.map(wire::hint).transpose() {
+            Ok(hint) => hint,
+            Err(error) => return vec![Err(error); keys.len()],
+        };
+        let hint = hint.as_deref();
+        let all =
+            keys.iter().map(|key| (*key, Command::Ask { key, wait: Duration::ZERO, lease: ask.lease, hint }));
+        self.many(all, false, answer).await
+    }
+
+    async fn fill(&self, write: Write<'_>, token: u64) -> Result<bool, Error> {
+        Ok(Cache::cas(self, write, token).await?.is_stored())
+    }
+
+    async fn give_up(&self, key: &[u8], token: u64, failure: Option<&str>) -> Result<(), Error> {
+        let place = self.place(key)?;
+        let command = Command::Delete { key, token: Some(token), failure };
+        let reply = self.one(key, &command, false).await?;
+        deleted(self.inner.nodes[place].name(), reply).map(drop)
+    }
+
+    async fn has_tags(&self) -> Result<bool, Error> {
+        // Any name will do: the question creates nothing.
+        let limit = self.limit();
+        let nodes = self.inner.nodes.iter();
+        let command = Command::TagNumber { tag: "cattlegrid" };
+        let replies = join(nodes.map(|node| node.one(&command, true, limit))).await;
+        let mut all = true;
+        for reply in replies {
+            match reply {
+                Ok(_) => {}
+                Err(Error::Refused { .. }) => all = false,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    async fn invalidate(&self, tags: &[String]) -> Result<(), Error> {
+        let commands: Vec<_> = tags.iter().map(|tag| Command::Invalidate { tag }).collect();
+        for tag in tags {
+            crate::key::check(tag.as_bytes()).map_err(Error::Key)?;
+        }
+        let limit = self.limit();
+        let all = join(self.inner.nodes.iter().map(|node| node.many(&commands, false, limit))).await;
+        let mut failed = Vec::new();
+        for (node, replies) in self.inner.nodes.iter().zip(all) {
+            for reply in replies {
+                let error = match reply {
+                    Ok(Reply::Meta { status: MetaStatus::Done, .. }) => continue,
+                    Ok(reply) => odd(node.name(), &reply),
+                    Err(Error::Refused { .. }) => return Err(Error::NoTags),
+                    Err(error) => error,
+                };
+                failed.push((node.name(), error));
+                break;
+            }
+        }
+        not_reached(failed)
+    }
+}
+
+/// The error that names all servers that failed.
+fn not_reached(mut failed: Vec<(&str, Error)>) -> Result<(), Error> {
+    if failed.len() <= 1 {
+        return failed.pop().map_or(Ok(()), |(_, error)| Err(error));
+    }
+    let servers: Vec<_> = failed.iter().map(|(server, _)| *server).collect();
+    let texts: Vec<_> = failed.iter().map(|(_, error)| error.to_string()).collect();
+    Err(Error::Connection {
+        server: servers.join(", "),
+        kind: std::io::ErrorKind::Other,
+        message: texts.join("; "),
+    })
+}
+
+/// What a server says to an [`Ask`].
+fn answer(server: &str, reply: Reply) -> Result<Answer, Error> {
+    Ok(match reply {
+        Reply::Value { item, marks } if marks.won => {
+            let old = (marks.stale || !item.data.is_empty()).then(|| item.clone());
+            Answer::Lease { token: item.cas, hint: marks.text, old }
+        }
+        Reply::Value { item, marks } if marks.stale => Answer::Stale(item),
+        Reply::Value { item, marks } if marks.busy && item.data.is_empty() => Answer::Busy,
+        Reply::Value { item, .. } => Answer::Hit(item),
+        Reply::Meta { status: MetaStatus::Miss, marks } => marks.text.map_or(Answer::Absent, Answer::Failed),
+        reply => return item(server, reply).map(|item| item.map_or(Answer::Absent, Answer::Hit)),
+    })
+}

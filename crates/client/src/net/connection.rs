@@ -1,0 +1,758 @@
+//! One socket, shared by many callers.
+//!
+//! A caller appends its request and a slot for the reply. If nothing is pending it writes to the socket itself; otherwise it wakes
+//! the connection's driver, a task that lets other callers add theirs and then sends all of it at once. The driver reads, and
+//! completes the slots in their order.
+//!
+//! # Invariants
+//! * Slots are in the order of the requests in the stream; a request is in the stream if and only if its slot is in the queue, and
+//!   both are added under one lock. So a reply belongs to the first slot, whatever has become of its caller.
+//! * A slot whose caller has gone or has timed out stays until its reply has been read.
+//! * Bytes that are no reply to the first slot's request close the connection: nothing is read after them.
+//! * The driver ends when the connection is closed, for any reason. Then all slots have been completed.
+//! * A slot is completed by its deadline: the driver's timer is never later than the earliest one.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use cattlegrid_protocol::{ParsedResponse, parse_response};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+use crate::error::Error;
+use crate::net::stream::{Reading, Stream, Writing};
+use crate::net::wire::{Command, Expect, Fit, Protocol, Reply};
+
+/// Callers wait when this much has not been sent, in bytes. A request alone may be larger.
+const UNSENT_MAX: usize = 64 << 20;
+/// Requests are gathered into buffers of about this many bytes.
+const CHUNK: usize = 64 << 10;
+/// The read buffer, when no value is larger.
+const READ_BUFFER: usize = 16 << 10;
+/// A value of at least this many bytes takes the read buffer with it instead of being copied.
+const LARGE_VALUE: usize = 64 << 10;
+/// Other tasks run after this many reads at once.
+const READS_MAX: usize = 16;
+
+/// Why a command has no reply.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    /// For the caller.
+    pub(crate) error: Error,
+    /// Whether the command can be sent again.
+    pub(crate) sent: Sent,
+}
+
+/// How far a command had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// No byte of it was sent.
+    No,
+    /// It may have been executed; no byte of a reply has come.
+    Perhaps,
+    /// A part of the reply has come, or the time is over.
+    Answered,
+}
+
+/// The replies that came, and why the rest did not.
+pub(crate) type Outcome = (Vec<Reply>, Option<Failure>);
+
+/// One socket.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: Arc<str>,
+    protocol: Protocol,
+    state: Mutex<State>,
+    /// Requests without a whole reply.
+    pending: AtomicUsize,
+    /// Reads that brought something.
+    reads: AtomicU64,
+    closed: AtomicBool,
+    /// Told when [`UNSENT_MAX`] may have become free.
+    room: Notify,
+    health: Arc<dyn Watch>,
+}
+
+/// Is told how a connection fares.
+pub(crate) trait Watch: Send + Sync {
+    /// The first reply has come.
+    fn works(&self);
+    /// The connection was closed because of this, without a reply or because the server is silent.
+    fn fails(&self, error: &Error);
+}
+
+struct State {
+    /// None once it is closed.
+    writing: Option<Arc<Writing>>,
+    /// Not taken by the driver yet. Empty if the driver is not needed.
+    queue: VecDeque<Vec<u8>>,
+    /// An empty buffer for the queue.
+    spare: Vec<u8>,
+    /// Not taken by the driver yet.
+    slots: VecDeque<Slot>,
+    /// The driver has requests that it has not sent.
+    driver_writes: bool,
+    /// Bytes of all requests until now.
+    queued: u64,
+    /// How many of them have been sent.
+    written: u64,
+    waker: Option<Waker>,
+    /// When the driver's timer fires.
+    timer: Option<Instant>,
+    /// A deadline before that.
+    earliest: Option<Instant>,
+    /// Why the connection is to be closed.
+    end: Option<Error>,
+    /// It stays open without requests until then.
+    keep: Option<Instant>,
+}
+
+struct Slot {
+    expect: Expect,
+    sink: Sink,
+    /// Replies that have not come.
+    left: usize,
+    /// The first element of a reply that has several.
+    part: Option<Reply>,
+    /// Where its request begins in the stream of requests.
+    start: u64,
+    deadline: Instant,
+    limit: Duration,
+    /// [`Shared::reads`] when it was added.
+    reads: u64,
+}
+
+enum Sink {
+    One(oneshot::Sender<Result<Reply, Failure>>),
+    Many(oneshot::Sender<Outcome>, Vec<Reply>),
+    /// The caller has its answer already, or wants none.
+    Nobody,
+}
+
+/// Until when a command must be answered, and what was allowed in all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    pub(crate) at: Instant,
+    pub(crate) in_all: Duration,
+}
+
+impl Limit {
+    /// From now on.
+    pub(crate) fn after(in_all: Duration) -> Self {
+        let now = Instant::now();
+        // Durations that no clock can hold are for ever.
+        let at = now.checked_add(in_all).unwrap_or_else(|| now + Duration::from_secs(1 << 30));
+        Self { at, in_all }
+    }
+
+    pub(crate) fn error(self, server: &str) -> Error {
+        Error::Timeout { server: server.to_owned(), limit: self.in_all }
+    }
+}
+
+/// An error of a socket.
+pub(crate) fn broken(server: &str, error: &io::Error) -> Error {
+    Error::Connection { server: server.to_owned(), kind: error.kind(), message: error.to_string() }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connection {
+    /// Takes a socket over and starts its driver. `idle`: closed after this long without a request.
+    pub(crate) fn start(
+        stream: Stream,
+        server: Arc<str>,
+        protocol: Protocol,
+        idle: Option<Duration>,
+        health: Arc<dyn Watch>,
+    ) -> Self {
+        let (reading, writing) = stream.split();
+        let shared = Arc::new(Shared {
+            server,
+            protocol,
+            state: Mutex::new(State {
+                writing: Some(writing.clone()),
+                queue: VecDeque::new(),
+                spare: Vec::new(),
+                slots: VecDeque::new(),
+                driver_writes: false,
+                queued: 0,
+                written: 0,
+                waker: None,
+                timer: None,
+                earliest: None,
+                end: None,
+                keep: None,
+            }),
+            pending: AtomicUsize::new(0),
+            reads: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            room: Notify::new(),
+            health,
+        });
+        let driver = Driver {
+            shared: shared.clone(),
+            reading,
+            writing,
+            input: BytesMut::with_capacity(READ_BUFFER),
+            need: 0,
+            slots: VecDeque::new(),
+            out: VecDeque::new(),
+            out_at: 0,
+            gathered: false,
+            timer: Box::pin(sleep_until(Instant::now())),
+            armed: None,
+            idle,
+            idle_since: None,
+        };
+        tokio::spawn(driver);
+        Self { shared }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Requests without a whole reply.
+    pub(crate) fn pending(&self) -> usize {
+        self.shared.pending.load(Ordering::Relaxed)
+    }
+
+    /// Closes it. Requests under way fail.
+    pub(crate) fn close(&self) {
+        self.shared.close(Error::Connection {
+            server: self.shared.server.to_string(),
+            kind: io::ErrorKind::ConnectionAborted,
+            message: "closed by this client".to_owned(),
+        });
+    }
+
+    /// Keeps it open until then, if it is not used.
+    pub(crate) fn keep_until(&self, at: Instant) {
+        let mut state = lock(&self.shared.state);
+        state.keep = state.keep.max(Some(at));
+    }
+
+    /// Sends a command and waits for its reply.
+    pub(crate) async fn one(&self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
+        let (sender, receiver) = oneshot::channel();
+        self.add(std::slice::from_ref(command), Sink::One(sender), limit).await?;
+        receiver.await.unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Sends commands of one kind, and waits for their replies.
+    pub(crate) async fn many(&self, commands: &[Command<'_>], limit: Limit) -> Outcome {
+        if commands.is_empty() {
+            return (Vec::new(), None);
+        }
+        let (sender, receiver) = oneshot::channel();
+        let sink = Sink::Many(sender, Vec::with_capacity(commands.len()));
+        if let Err(failure) = self.add(commands, sink, limit).await {
+            return (Vec::new(), Some(failure));
+        }
+        receiver.await.unwrap_or_else(|_| (Vec::new(), Some(self.gone())))
+    }
+
+    /// Sends a command whose reply nobody wants, if there is room for it.
+    pub(crate) fn tell(&self, command: &Command<'_>, limit: Limit) {
+        let _ = self.shared.push(std::slice::from_ref(command), &mut Some(Sink::Nobody), limit);
+    }
+
+    /// The driver has ended without a word: its runtime was shut down.
+    fn gone(&self) -> Failure {
+        let error = Error::Connection {
+            server: self.shared.server.to_string(),
+            kind: io::ErrorKind::ConnectionAborted,
+            message: "the runtime of this connection has ended".to_owned(),
+        };
+        Failure { error, sent: Sent::Perhaps }
+    }
+
+    /// Appends commands, when there is room for them.
+    async fn add(&self, commands: &[Command<'_>], sink: Sink, limit: Limit) -> Result<(), Failure> {
+        let mut sink = Some(sink);
+        loop {
+            match self.shared.push(commands, &mut sink, limit) {
+                Ok(()) => return Ok(()),
+                Err(NotAdded::Closed(error)) => return Err(Failure { error, sent: Sent::No }),
+                Err(NotAdded::Full) => {}
+            }
+            let mut room = std::pin::pin!(self.shared.room.notified());
+            room.as_mut().enable();
+            // Room that came before `enable` is seen here.
+            if lock(&self.shared.state).has_room(0) {
+                continue;
+            }
+            if timeout_at(limit.at, room).await.is_err() {
+                return Err(Failure { error: limit.error(&self.shared.server), sent: Sent::No });
+            }
+        }
+    }
+}
+
+/// Why a command was not added.
+enum NotAdded {
+    Closed(Error),
+    Full,
+}
+
+impl State {
+    fn has_room(&self, size: usize) -> bool {
+        let unsent = (self.queued - self.written) as usize;
+        self.end.is_some() || unsent == 0 || unsent.saturating_add(size) <= UNSENT_MAX
+    }
+
+    /// Appends requests to the queue.
+    fn encode(&mut self, commands: &[Command<'_>], size: usize, protocol: Protocol) {
+        if self.queue.back().is_none_or(|chunk| chunk.len() + size > CHUNK) {
+            let mut chunk = std::mem::take(&mut self.spare);
+            chunk.reserve(size);
+            self.queue.push_back(chunk);
+        }
+        let Some(chunk) = self.queue.back_mut() else { return };
+        let before = chunk.len();
+        for command in commands {
+            command.encode(protocol, chunk);
+        }
+        self.queued += (chunk.len() - before) as u64;
+    }
+
+    /// Sends the queue from the caller's thread as far as the socket takes it. True: all was sent.
+    fn send_now(&mut self) -> bool {
+        let (Some(writing), Some(chunk)) = (&self.writing, self.queue.front_mut()) else { return false };
+        // An error is found by the driver, which says so to everybody.
+        let sent = writing.try_write(chunk).unwrap_or(0);
+        self.written += sent as u64;
+        if sent < chunk.len() {
+            chunk.drain(..sent);
+            return false;
+        }
+        if let Some(mut chunk) = self.queue.pop_front()
+            && chunk.capacity() <= 2 * CHUNK
+        {
+            chunk.clear();
+            self.spare = chunk;
+        }
+        true
+    }
+}
+
+impl Shared {
+    fn push(&self, commands: &[Command<'_>], sink: &mut Option<Sink>, limit: Limit) -> Result<(), NotAdded> {
+        let size = commands.iter().map(Command::size).sum();
+        let Some(first) = commands.first() else { return Ok(()) };
+        let mut state = lock(&self.state);
+        if let Some(error) = &state.end {
+            return Err(NotAdded::Closed(error.clone()));
+        }
+        if !state.has_room(size) {
+            return Err(NotAdded::Full);
+        }
+        let Some(sink) = sink.take() else { return Ok(()) };
+        let alone = self.pending.fetch_add(1, Ordering::Relaxed) == 0;
+        let direct = alone && !state.driver_writes && state.queue.is_empty();
+        let slot = Slot {
+            expect: first.expect(self.protocol),
+            sink,
+            left: commands.len(),
+            part: None,
+            start: state.queued,
+            deadline: limit.at,
+            limit: limit.in_all,
+            reads: self.reads.load(Ordering::Relaxed),
+        };
+        state.slots.push_back(slot);
+        state.encode(commands, size, self.protocol);
+        let sent = direct && state.send_now();
+        let early = state.timer.is_none_or(|timer| limit.at < timer);
+        if early {
+            state.timer = Some(limit.at);
+            state.earliest = Some(limit.at);
+        }
+        let waker = if sent && !early { None } else { state.waker.take() };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    fn close(&self, error: Error) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.end.get_or_insert(error);
+            self.closed.store(true, Ordering::Release);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The task of a connection.
+struct Driver {
+    shared: Arc<Shared>,
+    reading: Reading,
+    writing: Arc<Writing>,
+    /// Read and not parsed.
+    input: BytesMut,
+    /// Parsing is of use when the input has this many bytes.
+    need: usize,
+    /// Taken from the state.
+    slots: VecDeque<Slot>,
+    /// Taken from the state, and how much of the first has been sent.
+    out: VecDeque<Vec<u8>>,
+    out_at: usize,
+    /// Callers have had their chance to add to the queue.
+    gathered: bool,
+    timer: Pin<Box<Sleep>>,
+    /// When the timer fires, if it does.
+    armed: Option<Instant>,
+    idle: Option<Duration>,
+    idle_since: Option<Instant>,
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.as_mut().get_mut().run(cx) {
+            Ok(()) => Poll::Pending,
+            Err(error) => {
+                self.finish(&error);
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let error = Error::Connection {
+            server: self.shared.server.to_string(),
+            kind: io::ErrorKind::ConnectionAborted,
+            message: "the runtime of this connection has ended".to_owned(),
+        };
+        self.finish(&error);
+    }
+}
+
+impl Driver {
+    /// Does what can be done now. An error ends the connection.
+    fn run(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        {
+            let mut state = lock(&self.shared.state);
+            if state.waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+                state.waker = Some(cx.waker().clone());
+            }
+            if let Some(error) = &state.end {
+                return Err(error.clone());
+            }
+        }
+        self.read(cx)?;
+        self.write(cx)?;
+        self.keep_time(cx)
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        for _ in 0..READS_MAX {
+            if self.input.is_empty() && self.input.capacity() > 4 * READ_BUFFER {
+                self.input = BytesMut::new();
+            }
+            if self.input.capacity() - self.input.len() < READ_BUFFER / 4 {
+                self.input.reserve(READ_BUFFER.max(self.input.len()));
+            }
+            match self.reading.poll_read(cx, &mut self.input) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, &error)),
+                Poll::Ready(Ok(0)) => {
+                    let text = "the server has closed the connection";
+                    let error = io::Error::new(io::ErrorKind::UnexpectedEof, text);
+                    return Err(broken(&self.shared.server, &error));
+                }
+                Poll::Ready(Ok(_)) => {}
+            }
+            if self.shared.reads.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.shared.health.works();
+            }
+            if self.input.len() >= self.need {
+                self.parse()?;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Completes slots with what has been read.
+    fn parse(&mut self) -> Result<(), Error> {
+        let mut at = 0;
+        self.need = 0;
+        while at < self.input.len() {
+            let (response, used) = match parse_response(&self.input[at..]) {
+                ParsedResponse::Complete { response, used } => (response, used),
+                ParsedResponse::Partial { need } => {
+                    self.need = need;
+                    break;
+                }
+                ParsedResponse::Broken(why) => return Err(self.wrong(format!("{why:?}"))),
+            };
+            if self.slots.is_empty() {
+                self.slots.append(&mut lock(&self.shared.state).slots);
+            }
+            let Some(slot) = self.slots.front_mut() else {
+                return Err(self.wrong(format!("{response:?} without a request")));
+            };
+            let fit = slot.expect.fit(&response);
+            if fit == Fit::Not || (fit == Fit::Part && slot.expect == Expect::Values && slot.part.is_some()) {
+                let text = format!("{response:?} to a request that expects {:?}", slot.expect);
+                return Err(self.wrong(text));
+            }
+            let reply = if slot.is_wanted() {
+                let mut large = None;
+                let reply = Reply::of(&response, |data| {
+                    if data.len() < LARGE_VALUE || data.len() < self.input.capacity() / 2 {
+                        return Bytes::copy_from_slice(data);
+                    }
+                    large = Some(data.len());
+                    Bytes::new()
+                });
+                Some((reply, large))
+            } else {
+                None
+            };
+            at += used;
+            let reply = match reply {
+                Some((mut reply, Some(len))) => {
+                    // The value ends before the line end that is the last of the element.
+                    let element = self.input.split_to(at).freeze();
+                    reply.set_data(element.slice(at - 2 - len..at - 2));
+                    at = 0;
+                    Some(reply)
+                }
+                Some((reply, None)) => Some(reply),
+                None => None,
+            };
+            self.complete(fit, reply);
+        }
+        self.input.advance(at);
+        Ok(())
+    }
+
+    /// Gives an element to the first slot. None: nobody wants it.
+    fn complete(&mut self, fit: Fit, reply: Option<Reply>) {
+        let Some(slot) = self.slots.front_mut() else { return };
+        if fit == Fit::Part {
+            if let Some(reply) = reply {
+                slot.part = Some(match slot.part.take() {
+                    Some(part) => reply.after(Some(part)),
+                    None => reply,
+                });
+            }
+            return;
+        }
+        slot.left -= 1;
+        let reply = reply.map(|reply| reply.after(slot.part.take()));
+        let mut reply = reply;
+        if let Sink::Many(_, all) = &mut slot.sink {
+            all.extend(reply.take());
+        }
+        if slot.left > 0 {
+            return;
+        }
+        let Some(slot) = self.slots.pop_front() else { return };
+        // Before the caller wakes: it then finds a connection where nothing is pending.
+        self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+        self.idle_since = None;
+        match (slot.sink, reply) {
+            (Sink::One(sender), Some(reply)) => drop(sender.send(Ok(reply))),
+            (Sink::Many(sender, all), _) => drop(sender.send((all, None))),
+            _ => {}
+        }
+    }
+
+    fn wrong(&self, message: String) -> Error {
+        Error::Protocol { server: self.shared.server.to_string(), message }
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        loop {
+            if self.out.is_empty() {
+                let mut state = lock(&self.shared.state);
+                self.slots.append(&mut state.slots);
+                state.driver_writes = false;
+                if state.queue.is_empty() {
+                    return Ok(());
+                }
+                if !self.gathered {
+                    self.gathered = true;
+                    cx.waker().wake_by_ref();
+                    return Ok(());
+                }
+                std::mem::swap(&mut state.queue, &mut self.out);
+                state.driver_writes = true;
+                self.gathered = false;
+            }
+            while let Some(chunk) = self.out.front() {
+                let sent = match self.writing.poll_write(cx, &chunk[self.out_at..]) {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, &error)),
+                    Poll::Ready(Ok(sent)) => sent,
+                };
+                self.out_at += sent;
+                let whole = self.out_at == chunk.len();
+                let chunk = if whole { self.out.pop_front() } else { None };
+                let mut state = lock(&self.shared.state);
+                state.written += sent as u64;
+                if let Some(mut chunk) = chunk {
+                    self.out_at = 0;
+                    if chunk.capacity() <= 2 * CHUNK {
+                        chunk.clear();
+                        state.spare = chunk;
+                    }
+                }
+                drop(state);
+                self.shared.room.notify_waiters();
+            }
+        }
+    }
+
+    /// Fails what is late, and sets the timer.
+    fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        loop {
+            let mut wanted = self.armed;
+            {
+                let mut state = lock(&self.shared.state);
+                let first = state.slots.iter().map(|slot| slot.deadline).min();
+                self.slots.append(&mut state.slots);
+                if let Some(earliest) = state.earliest.take().into_iter().chain(first).min() {
+                    wanted = Some(wanted.map_or(earliest, |wanted| wanted.min(earliest)));
+                }
+                if let (None, Some(idle)) = (wanted, self.idle) {
+                    let now = Instant::now();
+                    wanted = Some(*self.idle_since.get_or_insert(now) + idle);
+                }
+                state.timer = wanted;
+            }
+            if wanted != self.armed {
+                self.armed = wanted;
+                if let Some(at) = wanted {
+                    self.timer.as_mut().reset(at);
+                }
+            }
+            if self.armed.is_none() || self.timer.as_mut().poll(cx).is_pending() {
+                return Ok(());
+            }
+            self.expire()?;
+        }
+    }
+
+    /// Fails the slots whose time is over, and sets the timer for the others.
+    fn expire(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let reads = self.shared.reads.load(Ordering::Relaxed);
+        let mut silent = None;
+        self.armed = None;
+        for slot in &mut self.slots {
+            if matches!(slot.sink, Sink::Nobody) && slot.reads != reads {
+                continue;
+            }
+            if slot.deadline > now {
+                self.armed = Some(self.armed.map_or(slot.deadline, |armed| armed.min(slot.deadline)));
+                continue;
+            }
+            let limit = Limit { at: slot.deadline, in_all: slot.limit };
+            let error = limit.error(&self.shared.server);
+            if slot.reads == reads {
+                silent = Some(error.clone());
+            }
+            slot.fail(Failure { error, sent: Sent::Answered });
+        }
+        if let Some(error) = silent {
+            return Err(error);
+        }
+        if self.slots.is_empty() && self.idle.is_some() {
+            let keep = lock(&self.shared.state).keep;
+            let idle_over = self.idle_since.zip(self.idle).is_some_and(|(since, idle)| since + idle <= now);
+            match keep.filter(|keep| *keep > now) {
+                Some(keep) => self.armed = Some(keep),
+                None if idle_over => {
+                    let error = io::Error::new(io::ErrorKind::ConnectionAborted, "closed after being idle");
+                    return Err(broken(&self.shared.server, &error));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the connection and fails all that is pending.
+    fn finish(&mut self, error: &Error) {
+        let written = {
+            let mut state = lock(&self.shared.state);
+            self.shared.closed.store(true, Ordering::Release);
+            if state.writing.take().is_none() {
+                return;
+            }
+            state.end.get_or_insert_with(|| error.clone());
+            self.slots.append(&mut state.slots);
+            state.queue.clear();
+            state.waker = None;
+            state.written
+        };
+        let pending = !self.slots.is_empty();
+        let silent = self.shared.reads.load(Ordering::Relaxed) == 0;
+        let is_failure = matches!(error, Error::Timeout { .. } | Error::Protocol { .. });
+        if is_failure || (pending && silent) {
+            self.shared.health.fails(error);
+        }
+        self.shared.pending.store(0, Ordering::Relaxed);
+        let mut half = !self.input.is_empty();
+        for mut slot in self.slots.drain(..) {
+            let sent = if std::mem::take(&mut half) || slot.part.is_some() || slot.has_replies() {
+                Sent::Answered
+            } else if slot.start >= written {
+                Sent::No
+            } else {
+                Sent::Perhaps
+            };
+            slot.fail(Failure { error: error.clone(), sent });
+        }
+        self.shared.room.notify_waiters();
+    }
+}
+
+impl Slot {
+    fn is_wanted(&self) -> bool {
+        match &self.sink {
+            Sink::One(sender) => !sender.is_closed(),
+            Sink::Many(sender, _) => !sender.is_closed(),
+            Sink::Nobody => false,
+        }
+    }
+
+    fn has_replies(&self) -> bool {
+        matches!(&self.sink, Sink::Many(_, all) if !all.is_empty())
+    }
+
+    /// Tells the caller. The slot stays until its replies have come.
+    fn fail(&mut self, failure: Failure) {
+        match std::mem::replace(&mut self.sink, Sink::Nobody) {
+            Sink::One(sender) => drop(sender.send(Err(failure))),
+            Sink::Many(sender, all) => drop(sender.send((all, Some(failure)))),
+            Sink::Nobody => {}
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! One server: its connections, and when it is not asked after failures.
+
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::Error;
+use crate::net::address::Address;
+use crate::net::connection::{Connection, Failure, Limit, Sent, Watch, broken};
+use crate::net::stream::Stream;
+use crate::net::wire::{Command, Protocol, Reply};
+
+/// What all nodes of a client have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) protocol: Protocol,
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) retry_reads: bool,
+    pub(crate) connections: usize,
+    pub(crate) waiting_connections: usize,
+    /// The request that authenticates.
+    pub(crate) login: Option<Vec<u8>>,
+}
+
+/// Shortest back-off.
+const BACK_OFF_MIN: Duration = Duration::from_millis(50);
+/// Longest back-off.
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// Waiting connections are closed after this long without a request.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// One server.
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    settings: Arc<Settings>,
+    health: Arc<Health>,
+    lanes: Box<[Lane]>,
+    waiting: Mutex<Waiting>,
+}
+
+/// The place of one shared connection.
+#[derive(Default)]
+struct Lane {
+    current: Mutex<Option<Arc<Connection>>>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// Connections for requests that the server may hold.
+#[derive(Default)]
+struct Waiting {
+    idle: Vec<Arc<Connection>>,
+    /// In use.
+    used: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Node {
+    pub(crate) fn new(address: Address, settings: Arc<Settings>) -> Self {
+        let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
+        let health = Arc::new(Health::default());
+        Self { address, settings, health, lanes, waiting: Mutex::default() }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.address.name
+    }
+
+    /// Sends a command and returns its reply, which is no error line. `repeat`: the command has no effect and is sent once
+    /// more if the connection breaks before its reply.
+    pub(crate) async fn one(
+        &self,
+        command: &Command<'_>,
+        repeat: bool,
+        limit: Limit,
+    ) -> Result<Reply, Error> {
+        let mut again = true;
+        loop {
+            let connection = self.connection(limit).await?;
+            match connection.one(command, limit).await {
+                Ok(reply) => return reply.checked(self.name()),
+                Err(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Err(failure) => return Err(failure.error),
+            }
+        }
+    }
+
+    /// Sends commands of one kind, and returns their replies in order.
+    pub(crate) async fn many(
+        &self,
+        commands: &[Command<'_>],
+        repeat: bool,
+        limit: Limit,
+    ) -> Vec<Result<Reply, Error>> {
+        let mut all = Vec::with_capacity(commands.len());
+        let mut again = true;
+        let error = loop {
+            let connection = match self.connection(limit).await {
+                Ok(connection) => connection,
+                Err(error) => break error,
+            };
+            let (replies, failure) = connection.many(&commands[all.len()..], limit).await;
+            all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
+            match failure {
+                None => return all,
+                Some(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Some(failure) => break failure.error,
+            }
+        };
+        all.resize(commands.len(), Err(error));
+        all
+    }
+
+    /// Sends a command whose reply nobody wants, if there is a connection.
+    pub(crate) fn tell(&self, command: &Command<'_>) {
+        for lane in &self.lanes {
+            if let Some(connection) = lane.open() {
+                return connection.tell(command, Limit::after(self.settings.timeout));
+            }
+        }
+    }
+
+    fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
+        match failure.sent {
+            Sent::No => !matches!(failure.error, Error::Timeout { .. }),
+            Sent::Perhaps => repeat && self.settings.retry_reads,
+            Sent::Answered => false,
+        }
+    }
+
+    /// An open connection: that with the fewest requests, or a new one.
+    async fn connection(&self, limit: Limit) -> Result<Arc<Connection>, Error> {
+        let mut best: Option<(usize, &Lane, Option<Arc<Connection>>)> = None;
+        for lane in &self.lanes {
+            let open = lane.open();
+            let pending = open.as_ref().map_or(0, |connection| connection.pending());
+            if best.as_ref().is_none_or(|(least, ..)| pending < *least) {
+                best = Some((pending, lane, open));
+            }
+            if pending == 0 {
+                break;
+            }
+        }
+        let Some((_, lane, open)) = best else {
+            return Err(Error::Usage("a client without connections".to_owned()));
+        };
+        if let Some(connection) = open {
+            return Ok(connection);
+        }
+        let Ok(_connecting) = timeout_at(limit.at, lane.connecting.lock()).await else {
+            return Err(limit.error(self.name()));
+        };
+        if let Some(connection) = lane.open() {
+            return Ok(connection);
+        }
+        let connection = Arc::new(self.connect(None, limit).await?);
+        *lock(&lane.current) = Some(connection.clone());
+        Ok(connection)
+    }
+
+    /// A new connection, unless the server has failed lately.
+    async fn connect(&self, idle: Option<Duration>, limit: Limit) -> Result<Connection, Error> {
+        self.health.ask(self.name(), Instant::now(), self.settings.timeout)?;
+        let connecting = Limit::after(self.settings.connect_timeout);
+        let connecting = if connecting.at < limit.at { connecting } else { limit };
+        let stream = match timeout_at(connecting.at, self.open()).await {
+            Ok(stream) => stream,
+            Err(_) => Err(connecting.error(self.name())),
+        };
+        match stream {
+            Ok(stream) => {
+                let protocol = self.settings.protocol;
+                Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, self.health.clone()))
+            }
+            Err(error) => {
+                self.health.fails(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Stream, Error> {
+        let mut stream =
+            Stream::connect(&self.address.place).await.map_err(|error| broken(self.name(), &error))?;
+        if let Some(login) = &self.settings.login {
+            let line = stream.ask_line(login).await.map_err(|error| broken(self.name(), &error))?;
+            if line != b"STORED" {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                return Err(Error::Refused { server: self.name().to_owned(), line });
+            }
+        }
+        Ok(stream)
+    }
+
+    /// A connection on which the server may hold a request. None: all are in use.
+    pub(crate) async fn waiting(&self, limit: Limit) -> Option<Result<Held<'_>, Error>> {
+        let idle = {
+            let mut waiting = lock(&self.waiting);
+            waiting.idle.retain(|connection| !connection.is_closed());
+            if waiting.used >= self.settings.waiting_connections {
+                return None;
+            }
+            waiting.used += 1;
+            waiting.idle.pop()
+        };
+        let mut held = Held { node: self, connection: idle, whole: true };
+        if held.connection.is_none() {
+            match self.connect(Some(IDLE), limit).await {
+                Ok(connection) => held.connection = Some(Arc::new(connection)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(held))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for lane in &self.lanes {
+            if let Some(connection) = lock(&lane.current).take() {
+                connection.close();
+            }
+        }
+        for connection in lock(&self.waiting).idle.drain(..) {
+            connection.close();
+        }
+    }
+}
+
+impl Lane {
+    fn open(&self) -> Option<Arc<Connection>> {
+        lock(&self.current).as_ref().filter(|connection| !connection.is_closed()).cloned()
+    }
+}
+
+/// A waiting connection in use. It is closed unless its request got its reply.
+pub(crate) struct Held<'a> {
+    node: &'a Node,
+    connection: Option<Arc<Connection>>,
+    whole: bool,
+}
+
+impl Held<'_> {
+    /// Sends a command that the server may hold.
+    pub(crate) async fn one(&mut self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
+        let Some(connection) = &self.connection else {
+            return Err(Failure { error: limit.error(self.node.name()), sent: Sent::No });
+        };
+        self.whole = false;
+        let reply = connection.one(command, limit).await;
+        self.whole = reply.is_ok();
+        reply
+    }
+
+    /// The lease that came lasts until then, and its connection must.
+    pub(crate) fn keep_for(&self, lease: Duration) {
+        if let (Some(connection), Some(at)) = (&self.connection, Instant::now().checked_add(lease)) {
+            connection.keep_until(at);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.node.waiting);
+        waiting.used -= 1;
+        if let Some(connection) = self.connection.take() {
+            if self.whole && !connection.is_closed() {
+                waiting.idle.push(connection);
+            } else {
+                connection.close();
+            }
+        }
+    }
+}
+
+/// When a server is asked again after failures.
+#[derive(Debug, Default)]
+struct Health(Mutex<Failures>);
+
+#[derive(Debug, Default)]
+struct Failures {
+    /// Since the last reply.
+    count: u32,
+    /// Not asked before.
+    until: Option<Instant>,
+    message: String,
+}
+
+impl Health {
+    /// Whether a connection may be made. The first caller after a back-off probes: until `probe` is over or the server has
+    /// answered, others are refused.
+    fn ask(&self, server: &str, now: Instant, probe: Duration) -> Result<(), Error> {
+        let mut failures = lock(&self.0);
+        let Some(until) = failures.until else { return Ok(()) };
+        if now < until {
+            let message = failures.message.clone();
+            return Err(Error::Unavailable { server: server.to_owned(), left: until - now, message });
+        }
+        failures.until = now.checked_add(probe);
+        Ok(())
+    }
+
+    fn count(&self, message: String, now: Instant, jitter: f64) {
+        let mut failures = lock(&self.0);
+        let longest = BACK_OFF_MIN.saturating_mul(1 << failures.count.min(16)).min(BACK_OFF_MAX);
+        failures.count = failures.count.saturating_add(1);
+        failures.until = Some(now + longest.mul_f64(1.0 - jitter / 2.0));
+        failures.message = message;
+    }
+}
+
+impl Watch for Health {
+    fn works(&self) {
+        *lock(&self.0) = Failures::default();
+    }
+
+    fn fails(&self, error: &Error) {
+        self.count(error.to_string(), Instant::now(), random());
+    }
+}
+
+/// From 0 up to 1.
+fn random() -> f64 {
+    // The standard library's keys of hash maps are the randomness that is at hand.
+    let bits = std::hash::RandomState::new().build_hasher().finish();
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// All outputs, in order. The futures run concurrently in this task.
+pub(crate) async fn join<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|cx| {
+        let mut ready = true;
+        for (future, output) in &mut futures {
+            if output.is_none() {
+                match future.as_mut().poll(cx) {
+                    std::task::Poll::Ready(done) => *output = Some(done),
+                    std::task::Poll::Pending => ready = false,
+                }
+            }
+        }
+        if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    futures.into_iter().filter_map(|(_, output)| output).collect()
+}

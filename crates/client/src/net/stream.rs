@@ -1,0 +1,122 @@
+//! Sockets: connecting, and the two halves of a stream.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
+
+use crate::net::address::Place;
+
+/// A connected socket.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// What the driver of a connection reads from.
+pub(crate) enum Reading {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+}
+
+/// Where the driver and callers write.
+pub(crate) enum Writing {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl Stream {
+    /// Connects, without a limit of time.
+    pub(crate) async fn connect(place: &Place) -> io::Result<Self> {
+        Ok(match place {
+            Place::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                Self::Tcp(stream)
+            }
+            Place::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
+        })
+    }
+
+    /// Sends `request` and returns the line that comes back, without its end.
+    pub(crate) async fn ask_line(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Tcp(stream) => ask_line(stream, request).await,
+            Self::Unix(stream) => ask_line(stream, request).await,
+        }
+    }
+
+    pub(crate) fn split(self) -> (Reading, Arc<Writing>) {
+        match self {
+            Self::Tcp(stream) => {
+                let (reading, writing) = stream.into_split();
+                (Reading::Tcp(reading), Arc::new(Writing::Tcp(writing)))
+            }
+            Self::Unix(stream) => {
+                let (reading, writing) = stream.into_split();
+                (Reading::Unix(reading), Arc::new(Writing::Unix(writing)))
+            }
+        }
+    }
+}
+
+async fn ask_line(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &[u8]) -> io::Result<Vec<u8>> {
+    const LINE_MAX: usize = 2048;
+    stream.write_all(request).await?;
+    stream.flush().await?;
+    let mut line = Vec::new();
+    loop {
+        match stream.read_u8().await? {
+            b'\n' => break,
+            _ if line.len() == LINE_MAX => return Err(io::ErrorKind::InvalidData.into()),
+            byte => line.push(byte),
+        }
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    Ok(line)
+}
+
+impl Reading {
+    /// Appends what is there. 0: the server has closed.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(half) => pin!(half.read_buf(buffer)).poll(cx),
+            Self::Unix(half) => pin!(half.read_buf(buffer)).poll(cx),
+        }
+    }
+}
+
+impl Writing {
+    /// Writes as much as the socket takes now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(half) => half.try_write(bytes),
+            Self::Unix(half) => half.try_write(bytes),
+        }
+    }
+
+    /// Writes some of `bytes`.
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            match self {
+                Self::Tcp(half) => ready!(half.as_ref().poll_write_ready(cx))?,
+                Self::Unix(half) => ready!(half.as_ref().poll_write_ready(cx))?,
+            }
+            match self.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! Commands as bytes, and replies as values. No I/O.
+//!
+//! # Invariants
+//! * A command has exactly one reply, also if that is an error: [`Expect`] says which elements can belong to it and which is the
+//!   last one.
+//! * Keys have been checked: 1 to 250 bytes without blanks and control characters.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cattlegrid_protocol::reply::number;
+use cattlegrid_protocol::{ErrorKind, MetaStatus, Response, Status, Words};
+
+use crate::error::Error;
+use crate::item::{Item, Write};
+
+/// How commands are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// The meta commands: memcached 1.6.13 and later, Cattlegrid.
+    #[default]
+    Meta,
+    /// The classic text commands. A store does not return the new CAS number, and there are neither leases nor tags.
+    Text,
+}
+
+/// Longest P token that Cattlegrid takes, its letter included.
+const ADVICE_MAX: usize = 512;
+
+/// One command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Command<'a> {
+    /// Value and flags, with the CAS number or without.
+    Get { key: &'a [u8], cas: bool },
+    /// A value, with a new expiry.
+    GetAndTouch { key: &'a [u8], exptime: i32 },
+    /// A value or the lease to compute it.
+    Ask { key: &'a [u8], wait: Duration, lease: Duration, hint: Option<&'a str> },
+    /// Any of the stores. `token`: the CAS number of a cas.
+    Store { verb: Verb, write: Write<'a>, exptime: i32 },
+    /// Adds or subtracts.
+    Count { key: &'a [u8], by: u64, down: bool },
+    /// Deletes, with the item's CAS number or without, with the text of a failed computation or without.
+    Delete { key: &'a [u8], token: Option<u64>, failure: Option<&'a str> },
+    /// A new expiry.
+    Touch { key: &'a [u8], exptime: i32 },
+    /// Invalidates a tag.
+    Invalidate { tag: &'a str },
+    /// The number of a tag: a question without effect that only servers with tags answer.
+    TagNumber { tag: &'a str },
+    /// `flush_all`.
+    FlushAll,
+    /// `version`.
+    Version,
+    /// `stats`, of a group or all.
+    Stats { group: &'a str },
+}
+
+/// What a store does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas(u64),
+}
+
+impl Verb {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Append => "append",
+            Self::Prepend => "prepend",
+            Self::Cas(_) => "cas",
+        }
+    }
+
+    fn mode(self) -> &'static [u8] {
+        match self {
+            Self::Set | Self::Cas(_) => b"",
+            Self::Add => b" ME",
+            Self::Replace => b" MR",
+            Self::Append => b" MA",
+            Self::Prepend => b" MP",
+        }
+    }
+}
+
+impl Command<'_> {
+    /// About how many bytes [`encode`](Self::encode) appends; at least the value's.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Store { write, .. } => {
+                write.key.len() + write.data.len() + 64 + write.tags.iter().map(String::len).sum::<usize>()
+            }
+            Self::Ask { hint, .. } => 384 + hint.map_or(0, |hint| hint.len()),
+            _ => 320,
+        }
+    }
+
+    /// Appends the request.
+    pub(crate) fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        match (self, protocol) {
+            (Self::FlushAll, _) => out.extend_from_slice(b"flush_all"),
+            (Self::Version, _) => out.extend_from_slice(b"version"),
+            (Self::Stats { group }, _) => words(out, "stats", group.as_bytes()),
+            (Self::Touch { key, exptime }, _) => {
+                words(out, "touch", key);
+                out.push(b' ');
+                signed(out, *exptime);
+            }
+            (Self::Invalidate { tag }, _) => {
+                words(out, "md", tag.as_bytes());
+                out.extend_from_slice(b" G");
+            }
+            (Self::TagNumber { tag }, _) => {
+                words(out, "mg", tag.as_bytes());
+                out.extend_from_slice(b" G v");
+            }
+            (_, Protocol::Meta) => self.encode_meta(out),
+            (_, Protocol::Text) => self.encode_text(out),
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn encode_meta(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Get { key, cas } => {
+                words(out, "mg", key);
+                out.extend_from_slice(if *cas { b" v f c" } else { b" v f" });
+            }
+            Self::GetAndTouch { key, exptime } => {
+                words(out, "mg", key);
+                out.extend_from_slice(b" v f c T");
+                signed(out, *exptime);
+            }
+            Self::Ask { key, wait, lease, hint } => {
+                words(out, "mg", key);
+                out.extend_from_slice(b" v f c t R0 Pw");
+                number(out, millis(*wait));
+                if let Some(hint) = hint {
+                    out.extend_from_slice(b",h");
+                    out.extend_from_slice(hint.as_bytes());
+                }
+                out.extend_from_slice(b",l");
+                number(out, millis(*lease).max(1));
+            }
+            Self::Store { verb, write, exptime } => {
+                words(out, "ms", write.key);
+                out.push(b' ');
+                number(out, write.data.len() as u64);
+                out.extend_from_slice(verb.mode());
+                if let Verb::Cas(cas) = verb {
+                    out.extend_from_slice(b" C");
+                    number(out, *cas);
+                }
+                if write.flags != 0 {
+                    out.extend_from_slice(b" F");
+                    number(out, write.flags.into());
+                }
+                if *exptime != 0 {
+                    out.extend_from_slice(b" T");
+                    signed(out, *exptime);
+                }
+                out.extend_from_slice(b" c");
+                tags(out, write.tags);
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(write.data);
+            }
+            Self::Count { key, by, down } => {
+                words(out, "ma", key);
+                out.extend_from_slice(if *down { b" MD v D" } else { b" v D" });
+                number(out, *by);
+            }
+            Self::Delete { key, token, failure } => {
+                words(out, "md", key);
+                if let Some(token) = token {
+                    out.extend_from_slice(b" C");
+                    number(out, *token);
+                }
+                if let Some(failure) = failure {
+                    out.extend_from_slice(b" Pe");
+                    percent(out, failure.as_bytes(), ADVICE_MAX - 2);
+                }
+            }
+            _ => debug_assert!(false, "the same in both protocols: {self:?}"),
+        }
+    }
+
+    fn encode_text(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Get { key, cas: false } => words(out, "get", key),
+            Self::Get { key, cas: true } | Self::Ask { key, .. } => words(out, "gets", key),
+            Self::GetAndTouch { key, exptime } => {
+                out.extend_from_slice(b"gats ");
+                signed(out, *exptime);
+                out.push(b' ');
+                out.extend_from_slice(key);
+            }
+            Self::Store { verb, write, exptime } => {
+                words(out, verb.text(), write.key);
+                out.push(b' ');
+                number(out, write.flags.into());
+                out.push(b' ');
+                signed(out, *exptime);
+                out.push(b' ');
+                number(out, write.data.len() as u64);
+                if let Verb::Cas(cas) = verb {
+                    out.push(b' ');
+                    number(out, *cas);
+                }
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(write.data);
+            }
+            Self::Count { key, by, down } => {
+                words(out, if *down { "decr" } else { "incr" }, key);
+                out.push(b' ');
+                number(out, *by);
+            }
+            Self::Delete { key, .. } => words(out, "delete", key),
+            _ => debug_assert!(false, "the same in both protocols: {self:?}"),
+        }
+    }
+
+    /// Which elements answer the command.
+    pub(crate) fn expect(&self, protocol: Protocol) -> Expect {
+        match (self, protocol) {
+            (Self::FlushAll, _) => Expect::Line,
+            (Self::Version, _) => Expect::Line,
+            (Self::Stats { .. }, _) => Expect::Stats,
+            (Self::Touch { .. }, _) => Expect::Status,
+            (_, Protocol::Meta) | (Self::Invalidate { .. } | Self::TagNumber { .. }, _) => match self {
+                Self::Get { .. }
+                | Self::GetAndTouch { .. }
+                | Self::Ask { .. }
+                | Self::Count { .. }
+                | Self::TagNumber { .. } => Expect::MetaValue,
+                _ => Expect::Meta,
+            },
+            (Self::Get { .. } | Self::GetAndTouch { .. } | Self::Ask { .. }, Protocol::Text) => {
+                Expect::Values
+            }
+            (Self::Count { .. }, Protocol::Text) => Expect::Number,
+            (_, Protocol::Text) => Expect::Status,
+        }
+    }
+}
+
+/// Which elements answer a command. An error line can answer any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// `VA` or a meta status.
+    MetaValue,
+    /// A meta status.
+    Meta,
+    /// At most one `VALUE`, then `END`.
+    Values,
+    /// A word.
+    Status,
+    /// A number, or a word.
+    Number,
+    /// A line of any kind.
+    Line,
+    /// Statistics up to `END`, or a word.
+    Stats,
+}
+
+/// What an element is to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// A part, and more follow.
+    Part,
+    /// The last element.
+    Last,
+    /// No reply to it.
+    Not,
+}
+
+impl Expect {
+    /// What `response` is to a command that expects this.
+    pub(crate) fn fit(self, response: &Response<'_>) -> Fit {
+        let last = match (self, response) {
+            (_, Response::Error { .. }) => true,
+            (Self::Values, Response::Value { .. }) | (Self::Stats, Response::Stat { .. }) => {
+                return Fit::Part;
+            }
+            (Self::MetaValue, response) => {
+                matches!(response, Response::MetaValue { .. } | Response::Meta { .. })
+            }
+            (Self::Meta, response) => matches!(response, Response::Meta { .. }),
+            (Self::Values, response) => matches!(response, Response::End),
+            (Self::Status, response) => matches!(response, Response::Status(_)),
+            (Self::Number, response) => matches!(response, Response::Number(_) | Response::Status(_)),
+            (Self::Line, response) => matches!(response, Response::Line(_) | Response::Status(_)),
+            (Self::Stats, response) => matches!(response, Response::End | Response::Status(_)),
+        };
+        if last { Fit::Last } else { Fit::Not }
+    }
+}
+
+/// A reply, with nothing borrowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// `VA` or `VALUE`.
+    Value { item: Item, marks: Marks },
+    /// A meta status.
+    Meta { status: MetaStatus, marks: Marks },
+    /// A word.
+    Status(Status),
+    /// A number.
+    Number(u64),
+    /// `END` alone.
+    End,
+    /// Any other line.
+    Line(Bytes),
+    /// `STAT` lines.
+    Stats(Vec<(Bytes, Bytes)>),
+    /// An error line.
+    Error { kind: ErrorKind, line: Bytes },
+}
+
+/// What the flags of a meta reply say, besides those of the item.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// `c`, of a reply without a value.
+    pub(crate) cas: Option<u64>,
+    /// `W`: this client computes.
+    pub(crate) won: bool,
+    /// `Z`: another one computes.
+    pub(crate) busy: bool,
+    /// `X`: the value is old.
+    pub(crate) stale: bool,
+    /// `Ph` or `Pe`, decoded.
+    pub(crate) text: Option<Bytes>,
+}
+
+impl Reply {
+    /// Copies a response. `data`: makes the bytes of a value, which is the last part of the input.
+    pub(crate) fn of(response: &Response<'_>, data: impl FnOnce(&[u8]) -> Bytes) -> Self {
+        match response {
+            Response::Value { flags, cas, data: value, .. } => {
+                let item = Item { data: data(value), flags: *flags, cas: cas.unwrap_or(0) };
+                Self::Value { item, marks: Marks::default() }
+            }
+            Response::MetaValue { flags, data: value } => {
+                let (client_flags, cas, marks) = marks(*flags);
+                let item = Item { data: data(value), flags: client_flags, cas: cas.unwrap_or(0) };
+                Self::Value { item, marks }
+            }
+            Response::Meta { status, flags } => {
+                let (_, cas, marks) = marks(*flags);
+                Self::Meta { status: *status, marks: Marks { cas, ..marks } }
+            }
+            Response::Status(status) => Self::Status(*status),
+            Response::Number(number) => Self::Number(*number),
+            Response::End => Self::End,
+            Response::MetaNoop => Self::Line(Bytes::from_static(b"MN")),
+            Response::Stat { name, value } => {
+                Self::Stats(vec![(Bytes::copy_from_slice(name), Bytes::copy_from_slice(value))])
+            }
+            Response::Error { kind, line } => Self::Error { kind: *kind, line: Bytes::copy_from_slice(line) },
+            Response::Line(line) => Self::Line(Bytes::copy_from_slice(line)),
+        }
+    }
+
+    /// Puts the bytes of a value in.
+    pub(crate) fn set_data(&mut self, data: Bytes) {
+        if let Self::Value { item, .. } = self {
+            item.data = data;
+        }
+    }
+
+    /// The reply of which `part` was an earlier element.
+    pub(crate) fn after(self, part: Option<Self>) -> Self {
+        match (part, self) {
+            (Some(Self::Stats(mut all)), Self::Stats(more)) => {
+                all.extend(more);
+                Self::Stats(all)
+            }
+            (Some(part), Self::End) => part,
+            (_, last) => last,
+        }
+    }
+
+    /// The error, if it is an error line.
+    pub(crate) fn checked(self, server: &str) -> Result<Self, Error> {
+        let Self::Error { kind, line } = self else { return Ok(self) };
+        let (server, line) = (server.to_owned(), String::from_utf8_lossy(&line).into_owned());
+        Err(match kind {
+            ErrorKind::Server => Error::Server { server, line },
+            ErrorKind::Client | ErrorKind::Unknown => Error::Refused { server, line },
+        })
+    }
+}
+
+/// Client flags, CAS number and the rest.
+fn marks(words: Words<'_>) -> (u32, Option<u64>, Marks) {
+    let mut marks = Marks::default();
+    let (mut flags, mut cas) = (0, None);
+    for word in words {
+        match word {
+            b"W" => marks.won = true,
+            b"Z" => marks.busy = true,
+            b"X" => marks.stale = true,
+            [b'f', digits @ ..] => flags = decimal(digits).unwrap_or(0) as u32,
+            [b'c', digits @ ..] => cas = decimal(digits),
+            [b'P', b'h' | b'e', text @ ..] => marks.text = Some(unpercent(text)),
+            _ => {}
+        }
+    }
+    (flags, cas, marks)
+}
+
+/// A number of at most 64 bits.
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |n, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 { None } else { n.checked_mul(10)?.checked_add(digit.into()) }
+    })
+}
+
+fn words(out: &mut Vec<u8>, verb: &str, word: &[u8]) {
+    out.extend_from_slice(verb.as_bytes());
+    if !word.is_empty() {
+        out.push(b' ');
+        out.extend_from_slice(word);
+    }
+}
+
+fn signed(out: &mut Vec<u8>, n: i32) {
+    if n < 0 {
+        out.push(b'-');
+    }
+    number(out, n.unsigned_abs().into());
+}
+
+/// Whole milliseconds, rounded up, below 2^31.
+fn millis(time: Duration) -> u64 {
+    time.as_micros().div_ceil(1000).min(i32::MAX as u128) as u64
+}
+
+fn tags(out: &mut Vec<u8>, tags: &[String]) {
+    for (i, tag) in tags.iter().enumerate() {
+        out.extend_from_slice(if i == 0 { b" G" } else { b"," });
+        for byte in tag.bytes() {
+            match byte {
+                b',' => out.extend_from_slice(b"%2C"),
+                b'%' => out.extend_from_slice(b"%25"),
+                byte => out.push(byte),
+            }
+        }
+    }
+}
+
+/// Appends as much of a text as fits into `limit` bytes when all but letters, digits and `-._~` is written as `%XX`. Never half a
+/// character of UTF-8.
+fn percent(out: &mut Vec<u8>, text: &[u8], limit: usize) -> usize {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let start = out.len();
+    let mut whole = start;
+    for (i, &byte) in text.iter().enumerate() {
+        if byte & 0xc0 != 0x80 {
+            whole = out.len();
+        }
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        if out.len() - start > limit {
+            out.truncate(whole);
+            return i;
+        }
+    }
+    text.len()
+}
+
+/// The hint of an [`Ask`](crate::Ask) as it is sent.
+pub(crate) fn hint(text: &[u8]) -> Result<String, Error> {
+    // Letters, commas and the numbers of wait and lease.
+    const LIMIT: usize = ADVICE_MAX - 32;
+    let mut out = Vec::with_capacity(text.len() + 8);
+    if percent(&mut out, text, LIMIT) < text.len() {
+        return Err(Error::Usage(format!(
+            "a hint of {} bytes: more than {LIMIT} bytes when percent-encoded",
+            text.len()
+        )));
+    }
+    Ok(out.iter().map(|byte| char::from(*byte)).collect())
+}
+
+/// Decodes `%XX`. A per cent sign without two digits stays.
+fn unpercent(text: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let byte = match rest {
+            [b'%', high, low, ..] => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        out.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &rest[3..] } else { tail };
+    }
+    out.into()
+}
+
+fn hex(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).map(|digit| digit as u8)
+}
