@@ -2,16 +2,21 @@
 
 mod builder;
 mod cache;
+mod calls;
 mod typed;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use cattlegrid_protocol::{MetaStatus, Status};
 
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
 use crate::key;
+use crate::metrics::Statistics;
+use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings, join};
 use crate::net::wire::{Command, Reply, Verb};
@@ -33,6 +38,7 @@ struct Inner {
     nodes: Vec<Node>,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
+    near: Option<Near>,
 }
 
 impl std::fmt::Debug for Client {
@@ -56,6 +62,11 @@ impl Client {
         ClientBuilder::default()
     }
 
+    /// What the client has counted since it was built.
+    pub fn statistics(&self) -> Statistics {
+        self.inner.settings.metrics.statistics()
+    }
+
     fn limit(&self) -> Limit {
         Limit::after(self.inner.settings.timeout)
     }
@@ -72,6 +83,7 @@ impl Client {
     /// Sends a command to the server of `key`.
     async fn one(&self, key: &[u8], command: &Command<'_>, reads: bool) -> Result<Reply, Error> {
         let node = &self.inner.nodes[self.place(key)?];
+        let _writing = self.writing(command);
         node.one(command, reads && !key.starts_with(b"@"), self.limit()).await
     }
 
@@ -84,12 +96,13 @@ impl Client {
     ) -> Vec<Result<T, Error>> {
         let mut batches: Vec<(Vec<usize>, Vec<Command<'a>>, bool)> = Vec::new();
         batches.resize_with(self.inner.nodes.len(), || (Vec::new(), Vec::new(), reads));
-        let mut outcomes = Vec::new();
+        let (mut outcomes, mut writings) = (Vec::new(), Vec::new());
         for (i, (key, command)) in all.into_iter().enumerate() {
             match self.place(key) {
                 Ok(place) => {
                     let (indices, commands, repeat) = &mut batches[place];
                     indices.push(i);
+                    writings.extend(self.writing(&command));
                     commands.push(command);
                     *repeat &= !key.starts_with(b"@");
                     outcomes.push(None);
@@ -111,7 +124,43 @@ impl Client {
         outcomes.into_iter().flatten().collect()
     }
 
+    /// The own write that a command is, for the near cache.
+    fn writing(&self, command: &Command<'_>) -> Option<Writing<'_>> {
+        Some(self.inner.near.as_ref()?.writing(command.written()?))
+    }
+
+    /// Ends all entries of the near cache.
+    fn clear_near(&self) {
+        if let Some(near) = &self.inner.near {
+            near.clear();
+        }
+    }
+
+    /// A value from the near cache or the server.
+    async fn read_near(&self, near: &Near, key: &[u8]) -> Result<Option<Item>, Error> {
+        let place = self.place(key)?;
+        let now = Instant::now();
+        if let Some(item) = near.get(key, now) {
+            self.inner.settings.metrics.near_hit();
+            return Ok(Some(item));
+        }
+        let reading = near.reading(key, now);
+        let reply = self.one(key, &Command::GetWithTime { key }, true).await?;
+        if let Reply::Value { item, marks } = &reply
+            && let Some(left) = marks.left
+        {
+            near.insert(key, reading, item, near::left_of(left));
+        }
+        item(self.inner.nodes[place].name(), reply)
+    }
+
     async fn read(&self, key: &[u8], cas: bool) -> Result<Option<Item>, Error> {
+        if let Some(near) = &self.inner.near
+            && !cas
+            && !key.starts_with(b"@")
+        {
+            return self.read_near(near, key).await;
+        }
         let place = self.place(key)?;
         item(self.inner.nodes[place].name(), self.one(key, &Command::Get { key, cas }, true).await?)
     }

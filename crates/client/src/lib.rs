@@ -1,5 +1,7 @@
 //! A memcached client that computes each missing value once.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod cache;
 mod client;
 mod error;
@@ -7,11 +9,9 @@ mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
 mod metrics;
-#[cfg(feature = "near-cache")]
-#[allow(dead_code, reason = "callers follow")]
+#[cfg_attr(not(feature = "near-cache"), path = "near/off.rs")]
 mod near;
 mod net;
-#[allow(dead_code, reason = "callers follow")]
 pub mod objects;
 #[allow(dead_code, reason = "callers follow")]
 mod value;

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
+use crate::metrics::{Metrics, Observer};
+#[cfg(feature = "near-cache")]
+use crate::near::{Near, NearCache};
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
 use crate::net::wire::Protocol;
@@ -16,6 +19,9 @@ pub struct ClientBuilder {
     servers: Vec<String>,
     settings: Settings,
     credentials: Option<(String, String)>,
+    compress_above: Option<usize>,
+    #[cfg(feature = "near-cache")]
+    near: Option<NearCache>,
 }
 
 impl Default for ClientBuilder {
@@ -28,8 +34,16 @@ impl Default for ClientBuilder {
             connections: 1,
             waiting_connections: 64,
             login: None,
+            metrics: Arc::default(),
         };
-        Self { servers: Vec::new(), settings, credentials: None }
+        Self {
+            servers: Vec::new(),
+            settings,
+            credentials: None,
+            compress_above: None,
+            #[cfg(feature = "near-cache")]
+            near: None,
+        }
     }
 }
 
@@ -91,6 +105,28 @@ impl ClientBuilder {
         self
     }
 
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Compressed values are read
+    /// without this option too. Default: none are.
+    #[cfg(feature = "compression")]
+    pub fn compress_above(mut self, bytes: usize) -> Self {
+        self.compress_above = Some(bytes);
+        self
+    }
+
+    /// Keeps values of the busiest keys in this process: for [`Client::get`] over [`Protocol::Meta`]. What other clients write is not
+    /// noticed while a value is kept. Default: none are.
+    #[cfg(feature = "near-cache")]
+    pub fn near_cache(mut self, settings: NearCache) -> Self {
+        self.near = Some(settings);
+        self
+    }
+
+    /// Is told what the client does. Default: nobody is.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.settings.metrics = Arc::new(Metrics::new(Some(observer)));
+        self
+    }
+
     /// The client. Nothing is connected yet.
     ///
     /// # Errors
@@ -100,6 +136,10 @@ impl ClientBuilder {
             return Err(Error::Usage("a client without servers: call server()".to_owned()));
         }
         let mut settings = self.settings;
+        if !settings.metrics.is_observed() {
+            // Clones of a builder make clients with counters of their own.
+            settings.metrics = Arc::default();
+        }
         if let Some((user, password)) = &self.credentials {
             if user.contains([' ', '\r', '\n']) || password.contains(['\r', '\n']) {
                 return Err(Error::Usage(
@@ -114,6 +154,10 @@ impl ClientBuilder {
         for server in &self.servers {
             nodes.push(Node::new(Address::parse(server)?, settings.clone()));
         }
-        Ok(Client { inner: Arc::new(Inner { nodes, settings, compress_above: None }) })
+        #[cfg(feature = "near-cache")]
+        let near = self.near.map(Near::new);
+        #[cfg(not(feature = "near-cache"))]
+        let near = None;
+        Ok(Client { inner: Arc::new(Inner { nodes, settings, compress_above: self.compress_above, near }) })
     }
 }

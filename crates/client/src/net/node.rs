@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::Error;
+use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
 use crate::net::connection::{Connection, Failure, Limit, Sent, Watch, broken};
 use crate::net::stream::Stream;
@@ -24,6 +25,7 @@ pub(crate) struct Settings {
     pub(crate) waiting_connections: usize,
     /// The request that authenticates.
     pub(crate) login: Option<Vec<u8>>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// Shortest back-off.
@@ -80,12 +82,22 @@ impl Node {
         repeat: bool,
         limit: Limit,
     ) -> Result<Reply, Error> {
+        let began = self.settings.metrics.begin();
+        let reply = self.ask(command, repeat, limit).await;
+        self.settings.metrics.request(self.name(), command.name(), began, outcome(&reply));
+        reply
+    }
+
+    async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
         let mut again = true;
         loop {
             let connection = self.connection(limit).await?;
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
-                Err(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Err(failure) if again && self.may_repeat(&failure, repeat) => {
+                    self.settings.metrics.retry();
+                    again = false;
+                }
                 Err(failure) => return Err(failure.error),
             }
         }
@@ -93,6 +105,20 @@ impl Node {
 
     /// Sends commands of one kind, and returns their replies in order.
     pub(crate) async fn many(
+        &self,
+        commands: &[Command<'_>],
+        repeat: bool,
+        limit: Limit,
+    ) -> Vec<Result<Reply, Error>> {
+        let began = self.settings.metrics.begin();
+        let replies = self.ask_all(commands, repeat, limit).await;
+        for (command, reply) in commands.iter().zip(&replies) {
+            self.settings.metrics.request(self.name(), command.name(), began, outcome(reply));
+        }
+        replies
+    }
+
+    async fn ask_all(
         &self,
         commands: &[Command<'_>],
         repeat: bool,
@@ -109,7 +135,10 @@ impl Node {
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
                 None => return all,
-                Some(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Some(failure) if again && self.may_repeat(&failure, repeat) => {
+                    self.settings.metrics.retry();
+                    again = false;
+                }
                 Some(failure) => break failure.error,
             }
         };
@@ -176,9 +205,13 @@ impl Node {
         match stream {
             Ok(stream) => {
                 let protocol = self.settings.protocol;
-                Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, self.health.clone()))
+                let (name, metrics) = (self.address.name.clone(), self.settings.metrics.clone());
+                metrics.connected(&name);
+                let watch = Watched { health: self.health.clone(), server: name.clone(), metrics };
+                Ok(Connection::start(stream, name, protocol, idle, Arc::new(watch)))
             }
             Err(error) => {
+                self.settings.metrics.disconnected(self.name(), &error.to_string());
                 self.health.fails(&error);
                 Err(error)
             }
@@ -316,13 +349,43 @@ impl Health {
     }
 }
 
-impl Watch for Health {
+impl Health {
     fn works(&self) {
         *lock(&self.0) = Failures::default();
     }
 
     fn fails(&self, error: &Error) {
         self.count(error.to_string(), Instant::now(), random());
+    }
+}
+
+/// What a connection tells of itself.
+struct Watched {
+    health: Arc<Health>,
+    server: Arc<str>,
+    metrics: Arc<Metrics>,
+}
+
+impl Watch for Watched {
+    fn works(&self) {
+        self.health.works();
+    }
+
+    fn fails(&self, error: &Error) {
+        self.health.fails(error);
+    }
+
+    fn ends(&self, error: &Error) {
+        self.metrics.disconnected(&self.server, &error.to_string());
+    }
+}
+
+/// What a reply is to a caller.
+fn outcome(reply: &Result<Reply, Error>) -> RequestOutcome {
+    match reply {
+        Ok(reply) => reply.outcome(),
+        Err(Error::Timeout { .. }) => RequestOutcome::Timeout,
+        Err(_) => RequestOutcome::Error,
     }
 }
 
