@@ -8,9 +8,8 @@ mod typed;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use cattlegrid_protocol::{MetaStatus, Status};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
@@ -20,6 +19,7 @@ use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings, join};
 use crate::net::wire::{Command, Reply, Verb};
+use crate::route::{Event, Route};
 
 pub use builder::ClientBuilder;
 
@@ -36,6 +36,7 @@ pub struct Client {
 
 struct Inner {
     nodes: Vec<Node>,
+    route: Arc<Route>,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
     near: Option<Near>,
@@ -74,17 +75,41 @@ impl Client {
     /// The server of a key.
     fn place(&self, key: &[u8]) -> Result<usize, Error> {
         key::check(key).map_err(Error::Key)?;
-        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Ok((hash % self.inner.nodes.len() as u64) as usize)
+        let route = &self.inner.route;
+        if route.has_ejected() {
+            self.probe();
+        }
+        route.place(key).ok_or_else(|| Error::Unavailable {
+            server: self.inner.nodes[route.own_place(key)].name().to_owned(),
+            left: route.next_probe(Instant::now().into_std()).unwrap_or_default(),
+            message: "all servers are ejected".to_owned(),
+        })
     }
 
-    /// Sends a command to the server of `key`.
-    async fn one(&self, key: &[u8], command: &Command<'_>, reads: bool) -> Result<Reply, Error> {
-        let node = &self.inner.nodes[self.place(key)?];
+    /// Tries the ejected servers whose time has come, in the background; each takes the timeout at most.
+    #[cold]
+    fn probe(&self) {
+        for probe in self.inner.route.due(Instant::now().into_std()) {
+            let inner = self.inner.clone();
+            tokio::spawn(async move {
+                let succeeded = inner.nodes[probe.place].probe(probe.flush).await;
+                if inner.route.probed(probe, succeeded, Instant::now().into_std()) == Event::Returned {
+                    inner.settings.metrics.returned(inner.nodes[probe.place].name());
+                }
+            });
+        }
+    }
+
+    /// Sends a command for `key` to the server at this place.
+    async fn one(
+        &self,
+        place: usize,
+        key: &[u8],
+        command: &Command<'_>,
+        reads: bool,
+    ) -> Result<Reply, Error> {
         let _writing = self.writing(command);
-        node.one(command, reads && !key.starts_with(b"@"), self.limit()).await
+        self.inner.nodes[place].one(command, reads && !key.starts_with(b"@"), self.limit()).await
     }
 
     /// Sends commands to the servers of their keys, all at once, and makes something of each reply.
@@ -145,7 +170,7 @@ impl Client {
             return Ok(Some(item));
         }
         let reading = near.reading(key, now);
-        let reply = self.one(key, &Command::GetWithTime { key }, true).await?;
+        let reply = self.one(place, key, &Command::GetWithTime { key }, true).await?;
         if let Reply::Value { item, marks } = &reply
             && let Some(left) = marks.left
         {
@@ -162,7 +187,7 @@ impl Client {
             return self.read_near(near, key).await;
         }
         let place = self.place(key)?;
-        item(self.inner.nodes[place].name(), self.one(key, &Command::Get { key, cas }, true).await?)
+        item(self.inner.nodes[place].name(), self.one(place, key, &Command::Get { key, cas }, true).await?)
     }
 
     async fn read_many(&self, keys: &[&[u8]], cas: bool) -> Vec<Result<Option<Item>, Error>> {
@@ -171,7 +196,7 @@ impl Client {
 
     async fn store(&self, verb: Verb, write: Write<'_>, exptime: i32) -> Result<Written, Error> {
         let place = self.place(write.key)?;
-        let reply = self.one(write.key, &Command::Store { verb, write, exptime }, false).await?;
+        let reply = self.one(place, write.key, &Command::Store { verb, write, exptime }, false).await?;
         written(self.inner.nodes[place].name(), reply)
     }
 

@@ -13,6 +13,7 @@ mod metrics;
 mod near;
 mod net;
 pub mod objects;
+pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
@@ -25,6 +26,7 @@ pub use metrics::{Observer, RequestOutcome, Source, Statistics};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 pub use net::wire::Protocol;
+pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::client::{Client, Inner};
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
@@ -11,6 +13,7 @@ use crate::near::{Near, NearCache};
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
 use crate::net::wire::Protocol;
+use crate::route::{Ejection, Options, Route, Sharding};
 
 /// Options of a [`Client`]: [`Client::builder`].
 #[derive(Debug, Clone)]
@@ -22,6 +25,7 @@ pub struct ClientBuilder {
     compress_above: Option<usize>,
     #[cfg(feature = "near-cache")]
     near: Option<NearCache>,
+    route: Options,
 }
 
 impl Default for ClientBuilder {
@@ -40,6 +44,7 @@ impl Default for ClientBuilder {
             servers: Vec::new(),
             settings,
             credentials: None,
+            route: Options::default(),
             compress_above: None,
             #[cfg(feature = "near-cache")]
             near: None,
@@ -90,6 +95,25 @@ impl ClientBuilder {
     /// twice. Default: true.
     pub fn retry_reads(mut self, retry: bool) -> Self {
         self.settings.retry_reads = retry;
+        self
+    }
+
+    /// How keys are spread over servers. Default: [`Sharding::KetamaWeighted`].
+    pub fn sharding(mut self, sharding: Sharding) -> Self {
+        self.route.sharding = sharding;
+        self
+    }
+
+    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is used. Default: none is
+    /// taken out, and commands for a server that fails are errors.
+    pub fn ejection(mut self, ejection: Ejection) -> Self {
+        self.route.ejection = Some(ejection);
+        self
+    }
+
+    /// Whether an ejected server gets `flush_all` before it gets keys again; see [`Options::flush_on_return`]. Default: false.
+    pub fn flush_on_return(mut self, flush: bool) -> Self {
+        self.route.flush_on_return = flush;
         self
     }
 
@@ -150,14 +174,21 @@ impl ClientBuilder {
             settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
         }
         let settings = Arc::new(settings);
-        let mut nodes = Vec::with_capacity(self.servers.len());
-        for server in &self.servers {
-            nodes.push(Node::new(Address::parse(server)?, settings.clone()));
-        }
+        let addresses = self.servers.iter().map(|server| Address::parse(server));
+        let addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
+        let servers = addresses.iter().map(|address| (&*address.name, address.weight));
+        let route = Route::new(servers, self.route, Instant::now().into_std())
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        let route = Arc::new(route);
+        let nodes = addresses.into_iter().enumerate();
+        let nodes = nodes.map(|(place, address)| Node::new(address, settings.clone(), route.clone(), place));
         #[cfg(feature = "near-cache")]
         let near = self.near.map(Near::new);
         #[cfg(not(feature = "near-cache"))]
         let near = None;
-        Ok(Client { inner: Arc::new(Inner { nodes, settings, compress_above: self.compress_above, near }) })
+        let compress_above = self.compress_above;
+        Ok(Client {
+            inner: Arc::new(Inner { nodes: nodes.collect(), route, settings, compress_above, near }),
+        })
     }
 }

@@ -45,7 +45,7 @@ impl Client {
             let call = Call::new(object_type, method, key.as_ref());
             let call = arguments.iter().fold(call, |call, argument| call.arg(argument));
             key::check(call.bytes()).map_err(Error::Key)?;
-            Ok((route(call.bytes())?, call))
+            Ok((route(call.bytes())?.into_owned(), call))
         });
         let calls: Vec<Result<(Vec<u8>, Call), Error>> = calls.collect();
         let requests = calls.iter().flatten();

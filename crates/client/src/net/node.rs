@@ -13,6 +13,7 @@ use crate::net::address::Address;
 use crate::net::connection::{Connection, Failure, Limit, Sent, Watch, broken};
 use crate::net::stream::Stream;
 use crate::net::wire::{Command, Protocol, Reply};
+use crate::route::{Event, Route};
 
 /// What all nodes of a client have in common.
 #[derive(Debug, Clone)]
@@ -64,9 +65,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Node {
-    pub(crate) fn new(address: Address, settings: Arc<Settings>) -> Self {
+    /// A server, which has this place in the route.
+    pub(crate) fn new(address: Address, settings: Arc<Settings>, route: Arc<Route>, place: usize) -> Self {
         let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
-        let health = Arc::new(Health::default());
+        let (server, metrics) = (address.name.clone(), settings.metrics.clone());
+        let health = Arc::new(Health { failures: Mutex::default(), route, place, server, metrics });
         Self { address, settings, health, lanes, waiting: Mutex::default() }
     }
 
@@ -155,6 +158,19 @@ impl Node {
         }
     }
 
+    /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
+    pub(crate) async fn probe(&self, flush: bool) -> bool {
+        let limit = Limit::after(self.settings.timeout);
+        let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
+        let health: Arc<dyn Watch> = self.health.clone();
+        let (name, protocol) = (self.address.name.clone(), self.settings.protocol);
+        let connection = Connection::start(stream, name, protocol, None, health);
+        let command = if flush { Command::FlushAll } else { Command::Version };
+        let reply = connection.one(&command, limit).await;
+        connection.close();
+        reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
+    }
+
     fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
         match failure.sent {
             Sent::No => !matches!(failure.error, Error::Timeout { .. }),
@@ -205,10 +221,8 @@ impl Node {
         match stream {
             Ok(stream) => {
                 let protocol = self.settings.protocol;
-                let (name, metrics) = (self.address.name.clone(), self.settings.metrics.clone());
-                metrics.connected(&name);
-                let watch = Watched { health: self.health.clone(), server: name.clone(), metrics };
-                Ok(Connection::start(stream, name, protocol, idle, Arc::new(watch)))
+                self.settings.metrics.connected(self.name());
+                Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, self.health.clone()))
             }
             Err(error) => {
                 self.settings.metrics.disconnected(self.name(), &error.to_string());
@@ -314,8 +328,15 @@ impl Drop for Held<'_> {
 }
 
 /// When a server is asked again after failures.
-#[derive(Debug, Default)]
-struct Health(Mutex<Failures>);
+#[derive(Debug)]
+struct Health {
+    failures: Mutex<Failures>,
+    /// Is told of failures.
+    route: Arc<Route>,
+    place: usize,
+    server: Arc<str>,
+    metrics: Arc<Metrics>,
+}
 
 #[derive(Debug, Default)]
 struct Failures {
@@ -330,7 +351,7 @@ impl Health {
     /// Whether a connection may be made. The first caller after a back-off probes: until `probe` is over or the server has
     /// answered, others are refused.
     fn ask(&self, server: &str, now: Instant, probe: Duration) -> Result<(), Error> {
-        let mut failures = lock(&self.0);
+        let mut failures = lock(&self.failures);
         let Some(until) = failures.until else { return Ok(()) };
         if now < until {
             let message = failures.message.clone();
@@ -341,7 +362,7 @@ impl Health {
     }
 
     fn count(&self, message: String, now: Instant, jitter: f64) {
-        let mut failures = lock(&self.0);
+        let mut failures = lock(&self.failures);
         let longest = BACK_OFF_MIN.saturating_mul(1 << failures.count.min(16)).min(BACK_OFF_MAX);
         failures.count = failures.count.saturating_add(1);
         failures.until = Some(now + longest.mul_f64(1.0 - jitter / 2.0));
@@ -349,30 +370,18 @@ impl Health {
     }
 }
 
-impl Health {
+impl Watch for Health {
     fn works(&self) {
-        *lock(&self.0) = Failures::default();
+        *lock(&self.failures) = Failures::default();
+        self.route.succeeded(self.place);
     }
 
     fn fails(&self, error: &Error) {
-        self.count(error.to_string(), Instant::now(), random());
-    }
-}
-
-/// What a connection tells of itself.
-struct Watched {
-    health: Arc<Health>,
-    server: Arc<str>,
-    metrics: Arc<Metrics>,
-}
-
-impl Watch for Watched {
-    fn works(&self) {
-        self.health.works();
-    }
-
-    fn fails(&self, error: &Error) {
-        self.health.fails(error);
+        let now = Instant::now();
+        self.count(error.to_string(), now, random());
+        if self.route.failed(self.place, now.into_std()) == Event::Ejected {
+            self.metrics.ejected(&self.server, &error.to_string());
+        }
     }
 
     fn ends(&self, error: &Error) {
