@@ -6,6 +6,8 @@
 //! The servers are Cattlegrids with objects (`cattlegrid --objects DIR`, where DIR may be empty). Users are counted in 16 parts, each a sketch of its own, so
 //! that the work is on all servers. One request to each server brings the sketches.
 
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
 use cattlegrid_client::Client;
 use cattlegrid_client::objects::{Call, Sketch};
 

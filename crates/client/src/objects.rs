@@ -10,7 +10,7 @@
 mod sketch;
 
 use std::borrow::Cow;
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 
 use crate::error::Error;
 use crate::key::Key;
@@ -62,13 +62,12 @@ impl Key for Call {
 
 /// Appends a part of a name.
 fn push(name: &mut String, part: impl Display) {
-    let from = name.len();
-    // Writing to a String fails only if the part's own Display does; then the part is cut there.
-    let _ = write!(name, "{part}");
-    if name[from..].contains([':', '%']) {
-        let part = name[from..].replace('%', "%25").replace(':', "%3A");
-        name.truncate(from);
-        name.push_str(&part);
+    for character in part.to_string().chars() {
+        match character {
+            ':' => name.push_str("%3A"),
+            '%' => name.push_str("%25"),
+            other => name.push(other),
+        }
     }
 }
 

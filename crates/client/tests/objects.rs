@@ -28,7 +28,7 @@ fn all_calls_on_an_object_find_it() {
             let added = client.call(call("put").arg("x").arg("a:b")).await.unwrap();
             assert_eq!(added.as_deref(), Some(b"SUCCESS".as_slice()), "{user}");
             let count = client.call(call("count")).await.unwrap();
-            assert_eq!(count.as_deref(), Some(b"1".as_slice()), "{user}");
+            assert_eq!(count.as_deref(), Some(b"2".as_slice()), "{user}");
         }
         let error = client.call(Call::new("quota", "take", "x").arg("many")).await.unwrap_err();
         assert!(matches!(error, Error::Refused { .. }), "{error}");

@@ -252,6 +252,7 @@ impl Client {
     }
 
     /// The statistics of each server: of a group such as `items`, or the general ones if that is empty.
+    #[expect(clippy::type_complexity, reason = "pairs of names and values, for each server")]
     pub fn stats(&self, group: &str) -> Vec<(String, Result<Vec<(String, String)>, Error>)> {
         self.driver.run(self.client.stats(group))
     }

@@ -43,7 +43,7 @@ impl Client {
     ) -> Vec<(&'k K, Result<Option<Bytes>, Error>)> {
         let calls = keys.iter().map(|key| {
             let call = Call::new(object_type, method, key.as_ref());
-            let call = arguments.iter().fold(call, |call, argument| call.arg(argument));
+            let call = arguments.iter().fold(call, Call::arg);
             key::check(call.bytes()).map_err(Error::Key)?;
             Ok((route(call.bytes())?.into_owned(), call))
         });
