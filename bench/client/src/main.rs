@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use cattlegrid_load::harness::{Server, Start};
 use clap::Parser;
-use rustix::process::{Resource, Usage, getrusage};
+use nix::sys::resource::{UsageWho, getrusage};
 
 use ways::Way;
 
@@ -80,9 +80,9 @@ fn measure(way: Way, address: &str, callers: usize, gets: u64) -> Result<Sample>
     let mut run = way.prepare(address, callers)?;
     run(gets / 20 / callers as u64 + 1)?;
     let each = gets / callers as u64;
-    let (start, before) = (ways::now(), cpu());
+    let (start, before) = (ways::now(), cpu()?);
     run(each)?;
-    let (took, used) = (start.elapsed(), cpu().saturating_sub(before));
+    let (took, used) = (start.elapsed(), cpu()?.saturating_sub(before));
     let done = each * callers as u64;
     if took.is_zero() {
         return Err(anyhow!("no time has passed"));
@@ -93,10 +93,11 @@ fn measure(way: Way, address: &str, callers: usize, gets: u64) -> Result<Sample>
 }
 
 /// User and system time of this process.
-fn cpu() -> Duration {
-    let Usage { ru_utime: user, ru_stime: system, .. } = getrusage(Resource::SelfUsage);
-    let micros = (user.tv_sec + system.tv_sec) * 1_000_000 + user.tv_usec + system.tv_usec;
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+fn cpu() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let all = [usage.user_time(), usage.system_time()];
+    let micros: i64 = all.iter().map(|time| time.tv_sec() * 1_000_000 + time.tv_usec()).sum();
+    Ok(Duration::from_micros(u64::try_from(micros)?))
 }
 
 fn row(way: Way, callers: usize, own: &[Sample], base: &[Sample]) -> String {

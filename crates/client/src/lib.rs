@@ -9,6 +9,7 @@ mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
 mod metrics;
+mod namespace;
 #[cfg_attr(not(feature = "near-cache"), path = "near/off.rs")]
 mod near;
 mod net;
@@ -23,6 +24,7 @@ pub use error::{Error, KeyError};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};
+pub use namespace::{NamespacedKey, Namespacer, NamespacerOptions};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 pub use net::wire::Protocol;

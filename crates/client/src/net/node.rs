@@ -77,6 +77,11 @@ impl Node {
         &self.address.name
     }
 
+    /// Whether its protocol can give tags to items.
+    pub(crate) fn can_tag(&self) -> bool {
+        self.settings.protocol == Protocol::Meta
+    }
+
     /// Sends a command and returns its reply, which is no error line. `repeat`: the command has no effect and is sent once
     /// more if the connection breaks before its reply.
     pub(crate) async fn one(
