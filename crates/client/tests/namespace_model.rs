@@ -271,7 +271,7 @@ async fn a_rolling_flush_changes_keys_evenly_over_its_period() {
         let before = names.keys(&ids).await.unwrap();
         names.flush_all_rolling().await.unwrap();
         let mut changed = HashSet::new();
-        for second in 0..=60 {
+        for second in (0..=60).step_by(4) {
             let after = names.keys(&ids).await.unwrap();
             for (id, (before, after)) in before.iter().zip(&after).enumerate() {
                 if before == after {
@@ -282,7 +282,7 @@ async fn a_rolling_flush_changes_keys_evenly_over_its_period() {
             }
             let expected = 10_000 * second / 60;
             assert!(changed.len().abs_diff(expected) < 200, "{} at {second} s", changed.len());
-            fake.advance_ms(1_000);
+            fake.advance_ms(4_000);
         }
         assert_eq!(changed.len(), 10_000, "updated namespaces too");
     }

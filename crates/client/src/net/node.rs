@@ -102,7 +102,7 @@ impl Node {
             let connection = self.connection(limit).await?;
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
-                Err(failure) if again && self.may_repeat(&failure, repeat) => {
+                Err(failure) if again && self.may_repeat(&failure, repeat, limit) => {
                     self.settings.metrics.retry();
                     again = false;
                 }
@@ -143,7 +143,7 @@ impl Node {
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
                 None => return all,
-                Some(failure) if again && self.may_repeat(&failure, repeat) => {
+                Some(failure) if again && self.may_repeat(&failure, repeat, limit) => {
                     self.settings.metrics.retry();
                     again = false;
                 }
@@ -176,12 +176,15 @@ impl Node {
         reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
     }
 
-    fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
-        match failure.sent {
-            Sent::No => !matches!(failure.error, Error::Timeout { .. }),
+    /// Whether there is time to send a command again, and no harm in it. A command that was not sent may have met a connection
+    /// that was closed because of the timeout of another.
+    fn may_repeat(&self, failure: &Failure, repeat: bool, limit: Limit) -> bool {
+        let harmless = match failure.sent {
+            Sent::No => true,
             Sent::Perhaps => repeat && self.settings.retry_reads,
             Sent::Answered => false,
-        }
+        };
+        harmless && Instant::now() < limit.at
     }
 
     /// An open connection: that with the fewest requests, or a new one.
