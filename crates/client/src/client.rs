@@ -12,6 +12,7 @@ use cattlegrid_protocol::{MetaStatus, Status};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
 use crate::key;
 use crate::metrics::Statistics;
@@ -39,6 +40,7 @@ struct Inner {
     route: Arc<Route>,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
+    flights: Arc<Flights<Client>>,
     near: Option<Near>,
 }
 
@@ -61,6 +63,11 @@ impl Client {
     /// All options.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
+    }
+
+    /// What computing shares, and above how many bytes values are compressed.
+    pub(crate) fn for_herd(&self) -> (&Arc<Flights<Self>>, Option<usize>) {
+        (&self.inner.flights, self.inner.compress_above)
     }
 
     /// What the client has counted since it was built.

@@ -5,6 +5,7 @@ pub mod blocking;
 mod cache;
 mod client;
 mod error;
+mod herd;
 mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
@@ -21,6 +22,7 @@ mod value;
 pub use cache::{Answer, Ask, Cache};
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, KeyError};
+pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, WhenUnavailable};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
+use crate::herd::Flights;
 use crate::metrics::{Metrics, Observer};
 #[cfg(feature = "near-cache")]
 use crate::near::{Near, NearCache};
@@ -187,8 +188,7 @@ impl ClientBuilder {
         #[cfg(not(feature = "near-cache"))]
         let near = None;
         let compress_above = self.compress_above;
-        Ok(Client {
-            inner: Arc::new(Inner { nodes: nodes.collect(), route, settings, compress_above, near }),
-        })
+        let (nodes, flights) = (nodes.collect(), Arc::new(Flights::new()));
+        Ok(Client { inner: Arc::new(Inner { nodes, route, settings, compress_above, flights, near }) })
     }
 }
