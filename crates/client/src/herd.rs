@@ -1,10 +1,10 @@
 //! Computing missing values once: `get_or_compute`, for one key and for many, and `fetch_or_compute`.
 //!
-//! The same calls work over any server. A server with leases (Cattlegrid, for keys under a rule) says who computes, holds
-//! those who wait until the value is there, and refuses values that were computed before a delete. Over any other server
-//! clients do this themselves, with a header before each value (`herd/envelope.rs` has it byte by byte) and with `add`,
-//! `gets` and `cas` (`herd/plain.rs`). Which of both applies is seen from each reply: a ring may mix servers, and the
-//! keys of one server rules.
+//! The same calls work over any server. A server with leases (Cattlegrid, for keys under a rule) names the client that
+//! computes, holds the requests of the others until the value is there, and refuses values that were computed before a
+//! delete. Over any other server clients do this themselves, with a header before each value (`herd/envelope.rs` has it byte
+//! by byte) and with `add`, `gets` and `cas` (`herd/plain.rs`). Which of the two applies is seen from each reply: a ring may
+//! mix servers, and a server may have leases for some keys.
 //!
 //! # What is guaranteed over a server without leases
 //! One client computes a missing value, unless: the computation takes longer than `compute_time`; the lock is evicted, flushed,
@@ -25,6 +25,7 @@ use std::time::SystemTime;
 
 use crate::cache::Cache;
 
+mod client;
 mod envelope;
 mod fetch;
 mod flights;
@@ -35,7 +36,7 @@ mod options;
 mod plain;
 
 pub use fetch::{Fetch, Fetched, Token};
-use flights::Flights;
+pub(crate) use flights::Flights;
 use grant::Place;
 pub use options::{Compute, ComputeError, Outcome, WhenUnavailable};
 

@@ -1,5 +1,7 @@
 //! A memcached client that computes each missing value once.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod cache;
 mod client;
 mod error;
@@ -9,10 +11,10 @@ mod key;
 #[allow(dead_code, reason = "callers follow")]
 mod metrics;
 mod namespace;
-#[cfg(feature = "near-cache")]
-#[allow(dead_code, reason = "callers follow")]
+#[cfg_attr(not(feature = "near-cache"), path = "near/off.rs")]
 mod near;
 mod net;
+pub mod objects;
 pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;

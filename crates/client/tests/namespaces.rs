@@ -1,5 +1,7 @@
 //! Namespaces over real servers: memcached, Cattlegrid, several of them, and both in one ring.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,9 +53,11 @@ fn shop(kind: Kind) {
         servers::run(async {
             let client = client(&servers);
             let names = names(&client).await;
-            assert_eq!(names.uses_tags(), kind != Kind::Memcached);
+            // Without a rule file Cattlegrid is as memcached.
+            assert_eq!(names.uses_tags(), kind == Kind::Rules);
             let user = [("userId", 12_543)];
-            let products = [54_929_873, 92_298_748, 87_391_001, 7_894_234].map(|id| [user[0], ("prodId", id)]);
+            let products =
+                [54_929_873, 92_298_748, 87_391_001, 7_894_234].map(|id| [user[0], ("prodId", id)]);
             let others = [[("userId", 9), ("prodId", 54_929_873)], [("userId", 9), ("prodId", 1)]];
             let mut all: Vec<(&str, &[_])> = vec![("shoppingbasket", &user), ("interests", &user)];
             all.extend(products.iter().chain(&others).map(|both| ("prodLastWatched", &both[..])));
@@ -85,7 +89,8 @@ fn two_processes(kind: Kind) {
         let servers = start(kind, 3);
         servers::run(async {
             let [first, second] = [client(&servers), client(&servers)];
-            let options = || NamespacerOptions::default().optimize_with_default_counter_and_evidence(optimize);
+            let options =
+                || NamespacerOptions::default().optimize_with_default_counter_and_evidence(optimize);
             let one = Namespacer::new(first.clone(), options()).await.unwrap();
             let two = Namespacer::new(second.clone(), options()).await.unwrap();
             for round in 0..100 {
@@ -142,7 +147,8 @@ fn losses(kind: Kind) {
             set(&client, &key, "old").await;
             names.update("userId", 1).await.unwrap();
             let lost = ["___counter|userId:1", "___record"][round % 2];
-            assert_eq!(client.delete(lost).await.unwrap(), !names.uses_tags() || lost == "___record");
+            // Over tags there is no counter, and the record is read once a second.
+            assert!(client.delete(lost).await.unwrap() || names.uses_tags());
             if round % 3 == 0 {
                 // A process that is started later.
                 names = Namespacer::new(client.clone(), NamespacerOptions::default()).await.unwrap();
@@ -182,7 +188,10 @@ fn rolling_flush(kind: Kind) {
             // Updates work throughout.
             let key = ours.key("userId", second).await.unwrap();
             set(&client, &key, "new").await;
-            assert_eq!(get(&client, &ours.key("userId", second).await.unwrap()).await.as_deref(), Some("new"));
+            assert_eq!(
+                get(&client, &ours.key("userId", second).await.unwrap()).await.as_deref(),
+                Some("new")
+            );
             ours.update("userId", second).await.unwrap();
             assert_eq!(get(&client, &ours.key("userId", second).await.unwrap()).await, None);
             set(&client, &ours.key("userId", second).await.unwrap(), "newer").await;
@@ -203,7 +212,8 @@ fn odd_names(kind: Kind) {
         let client = client(&servers);
         let names = names(&client).await;
         let long = "x".repeat(180);
-        for id in ["a b", "a,b", "a%b", "a%2Cb", "a:b", "a|b", "ключ", "\u{7f}\r\n\0", "@tag", "lock", &long] {
+        for id in ["a b", "a,b", "a%b", "a%2Cb", "a:b", "a|b", "ключ", "\u{7f}\r\n\0", "@tag", "lock", &long]
+        {
             let other = "another";
             let keys = names.keys(&[("n,%:", id), ("n,%:", other)]).await.unwrap();
             for key in &keys {
@@ -253,6 +263,7 @@ fn text_protocol(kind: Kind) {
     servers::run(async {
         let client = Client::builder().server(server.address()).protocol(Protocol::Text).build().unwrap();
         let names = names(&client).await;
+        assert!(!names.uses_tags());
         for _ in 0..5 {
             let key = names.key("userId", 1).await.unwrap();
             set(&client, &key, "content").await;
@@ -267,7 +278,7 @@ on_servers!(text_protocol);
 #[test]
 #[ignore = "needs servers: cargo xtask test client"]
 fn a_mixed_ring_uses_numbers() {
-    let servers = [Kind::Memcached.start(), Kind::Plain.start(), Kind::Plain.start()];
+    let servers = [Kind::Memcached.start(), Kind::Rules.start(), Kind::Rules.start()];
     servers::run(async {
         let client = client(&servers);
         let names = names(&client).await;

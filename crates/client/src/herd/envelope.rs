@@ -63,7 +63,7 @@ impl Stored {
 /// The mark of a computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lock {
-    /// Until when nobody else computes.
+    /// Until then no other client computes.
     pub(crate) until_ms: u64,
     /// Names the computation.
     pub(crate) nonce: u64,

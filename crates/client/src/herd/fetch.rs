@@ -38,7 +38,7 @@ impl Fetch {
         Self { ttl, compute_timeout: COMPUTE_TIMEOUT, wait: None }
     }
 
-    /// How long a token is valid: 30 s by default. After it one of those who wait gets a token. At least 1 ms and at most a
+    /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least 1 ms and at most a
     /// day; other times count as these.
     #[must_use]
     pub fn compute_timeout(mut self, timeout: Duration) -> Self {
@@ -55,7 +55,7 @@ impl Fetch {
 
     fn terms(&self) -> Terms {
         let lock_ms = self.compute_timeout.as_millis() as u64;
-        // Twice as long, so that a result that comes late is stored if nobody else computes.
+        // Twice as long, so that a late result is stored if no other client computes.
         Terms { lock_ms, keep_s: 2 * lock_ms.div_ceil(1000) as u32 + 1, stale: false, awaited: None }
     }
 }
@@ -132,7 +132,7 @@ impl<C: Cache + 'static> Herd<C> {
     /// The value of `key`, or a token to compute it. While another caller has a token, this one waits for its value, its failure,
     /// or a token of its own. `hint` says what to compute, for example an address: at most 460 bytes when percent-encoded.
     ///
-    /// Over a server without leases a failure is told to those who look before the next caller has got a token: they
+    /// Over a server without leases a failure is told to the callers that look before the next caller has got a token: they
     /// look up to ten times a second.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl<C: Cache + 'static> Herd<C> {
         Some(time::timeout_at(limit, asking).await.ok()?.unwrap_or_else(ended))
     }
 
-    /// Stores the value that was computed, and gives it to those who wait: whether it was stored. It was not if the token came too
+    /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was not if the token came too
     /// late, or if the key was deleted or its tag invalidated since.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl<C: Cache + 'static> Herd<C> {
         grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await
     }
 
-    /// Says that the computation has failed: those who wait get the text, cut to 460 percent-encoded bytes, and the next caller a
+    /// Says that the computation has failed: the waiting callers get the text, cut to 460 percent-encoded bytes, and the next caller a
     /// new token.
     ///
     /// # Errors

@@ -1,13 +1,13 @@
 //! Callers of one key in one process: they share what is asked, and the computation.
 //!
 //! A caller may use the answer to a request only if it was sent after the caller had arrived: else it could see a value from
-//! before a delete that it has waited for. So who arrives while a request is under way gathers with others for the next. A
+//! before a delete that it has waited for. So callers that arrive while a request is under way gather for the next. A
 //! computation without an old value can be joined at any time: its value is taken only if it was stored under
 //! the lock, which a delete removes, so nothing can have happened to the key since the lock was taken, and the caller has arrived
 //! since. Joining also needs the lock to be the one that the caller would have met: same key, tags and lock time.
 //!
 //! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from going on, and what
-//! was granted to nobody is given up. At rest the table is empty.
+//! was granted to no caller is given up. At rest the table is empty.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -24,7 +24,7 @@ use super::plain::Terms;
 use crate::cache::Cache;
 use crate::error::Error;
 
-/// Those who share.
+/// What callers must have in common to share.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Group {
     pub(super) subject: Subject,
@@ -38,7 +38,7 @@ pub(super) enum Look<C: Cache + 'static> {
     Busy(Busy),
     Failed,
     Error(Error),
-    /// One of those who share it computes: who takes the grant first.
+    /// One of the callers that share it computes: the first that takes the grant.
     Granted {
         grant: Mutex<Option<Grant<C>>>,
         old: Option<Stored>,
@@ -51,9 +51,9 @@ pub(super) type Ended = watch::Receiver<Option<End>>;
 type Answered<C> = watch::Receiver<Option<Arc<Look<C>>>>;
 
 /// All callers.
-pub(super) struct Flights<C: Cache + 'static> {
+pub(crate) struct Flights<C: Cache + 'static> {
     groups: Mutex<HashMap<Arc<Group>, Keyed<C>>>,
-    computations: AtomicU64,
+    numbers: AtomicU64,
 }
 
 /// Callers of one key.
@@ -92,7 +92,7 @@ impl<C: Cache + 'static> Keyed<C> {
     }
 }
 
-/// Ends a computation for those of this process who wait for it; dropped, they look again.
+/// Ends a computation for the callers of this process that wait for it; if it is dropped, they look again.
 pub(super) struct Running<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     group: Arc<Group>,
@@ -127,8 +127,8 @@ impl<C: Cache + 'static> Drop for Running<C> {
 }
 
 impl<C: Cache + 'static> Flights<C> {
-    pub(super) fn new() -> Self {
-        Self { groups: Mutex::new(HashMap::new()), computations: AtomicU64::new(0) }
+    pub(crate) fn new() -> Self {
+        Self { groups: Mutex::new(HashMap::new()), numbers: AtomicU64::new(0) }
     }
 
     /// Keys of which something is under way.
@@ -140,9 +140,14 @@ impl<C: Cache + 'static> Flights<C> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The computation without an old value that runs in this process.
-    pub(super) fn running(&self, group: &Arc<Group>) -> Option<Ended> {
-        self.lock().get(group)?.running.as_ref().map(|(_, ended)| ended.clone())
+    /// The next number: callers take one when they arrive, computations when they begin.
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The computation without an old value that runs in this process, with its number.
+    pub(super) fn running(&self, group: &Arc<Group>) -> Option<(u64, Ended)> {
+        self.lock().get(group)?.running.clone()
     }
 
     /// The answer to a request that is sent after this call. `wait`: how long the server may hold it.
@@ -227,7 +232,7 @@ impl<C: Cache + 'static> Asking<C> {
             Ok(Found::Granted(mut grant)) => {
                 let (end, ended) = watch::channel(None);
                 let old = grant.old().cloned();
-                let number = self.flights.computations.fetch_add(1, Ordering::Relaxed);
+                let number = self.flights.number();
                 let mut groups = self.flights.lock();
                 if let Some(keyed) = groups.get_mut(&self.group)
                     && old.is_none()
@@ -261,7 +266,7 @@ impl<C: Cache + 'static> Asking<C> {
 
 impl<C: Cache + 'static> Drop for Asking<C> {
     fn drop(&mut self) {
-        // After a panic of the cache, or with its runtime: those who have gathered see it and ask again.
+        // After a panic of the cache, or with its runtime: the callers that have gathered see it and ask again.
         while !self.left && self.next().is_some() {}
     }
 }

@@ -19,7 +19,7 @@ use crate::value;
 
 /// How often a lock that another client has just removed or taken is looked at before the caller waits.
 const TRIES: usize = 3;
-/// How long the text of a failed computation stays for those who wait for it.
+/// How long the text of a failed computation stays for the callers that wait for it.
 const FAILURE: Duration = Duration::from_secs(2);
 
 /// The clock of expiries. Tests have their own.
@@ -33,7 +33,7 @@ pub(super) fn unix_ms(now: SystemTime) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Subject {
     pub(super) key: Bytes,
-    /// Tags of everything that is written, locks included: whoever invalidates one ends the computation.
+    /// Tags of everything that is written, locks included: invalidating a tag ends the computation.
     pub(super) tags: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Busy {
 
 /// The right to compute a value. Dropped, it is given up.
 pub(super) struct Grant<C: Cache + 'static> {
-    work: Option<Work<C>>,
+    work: Option<Box<Work<C>>>,
 }
 
 struct Work<C: Cache + 'static> {
@@ -85,7 +85,7 @@ struct Work<C: Cache + 'static> {
     hold: Hold,
     old: Option<Stored>,
     hint: Option<Bytes>,
-    /// Those of this process who wait for the end.
+    /// The callers of this process that wait for the end.
     running: Option<Running<C>>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Fill {
 pub(super) enum Ending {
     /// With a value.
     Value(Fill),
-    /// Without one. With a text those who wait for it are told.
+    /// Without one. A text is told to the callers that wait for it.
     Nothing(Option<String>),
 }
 
@@ -152,7 +152,7 @@ impl<C: Cache + 'static> Place<C> {
                 Some(cas) => self.cache.cas(write, cas).await,
                 None => self.cache.add(write).await,
             };
-            if let Some(found) = attempt.judge(self, subject, terms, written)? {
+            if let Some(found) = attempt.judge(self, subject, terms, &written)? {
                 return Ok(found);
             }
         }
@@ -262,7 +262,7 @@ impl Attempt {
         place: &Place<C>,
         subject: &Subject,
         terms: &Terms,
-        written: Result<Written, Error>,
+        written: &Result<Written, Error>,
     ) -> Result<Option<Found<C>>, Error> {
         let Self { locking, nonce, taken, .. } = self;
         let outcome = written.as_ref().map(|written| plain::locked(*written, &locking));
@@ -316,7 +316,7 @@ impl<C: Cache + 'static> Grant<C> {
         hint: Option<Bytes>,
     ) -> Self {
         let (place, subject) = (place.clone(), subject.clone());
-        Self { work: Some(Work { place, subject, hold, old, hint, running: None }) }
+        Self { work: Some(Box::new(Work { place, subject, hold, old, hint, running: None })) }
     }
 
     /// The old value, if it may be served.
@@ -345,7 +345,7 @@ impl<C: Cache + 'static> Grant<C> {
 impl<C: Cache + 'static> Drop for Grant<C> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
-        // Without a runtime nobody can be told: the lock lasts until its time has passed.
+        // Without a runtime nothing can be sent: the lock lasts until its time has passed.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(settle(vec![Settling::new(work, Ending::Nothing(None))]));
         }
@@ -368,7 +368,7 @@ pub(super) async fn end_all<C: Cache + 'static>(all: Vec<(Grant<C>, Ending)>) ->
 
 /// A computation that ends.
 struct Settling<C: Cache + 'static> {
-    work: Work<C>,
+    work: Box<Work<C>>,
     ending: Ending,
     bytes: Sealed,
     /// The value has expired already, and its lock is removed.
@@ -386,7 +386,7 @@ enum Next {
 }
 
 impl<C: Cache + 'static> Settling<C> {
-    fn new(work: Work<C>, ending: Ending) -> Self {
+    fn new(work: Box<Work<C>>, ending: Ending) -> Self {
         let now = work.place.now();
         let leased = matches!(work.hold, Hold::Lease { .. });
         let value = match &ending {
@@ -479,7 +479,7 @@ fn sealed_value(fill: &Fill, leased: bool, now: SystemTime) -> Option<Sealed> {
     Some(Sealed { data: record.seal(), flags: value::with_envelope(record.flags()), exptime })
 }
 
-/// Ends computations, with as few round trips as possible, and tells who waits.
+/// Ends computations, with as few round trips as possible, and tells the callers that wait.
 async fn settle<C: Cache + 'static>(mut all: Vec<Settling<C>>) -> Vec<Result<bool, Error>> {
     rounds(&mut all).await;
     let results = all.iter().map(Settling::result).collect();

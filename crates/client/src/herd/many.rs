@@ -162,12 +162,8 @@ impl<C: Cache + 'static> Herd<C> {
         let deadline = Instant::now() + options.wait_time();
         let call = Call { herd: self, options, all: &all, compute };
         let (found, granted, waiting) = call.ask(asked).await;
-        let computing = async {
-            match granted.is_empty() {
-                true => Ok(Vec::new()),
-                false => call.compute(granted).await,
-            }
-        };
+        let computing =
+            async { if granted.is_empty() { Ok(Vec::new()) } else { call.compute(granted).await } };
         let waiting = call.wait(waiting, busy, deadline);
         let (computed, waited) = tokio::try_join!(computing, waiting)?;
         for (at, now) in found.into_iter().chain(computed).chain(waited) {
@@ -383,7 +379,7 @@ async fn sort<C: Cache + 'static>(
         keys = Vec::new();
         let replies = write(place, &locks).await;
         for ((at, subject, attempt), reply) in locks.into_iter().zip(replies) {
-            match attempt.judge(place, &subject, &terms, reply) {
+            match attempt.judge(place, &subject, &terms, &reply) {
                 Ok(Some(found)) => sorted.put(at, found),
                 Ok(None) => keys.push((at, subject)),
                 Err(error) => sorted.got.push((at, Answered::Error(error))),

@@ -139,7 +139,7 @@ impl<C: Cache + 'static> Herd<C> {
             }
             Err(error) => {
                 // What has failed first is what the caller hears of.
-                let _: Result<bool, Error> = grant.end(Ending::Nothing(None)).await;
+                drop(grant.end(Ending::Nothing(None)).await);
                 Err(error)
             }
         }
@@ -165,13 +165,16 @@ impl<C: Cache + 'static> Herd<C> {
         }
         let group = Arc::new(Group { subject: subject(key), lock_time: options.lock_time() });
         let terms = terms(options.lock_time(), true);
+        let arrival = self.flights.number();
         let deadline = Instant::now() + wait;
         let mut pauses = Pauses::new();
         let (mut last, mut failed) = (wait.is_zero(), false);
         loop {
-            if !last && let Some(ended) = self.flights.running(&group) {
+            if !last && let Some((began, ended)) = self.flights.running(&group) {
                 match end_of(ended, deadline).await {
                     Some(End::Stored(stored)) => return Verdict::Hit(stored),
+                    // What began after this caller had arrived is new enough, although nobody will find it.
+                    Some(End::Unstorable(stored)) if arrival < began => return Verdict::Hit(stored),
                     Some(End::Unstorable(_) | End::Again) => {}
                     None => last = true,
                 }
@@ -183,13 +186,11 @@ impl<C: Cache + 'static> Herd<C> {
                 // The server holds this request until the value is there.
                 let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
                 let held = self.flights.look(&self.place, &group, &terms, left);
-                match time::timeout_at(deadline, held).await {
-                    Ok(held) => look = held,
-                    Err(_) => {
-                        last = true;
-                        continue;
-                    }
-                }
+                let Ok(held) = time::timeout_at(deadline, held).await else {
+                    last = true;
+                    continue;
+                };
+                look = held;
             }
             match &*look {
                 Look::Hit(stored) => return Verdict::Hit(stored.clone()),

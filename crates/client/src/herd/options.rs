@@ -23,8 +23,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Compute {
-    compute_time: Option<Duration>,
-    batch_compute_time: Option<Duration>,
+    time: Option<Duration>,
+    batch_time: Option<Duration>,
     pub(super) expiration: Expiration,
     wait: Option<Duration>,
     unavailable: WhenUnavailable,
@@ -52,7 +52,7 @@ impl Compute {
     /// times count as these.
     #[must_use]
     pub fn compute_time(mut self, time: Duration) -> Self {
-        self.compute_time = Some(time);
+        self.time = Some(time);
         self
     }
 
@@ -60,7 +60,7 @@ impl Compute {
     /// [`get_or_compute_many`](crate::Herd::get_or_compute_many): by default `compute_time` for each. The same limits.
     #[must_use]
     pub fn batch_compute_time(mut self, time: Duration) -> Self {
-        self.batch_compute_time = Some(time);
+        self.batch_time = Some(time);
         self
     }
 
@@ -88,12 +88,12 @@ impl Compute {
     }
 
     pub(super) fn lock_time(&self) -> Duration {
-        self.compute_time.unwrap_or(COMPUTE_TIME).clamp(SHORTEST, LONGEST)
+        self.time.unwrap_or(COMPUTE_TIME).clamp(SHORTEST, LONGEST)
     }
 
     pub(super) fn batch_time(&self, keys: usize) -> Duration {
         let sum = || self.lock_time().saturating_mul(u32::try_from(keys).unwrap_or(u32::MAX));
-        self.batch_compute_time.unwrap_or_else(sum).clamp(SHORTEST, LONGEST)
+        self.batch_time.unwrap_or_else(sum).clamp(SHORTEST, LONGEST)
     }
 
     /// How long an expired value is kept: `compute_time` and a second.
@@ -102,11 +102,11 @@ impl Compute {
     }
 
     pub(super) fn wait_time(&self) -> Duration {
-        let given = self.compute_time.map(|time| time.clamp(SHORTEST, LONGEST));
+        let given = self.time.map(|time| time.clamp(SHORTEST, LONGEST));
         self.wait.or(given).unwrap_or(WAIT).min(LONGEST)
     }
 
-    /// Whether this error is one that computing goes on after.
+    /// Whether computing goes on after this error.
     pub(super) fn goes_on_after(&self, error: &Error) -> bool {
         self.unavailable == WhenUnavailable::Compute
             && !matches!(error, Error::Key(_) | Error::Usage(_) | Error::Value { .. } | Error::NoTags)

@@ -7,7 +7,7 @@
 //! not stored. So a value that was computed before a delete is not stored after it.
 //!
 //! Invariants:
-//! * Only who has stored a lock computes.
+//! * Only a client that has stored a lock computes.
 //! * A value is served as fresh before its expiry only, and as stale before its `dead_ms` only.
 //! * What a client removes or replaces is what it has read: every write is an `add` or a `cas`.
 //! * The exception: a lock whose time in the server has passed. Then `add` stores the result, although a delete in the
@@ -63,7 +63,7 @@ pub(crate) enum Decision {
     Lock(Locking),
 }
 
-/// The lock that is to be written.
+/// A lock before it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Locking {
     /// The CAS number of the item that it replaces; None: there is none, the command is `add`.
@@ -83,12 +83,11 @@ pub(crate) fn decide(now_ms: u64, seen: Option<(Record, u64)>, terms: &Terms) ->
     let lock = |old, hint| Decision::Lock(Locking { cas: Some(cas), old, hint });
     match record {
         Record::Value(stored) if stored.is_fresh(now_ms) => Decision::Fresh(stored),
-        Record::Value(stored) => lock(usable(stored), None),
         Record::Again(stored, held) if now_ms < held.until_ms => match usable(stored) {
             Some(old) => Decision::Stale(old),
             None => Decision::Wait { nonce: held.nonce, hint: Bytes::new() },
         },
-        Record::Again(stored, _) => lock(usable(stored), None),
+        Record::Value(stored) | Record::Again(stored, _) => lock(usable(stored), None),
         Record::Locked(hint, held) if now_ms < held.until_ms => Decision::Wait { nonce: held.nonce, hint },
         Record::Locked(hint, _) => lock(None, Some(hint)),
         Record::Failed(text, of) if terms.awaited == Some(of.nonce) => Decision::Failed(text),

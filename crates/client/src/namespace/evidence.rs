@@ -4,7 +4,7 @@
 //! updated; one with both bits set may have been. The bits are numbered from the lowest of the first byte.
 //!
 //! # Hashes
-//! Any client can compute them: `mix(n)` is the n-th number, from 1, of the generator SplitMix64 that begins with the 64-bit
+//! Any client can compute them: `mix(n)` is the n-th number, from 1, of the generator `SplitMix64` that begins with the 64-bit
 //! FNV-1a hash of the text. With `bits` = 8 x size of the evidence, the places of a namespace are
 //! `first = mix(1) % bits` and `second = (first + 1 + mix(2) % (bits - 1)) % bits`, which differ. The phase of a key in a
 //! rolling flush is `mix(3) x period / 2^64`, rounded down, of the whole key without its numbers.
@@ -26,7 +26,7 @@ impl Hash {
         Self(text.bytes().fold(FNV_START, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME)))
     }
 
-    /// The `n`-th number of SplitMix64, from 1, beginning with this hash.
+    /// The `n`-th number of `SplitMix64`, from 1, beginning with this hash.
     fn mix(self, n: u64) -> u64 {
         let mut number = self.0.wrapping_add(SPLIT_STEP.wrapping_mul(n));
         number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

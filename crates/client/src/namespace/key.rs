@@ -204,7 +204,7 @@ impl Naming {
             part(&mut text, &namespace.text);
             if let Some(Some(counter)) = counters.get(place) {
                 text.push(COUNTER_MARK);
-                text.push_str(&format!("{counter:016x}"));
+                write!(text, "{counter:016x}").unwrap_or_default();
             }
         }
         text

@@ -35,6 +35,23 @@ use crate::item::{Item, Write, Written};
 /// that holds for values stored before the update, and for all values of keys that a rule of the server matches or that are
 /// filled under a lease.
 ///
+/// # Other clients
+/// Another client may read and write under the text of a key. What it writes over tags has none, unless a rule of the server
+/// derives them from the key (for each kind of key in use, with the option `prefix` in place of `___`):
+///
+/// ```toml
+/// [[rule]]
+/// match = "___{master}:userId:{id}"
+/// tags  = ["___userId:{id}", "___{master}"]
+///
+/// [[rule]]
+/// match = "___{master}:lastWatched:userId:{user}:prodId:{product}"
+/// tags  = ["___userId:{user}", "___prodId:{product}", "___{master}"]
+/// ```
+///
+/// `delete @tag:___userId:1234` then invalidates a namespace from any client.
+///
+/// # Clocks
 /// The clocks of all processes should agree: a rolling flush begins and ends in each process by its own clock.
 pub struct Namespacer<C: Cache>(Arc<Inner<C>>);
 
@@ -396,7 +413,7 @@ impl<C: Cache> Inner<C> {
             let mut absent = Vec::new();
             for (place, item) in missing.into_iter().zip(items) {
                 match item? {
-                    Some(item) => numbers[place] = Some(self.own_number(&keys[place], &item)?),
+                    Some(item) => numbers[place] = Some(own_number(&keys[place], &item)?),
                     None => absent.push((place, random()?)),
                 }
             }
@@ -431,13 +448,6 @@ impl<C: Cache> Inner<C> {
         Ok(missing)
     }
 
-    fn own_number(&self, key: &str, item: &Item) -> Result<u64, Error> {
-        number(&item.data).ok_or_else(|| {
-            let message = "not a namespace's number: another program has written it".to_owned();
-            Error::Value { key: key.to_owned(), message }
-        })
-    }
-
     fn unstable(&self, tries: usize) -> Error {
         let message = format!("it was changed or evicted by others {tries} times in succession");
         Error::Value { key: self.record_key.clone(), message }
@@ -451,6 +461,13 @@ impl<C: Cache> Inner<C> {
 
 fn one(keys: Vec<NamespacedKey>) -> Result<NamespacedKey, Error> {
     keys.into_iter().next().ok_or_else(|| Error::Usage("no key".to_owned()))
+}
+
+fn own_number(key: &str, item: &Item) -> Result<u64, Error> {
+    number(&item.data).ok_or_else(|| {
+        let message = "not a namespace's number: another program has written it".to_owned();
+        Error::Value { key: key.to_owned(), message }
+    })
 }
 
 /// Without an end, flags and tags.

@@ -137,7 +137,7 @@ impl NamespacerOptions {
             ));
         }
         let period = self.rolling_period;
-        if !(PERIOD_MIN..=PERIOD_MAX).contains(&period) || period.subsec_nanos() % 1_000_000 != 0 {
+        if !(PERIOD_MIN..=PERIOD_MAX).contains(&period) || !period.subsec_nanos().is_multiple_of(1_000_000) {
             return wrong(format!(
                 "rolling_period {period:?}: 1s to 86400s in whole milliseconds are possible"
             ));

@@ -48,11 +48,15 @@ pub struct Fake(pub Arc<Server>);
 
 impl Fake {
     pub fn new() -> Self {
+        Self::with_delay(Duration::from_millis(2))
+    }
+
+    pub fn with_delay(delay: Duration) -> Self {
         Self(Arc::new(Server {
             items: Mutex::default(),
             next_cas: AtomicU64::new(1),
             begin: Instant::now(),
-            delay: Duration::from_millis(1),
+            delay,
             tells_cas: AtomicBool::new(true),
             is_down: AtomicBool::new(false),
             largest: AtomicU64::new(u64::MAX),

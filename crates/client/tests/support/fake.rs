@@ -3,7 +3,12 @@
 //! Each command is executed at once and as a whole. With [`Fake::stepwise`] it first gives way, so that an executor such as
 //! [`run_interleaved`] can let the commands of several tasks follow each other in any order.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "a module of several test programs, each of which uses a part"
+)]
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -296,7 +301,7 @@ pub async fn give_way() {
 pub type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Runs tasks to their end, one step of one task after another. `choose` is given the number of tasks that are not done, and
-/// says which of them makes the next step.
+/// says which task makes the next step.
 pub fn run_interleaved(mut tasks: Vec<Task<'_>>, mut choose: impl FnMut(usize) -> usize) {
     let mut context = Context::from_waker(Waker::noop());
     let mut steps = 0;
