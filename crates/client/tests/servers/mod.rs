@@ -24,7 +24,7 @@ use cattlegrid_load::harness::Start;
 /// A rule for the keys `h:*`, with all that helps computing.
 pub const RULES: &str = r#"
 [[rule]]
-match = "h:*"
+match = "h:{key}"
 hold = "4s"
 hold_many = "4s"
 grace = "30s"
