@@ -5,7 +5,6 @@ mod cache;
 mod typed;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cattlegrid_protocol::{MetaStatus, Status};
 
@@ -189,9 +188,4 @@ fn deleted(server: &str, reply: Reply) -> Result<bool, Error> {
         | Reply::Status(Status::NotFound) => Ok(false),
         reply => Err(odd(server, &reply)),
     }
-}
-
-/// A duration with another one added, as far as there are such.
-fn plus(time: Duration, more: Duration) -> Duration {
-    time.saturating_add(more)
 }

@@ -22,6 +22,8 @@ pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
+#[cfg(feature = "tls")]
+pub use net::tls::Tls;
 pub use net::wire::Protocol;
 #[cfg(feature = "json")]
 pub use value::Json;

@@ -7,6 +7,8 @@ use crate::client::{Client, Inner};
 use crate::error::Error;
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
+#[cfg(feature = "tls")]
+use crate::net::tls::Tls;
 use crate::net::wire::Protocol;
 
 /// Options of a [`Client`]: [`Client::builder`].
@@ -28,6 +30,8 @@ impl Default for ClientBuilder {
             connections: 1,
             waiting_connections: 64,
             login: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         };
         Self { servers: Vec::new(), settings, credentials: None }
     }
@@ -91,6 +95,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Encrypts all connections.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.settings.tls = Some(tls);
+        self
+    }
+
     /// The client. Nothing is connected yet.
     ///
     /// # Errors
@@ -108,6 +119,12 @@ impl ClientBuilder {
             }
             let text = format!("{user} {password}");
             settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
+        }
+        if settings.timeout.is_zero() || settings.connect_timeout.is_zero() {
+            return Err(Error::Usage("a timeout of 0: nothing can be done in it".to_owned()));
+        }
+        if settings.connections == 0 {
+            return Err(Error::Usage("0 connections to a server: at least 1 is wanted".to_owned()));
         }
         let settings = Arc::new(settings);
         let mut nodes = Vec::with_capacity(self.servers.len());

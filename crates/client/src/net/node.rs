@@ -9,8 +9,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::Error;
 use crate::net::address::Address;
+#[cfg(feature = "tls")]
+use crate::net::address::Place;
 use crate::net::connection::{Connection, Failure, Limit, Sent, Watch, broken};
 use crate::net::stream::Stream;
+#[cfg(feature = "tls")]
+use crate::net::tls::Tls;
 use crate::net::wire::{Command, Protocol, Reply};
 
 /// What all nodes of a client have in common.
@@ -24,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) waiting_connections: usize,
     /// The request that authenticates.
     pub(crate) login: Option<Vec<u8>>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
 }
 
 /// Shortest back-off.
@@ -147,10 +153,13 @@ impl Node {
                 break;
             }
         }
-        let Some((_, lane, open)) = best else {
+        let Some((pending, lane, open)) = best else {
             return Err(Error::Usage("a client without connections".to_owned()));
         };
         if let Some(connection) = open {
+            if !connection.is_proven() && pending > 0 {
+                self.health.is_probed(self.name(), Instant::now())?;
+            }
             return Ok(connection);
         }
         let Ok(_connecting) = timeout_at(limit.at, lane.connecting.lock()).await else {
@@ -188,6 +197,15 @@ impl Node {
     async fn open(&self) -> Result<Stream, Error> {
         let mut stream =
             Stream::connect(&self.address.place).await.map_err(|error| broken(self.name(), &error))?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.settings.tls {
+            let host = match &self.address.place {
+                Place::Tcp { host, .. } => Some(host.as_str()),
+                Place::Unix(_) => None,
+            };
+            let encrypted = stream.encrypt(tls.connector(), tls.name_of(host)?).await;
+            stream = encrypted.map_err(|error| broken(self.name(), &error))?;
+        }
         if let Some(login) = &self.settings.login {
             let line = stream.ask_line(login).await.map_err(|error| broken(self.name(), &error))?;
             if line != b"STORED" {
@@ -305,6 +323,14 @@ impl Health {
         }
         failures.until = now.checked_add(probe);
         Ok(())
+    }
+
+    /// Refuses a request while another one shows whether the server works again.
+    fn is_probed(&self, server: &str, now: Instant) -> Result<(), Error> {
+        let failures = lock(&self.0);
+        let Some(until) = failures.until else { return Ok(()) };
+        let (left, message) = (until.saturating_duration_since(now), failures.message.clone());
+        Err(Error::Unavailable { server: server.to_owned(), left, message })
     }
 
     fn count(&self, message: String, now: Instant, jitter: f64) {
