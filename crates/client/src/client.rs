@@ -7,6 +7,7 @@ mod typed;
 use std::sync::Arc;
 
 use cattlegrid_protocol::{MetaStatus, Status};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
@@ -14,6 +15,7 @@ use crate::key;
 use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings, join};
 use crate::net::wire::{Command, Reply, Verb};
+use crate::route::Route;
 
 pub use builder::ClientBuilder;
 
@@ -30,6 +32,7 @@ pub struct Client {
 
 struct Inner {
     nodes: Vec<Node>,
+    route: Arc<Route>,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
 }
@@ -62,16 +65,38 @@ impl Client {
     /// The server of a key.
     fn place(&self, key: &[u8]) -> Result<usize, Error> {
         key::check(key).map_err(Error::Key)?;
-        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Ok((hash % self.inner.nodes.len() as u64) as usize)
+        let route = &self.inner.route;
+        if route.has_ejected() {
+            self.probe();
+        }
+        route.place(key).ok_or_else(|| Error::Unavailable {
+            server: self.inner.nodes[route.own_place(key)].name().to_owned(),
+            left: route.next_probe(Instant::now().into_std()).unwrap_or_default(),
+            message: "all servers are ejected".to_owned(),
+        })
     }
 
-    /// Sends a command to the server of `key`.
-    async fn one(&self, key: &[u8], command: &Command<'_>, reads: bool) -> Result<Reply, Error> {
-        let node = &self.inner.nodes[self.place(key)?];
-        node.one(command, reads && !key.starts_with(b"@"), self.limit()).await
+    /// Tries the ejected servers whose time has come, in the background; each takes the timeout at most.
+    #[cold]
+    fn probe(&self) {
+        for probe in self.inner.route.due(Instant::now().into_std()) {
+            let inner = self.inner.clone();
+            tokio::spawn(async move {
+                let succeeded = inner.nodes[probe.place].probe(probe.flush).await;
+                inner.route.probed(probe, succeeded, Instant::now().into_std());
+            });
+        }
+    }
+
+    /// Sends a command for `key` to the server at this place.
+    async fn one(
+        &self,
+        place: usize,
+        key: &[u8],
+        command: &Command<'_>,
+        reads: bool,
+    ) -> Result<Reply, Error> {
+        self.inner.nodes[place].one(command, reads && !key.starts_with(b"@"), self.limit()).await
     }
 
     /// Sends commands to the servers of their keys, all at once, and makes something of each reply.
@@ -112,7 +137,7 @@ impl Client {
 
     async fn read(&self, key: &[u8], cas: bool) -> Result<Option<Item>, Error> {
         let place = self.place(key)?;
-        item(self.inner.nodes[place].name(), self.one(key, &Command::Get { key, cas }, true).await?)
+        item(self.inner.nodes[place].name(), self.one(place, key, &Command::Get { key, cas }, true).await?)
     }
 
     async fn read_many(&self, keys: &[&[u8]], cas: bool) -> Vec<Result<Option<Item>, Error>> {
@@ -121,7 +146,7 @@ impl Client {
 
     async fn store(&self, verb: Verb, write: Write<'_>, exptime: i32) -> Result<Written, Error> {
         let place = self.place(write.key)?;
-        let reply = self.one(write.key, &Command::Store { verb, write, exptime }, false).await?;
+        let reply = self.one(place, write.key, &Command::Store { verb, write, exptime }, false).await?;
         written(self.inner.nodes[place].name(), reply)
     }
 

@@ -11,6 +11,7 @@ mod metrics;
 #[allow(dead_code, reason = "callers follow")]
 mod near;
 mod net;
+pub mod route;
 #[allow(dead_code, reason = "callers follow")]
 mod value;
 
@@ -25,6 +26,7 @@ pub use near::NearCache;
 #[cfg(feature = "tls")]
 pub use net::tls::Tls;
 pub use net::wire::Protocol;
+pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]
 pub use value::Json;
 #[cfg(feature = "msgpack")]

@@ -10,9 +10,9 @@
 //! assert_ne!(ring.find(b"page:42"), Some(of_key));
 //! # Ok::<(), cattlegrid_ring::RingError>(())
 //! ```
-//! A server has points on a circle of 32-bit numbers: MD5 hashes of its name and a counter. A key belongs to the server of the
+//! A server has points on a circle of 32-bit numbers: hashes (MD5, mostly) of its name and a counter. A key belongs to the server of the
 //! first [`Point`] at or after the key's own hash, on past zero. A [`Ring`] says for each key which server that is; it opens
-//! no connection. The points can be stored and searched elsewhere ([`Ring::points`], [`key_hash`]).
+//! no connection. The points can be stored and searched elsewhere ([`Ring::points`], [`Layout::key_hash`]).
 //!
 //! # Invariants
 //! * For the same servers in the same order a key has the same server in this library and in libmemcached 1.0 and 1.1.
@@ -22,7 +22,7 @@
 mod ring;
 mod server;
 
-pub use ring::{Layout, Point, Ring, SERVERS_MAX, key_hash};
+pub use ring::{Layout, Point, Ring, SERVERS_MAX, key_hash, one_at_a_time};
 pub use server::{NAME_MAX, Server, WEIGHT_MAX};
 
 /// A ring that cannot be made.

@@ -23,6 +23,20 @@ pub enum Layout {
     /// 160 points for a server of average weight, in proportion to the weights, down to none: libketama, and libmemcached's
     /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`.
     Weighted,
+    /// 100 points for each server, of another hash, [`one_at_a_time`]; that is also the hash of keys. As soon as one weight is
+    /// above 1, the points are those of [`Layout::Weighted`], and the hash of keys stays the other one: libmemcached's
+    /// `MEMCACHED_BEHAVIOR_KETAMA` and no other behavior set, pylibmc's `{"ketama": True}`.
+    OneAtATime,
+}
+
+impl Layout {
+    /// The place of a key on the circle.
+    pub fn key_hash(self, key: &[u8]) -> u32 {
+        match self {
+            Self::Plain | Self::Weighted => key_hash(key),
+            Self::OneAtATime => one_at_a_time(key),
+        }
+    }
 }
 
 /// A point of a server. Points are in order of their hashes, those of the same hash in order of their servers.
@@ -40,6 +54,7 @@ pub struct Ring {
     servers: Vec<Server>,
     available: Vec<bool>,
     points: Vec<Point>,
+    layout: Layout,
 }
 
 impl Ring {
@@ -59,20 +74,23 @@ impl Ring {
             return Err(RingError::Twice(String::from_utf8_lossy(again.name()).into_owned()));
         }
         let total: u64 = servers.iter().map(|server| u64::from(server.weight())).sum();
+        let of_points = match layout {
+            Layout::OneAtATime if servers.iter().any(|server| server.weight() > 1) => Layout::Weighted,
+            layout => layout,
+        };
         let mut points = Vec::new();
         for (place, server) in servers.iter().enumerate() {
-            let hashes = match layout {
-                Layout::Plain => 100,
+            let hashes = match of_points {
+                Layout::Plain | Layout::OneAtATime => 100,
                 Layout::Weighted => weighted_hashes(server.weight(), total, servers.len()),
             };
             for counter in 0..hashes {
-                let words = hash_words(server.point_name(), counter);
-                let used = if layout == Layout::Plain { 1 } else { words.len() };
+                let (words, used) = hash_words(server.point_name(), counter, of_points);
                 points.extend(words[..used].iter().map(|hash| Point { hash: *hash, server: place as u16 }));
             }
         }
         points.sort_unstable();
-        Ok(Self { available: vec![true; servers.len()], servers, points })
+        Ok(Self { available: vec![true; servers.len()], servers, points, layout })
     }
 
     /// The servers, in the order in which they were given; places in this list stand for servers.
@@ -80,7 +98,8 @@ impl Ring {
         &self.servers
     }
 
-    /// The points, in order. A key's server is that of the first whose hash is not below [`key_hash`], or else of the first.
+    /// The points, in order. A key's server is that of the first whose hash is not below [`Layout::key_hash`], or else of the
+    /// first.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
@@ -92,7 +111,7 @@ impl Ring {
 
     /// The place of a key's server among those that are available; None: none is.
     pub fn find(&self, key: &[u8]) -> Option<usize> {
-        let hash = key_hash(key);
+        let hash = self.layout.key_hash(key);
         let from = self.points.partition_point(|point| point.hash < hash);
         let (before, after) = self.points.split_at(from);
         let mut servers = after.iter().chain(before).map(|point| usize::from(point.server));
@@ -110,21 +129,36 @@ impl Ring {
     }
 }
 
-/// The place of a key on the circle: the first four bytes of its MD5, little-endian.
+/// The place of a key on the circle in most layouts: the first four bytes of its MD5, little-endian.
 pub fn key_hash(key: &[u8]) -> u32 {
     words(&Md5::digest(key).into())[0]
 }
 
-/// The four hashes with this counter: of `NAME-COUNTER`.
-fn hash_words(name: &[u8], counter: u32) -> [u32; 4] {
+/// Bob Jenkins's one-at-a-time hash, libmemcached's default. Bytes from 0x80 are negative numbers in it, as `char` is in C on
+/// x86; libmemcached on ARM has other hashes for keys with such bytes.
+pub fn one_at_a_time(key: &[u8]) -> u32 {
+    let mut hash = key.iter().fold(0_u32, |hash, byte| {
+        let hash = hash.wrapping_add_signed(i32::from(byte.cast_signed()));
+        let hash = hash.wrapping_add(hash << 10);
+        hash ^ (hash >> 6)
+    });
+    hash = hash.wrapping_add(hash << 3);
+    hash ^= hash >> 11;
+    hash.wrapping_add(hash << 15)
+}
+
+/// The hashes of `NAME-COUNTER`, and how many of them are points.
+fn hash_words(name: &[u8], counter: u32, layout: Layout) -> ([u32; 4], usize) {
     let mut digits = [0; 12];
     let mut rest = &mut digits[..];
     write!(rest, "-{counter}").expect("eleven bytes at most");
     let left = rest.len();
-    let mut md5 = Md5::new();
-    md5.update(name);
-    md5.update(&digits[..digits.len() - left]);
-    words(&md5.finalize().into())
+    let digits = &digits[..digits.len() - left];
+    if layout == Layout::OneAtATime {
+        return ([one_at_a_time(&[name, digits].concat()), 0, 0, 0], 1);
+    }
+    let words = words(&Md5::new().chain_update(name).chain_update(digits).finalize().into());
+    (words, if layout == Layout::Plain { 1 } else { words.len() })
 }
 
 fn words(digest: &[u8; 16]) -> [u32; 4] {

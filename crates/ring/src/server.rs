@@ -59,8 +59,8 @@ impl Server {
         self.weight
     }
 
-    /// What the names of its points begin with.
-    pub(crate) fn point_name(&self) -> &[u8] {
+    /// What the names of its points begin with: its name without the default port.
+    pub fn point_name(&self) -> &[u8] {
         match self.name.strip_suffix(DEFAULT_PORT) {
             Some(host) if !host.is_empty() => host,
             _ => &self.name,

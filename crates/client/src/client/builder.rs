@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::client::{Client, Inner};
 use crate::error::Error;
 use crate::net::address::Address;
@@ -10,6 +12,7 @@ use crate::net::node::{Node, Settings};
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::net::wire::Protocol;
+use crate::route::{Ejection, Options, Route, Sharding};
 
 /// Options of a [`Client`]: [`Client::builder`].
 #[derive(Debug, Clone)]
@@ -18,6 +21,7 @@ pub struct ClientBuilder {
     servers: Vec<String>,
     settings: Settings,
     credentials: Option<(String, String)>,
+    route: Options,
 }
 
 impl Default for ClientBuilder {
@@ -33,7 +37,7 @@ impl Default for ClientBuilder {
             #[cfg(feature = "tls")]
             tls: None,
         };
-        Self { servers: Vec::new(), settings, credentials: None }
+        Self { servers: Vec::new(), settings, credentials: None, route: Options::default() }
     }
 }
 
@@ -83,6 +87,25 @@ impl ClientBuilder {
         self
     }
 
+    /// How keys are spread over servers. Default: [`Sharding::KetamaWeighted`].
+    pub fn sharding(mut self, sharding: Sharding) -> Self {
+        self.route.sharding = sharding;
+        self
+    }
+
+    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is used. Default: none is
+    /// taken out, and commands for a server that fails are errors.
+    pub fn ejection(mut self, ejection: Ejection) -> Self {
+        self.route.ejection = Some(ejection);
+        self
+    }
+
+    /// Whether an ejected server gets `flush_all` before it gets keys again; see [`Options::flush_on_return`]. Default: false.
+    pub fn flush_on_return(mut self, flush: bool) -> Self {
+        self.route.flush_on_return = flush;
+        self
+    }
+
     /// Which commands are sent. Default: [`Protocol::Meta`].
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.settings.protocol = protocol;
@@ -127,10 +150,16 @@ impl ClientBuilder {
             return Err(Error::Usage("0 connections to a server: at least 1 is wanted".to_owned()));
         }
         let settings = Arc::new(settings);
-        let mut nodes = Vec::with_capacity(self.servers.len());
-        for server in &self.servers {
-            nodes.push(Node::new(Address::parse(server)?, settings.clone()));
-        }
-        Ok(Client { inner: Arc::new(Inner { nodes, settings, compress_above: None }) })
+        let addresses = self.servers.iter().map(|server| Address::parse(server));
+        let addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
+        let servers = addresses.iter().map(|address| (&*address.name, address.weight));
+        let route = Route::new(servers, self.route, Instant::now().into_std())
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        let route = Arc::new(route);
+        let nodes = addresses.into_iter().enumerate();
+        let nodes = nodes.map(|(place, address)| Node::new(address, settings.clone(), route.clone(), place));
+        Ok(Client {
+            inner: Arc::new(Inner { nodes: nodes.collect(), route, settings, compress_above: None }),
+        })
     }
 }

@@ -39,13 +39,13 @@ impl Cache for Client {
 
     async fn incr(&self, key: &[u8], by: u64) -> Result<Option<u64>, Error> {
         let place = self.place(key)?;
-        let reply = self.one(key, &Command::Count { key, by, down: false }, false).await?;
+        let reply = self.one(place, key, &Command::Count { key, by, down: false }, false).await?;
         counted(self.inner.nodes[place].name(), reply)
     }
 
     async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let place = self.place(key)?;
-        let reply = self.one(key, &Command::Delete { key, token: None, failure: None }, false).await?;
+        let reply = self.one(place, key, &Command::Delete { key, token: None, failure: None }, false).await?;
         deleted(self.inner.nodes[place].name(), reply)
     }
 
@@ -139,7 +139,7 @@ impl Cache for Client {
     async fn give_up(&self, key: &[u8], token: u64, failure: Option<&str>) -> Result<(), Error> {
         let place = self.place(key)?;
         let command = Command::Delete { key, token: Some(token), failure };
-        let reply = self.one(key, &command, false).await?;
+        let reply = self.one(place, key, &command, false).await?;
         deleted(self.inner.nodes[place].name(), reply).map(drop)
     }
 

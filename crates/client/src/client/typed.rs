@@ -123,7 +123,7 @@ impl Client {
         let key = key.bytes();
         let exptime = exptime(expiration.into());
         let place = self.place(key)?;
-        let reply = self.one(key, &Command::Touch { key, exptime }, false).await?;
+        let reply = self.one(place, key, &Command::Touch { key, exptime }, false).await?;
         deleted(self.inner.nodes[place].name(), reply)
     }
 
@@ -136,7 +136,7 @@ impl Client {
         let key = key.bytes();
         let exptime = exptime(expiration.into());
         let place = self.place(key)?;
-        let reply = self.one(key, &Command::GetAndTouch { key, exptime }, false).await?;
+        let reply = self.one(place, key, &Command::GetAndTouch { key, exptime }, false).await?;
         item(self.inner.nodes[place].name(), reply)?.map(|item| decode(key, item)).transpose()
     }
 
@@ -215,7 +215,7 @@ impl Client {
 
     async fn count(&self, key: &[u8], by: u64, down: bool) -> Result<Option<u64>, Error> {
         let place = self.place(key)?;
-        let reply = self.one(key, &Command::Count { key, by, down }, false).await?;
+        let reply = self.one(place, key, &Command::Count { key, by, down }, false).await?;
         counted(self.inner.nodes[place].name(), reply)
     }
 

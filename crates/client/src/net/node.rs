@@ -16,6 +16,7 @@ use crate::net::stream::Stream;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::net::wire::{Command, Protocol, Reply};
+use crate::route::Route;
 
 /// What all nodes of a client have in common.
 #[derive(Debug, Clone)]
@@ -68,9 +69,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Node {
-    pub(crate) fn new(address: Address, settings: Arc<Settings>) -> Self {
+    /// A server, which has this place in the route.
+    pub(crate) fn new(address: Address, settings: Arc<Settings>, route: Arc<Route>, place: usize) -> Self {
         let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health { failures: Mutex::default(), route, place });
         Self { address, settings, health, lanes, waiting: Mutex::default() }
     }
 
@@ -130,6 +132,19 @@ impl Node {
                 return connection.tell(command, Limit::after(self.settings.timeout));
             }
         }
+    }
+
+    /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
+    pub(crate) async fn probe(&self, flush: bool) -> bool {
+        let limit = Limit::after(self.settings.timeout);
+        let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
+        let health: Arc<dyn Watch> = self.health.clone();
+        let (name, protocol) = (self.address.name.clone(), self.settings.protocol);
+        let connection = Connection::start(stream, name, protocol, None, health);
+        let command = if flush { Command::FlushAll } else { Command::Version };
+        let reply = connection.one(&command, limit).await;
+        connection.close();
+        reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
     }
 
     fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
@@ -299,8 +314,13 @@ impl Drop for Held<'_> {
 }
 
 /// When a server is asked again after failures.
-#[derive(Debug, Default)]
-struct Health(Mutex<Failures>);
+#[derive(Debug)]
+struct Health {
+    failures: Mutex<Failures>,
+    /// Is told of failures.
+    route: Arc<Route>,
+    place: usize,
+}
 
 #[derive(Debug, Default)]
 struct Failures {
@@ -315,7 +335,7 @@ impl Health {
     /// Whether a connection may be made. The first caller after a back-off probes: until `probe` is over or the server has
     /// answered, others are refused.
     fn ask(&self, server: &str, now: Instant, probe: Duration) -> Result<(), Error> {
-        let mut failures = lock(&self.0);
+        let mut failures = lock(&self.failures);
         let Some(until) = failures.until else { return Ok(()) };
         if now < until {
             let message = failures.message.clone();
@@ -334,7 +354,7 @@ impl Health {
     }
 
     fn count(&self, message: String, now: Instant, jitter: f64) {
-        let mut failures = lock(&self.0);
+        let mut failures = lock(&self.failures);
         let longest = BACK_OFF_MIN.saturating_mul(1 << failures.count.min(16)).min(BACK_OFF_MAX);
         failures.count = failures.count.saturating_add(1);
         failures.until = Some(now + longest.mul_f64(1.0 - jitter / 2.0));
@@ -344,11 +364,14 @@ impl Health {
 
 impl Watch for Health {
     fn works(&self) {
-        *lock(&self.0) = Failures::default();
+        *lock(&self.failures) = Failures::default();
+        self.route.succeeded(self.place);
     }
 
     fn fails(&self, error: &Error) {
-        self.count(error.to_string(), Instant::now(), random());
+        let now = Instant::now();
+        self.count(error.to_string(), now, random());
+        self.route.failed(self.place, now.into_std());
     }
 }
 

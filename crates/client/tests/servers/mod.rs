@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 pub use cattlegrid_load::harness::Server;
 use cattlegrid_load::harness::Start;
 
-/// A rule for the keys `h:*`, with all that helps computing.
+/// A rule for the keys that begin with `h:`, with all that helps computing.
 pub const RULES: &str = r#"
 [[rule]]
-match = "h:{key}"
+match = "h:{id*}"
 hold = "4s"
 hold_many = "4s"
 grace = "30s"
