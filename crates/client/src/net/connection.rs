@@ -291,11 +291,6 @@ impl Connection {
         (&mut receiving.receiver).await.unwrap_or_else(|_| (Vec::new(), Some(self.gone())))
     }
 
-    /// Sends a command whose reply nobody wants, if there is room for it.
-    pub(crate) fn tell(&self, command: &Command<'_>, limit: Limit) {
-        let _ = self.shared.push(std::slice::from_ref(command), &mut Some(Sink::Nobody), limit);
-    }
-
     /// The driver has ended without a word: its runtime was shut down.
     fn gone(&self) -> Failure {
         let error = Error::Connection {
@@ -309,6 +304,7 @@ impl Connection {
     /// Appends commands, when there is room for them.
     async fn add(&self, commands: &[Command<'_>], sink: Sink, limit: Limit) -> Result<(), Failure> {
         let mut sink = Some(sink);
+        let size = commands.iter().map(Command::size).sum();
         loop {
             match self.shared.push(commands, &mut sink, limit) {
                 Ok(()) => return Ok(()),
@@ -318,7 +314,7 @@ impl Connection {
             let mut room = std::pin::pin!(self.shared.room.notified());
             room.as_mut().enable();
             // Room that came before `enable` is seen here.
-            if lock(&self.shared.state).has_room(0) {
+            if lock(&self.shared.state).has_room(size) {
                 continue;
             }
             if timeout_at(limit.at, room).await.is_err() {

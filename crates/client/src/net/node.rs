@@ -125,32 +125,12 @@ impl Node {
         all
     }
 
-    /// Sends a command whose reply nobody wants, if there is a connection.
-    pub(crate) fn tell(&self, command: &Command<'_>) {
-        for lane in &self.lanes {
-            if let Some(connection) = lane.open() {
-                return connection.tell(command, Limit::after(self.settings.timeout));
-            }
-        }
-    }
-
-    /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
-    pub(crate) async fn probe(&self, flush: bool) -> bool {
-        let limit = Limit::after(self.settings.timeout);
-        let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
-        let health: Arc<dyn Watch> = self.health.clone();
-        let (name, protocol) = (self.address.name.clone(), self.settings.protocol);
-        let connection = Connection::start(stream, name, protocol, None, health);
-        let command = if flush { Command::FlushAll } else { Command::Version };
-        let reply = connection.one(&command, limit).await;
-        connection.close();
-        reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
-    }
-
     fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
         match failure.sent {
             Sent::No => !matches!(failure.error, Error::Timeout { .. }),
-            Sent::Perhaps => repeat && self.settings.retry_reads,
+            Sent::Perhaps => {
+                repeat && self.settings.retry_reads && matches!(failure.error, Error::Connection { .. })
+            }
             Sent::Answered => false,
         }
     }
@@ -160,7 +140,10 @@ impl Node {
         let mut best: Option<(usize, &Lane, Option<Arc<Connection>>)> = None;
         for lane in &self.lanes {
             let open = lane.open();
-            let pending = open.as_ref().map_or(0, |connection| connection.pending());
+            let pending = match &open {
+                Some(connection) => connection.pending(),
+                None => usize::from(lane.connecting.try_lock().is_err()),
+            };
             if best.as_ref().is_none_or(|(least, ..)| pending < *least) {
                 best = Some((pending, lane, open));
             }
@@ -347,7 +330,7 @@ impl Health {
 
     /// Refuses a request while another one shows whether the server works again.
     fn is_probed(&self, server: &str, now: Instant) -> Result<(), Error> {
-        let failures = lock(&self.0);
+        let failures = lock(&self.failures);
         let Some(until) = failures.until else { return Ok(()) };
         let (left, message) = (until.saturating_duration_since(now), failures.message.clone());
         Err(Error::Unavailable { server: server.to_owned(), left, message })
