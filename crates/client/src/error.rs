@@ -73,6 +73,18 @@ pub enum Error {
     /// The server, or one of them, has no tags.
     #[error("not all servers have tags")]
     NoTags,
+    /// The options of a [`Namespacer`](crate::Namespacer) differ from those of other processes with the same prefix.
+    #[error("namespaces with the prefix {prefix}: {option} is {here} in this process and {there} in others")]
+    SettingsDiffer {
+        /// The prefix of the namespaces.
+        prefix: String,
+        /// The option.
+        option: &'static str,
+        /// Its value in this process.
+        here: String,
+        /// Its value in the record that other processes have written.
+        there: String,
+    },
     /// A call that cannot be made so: what is wrong and what would be right.
     #[error("{0}")]
     Usage(String),

@@ -7,6 +7,7 @@ mod item;
 mod key;
 #[allow(dead_code, reason = "callers follow")]
 mod metrics;
+mod namespace;
 #[cfg(feature = "near-cache")]
 #[allow(dead_code, reason = "callers follow")]
 mod near;
@@ -21,6 +22,7 @@ pub use error::{Error, KeyError};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Source, Statistics};
+pub use namespace::{NamespacedKey, Namespacer, NamespacerOptions};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
 #[cfg(feature = "tls")]

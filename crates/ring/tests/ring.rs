@@ -1,4 +1,5 @@
 //! Rings against libmemcached, and what adding, removing and taking down a server moves.
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use cattlegrid_ring::{Layout, Point, Ring, RingError, SERVERS_MAX, Server, key_hash};
 use proptest::prelude::*;

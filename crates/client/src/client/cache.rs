@@ -10,7 +10,7 @@ use crate::client::{Client, counted, deleted, exptime, item, odd};
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
 use crate::net::connection::{Limit, Sent};
-use crate::net::node::join;
+use crate::net::node::{Node, join};
 use crate::net::wire::{self, Command, Reply, Verb};
 
 /// First and longest interval between questions when all waiting connections are in use.
@@ -144,20 +144,19 @@ impl Cache for Client {
     }
 
     async fn has_tags(&self) -> Result<bool, Error> {
+        if !self.inner.nodes.iter().all(Node::can_tag) {
+            return Ok(false);
+        }
         // Any name will do: the question creates nothing.
         let limit = self.limit();
         let nodes = self.inner.nodes.iter();
         let command = Command::TagNumber { tag: "cattlegrid" };
         let replies = join(nodes.map(|node| node.one(&command, true, limit))).await;
-        let mut all = true;
-        for reply in replies {
-            match reply {
-                Ok(_) => {}
-                Err(Error::Refused { .. }) => all = false,
-                Err(error) => return Err(error),
-            }
+        // One server without tags decides, though another cannot be reached.
+        if replies.iter().any(|reply| matches!(reply, Err(Error::Refused { .. }))) {
+            return Ok(false);
         }
-        Ok(all)
+        replies.into_iter().find_map(Result::err).map_or(Ok(true), Err)
     }
 
     async fn invalidate(&self, tags: &[String]) -> Result<(), Error> {

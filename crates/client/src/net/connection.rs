@@ -769,7 +769,10 @@ impl Driver {
     fn expire(&mut self) -> Result<(), Error> {
         let now = Instant::now();
         let reads = self.shared.reads.load(Ordering::Relaxed);
-        let mut silent = None;
+        // Closing it comes before the callers' answers: their next commands find that the server has failed.
+        if let Some(slot) = self.slots.iter().find(|slot| slot.deadline <= now && slot.reads == reads) {
+            return Err(Limit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server));
+        }
         self.armed = None;
         for slot in &mut self.slots {
             if matches!(slot.sink, Sink::Nobody) && slot.reads != reads {
@@ -779,15 +782,8 @@ impl Driver {
                 self.armed = Some(self.armed.map_or(slot.deadline, |armed| armed.min(slot.deadline)));
                 continue;
             }
-            let limit = Limit { at: slot.deadline, in_all: slot.limit };
-            let error = limit.error(&self.shared.server);
-            if slot.reads == reads {
-                silent = Some(error.clone());
-            }
+            let error = Limit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server);
             slot.fail(Failure { error, sent: Sent::Answered });
-        }
-        if let Some(error) = silent {
-            return Err(error);
         }
         if self.slots.is_empty() && self.idle.is_some() {
             let keep = lock(&self.shared.state).keep;

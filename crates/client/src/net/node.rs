@@ -80,6 +80,11 @@ impl Node {
         &self.address.name
     }
 
+    /// Whether its protocol can give tags to items.
+    pub(crate) fn can_tag(&self) -> bool {
+        self.settings.protocol == Protocol::Meta
+    }
+
     /// Sends a command and returns its reply, which is no error line. `repeat`: the command has no effect and is sent once
     /// more if the connection breaks before its reply.
     pub(crate) async fn one(
@@ -93,7 +98,7 @@ impl Node {
             let connection = self.connection(limit).await?;
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
-                Err(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Err(failure) if again && self.may_repeat(&failure, repeat, limit) => again = false,
                 Err(failure) => return Err(failure.error),
             }
         }
@@ -117,7 +122,7 @@ impl Node {
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
                 None => return all,
-                Some(failure) if again && self.may_repeat(&failure, repeat) => again = false,
+                Some(failure) if again && self.may_repeat(&failure, repeat, limit) => again = false,
                 Some(failure) => break failure.error,
             }
         };
@@ -125,14 +130,30 @@ impl Node {
         all
     }
 
-    fn may_repeat(&self, failure: &Failure, repeat: bool) -> bool {
-        match failure.sent {
-            Sent::No => !matches!(failure.error, Error::Timeout { .. }),
+    /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
+    pub(crate) async fn probe(&self, flush: bool) -> bool {
+        let limit = Limit::after(self.settings.timeout);
+        let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
+        let health: Arc<dyn Watch> = self.health.clone();
+        let (name, protocol) = (self.address.name.clone(), self.settings.protocol);
+        let connection = Connection::start(stream, name, protocol, None, health);
+        let command = if flush { Command::FlushAll } else { Command::Version };
+        let reply = connection.one(&command, limit).await;
+        connection.close();
+        reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
+    }
+
+    /// Whether there is time to send a command again, and no harm in it. A command that was not sent may have met a connection
+    /// that was closed because of the timeout of another.
+    fn may_repeat(&self, failure: &Failure, repeat: bool, limit: Limit) -> bool {
+        let harmless = match failure.sent {
+            Sent::No => true,
             Sent::Perhaps => {
                 repeat && self.settings.retry_reads && matches!(failure.error, Error::Connection { .. })
             }
             Sent::Answered => false,
-        }
+        };
+        harmless && Instant::now() < limit.at
     }
 
     /// An open connection: that with the fewest requests, or a new one.

@@ -1,0 +1,480 @@
+//! Namespaces over a cache: the commands around [`Record`] and [`Naming`].
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
+
+use rand::TryRng as _;
+use rand::rngs::SysRng;
+
+use super::key::{Logical, Namespace, NamespacedKey, Naming, number};
+use super::options::{Clock, NamespacerOptions};
+use super::record::{Record, Settings};
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::item::{Item, Write, Written};
+
+/// Makes keys that can be invalidated by namespace, such as all keys of a user. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example(cache: impl cattlegrid_client::Cache) -> Result<(), cattlegrid_client::Error> {
+/// use cattlegrid_client::{Namespacer, NamespacerOptions};
+/// let namespaces = Namespacer::new(cache, NamespacerOptions::default()).await?;
+/// let basket = namespaces.key_of("basket", &[("userId", 12543)]).await?;
+/// // get and set under `basket`, then, when something has changed for the user:
+/// namespaces.update("userId", 12543).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Over servers with tags a key has the tags of its namespaces, and an update invalidates the tag. Over other servers, and with
+/// [`use_tags(false)`](NamespacerOptions::use_tags), numbers in the keys do the same. An update by any process is seen by each
+/// key made after it. What is stored under a key that was made before an update is not found by a key made after it; with tags
+/// that holds for values stored before the update, and for all values of keys that a rule of the server matches or that are
+/// filled under a lease.
+///
+/// # Other clients
+/// Another client may read and write under the text of a key. What it writes over tags has none, unless a rule of the server
+/// derives them from the key (for each kind of key in use, with the option `prefix` in place of `___`):
+///
+/// ```toml
+/// [[rule]]
+/// match = "___{master}:userId:{id}"
+/// tags  = ["___userId:{id}", "___{master}"]
+///
+/// [[rule]]
+/// match = "___{master}:lastWatched:userId:{user}:prodId:{product}"
+/// tags  = ["___userId:{user}", "___prodId:{product}", "___{master}"]
+/// ```
+///
+/// `delete @tag:___userId:1234` then invalidates a namespace from any client.
+///
+/// # Clocks
+/// The clocks of all processes should agree: a rolling flush begins and ends in each process by its own clock.
+pub struct Namespacer<C: Cache>(Arc<Inner<C>>);
+
+struct Inner<C> {
+    cache: C,
+    naming: Naming,
+    settings: Settings,
+    record_key: String,
+    clock: Clock,
+    /// The record as last read, where a copy is good enough.
+    copy: Mutex<Option<Seen>>,
+    /// Held by the task of this process that changes the record: fewer conflicts.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// A record that was read.
+struct Seen {
+    record: Arc<Record>,
+    /// When it was asked for, Unix time in milliseconds.
+    at_ms: u64,
+}
+
+/// Age of a copy at most.
+const COPY_MS: u64 = 1_000;
+/// Tries to read or create an item that disappears again and again.
+const TRIES: usize = 16;
+/// Tries to change the record while others change it. In each round one of them succeeds.
+const CHANGES: usize = 1_000;
+
+impl<C: Cache> Clone for Namespacer<C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<C: Cache> fmt::Debug for Namespacer<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0;
+        f.debug_struct("Namespacer")
+            .field("prefix", &inner.naming.prefix)
+            .field("settings", &inner.settings)
+            .finish()
+    }
+}
+
+impl<C: Cache> Namespacer<C> {
+    /// Namespaces over `cache`. Reads the record of the prefix, or creates it, and asks whether the servers have tags.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: an option is out of its range. [`Error::SettingsDiffer`]: other processes have other options.
+    /// [`Error::Value`]: the item `PREFIXrecord` was written by another program or version. Those of the cache.
+    pub async fn new(cache: C, options: NamespacerOptions) -> Result<Self, Error> {
+        options.check()?;
+        let tags = options.use_tags && cache.has_tags().await?;
+        let settings = Settings::new(&options, tags);
+        let master = settings.windows();
+        let naming = Naming { prefix: options.prefix, separator: options.separator, tags, master };
+        let record_key = naming.record_key();
+        let (copy, turn) = (Mutex::new(None), tokio::sync::Mutex::new(()));
+        let inner = Inner { cache, naming, settings, record_key, clock: options.clock, copy, turn };
+        inner.recent().await?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &C {
+        &self.0.cache
+    }
+
+    /// Whether tags are used, not numbers.
+    pub fn uses_tags(&self) -> bool {
+        self.0.settings.tags
+    }
+
+    /// The key of a namespace: `key("userId", 1234)`.
+    ///
+    /// Costs one read of the record, and one of the namespace's number if it may have been updated. With tags the record is
+    /// read once a second at most.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] and [`Error::Key`]: a part is empty, or the key can become longer than 250 bytes.
+    /// [`Error::SettingsDiffer`], [`Error::Value`] as [`new`](Self::new). Those of the cache.
+    pub fn key(
+        &self,
+        name: &str,
+        id: impl Display,
+    ) -> impl Future<Output = Result<NamespacedKey, Error>> + Send {
+        let naming = &self.0.naming;
+        let logical = naming.namespace(name, &id).and_then(|namespace| naming.single(namespace));
+        async move { one(self.0.keys(vec![logical?]).await?) }
+    }
+
+    /// A key with a name of its own in one to seven namespaces: `key_of("lastWatched", &[("userId", 12543), ("prodId", 549)])`.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key); [`Error::Usage`]: no namespace, or more than seven.
+    pub fn key_of<D: Display>(
+        &self,
+        name: &str,
+        namespaces: &[(&str, D)],
+    ) -> impl Future<Output = Result<NamespacedKey, Error>> + Send {
+        let logical = self.0.naming.named(name, namespaces);
+        async move { one(self.0.keys(vec![logical?]).await?) }
+    }
+
+    /// [`key`](Self::key) of many namespaces, with one read of the record and at most one of all numbers, in their order.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key), for all of them.
+    pub fn keys<D: Display>(
+        &self,
+        namespaces: &[(&str, D)],
+    ) -> impl Future<Output = Result<Vec<NamespacedKey>, Error>> + Send {
+        let naming = &self.0.naming;
+        let all = namespaces.iter().map(|(name, id)| naming.single(naming.namespace(name, id)?));
+        let all: Result<Vec<_>, Error> = all.collect();
+        async move { self.0.keys(all?).await }
+    }
+
+    /// [`key_of`](Self::key_of) for many keys, with one read of the record and at most one of all numbers, in their order.
+    ///
+    /// # Errors
+    /// As [`key_of`](Self::key_of), for all of them.
+    pub fn keys_of<D: Display>(
+        &self,
+        keys: &[(&str, &[(&str, D)])],
+    ) -> impl Future<Output = Result<Vec<NamespacedKey>, Error>> + Send {
+        let all = keys.iter().map(|(name, namespaces)| self.0.naming.named(name, namespaces));
+        let all: Result<Vec<_>, Error> = all.collect();
+        async move { self.0.keys(all?).await }
+    }
+
+    /// Invalidates all keys of a namespace.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key). After an error of the cache the update may have been made or not: call it again.
+    pub fn update(&self, name: &str, id: impl Display) -> impl Future<Output = Result<(), Error>> + Send {
+        let namespace = self.0.naming.namespace(name, &id);
+        async move { self.0.update(vec![namespace?]).await }
+    }
+
+    /// [`update`](Self::update) of many namespaces, with one change of the record.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update); after an error of the cache each of the updates may have been made or not.
+    pub fn update_many<D: Display>(
+        &self,
+        namespaces: &[(&str, D)],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        let all = namespaces.iter().map(|(name, id)| self.0.naming.namespace(name, id));
+        let all: Result<Vec<_>, Error> = all.collect();
+        async move { self.0.update(all?).await }
+    }
+
+    /// Changes all keys of this prefix, each at its own time within the [rolling period](NamespacerOptions::rolling_period).
+    /// At most three flushes are in progress at a time: another ends the oldest at once.
+    ///
+    /// With tags, other processes notice it within a second, so their first keys change up to a second late.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: without the optimization there is no master number. Otherwise as [`update`](Self::update).
+    pub async fn flush_all_rolling(&self) -> Result<(), Error> {
+        self.0.flush().await
+    }
+}
+
+impl<C: Cache> Inner<C> {
+    async fn keys(&self, all: Vec<Logical>) -> Result<Vec<NamespacedKey>, Error> {
+        let counters_only = !self.settings.windows();
+        // With numbers, the record shows what was updated: a copy would hide it.
+        let record = if self.settings.tags || counters_only {
+            self.recent().await?
+        } else {
+            Arc::new(self.read().await?)
+        };
+        let now_ms = self.now_ms();
+        let windows: Vec<_> = all.iter().map(|logical| record.window(logical.hash, now_ms)).collect();
+        let own = |place: usize, namespace: &Namespace| {
+            !self.settings.tags && windows[place].is_none_or(|window| window.evidence.marked(namespace.hash))
+        };
+        let mut places = HashMap::new();
+        let mut wanted = Vec::new();
+        for (place, logical) in all.iter().enumerate() {
+            for namespace in logical.namespaces.iter().filter(|namespace| own(place, namespace)) {
+                places.entry(namespace.text.as_str()).or_insert_with(|| {
+                    wanted.push(self.naming.counter_key(namespace));
+                    wanted.len() - 1
+                });
+            }
+        }
+        let numbers = self.counters(&wanted).await?;
+        let keys = all.iter().enumerate().map(|(place, logical)| {
+            let counter = |namespace: &Namespace| {
+                if !own(place, namespace) {
+                    return None;
+                }
+                places.get(namespace.text.as_str()).map(|place| numbers[*place])
+            };
+            let counters: Vec<_> = logical.namespaces.iter().map(counter).collect();
+            self.naming.key(logical, windows[place].map(|window| window.master), &counters)
+        });
+        Ok(keys.collect())
+    }
+
+    async fn update(&self, namespaces: Vec<Namespace>) -> Result<(), Error> {
+        if namespaces.is_empty() {
+            return Ok(());
+        }
+        if self.settings.tags {
+            // Only to notice processes that use numbers: they would not see this update.
+            self.recent().await?;
+            let tags: Vec<_> = namespaces.iter().map(|namespace| self.naming.tag(namespace)).collect();
+            return self.cache.invalidate(&tags).await;
+        }
+        if !self.settings.optimize {
+            self.recent().await?;
+        }
+        let mut counters = Vec::with_capacity(namespaces.len());
+        for namespace in &namespaces {
+            counters.push((self.naming.counter_key(namespace), format!("{:016x}", random()?)));
+        }
+        let writes: Vec<_> = counters.iter().map(|(key, number)| write(key, number.as_bytes())).collect();
+        for written in self.cache.set_many(&writes).await {
+            written?;
+        }
+        if !self.settings.optimize {
+            return Ok(());
+        }
+        // After the counters: otherwise a key made in between would change twice.
+        let (master, now_ms) = (random()?, self.now_ms());
+        let mark = |record: &mut Record| {
+            let changes = namespaces.iter().map(|namespace| record.update(namespace.hash, master, now_ms));
+            changes.fold(false, |any, change| any | change)
+        };
+        self.change(mark).await.map(drop)
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        if !self.settings.windows() {
+            return Err(Error::Usage(
+                "without optimize_with_default_counter_and_evidence there is no rolling flush".to_owned(),
+            ));
+        }
+        let (master, now_ms) = (random()?, self.now_ms());
+        let mut ended = Vec::new();
+        let record = self
+            .change(|record| {
+                ended = record.flush(master, now_ms);
+                true
+            })
+            .await?;
+        tracing::info!(prefix = self.naming.prefix, "rolling flush begins");
+        if self.settings.tags {
+            self.keep(Arc::new(record), self.now_ms());
+            // Keys that were handed out under these numbers long ago are misses too.
+            let tags: Vec<_> = ended.iter().map(|master| self.naming.master_tag(*master)).collect();
+            if !tags.is_empty() {
+                self.cache.invalidate(&tags).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The record, read a second ago at most.
+    async fn recent(&self) -> Result<Arc<Record>, Error> {
+        let now_ms = self.now_ms();
+        if let Some(record) = self.fresh_copy(now_ms) {
+            return Ok(record);
+        }
+        let record = Arc::new(self.read().await?);
+        self.keep(Arc::clone(&record), now_ms);
+        Ok(record)
+    }
+
+    fn fresh_copy(&self, now_ms: u64) -> Option<Arc<Record>> {
+        let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |copy: &&Seen| now_ms.checked_sub(copy.at_ms).is_some_and(|age_ms| age_ms < COPY_MS);
+        copy.as_ref().filter(fresh).map(|copy| Arc::clone(&copy.record))
+    }
+
+    /// Keeps what was asked for at this time, unless another task has asked later.
+    fn keep(&self, record: Arc<Record>, at_ms: u64) {
+        let now_ms = self.now_ms();
+        let mut copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
+        if copy.as_ref().is_none_or(|copy| !(at_ms + 1..=now_ms).contains(&copy.at_ms)) {
+            *copy = Some(Seen { record, at_ms });
+        }
+    }
+
+    /// Reads the record, or creates it.
+    async fn read(&self) -> Result<Record, Error> {
+        for _ in 0..TRIES {
+            if let Some(item) = self.cache.get(self.record_key.as_bytes()).await? {
+                return self.checked(&item);
+            }
+            if let Some(record) = self.create().await? {
+                return Ok(record);
+            }
+        }
+        Err(self.unstable(TRIES))
+    }
+
+    /// Writes a record where none is; None: one is.
+    async fn create(&self) -> Result<Option<Record>, Error> {
+        let record = Record::new(self.settings.clone(), random()?, self.now_ms());
+        let written = self.cache.add(write(&self.record_key, &record.encode())).await?;
+        if written.is_stored() {
+            tracing::debug!(prefix = self.naming.prefix, "no record of the namespaces: all keys are new");
+        }
+        Ok(written.is_stored().then_some(record))
+    }
+
+    /// Changes the record, unless `apply` says that it needs no change. A new record needs none: all keys differ.
+    async fn change(&self, mut apply: impl FnMut(&mut Record) -> bool + Send) -> Result<Record, Error> {
+        let _turn = self.turn.lock().await;
+        for _ in 0..CHANGES {
+            let Some(item) = self.cache.gets(self.record_key.as_bytes()).await? else {
+                if let Some(record) = self.create().await? {
+                    return Ok(record);
+                }
+                continue;
+            };
+            let mut record = self.checked(&item)?;
+            if !apply(&mut record) {
+                return Ok(record);
+            }
+            let data = record.encode();
+            if self.cache.cas(write(&self.record_key, &data), item.cas).await?.is_stored() {
+                return Ok(record);
+            }
+        }
+        Err(self.unstable(CHANGES))
+    }
+
+    fn checked(&self, item: &Item) -> Result<Record, Error> {
+        let wrong = |message: String| Error::Value { key: self.record_key.clone(), message };
+        let record = Record::decode(&item.data).map_err(wrong)?;
+        match self.settings.difference(&record.settings) {
+            None => Ok(record),
+            Some(difference) => Err(Error::SettingsDiffer {
+                prefix: self.naming.prefix.clone(),
+                option: difference.option,
+                here: difference.here,
+                there: difference.there,
+            }),
+        }
+    }
+
+    /// The numbers under these keys. An absent number is replaced by a new one.
+    async fn counters(&self, keys: &[String]) -> Result<Vec<u64>, Error> {
+        let mut numbers = vec![None; keys.len()];
+        let mut missing: Vec<usize> = (0..keys.len()).collect();
+        for _ in 0..TRIES {
+            if missing.is_empty() {
+                break;
+            }
+            let wanted: Vec<_> = missing.iter().map(|place| keys[*place].as_bytes()).collect();
+            let items = self.cache.get_many(&wanted).await;
+            let mut absent = Vec::new();
+            for (place, item) in missing.into_iter().zip(items) {
+                match item? {
+                    Some(item) => numbers[place] = Some(own_number(&keys[place], &item)?),
+                    None => absent.push((place, random()?)),
+                }
+            }
+            missing = self.add_counters(keys, &absent, &mut numbers).await?;
+        }
+        // Evicted as fast as they are written: a number that only this key has finds nothing, which is right.
+        numbers.into_iter().map(|number| number.map_or_else(random, Ok)).collect()
+    }
+
+    /// Stores new numbers; returns the places where another process was faster.
+    async fn add_counters(
+        &self,
+        keys: &[String],
+        absent: &[(usize, u64)],
+        numbers: &mut [Option<u64>],
+    ) -> Result<Vec<usize>, Error> {
+        if absent.is_empty() {
+            return Ok(Vec::new());
+        }
+        let texts: Vec<_> = absent.iter().map(|(_, number)| format!("{number:016x}")).collect();
+        let writes =
+            absent.iter().zip(&texts).map(|((place, _), text)| write(&keys[*place], text.as_bytes()));
+        let writes: Vec<_> = writes.collect();
+        let mut missing = Vec::new();
+        for ((place, number), written) in absent.iter().zip(self.cache.add_many(&writes).await) {
+            if matches!(written?, Written::Stored { .. }) {
+                numbers[*place] = Some(*number);
+            } else {
+                missing.push(*place);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn unstable(&self, tries: usize) -> Error {
+        let message = format!("it was changed or evicted by others {tries} times in succession");
+        Error::Value { key: self.record_key.clone(), message }
+    }
+
+    fn now_ms(&self) -> u64 {
+        let now = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+fn one(keys: Vec<NamespacedKey>) -> Result<NamespacedKey, Error> {
+    keys.into_iter().next().ok_or_else(|| Error::Usage("no key".to_owned()))
+}
+
+fn own_number(key: &str, item: &Item) -> Result<u64, Error> {
+    number(&item.data).ok_or_else(|| {
+        let message = "not a namespace's number: another program has written it".to_owned();
+        Error::Value { key: key.to_owned(), message }
+    })
+}
+
+/// Without an end, flags and tags.
+fn write<'a>(key: &'a str, data: &'a [u8]) -> Write<'a> {
+    Write { key: key.as_bytes(), data, flags: 0, exptime: 0, tags: &[] }
+}
+
+fn random() -> Result<u64, Error> {
+    SysRng.try_next_u64().map_err(|error| Error::Usage(format!("no random numbers from the system: {error}")))
+}
