@@ -1,5 +1,7 @@
 //! Every command against real servers.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;

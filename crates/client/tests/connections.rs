@@ -1,5 +1,7 @@
 //! Connections against a server that does what the test says: splits, silence, garbage, closing.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

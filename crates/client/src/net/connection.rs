@@ -419,7 +419,9 @@ impl Shared {
         let mut encoded = Vec::new();
         if large {
             encoded.reserve_exact(size);
-            commands.iter().for_each(|command| command.encode(self.protocol, &mut encoded));
+            for command in commands {
+                command.encode(self.protocol, &mut encoded);
+            }
         }
         let mut state = lock(&self.state);
         if let Some(error) = &state.end {
@@ -471,7 +473,8 @@ impl Shared {
             {
                 let command = Command::Delete { key, token: Some(item.cas), failure: None };
                 let limit = Limit::after(GIVE_UP_WITHIN);
-                let _ = self.push(std::slice::from_ref(&command), &mut Some(Sink::Nobody), limit);
+                // A connection that is closed has given it up already.
+                self.push(std::slice::from_ref(&command), &mut Some(Sink::Nobody), limit).ok();
             }
         }
     }

@@ -382,8 +382,8 @@ impl Watch for Health {
 /// From 0 up to 1.
 fn random() -> f64 {
     // The standard library's keys of hash maps are the randomness that is at hand.
-    let bits = std::hash::RandomState::new().build_hasher().finish();
-    (bits >> 11) as f64 / (1_u64 << 53) as f64
+    let bits = std::hash::RandomState::new().build_hasher().finish() as u32;
+    f64::from(bits) / (f64::from(u32::MAX) + 1.0)
 }
 
 /// All outputs, in order. The futures run concurrently in this task.
