@@ -2,6 +2,7 @@
 
 mod builder;
 mod cache;
+mod calls;
 mod typed;
 
 use std::sync::Arc;
@@ -10,12 +11,15 @@ use cattlegrid_protocol::{MetaStatus, Status};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
 use crate::key;
+use crate::metrics::Statistics;
+use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings, join};
 use crate::net::wire::{Command, Reply, Verb};
-use crate::route::Route;
+use crate::route::{Event, Route};
 
 pub use builder::ClientBuilder;
 
@@ -35,6 +39,8 @@ struct Inner {
     route: Arc<Route>,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
+    flights: Arc<Flights<Client>>,
+    near: Option<Near>,
 }
 
 impl std::fmt::Debug for Client {
@@ -56,6 +62,16 @@ impl Client {
     /// All options.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
+    }
+
+    /// What computing shares, and above how many bytes values are compressed.
+    pub(crate) fn for_herd(&self) -> (&Arc<Flights<Self>>, Option<usize>) {
+        (&self.inner.flights, self.inner.compress_above)
+    }
+
+    /// What the client has counted since it was built.
+    pub fn statistics(&self) -> Statistics {
+        self.inner.settings.metrics.statistics()
     }
 
     fn limit(&self) -> Limit {
@@ -83,7 +99,9 @@ impl Client {
             let inner = self.inner.clone();
             tokio::spawn(async move {
                 let succeeded = inner.nodes[probe.place].probe(probe.flush).await;
-                inner.route.probed(probe, succeeded, Instant::now().into_std());
+                if inner.route.probed(probe, succeeded, Instant::now().into_std()) == Event::Returned {
+                    inner.settings.metrics.returned(inner.nodes[probe.place].name());
+                }
             });
         }
     }
@@ -96,6 +114,7 @@ impl Client {
         command: &Command<'_>,
         reads: bool,
     ) -> Result<Reply, Error> {
+        let _writing = self.writing(command);
         self.inner.nodes[place].one(command, reads && !key.starts_with(b"@"), self.limit()).await
     }
 
@@ -108,12 +127,13 @@ impl Client {
     ) -> Vec<Result<T, Error>> {
         let mut batches: Vec<(Vec<usize>, Vec<Command<'a>>, bool)> = Vec::new();
         batches.resize_with(self.inner.nodes.len(), || (Vec::new(), Vec::new(), reads));
-        let mut outcomes = Vec::new();
+        let (mut outcomes, mut writings) = (Vec::new(), Vec::new());
         for (i, (key, command)) in all.into_iter().enumerate() {
             match self.place(key) {
                 Ok(place) => {
                     let (indices, commands, repeat) = &mut batches[place];
                     indices.push(i);
+                    writings.extend(self.writing(&command));
                     commands.push(command);
                     *repeat &= !key.starts_with(b"@");
                     outcomes.push(None);
@@ -135,7 +155,43 @@ impl Client {
         outcomes.into_iter().flatten().collect()
     }
 
+    /// The own write that a command is, for the near cache.
+    fn writing(&self, command: &Command<'_>) -> Option<Writing<'_>> {
+        Some(self.inner.near.as_ref()?.writing(command.written()?))
+    }
+
+    /// Ends all entries of the near cache.
+    fn clear_near(&self) {
+        if let Some(near) = &self.inner.near {
+            near.clear();
+        }
+    }
+
+    /// A value from the near cache or the server.
+    async fn read_near(&self, near: &Near, key: &[u8]) -> Result<Option<Item>, Error> {
+        let place = self.place(key)?;
+        let now = Instant::now();
+        if let Some(item) = near.get(key, now) {
+            self.inner.settings.metrics.near_hit();
+            return Ok(Some(item));
+        }
+        let reading = near.reading(key, now);
+        let reply = self.one(place, key, &Command::GetWithTime { key }, true).await?;
+        if let Reply::Value { item, marks } = &reply
+            && let Some(left) = marks.left
+        {
+            near.insert(key, reading, item, near::left_of(left));
+        }
+        item(self.inner.nodes[place].name(), reply)
+    }
+
     async fn read(&self, key: &[u8], cas: bool) -> Result<Option<Item>, Error> {
+        if let Some(near) = &self.inner.near
+            && !cas
+            && !key.starts_with(b"@")
+        {
+            return self.read_near(near, key).await;
+        }
         let place = self.place(key)?;
         item(self.inner.nodes[place].name(), self.one(place, key, &Command::Get { key, cas }, true).await?)
     }

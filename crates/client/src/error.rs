@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 /// Why a command failed.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A key that no server takes.

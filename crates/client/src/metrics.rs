@@ -154,6 +154,10 @@ impl Metrics {
         Self { counters: Counters::default(), observer }
     }
 
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observer.is_some()
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         self.counters.read()
     }

@@ -7,6 +7,10 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Inner};
 use crate::error::Error;
+use crate::herd::Flights;
+use crate::metrics::{Metrics, Observer};
+#[cfg(feature = "near-cache")]
+use crate::near::{Near, NearCache};
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
 #[cfg(feature = "tls")]
@@ -21,6 +25,9 @@ pub struct ClientBuilder {
     servers: Vec<String>,
     settings: Settings,
     credentials: Option<(String, String)>,
+    compress_above: Option<usize>,
+    #[cfg(feature = "near-cache")]
+    near: Option<NearCache>,
     route: Options,
 }
 
@@ -36,8 +43,17 @@ impl Default for ClientBuilder {
             login: None,
             #[cfg(feature = "tls")]
             tls: None,
+            metrics: Arc::default(),
         };
-        Self { servers: Vec::new(), settings, credentials: None, route: Options::default() }
+        Self {
+            servers: Vec::new(),
+            settings,
+            credentials: None,
+            route: Options::default(),
+            compress_above: None,
+            #[cfg(feature = "near-cache")]
+            near: None,
+        }
     }
 }
 
@@ -125,6 +141,28 @@ impl ClientBuilder {
         self
     }
 
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Compressed values are read
+    /// without this option too. Default: none are.
+    #[cfg(feature = "compression")]
+    pub fn compress_above(mut self, bytes: usize) -> Self {
+        self.compress_above = Some(bytes);
+        self
+    }
+
+    /// Keeps values of the busiest keys in this process: for [`Client::get`] over [`Protocol::Meta`]. What other clients write is not
+    /// noticed while a value is kept. Default: none are.
+    #[cfg(feature = "near-cache")]
+    pub fn near_cache(mut self, settings: NearCache) -> Self {
+        self.near = Some(settings);
+        self
+    }
+
+    /// Is told what the client does. Default: nobody is.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.settings.metrics = Arc::new(Metrics::new(Some(observer)));
+        self
+    }
+
     /// The client. Nothing is connected yet.
     ///
     /// # Errors
@@ -134,6 +172,10 @@ impl ClientBuilder {
             return Err(Error::Usage("a client without servers: call server()".to_owned()));
         }
         let mut settings = self.settings;
+        if !settings.metrics.is_observed() {
+            // Clones of a builder make clients with counters of their own.
+            settings.metrics = Arc::default();
+        }
         if let Some((user, password)) = &self.credentials {
             if user.contains([' ', '\r', '\n']) || password.contains(['\r', '\n']) {
                 return Err(Error::Usage(
@@ -158,8 +200,12 @@ impl ClientBuilder {
         let route = Arc::new(route);
         let nodes = addresses.into_iter().enumerate();
         let nodes = nodes.map(|(place, address)| Node::new(address, settings.clone(), route.clone(), place));
-        Ok(Client {
-            inner: Arc::new(Inner { nodes: nodes.collect(), route, settings, compress_above: None }),
-        })
+        #[cfg(feature = "near-cache")]
+        let near = self.near.map(Near::new);
+        #[cfg(not(feature = "near-cache"))]
+        let near = None;
+        let compress_above = self.compress_above;
+        let (nodes, flights) = (nodes.collect(), Arc::new(Flights::new()));
+        Ok(Client { inner: Arc::new(Inner { nodes, route, settings, compress_above, flights, near }) })
     }
 }

@@ -164,8 +164,10 @@ impl Cache for Client {
         for tag in tags {
             crate::key::check(tag.as_bytes()).map_err(Error::Key)?;
         }
+        self.clear_near();
         let limit = self.limit();
         let all = join(self.inner.nodes.iter().map(|node| node.many(&commands, false, limit))).await;
+        self.clear_near();
         let mut failed = Vec::new();
         for (node, replies) in self.inner.nodes.iter().zip(all) {
             for reply in replies {

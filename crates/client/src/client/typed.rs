@@ -178,7 +178,9 @@ impl Client {
 
     /// Deletes all items of all servers. An outcome for each server, in the order of the configuration.
     pub async fn flush_all(&self) -> Vec<(String, Result<(), Error>)> {
+        self.clear_near();
         let replies = self.everywhere(Command::FlushAll).await;
+        self.clear_near();
         replies.into_iter().map(|(server, reply)| (server, reply.map(drop))).collect()
     }
 

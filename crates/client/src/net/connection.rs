@@ -91,6 +91,8 @@ pub(crate) trait Watch: Send + Sync {
     fn works(&self);
     /// The connection was closed because of this, without a reply or because the server is silent.
     fn fails(&self, error: &Error);
+    /// The connection has ended: why.
+    fn ends(&self, error: &Error);
 }
 
 struct State {
@@ -823,6 +825,7 @@ impl Driver {
         if !dropped && (is_failure || (pending && silent)) {
             self.shared.health.fails(error);
         }
+        self.shared.health.ends(error);
         self.shared.pending.store(0, Ordering::Relaxed);
         let mut half = !self.input.is_empty();
         for mut slot in self.slots.drain(..) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::Error;
+use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
 #[cfg(feature = "tls")]
 use crate::net::address::Place;
@@ -16,7 +17,7 @@ use crate::net::stream::Stream;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::net::wire::{Command, Protocol, Reply};
-use crate::route::Route;
+use crate::route::{Event, Route};
 
 /// What all nodes of a client have in common.
 #[derive(Debug, Clone)]
@@ -31,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) login: Option<Vec<u8>>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// Shortest back-off.
@@ -72,7 +74,8 @@ impl Node {
     /// A server, which has this place in the route.
     pub(crate) fn new(address: Address, settings: Arc<Settings>, route: Arc<Route>, place: usize) -> Self {
         let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
-        let health = Arc::new(Health { failures: Mutex::default(), route, place });
+        let (server, metrics) = (address.name.clone(), settings.metrics.clone());
+        let health = Arc::new(Health { failures: Mutex::default(), route, place, server, metrics });
         Self { address, settings, health, lanes, waiting: Mutex::default() }
     }
 
@@ -93,12 +96,22 @@ impl Node {
         repeat: bool,
         limit: Limit,
     ) -> Result<Reply, Error> {
+        let began = self.settings.metrics.begin();
+        let reply = self.ask(command, repeat, limit).await;
+        self.settings.metrics.request(self.name(), command.name(), began, outcome(&reply));
+        reply
+    }
+
+    async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
         let mut again = true;
         loop {
             let connection = self.connection(limit).await?;
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
-                Err(failure) if again && self.may_repeat(&failure, repeat, limit) => again = false,
+                Err(failure) if again && self.may_repeat(&failure, repeat, limit) => {
+                    self.settings.metrics.retry();
+                    again = false;
+                }
                 Err(failure) => return Err(failure.error),
             }
         }
@@ -106,6 +119,20 @@ impl Node {
 
     /// Sends commands of one kind, and returns their replies in order.
     pub(crate) async fn many(
+        &self,
+        commands: &[Command<'_>],
+        repeat: bool,
+        limit: Limit,
+    ) -> Vec<Result<Reply, Error>> {
+        let began = self.settings.metrics.begin();
+        let replies = self.ask_all(commands, repeat, limit).await;
+        for (command, reply) in commands.iter().zip(&replies) {
+            self.settings.metrics.request(self.name(), command.name(), began, outcome(reply));
+        }
+        replies
+    }
+
+    async fn ask_all(
         &self,
         commands: &[Command<'_>],
         repeat: bool,
@@ -122,7 +149,10 @@ impl Node {
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
                 None => return all,
-                Some(failure) if again && self.may_repeat(&failure, repeat, limit) => again = false,
+                Some(failure) if again && self.may_repeat(&failure, repeat, limit) => {
+                    self.settings.metrics.retry();
+                    again = false;
+                }
                 Some(failure) => break failure.error,
             }
         };
@@ -204,9 +234,11 @@ impl Node {
         match stream {
             Ok(stream) => {
                 let protocol = self.settings.protocol;
+                self.settings.metrics.connected(self.name());
                 Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, self.health.clone()))
             }
             Err(error) => {
+                self.settings.metrics.disconnected(self.name(), &error.to_string());
                 self.health.fails(&error);
                 Err(error)
             }
@@ -324,6 +356,8 @@ struct Health {
     /// Is told of failures.
     route: Arc<Route>,
     place: usize,
+    server: Arc<str>,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Default)]
@@ -375,7 +409,22 @@ impl Watch for Health {
     fn fails(&self, error: &Error) {
         let now = Instant::now();
         self.count(error.to_string(), now, random());
-        self.route.failed(self.place, now.into_std());
+        if self.route.failed(self.place, now.into_std()) == Event::Ejected {
+            self.metrics.ejected(&self.server, &error.to_string());
+        }
+    }
+
+    fn ends(&self, error: &Error) {
+        self.metrics.disconnected(&self.server, &error.to_string());
+    }
+}
+
+/// What a reply is to a caller.
+fn outcome(reply: &Result<Reply, Error>) -> RequestOutcome {
+    match reply {
+        Ok(reply) => reply.outcome(),
+        Err(Error::Timeout { .. }) => RequestOutcome::Timeout,
+        Err(_) => RequestOutcome::Error,
     }
 }
 

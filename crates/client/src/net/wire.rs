@@ -13,6 +13,7 @@ use cattlegrid_protocol::{ErrorKind, MetaStatus, Response, Status, Words};
 
 use crate::error::Error;
 use crate::item::{Item, Write};
+use crate::metrics::RequestOutcome;
 
 /// How commands are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +34,8 @@ const ADVICE_MAX: usize = 512;
 pub(crate) enum Command<'a> {
     /// Value and flags, with the CAS number or without.
     Get { key: &'a [u8], cas: bool },
+    /// Value, flags, and the rest of the time to live, which only the meta protocol has.
+    GetWithTime { key: &'a [u8] },
     /// A value, with a new expiry.
     GetAndTouch { key: &'a [u8], exptime: i32 },
     /// A value or the lease to compute it.
@@ -134,6 +137,10 @@ impl Command<'_> {
                 words(out, "mg", key);
                 out.extend_from_slice(if *cas { b" v f c" } else { b" v f" });
             }
+            Self::GetWithTime { key } => {
+                words(out, "mg", key);
+                out.extend_from_slice(b" v f t");
+            }
             Self::GetAndTouch { key, exptime } => {
                 words(out, "mg", key);
                 out.extend_from_slice(b" v f c T");
@@ -194,7 +201,7 @@ impl Command<'_> {
 
     fn encode_text(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Get { key, cas: false } => words(out, "get", key),
+            Self::Get { key, cas: false } | Self::GetWithTime { key } => words(out, "get", key),
             Self::Get { key, cas: true } | Self::Ask { key, .. } => words(out, "gets", key),
             Self::GetAndTouch { key, exptime } => {
                 out.extend_from_slice(b"gats ");
@@ -227,6 +234,37 @@ impl Command<'_> {
         }
     }
 
+    /// The command's name, as an [`Observer`](crate::Observer) is told it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Get { .. } | Self::GetWithTime { .. } => "get",
+            Self::GetAndTouch { .. } => "get_and_touch",
+            Self::Ask { .. } => "ask",
+            Self::Store { verb, .. } => verb.text(),
+            Self::Count { down: false, .. } => "incr",
+            Self::Count { down: true, .. } => "decr",
+            Self::Delete { .. } => "delete",
+            Self::Touch { .. } => "touch",
+            Self::Invalidate { .. } => "invalidate",
+            Self::TagNumber { .. } => "tags",
+            Self::FlushAll => "flush_all",
+            Self::Version => "version",
+            Self::Stats { .. } => "stats",
+        }
+    }
+
+    /// The key whose item the command may change.
+    pub(crate) fn written(&self) -> Option<&[u8]> {
+        match self {
+            Self::Store { write, .. } => Some(write.key),
+            Self::Count { key, .. }
+            | Self::Delete { key, .. }
+            | Self::Touch { key, .. }
+            | Self::GetAndTouch { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
     /// Which elements answer the command.
     pub(crate) fn expect(&self, protocol: Protocol) -> Expect {
         match (self, protocol) {
@@ -235,15 +273,17 @@ impl Command<'_> {
             (Self::Touch { .. }, _) => Expect::Status,
             (_, Protocol::Meta) | (Self::Invalidate { .. } | Self::TagNumber { .. }, _) => match self {
                 Self::Get { .. }
+                | Self::GetWithTime { .. }
                 | Self::GetAndTouch { .. }
                 | Self::Ask { .. }
                 | Self::Count { .. }
                 | Self::TagNumber { .. } => Expect::MetaValue,
                 _ => Expect::Meta,
             },
-            (Self::Get { .. } | Self::GetAndTouch { .. } | Self::Ask { .. }, Protocol::Text) => {
-                Expect::Values
-            }
+            (
+                Self::Get { .. } | Self::GetWithTime { .. } | Self::GetAndTouch { .. } | Self::Ask { .. },
+                Protocol::Text,
+            ) => Expect::Values,
             (Self::Count { .. }, Protocol::Text) => Expect::Number,
             (_, Protocol::Text) => Expect::Status,
         }
@@ -334,6 +374,8 @@ pub(crate) struct Marks {
     pub(crate) busy: bool,
     /// `X`: the value is old.
     pub(crate) stale: bool,
+    /// `t`: the rest of the time to live in seconds, -1 for ever.
+    pub(crate) left: Option<i64>,
     /// `Ph` or `Pe`, decoded.
     pub(crate) text: Option<Bytes>,
 }
@@ -386,6 +428,19 @@ impl Reply {
         }
     }
 
+    /// What the reply is to a caller.
+    pub(crate) fn outcome(&self) -> RequestOutcome {
+        match self {
+            Self::Value { item, marks } if (marks.won || marks.busy) && item.data.is_empty() => {
+                RequestOutcome::Miss
+            }
+            Self::Value { .. } => RequestOutcome::Hit,
+            Self::End | Self::Meta { status: MetaStatus::Miss, .. } => RequestOutcome::Miss,
+            Self::Error { .. } => RequestOutcome::Error,
+            _ => RequestOutcome::Done,
+        }
+    }
+
     /// The error, if it is an error line.
     pub(crate) fn checked(self, server: &str) -> Result<Self, Error> {
         let Self::Error { kind, line } = self else { return Ok(self) };
@@ -408,6 +463,8 @@ fn marks(words: Words<'_>) -> (u32, Option<u64>, Marks) {
             b"X" => marks.stale = true,
             [b'f', digits @ ..] => flags = decimal(digits).unwrap_or(0) as u32,
             [b'c', digits @ ..] => cas = decimal(digits),
+            b"t-1" => marks.left = Some(-1),
+            [b't', digits @ ..] => marks.left = decimal(digits).and_then(|left| i64::try_from(left).ok()),
             [b'P', b'h' | b'e', text @ ..] => marks.text = Some(unpercent(text)),
             _ => {}
         }

@@ -1,0 +1,197 @@
+//! The clients, and how their callers share them.
+
+use std::future::Future;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, ensure};
+use async_memcached::AsciiProtocol as _;
+use bytes::Bytes;
+use cattlegrid_client::Client;
+use tokio::runtime::{Builder, Runtime};
+
+/// The key of all gets.
+const KEY: &str = "bench:client:key";
+/// Bytes of its value.
+const SIZE: usize = 100;
+
+/// A client, and the kind of its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Tasks share a client.
+    Own(Threads),
+    /// Each task has a client: a method borrows it until the reply is there.
+    AsyncMemcached(Threads),
+    /// Threads share a client without async.
+    OwnBlocking,
+    /// Threads share a client with a pool of as many connections.
+    Memcache,
+}
+
+/// The runtime of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Threads {
+    Current,
+    Two,
+}
+
+/// Gets this often from each caller.
+pub(crate) type Run = Box<dyn FnMut(u64) -> Result<()>>;
+
+impl Way {
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for threads in [Threads::Current, Threads::Two] {
+            all.extend([Self::Own(threads), Self::AsyncMemcached(threads)]);
+        }
+        all.extend([Self::OwnBlocking, Self::Memcache]);
+        all
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Own(Threads::Current) => "`cattlegrid-client`, runtime of one thread",
+            Self::Own(Threads::Two) => "`cattlegrid-client`, two threads",
+            Self::AsyncMemcached(Threads::Current) => "`async-memcached`, runtime of one thread",
+            Self::AsyncMemcached(Threads::Two) => "`async-memcached`, two threads",
+            Self::OwnBlocking => "`cattlegrid-client`, blocking",
+            Self::Memcache => "`memcache`",
+        }
+    }
+
+    /// The client that this one is compared with.
+    pub(crate) fn rival(self) -> Self {
+        match self {
+            Self::Own(threads) => Self::AsyncMemcached(threads),
+            Self::OwnBlocking => Self::Memcache,
+            rival => rival,
+        }
+    }
+
+    /// Connects.
+    pub(crate) fn prepare(self, address: &str, callers: usize) -> Result<Run> {
+        match self {
+            Self::Own(threads) => {
+                let runtime = threads.runtime()?;
+                let client = Client::builder().server(address).build()?;
+                Ok(Box::new(move |gets| {
+                    let clients = std::iter::repeat_n(client.clone(), callers);
+                    run_tasks(&runtime, clients.collect(), move |client| async move {
+                        for _ in 0..gets {
+                            let value: Option<Bytes> = client.get(KEY).await?;
+                            check(value.as_deref())?;
+                        }
+                        Ok(client)
+                    })
+                    .map(drop)
+                }))
+            }
+            Self::AsyncMemcached(threads) => {
+                let runtime = threads.runtime()?;
+                let mut clients = Vec::new();
+                for _ in 0..callers {
+                    clients.push(runtime.block_on(async_memcached::Client::new(format!("tcp://{address}")))?);
+                }
+                Ok(Box::new(move |gets| {
+                    clients =
+                        run_tasks(&runtime, std::mem::take(&mut clients), move |mut client| async move {
+                            for _ in 0..gets {
+                                let value = client.get(KEY).await?;
+                                check(value.and_then(|value| value.data).as_deref())?;
+                            }
+                            Ok(client)
+                        })?;
+                    Ok(())
+                }))
+            }
+            Self::OwnBlocking => {
+                let client = cattlegrid_client::blocking::Client::new(address)?;
+                Ok(Box::new(move |gets| {
+                    run_threads(callers, || {
+                        for _ in 0..gets {
+                            let value: Option<Bytes> = client.get(KEY)?;
+                            check(value.as_deref())?;
+                        }
+                        Ok(())
+                    })
+                }))
+            }
+            Self::Memcache => {
+                let client = memcache::Client::with_pool_size(
+                    format!("memcache://{address}"),
+                    u32::try_from(callers)?,
+                )?;
+                Ok(Box::new(move |gets| {
+                    run_threads(callers, || {
+                        for _ in 0..gets {
+                            let value: Option<Vec<u8>> = client.get(KEY)?;
+                            check(value.as_deref())?;
+                        }
+                        Ok(())
+                    })
+                }))
+            }
+        }
+    }
+}
+
+impl Threads {
+    fn runtime(self) -> Result<Runtime> {
+        let mut builder = match self {
+            Self::Current => Builder::new_current_thread(),
+            Self::Two => Builder::new_multi_thread(),
+        };
+        Ok(builder.worker_threads(2).enable_all().build()?)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Stores the value that all get.
+pub(crate) fn store(address: &str) -> Result<()> {
+    let client = memcache::Client::connect(format!("memcache://{address}"))?;
+    Ok(client.set(KEY, [b'v'; SIZE].as_slice(), 0)?)
+}
+
+fn check(value: Option<&[u8]>) -> Result<()> {
+    ensure!(value.is_some_and(|value| value.len() == SIZE && value[SIZE - 1] == b'v'), "another value");
+    Ok(())
+}
+
+/// A task for each client. They give their clients back.
+fn run_tasks<C, F>(runtime: &Runtime, clients: Vec<C>, work: impl Fn(C) -> F) -> Result<Vec<C>>
+where
+    C: Send + 'static,
+    F: Future<Output = Result<C>> + Send + 'static,
+{
+    runtime.block_on(async {
+        let tasks: Vec<_> = clients.into_iter().map(|client| tokio::spawn(work(client))).collect();
+        let mut clients = Vec::new();
+        for task in tasks {
+            clients.push(task.await??);
+        }
+        Ok(clients)
+    })
+}
+
+fn run_threads(callers: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    if callers == 1 {
+        return work();
+    }
+    let all_there = Arc::new(Barrier::new(callers));
+    std::thread::scope(|scope| {
+        let (work, all_there) = (&work, &all_there);
+        let threads: Vec<_> = (0..callers)
+            .map(|_| {
+                scope.spawn(move || {
+                    all_there.wait();
+                    work()
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a caller panicked"))?)
+    })
+}

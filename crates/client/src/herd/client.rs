@@ -1,0 +1,147 @@
+//! The same calls on a client.
+
+use std::sync::Arc;
+
+use super::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token};
+use crate::client::Client;
+use crate::error::Error;
+use crate::item::Expiration;
+use crate::key::Key;
+use crate::value::Value;
+
+impl Client {
+    /// What computes values over this client. Those of all its clones share requests and computations.
+    pub fn herd(&self) -> Herd<Self> {
+        let (flights, compress_above) = self.for_herd();
+        Herd { flights: Arc::clone(flights), ..Herd::new(self.clone()) }.compress_above(compress_above)
+    }
+
+    /// See [`Herd::get_or_compute`].
+    ///
+    /// # Errors
+    /// `compute` has failed, the server cannot be asked, or the value cannot be read as `T`.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn get_or_compute<K, T, E, F, Fut>(
+        &self,
+        key: K,
+        options: &Compute,
+        compute: F,
+    ) -> Result<Outcome<T>, ComputeError<E>>
+    where
+        K: Key,
+        T: Value,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.herd().get_or_compute(key, options, compute).await
+    }
+
+    /// See [`Herd::get_or_compute_or`].
+    ///
+    /// # Errors
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn get_or_compute_or<K, T, E, F, Fut, B, Busy>(
+        &self,
+        key: K,
+        options: &Compute,
+        compute: F,
+        busy: B,
+    ) -> Result<Outcome<T>, ComputeError<E>>
+    where
+        K: Key,
+        T: Value,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        B: FnOnce() -> Busy,
+        Busy: Future<Output = Option<T>>,
+    {
+        self.herd().get_or_compute_or(key, options, compute, busy).await
+    }
+
+    /// See [`Herd::get_or_compute_many`].
+    ///
+    /// # Errors
+    /// `compute` has failed. A key whose server cannot be asked, or whose value cannot be read, has the error in its place.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn get_or_compute_many<K, T, E, F, Fut, M>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: F,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where
+        K: Key + Clone,
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+    {
+        self.herd().get_or_compute_many(keys, options, compute).await
+    }
+
+    /// See [`Herd::get_or_compute_many_or`].
+    ///
+    /// # Errors
+    /// As [`get_or_compute_many`](Self::get_or_compute_many).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn get_or_compute_many_or<K, T, E, F, Fut, M, B, Busy, N>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: F,
+        busy: B,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where
+        K: Key + Clone,
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+        B: FnOnce(Vec<K>) -> Busy,
+        Busy: Future<Output = N>,
+        N: IntoIterator<Item = (K, T)>,
+    {
+        self.herd().get_or_compute_many_or(keys, options, compute, busy).await
+    }
+
+    /// See [`Herd::fetch_or_compute`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn fetch_or_compute<K: Key, T: Value>(
+        &self,
+        key: K,
+        options: impl Into<Fetch>,
+        hint: &[u8],
+    ) -> Result<Fetched<T, Self>, Error> {
+        self.herd().fetch_or_compute(key, options, hint).await
+    }
+
+    /// See [`Herd::deliver`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value; the value cannot be written.
+    pub async fn deliver<T: Value>(&self, token: Token<Self>, value: &T) -> Result<bool, Error> {
+        self.herd().deliver(token, value).await
+    }
+
+    /// See [`Herd::fail`].
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub async fn fail(&self, token: Token<Self>, text: &str) -> Result<(), Error> {
+        self.herd().fail(token, text).await
+    }
+}

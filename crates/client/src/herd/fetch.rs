@@ -1,0 +1,287 @@
+//! A value that is computed elsewhere than where it is asked for: the right to compute it is a token.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{self, Instant};
+
+use super::Herd;
+use super::grant::{Busy, Ending, Fill, Found, Grant, Subject};
+use super::one::{Pauses, decode, subject};
+use super::plain::Terms;
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::item::Expiration;
+use crate::key::{self, Key};
+use crate::value::{self, Value};
+
+/// `compute_timeout` if none is given.
+const COMPUTE_TIMEOUT: Duration = Duration::from_secs(30);
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest hint, percent-encoded: servers take 512 bytes with what else is in the request.
+const HINT_MAX: usize = 460;
+
+/// How [`fetch_or_compute`](crate::Herd::fetch_or_compute) works. A [`Duration`] is the values' time to live, the rest as by
+/// default.
+#[derive(Debug, Clone, Copy)]
+pub struct Fetch {
+    ttl: Duration,
+    compute_timeout: Duration,
+    wait: Option<Duration>,
+}
+
+impl Fetch {
+    /// Values that live this long: rounded up to whole seconds, at least one.
+    pub fn new(ttl: Duration) -> Self {
+        Self { ttl, compute_timeout: COMPUTE_TIMEOUT, wait: None }
+    }
+
+    /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least 1 ms and at most a
+    /// day; other times count as these.
+    #[must_use]
+    pub fn compute_timeout(mut self, timeout: Duration) -> Self {
+        self.compute_timeout = timeout.clamp(SHORTEST, LONGEST);
+        self
+    }
+
+    /// How long a call waits in all: twice `compute_timeout` by default. At most a day; longer times count as that.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait.min(LONGEST));
+        self
+    }
+
+    fn terms(&self) -> Terms {
+        let lock_ms = self.compute_timeout.as_millis() as u64;
+        // Twice as long, so that a late result is stored if no other client computes.
+        Terms { lock_ms, keep_s: 2 * lock_ms.div_ceil(1000) as u32 + 1, stale: false, awaited: None }
+    }
+}
+
+impl From<Duration> for Fetch {
+    fn from(ttl: Duration) -> Self {
+        Self::new(ttl)
+    }
+}
+
+/// What [`fetch_or_compute`](crate::Herd::fetch_or_compute) has brought.
+#[must_use]
+pub enum Fetched<T, C: Cache + 'static> {
+    /// The value was there. Over a server with leases and a `grace` this can be the old value, while another client computes.
+    Hit(T),
+    /// This caller must compute the value, then [`deliver`](crate::Herd::deliver) it or [`fail`](crate::Herd::fail).
+    Compute {
+        /// The hint of the caller that asked first.
+        hint: Bytes,
+        /// The right to deliver.
+        token: Token<C>,
+    },
+    /// Another caller has delivered the value while this one waited.
+    Value(T),
+    /// Another caller's computation has failed: its text.
+    Error(String),
+    /// Other callers compute, and no value was there when the wait had passed.
+    Busy,
+}
+
+impl<T: fmt::Debug, C: Cache + 'static> fmt::Debug for Fetched<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hit(value) => f.debug_tuple("Hit").field(value).finish(),
+            Self::Compute { hint, token } => {
+                f.debug_struct("Compute").field("hint", hint).field("token", token).finish()
+            }
+            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
+            Self::Error(text) => f.debug_tuple("Error").field(text).finish(),
+            Self::Busy => f.write_str("Busy"),
+        }
+    }
+}
+
+/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at once.
+pub struct Token<C: Cache + 'static> {
+    grant: Grant<C>,
+    subject: Subject,
+    ttl: Duration,
+    compress_above: Option<usize>,
+}
+
+impl<C: Cache + 'static> Token<C> {
+    /// Of which key.
+    pub fn key(&self) -> &[u8] {
+        &self.subject.key
+    }
+}
+
+impl<C: Cache + 'static> fmt::Debug for Token<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("key", &self.key().escape_ascii().to_string()).finish_non_exhaustive()
+    }
+}
+
+/// What a caller knows of the computation that it waits for.
+#[derive(Default)]
+struct Awaited {
+    nonce: Option<u64>,
+    hint: Option<Bytes>,
+}
+
+impl<C: Cache + 'static> Herd<C> {
+    /// The value of `key`, or a token to compute it. While another caller has a token, this one waits for its value, its failure,
+    /// or a token of its own. `hint` says what to compute, for example an address: at most 460 bytes when percent-encoded.
+    ///
+    /// Over a server without leases a failure is told to the callers that look before the next caller has got a token: they
+    /// look up to ten times a second.
+    ///
+    /// # Errors
+    /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn fetch_or_compute<K: Key, T: Value>(
+        &self,
+        key: K,
+        options: impl Into<Fetch>,
+        hint: &[u8],
+    ) -> Result<Fetched<T, C>, Error> {
+        let options: Fetch = options.into();
+        key::check(key.bytes()).map_err(Error::Key)?;
+        let length = encoded_len(hint);
+        if length > HINT_MAX {
+            let message =
+                format!("a hint has {length} bytes when percent-encoded, at most {HINT_MAX} are possible");
+            return Err(Error::Usage(message));
+        }
+        let (subject, own) = (subject(&key), Bytes::copy_from_slice(hint));
+        let wait = options.wait.unwrap_or(options.compute_timeout * 2);
+        let deadline = Instant::now() + wait;
+        let mut awaited = Awaited::default();
+        let mut pauses = Pauses::new();
+        let (mut hold, mut waited) = (Duration::ZERO, false);
+        loop {
+            let first = awaited.hint.as_ref().unwrap_or(&own).clone();
+            let terms = Terms { awaited: awaited.nonce, ..options.terms() };
+            let found = match self.found(&subject, terms, hold, &first, deadline).await {
+                Some(found) => found?,
+                None => return Ok(Fetched::Busy),
+            };
+            match found {
+                Found::Hit(stored) if waited => return Ok(Fetched::Value(decode(&subject.key, stored)?)),
+                Found::Hit(stored) | Found::Stale(stored) => {
+                    return Ok(Fetched::Hit(decode(&subject.key, stored)?));
+                }
+                Found::Granted(grant) => {
+                    let hint = grant.hint().filter(|hint| !hint.is_empty()).unwrap_or(&first).clone();
+                    let (ttl, compress_above) = (options.ttl, self.compress_above);
+                    return Ok(Fetched::Compute {
+                        hint,
+                        token: Token { grant, subject, ttl, compress_above },
+                    });
+                }
+                Found::Failed(text) => {
+                    return Ok(Fetched::Error(String::from_utf8_lossy(&text).into_owned()));
+                }
+                Found::Busy(_) if Instant::now() >= deadline => return Ok(Fetched::Busy),
+                Found::Busy(Busy::Server) if hold.is_zero() => {
+                    hold = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
+                }
+                Found::Busy(busy) => {
+                    if let Busy::Lock { nonce, hint } = busy {
+                        awaited.nonce = Some(nonce);
+                        awaited.hint = awaited.hint.or(Some(hint));
+                    }
+                    hold = Duration::ZERO;
+                    pauses.wait(deadline).await;
+                }
+            }
+            waited = true;
+        }
+    }
+
+    /// Asks, in a task of its own: what is granted to a caller that has gone is given up. None: not before the deadline.
+    async fn found(
+        &self,
+        subject: &Subject,
+        terms: Terms,
+        hold: Duration,
+        hint: &Bytes,
+        deadline: Instant,
+    ) -> Option<Result<Found<C>, Error>> {
+        let (place, subject, hint) = (self.place.clone(), subject.clone(), hint.clone());
+        let asking = tokio::spawn(async move { place.acquire(&subject, &terms, hold, &hint).await });
+        let ended = |error| Err(Error::Usage(format!("the task that asks the server has ended: {error}")));
+        if hold.is_zero() {
+            return Some(asking.await.unwrap_or_else(ended));
+        }
+        // The server lets go by itself; a second later nothing comes any more.
+        let limit = deadline + Duration::from_secs(1);
+        Some(time::timeout_at(limit, asking).await.ok()?.unwrap_or_else(ended))
+    }
+
+    /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was not if the token came too
+    /// late, or if the key was deleted or its tag invalidated since.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value; the value cannot be written.
+    pub async fn deliver<T: Value>(&self, token: Token<C>, value: &T) -> Result<bool, Error> {
+        let Token { grant, subject, ttl, compress_above } = token;
+        let (data, flags) = value::encode(value, compress_above).map_err(|message| Error::Value {
+            key: String::from_utf8_lossy(&subject.key).into_owned(),
+            message,
+        })?;
+        let expiration = Expiration::After(ttl.max(SHORTEST));
+        grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await
+    }
+
+    /// Says that the computation has failed: the waiting callers get the text, cut to 460 percent-encoded bytes, and the next caller a
+    /// new token.
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub async fn fail(&self, token: Token<C>, text: &str) -> Result<(), Error> {
+        token.grant.end(Ending::Nothing(Some(cut(text).to_owned()))).await.map(drop)
+    }
+}
+
+/// The length of a text as it is sent.
+fn encoded_len(text: &[u8]) -> usize {
+    let plain = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let kept = text.iter().filter(plain).count();
+    kept + 3 * (text.len() - kept)
+}
+
+/// As much of a text as can be sent.
+fn cut(text: &str) -> &str {
+    let mut length = 0;
+    let fits = |(_, character): &(usize, char)| {
+        length += encoded_len(character.encode_utf8(&mut [0; 4]).as_bytes());
+        length <= HINT_MAX
+    };
+    let end = text.char_indices().take_while(fits).last();
+    end.map_or("", |(at, character)| &text[..at + character.len_utf8()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_to_what_can_be_sent() {
+        assert_eq!(cut(""), "");
+        assert_eq!(cut("out of paper"), "out of paper");
+        assert_eq!(cut(&"x".repeat(1000)).len(), HINT_MAX);
+        assert_eq!(cut(&" ".repeat(1000)).len(), HINT_MAX / 3);
+        let cut = cut(&"ä".repeat(1000)).to_owned();
+        assert_eq!((cut.len(), encoded_len(cut.as_bytes())), (HINT_MAX / 6 * 2, HINT_MAX / 6 * 6));
+    }
+
+    #[test]
+    fn extreme_times_count_as_the_nearest_that_is_possible() {
+        let longest = Fetch::new(Duration::MAX).compute_timeout(Duration::MAX).wait(Duration::MAX);
+        assert_eq!((longest.terms().keep_s, longest.wait), (172_801, Some(LONGEST)));
+        let shortest = Fetch::new(Duration::ZERO).compute_timeout(Duration::ZERO);
+        assert_eq!((shortest.terms().lock_ms, shortest.terms().keep_s), (1, 3));
+    }
+}

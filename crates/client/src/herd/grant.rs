@@ -1,0 +1,611 @@
+//! The right to compute a value: how it is got, and how it ends.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::envelope::{Lock, Record, Stored};
+use super::flights::Running;
+use super::plain::{self, Decision, Locked, Settle, Terms};
+use crate::cache::{Answer, Ask, Cache};
+use crate::error::Error;
+use crate::item::{Expiration, Item, Write, Written};
+use crate::value;
+
+/// How often a lock that another client has just removed or taken is looked at before the caller waits.
+const TRIES: usize = 3;
+/// How long the text of a failed computation stays for the callers that wait for it.
+const FAILURE: Duration = Duration::from_secs(2);
+
+/// The clock of expiries. Tests have their own.
+pub(super) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+pub(super) fn unix_ms(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// What a computation is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Subject {
+    pub(super) key: Bytes,
+    /// Tags of everything that is written, locks included: invalidating a tag ends the computation.
+    pub(super) tags: Vec<String>,
+}
+
+/// A connection with a clock.
+pub(super) struct Place<C> {
+    pub(super) cache: Arc<C>,
+    pub(super) clock: Clock,
+}
+
+impl<C> Clone for Place<C> {
+    fn clone(&self) -> Self {
+        Self { cache: Arc::clone(&self.cache), clock: Arc::clone(&self.clock) }
+    }
+}
+
+/// What asking for a value has brought.
+pub(super) enum Found<C: Cache + 'static> {
+    /// The value is present.
+    Hit(Stored),
+    /// The old value is; another client computes.
+    Stale(Stored),
+    /// This client computes.
+    Granted(Grant<C>),
+    /// Another client computes.
+    Busy(Busy),
+    /// Another client's computation has failed.
+    Failed(Bytes),
+}
+
+/// Another client computes.
+#[derive(Debug, Clone)]
+pub(super) enum Busy {
+    /// Its server says so, and can hold a request until the value is there.
+    Server,
+    /// Its lock says so: its number, and the hint in it.
+    Lock { nonce: u64, hint: Bytes },
+    /// Locks come and go.
+    Changing,
+}
+
+/// The right to compute a value. Dropped, it is given up.
+pub(super) struct Grant<C: Cache + 'static> {
+    work: Option<Box<Work<C>>>,
+}
+
+struct Work<C: Cache + 'static> {
+    place: Place<C>,
+    subject: Subject,
+    hold: Hold,
+    old: Option<Stored>,
+    hint: Option<Bytes>,
+    /// The callers of this process that wait for the end.
+    running: Option<Running<C>>,
+}
+
+enum Hold {
+    /// A server's lease.
+    Lease { token: u64 },
+    /// A lock in place of the item.
+    Lock { nonce: u64, cas: Option<u64>, taken: Instant, terms: Terms },
+}
+
+/// The value that a computation has brought.
+#[derive(Debug, Clone)]
+pub(super) struct Fill {
+    pub(super) data: Bytes,
+    pub(super) flags: u32,
+    pub(super) expiration: Expiration,
+    /// How long it is served after its expiry, over a server without leases. None: the server alone knows its expiry.
+    pub(super) grace: Option<Duration>,
+}
+
+/// How a computation ends.
+#[derive(Debug, Clone)]
+pub(super) enum Ending {
+    /// With a value.
+    Value(Fill),
+    /// Without one. A text is told to the callers that wait for it.
+    Nothing(Option<String>),
+}
+
+/// How a computation has ended.
+#[derive(Debug, Clone)]
+pub(super) enum End {
+    /// The value is in the cache, and nothing has happened to the key since the computation began.
+    Stored(Stored),
+    /// The value cannot be stored: it has expired already, or the server refuses it.
+    Unstorable(Stored),
+    /// Look again.
+    Again,
+}
+
+impl<C: Cache + 'static> Place<C> {
+    fn now(&self) -> SystemTime {
+        (self.clock)()
+    }
+
+    /// Asks for a value, and for the right to compute it if it is missing or has expired. `wait`: see [`Ask::wait`].
+    pub(super) async fn acquire(
+        &self,
+        subject: &Subject,
+        terms: &Terms,
+        wait: Duration,
+        hint: &Bytes,
+    ) -> Result<Found<C>, Error> {
+        let ask = ask(terms, wait, hint);
+        for _ in 0..TRIES {
+            let answer = self.cache.ask(&subject.key, ask).await?;
+            let locking = match self.judge(subject, answer, terms) {
+                Judged::Found(found) => return Ok(found),
+                Judged::Lock(locking) => locking,
+            };
+            let attempt = Attempt::new(self, locking, terms, hint);
+            let write = attempt.write(subject);
+            let written = match attempt.replaces() {
+                Some(cas) => self.cache.cas(write, cas).await,
+                None => self.cache.add(write).await,
+            };
+            if let Some(found) = attempt.judge(self, subject, terms, &written)? {
+                return Ok(found);
+            }
+        }
+        Ok(Found::Busy(Busy::Changing))
+    }
+
+    /// What an answer means.
+    pub(super) fn judge(&self, subject: &Subject, answer: Answer, terms: &Terms) -> Judged<C> {
+        let now_ms = unix_ms(self.now());
+        let seen = match answer {
+            Answer::Absent => None,
+            Answer::Hit(item) => Some(open(&item)),
+            Answer::Busy => return Judged::Found(Found::Busy(Busy::Server)),
+            Answer::Failed(text) => return Judged::Found(Found::Failed(text)),
+            Answer::Stale(item) => {
+                return Judged::Found(value_of(&item).map_or(Found::Busy(Busy::Server), Found::Stale));
+            }
+            Answer::Lease { token, hint, old } => {
+                let old = old.as_ref().and_then(value_of);
+                let hold = Hold::Lease { token };
+                return Judged::Found(Found::Granted(Grant::new(self, subject, hold, old, hint)));
+            }
+        };
+        match plain::decide(now_ms, seen, terms) {
+            Decision::Fresh(stored) => Judged::Found(Found::Hit(stored)),
+            Decision::Stale(stored) => Judged::Found(Found::Stale(stored)),
+            Decision::Wait { nonce, hint } => Judged::Found(Found::Busy(Busy::Lock { nonce, hint })),
+            Decision::Failed(text) => Judged::Found(Found::Failed(text)),
+            Decision::Lock(locking) => Judged::Lock(locking),
+        }
+    }
+}
+
+/// How a value is asked for.
+pub(super) fn ask<'a>(terms: &Terms, wait: Duration, hint: &'a Bytes) -> Ask<'a> {
+    let hint = Some(&hint[..]).filter(|hint| !hint.is_empty());
+    Ask { lease: Duration::from_millis(terms.lock_ms), wait, hint }
+}
+
+/// What an answer means.
+pub(super) enum Judged<C: Cache + 'static> {
+    /// This.
+    Found(Found<C>),
+    /// A lock has to be written first.
+    Lock(plain::Locking),
+}
+
+fn open(item: &Item) -> (Record, u64) {
+    let record = match value::without_envelope(item.flags) {
+        Some(flags) => Record::open(&item.data, flags),
+        None => Record::Value(Stored::fresh(item.data.clone(), item.flags)),
+    };
+    (record, item.cas)
+}
+
+/// The value of an item that its server has judged.
+fn value_of(item: &Item) -> Option<Stored> {
+    match open(item).0 {
+        Record::Value(stored) | Record::Again(stored, _) => Some(stored),
+        Record::Locked(..) | Record::Failed(..) | Record::Damaged => None,
+    }
+}
+
+/// A number that no other computation has: random, and different in processes that were forked.
+fn nonce() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
+    hasher.finish()
+}
+
+/// A lock that is being written.
+pub(super) struct Attempt {
+    locking: plain::Locking,
+    nonce: u64,
+    taken: Instant,
+    bytes: Sealed,
+}
+
+impl Attempt {
+    pub(super) fn new<C: Cache + 'static>(
+        place: &Place<C>,
+        locking: plain::Locking,
+        terms: &Terms,
+        hint: &Bytes,
+    ) -> Self {
+        let now = place.now();
+        let nonce = nonce();
+        let (record, keep) = plain::lock(unix_ms(now), &locking, hint, nonce, terms);
+        // The lock's time begins later in the server than here: it is sent after this.
+        Self { locking, nonce, taken: Instant::now(), bytes: Sealed::new(&record, keep, now) }
+    }
+
+    pub(super) fn write<'a>(&'a self, subject: &'a Subject) -> Write<'a> {
+        self.bytes.write(subject)
+    }
+
+    /// The CAS number of the item that it replaces; None: there was none.
+    pub(super) fn replaces(&self) -> Option<u64> {
+        self.locking.cas
+    }
+
+    /// What the reply to it means. None: another client was faster.
+    pub(super) fn judge<C: Cache + 'static>(
+        self,
+        place: &Place<C>,
+        subject: &Subject,
+        terms: &Terms,
+        written: &Result<Written, Error>,
+    ) -> Result<Option<Found<C>>, Error> {
+        let Self { locking, nonce, taken, .. } = self;
+        let outcome = written.as_ref().map(|written| plain::locked(*written, &locking));
+        let grant = |cas| {
+            let hold = Hold::Lock { nonce, cas, taken, terms: *terms };
+            Grant::new(place, subject, hold, locking.old.clone(), locking.hint.clone())
+        };
+        match outcome {
+            Ok(Locked::Won(cas)) => Ok(Some(Found::Granted(grant(cas)))),
+            Ok(Locked::Stale(old)) => Ok(Some(Found::Stale(old))),
+            Ok(Locked::Lost) => Ok(None),
+            Err(error) => {
+                // The server may have stored it all the same: then it is removed, by its number.
+                drop(grant(None));
+                Err(error.clone())
+            }
+        }
+    }
+}
+
+/// A record in the form of the server.
+struct Sealed {
+    data: Bytes,
+    flags: u32,
+    exptime: u32,
+}
+
+impl Sealed {
+    fn new(record: &Record, keep: Expiration, now: SystemTime) -> Self {
+        let exptime = keep.exptime(now, Duration::ZERO).unwrap_or(plain::PASSED);
+        Self { data: record.seal(), flags: value::with_envelope(record.flags()), exptime }
+    }
+
+    /// What the server drops at once.
+    fn nothing() -> Self {
+        Self { data: Bytes::new(), flags: 0, exptime: plain::PASSED }
+    }
+
+    fn write<'a>(&'a self, subject: &'a Subject) -> Write<'a> {
+        let (flags, exptime) = (self.flags, self.exptime);
+        Write { key: &subject.key, data: &self.data, flags, exptime, tags: &subject.tags }
+    }
+}
+
+impl<C: Cache + 'static> Grant<C> {
+    fn new(
+        place: &Place<C>,
+        subject: &Subject,
+        hold: Hold,
+        old: Option<Stored>,
+        hint: Option<Bytes>,
+    ) -> Self {
+        let (place, subject) = (place.clone(), subject.clone());
+        Self { work: Some(Box::new(Work { place, subject, hold, old, hint, running: None })) }
+    }
+
+    /// The old value, if it may be served.
+    pub(super) fn old(&self) -> Option<&Stored> {
+        self.work.as_ref()?.old.as_ref()
+    }
+
+    /// The hint of the client that asked first.
+    pub(super) fn hint(&self) -> Option<&Bytes> {
+        self.work.as_ref()?.hint.as_ref()
+    }
+
+    /// Who is told when it ends.
+    pub(super) fn tell(&mut self, running: Running<C>) {
+        if let Some(work) = &mut self.work {
+            work.running = Some(running);
+        }
+    }
+
+    /// Ends it: whether the value was stored. It goes on if the caller is dropped.
+    pub(super) async fn end(self, ending: Ending) -> Result<bool, Error> {
+        end_all(vec![(self, ending)]).await.pop().unwrap_or(Ok(false))
+    }
+}
+
+impl<C: Cache + 'static> Drop for Grant<C> {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        // Without a runtime nothing can be sent: the lock lasts until its time has passed.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(settle(vec![Settling::new(work, Ending::Nothing(None))]));
+        }
+    }
+}
+
+/// Ends computations: whether their values were stored. It goes on if the caller is dropped.
+pub(super) async fn end_all<C: Cache + 'static>(all: Vec<(Grant<C>, Ending)>) -> Vec<Result<bool, Error>> {
+    let count = all.len();
+    let settling = all.into_iter().filter_map(|(mut grant, ending)| {
+        let work = grant.work.take()?;
+        Some(Settling::new(work, ending))
+    });
+    let settled = tokio::spawn(settle(settling.collect())).await;
+    settled.unwrap_or_else(|error| {
+        let failed = Error::Usage(format!("the task that stores the value has ended: {error}"));
+        vec![Err(failed); count]
+    })
+}
+
+/// A computation that ends.
+struct Settling<C: Cache + 'static> {
+    work: Box<Work<C>>,
+    ending: Ending,
+    bytes: Sealed,
+    /// The value has expired already, and its lock is removed.
+    passed: bool,
+    next: Next,
+}
+
+/// What is sent next.
+#[derive(Debug, Clone)]
+enum Next {
+    Fill(u64),
+    GiveUp(u64),
+    Lock(Settle),
+    Done(Result<Settle, Error>),
+}
+
+impl<C: Cache + 'static> Settling<C> {
+    fn new(work: Box<Work<C>>, ending: Ending) -> Self {
+        let now = work.place.now();
+        let leased = matches!(work.hold, Hold::Lease { .. });
+        let value = match &ending {
+            Ending::Value(fill) => sealed_value(fill, leased, now),
+            Ending::Nothing(_) => None,
+        };
+        let passed = value.is_none() && matches!(ending, Ending::Value(_));
+        let next = match &work.hold {
+            Hold::Lease { token } if value.is_some() => Next::Fill(*token),
+            Hold::Lease { token } => Next::GiveUp(*token),
+            Hold::Lock { cas, .. } => Next::Lock(plain::settle(*cas)),
+        };
+        let bytes = value.unwrap_or_else(|| work.end_of_lock(&ending, now));
+        Self { work, ending, bytes, passed, next }
+    }
+
+    /// Whether the lock's time in the server may have passed, so that the value is stored nevertheless.
+    fn is_late(&self) -> bool {
+        match &self.work.hold {
+            Hold::Lock { taken, terms, .. } => {
+                matches!(self.ending, Ending::Value(_)) && !self.passed && terms.is_late(taken.elapsed())
+            }
+            Hold::Lease { .. } => false,
+        }
+    }
+
+    fn go_on(&mut self, settle: Result<Settle, Error>) {
+        self.next = match settle {
+            Ok(settle @ (Settle::Read | Settle::Cas(_) | Settle::Add)) => Next::Lock(settle),
+            done => Next::Done(done),
+        };
+    }
+
+    /// Whether the lock is still there although its computation has ended.
+    fn leaves_lock(&self) -> bool {
+        match self.ending {
+            Ending::Value(_) => matches!(self.next, Next::Done(Err(_))),
+            Ending::Nothing(_) => false,
+        }
+    }
+
+    fn end(&self) -> End {
+        let Ending::Value(fill) = &self.ending else { return End::Again };
+        let value = || Stored::fresh(fill.data.clone(), fill.flags);
+        match self.next {
+            Next::Done(Ok(Settle::Stored { .. })) if self.passed => End::Unstorable(value()),
+            Next::Done(Ok(Settle::Stored { fenced: true })) => End::Stored(value()),
+            Next::Done(Err(_)) => End::Unstorable(value()),
+            _ => End::Again,
+        }
+    }
+
+    fn result(&self) -> Result<bool, Error> {
+        match &self.next {
+            Next::Done(Ok(settle)) => {
+                let stored = matches!(settle, Settle::Stored { .. });
+                Ok(stored && !self.passed && matches!(self.ending, Ending::Value(_)))
+            }
+            Next::Done(Err(error)) => Err(error.clone()),
+            _ => Ok(false),
+        }
+    }
+}
+
+impl<C: Cache + 'static> Work<C> {
+    /// What replaces the lock if there is no value.
+    fn end_of_lock(&self, ending: &Ending, now: SystemTime) -> Sealed {
+        if let (Ending::Nothing(Some(text)), Hold::Lock { nonce, .. }) = (ending, &self.hold) {
+            let lock = Lock { until_ms: 0, nonce: *nonce };
+            let record = Record::Failed(Bytes::copy_from_slice(text.as_bytes()), lock);
+            return Sealed::new(&record, Expiration::After(FAILURE), now);
+        }
+        match plain::freed(unix_ms(now), self.old.as_ref()) {
+            Some((record, keep)) => Sealed::new(&record, keep, now),
+            None => Sealed::nothing(),
+        }
+    }
+}
+
+/// A value in the form of the server; None: it has expired already.
+fn sealed_value(fill: &Fill, leased: bool, now: SystemTime) -> Option<Sealed> {
+    let mut stored = Stored::fresh(fill.data.clone(), fill.flags);
+    let grace = fill.grace.filter(|_| !leased);
+    if let (Some(grace), Some(soft_ms)) = (grace, fill.expiration.unix_ms(now)) {
+        stored.soft_ms = soft_ms.max(1);
+        stored.dead_ms = stored.soft_ms.saturating_add(grace.as_millis() as u64);
+    }
+    let exptime = fill.expiration.exptime(now, grace.unwrap_or_default())?;
+    let record = Record::Value(stored);
+    Some(Sealed { data: record.seal(), flags: value::with_envelope(record.flags()), exptime })
+}
+
+/// Ends computations, with as few round trips as possible, and tells the callers that wait.
+async fn settle<C: Cache + 'static>(mut all: Vec<Settling<C>>) -> Vec<Result<bool, Error>> {
+    rounds(&mut all).await;
+    let results = all.iter().map(Settling::result).collect();
+    let mut refused = Vec::new();
+    for mut settling in all {
+        let (end, leaves_lock) = (settling.end(), settling.leaves_lock());
+        if leaves_lock {
+            let ended = settling.work.running.take().map(|running| (running, end));
+            refused.push((Settling::new(settling.work, Ending::Nothing(None)), ended));
+        } else if let Some(running) = settling.work.running.take() {
+            running.end(end);
+        }
+    }
+    if !refused.is_empty() {
+        let (mut settling, ended): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
+        rounds(&mut settling).await;
+        ended.into_iter().flatten().for_each(|(running, end)| running.end(end));
+    }
+    results
+}
+
+/// Sends what is next for each, all at once, until nothing is.
+async fn rounds<C: Cache + 'static>(all: &mut [Settling<C>]) {
+    let Some(first) = all.first() else { return };
+    let cache = Arc::clone(&first.work.place.cache);
+    let cache = &*cache;
+    while all.iter().any(|settling| !matches!(settling.next, Next::Done(_))) {
+        let now = &*all;
+        let (fills, gone, reads, swaps, adds) = tokio::join!(
+            fill(cache, now),
+            give_up(cache, now),
+            read(cache, now),
+            swap(cache, now),
+            add(cache, now),
+        );
+        for (at, next) in [fills, gone, reads, swaps, adds].into_iter().flatten() {
+            all[at].go_on(next);
+        }
+    }
+}
+
+/// What came next, by the place of its computation.
+type Replies = Vec<(usize, Result<Settle, Error>)>;
+
+async fn fill<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+    let (at, writes): (Vec<_>, Vec<_>) = all
+        .iter()
+        .enumerate()
+        .filter_map(|(at, settling)| match settling.next {
+            Next::Fill(token) => Some((at, (settling.bytes.write(&settling.work.subject), token))),
+            _ => None,
+        })
+        .unzip();
+    if writes.is_empty() {
+        return Vec::new();
+    }
+    let stored = |stored| if stored { Settle::Stored { fenced: true } } else { Settle::Lost };
+    let replies = cache.fill_many(&writes).await.into_iter();
+    at.into_iter().zip(replies.map(|reply| reply.map(stored))).collect()
+}
+
+async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+    let mut replies = Vec::new();
+    for (at, settling) in all.iter().enumerate() {
+        let Next::GiveUp(token) = settling.next else { continue };
+        let failure = match &settling.ending {
+            Ending::Nothing(text) => text.as_deref(),
+            Ending::Value(_) => None,
+        };
+        let reply = cache.give_up(&settling.work.subject.key, token, failure).await;
+        replies.push((
+            at,
+            reply.map(|()| if settling.passed { Settle::Stored { fenced: true } } else { Settle::Lost }),
+        ));
+    }
+    replies
+}
+
+async fn read<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+    let (at, keys): (Vec<_>, Vec<_>) = all
+        .iter()
+        .enumerate()
+        .filter(|(_, settling)| matches!(settling.next, Next::Lock(Settle::Read)))
+        .map(|(at, settling)| (at, &settling.work.subject.key[..]))
+        .unzip();
+    if keys.is_empty() {
+        return Vec::new();
+    }
+    let items = cache.gets_many(&keys).await.into_iter();
+    let next = |(at, item): (usize, Result<Option<Item>, Error>)| {
+        let Hold::Lock { nonce, .. } = all[at].work.hold else { return (at, Ok(Settle::Lost)) };
+        let late = all[at].is_late();
+        (at, item.map(|item| plain::settle_read(item.as_ref().map(open), nonce, late)))
+    };
+    at.into_iter().zip(items).map(next).collect()
+}
+
+async fn swap<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+    let (at, writes): (Vec<_>, Vec<_>) = all
+        .iter()
+        .enumerate()
+        .filter_map(|(at, settling)| match settling.next {
+            Next::Lock(Settle::Cas(cas)) => Some((at, (settling.bytes.write(&settling.work.subject), cas))),
+            _ => None,
+        })
+        .unzip();
+    if writes.is_empty() {
+        return Vec::new();
+    }
+    let replies = cache.cas_many(&writes).await.into_iter();
+    let next = |(at, reply): (usize, Result<Written, Error>)| {
+        (at, reply.map(|written| plain::settle_cas(written, all[at].is_late())))
+    };
+    at.into_iter().zip(replies).map(next).collect()
+}
+
+async fn add<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+    let (at, writes): (Vec<_>, Vec<_>) = all
+        .iter()
+        .enumerate()
+        .filter(|(_, settling)| matches!(settling.next, Next::Lock(Settle::Add)))
+        .map(|(at, settling)| (at, settling.bytes.write(&settling.work.subject)))
+        .unzip();
+    if writes.is_empty() {
+        return Vec::new();
+    }
+    let replies = cache.add_many(&writes).await.into_iter();
+    at.into_iter().zip(replies.map(|reply| reply.map(plain::settle_add))).collect()
+}

@@ -1,0 +1,430 @@
+//! Many values, in as few round trips as possible.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Herd;
+use super::envelope::Stored;
+use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, ask, end_all};
+use super::one::{Pauses, decode, subject};
+use super::options::{Compute, Outcome, terms};
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::item::Expiration;
+use crate::key::{self, Key};
+use crate::value::{self, Value};
+
+/// How often locks that other clients have just removed or taken are looked at before the caller waits.
+const TRIES: usize = 2;
+
+/// A key, once.
+struct Asked<K> {
+    key: K,
+    subject: Subject,
+    expiration: Expiration,
+}
+
+/// What a key gets.
+enum Got<T> {
+    Hit(Stored),
+    Stale(Stored),
+    Computed { value: Option<T>, stored: Stored, kept: bool },
+    Waited { value: Option<T>, stored: Stored },
+    Busy,
+    NotComputed,
+    Error(Error),
+}
+
+/// What asking for some keys has brought, by their places.
+struct Sorted<C: Cache + 'static> {
+    got: Vec<(usize, Answered)>,
+    granted: Vec<(usize, Grant<C>)>,
+    busy: Vec<usize>,
+}
+
+enum Answered {
+    Hit(Stored),
+    Stale(Stored),
+    Error(Error),
+}
+
+/// Keys that this caller computes. Without a grant: their server cannot be asked.
+type Granted<C> = Vec<(usize, Option<Grant<C>>)>;
+/// No function of the caller is called instead of waiting.
+type Nobody<K, T> = fn(Vec<K>) -> std::future::Ready<Vec<(K, T)>>;
+
+/// A call.
+struct Call<'a, C: Cache + 'static, K, F> {
+    herd: &'a Herd<C>,
+    options: &'a Compute,
+    all: &'a [Asked<K>],
+    compute: F,
+}
+
+impl<C: Cache + 'static> Herd<C> {
+    /// The values of `keys`, each with its expiration, in the order of the keys; a key may occur several times. Keys that
+    /// are missing or have expired, and that no other client computes, are given to `compute`, together and each once;
+    /// it returns the values with their keys. A key that it leaves out is [`Outcome::NotComputed`]; keys that it was not given
+    /// are ignored. Keys that other clients compute are waited for, while this one computes.
+    ///
+    /// When all keys are present this is one round trip to each server; computing takes two more, for locks and values. `compute`
+    /// is called again if the right to compute further keys is got while waiting. [`Compute::expiration`] is not used.
+    ///
+    /// # Errors
+    /// That of `compute`: others may then compute its keys. A key whose server cannot be asked, or whose value cannot be read, has
+    /// the error in its place.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn get_or_compute_many<K, T, E, F, Fut, M>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: F,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where
+        K: Key + Clone,
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+    {
+        self.many(keys, options, compute, None::<Nobody<K, T>>).await
+    }
+
+    /// The same, but instead of waiting `busy` is called, at once, with the keys that other clients compute; the values that it returns
+    /// are the answers, as [`Outcome::Waited`]. Keys that it leaves out are [`Outcome::Busy`].
+    ///
+    /// # Errors
+    /// See [`get_or_compute_many`](Self::get_or_compute_many).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn get_or_compute_many_or<K, T, E, F, Fut, M, B, Busy, N>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: F,
+        busy: B,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where
+        K: Key + Clone,
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+        B: FnOnce(Vec<K>) -> Busy,
+        Busy: Future<Output = N>,
+        N: IntoIterator<Item = (K, T)>,
+    {
+        self.many(keys, options, compute, Some(busy)).await
+    }
+
+    async fn many<K, T, E, F, Fut, M, B, Busy, N>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: F,
+        busy: Option<B>,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where
+        K: Key + Clone,
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+        B: FnOnce(Vec<K>) -> Busy,
+        Busy: Future<Output = N>,
+        N: IntoIterator<Item = (K, T)>,
+    {
+        let mut all = Vec::new();
+        let mut places = HashMap::new();
+        let mut order = Vec::new();
+        for (key, expiration) in keys {
+            let subject = subject(&key);
+            let at = *places.entry(subject.key.clone()).or_insert(all.len());
+            if at == all.len() {
+                all.push(Asked { key, subject, expiration });
+            }
+            order.push(at);
+        }
+        let mut got: Vec<Got<T>> = all.iter().map(|_| Got::Busy).collect();
+        let mut asked = Vec::new();
+        for (at, of) in all.iter().enumerate() {
+            match key::check(&of.subject.key) {
+                Ok(()) => asked.push(at),
+                Err(error) => got[at] = Got::Error(Error::Key(error)),
+            }
+        }
+        let deadline = Instant::now() + options.wait_time();
+        let call = Call { herd: self, options, all: &all, compute };
+        let (found, granted, waiting) = call.ask(asked).await;
+        let computing =
+            async { if granted.is_empty() { Ok(Vec::new()) } else { call.compute(granted).await } };
+        let waiting = call.wait(waiting, busy, deadline);
+        let (computed, waited) = tokio::try_join!(computing, waiting)?;
+        for (at, now) in found.into_iter().chain(computed).chain(waited) {
+            got[at] = now;
+        }
+        Ok(order.into_iter().map(|at| got[at].outcome(&all[at].subject.key)).collect())
+    }
+}
+
+impl<T: Value> Got<T> {
+    /// For a key that occurs several times the value is read again.
+    fn outcome(&mut self, key: &[u8]) -> Result<Outcome<T>, Error> {
+        let again = |value: &mut Option<T>, stored: &Stored| match value.take() {
+            Some(value) => Ok(value),
+            None => decode(key, stored.clone()),
+        };
+        Ok(match self {
+            Self::Hit(stored) => Outcome::Hit(decode(key, stored.clone())?),
+            Self::Stale(stored) => Outcome::Stale(decode(key, stored.clone())?),
+            Self::Computed { value, stored, kept } => {
+                Outcome::Computed { value: again(value, stored)?, stored: *kept }
+            }
+            Self::Waited { value, stored } => Outcome::Waited(again(value, stored)?),
+            Self::Busy => Outcome::Busy,
+            Self::NotComputed => Outcome::NotComputed,
+            Self::Error(error) => return Err(error.clone()),
+        })
+    }
+}
+
+impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
+    /// Asks for these keys, and for the right to compute those that are missing.
+    async fn ask<T>(&self, keys: Vec<usize>) -> (Vec<(usize, Got<T>)>, Granted<C>, Vec<usize>) {
+        if keys.is_empty() {
+            return Default::default();
+        }
+        let subjects: Vec<_> = keys.iter().map(|at| (*at, self.all[*at].subject.clone())).collect();
+        let (place, options) = (self.herd.place.clone(), self.options.clone());
+        // A task of its own: what is granted to a caller that has gone is given up.
+        let sorted = tokio::spawn(async move { sort(&place, &options, subjects).await }).await;
+        let sorted = sorted.unwrap_or_else(|error| {
+            let ended = Error::Usage(format!("the task that asks the servers has ended: {error}"));
+            let got = keys.iter().map(|at| (*at, Answered::Error(ended.clone()))).collect();
+            Sorted { got, granted: Vec::new(), busy: Vec::new() }
+        });
+        let mut granted: Granted<C> =
+            sorted.granted.into_iter().map(|(at, grant)| (at, Some(grant))).collect();
+        let mut got = Vec::new();
+        for (at, answer) in sorted.got {
+            match answer {
+                Answered::Hit(stored) => got.push((at, Got::Hit(stored))),
+                Answered::Stale(stored) => got.push((at, Got::Stale(stored))),
+                Answered::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
+                Answered::Error(error) => got.push((at, Got::Error(error))),
+            }
+        }
+        granted.sort_by_key(|(at, _)| *at);
+        (got, granted, sorted.busy)
+    }
+
+    /// Computes these keys and stores their values.
+    async fn compute<T, E, Fut, M>(&self, granted: Granted<C>) -> Result<Vec<(usize, Got<T>)>, E>
+    where
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+    {
+        let keys = granted.iter().map(|(at, _)| self.all[*at].key.clone()).collect();
+        let values = match (self.compute)(keys).await {
+            Ok(values) => values,
+            Err(error) => {
+                let grants = granted.into_iter().filter_map(|(_, grant)| grant);
+                // What has failed first is what the caller hears of.
+                drop(end_all(grants.map(|grant| (grant, Ending::Nothing(None))).collect()).await);
+                return Err(error);
+            }
+        };
+        let mut values: HashMap<Bytes, T> =
+            values.into_iter().map(|(key, value)| (Bytes::copy_from_slice(key.bytes()), value)).collect();
+        let mut got = Vec::new();
+        let (mut endings, mut ended) = (Vec::new(), Vec::new());
+        for (at, grant) in granted {
+            let of = &self.all[at];
+            let fill = values.remove(&of.subject.key).map(|value| {
+                let fill = self.herd.fill(&of.subject.key, &value, self.options, of.expiration);
+                fill.map(|fill| (value, fill))
+            });
+            let ending = match fill {
+                Some(Ok((value, fill))) => {
+                    let stored = Stored::fresh(fill.data.clone(), fill.flags);
+                    got.push((at, Got::Computed { value: Some(value), stored, kept: false }));
+                    Ending::Value(fill)
+                }
+                Some(Err(error)) => {
+                    got.push((at, Got::Error(error)));
+                    Ending::Nothing(None)
+                }
+                None => {
+                    got.push((at, Got::NotComputed));
+                    Ending::Nothing(None)
+                }
+            };
+            if let Some(grant) = grant {
+                endings.push((grant, ending));
+                ended.push(got.len() - 1);
+            }
+        }
+        for (at, end) in ended.into_iter().zip(end_all(endings).await) {
+            if let (_, Got::Computed { kept, .. }) = &mut got[at] {
+                *kept = end.unwrap_or(false);
+            }
+        }
+        Ok(got)
+    }
+
+    /// Waits for what other clients compute.
+    async fn wait<T, E, Fut, M, B, Busy, N>(
+        &self,
+        mut keys: Vec<usize>,
+        busy: Option<B>,
+        deadline: Instant,
+    ) -> Result<Vec<(usize, Got<T>)>, E>
+    where
+        T: Value,
+        F: Fn(Vec<K>) -> Fut,
+        Fut: Future<Output = Result<M, E>>,
+        M: IntoIterator<Item = (K, T)>,
+        B: FnOnce(Vec<K>) -> Busy,
+        Busy: Future<Output = N>,
+        N: IntoIterator<Item = (K, T)>,
+    {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(busy) = busy {
+            let values = busy(keys.iter().map(|at| self.all[*at].key.clone()).collect()).await;
+            return Ok(self.waited(&keys, values));
+        }
+        let mut all = Vec::new();
+        let mut pauses = Pauses::new();
+        while !keys.is_empty() && !self.options.wait_time().is_zero() {
+            pauses.wait(deadline).await;
+            let last = Instant::now() >= deadline;
+            let (got, granted, left) = self.ask(keys).await;
+            all.extend(got);
+            keys = left;
+            if !granted.is_empty() {
+                all.extend(self.compute(granted).await?);
+            }
+            if last {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn waited<T: Value>(
+        &self,
+        keys: &[usize],
+        values: impl IntoIterator<Item = (K, T)>,
+    ) -> Vec<(usize, Got<T>)> {
+        let mut values: HashMap<Bytes, T> =
+            values.into_iter().map(|(key, value)| (Bytes::copy_from_slice(key.bytes()), value)).collect();
+        let mut got = Vec::new();
+        for at in keys {
+            let key = &self.all[*at].subject.key;
+            let Some(value) = values.remove(key) else { continue };
+            // Stored nowhere; a key that occurs twice needs it twice.
+            let now = match value::encode(&value, None) {
+                Ok((data, flags)) => Got::Waited { value: Some(value), stored: Stored::fresh(data, flags) },
+                Err(message) => {
+                    Got::Error(Error::Value { key: String::from_utf8_lossy(key).into_owned(), message })
+                }
+            };
+            got.push((*at, now));
+        }
+        got
+    }
+}
+
+/// Asks for keys, and writes the locks of those that are missing.
+async fn sort<C: Cache + 'static>(
+    place: &Place<C>,
+    options: &Compute,
+    mut keys: Vec<(usize, Subject)>,
+) -> Sorted<C> {
+    let mut sorted = Sorted { got: Vec::new(), granted: Vec::new(), busy: Vec::new() };
+    let none = Bytes::new();
+    for _ in 0..TRIES {
+        if keys.is_empty() {
+            return sorted;
+        }
+        // Leases are for as many keys as there may be; locks for those that are missing.
+        let most = terms(options.batch_time(keys.len()), true);
+        let names: Vec<_> = keys.iter().map(|(_, subject)| &subject.key[..]).collect();
+        let answers = place.cache.ask_many(&names, ask(&most, Duration::ZERO, &none)).await;
+        let mut lockings = Vec::new();
+        let leases = sorted.granted.len();
+        for ((at, subject), answer) in keys.into_iter().zip(answers) {
+            match answer.map(|answer| place.judge(&subject, answer, &most)) {
+                Ok(Judged::Found(found)) => sorted.put(at, found),
+                Ok(Judged::Lock(locking)) => lockings.push((at, subject, locking)),
+                Err(error) => sorted.got.push((at, Answered::Error(error))),
+            }
+        }
+        let missing = lockings.len() + sorted.granted.len() - leases;
+        let terms = terms(options.batch_time(missing), true);
+        let locks: Vec<_> = lockings
+            .into_iter()
+            .map(|(at, subject, locking)| (at, subject, Attempt::new(place, locking, &terms, &none)))
+            .collect();
+        keys = Vec::new();
+        let replies = write(place, &locks).await;
+        for ((at, subject, attempt), reply) in locks.into_iter().zip(replies) {
+            match attempt.judge(place, &subject, &terms, &reply) {
+                Ok(Some(found)) => sorted.put(at, found),
+                Ok(None) => keys.push((at, subject)),
+                Err(error) => sorted.got.push((at, Answered::Error(error))),
+            }
+        }
+    }
+    sorted.busy.extend(keys.into_iter().map(|(at, _)| at));
+    sorted.busy.sort_unstable();
+    sorted
+}
+
+impl<C: Cache + 'static> Sorted<C> {
+    fn put(&mut self, at: usize, found: Found<C>) {
+        match found {
+            Found::Hit(stored) => self.got.push((at, Answered::Hit(stored))),
+            Found::Stale(stored) => self.got.push((at, Answered::Stale(stored))),
+            Found::Granted(grant) => self.granted.push((at, grant)),
+            Found::Busy(Busy::Server | Busy::Lock { .. } | Busy::Changing) | Found::Failed(_) => {
+                self.busy.push(at);
+            }
+        }
+    }
+}
+
+/// Writes locks, those that are new and those that replace something at the same time.
+async fn write<C: Cache + 'static>(
+    place: &Place<C>,
+    locks: &[(usize, Subject, Attempt)],
+) -> Vec<Result<crate::Written, Error>> {
+    let (mut adds, mut swaps) = (Vec::new(), Vec::new());
+    for (_, subject, attempt) in locks {
+        match attempt.replaces() {
+            Some(cas) => swaps.push((attempt.write(subject), cas)),
+            None => adds.push(attempt.write(subject)),
+        }
+    }
+    let added = async { if adds.is_empty() { Vec::new() } else { place.cache.add_many(&adds).await } };
+    let swapped = async { if swaps.is_empty() { Vec::new() } else { place.cache.cas_many(&swaps).await } };
+    let (added, swapped) = tokio::join!(added, swapped);
+    let (mut added, mut swapped) = (added.into_iter(), swapped.into_iter());
+    let next = |(_, _, attempt): &(usize, Subject, Attempt)| {
+        let reply = if attempt.replaces().is_some() { swapped.next() } else { added.next() };
+        reply.unwrap_or_else(|| {
+            Err(Error::Usage("a cache has answered fewer keys than it was asked for".to_owned()))
+        })
+    };
+    locks.iter().map(next).collect()
+}

@@ -1,0 +1,205 @@
+//! How values are computed, and what comes back.
+
+use std::time::Duration;
+
+use super::plain::Terms;
+use crate::error::Error;
+use crate::item::Expiration;
+
+/// `compute_time` if none is given.
+const COMPUTE_TIME: Duration = Duration::from_secs(2);
+/// `wait` if neither it nor `compute_time` is given.
+const WAIT: Duration = Duration::from_millis(100);
+/// Longest and shortest time that counts.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// How a value is computed and stored.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use cattlegrid_client::Compute;
+/// let options = Compute::new().expiration(Duration::from_secs(60)).compute_time(Duration::from_secs(1));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Compute {
+    time: Option<Duration>,
+    batch_time: Option<Duration>,
+    pub(super) expiration: Expiration,
+    wait: Option<Duration>,
+    unavailable: WhenUnavailable,
+}
+
+/// What happens if the server of a key cannot be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenUnavailable {
+    /// The call fails.
+    #[default]
+    Fail,
+    /// The value is computed, by every caller, and not stored.
+    Compute,
+}
+
+impl Compute {
+    /// Values that never expire, and take up to 2 s to compute.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A high estimate of the time it takes to compute a value: 2 s by default. When it has passed, another client may
+    /// compute the value as well. It is also how long an expired value is kept and served while a new one is computed, and a second
+    /// longer: over servers without leases; a server with leases has its own `grace`. At least 1 ms and at most a day; other
+    /// times count as these.
+    #[must_use]
+    pub fn compute_time(mut self, time: Duration) -> Self {
+        self.time = Some(time);
+        self
+    }
+
+    /// The time it takes to compute all missing values of a
+    /// [`get_or_compute_many`](crate::Herd::get_or_compute_many): by default `compute_time` for each. The same limits.
+    #[must_use]
+    pub fn batch_compute_time(mut self, time: Duration) -> Self {
+        self.batch_time = Some(time);
+        self
+    }
+
+    /// When the computed value expires: by default never. A number of seconds is taken in memcached's form: 0 is never, above
+    /// 30 days it is a Unix time.
+    #[must_use]
+    pub fn expiration(mut self, expiration: impl Into<Expiration>) -> Self {
+        self.expiration = expiration.into();
+        self
+    }
+
+    /// How long to wait for a value that another client computes, if there is no old value. By default `compute_time` if that was
+    /// given, else 100 ms. Zero: not at all. At most a day; longer times count as that.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// What happens if the server of the key cannot be asked: by default the call fails.
+    #[must_use]
+    pub fn when_unavailable(mut self, what: WhenUnavailable) -> Self {
+        self.unavailable = what;
+        self
+    }
+
+    pub(super) fn lock_time(&self) -> Duration {
+        self.time.unwrap_or(COMPUTE_TIME).clamp(SHORTEST, LONGEST)
+    }
+
+    pub(super) fn batch_time(&self, keys: usize) -> Duration {
+        let sum = || self.lock_time().saturating_mul(u32::try_from(keys).unwrap_or(u32::MAX));
+        self.batch_time.unwrap_or_else(sum).clamp(SHORTEST, LONGEST)
+    }
+
+    /// How long an expired value is kept: `compute_time` and a second.
+    pub(super) fn grace(&self) -> Duration {
+        self.lock_time() + Duration::from_secs(1)
+    }
+
+    pub(super) fn wait_time(&self) -> Duration {
+        let given = self.time.map(|time| time.clamp(SHORTEST, LONGEST));
+        self.wait.or(given).unwrap_or(WAIT).min(LONGEST)
+    }
+
+    /// Whether computing goes on after this error.
+    pub(super) fn goes_on_after(&self, error: &Error) -> bool {
+        self.unavailable == WhenUnavailable::Compute
+            && !matches!(error, Error::Key(_) | Error::Usage(_) | Error::Value { .. } | Error::NoTags)
+    }
+}
+
+/// The terms of a lock that is valid for this long.
+pub(super) fn terms(time: Duration, stale: bool) -> Terms {
+    let lock_ms = time.as_millis() as u64;
+    Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 1, stale, awaited: None }
+}
+
+/// What [`get_or_compute`](crate::Herd::get_or_compute) has brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome<T> {
+    /// The value was in the cache, or another caller has just computed it.
+    Hit(T),
+    /// The old value: it has expired, and another client computes the new one.
+    Stale(T),
+    /// This caller has computed the value.
+    Computed {
+        /// It.
+        value: T,
+        /// Whether it is in the cache now. It is not if the key was deleted or changed, or its tag invalidated, while it was
+        /// computed, or if the computation took longer than `compute_time` and another client has begun one; nor if the
+        /// server could not store it.
+        stored: bool,
+    },
+    /// Another client computes the value: this is what the caller's own function has returned.
+    Waited(T),
+    /// Another client computes the value, and it was not there when the wait had passed.
+    Busy,
+    /// The function that computes many values has not returned one for this key.
+    NotComputed,
+}
+
+impl<T> Outcome<T> {
+    /// The value, however it came.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Self::Hit(value) | Self::Stale(value) | Self::Computed { value, .. } | Self::Waited(value) => {
+                Some(value)
+            }
+            Self::Busy | Self::NotComputed => None,
+        }
+    }
+}
+
+/// Why [`get_or_compute`](crate::Herd::get_or_compute) has failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ComputeError<E> {
+    /// The cache has.
+    #[error(transparent)]
+    Cache(#[from] Error),
+    /// The caller's function has.
+    #[error("{0}")]
+    Compute(E),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZERO: Duration = Duration::ZERO;
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_wait_is_as_turnstile_documents_it() {
+        assert_eq!(Compute::new().wait_time(), Duration::from_millis(100));
+        assert_eq!(Compute::new().compute_time(MS * 700).wait_time(), MS * 700);
+        assert_eq!(Compute::new().compute_time(MS * 700).wait(MS).wait_time(), MS);
+        assert_eq!(Compute::new().wait(ZERO).wait_time(), ZERO);
+        assert_eq!(Compute::new().lock_time(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn extreme_times_count_as_the_nearest_that_is_possible() {
+        let extreme = |time| Compute::new().compute_time(time).wait(time).batch_compute_time(time);
+        let longest = extreme(Duration::MAX);
+        assert_eq!([longest.lock_time(), longest.wait_time(), longest.batch_time(3)], [LONGEST; 3]);
+        assert_eq!(Compute::new().batch_time(usize::MAX), LONGEST);
+        assert_eq!(terms(LONGEST, true).keep_s, 86_401);
+        let none = extreme(ZERO);
+        assert_eq!([none.lock_time(), none.wait_time(), none.batch_time(0)], [SHORTEST, ZERO, SHORTEST]);
+        assert_eq!((terms(SHORTEST, true).lock_ms, terms(SHORTEST, true).keep_s), (1, 2));
+        assert_eq!(Compute::new().compute_time(ZERO).wait_time(), SHORTEST);
+    }
+
+    #[test]
+    fn a_batch_locks_for_the_sum_or_for_what_is_given() {
+        let options = Compute::new().compute_time(MS * 300);
+        assert_eq!(options.batch_time(4), MS * 1200);
+        assert_eq!(options.batch_compute_time(MS * 500).batch_time(4), MS * 500);
+    }
+}
