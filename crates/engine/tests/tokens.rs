@@ -167,3 +167,29 @@ fn an_answer_with_a_failure_counts_as_a_miss() {
         w.expect(c, "get page:1|", "END|");
     }
 }
+
+/// Without a text nothing has failed: the clients that wait are not told, and the one that has waited longest computes, with
+/// the first hint.
+#[test]
+fn a_lease_that_is_given_up_without_a_text_passes_on() {
+    let mut w = World::new(&[("page:{id}", policy())]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    let won = w.ask(a, "mg page:1 c N30 Phfirst|");
+    let token: u64 = won.split(['c', ' ']).nth(2).unwrap().parse().unwrap();
+    w.expect(b, "mg page:1 v c N30 Pw400,hsecond|", "");
+    w.expect(c, "mg page:1 v N30 Pw400|", "");
+    w.expect(a, &format!("md page:1 C{token}|"), "HD|");
+    let won = w.replies(b);
+    assert!(won.starts_with("VA 0 c") && won.contains(" W Phfirst|"), "{won}");
+    assert_eq!(w.replies(c), "", "it waits");
+    let next: u64 = won.split(['c', ' ']).nth(3).unwrap().parse().unwrap();
+    w.expect(a, &format!("ms page:1 2 C{token}|ho|"), "EX|");
+    w.expect(b, &format!("ms page:1 2 C{next}|hi|"), "HD|");
+    assert_eq!(w.replies(c), "VA 2|hi|");
+    // Given up again, and nothing delays the next.
+    let other = w.ask(a, "mg page:2 c N30|");
+    let token: u64 = other.split(['c', ' ']).nth(2).unwrap().parse().unwrap();
+    w.expect(a, &format!("md page:2 C{token}|"), "HD|");
+    let won = w.ask(b, "mg page:2 c N30|");
+    assert!(won.ends_with(" W||"), "{won}");
+}

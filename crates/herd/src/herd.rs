@@ -185,7 +185,11 @@ impl Herd {
                         }
                     };
                 }
-                if let Some(hint) = ask.hint {
+                // Of clients the first says what to compute, and the next holder is told the same; a loader's next job is
+                // for the last.
+                if let Some(hint) = ask.hint
+                    && (lease.hint.is_none() || lease.rule.policy().loader)
+                {
                     lease.hint = Some(hint.into());
                 }
                 if ask.found == Kind::Absent { Role::Leased } else { Role::Old }

@@ -323,6 +323,24 @@ pub(super) const STAGES: &[Stage] = &[
         }],
     },
     Stage {
+        name: "client",
+        shows: "the client against memcached and Cattlegrid: many processes, guarantees, servers killed and stopped",
+        minutes: 20,
+        needs: &["packages", "build", "tests"],
+        directory: None,
+        // Fifty processes at a time, which mostly wait.
+        cores: 1,
+        memory_mib: 2000,
+        steps: &[Step {
+            when: When::Always,
+            env: &[
+                ("CATTLEGRID_BIN", "target/fast/cattlegrid"),
+                (RUNNER, "xtask/of-package.sh only cattlegrid-client"),
+            ],
+            command: SERVER_TESTS,
+        }],
+    },
+    Stage {
         name: "unit",
         shows: "unit, property and whole-server tests, examples in the documentation, generated pages current",
         minutes: 20,
@@ -474,6 +492,19 @@ const RUNNER: &str = if cfg!(target_arch = "aarch64") {
 const TESTS: &[&str] =
     &["cargo", "test", "--workspace", "--all-features", "--locked", "--no-fail-fast", "--tests"];
 
+/// Of these, the tests that need servers, which `cargo test` leaves out.
+const SERVER_TESTS: &[&str] = &[
+    "cargo",
+    "test",
+    "--workspace",
+    "--all-features",
+    "--locked",
+    "--no-fail-fast",
+    "--tests",
+    "--",
+    "--ignored",
+];
+
 /// A command that is always run.
 pub(super) const fn step(command: &'static [&'static str]) -> Step {
     Step { when: When::Always, env: &[], command }
@@ -527,7 +558,7 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 8);
+        assert_eq!(count, 9);
     }
 
     #[test]

@@ -80,10 +80,10 @@ impl Cache for Client {
         let start = Instant::now();
         let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
         let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint: hint.as_deref() };
-        let first = answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?)?;
-        if first != Answer::Busy || ask.wait.is_zero() {
-            return Ok(first);
+        if ask.wait.is_zero() {
+            return answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?);
         }
+        // On a connection of its own from the first question on: a caller that waits knows that another client computes.
         let mut pause = ASK_AGAIN.0;
         loop {
             let left = ask.wait.saturating_sub(start.elapsed());

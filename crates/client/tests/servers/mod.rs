@@ -1,6 +1,6 @@
-//! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without a rule.
+//! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without rules.
 //!
-//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test client"]`, so that `cargo test` alone neither
+//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test --stage client"]`, so that `cargo test` alone neither
 //! builds nor needs a server, and says which tests it has left out. With servers at hand:
 //!
 //! ```sh
@@ -10,6 +10,7 @@
 
 #![allow(
     dead_code,
+    unused_imports,
     unreachable_pub,
     clippy::missing_panics_doc,
     reason = "a module of several test programs, each of which uses a part"
@@ -18,8 +19,13 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+mod crew;
+mod proxy;
+
 pub use cattlegrid_load::harness::Server;
 use cattlegrid_load::harness::Start;
+pub use crew::{Ended, Ledger, Process};
+pub use proxy::Proxy;
 
 /// A rule for the keys that begin with `h:`, with all that helps computing.
 pub const RULES: &str = r#"
@@ -36,7 +42,7 @@ lease = "10s"
 pub enum Kind {
     /// Debian's memcached.
     Memcached,
-    /// Cattlegrid without a rule.
+    /// Cattlegrid without a rule file.
     Plain,
     /// Cattlegrid with [`RULES`]: keys that begin with `h:` have a rule.
     Rules,
@@ -79,6 +85,15 @@ pub fn cattlegrid() -> PathBuf {
     program
 }
 
+/// Waits while another process does something that cannot be seen from here.
+pub fn pause(ms: u64) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what another process does cannot be waited for otherwise"
+    )]
+    std::thread::sleep(std::time::Duration::from_millis(ms));
+}
+
 /// Runs a test of async code, and fails it after a minute.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -93,19 +108,19 @@ macro_rules! on_servers {
     ($name:ident) => {
         mod $name {
             #[test]
-            #[ignore = "needs servers: cargo xtask test client"]
+            #[ignore = "needs servers: cargo xtask test --stage client"]
             fn memcached() {
                 super::$name($crate::servers::Kind::Memcached);
             }
 
             #[test]
-            #[ignore = "needs servers: cargo xtask test client"]
+            #[ignore = "needs servers: cargo xtask test --stage client"]
             fn plain() {
                 super::$name($crate::servers::Kind::Plain);
             }
 
             #[test]
-            #[ignore = "needs servers: cargo xtask test client"]
+            #[ignore = "needs servers: cargo xtask test --stage client"]
             fn rules() {
                 super::$name($crate::servers::Kind::Rules);
             }

@@ -118,7 +118,7 @@ impl Shard {
         let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
         let mut cascades = false;
         let status = if let Some(token) = gives_up {
-            let text = Advice::of(meta).error.unwrap_or_default();
+            let text = Advice::of(meta).error;
             let failed = self.with_herd(&mut cx.step, |herd, step| herd.failed(hash, token, text, step));
             cx.session.take_number(hash, token);
             if failed == Some(true) { reply::HD } else { reply::NF }

@@ -377,17 +377,32 @@ impl Herd {
         }
     }
 
-    /// The holder gives up, with a text or without: the text goes to the waiters that asked for the lease, and the
-    /// lease passes to the first of the others. False: the token is not the lease's.
-    pub fn failed<V>(&mut self, hash: u64, token: u64, text: &[u8], step: &mut Step<'_, V>) -> bool {
-        let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.token == token) else {
+    /// The holder gives up. With a text its computation has failed: the waiters that asked for the lease get the text, and the
+    /// lease passes to the first of the others. Without one it passes to the first of all. False: the token is not the
+    /// lease's.
+    pub fn failed<V>(&mut self, hash: u64, token: u64, text: Option<&[u8]>, step: &mut Step<'_, V>) -> bool {
+        let Some(lease) = self.leases.get(hash).filter(|lease| lease.token == token) else {
             return false;
         };
-        let rule = Arc::clone(&lease.rule);
-        count(&rule.counters().failures);
-        let text: Arc<[u8]> = text.into();
-        let mut told = Vec::new();
+        count(&lease.rule.counters().failures);
         // History 14: its miss stays recorded.
+        if let Some(text) = text {
+            self.tell_failure(hash, text, step);
+            self.passes.failed(hash, step.now_ms);
+        }
+        self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
+        if text.is_some() && self.leases.get(hash).is_some() {
+            self.passes.begun(hash, step.now_ms);
+        }
+        self.ended.remove(&token);
+        true
+    }
+
+    /// Answers the waiters that asked for the lease of this key: its computation has failed.
+    fn tell_failure<V>(&mut self, hash: u64, text: &[u8], step: &mut Step<'_, V>) {
+        let Some(lease) = self.leases.get_mut(hash) else { return };
+        let (rule, text) = (Arc::clone(&lease.rule), Arc::<[u8]>::from(text));
+        let mut told = Vec::new();
         while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, usize::MAX, Waiter::is_explicit) {
             told.push(waiter);
         }
@@ -397,13 +412,6 @@ impl Herd {
             let record = self.miss(hash, &rule, step);
             step.effects.wake(waiter, Verdict::Failed { text: Arc::clone(&text), record });
         }
-        self.passes.failed(hash, step.now_ms);
-        self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
-        if self.leases.get(hash).is_some() {
-            self.passes.begun(hash, step.now_ms);
-        }
-        self.ended.remove(&token);
-        true
     }
 
     /// The connection that holds this lease is closed (history 1). `orderly`: its client said so.

@@ -539,7 +539,8 @@ impl World {
         let Some((hash, token)) = lease.filter(|(hash, token)| self.herd.is_current(*hash, *token)) else {
             return;
         };
-        assert!(self.herd(|herd, step| herd.failed(hash, token, b"no", step)));
+        let text = (token % 2 == 0).then_some(&b"no"[..]);
+        assert!(self.herd(|herd, step| herd.failed(hash, token, text, step)));
         self.conns.get_mut(&connection).expect("picked").session.take_number(hash, token);
         self.misses.retain(|miss| !(miss.leased && miss.number == token));
     }

@@ -1,0 +1,105 @@
+//! A proxy between a client and a server that counts round trips.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Passes bytes on, and counts. It ends when it is dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    counts: Arc<Counts>,
+    accepting: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Times that a connection sent after it had received, or for the first time.
+    trips: AtomicU64,
+    connections: AtomicU64,
+    sent: std::sync::Mutex<Vec<u8>>,
+}
+
+impl Proxy {
+    /// In front of this server.
+    pub async fn start(server: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let counts = Arc::new(Counts::default());
+        let (server, shared) = (server.to_owned(), counts.clone());
+        let accepting = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                shared.connections.fetch_add(1, SeqCst);
+                let Ok(upstream) = TcpStream::connect(&server).await else { continue };
+                connections.spawn(pass(client, upstream, shared.clone()));
+            }
+        });
+        Self { address, counts, accepting }
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Round trips since the last call: how often the client sent and then waited, on all connections together.
+    pub fn round_trips(&self) -> u64 {
+        self.counts.sent.lock().expect("no panic").clear();
+        self.counts.trips.swap(0, SeqCst)
+    }
+
+    /// What the client has sent since [`round_trips`](Self::round_trips) was called.
+    pub fn sent(&self) -> String {
+        String::from_utf8_lossy(&self.counts.sent.lock().expect("no panic")).into_owned()
+    }
+
+    /// Connections that were made.
+    pub fn connections(&self) -> u64 {
+        self.counts.connections.load(SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn pass(client: TcpStream, server: TcpStream, counts: Arc<Counts>) {
+    let [client_socket, server_socket] = [client, server].map(|socket| {
+        socket.set_nodelay(true).expect("an option");
+        socket.into_split()
+    });
+    let (mut from_client, mut to_client) = client_socket;
+    let (mut from_server, mut to_server) = server_socket;
+    let received = AtomicBool::new(true);
+    let up = async {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+            if received.swap(false, SeqCst) {
+                counts.trips.fetch_add(1, SeqCst);
+            }
+            counts.sent.lock().expect("no panic").extend_from_slice(&buffer[..read]);
+            if to_server.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+    };
+    let down = async {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+            received.store(true, SeqCst);
+            if to_client.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = up => {}
+        () = down => {}
+    }
+}
