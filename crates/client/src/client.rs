@@ -6,7 +6,6 @@ mod calls;
 mod typed;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cattlegrid_protocol::{MetaStatus, Status};
 use tokio::time::Instant;
@@ -270,9 +269,4 @@ fn deleted(server: &str, reply: Reply) -> Result<bool, Error> {
         | Reply::Status(Status::NotFound) => Ok(false),
         reply => Err(odd(server, &reply)),
     }
-}
-
-/// A duration with another one added, as far as there are such.
-fn plus(time: Duration, more: Duration) -> Duration {
-    time.saturating_add(more)
 }

@@ -29,6 +29,8 @@ pub use metrics::{Observer, RequestOutcome, Source, Statistics};
 pub use namespace::{NamespacedKey, Namespacer, NamespacerOptions};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;
+#[cfg(feature = "tls")]
+pub use net::tls::Tls;
 pub use net::wire::Protocol;
 pub use route::{Ejection, Sharding};
 #[cfg(feature = "json")]

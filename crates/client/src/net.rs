@@ -7,4 +7,6 @@ pub(crate) mod address;
 pub(crate) mod connection;
 pub(crate) mod node;
 pub(crate) mod stream;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 pub(crate) mod wire;

@@ -13,6 +13,8 @@ use crate::metrics::{Metrics, Observer};
 use crate::near::{Near, NearCache};
 use crate::net::address::Address;
 use crate::net::node::{Node, Settings};
+#[cfg(feature = "tls")]
+use crate::net::tls::Tls;
 use crate::net::wire::Protocol;
 use crate::route::{Ejection, Options, Route, Sharding};
 
@@ -39,6 +41,8 @@ impl Default for ClientBuilder {
             connections: 1,
             waiting_connections: 64,
             login: None,
+            #[cfg(feature = "tls")]
+            tls: None,
             metrics: Arc::default(),
         };
         Self {
@@ -130,6 +134,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Encrypts all connections.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.settings.tls = Some(tls);
+        self
+    }
+
     /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Compressed values are read
     /// without this option too. Default: none are.
     #[cfg(feature = "compression")]
@@ -173,6 +184,12 @@ impl ClientBuilder {
             }
             let text = format!("{user} {password}");
             settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
+        }
+        if settings.timeout.is_zero() || settings.connect_timeout.is_zero() {
+            return Err(Error::Usage("a timeout of 0: nothing can be done in it".to_owned()));
+        }
+        if settings.connections == 0 {
+            return Err(Error::Usage("0 connections to a server: at least 1 is wanted".to_owned()));
         }
         let settings = Arc::new(settings);
         let addresses = self.servers.iter().map(|server| Address::parse(server));

@@ -6,7 +6,7 @@ use cattlegrid_protocol::MetaStatus;
 use tokio::time::{Instant, sleep};
 
 use crate::cache::{Answer, Ask, Cache};
-use crate::client::{Client, counted, deleted, exptime, item, odd, plus};
+use crate::client::{Client, counted, deleted, exptime, item, odd};
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
 use crate::net::connection::{Limit, Sent};
@@ -78,6 +78,7 @@ impl Cache for Client {
         let node = &self.inner.nodes[self.place(key)?];
         let hint = ask.hint.map(wire::hint).transpose()?;
         let start = Instant::now();
+        let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
         let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint: hint.as_deref() };
         let first = answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?)?;
         if first != Answer::Busy || ask.wait.is_zero() {
@@ -89,10 +90,9 @@ impl Cache for Client {
             if left.is_zero() {
                 return Ok(Answer::Busy);
             }
-            let limit = Limit::after(plus(self.inner.settings.timeout, left));
-            if let Some(held) = node.waiting(limit).await {
+            if let Some(held) = node.waiting(whole).await {
                 let mut held = held?;
-                match held.one(&question(left), limit).await {
+                match held.one(&question(left), whole).await {
                     Ok(reply) => {
                         let answer = answer(node.name(), reply.checked(node.name())?)?;
                         if matches!(answer, Answer::Lease { .. }) {
@@ -111,7 +111,9 @@ impl Cache for Client {
             }
             sleep(pause.min(left)).await;
             pause = ASK_AGAIN.1.min(pause * 2);
-            let again = node.one(&question(Duration::ZERO), false, self.limit()).await?;
+            let limit = self.limit();
+            let limit = if whole.at < limit.at { whole } else { limit };
+            let again = node.one(&question(Duration::ZERO), false, limit).await?;
             match answer(node.name(), again)? {
                 Answer::Busy => {}
                 other => return Ok(other),

@@ -38,6 +38,8 @@ const CHUNK: usize = 64 << 10;
 const READ_BUFFER: usize = 16 << 10;
 /// A value of at least this many bytes takes the read buffer with it instead of being copied.
 const LARGE_VALUE: usize = 64 << 10;
+/// How long the reply to a lease that is given up may take.
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(10);
 /// Other tasks run after this many reads at once.
 const READS_MAX: usize = 16;
 
@@ -113,8 +115,10 @@ struct State {
     timer: Option<Instant>,
     /// A deadline before that.
     earliest: Option<Instant>,
-    /// Why the connection is to be closed.
+    /// Why the connection must be closed.
     end: Option<Error>,
+    /// It is closed by this client, and not because of a failure.
+    dropped: bool,
     /// It stays open without requests until then.
     keep: Option<Instant>,
 }
@@ -124,6 +128,8 @@ struct Slot {
     sink: Sink,
     /// Replies that have not come.
     left: usize,
+    /// The keys that were asked for leases, in order: a lease that nobody receives is given up.
+    asked: Arc<[Box<[u8]>]>,
     /// The first element of a reply that has several.
     part: Option<Reply>,
     /// Where its request begins in the stream of requests.
@@ -196,6 +202,7 @@ impl Connection {
                 timer: None,
                 earliest: None,
                 end: None,
+                dropped: false,
                 keep: None,
             }),
             pending: AtomicUsize::new(0),
@@ -213,6 +220,7 @@ impl Connection {
             slots: VecDeque::new(),
             out: VecDeque::new(),
             out_at: 0,
+            flushed: true,
             gathered: false,
             timer: Box::pin(sleep_until(Instant::now())),
             armed: None,
@@ -234,11 +242,23 @@ impl Connection {
 
     /// Closes it. Requests under way fail.
     pub(crate) fn close(&self) {
-        self.shared.close(Error::Connection {
-            server: self.shared.server.to_string(),
-            kind: io::ErrorKind::ConnectionAborted,
-            message: "closed by this client".to_owned(),
-        });
+        let text = "closed by this client";
+        let error = broken(&self.shared.server, &io::Error::new(io::ErrorKind::ConnectionAborted, text));
+        let waker = {
+            let mut state = lock(&self.shared.state);
+            state.end.get_or_insert(error);
+            state.dropped = true;
+            self.shared.closed.store(true, Ordering::Release);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether anything has ever been read from it.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.shared.reads.load(Ordering::Relaxed) > 0
     }
 
     /// Keeps it open until then, if it is not used.
@@ -250,8 +270,13 @@ impl Connection {
     /// Sends a command and waits for its reply.
     pub(crate) async fn one(&self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
         let (sender, receiver) = oneshot::channel();
-        self.add(std::slice::from_ref(command), Sink::One(sender), limit).await?;
-        receiver.await.unwrap_or_else(|_| Err(self.gone()))
+        let commands = std::slice::from_ref(command);
+        self.add(commands, Sink::One(sender), limit).await?;
+        if !matches!(command, Command::Ask { .. }) {
+            return receiver.await.unwrap_or_else(|_| Err(self.gone()));
+        }
+        let mut receiving = Receiving { connection: self, commands, receiver };
+        (&mut receiving.receiver).await.unwrap_or_else(|_| Err(self.gone()))
     }
 
     /// Sends commands of one kind, and waits for their replies.
@@ -264,12 +289,8 @@ impl Connection {
         if let Err(failure) = self.add(commands, sink, limit).await {
             return (Vec::new(), Some(failure));
         }
-        receiver.await.unwrap_or_else(|_| (Vec::new(), Some(self.gone())))
-    }
-
-    /// Sends a command whose reply nobody wants, if there is room for it.
-    pub(crate) fn tell(&self, command: &Command<'_>, limit: Limit) {
-        let _ = self.shared.push(std::slice::from_ref(command), &mut Some(Sink::Nobody), limit);
+        let mut receiving = Receiving { connection: self, commands, receiver };
+        (&mut receiving.receiver).await.unwrap_or_else(|_| (Vec::new(), Some(self.gone())))
     }
 
     /// The driver has ended without a word: its runtime was shut down.
@@ -285,6 +306,7 @@ impl Connection {
     /// Appends commands, when there is room for them.
     async fn add(&self, commands: &[Command<'_>], sink: Sink, limit: Limit) -> Result<(), Failure> {
         let mut sink = Some(sink);
+        let size = commands.iter().map(Command::size).sum();
         loop {
             match self.shared.push(commands, &mut sink, limit) {
                 Ok(()) => return Ok(()),
@@ -294,12 +316,47 @@ impl Connection {
             let mut room = std::pin::pin!(self.shared.room.notified());
             room.as_mut().enable();
             // Room that came before `enable` is seen here.
-            if lock(&self.shared.state).has_room(0) {
+            if lock(&self.shared.state).has_room(size) {
                 continue;
             }
             if timeout_at(limit.at, room).await.is_err() {
                 return Err(Failure { error: limit.error(&self.shared.server), sent: Sent::No });
             }
+        }
+    }
+}
+
+/// Waits for replies. If it is dropped with leases that have come already, they are given up.
+struct Receiving<'a, T: Leases> {
+    connection: &'a Connection,
+    commands: &'a [Command<'a>],
+    receiver: oneshot::Receiver<T>,
+}
+
+/// What may have leases in it.
+trait Leases {
+    fn replies(&self) -> &[Reply];
+}
+
+impl Leases for Result<Reply, Failure> {
+    fn replies(&self) -> &[Reply] {
+        self.as_ref().map_or(&[], std::slice::from_ref)
+    }
+}
+
+impl Leases for Outcome {
+    fn replies(&self) -> &[Reply] {
+        &self.0
+    }
+}
+
+impl<T: Leases> Drop for Receiving<'_, T> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        if let (Ok(outcome), true) =
+            (self.receiver.try_recv(), matches!(self.commands, [Command::Ask { .. }, ..]))
+        {
+            self.connection.shared.give_up(&asked_keys(self.commands), outcome.replies());
         }
     }
 }
@@ -355,6 +412,19 @@ impl Shared {
     fn push(&self, commands: &[Command<'_>], sink: &mut Option<Sink>, limit: Limit) -> Result<(), NotAdded> {
         let size = commands.iter().map(Command::size).sum();
         let Some(first) = commands.first() else { return Ok(()) };
+        let asked = asked_keys(commands);
+        let large = size > CHUNK;
+        if large && !lock(&self.state).has_room(size) {
+            return Err(NotAdded::Full);
+        }
+        // Without the lock: the value is copied.
+        let mut encoded = Vec::new();
+        if large {
+            encoded.reserve_exact(size);
+            for command in commands {
+                command.encode(self.protocol, &mut encoded);
+            }
+        }
         let mut state = lock(&self.state);
         if let Some(error) = &state.end {
             return Err(NotAdded::Closed(error.clone()));
@@ -364,11 +434,12 @@ impl Shared {
         }
         let Some(sink) = sink.take() else { return Ok(()) };
         let alone = self.pending.fetch_add(1, Ordering::Relaxed) == 0;
-        let direct = alone && !state.driver_writes && state.queue.is_empty();
+        let direct = alone && !large && !state.driver_writes && state.queue.is_empty();
         let slot = Slot {
             expect: first.expect(self.protocol),
             sink,
             left: commands.len(),
+            asked,
             part: None,
             start: state.queued,
             deadline: limit.at,
@@ -376,7 +447,12 @@ impl Shared {
             reads: self.reads.load(Ordering::Relaxed),
         };
         state.slots.push_back(slot);
-        state.encode(commands, size, self.protocol);
+        if large {
+            state.queued += encoded.len() as u64;
+            state.queue.push_back(encoded);
+        } else {
+            state.encode(commands, size, self.protocol);
+        }
         let sent = direct && state.send_now();
         let early = state.timer.is_none_or(|timer| limit.at < timer);
         if early {
@@ -391,15 +467,17 @@ impl Shared {
         Ok(())
     }
 
-    fn close(&self, error: Error) {
-        let waker = {
-            let mut state = lock(&self.state);
-            state.end.get_or_insert(error);
-            self.closed.store(true, Ordering::Release);
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
+    /// Gives up the leases among replies that nobody receives. `asked`: the keys of the first of them and of those after it.
+    fn give_up(&self, asked: &[Box<[u8]>], replies: &[Reply]) {
+        for (key, reply) in asked.iter().zip(replies) {
+            if let Reply::Value { item, marks } = reply
+                && marks.won
+            {
+                let command = Command::Delete { key, token: Some(item.cas), failure: None };
+                let limit = Limit::after(GIVE_UP_WITHIN);
+                // A connection that is closed has given it up already.
+                self.push(std::slice::from_ref(&command), &mut Some(Sink::Nobody), limit).ok();
+            }
         }
     }
 }
@@ -418,6 +496,8 @@ struct Driver {
     /// Taken from the state, and how much of the first has been sent.
     out: VecDeque<Vec<u8>>,
     out_at: usize,
+    /// All that was written has left this process.
+    flushed: bool,
     /// Callers have had their chance to add to the queue.
     gathered: bool,
     timer: Pin<Box<Sleep>>,
@@ -460,8 +540,12 @@ impl Driver {
             if state.waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
                 state.waker = Some(cx.waker().clone());
             }
-            if let Some(error) = &state.end {
-                return Err(error.clone());
+            if let Some(error) = state.end.clone() {
+                drop(state);
+                // What others need not wait for, such as leases that are given up, is sent if the socket takes it.
+                self.gathered = true;
+                self.write(cx)?;
+                return Err(error);
             }
         }
         self.read(cx)?;
@@ -565,11 +649,17 @@ impl Driver {
             }
             return;
         }
+        let asked = slot.asked.len().saturating_sub(slot.left);
         slot.left -= 1;
-        let reply = reply.map(|reply| reply.after(slot.part.take()));
-        let mut reply = reply;
-        if let Sink::Many(_, all) = &mut slot.sink {
-            all.extend(reply.take());
+        let mut reply = reply.map(|reply| reply.after(slot.part.take()));
+        match &mut slot.sink {
+            Sink::One(_) => {}
+            Sink::Many(_, all) => all.extend(reply.take()),
+            Sink::Nobody => {
+                if let (Some(reply), false) = (reply.take(), slot.asked.is_empty()) {
+                    self.shared.give_up(&slot.asked[asked..], &[reply]);
+                }
+            }
         }
         if slot.left > 0 {
             return;
@@ -579,8 +669,16 @@ impl Driver {
         self.shared.pending.fetch_sub(1, Ordering::Relaxed);
         self.idle_since = None;
         match (slot.sink, reply) {
-            (Sink::One(sender), Some(reply)) => drop(sender.send(Ok(reply))),
-            (Sink::Many(sender, all), _) => drop(sender.send((all, None))),
+            (Sink::One(sender), Some(reply)) => {
+                if let Err(Ok(reply)) = sender.send(Ok(reply)) {
+                    self.shared.give_up(&slot.asked, &[reply]);
+                }
+            }
+            (Sink::Many(sender, all), _) => {
+                if let Err((all, _)) = sender.send((all, None)) {
+                    self.shared.give_up(&slot.asked, &all);
+                }
+            }
             _ => {}
         }
     }
@@ -591,7 +689,7 @@ impl Driver {
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
-            if self.out.is_empty() {
+            if self.out.is_empty() && self.flushed {
                 let mut state = lock(&self.shared.state);
                 self.slots.append(&mut state.slots);
                 state.driver_writes = false;
@@ -627,6 +725,14 @@ impl Driver {
                 }
                 drop(state);
                 self.shared.room.notify_waiters();
+                self.flushed = false;
+            }
+            if !self.flushed {
+                match self.writing.poll_flush(cx) {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, &error)),
+                    Poll::Ready(Ok(())) => self.flushed = true,
+                }
             }
         }
     }
@@ -658,6 +764,9 @@ impl Driver {
                 return Ok(());
             }
             self.expire()?;
+            if let Some(at) = self.armed {
+                self.timer.as_mut().reset(at);
+            }
         }
     }
 
@@ -698,7 +807,7 @@ impl Driver {
 
     /// Closes the connection and fails all that is pending.
     fn finish(&mut self, error: &Error) {
-        let written = {
+        let (written, dropped) = {
             let mut state = lock(&self.shared.state);
             self.shared.closed.store(true, Ordering::Release);
             if state.writing.take().is_none() {
@@ -708,12 +817,12 @@ impl Driver {
             self.slots.append(&mut state.slots);
             state.queue.clear();
             state.waker = None;
-            state.written
+            (state.written, state.dropped)
         };
         let pending = !self.slots.is_empty();
         let silent = self.shared.reads.load(Ordering::Relaxed) == 0;
         let is_failure = matches!(error, Error::Timeout { .. } | Error::Protocol { .. });
-        if is_failure || (pending && silent) {
+        if !dropped && (is_failure || (pending && silent)) {
             self.shared.health.fails(error);
         }
         self.shared.health.ends(error);
@@ -733,9 +842,22 @@ impl Driver {
     }
 }
 
+/// The keys of questions for leases.
+fn asked_keys(commands: &[Command<'_>]) -> Arc<[Box<[u8]>]> {
+    if !matches!(commands.first(), Some(Command::Ask { .. })) {
+        return Arc::default();
+    }
+    let key = |command: &Command<'_>| match command {
+        Command::Ask { key, .. } => (*key).into(),
+        _ => Box::default(),
+    };
+    commands.iter().map(key).collect()
+}
+
 impl Slot {
     fn is_wanted(&self) -> bool {
         match &self.sink {
+            _ if !self.asked.is_empty() => true,
             Sink::One(sender) => !sender.is_closed(),
             Sink::Many(sender, _) => !sender.is_closed(),
             Sink::Nobody => false,

@@ -10,8 +10,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::Error;
 use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
+#[cfg(feature = "tls")]
+use crate::net::address::Place;
 use crate::net::connection::{Connection, Failure, Limit, Sent, Watch, broken};
 use crate::net::stream::Stream;
+#[cfg(feature = "tls")]
+use crate::net::tls::Tls;
 use crate::net::wire::{Command, Protocol, Reply};
 use crate::route::{Event, Route};
 
@@ -26,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) waiting_connections: usize,
     /// The request that authenticates.
     pub(crate) login: Option<Vec<u8>>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -154,15 +160,6 @@ impl Node {
         all
     }
 
-    /// Sends a command whose reply nobody wants, if there is a connection.
-    pub(crate) fn tell(&self, command: &Command<'_>) {
-        for lane in &self.lanes {
-            if let Some(connection) = lane.open() {
-                return connection.tell(command, Limit::after(self.settings.timeout));
-            }
-        }
-    }
-
     /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
     pub(crate) async fn probe(&self, flush: bool) -> bool {
         let limit = Limit::after(self.settings.timeout);
@@ -181,7 +178,9 @@ impl Node {
     fn may_repeat(&self, failure: &Failure, repeat: bool, limit: Limit) -> bool {
         let harmless = match failure.sent {
             Sent::No => true,
-            Sent::Perhaps => repeat && self.settings.retry_reads,
+            Sent::Perhaps => {
+                repeat && self.settings.retry_reads && matches!(failure.error, Error::Connection { .. })
+            }
             Sent::Answered => false,
         };
         harmless && Instant::now() < limit.at
@@ -192,7 +191,10 @@ impl Node {
         let mut best: Option<(usize, &Lane, Option<Arc<Connection>>)> = None;
         for lane in &self.lanes {
             let open = lane.open();
-            let pending = open.as_ref().map_or(0, |connection| connection.pending());
+            let pending = match &open {
+                Some(connection) => connection.pending(),
+                None => usize::from(lane.connecting.try_lock().is_err()),
+            };
             if best.as_ref().is_none_or(|(least, ..)| pending < *least) {
                 best = Some((pending, lane, open));
             }
@@ -200,10 +202,13 @@ impl Node {
                 break;
             }
         }
-        let Some((_, lane, open)) = best else {
+        let Some((pending, lane, open)) = best else {
             return Err(Error::Usage("a client without connections".to_owned()));
         };
         if let Some(connection) = open {
+            if !connection.is_proven() && pending > 0 {
+                self.health.is_probed(self.name(), Instant::now())?;
+            }
             return Ok(connection);
         }
         let Ok(_connecting) = timeout_at(limit.at, lane.connecting.lock()).await else {
@@ -243,6 +248,15 @@ impl Node {
     async fn open(&self) -> Result<Stream, Error> {
         let mut stream =
             Stream::connect(&self.address.place).await.map_err(|error| broken(self.name(), &error))?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.settings.tls {
+            let host = match &self.address.place {
+                Place::Tcp { host, .. } => Some(host.as_str()),
+                Place::Unix(_) => None,
+            };
+            let encrypted = stream.encrypt(tls.connector(), tls.name_of(host)?).await;
+            stream = encrypted.map_err(|error| broken(self.name(), &error))?;
+        }
         if let Some(login) = &self.settings.login {
             let line = stream.ask_line(login).await.map_err(|error| broken(self.name(), &error))?;
             if line != b"STORED" {
@@ -369,6 +383,14 @@ impl Health {
         Ok(())
     }
 
+    /// Refuses a request while another one shows whether the server works again.
+    fn is_probed(&self, server: &str, now: Instant) -> Result<(), Error> {
+        let failures = lock(&self.failures);
+        let Some(until) = failures.until else { return Ok(()) };
+        let (left, message) = (until.saturating_duration_since(now), failures.message.clone());
+        Err(Error::Unavailable { server: server.to_owned(), left, message })
+    }
+
     fn count(&self, message: String, now: Instant, jitter: f64) {
         let mut failures = lock(&self.failures);
         let longest = BACK_OFF_MIN.saturating_mul(1 << failures.count.min(16)).min(BACK_OFF_MAX);
@@ -409,8 +431,8 @@ fn outcome(reply: &Result<Reply, Error>) -> RequestOutcome {
 /// From 0 up to 1.
 fn random() -> f64 {
     // The standard library's keys of hash maps are the randomness that is at hand.
-    let bits = std::hash::RandomState::new().build_hasher().finish();
-    (bits >> 11) as f64 / (1_u64 << 53) as f64
+    let bits = std::hash::RandomState::new().build_hasher().finish() as u32;
+    f64::from(bits) / (f64::from(u32::MAX) + 1.0)
 }
 
 /// All outputs, in order. The futures run concurrently in this task.

@@ -2,8 +2,12 @@
 
 use std::future::Future;
 use std::io;
+#[cfg(feature = "tls")]
+use std::pin::Pin;
 use std::pin::pin;
 use std::sync::Arc;
+#[cfg(feature = "tls")]
+use std::sync::PoisonError;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
@@ -16,18 +20,34 @@ use crate::net::address::Place;
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream>),
 }
+
+#[cfg(feature = "tls")]
+type TlsStream = tokio_rustls::client::TlsStream<Box<dyn Plain>>;
+
+/// What TLS is spoken over.
+#[cfg(feature = "tls")]
+pub(crate) trait Plain: AsyncRead + AsyncWrite + Send + Unpin {}
+
+#[cfg(feature = "tls")]
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Plain for T {}
 
 /// What the driver of a connection reads from.
 pub(crate) enum Reading {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),
+    #[cfg(feature = "tls")]
+    Tls(tokio::io::ReadHalf<TlsStream>),
 }
 
 /// Where the driver and callers write.
 pub(crate) enum Writing {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "tls")]
+    Tls(std::sync::Mutex<tokio::io::WriteHalf<TlsStream>>),
 }
 
 impl Stream {
@@ -48,7 +68,24 @@ impl Stream {
         match self {
             Self::Tcp(stream) => ask_line(stream, request).await,
             Self::Unix(stream) => ask_line(stream, request).await,
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => ask_line(stream, request).await,
         }
+    }
+
+    /// Encrypts what is sent from now on.
+    #[cfg(feature = "tls")]
+    pub(crate) async fn encrypt(
+        self,
+        connector: tokio_rustls::TlsConnector,
+        name: tokio_rustls::rustls::pki_types::ServerName<'static>,
+    ) -> io::Result<Self> {
+        let plain: Box<dyn Plain> = match self {
+            Self::Tcp(stream) => Box::new(stream),
+            Self::Unix(stream) => Box::new(stream),
+            Self::Tls(_) => return Ok(self),
+        };
+        Ok(Self::Tls(Box::new(connector.connect(name, plain).await?)))
     }
 
     pub(crate) fn split(self) -> (Reading, Arc<Writing>) {
@@ -60,6 +97,11 @@ impl Stream {
             Self::Unix(stream) => {
                 let (reading, writing) = stream.into_split();
                 (Reading::Unix(reading), Arc::new(Writing::Unix(writing)))
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => {
+                let (reading, writing) = tokio::io::split(*stream);
+                (Reading::Tls(reading), Arc::new(Writing::Tls(writing.into())))
             }
         }
     }
@@ -93,6 +135,8 @@ impl Reading {
         match self {
             Self::Tcp(half) => pin!(half.read_buf(buffer)).poll(cx),
             Self::Unix(half) => pin!(half.read_buf(buffer)).poll(cx),
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => pin!(half.read_buf(buffer)).poll(cx),
         }
     }
 }
@@ -103,6 +147,9 @@ impl Writing {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
             Self::Unix(half) => half.try_write(bytes),
+            // Only the driver writes to it.
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -112,10 +159,30 @@ impl Writing {
             match self {
                 Self::Tcp(half) => ready!(half.as_ref().poll_write_ready(cx))?,
                 Self::Unix(half) => ready!(half.as_ref().poll_write_ready(cx))?,
+                #[cfg(feature = "tls")]
+                Self::Tls(half) => {
+                    let mut half = half.lock().unwrap_or_else(PoisonError::into_inner);
+                    return Pin::new(&mut *half).poll_write(cx, bytes);
+                }
             }
             match self.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    /// Sends what has been written and is still in a buffer.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => {
+                let _ = cx;
+                Poll::Ready(Ok(()))
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => {
+                let mut half = half.lock().unwrap_or_else(PoisonError::into_inner);
+                Pin::new(&mut *half).poll_flush(cx)
             }
         }
     }

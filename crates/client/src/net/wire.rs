@@ -101,7 +101,7 @@ impl Command<'_> {
             Self::Store { write, .. } => {
                 write.key.len() + write.data.len() + 64 + write.tags.iter().map(String::len).sum::<usize>()
             }
-            Self::Ask { hint, .. } => 384 + hint.map_or(0, |hint| hint.len()),
+            Self::Ask { hint, .. } => 384 + hint.map_or(0, str::len),
             _ => 320,
         }
     }
@@ -268,8 +268,7 @@ impl Command<'_> {
     /// Which elements answer the command.
     pub(crate) fn expect(&self, protocol: Protocol) -> Expect {
         match (self, protocol) {
-            (Self::FlushAll, _) => Expect::Line,
-            (Self::Version, _) => Expect::Line,
+            (Self::FlushAll | Self::Version, _) => Expect::Line,
             (Self::Stats { .. }, _) => Expect::Stats,
             (Self::Touch { .. }, _) => Expect::Status,
             (_, Protocol::Meta) | (Self::Invalidate { .. } | Self::TagNumber { .. }, _) => match self {

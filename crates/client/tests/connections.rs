@@ -1,0 +1,499 @@
+//! Connections against a server that does what the test says: splits, silence, garbage, closing.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cattlegrid_client::{Answer, Ask, Cache, Client, ClientBuilder, Error, Written};
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Long enough for anything that happens at once.
+const SOON: Duration = Duration::from_secs(20);
+/// A timeout that is waited for.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Runs a test, and fails it after a minute.
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await }).unwrap()
+}
+
+/// A listener and a client of it.
+async fn pair() -> (TcpListener, ClientBuilder) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, Client::builder().server(address).timeout(SOON).connect_timeout(SOON))
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    listener.accept().await.unwrap().0
+}
+
+/// Reads until this many lines have come.
+async fn lines(stream: &mut TcpStream, count: usize) -> String {
+    let mut text = String::new();
+    while text.matches("\r\n").count() < count {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "closed after {text:?}");
+        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    text
+}
+
+fn get(client: &Client, key: &str) -> tokio::task::JoinHandle<Result<Option<String>, Error>> {
+    let (client, key) = (client.clone(), key.to_owned());
+    tokio::spawn(async move { client.get(key).await })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// However the replies are split into packets, and whichever callers go away, each gets its own reply.
+    #[test]
+    fn replies_belong_to_their_requests(
+        kinds in prop::collection::vec((0..5_u8, any::<bool>()), 1..40),
+        cuts in prop::collection::vec(1..30_usize, 1..60),
+    ) {
+        run(async {
+            let (listener, builder) = pair().await;
+            let client = builder.build().unwrap();
+            let calls: Vec<_> = (0..kinds.len()).map(|i| get(&client, &format!("k{i}"))).collect();
+            let mut stream = accept(&listener).await;
+            let text = lines(&mut stream, kinds.len()).await;
+            let mut replies = Vec::new();
+            for (line, (kind, _)) in text.lines().zip(&kinds) {
+                let key = line.split(' ').nth(1).unwrap();
+                let reply = match kind {
+                    0 => "EN\r\n".to_owned(),
+                    1 => format!("SERVER_ERROR {key}\r\n"),
+                    2 => format!("CLIENT_ERROR {key}\r\n"),
+                    3 => format!("VA {} f0\r\n{key}\r\n", key.len()),
+                    _ => format!("VA {} f0\r\n{key}\r\nEN\r\n\r\n", key.len() + 6),
+                };
+                replies.extend(reply.into_bytes());
+            }
+            for (call, (_, stays)) in calls.iter().zip(&kinds) {
+                if !stays {
+                    call.abort();
+                }
+            }
+            let mut rest = &replies[..];
+            for cut in cuts.iter().cycle() {
+                let (now, later) = rest.split_at(rest.len().min(*cut));
+                stream.write_all(now).await.unwrap();
+                tokio::task::yield_now().await;
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            for (i, (call, (kind, stays))) in calls.into_iter().zip(&kinds).enumerate() {
+                let Ok(outcome) = call.await else {
+                    assert!(!stays);
+                    continue;
+                };
+                let key = format!("k{i}");
+                match (kind, outcome) {
+                    (0, Ok(None)) => {}
+                    (1, Err(Error::Server { line, .. })) => assert_eq!(line, format!("SERVER_ERROR {key}")),
+                    (2, Err(Error::Refused { line, .. })) => assert_eq!(line, format!("CLIENT_ERROR {key}")),
+                    (3, Ok(Some(value))) => assert_eq!(value, key),
+                    (4, Ok(Some(value))) => assert_eq!(value, format!("{key}\r\nEN\r\n")),
+                    (kind, outcome) => panic!("{kind} {outcome:?}"),
+                }
+            }
+        });
+    }
+}
+
+/// 64 tasks with a request each, again and again: about two sends for each round.
+#[test]
+fn many_tasks_share_sends() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let (reads, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counters = (reads.clone(), requests.clone());
+        let server = tokio::spawn(async move {
+            let mut stream = accept(&listener).await;
+            let mut buffer = vec![0; 1 << 16];
+            loop {
+                let read = stream.read(&mut buffer).await.unwrap();
+                if read == 0 {
+                    break;
+                }
+                let count = buffer[..read].iter().filter(|byte| **byte == b'\n').count();
+                counters.0.fetch_add(1, Ordering::Relaxed);
+                counters.1.fetch_add(count, Ordering::Relaxed);
+                stream.write_all("EN\r\n".repeat(count).as_bytes()).await.unwrap();
+            }
+        });
+        let tasks: Vec<_> = (0..64)
+            .map(|i| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    for _ in 0..50 {
+                        assert_eq!(client.get::<Bytes>(format!("k{i}")).await.unwrap(), None);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        drop(client);
+        server.await.unwrap();
+        assert_eq!(requests.load(Ordering::Relaxed), 64 * 50);
+        // Two for each round; a read of the server may also see half of a send.
+        let reads = reads.load(Ordering::Relaxed);
+        assert!(reads <= 4 * 50, "{reads} reads for {} requests", 64 * 50);
+    });
+}
+
+/// A server that says nothing: the command fails in its time, the connection is closed, and the server is left alone for a while.
+#[test]
+fn a_silent_server() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.timeout(SHORT).build().unwrap();
+        let start = Instant::now();
+        let calls: Vec<_> = (0..3).map(|_| get(&client, "k")).collect();
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 3).await;
+        let mut late = 0;
+        for call in calls {
+            match call.await.unwrap() {
+                Err(Error::Timeout { limit, .. }) => late += usize::from(limit == SHORT),
+                outcome => panic!("{outcome:?}"),
+            }
+        }
+        assert_eq!(late, 3);
+        let took = start.elapsed();
+        assert!(took >= SHORT && took < SOON / 2, "{took:?}");
+        assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
+        let refused = client.get::<String>("k").await;
+        assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+    });
+}
+
+/// A server that is slow, but not silent: the command fails in its time, and its reply goes to nobody.
+#[test]
+fn a_late_reply() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.timeout(SHORT).build().unwrap();
+        let calls = [get(&client, "a"), get(&client, "b")];
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 2).await;
+        stream.write_all(b"VA 1 f0\r\na\r\nVA 1").await.unwrap();
+        let [a, b] = calls;
+        assert_eq!(a.await.unwrap().unwrap().as_deref(), Some("a"));
+        assert!(matches!(b.await.unwrap(), Err(Error::Timeout { .. })));
+        let c = get(&client, "c");
+        lines(&mut stream, 1).await;
+        stream.write_all(b" f0\r\nb\r\nVA 1 f0\r\nc\r\n").await.unwrap();
+        assert_eq!(c.await.unwrap().unwrap().as_deref(), Some("c"));
+    });
+}
+
+/// What is no reply, or none to the request, closes the connection: all that is pending fails.
+#[test]
+fn what_is_no_reply() {
+    for garbage in
+        ["VA x\r\n", "STORED\r\n", "hello\r\n", "VALUE k 0 1\r\nx\r\n", "VA 1 f0\r\nxyz", "END\r\n"]
+    {
+        run(async {
+            let (listener, builder) = pair().await;
+            let client = builder.build().unwrap();
+            let calls = [get(&client, "a"), get(&client, "b")];
+            let mut stream = accept(&listener).await;
+            lines(&mut stream, 2).await;
+            stream.write_all(garbage.as_bytes()).await.unwrap();
+            for call in calls {
+                let outcome = call.await.unwrap();
+                assert!(matches!(outcome, Err(Error::Protocol { .. })), "{garbage:?}: {outcome:?}");
+            }
+            assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
+        });
+    }
+}
+
+/// A reply without a request closes the connection, and the next command makes a new one.
+#[test]
+fn a_reply_too_many() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let call = get(&client, "a");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\nEN\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), None);
+        assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
+        // A client that has been answered something odd leaves the server alone for a while.
+        tokio::time::sleep(SHORT).await;
+        let call = get(&client, "a");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"VA 1 f0\r\na\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap().as_deref(), Some("a"));
+    });
+}
+
+/// Reads are repeated when the connection breaks before a byte of their reply, writes are not.
+#[test]
+fn a_connection_that_breaks() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        // Once it works.
+        let call = get(&client, "k");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), None);
+
+        let (read, at) = (get(&client, "k"), get(&client, "@k"));
+        let write = tokio::spawn({
+            let client = client.clone();
+            async move { client.set("k", &"v".to_owned(), 0).await }
+        });
+        lines(&mut stream, 4).await;
+        drop(stream);
+        let mut stream = accept(&listener).await;
+        assert_eq!(lines(&mut stream, 1).await, "mg k v f\r\n");
+        stream.write_all(b"VA 1 f0\r\nx\r\n").await.unwrap();
+        assert_eq!(read.await.unwrap().unwrap().as_deref(), Some("x"));
+        assert!(matches!(at.await.unwrap(), Err(Error::Connection { .. })));
+        assert!(matches!(write.await.unwrap(), Err(Error::Connection { .. })));
+
+        // A part of a reply has come: not repeated.
+        let read = get(&client, "k");
+        lines(&mut stream, 1).await;
+        stream.write_all(b"VA 100 f0\r\nx").await.unwrap();
+        drop(stream);
+        assert!(matches!(read.await.unwrap(), Err(Error::Connection { .. })));
+    });
+}
+
+/// An idle connection that the server closes is replaced, and a write is not lost.
+#[test]
+fn an_idle_connection_is_closed() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        for _ in 0..3 {
+            let write = tokio::spawn({
+                let client = client.clone();
+                async move { client.set("k", &"v".to_owned(), 0).await }
+            });
+            let mut stream = accept(&listener).await;
+            assert_eq!(lines(&mut stream, 2).await, "ms k 1 c\r\nv\r\n");
+            stream.write_all(b"HD c7\r\n").await.unwrap();
+            assert_eq!(write.await.unwrap().unwrap(), Written::Stored { cas: Some(7) });
+            drop(stream);
+            tokio::time::sleep(SHORT).await;
+        }
+    });
+}
+
+/// Nothing listens: the first command says so, the next ones do not try, and after the back-off one does.
+#[test]
+fn back_off() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        assert!(matches!(client.get::<String>("k").await, Err(Error::Connection { .. })));
+        assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
+        let listener = TcpListener::bind(address).await.unwrap();
+        tokio::time::sleep(SHORT).await;
+        let probe = get(&client, "k");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        // The probe has no reply yet: nobody else is let through.
+        assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(probe.await.unwrap().unwrap(), None);
+        let next = get(&client, "k");
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(next.await.unwrap().unwrap(), None);
+    });
+}
+
+/// A server that reads slowly: what it does not take is not kept without bound, and callers are told in time.
+#[test]
+fn a_server_that_does_not_read() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.timeout(SHORT * 3).build().unwrap();
+        let value = Bytes::from(vec![b'x'; 30 << 20]);
+        let writes: Vec<_> = (0..4)
+            .map(|_| {
+                let (client, value) = (client.clone(), value.clone());
+                tokio::spawn(async move { client.set("k", &value, 0).await })
+            })
+            .collect();
+        let stream = accept(&listener).await;
+        for write in writes {
+            let outcome = write.await.unwrap();
+            assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+        }
+        drop(stream);
+    });
+}
+
+/// A lease whose caller has gone is given up, also on the connection that others use.
+#[test]
+fn a_lease_for_nobody() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let ask = Ask { lease: SOON, wait: Duration::ZERO, hint: None };
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.ask(b"k", ask).await }
+        });
+        let mut stream = accept(&listener).await;
+        assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
+        call.abort();
+        assert!(call.await.is_err());
+        stream.write_all(b"VA 0 f0 c7 t-1 W\r\n\r\n").await.unwrap();
+        assert_eq!(lines(&mut stream, 1).await, "md k C7\r\n");
+        stream.write_all(b"HD\r\n").await.unwrap();
+        // And many.
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.ask_many(&[b"a", b"b", b"c"], ask).await }
+        });
+        lines(&mut stream, 3).await;
+        stream.write_all(b"VA 0 c8 W\r\n\r\nVA 0 c0 Z\r\n\r\n").await.unwrap();
+        tokio::time::sleep(SHORT).await;
+        call.abort();
+        assert!(call.await.is_err());
+        stream.write_all(b"VA 0 c9 W\r\n\r\n").await.unwrap();
+        assert_eq!(lines(&mut stream, 2).await, "md a C8\r\nmd c C9\r\n");
+    });
+}
+
+/// A question that the server holds has a connection of its own, which is closed if the caller goes.
+#[test]
+fn a_held_question() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let ask = Ask { lease: SOON, wait: SOON, hint: None };
+        for cancelled in [true, false] {
+            let call = tokio::spawn({
+                let client = client.clone();
+                async move { client.ask(b"k", ask).await }
+            });
+            let mut shared = accept(&listener).await;
+            lines(&mut shared, 1).await;
+            shared.write_all(b"VA 0 c0 Z\r\n\r\n").await.unwrap();
+            let mut held = accept(&listener).await;
+            let text = lines(&mut held, 1).await;
+            assert!(text.starts_with("mg k v f c t R0 Pw") && !text.contains("Pw0,"), "{text}");
+            // Others are served.
+            let other = get(&client, "other");
+            lines(&mut shared, 1).await;
+            shared.write_all(b"EN\r\n").await.unwrap();
+            assert_eq!(other.await.unwrap().unwrap(), None);
+            if cancelled {
+                call.abort();
+                assert_eq!(held.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
+            } else {
+                held.write_all(b"VA 1 c5\r\nx\r\n").await.unwrap();
+                assert!(matches!(call.await.unwrap().unwrap(), Answer::Hit(item) if item.data == "x"));
+            }
+            // The shared connection of the next round is another one.
+            drop(shared);
+            tokio::time::sleep(SHORT).await;
+        }
+    });
+}
+
+/// Without a free connection for waiting, the client asks again and again.
+#[test]
+fn without_waiting_connections() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.waiting_connections(0).build().unwrap();
+        let ask = Ask { lease: SOON, wait: SOON, hint: None };
+        let call = tokio::spawn(async move { client.ask(b"k", ask).await });
+        let mut stream = accept(&listener).await;
+        for _ in 0..4 {
+            assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
+            stream.write_all(b"VA 0 c0 Z\r\n\r\n").await.unwrap();
+        }
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN Peno%20luck\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), Answer::Failed(Bytes::from_static(b"no luck")));
+    });
+}
+
+/// What is left when the client is gone: no task and no socket.
+#[test]
+fn nothing_is_left() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.connections(3).timeout(SHORT).build().unwrap();
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let calls: Vec<_> = (0..9).map(|_| get(&client, "k")).collect();
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            streams.push(accept(&listener).await);
+        }
+        for call in calls {
+            call.abort();
+            drop(call.await);
+        }
+        drop(client);
+        for mut stream in streams {
+            let mut rest = Vec::new();
+            // Ends only when the client's socket is closed.
+            drop(stream.read_to_end(&mut rest).await);
+        }
+        for _ in 0..100 {
+            if tokio::runtime::Handle::current().metrics().num_alive_tasks() == tasks {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("tasks are left");
+    });
+}
+
+/// Large values come whole, in any packets.
+#[test]
+fn large_values() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let value = Bytes::from_iter((0..5_000_000_u32).map(|n| n as u8));
+        let expected = value.clone();
+        let server = tokio::spawn(async move {
+            let mut stream = accept(&listener).await;
+            lines(&mut stream, 1).await;
+            for _ in 0..3 {
+                stream.write_all(format!("VA {} f0\r\n", value.len()).as_bytes()).await.unwrap();
+                stream.write_all(&value).await.unwrap();
+                stream.write_all(b"\r\n").await.unwrap();
+            }
+            stream
+        });
+        for value in client.get_many::<Bytes>(&["a", "b", "c"]).await {
+            assert_eq!(value.unwrap().unwrap(), expected);
+        }
+        drop(server.await);
+    });
+}
