@@ -76,7 +76,7 @@ fn it_can_be_dropped_in_a_task() {
 #[test]
 #[ignore = "needs servers: cargo xtask test client"]
 fn a_thread_that_waits_takes_over_from_one_that_is_done() {
-    // One thread after the other leaves while others wait: somebody must read the replies of all.
+    // One thread after the other leaves while others wait: a thread must read the replies of all.
     let server = Kind::Memcached.start();
     let client =
         Client::builder().server(server.address()).timeout(Duration::from_secs(20)).build_blocking().unwrap();
@@ -157,7 +157,7 @@ fn functions_that_fail_or_panic_free_the_key(kind: Kind) {
         panic!("a token");
     };
     assert!(other.deliver(token, &"f".to_owned()).unwrap());
-    assert!(start.elapsed() < Duration::from_secs(9), "nobody has waited");
+    assert!(start.elapsed() < Duration::from_secs(9), "no call has waited");
     let many = [("h:k", Expiration::Never), ("h:l", Expiration::Never)];
     let values = client.get_or_compute_many(many, &options, |keys| {
         assert_eq!(keys, ["h:l"]);
