@@ -21,18 +21,23 @@
 //! does this work for others.
 
 mod client;
+mod computing;
+mod desk;
+mod names;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::Instant;
 
 use crate::error::Error;
 
 pub use client::Client;
+pub use computing::{Fetched, Token};
+pub use names::Namespacer;
 
 /// After this long without a call the sockets are looked at before the next one: the server may have closed them.
 const QUIET: Duration = Duration::from_millis(20);
@@ -72,6 +77,20 @@ impl Driver {
         });
         self.last_ms.store(self.ms(), Ordering::Relaxed);
         output
+    }
+
+    /// Drops something whose end is told to a server, and lets that be sent.
+    fn give_up<T>(&self, what: T) {
+        if Handle::try_current().is_ok() {
+            // In a task of another runtime this thread must not block: it is sent when a thread next uses the client.
+            let _entered = self.runtime.as_ref().map(Runtime::enter);
+            drop(what);
+            return;
+        }
+        self.run(async {
+            drop(what);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        });
     }
 }
 

@@ -59,7 +59,7 @@ pub enum RequestOutcome {
     Hit,
     /// None was found.
     Miss,
-    /// Any other reply that is no error.
+    /// Any other reply except an error.
     Done,
     /// No reply within the timeout.
     Timeout,
@@ -114,7 +114,7 @@ counters! {
     requests,
     /// Requests that have found a value.
     hits,
-    /// Requests that have not.
+    /// Requests that found none.
     misses,
     /// Requests that have ended with an error, timeouts included.
     errors,

@@ -6,7 +6,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cattlegrid_client::blocking::Client;
+use cattlegrid_client::blocking::{Client, Fetched, Namespacer};
+use cattlegrid_client::{Compute, ComputeError, Expiration, NamespacerOptions, Outcome};
 
 mod servers;
 use servers::Kind;
@@ -75,7 +76,7 @@ fn it_can_be_dropped_in_a_task() {
 #[test]
 #[ignore = "needs servers: cargo xtask test client"]
 fn a_thread_that_waits_takes_over_from_one_that_is_done() {
-    // One thread after the other leaves while others wait: somebody must read the replies of all.
+    // One thread after the other leaves while others wait: a thread must read the replies of all.
     let server = Kind::Memcached.start();
     let client =
         Client::builder().server(server.address()).timeout(Duration::from_secs(20)).build_blocking().unwrap();
@@ -95,3 +96,92 @@ fn a_thread_that_waits_takes_over_from_one_that_is_done() {
     assert_eq!(gets.into_inner(), 50 * 16 * 17 / 2);
     assert!(start.elapsed() < Duration::from_secs(15), "no reply has waited for a timeout");
 }
+
+fn a_function_that_computes_keeps_nobody_waiting(kind: Kind) {
+    let server = kind.start();
+    let client = Client::new(server.address()).unwrap();
+    let options = Compute::new().compute_time(Duration::from_secs(20)).expiration(Duration::from_secs(60));
+    let (gets, computed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let begun = Barrier::new(2);
+    let compute = |value: &str| {
+        computed.fetch_add(1, Ordering::Relaxed);
+        begun.wait();
+        // Until the other thread has got a hundred replies.
+        while gets.load(Ordering::Relaxed) < 100 {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        Ok::<_, String>(value.to_owned())
+    };
+    std::thread::scope(|scope| {
+        let slow = scope.spawn({
+            let (client, options, compute) = (&client, &options, &compute);
+            move || client.get_or_compute("h:slow", options, || compute("one"))
+        });
+        begun.wait();
+        for _ in 0..100 {
+            assert_eq!(client.get::<String>("absent").unwrap(), None);
+            gets.fetch_add(1, Ordering::Relaxed);
+        }
+        let same = client.get_or_compute("h:slow", &options, || compute("two")).unwrap();
+        assert_eq!(same.value().as_deref(), Some("one"));
+        assert_eq!(slow.join().unwrap().unwrap().value().as_deref(), Some("one"));
+    });
+    assert_eq!(computed.into_inner(), 1);
+}
+on_servers!(a_function_that_computes_keeps_nobody_waiting);
+
+fn functions_that_fail_or_panic_free_the_key(kind: Kind) {
+    let server = kind.start();
+    let client = Client::new(server.address()).unwrap();
+    let options = Compute::new().compute_time(Duration::from_secs(30)).wait(Duration::from_secs(10));
+    let start = Instant::now();
+    let failed = client.get_or_compute("h:k", &options, || Err::<String, _>("no"));
+    assert!(matches!(failed, Err(ComputeError::Compute("no"))), "{failed:?}");
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        client.get_or_compute::<_, String, String>("h:k", &options, || panic!("in a function"))
+    }));
+    assert!(panicked.is_err());
+    // A token that is dropped, in a task too.
+    let Fetched::<String>::Compute { token, .. } =
+        client.fetch_or_compute("h:f", Duration::from_secs(60), b"").unwrap()
+    else {
+        panic!("a token");
+    };
+    drop(token);
+    let other = Client::new(server.address()).unwrap();
+    let computed = other.get_or_compute("h:k", &options, || Ok::<_, String>("v".to_owned())).unwrap();
+    assert!(matches!(computed, Outcome::Computed { stored: true, .. }), "{computed:?}");
+    let Fetched::<String>::Compute { token, .. } =
+        other.fetch_or_compute("h:f", Duration::from_secs(60), b"").unwrap()
+    else {
+        panic!("a token");
+    };
+    assert!(other.deliver(token, &"f".to_owned()).unwrap());
+    assert!(start.elapsed() < Duration::from_secs(9), "no call has waited");
+    let many = [("h:k", Expiration::Never), ("h:l", Expiration::Never)];
+    let values = client.get_or_compute_many(many, &options, |keys| {
+        assert_eq!(keys, ["h:l"]);
+        Ok::<_, String>([("h:l", "w".to_owned())])
+    });
+    let values: Vec<_> = values.unwrap().into_iter().map(|value| value.unwrap().value().unwrap()).collect();
+    assert_eq!(values, ["v", "w"]);
+    let Fetched::<String>::Compute { token, .. } =
+        client.fetch_or_compute("h:g", Duration::from_secs(60), b"").unwrap()
+    else {
+        panic!("a token");
+    };
+    servers::run(async move { drop(token) });
+}
+on_servers!(functions_that_fail_or_panic_free_the_key);
+
+fn namespaces(kind: Kind) {
+    let server = kind.start();
+    let client = Client::new(server.address()).unwrap();
+    let names = Namespacer::new(&client, NamespacerOptions::default()).unwrap();
+    let key = names.key("user", 7).unwrap();
+    client.set(&key, &"v".to_owned(), 0).unwrap();
+    assert_eq!(client.get::<String>(names.key("user", 7).unwrap()).unwrap().as_deref(), Some("v"));
+    names.update("user", 7).unwrap();
+    assert_eq!(client.get::<String>(names.key("user", 7).unwrap()).unwrap(), None);
+}
+on_servers!(namespaces);

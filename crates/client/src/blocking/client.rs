@@ -53,6 +53,10 @@ impl Client {
         Async::builder()
     }
 
+    pub(super) fn driver(&self) -> Arc<Driver> {
+        self.driver.clone()
+    }
+
     pub(super) fn parts(&self) -> (&Async, &Driver) {
         (&self.client, &self.driver)
     }

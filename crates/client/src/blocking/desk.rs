@@ -1,7 +1,7 @@
 //! Functions of the program that a future needs, called by the thread that drives the future, but not while it does.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -52,11 +52,18 @@ impl<A, R> Desk<A, R> {
 
     /// Of the thread: runs the future to its end, and calls the function whenever the future asks for it. Other threads drive the runtime
     /// during that time.
-    pub(super) fn serve<F: Future>(&self, driver: &Driver, future: F, mut call: impl FnMut(A) -> R) -> F::Output {
-        let mut future = pin!(future);
+    pub(super) fn serve<F: Future>(
+        &self,
+        driver: &Driver,
+        future: F,
+        mut call: impl FnMut(A) -> R,
+    ) -> F::Output {
+        let mut served = Served { driver, future: Some(Box::pin(future)) };
         loop {
             let next = driver.run(std::future::poll_fn(|cx| {
-                if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                if let Some(future) = &mut served.future
+                    && let Poll::Ready(output) = future.as_mut().poll(cx)
+                {
                     return Poll::Ready(Next::End(output));
                 }
                 let mut content = self.lock();
@@ -69,10 +76,27 @@ impl<A, R> Desk<A, R> {
                 }
             }));
             match next {
-                Next::End(output) => return output,
+                Next::End(output) => {
+                    served.future = None;
+                    return output;
+                }
                 // The future may have been dropped.
                 Next::Call(argument, sender) => drop(sender.send(call(argument))),
             }
+        }
+    }
+}
+
+/// A future that is dropped in its runtime, also when a function has panicked: what it had begun is given up there.
+struct Served<'a, F> {
+    driver: &'a Driver,
+    future: Option<Pin<Box<F>>>,
+}
+
+impl<F> Drop for Served<'_, F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take() {
+            self.driver.give_up(future);
         }
     }
 }

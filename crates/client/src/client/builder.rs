@@ -157,7 +157,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Is told what the client does. Default: nobody is.
+    /// Gets told what the client does. Default: no observer.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.settings.metrics = Arc::new(Metrics::new(Some(observer)));
         self

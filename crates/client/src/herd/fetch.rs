@@ -133,7 +133,8 @@ impl<C: Cache + 'static> Herd<C> {
     /// or a token of its own. `hint` says what to compute, for example an address: at most 460 bytes when percent-encoded.
     ///
     /// Over a server without leases a failure is told to the callers that look before the next caller has got a token: they
-    /// look up to ten times a second.
+    /// look up to ten times a second. Over a server with leases a caller that gets the token of another that was dropped gets
+    /// its own hint, about a second later; the first hint if that token came too late.
     ///
     /// # Errors
     /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
@@ -241,7 +242,9 @@ impl<C: Cache + 'static> Herd<C> {
     /// # Errors
     /// The server cannot be asked.
     pub async fn fail(&self, token: Token<C>, text: &str) -> Result<(), Error> {
-        token.grant.end(Ending::Nothing(Some(cut(text).to_owned()))).await.map(drop)
+        // Without a text it would be given up.
+        let text = if text.is_empty() { "failed" } else { cut(text) };
+        token.grant.end(Ending::Nothing(Some(text.to_owned()))).await.map(drop)
     }
 }
 

@@ -109,7 +109,7 @@ fn digit(byte: u8) -> Result<usize, SketchError> {
         b'0'..=b'9' => byte - b'0' + 52,
         b'+' => 62,
         b'/' => 63,
-        _ => return Err(SketchError("a character that is no digit of base64")),
+        _ => return Err(SketchError("a character that is not a digit of base64")),
     };
     Ok(usize::from(digit))
 }
