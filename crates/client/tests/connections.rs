@@ -203,7 +203,7 @@ fn a_late_reply() {
     });
 }
 
-/// What is no reply, or none to the request, closes the connection: all that is pending fails.
+/// Bytes that do not fit the request close the connection: all that is pending fails.
 #[test]
 fn what_is_no_reply() {
     for garbage in
@@ -319,7 +319,7 @@ fn back_off() {
         let probe = get(&client, "k");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
-        // The probe has no reply yet: nobody else is let through.
+        // The probe has no reply yet: other requests are refused.
         assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
         stream.write_all(b"EN\r\n").await.unwrap();
         assert_eq!(probe.await.unwrap().unwrap(), None);

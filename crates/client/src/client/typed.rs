@@ -265,7 +265,7 @@ impl Client {
     }
 }
 
-/// The server's form of an expiration. One that has passed is -1: the item has expired when it is stored.
+/// The server's form of an expiration. An expiration in the past is -1: the item has expired when it is stored.
 #[expect(clippy::disallowed_methods, reason = "the client's clock: servers want times to come as Unix times")]
 fn exptime(expiration: Expiration) -> i32 {
     let exptime = expiration.exptime(SystemTime::now(), Duration::ZERO);

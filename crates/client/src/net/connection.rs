@@ -391,7 +391,7 @@ impl State {
     /// Sends the queue from the caller's thread as far as the socket takes it. True: all was sent.
     fn send_now(&mut self) -> bool {
         let (Some(writing), Some(chunk)) = (&self.writing, self.queue.front_mut()) else { return false };
-        // An error is found by the driver, which says so to everybody.
+        // An error is found by the driver, which fails all requests.
         let sent = writing.try_write(chunk).unwrap_or(0);
         self.written += sent as u64;
         if sent < chunk.len() {
@@ -637,7 +637,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives an element to the first slot. None: nobody wants it.
+    /// Gives an element to the first slot. None: its caller has gone.
     fn complete(&mut self, fit: Fit, reply: Option<Reply>) {
         let Some(slot) = self.slots.front_mut() else { return };
         if fit == Fit::Part {

@@ -88,7 +88,7 @@ impl Node {
         self.settings.protocol == Protocol::Meta
     }
 
-    /// Sends a command and returns its reply, which is no error line. `repeat`: the command has no effect and is sent once
+    /// Sends a command and returns its reply, error lines excepted. `repeat`: the command has no effect and is sent once
     /// more if the connection breaks before its reply.
     pub(crate) async fn one(
         &self,

@@ -20,7 +20,7 @@ impl Tls {
     /// Trusts servers whose certificate one of these authorities has signed, PEM. Certificates of the system are not used.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there is no certificate, or one that cannot be read.
+    /// [`Error::Usage`]: no certificate, or a certificate that cannot be read.
     pub fn new(authorities: &[u8]) -> Result<Self, Error> {
         Self::with(authorities, None)
     }
