@@ -73,7 +73,7 @@ pub enum Fetched<T, C: Cache + 'static> {
     Hit(T),
     /// This caller must compute the value, then [`deliver`](crate::Herd::deliver) it or [`fail`](crate::Herd::fail).
     Compute {
-        /// The hint of the caller that asked first.
+        /// The hint of the caller that asked first, as far as it is known: see [`fetch_or_compute`](crate::Herd::fetch_or_compute).
         hint: Bytes,
         /// The right to deliver.
         token: Token<C>,
@@ -133,8 +133,10 @@ impl<C: Cache + 'static> Herd<C> {
     /// or a token of its own. `hint` says what to compute, for example an address: at most 460 bytes when percent-encoded.
     ///
     /// Over a server without leases a failure is told to the callers that look before the next caller has got a token: they
-    /// look up to ten times a second. Over a server with leases a caller that gets the token of another that was dropped gets
-    /// its own hint, about a second later; the first hint if that token came too late.
+    /// look up to ten times a second.
+    ///
+    /// A caller that gets the token after another caller's was dropped or came too late gets the hint of the caller that asked
+    /// first. Over a server with leases it gets its own hint, and after a dropped token only up to a second later.
     ///
     /// # Errors
     /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
@@ -180,6 +182,11 @@ impl<C: Cache + 'static> Herd<C> {
                         hint,
                         token: Token { grant, subject, ttl, compress_above },
                     });
+                }
+                // A server says so as well when a token was dropped: then this caller is next.
+                Found::Failed(text) if text.is_empty() && Instant::now() < deadline => {
+                    hold = Duration::ZERO;
+                    pauses.wait(deadline).await;
                 }
                 Found::Failed(text) => {
                     return Ok(Fetched::Error(String::from_utf8_lossy(&text).into_owned()));

@@ -1,6 +1,13 @@
 //! A memcached in memory: items with CAS numbers and times to live in whole seconds, by tokio's clock.
 
-#![allow(dead_code, unreachable_pub, reason = "a module of several test programs, each of which uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    clippy::unused_self,
+    reason = "a module of several test programs, each of which uses a part"
+)]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
