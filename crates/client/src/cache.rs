@@ -138,7 +138,7 @@ pub trait Cache: Send + Sync {
         }
     }
 
-    /// Gives a lease up. With a text the computation has failed, and those who wait are told so.
+    /// Gives a lease up. With a text the computation has failed, and the clients that wait get the text.
     fn give_up(
         &self,
         key: &[u8],
@@ -164,11 +164,11 @@ pub trait Cache: Send + Sync {
 /// How a key is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// How long the lease is to last.
+    /// Length of the lease.
     pub lease: Duration,
     /// How long the server may hold the request while another client computes. Zero: it answers at once.
     pub wait: Duration,
-    /// For whoever computes.
+    /// For the client that computes.
     pub hint: Option<&'a [u8]>,
 }
 

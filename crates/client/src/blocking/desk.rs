@@ -67,13 +67,11 @@ impl<A, R> Desk<A, R> {
                     return Poll::Ready(Next::End(output));
                 }
                 let mut content = self.lock();
-                match content.asked.take() {
-                    Some((argument, sender)) => Poll::Ready(Next::Call(argument, sender)),
-                    None => {
-                        content.waker = Some(cx.waker().clone());
-                        Poll::Pending
-                    }
+                if let Some((argument, sender)) = content.asked.take() {
+                    return Poll::Ready(Next::Call(argument, sender));
                 }
+                content.waker = Some(cx.waker().clone());
+                Poll::Pending
             }));
             match next {
                 Next::End(output) => {
