@@ -172,10 +172,8 @@ impl ClientBuilder {
             return Err(Error::Usage("a client without servers: call server()".to_owned()));
         }
         let mut settings = self.settings;
-        if !settings.metrics.is_observed() {
-            // Clones of a builder make clients with counters of their own.
-            settings.metrics = Arc::default();
-        }
+        // Clones of a builder make clients with counters of their own.
+        settings.metrics = Arc::new(settings.metrics.anew());
         if let Some((user, password)) = &self.credentials {
             if user.contains([' ', '\r', '\n']) || password.contains(['\r', '\n']) {
                 return Err(Error::Usage(
