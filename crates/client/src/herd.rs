@@ -16,7 +16,7 @@
 //! the value is stored.
 //!
 //! A result replaces its lock by the lock's CAS number, as the server has told it, without reading the lock again. A server that was
-//! restarted counts anew, and one that has the keys of an ejected server has counted by itself: if the item that is under the key
+//! restarted counts anew, and the server that has the keys of an ejected server counts by itself: if the item that is under the key
 //! there has the very same number by chance, the result replaces it and counts as stored, although it may be from before a
 //! delete. The random number in a lock's header would show the difference, but it is compared only when the lock is read, which
 //! is when the server has not told its CAS number (text protocol). This takes a restart or an ejection
