@@ -382,7 +382,7 @@ mod tests {
     #[cfg(feature = "compression")]
     #[test]
     fn a_damaged_value_and_a_bomb_are_errors() {
-        let data = compress(&[7; 100_000]).unwrap();
+        let data = compress(&vec![7; 100_000]).unwrap();
         assert_eq!(decompress_up_to(&data, 100_000).unwrap().len(), 100_000);
         assert!(decompress_up_to(&data, 99_999).unwrap_err().contains("more than 99999 bytes"));
         for cut in [0, 1, data.len() / 2, data.len() - 1] {

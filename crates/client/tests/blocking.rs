@@ -1,6 +1,7 @@
 //! The client without async: threads, functions that block, and being dropped anywhere.
 
 #![cfg(feature = "blocking")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test; it has no clock of its own")]
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -89,7 +89,7 @@ fn many(kind: Kind) {
     let servers: Vec<_> = (0..3).map(|_| kind.start()).collect();
     servers::run(async {
         for protocol in [Protocol::Meta, Protocol::Text] {
-            let addresses = servers.iter().map(|server| server.address());
+            let addresses = servers.iter().map(servers::Server::address);
             let client = Client::builder().servers(addresses).protocol(protocol).build().unwrap();
             let values: Vec<_> = (0..100).map(|i| (format!("key{i}"), format!("value{i}"))).collect();
             for stored in client.set_many(&values, 60).await {

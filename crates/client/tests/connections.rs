@@ -1,6 +1,6 @@
 //! Connections against a server that does what the test says: splits, silence, garbage, closing.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test; it has no clock of its own")]
 
 use std::future::Future;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ fn many_tasks_share_sends() {
                 if read == 0 {
                     break;
                 }
-                let count = buffer[..read].iter().filter(|byte| **byte == b'\n').count();
+                let count = memchr::memchr_iter(b'\n', &buffer[..read]).count();
                 counters.0.fetch_add(1, Ordering::Relaxed);
                 counters.1.fetch_add(count, Ordering::Relaxed);
                 stream.write_all("EN\r\n".repeat(count).as_bytes()).await.unwrap();
@@ -479,7 +479,7 @@ fn large_values() {
     run(async {
         let (listener, builder) = pair().await;
         let client = builder.build().unwrap();
-        let value = Bytes::from_iter((0..5_000_000_u32).map(|n| n as u8));
+        let value = (0..5_000_000_u32).map(|n| n as u8).collect::<Bytes>();
         let expected = value.clone();
         let server = tokio::spawn(async move {
             let mut stream = accept(&listener).await;

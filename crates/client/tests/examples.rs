@@ -1,6 +1,7 @@
 //! The examples run, against each kind of server, and say what they are meant to.
 
 #![cfg(feature = "blocking")]
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use std::path::PathBuf;
 use std::process::Command;

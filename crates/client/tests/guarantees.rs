@@ -3,6 +3,12 @@
 //! Each row names a function here, which runs against all three; it begins by comparing the row's cell with the text that it
 //! shows to be true.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, its helpers too, and prints what it has measured"
+)]
+
 mod servers;
 
 use std::sync::Arc;
@@ -60,15 +66,15 @@ fn an_expired_value(kind: Kind) {
             sleep(Duration::from_millis(after_ms)).await;
             if kind == Kind::Rules {
                 // Beyond the second in which the server counts it as expired.
-                sleep(Duration::from_millis(1000)).await;
+                sleep(Duration::from_secs(1)).await;
             }
             let other = client(&server);
-            let (computes, finish, call) = held(&holder, key, &options, "new");
-            computes.await.unwrap();
+            let (begun, finish, call) = held(&holder, key, &options, "new");
+            begun.await.unwrap();
             let seen =
                 other.get_or_compute(key, &options.clone().wait(Duration::ZERO), unused).await.unwrap();
-            let served = seen == Outcome::Stale("old".to_owned());
-            assert_eq!(served, key == "h:young" || kind == Kind::Rules, "{key}: {seen:?}");
+            let old_value = seen == Outcome::Stale("old".to_owned());
+            assert_eq!(old_value, key == "h:young" || kind == Kind::Rules, "{key}: {seen:?}");
             finish.send(()).unwrap();
             assert!(matches!(call.await.unwrap(), Outcome::Computed { .. }));
         }
@@ -468,7 +474,7 @@ fn a_rolling_flush(kind: Kind) {
         }
         names.flush_all_rolling().await.unwrap();
         // The period, and the second within which other processes notice.
-        sleep(Duration::from_millis(3000)).await;
+        sleep(Duration::from_secs(3)).await;
         for user in 0..50 {
             let key = names.key("userId", user).await.unwrap();
             assert_eq!(cache.get::<u64>(&key).await.unwrap(), None, "{user}");
@@ -548,6 +554,7 @@ async fn namespaces(server: &Server) -> Namespacer<Client> {
     Namespacer::new(connect(server.address()), NamespacerOptions::default()).await.unwrap()
 }
 
+#[expect(clippy::unused_async, reason = "it is passed as a computation")]
 async fn value(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }

@@ -1,5 +1,7 @@
 //! Calls of objects on one server and on several, and on servers that have none.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
 use std::collections::HashSet;
 
 use cattlegrid_client::objects::{Call, Sketch};

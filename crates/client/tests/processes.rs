@@ -2,6 +2,12 @@
 //!
 //! Each test runs against memcached, Cattlegrid without a rule, and Cattlegrid with a rule for the keys used.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, its helpers too, and prints what it has measured"
+)]
+
 mod servers;
 
 use std::collections::BTreeMap;

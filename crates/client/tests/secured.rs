@@ -53,7 +53,7 @@ fn tls() {
         };
         let trusts = Tls::new(trusted.as_bytes()).unwrap();
         // Larger than any buffer on the way, and many commands at once.
-        let value = Bytes::from_iter((0..1_000_000_u32).map(|n| (n % 251) as u8));
+        let value = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect::<Bytes>();
         let secured = client(&server, trusts.clone());
         assert!(secured.set("large", &value, 0).await.unwrap().is_stored());
         let keys = ["large"; 40];
