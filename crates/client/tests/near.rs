@@ -36,6 +36,7 @@ async fn get_many(client: &Client, keys: &[&str]) -> Vec<Option<String>> {
     client.get_many(keys).await.into_iter().map(Result::unwrap).collect()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as reads return it")]
 fn text(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
