@@ -144,8 +144,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Compressed values are read
-    /// without this option too. Default: none are.
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values of more than 64 MiB
+    /// are never compressed. Compressed values are read without this option too; `append` and `prepend` damage them. Default: none are.
     #[cfg(feature = "compression")]
     pub fn compress_above(mut self, bytes: usize) -> Self {
         self.compress_above = Some(bytes);
