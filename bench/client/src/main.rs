@@ -26,6 +26,9 @@ struct Options {
     /// Gets of one caller in a round; 64 callers get four times as many, all together. 100 to 10000000.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     gets: u64,
+    /// Callers at once; can be given several times. 1 to 1000.
+    #[arg(long, value_name = "N", default_values_t = [1, 64], value_parser = clap::value_parser!(u64).range(1..=1000))]
+    callers: Vec<u64>,
     /// Only ways whose names contain this.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
@@ -53,7 +56,8 @@ fn main() -> Result<()> {
     ways::store(server.address())?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{HEAD}")?;
-    for callers in [1, 64] {
+    for callers in &options.callers {
+        let callers = usize::try_from(*callers)?;
         let gets = if callers == 1 { options.gets } else { options.gets * 4 };
         let all: Vec<Way> = Way::all().into_iter().filter(|way| way.name().contains(&options.only)).collect();
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); all.len()];

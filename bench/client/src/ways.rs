@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Barrier};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use async_memcached::AsciiProtocol as _;
@@ -12,6 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The key of all gets.
 const KEY: &str = "bench:client:key";
+/// A get may take this long.
+const LIMIT: Duration = Duration::from_secs(1);
 /// Bytes of its value.
 const SIZE: usize = 100;
 
@@ -22,6 +24,8 @@ pub(crate) enum Way {
     Own(Threads),
     /// Each task has a client: a method borrows it until the reply is there.
     AsyncMemcached(Threads),
+    /// The same, and each get has a timeout, as those of this client have.
+    AsyncMemcachedTimeout(Threads),
     /// Threads share a client without async.
     OwnBlocking,
     /// Threads share a client with a pool of as many connections.
@@ -42,7 +46,11 @@ impl Way {
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for threads in [Threads::Current, Threads::Two] {
-            all.extend([Self::Own(threads), Self::AsyncMemcached(threads)]);
+            all.extend([
+                Self::Own(threads),
+                Self::AsyncMemcached(threads),
+                Self::AsyncMemcachedTimeout(threads),
+            ]);
         }
         all.extend([Self::OwnBlocking, Self::Memcache]);
         all
@@ -54,6 +62,12 @@ impl Way {
             Self::Own(Threads::Two) => "`cattlegrid-client`, two threads",
             Self::AsyncMemcached(Threads::Current) => "`async-memcached`, runtime of one thread",
             Self::AsyncMemcached(Threads::Two) => "`async-memcached`, two threads",
+            Self::AsyncMemcachedTimeout(Threads::Current) => {
+                "`async-memcached` with `tokio::time::timeout`, runtime of one thread"
+            }
+            Self::AsyncMemcachedTimeout(Threads::Two) => {
+                "`async-memcached` with `tokio::time::timeout`, two threads"
+            }
             Self::OwnBlocking => "`cattlegrid-client`, blocking",
             Self::Memcache => "`memcache`",
         }
@@ -62,7 +76,7 @@ impl Way {
     /// The client that this one is compared with.
     pub(crate) fn rival(self) -> Self {
         match self {
-            Self::Own(threads) => Self::AsyncMemcached(threads),
+            Self::Own(threads) | Self::AsyncMemcachedTimeout(threads) => Self::AsyncMemcached(threads),
             Self::OwnBlocking => Self::Memcache,
             rival => rival,
         }
@@ -86,7 +100,8 @@ impl Way {
                     .map(drop)
                 }))
             }
-            Self::AsyncMemcached(threads) => {
+            Self::AsyncMemcached(threads) | Self::AsyncMemcachedTimeout(threads) => {
+                let limited = matches!(self, Self::AsyncMemcachedTimeout(_));
                 let runtime = threads.runtime()?;
                 let mut clients = Vec::new();
                 for _ in 0..callers {
@@ -96,7 +111,11 @@ impl Way {
                     clients =
                         run_tasks(&runtime, std::mem::take(&mut clients), move |mut client| async move {
                             for _ in 0..gets {
-                                let value = client.get(KEY).await?;
+                                let value = if limited {
+                                    tokio::time::timeout(LIMIT, client.get(KEY)).await??
+                                } else {
+                                    client.get(KEY).await?
+                                };
                                 check(value.and_then(|value| value.data).as_deref())?;
                             }
                             Ok(client)

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
-use crate::key;
+use crate::key::{self, Key};
 use crate::metrics::{Metrics, Statistics};
 use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
@@ -114,6 +114,7 @@ impl Client {
         command: &Command<'_>,
         reads: bool,
     ) -> Result<Reply, Error> {
+        self.check_tags(place, command)?;
         let _writing = self.writing(command);
         self.inner.nodes[place].one(command, reads && !key.starts_with(b"@"), self.limit()).await
     }
@@ -129,7 +130,8 @@ impl Client {
         batches.resize_with(self.inner.nodes.len(), || (Vec::new(), Vec::new(), reads));
         let (mut outcomes, mut writings) = (Vec::new(), Vec::new());
         for (i, (key, command)) in all.into_iter().enumerate() {
-            match self.place(key) {
+            let place = self.place(key);
+            match place.and_then(|place| self.check_tags(place, &command).map(|()| place)) {
                 Ok(place) => {
                     let (indices, commands, repeat) = &mut batches[place];
                     indices.push(i);
@@ -155,6 +157,16 @@ impl Client {
         outcomes.into_iter().flatten().collect()
     }
 
+    /// A write whose tags this server could not be sent would keep its value when they are invalidated.
+    fn check_tags(&self, place: usize, command: &Command<'_>) -> Result<(), Error> {
+        match command {
+            Command::Store { write, .. } if !write.tags.is_empty() && !self.inner.nodes[place].can_tag() => {
+                Err(Error::NoTags)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The own write that a command is, for the near cache.
     fn writing(&self, command: &Command<'_>) -> Option<Writing<'_>> {
         Some(self.inner.near.as_ref()?.writing(command.written()?))
@@ -165,6 +177,13 @@ impl Client {
         if let Some(near) = &self.inner.near {
             near.clear();
         }
+    }
+
+    /// The near cache, if it is used for this key.
+    fn near_for(&self, key: &impl Key) -> Option<&Near> {
+        // What is invalidated by its tags keeps its key.
+        let near = self.inner.near.as_ref()?;
+        (key.tags().is_empty() && !key.bytes().starts_with(b"@")).then_some(near)
     }
 
     /// A value from the near cache or the server.
@@ -186,14 +205,47 @@ impl Client {
     }
 
     async fn read(&self, key: &[u8], cas: bool) -> Result<Option<Item>, Error> {
-        if let Some(near) = &self.inner.near
-            && !cas
-            && !key.starts_with(b"@")
-        {
-            return self.read_near(near, key).await;
-        }
         let place = self.place(key)?;
         item(self.inner.nodes[place].name(), self.one(place, key, &Command::Get { key, cas }, true).await?)
+    }
+
+    /// Values from the near cache, the others from the servers.
+    async fn read_many_near(&self, keys: &[impl Key]) -> Vec<Result<Option<Item>, Error>> {
+        let now = Instant::now();
+        let mut outcomes = Vec::with_capacity(keys.len());
+        let (mut asked, mut commands) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter().enumerate() {
+            let (bytes, near) = (key.bytes(), self.near_for(key));
+            if let Some(item) = near.and_then(|near| near.get(bytes, now)) {
+                self.inner.settings.metrics.near_hit();
+                outcomes.push(Ok(Some(item)));
+                continue;
+            }
+            let command = match near {
+                Some(_) => Command::GetWithTime { key: bytes },
+                None => Command::Get { key: bytes, cas: false },
+            };
+            asked.push((at, near.map(|near| (near, near.reading(bytes, now)))));
+            commands.push((bytes, command));
+            outcomes.push(Ok(None));
+        }
+        if commands.is_empty() {
+            return outcomes;
+        }
+        let with_left = |server: &str, reply: Reply| {
+            let left = match &reply {
+                Reply::Value { marks, .. } => marks.left,
+                _ => None,
+            };
+            Ok((item(server, reply)?, left))
+        };
+        for ((at, reading), read) in asked.into_iter().zip(self.many(commands, true, with_left).await) {
+            if let (Some((near, reading)), Ok((Some(item), Some(left)))) = (reading, &read) {
+                near.insert(keys[at].bytes(), reading, item, near::left_of(*left));
+            }
+            outcomes[at] = read.map(|(item, _)| item);
+        }
+        outcomes
     }
 
     async fn read_many(&self, keys: &[&[u8]], cas: bool) -> Vec<Result<Option<Item>, Error>> {

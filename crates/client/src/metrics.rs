@@ -18,7 +18,7 @@ use crate::herd::Outcome;
 ///
 /// They are called by the tasks that do the work, so they must be quick and must not block.
 pub trait Observer: Send + Sync {
-    /// A request has ended. `command` is the method's name: `get`, `set`. Of a call with many keys, each key's request ends by itself.
+    /// A request has ended. `command` is that of memcached: `get` stands for all reads and for calls of objects. Of a call with many keys, each key's request ends by itself.
     fn request(&self, server: &str, command: &'static str, duration: Duration, outcome: RequestOutcome) {
         let _ = (server, command, duration, outcome);
     }

@@ -24,10 +24,13 @@ use crate::item::Item;
 
 /// How a [`Client`](crate::Client) keeps values of the busiest keys in this process (feature `near-cache`).
 ///
+/// [`Client::get`](crate::Client::get) and [`Client::get_many`](crate::Client::get_many) use it, and nothing else does: `gets`, `get_item`, `get_or_compute`,
+/// `fetch_or_compute`, namespaces and [`Client::call`](crate::Client::call) always ask the server, and so do all reads of keys with tags, of keys that begin with
+/// `@`, and over [`Protocol::Text`](crate::Protocol::Text), which does not say how long a value still lives.
+///
 /// **What another client writes or deletes is seen here only when the entry's time is over**: the rest of the value's own time to
 /// live when it was read (which the server says in whole seconds, and which is rounded down), at most [`longest`](Self::longest). The client's own
-/// writes and deletes of a key end its entry at once; its invalidations and `flush_all` end all entries. The CAS
-/// number of an item is not kept: `gets` always asks the server.
+/// writes and deletes of a key end its entry at once; its invalidations and `flush_all` end all entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NearCache {
     /// Most bytes of keys and values, with 96 bytes for each entry. The least busy entries make room. Default: 16 MiB.

@@ -186,3 +186,55 @@ fn namespaces(kind: Kind) {
     assert_eq!(client.get::<String>(names.key("user", 7).unwrap()).unwrap(), None);
 }
 on_servers!(namespaces);
+
+fn instead_of_waiting_a_function_is_called(kind: Kind) {
+    let server = kind.start();
+    let (client, other) = (Client::new(server.address()).unwrap(), Client::new(server.address()).unwrap());
+    let options = Compute::new().compute_time(Duration::from_secs(30)).wait(Duration::from_secs(20));
+    let compute = |value: &'static str| move || Ok::<_, String>(value.to_owned());
+    let never = || -> Option<String> { panic!("the key is free") };
+    let first = client.get_or_compute_or("h:k", &options, compute("one"), never).unwrap();
+    assert!(matches!(&first, Outcome::Computed { value, stored: true } if value == "one"), "{first:?}");
+    let start = Instant::now();
+    let Fetched::<String>::Compute { token, .. } =
+        other.fetch_or_compute("h:f", Duration::from_secs(60), b"").unwrap()
+    else {
+        panic!("a token");
+    };
+    for instead in [Some("instead"), None] {
+        let busy = || instead.map(str::to_owned);
+        let got = client.get_or_compute_or("h:f", &options, compute("two"), busy).unwrap();
+        match (&got, instead) {
+            (Outcome::Waited(value), Some(instead)) => assert_eq!(value, instead),
+            (Outcome::Busy, None) => {}
+            _ => panic!("{got:?}"),
+        }
+    }
+    // Both functions of many keys, in one call: one key is there, one is computed elsewhere, one is missing.
+    let keys = ["h:k", "h:f", "h:new", "h:left"].map(|key| (key, Expiration::Never));
+    let values = client.get_or_compute_many_or(
+        keys,
+        &options,
+        |keys| {
+            assert_eq!(keys, ["h:new", "h:left"]);
+            Ok::<_, String>([("h:new", "computed".to_owned())])
+        },
+        |keys| {
+            assert_eq!(keys, ["h:f"]);
+            [("h:f", "instead".to_owned())]
+        },
+    );
+    let values: Vec<_> = values.unwrap().into_iter().map(|value| value.unwrap().value()).collect();
+    let expected = [Some("one"), Some("instead"), Some("computed"), None];
+    assert_eq!(values, expected.map(|value| value.map(str::to_owned)));
+    let failed = client.get_or_compute_many_or(
+        [("h:f", Expiration::Never), ("h:other", Expiration::Never)],
+        &options,
+        |_| Err::<Vec<(&str, String)>, _>("no"),
+        |_| Vec::new(),
+    );
+    assert!(matches!(failed, Err(ComputeError::Compute("no"))), "{failed:?}");
+    assert!(start.elapsed() < Duration::from_secs(15), "no call has waited");
+    drop(token);
+}
+on_servers!(instead_of_waiting_a_function_is_called);

@@ -173,3 +173,49 @@ fn leases() {
         assert_eq!(held.unwrap(), Answer::Failed(Bytes::from_static(b"out of paper")));
     });
 }
+
+/// A key with a tag.
+#[derive(Clone)]
+struct Tagged([String; 1]);
+
+impl cattlegrid_client::Key for Tagged {
+    fn bytes(&self) -> &[u8] {
+        b"tagged"
+    }
+
+    fn tags(&self) -> &[String] {
+        &self.0
+    }
+}
+
+fn text_refuses_tags(kind: Kind) {
+    let server = kind.start();
+    servers::run(async {
+        let client = Client::builder().server(server.address()).protocol(Protocol::Text).build().unwrap();
+        let (key, value) = (Tagged(["tag".to_owned()]), "v".to_owned());
+        let write = Write { tags: &key.0, ..write(b"tagged", b"v") };
+        let many = vec![(key.clone(), value.clone())];
+        let single = [
+            client.set(&key, &value, 0).await,
+            client.add(&key, &value, 0).await,
+            client.cas(&key, &value, 0, 1).await,
+            Cache::set(&client, write).await,
+            Cache::fill(&client, write, 1).await.map(|_| Written::NotStored),
+        ];
+        let mut all = single.to_vec();
+        all.extend(client.set_many(&many, 0).await);
+        all.extend(client.add_many(&many, 0).await);
+        all.extend(client.cas_many(&[(key.clone(), value.clone(), 1)], 0).await);
+        all.extend(Cache::set_many(&client, &[write]).await);
+        for (at, written) in all.into_iter().enumerate() {
+            assert_eq!(written, Err(Error::NoTags), "{at}");
+        }
+        // The others of many are stored.
+        let plain = Write { key: b"plain", tags: &[], ..write };
+        let both = Cache::set_many(&client, &[write, plain]).await;
+        assert_eq!(both[0], Err(Error::NoTags));
+        assert!(both[1].clone().unwrap().is_stored());
+        assert_eq!(client.get::<String>(&key).await.unwrap(), None);
+    });
+}
+on_servers!(text_refuses_tags);

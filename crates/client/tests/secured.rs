@@ -80,7 +80,7 @@ fn tls() {
 #[ignore = "needs servers: cargo xtask test client"]
 fn authentication() {
     let directory = tempfile::tempdir().unwrap();
-    let users = file(&directory, "users", "ada:secret\n");
+    let users = file(&directory, "users", "ada:secret\nbob:pass word\n");
     for kind in [Kind::Memcached, Kind::Plain] {
         let server = kind.start_with(&["-Y", &users]);
         servers::run(async {
@@ -95,8 +95,23 @@ fn authentication() {
             );
             let refused = Client::new(server.address()).unwrap().get::<Bytes>("k").await;
             assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+            // memcached reads a password up to its first blank.
+            let blank = client("bob", "pass word").get::<Bytes>("k").await;
+            assert_eq!(blank.is_ok(), kind == Kind::Plain, "{blank:?}");
         });
     }
+}
+
+#[test]
+fn credentials_that_no_file_can_have_are_refused() {
+    let long = "x".repeat(252);
+    let pairs =
+        [("", "p"), ("u", ""), ("a b", "p"), ("a:b", "p"), ("u", "p\n"), ("u\r", "p"), ("ada", &long)];
+    for (user, password) in pairs {
+        let built = Client::builder().server("a").credentials(user, password).build();
+        assert!(matches!(built, Err(Error::Usage(_))), "{user:?} {password:?}");
+    }
+    assert!(Client::builder().server("a").credentials("ada", &long[1..]).build().is_ok());
 }
 
 #[test]

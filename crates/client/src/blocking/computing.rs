@@ -28,22 +28,15 @@ impl Client {
     ) -> Result<Outcome<T>, ComputeError<E>> {
         let (client, driver) = self.parts();
         let (desk, mut compute) = (Desk::<(), Option<Result<T, E>>>::new(), Some(compute));
-        let lost = || Error::Usage("the function has run already".to_owned());
-        // The outer error is that of the desk, the inner one that of the function.
         let future = client.get_or_compute(key, options, || async {
             match desk.call(()).await {
                 Ok(Some(computed)) => computed.map_err(ComputeError::Compute),
-                Ok(None) => Err(ComputeError::Cache(lost())),
+                Ok(None) => Err(ComputeError::Cache(has_run())),
                 Err(error) => Err(ComputeError::Cache(error)),
             }
         });
         let computed = desk.serve(driver, future, |()| compute.take().map(|compute| compute()));
-        computed.map_err(|error| match error {
-            ComputeError::Cache(error) | ComputeError::Compute(ComputeError::Cache(error)) => {
-                ComputeError::Cache(error)
-            }
-            ComputeError::Compute(ComputeError::Compute(error)) => ComputeError::Compute(error),
-        })
+        computed.map_err(flat)
     }
 
     /// The values of many keys: see [`Herd::get_or_compute_many`](crate::Herd::get_or_compute_many). `compute` gets the keys whose values
@@ -71,6 +64,83 @@ impl Client {
             }
         });
         desk.serve(driver, future, &mut compute)
+    }
+
+    /// [`get_or_compute`](Self::get_or_compute), but `busy` is called instead of waiting for another client's value: see
+    /// [`Herd::get_or_compute_or`](crate::Herd::get_or_compute_or). Both functions run in this thread.
+    ///
+    /// # Errors
+    /// As [`get_or_compute`](Self::get_or_compute).
+    pub fn get_or_compute_or<K: Key, T: Value, E>(
+        &self,
+        key: K,
+        options: &Compute,
+        compute: impl FnOnce() -> Result<T, E>,
+        busy: impl FnOnce() -> Option<T>,
+    ) -> Result<Outcome<T>, ComputeError<E>> {
+        let (client, driver) = self.parts();
+        let desk = Desk::<Ask<(), ()>, Option<Reply<Result<T, E>, Option<T>>>>::new();
+        let (mut compute, mut busy) = (Some(compute), Some(busy));
+        let computing = || async {
+            match desk.call(Ask::Compute(())).await {
+                Ok(Some(Reply::Computed(computed))) => computed.map_err(ComputeError::Compute),
+                Ok(_) => Err(ComputeError::Cache(has_run())),
+                Err(error) => Err(ComputeError::Cache(error)),
+            }
+        };
+        let instead = || async {
+            match desk.call(Ask::Instead(())).await {
+                Ok(Some(Reply::Instead(value))) => value,
+                _ => None,
+            }
+        };
+        let future = client.get_or_compute_or(key, options, computing, instead);
+        let computed = desk.serve(driver, future, |ask| match ask {
+            Ask::Compute(()) => compute.take().map(|compute| Reply::Computed(compute())),
+            Ask::Instead(()) => busy.take().map(|busy| Reply::Instead(busy())),
+        });
+        computed.map_err(flat)
+    }
+
+    /// [`get_or_compute_many`](Self::get_or_compute_many), but `busy` is called with the keys that other clients compute: see
+    /// [`Herd::get_or_compute_many_or`](crate::Herd::get_or_compute_many_or). Both functions run in this thread, one after the other.
+    ///
+    /// # Errors
+    /// As [`get_or_compute_many`](Self::get_or_compute_many).
+    pub fn get_or_compute_many_or<K, T, E, M, N>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        mut compute: impl FnMut(Vec<K>) -> Result<M, E>,
+        busy: impl FnOnce(Vec<K>) -> N,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
+    where
+        K: Key + Clone,
+        T: Value,
+        M: IntoIterator<Item = (K, T)>,
+        N: IntoIterator<Item = (K, T)>,
+    {
+        let (client, driver) = self.parts();
+        let desk = Desk::<Ask<Vec<K>, Vec<K>>, Option<Reply<Result<M, E>, N>>>::new();
+        let mut busy = Some(busy);
+        let computing = |keys| async {
+            match desk.call(Ask::Compute(keys)).await {
+                Ok(Some(Reply::Computed(computed))) => computed.map_err(ComputeError::Compute),
+                Ok(_) => Err(ComputeError::Cache(has_run())),
+                Err(error) => Err(ComputeError::Cache(error)),
+            }
+        };
+        let instead = |keys| async {
+            match desk.call(Ask::Instead(keys)).await {
+                Ok(Some(Reply::Instead(values))) => values.into_iter().collect(),
+                _ => Vec::new(),
+            }
+        };
+        let future = client.get_or_compute_many_or(keys, options, computing, instead);
+        desk.serve(driver, future, |ask| match ask {
+            Ask::Compute(keys) => Some(Reply::Computed(compute(keys))),
+            Ask::Instead(keys) => busy.take().map(|busy| Reply::Instead(busy(keys))),
+        })
     }
 
     /// The value of a key, or a token to compute it: see [`Herd::fetch_or_compute`](crate::Herd::fetch_or_compute).
@@ -113,6 +183,32 @@ impl Client {
         let (client, driver) = self.parts();
         let Some(token) = token.token.take() else { return Ok(()) };
         driver.run(client.fail(token, text))
+    }
+}
+
+/// Which function a future needs, with its argument.
+enum Ask<A, B> {
+    Compute(A),
+    Instead(B),
+}
+
+/// What that function has returned.
+enum Reply<A, B> {
+    Computed(A),
+    Instead(B),
+}
+
+fn has_run() -> Error {
+    Error::Usage("the function has run already".to_owned())
+}
+
+/// The outer error is that of computing, whose inner one is that of the desk or of the function.
+fn flat<E>(error: ComputeError<ComputeError<E>>) -> ComputeError<E> {
+    match error {
+        ComputeError::Cache(error) | ComputeError::Compute(ComputeError::Cache(error)) => {
+            ComputeError::Cache(error)
+        }
+        ComputeError::Compute(ComputeError::Compute(error)) => ComputeError::Compute(error),
     }
 }
 

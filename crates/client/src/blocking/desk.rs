@@ -1,5 +1,6 @@
 //! Functions of the program that a future needs, called by the thread that drives the future, but not while it does.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,8 @@ use crate::error::Error;
 pub(super) struct Desk<A, R>(Mutex<Content<A, R>>);
 
 struct Content<A, R> {
-    asked: Option<(A, oneshot::Sender<R>)>,
+    /// Calls that the thread has not begun.
+    asked: VecDeque<(A, oneshot::Sender<R>)>,
     waker: Option<Waker>,
 }
 
@@ -26,14 +28,14 @@ enum Next<O, A, R> {
 
 impl<A, R> Desk<A, R> {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Content { asked: None, waker: None }))
+        Self(Mutex::new(Content { asked: VecDeque::new(), waker: None }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Content<A, R>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the future: has the function called with this argument. One call at a time.
+    /// Of the future: has the function called with this argument, after the calls before it.
     ///
     /// # Errors
     /// The thread has ended without an answer.
@@ -41,7 +43,7 @@ impl<A, R> Desk<A, R> {
         let (sender, receiver) = oneshot::channel();
         let waker = {
             let mut content = self.lock();
-            content.asked = Some((argument, sender));
+            content.asked.push_back((argument, sender));
             content.waker.take()
         };
         if let Some(waker) = waker {
@@ -67,7 +69,7 @@ impl<A, R> Desk<A, R> {
                     return Poll::Ready(Next::End(output));
                 }
                 let mut content = self.lock();
-                if let Some((argument, sender)) = content.asked.take() {
+                if let Some((argument, sender)) = content.asked.pop_front() {
                     return Poll::Ready(Next::Call(argument, sender));
                 }
                 content.waker = Some(cx.waker().clone());

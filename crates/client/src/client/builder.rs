@@ -129,6 +129,9 @@ impl ClientBuilder {
     }
 
     /// User and password, as memcached's ASCII authentication wants them (`memcached -Y`).
+    ///
+    /// Cattlegrid takes a password with blanks in it. memcached reads it only up to its first blank: a user whose line in memcached's file has such a
+    /// password cannot log in with any client.
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.credentials = Some((user.into(), password.into()));
         self
@@ -141,15 +144,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Compressed values are read
-    /// without this option too. Default: none are.
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values of more than 64 MiB
+    /// are never compressed. Compressed values are read without this option too; `append` and `prepend` damage them. Default: none are.
     #[cfg(feature = "compression")]
     pub fn compress_above(mut self, bytes: usize) -> Self {
         self.compress_above = Some(bytes);
         self
     }
 
-    /// Keeps values of the busiest keys in this process: for [`Client::get`] over [`Protocol::Meta`]. What other clients write is not
+    /// Keeps values of the busiest keys in this process: for [`Client::get`] and [`Client::get_many`] over [`Protocol::Meta`]. What other clients write is not
     /// noticed while a value is kept. Default: none are.
     #[cfg(feature = "near-cache")]
     pub fn near_cache(mut self, settings: NearCache) -> Self {
@@ -175,11 +178,7 @@ impl ClientBuilder {
         // Clones of a builder make clients with counters of their own.
         settings.metrics = Arc::new(settings.metrics.anew());
         if let Some((user, password)) = &self.credentials {
-            if user.contains([' ', '\r', '\n']) || password.contains(['\r', '\n']) {
-                return Err(Error::Usage(
-                    "user and password cannot have line ends, and the user no blanks".to_owned(),
-                ));
-            }
+            check_credentials(user, password)?;
             let text = format!("{user} {password}");
             settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
         }
@@ -206,4 +205,21 @@ impl ClientBuilder {
         let (nodes, flights) = (nodes.collect(), Arc::new(Flights::new()));
         Ok(Client { inner: Arc::new(Inner { nodes, route, settings, compress_above, flights, near }) })
     }
+}
+
+/// Refuses what no server can find among the lines `user:password` of its file.
+fn check_credentials(user: &str, password: &str) -> Result<(), Error> {
+    const LINE_MAX: usize = 255;
+    let wrong = if user.is_empty() || password.is_empty() {
+        "user and password must not be empty"
+    } else if user.contains([' ', ':', '\r', '\n', '\0']) {
+        "a user must not have blanks, colons, line ends or zero bytes"
+    } else if password.contains(['\r', '\n', '\0']) {
+        "a password must not have line ends or zero bytes"
+    } else if user.len() + 1 + password.len() > LINE_MAX {
+        "user and password must not be longer than 254 bytes together"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Usage(wrong.to_owned()))
 }

@@ -14,8 +14,11 @@ use crate::value::{self, Value};
 impl Client {
     /// The value of a key, or None if it is absent.
     pub async fn get<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
-        let key = key.bytes();
-        self.read(key, false).await?.map(|item| decode(key, item)).transpose()
+        let item = match self.near_for(&key) {
+            Some(near) => self.read_near(near, key.bytes()).await?,
+            None => self.read(key.bytes(), false).await?,
+        };
+        item.map(|item| decode(key.bytes(), item)).transpose()
     }
 
     /// The value of a key, and the CAS number for [`cas`](Self::cas).
@@ -33,10 +36,14 @@ impl Client {
 
     /// The values of many keys, in their order; a key may occur twice. One request to each server.
     pub async fn get_many<T: Value>(&self, keys: &[impl Key]) -> Vec<Result<Option<T>, Error>> {
-        let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
-        let items = self.read_many(&bytes, false).await;
+        let items = if self.inner.near.is_some() {
+            self.read_many_near(keys).await
+        } else {
+            let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
+            self.read_many(&bytes, false).await
+        };
         let decoded =
-            bytes.iter().zip(items).map(|(key, item)| item?.map(|item| decode(key, item)).transpose());
+            keys.iter().zip(items).map(|(key, item)| item?.map(|item| decode(key.bytes(), item)).transpose());
         decoded.collect()
     }
 
