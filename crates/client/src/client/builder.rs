@@ -175,10 +175,8 @@ impl ClientBuilder {
             return Err(Error::Usage("a client without servers: call server()".to_owned()));
         }
         let mut settings = self.settings;
-        if !settings.metrics.is_observed() {
-            // Clones of a builder make clients with counters of their own.
-            settings.metrics = Arc::default();
-        }
+        // Clones of a builder make clients with counters of their own.
+        settings.metrics = Arc::new(settings.metrics.anew());
         if let Some((user, password)) = &self.credentials {
             check_credentials(user, password)?;
             let text = format!("{user} {password}");
