@@ -40,6 +40,8 @@ pub(crate) enum Command<'a> {
     GetAndTouch { key: &'a [u8], exptime: i32 },
     /// A value or the lease to compute it.
     Ask { key: &'a [u8], wait: Duration, lease: Duration, hint: Option<&'a str> },
+    /// Makes an item without a value.
+    Claim { key: &'a [u8], exptime: u32 },
     /// Any of the stores. `token`: the CAS number of a cas.
     Store { verb: Verb, write: Write<'a>, exptime: i32 },
     /// Adds or subtracts.
@@ -157,6 +159,11 @@ impl Command<'_> {
                 out.extend_from_slice(b",l");
                 number(out, millis(*lease).max(1));
             }
+            Self::Claim { key, exptime } => {
+                words(out, "mg", key);
+                out.extend_from_slice(b" c N");
+                number(out, (*exptime).into());
+            }
             Self::Store { verb, write, exptime } => {
                 words(out, "ms", write.key);
                 out.push(b' ');
@@ -240,6 +247,7 @@ impl Command<'_> {
             Self::Get { .. } | Self::GetWithTime { .. } => "get",
             Self::GetAndTouch { .. } => "get_and_touch",
             Self::Ask { .. } => "ask",
+            Self::Claim { .. } => "claim",
             Self::Store { verb, .. } => verb.text(),
             Self::Count { down: false, .. } => "incr",
             Self::Count { down: true, .. } => "decr",
@@ -276,6 +284,7 @@ impl Command<'_> {
                 | Self::GetWithTime { .. }
                 | Self::GetAndTouch { .. }
                 | Self::Ask { .. }
+                | Self::Claim { .. }
                 | Self::Count { .. }
                 | Self::TagNumber { .. } => Expect::MetaValue,
                 _ => Expect::Meta,
