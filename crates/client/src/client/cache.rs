@@ -162,7 +162,10 @@ impl Cache for Client {
     async fn invalidate(&self, tags: &[String]) -> Result<(), Error> {
         let commands: Vec<_> = tags.iter().map(|tag| Command::Invalidate { tag }).collect();
         for tag in tags {
-            crate::key::check(tag.as_bytes()).map_err(Error::Key)?;
+            wire::check_tag(tag)?;
+        }
+        if !self.inner.nodes.iter().all(Node::can_tag) {
+            return Err(Error::NoTags);
         }
         self.clear_near();
         let limit = self.limit();
