@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
 use crate::key::{self, Key};
-use crate::metrics::Statistics;
+use crate::metrics::{Metrics, Statistics};
 use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings, join};
@@ -64,9 +64,9 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// What computing shares, and above how many bytes values are compressed.
-    pub(crate) fn for_herd(&self) -> (&Arc<Flights<Self>>, Option<usize>) {
-        (&self.inner.flights, self.inner.compress_above)
+    /// What computing shares, what counts, and above how many bytes values are compressed.
+    pub(crate) fn for_herd(&self) -> (&Arc<Flights<Self>>, &Arc<Metrics>, Option<usize>) {
+        (&self.inner.flights, &self.inner.settings.metrics, self.inner.compress_above)
     }
 
     /// What the client has counted since it was built.

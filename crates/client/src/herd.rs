@@ -15,6 +15,14 @@
 //! up to whole seconds): later, servers may have dropped the lock because its time has passed, which looks like a delete, and
 //! the value is stored.
 //!
+//! A result replaces its lock by the lock's CAS number, as the server has told it, without reading the lock again. A server that was
+//! restarted counts anew, and the server that has the keys of an ejected server counts by itself: if the item that is under the key
+//! there has the very same number by chance, the result replaces it and counts as stored, although it may be from before a
+//! delete. The random number in a lock's header would show the difference, but it is compared only when the lock is read, which
+//! is when the server has not told its CAS number (text protocol). This takes a restart or an ejection
+//! during the computation, and another client that has written the key since; then the odds are about one in the number of writes
+//! that the servers have counted: one in a million after a million writes.
+//!
 //! # Clocks
 //! Expiries of values are compared with this machine's clock. Servers count seconds on their own and drop every item at its
 //! expiry and grace, so that a wrong clock can cost computations, or serve an expired value within its grace as fresh, but no longer.
@@ -24,6 +32,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::cache::Cache;
+use crate::metrics::{Metrics, Observer, Statistics};
 
 mod client;
 mod envelope;
@@ -53,20 +62,36 @@ pub use options::{Compute, ComputeError, Outcome, WhenUnavailable};
 pub struct Herd<C: Cache + 'static> {
     place: Place<C>,
     flights: Arc<Flights<C>>,
+    metrics: Arc<Metrics>,
     compress_above: Option<usize>,
 }
 
 impl<C: Cache + 'static> Herd<C> {
     /// Over this connection.
     pub fn new(cache: C) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "this is the reader of the clock")]
-        Self::with_clock(cache, SystemTime::now)
+        Self::over(place(cache))
     }
 
     /// The same with another clock, for tests.
     pub fn with_clock(cache: C, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        let place = Place { cache: Arc::new(cache), clock: Arc::new(clock) };
-        Self { place, flights: Arc::new(Flights::new()), compress_above: None }
+        Self::over(Place { cache: Arc::new(cache), clock: Arc::new(clock) })
+    }
+
+    fn over(place: Place<C>) -> Self {
+        Self { place, flights: Arc::new(Flights::new()), metrics: Arc::default(), compress_above: None }
+    }
+
+    /// Gets told what is computed from now on, and what is counted begins at 0: instead of the client's observer and counters, if the
+    /// connection is a [`Client`](crate::Client).
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.metrics = Arc::new(Metrics::new(Some(observer)));
+        self
+    }
+
+    /// What was counted: over a [`Client`](crate::Client) all that it counts, over another connection what concerns computing.
+    pub fn statistics(&self) -> Statistics {
+        self.metrics.statistics()
     }
 
     /// Values of more than this many bytes are stored compressed if that makes them smaller (feature `compression`). By default
@@ -88,10 +113,17 @@ impl<C: Cache + 'static> Herd<C> {
     }
 }
 
+/// A connection with this machine's clock.
+fn place<C>(cache: C) -> Place<C> {
+    #[expect(clippy::disallowed_methods, reason = "this is the reader of the clock")]
+    let clock = SystemTime::now;
+    Place { cache: Arc::new(cache), clock: Arc::new(clock) }
+}
+
 impl<C: Cache + 'static> Clone for Herd<C> {
     fn clone(&self) -> Self {
-        let compress_above = self.compress_above;
-        Self { place: self.place.clone(), flights: Arc::clone(&self.flights), compress_above }
+        let (flights, metrics) = (Arc::clone(&self.flights), Arc::clone(&self.metrics));
+        Self { place: self.place.clone(), flights, metrics, compress_above: self.compress_above }
     }
 }
 

@@ -24,7 +24,6 @@ mod error;
 mod herd;
 mod item;
 mod key;
-#[allow(dead_code, reason = "callers follow")]
 mod metrics;
 mod namespace;
 #[cfg_attr(not(feature = "near-cache"), path = "near/off.rs")]
@@ -32,7 +31,6 @@ mod near;
 mod net;
 pub mod objects;
 pub mod route;
-#[allow(dead_code, reason = "callers follow")]
 mod value;
 
 pub use cache::{Answer, Ask, Cache};
@@ -41,7 +39,7 @@ pub use error::{Error, KeyError};
 pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, WhenUnavailable};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
-pub use metrics::{Observer, RequestOutcome, Source, Statistics};
+pub use metrics::{Observer, RequestOutcome, Statistics};
 pub use namespace::{NamespacedKey, Namespacer, NamespacerOptions};
 #[cfg(feature = "near-cache")]
 pub use near::NearCache;

@@ -1,21 +1,24 @@
 //! What a client counts, and tells an [`Observer`] and `tracing`.
 //!
-//! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn), `computed` (debug). Their fields are
-//! `server`, `message`, `duration`.
+//! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and `message`; `computed`
+//! (debug) with `key`, `duration` and `stored`; `get_or_compute` (debug) with `key` and `outcome`.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
+
+use crate::herd::Outcome;
 
 /// Is told what a [`Client`](crate::Client) does, as it happens: for metrics of a program's own. All methods do nothing unless they are
 /// defined.
 ///
 /// They are called by the tasks that do the work, so they must be quick and must not block.
 pub trait Observer: Send + Sync {
-    /// A request has ended. `command` is the method's name: `get`, `set`. Of a call with many keys, each key's request ends by itself.
+    /// A request has ended. `command` is that of memcached: `get` stands for all reads and for calls of objects. Of a call with many keys, each key's request ends by itself.
     fn request(&self, server: &str, command: &'static str, duration: Duration, outcome: RequestOutcome) {
         let _ = (server, command, duration, outcome);
     }
@@ -40,14 +43,19 @@ pub trait Observer: Send + Sync {
         let _ = server;
     }
 
-    /// A function of `get_or_compute` has run for this long. `stored`: its value is in the cache; false: it failed, or was too late.
-    fn computed(&self, duration: Duration, stored: bool) {
-        let _ = (duration, stored);
+    /// The function of `get_or_compute` has run for this long. `stored`: its value is in the cache; false: it is not, or the function
+    /// has failed or was dropped. After a call for many keys it is called for each key with the duration of the whole. For a token of
+    /// `fetch_or_compute` the duration is that from the token to the value.
+    fn computed(&self, key: &[u8], duration: Duration, stored: bool) {
+        let _ = (key, duration, stored);
     }
 
-    /// `get_or_compute` has ended for a key.
-    fn outcome(&self, source: Source) {
-        let _ = source;
+    /// `get_or_compute` has ended for a key: with this outcome, or None if it has failed. A call that is dropped has no outcome.
+    ///
+    /// Of `fetch_or_compute` a hit and a delivered value are [`Outcome::Hit`], and the outcome of a token is
+    /// [`Outcome::Computed`] when its value is delivered, or None if there will be none.
+    fn outcome(&self, key: &[u8], outcome: Option<Outcome<()>>) {
+        let _ = (key, outcome);
     }
 }
 
@@ -65,26 +73,6 @@ pub enum RequestOutcome {
     Timeout,
     /// Any other error.
     Error,
-}
-
-/// Where `get_or_compute` has a value from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Source {
-    /// From this process's own memory (feature `near-cache`).
-    Near,
-    /// From the server.
-    Hit,
-    /// From the server, after another client has computed it.
-    Waited,
-    /// The old value: another client computes.
-    Stale,
-    /// This call has computed it.
-    Computed,
-    /// There was none: another client still computes.
-    Busy,
-    /// There was none: an error.
-    Failed,
 }
 
 macro_rules! counters {
@@ -130,14 +118,24 @@ counters! {
     ejections,
     /// Servers that have come back.
     returns,
-    /// Functions of `get_or_compute` that have run.
+    /// Keys whose values were computed here, or were not because the function failed: one for each key.
     computations,
-    /// Those of them whose value was not stored: they failed, or were too late.
-    not_stored,
-    /// Old values that `get_or_compute` has returned while another client computes.
+    /// Keys whose value `get_or_compute` or `fetch_or_compute` has found. Each key that these have ended for counts here or as
+    /// `stale`, `computed`, `waited`, `busy` or `failed`.
+    found,
+    /// Keys whose old value was returned, while another client computes.
     stale,
-    /// Keys for which `get_or_compute` had no value because another client computes.
+    /// Keys whose value was computed here.
+    computed,
+    /// Those of them whose value is not in the cache: it was refused, since the key or a tag of it was invalidated or the computation
+    /// has taken too long, or it could not be stored.
+    not_stored,
+    /// Keys whose value is what the caller's own function has returned, while another client computes.
+    waited,
+    /// Keys without a value, because another client computes.
     busy,
+    /// Keys without a value, because of an error or because the function has failed or has not returned one.
+    failed,
     /// Reads that were answered from this process's own memory.
     near_hits,
 }
@@ -154,8 +152,9 @@ impl Metrics {
         Self { counters: Counters::default(), observer }
     }
 
-    pub(crate) fn is_observed(&self) -> bool {
-        self.observer.is_some()
+    /// The same observer, and nothing counted yet.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(self.observer.clone())
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
@@ -220,23 +219,36 @@ impl Metrics {
         self.tell(|observer| observer.returned(server));
     }
 
-    pub(crate) fn computed(&self, duration: Duration, stored: bool) {
-        add(&self.counters.computations);
-        if !stored {
-            add(&self.counters.not_stored);
-        }
-        tracing::debug!(?duration, stored, "computed");
-        self.tell(|observer| observer.computed(duration, stored));
+    /// A computation begins, of these keys.
+    pub(crate) fn computing(self: &Arc<Self>, keys: impl IntoIterator<Item = Bytes>) -> Computing {
+        let keys = keys.into_iter().map(|key| (key, None)).collect();
+        Computing { metrics: Arc::clone(self), keys, began: Instant::now(), duration: None, is_token: false }
     }
 
-    pub(crate) fn outcome(&self, source: Source) {
-        match source {
-            Source::Near => add(&self.counters.near_hits),
-            Source::Stale => add(&self.counters.stale),
-            Source::Busy => add(&self.counters.busy),
-            _ => {}
+    fn computed(&self, key: &[u8], duration: Duration, stored: bool) {
+        add(&self.counters.computations);
+        tracing::debug!(key = %key.escape_ascii(), ?duration, stored, "computed");
+        self.tell(|observer| observer.computed(key, duration, stored));
+    }
+
+    /// Computing has ended for a key; None: it has failed.
+    pub(crate) fn outcome(&self, key: &[u8], outcome: Option<Outcome<()>>) {
+        let counters = &self.counters;
+        let (counter, name) = match outcome {
+            Some(Outcome::Hit(())) => (&counters.found, "hit"),
+            Some(Outcome::Stale(())) => (&counters.stale, "stale"),
+            Some(Outcome::Computed { .. }) => (&counters.computed, "computed"),
+            Some(Outcome::Waited(())) => (&counters.waited, "waited"),
+            Some(Outcome::Busy) => (&counters.busy, "busy"),
+            Some(Outcome::NotComputed) => (&counters.failed, "not computed"),
+            None => (&counters.failed, "failed"),
+        };
+        add(counter);
+        if let Some(Outcome::Computed { stored: false, .. }) = outcome {
+            add(&counters.not_stored);
         }
-        self.tell(|observer| observer.outcome(source));
+        tracing::debug!(key = %key.escape_ascii(), outcome = name, "get_or_compute");
+        self.tell(|observer| observer.outcome(key, outcome));
     }
 
     /// A plain read was answered from this process's own memory.
@@ -247,6 +259,47 @@ impl Metrics {
     fn tell(&self, call: impl FnOnce(&dyn Observer)) {
         if let Some(observer) = &self.observer {
             call(&**observer);
+        }
+    }
+}
+
+/// A computation that is under way. What is told of it when it is dropped: keys that have no end by then have failed.
+pub(crate) struct Computing {
+    metrics: Arc<Metrics>,
+    /// With their ends: whether the value is in the cache.
+    keys: Vec<(Bytes, Option<bool>)>,
+    began: Instant,
+    duration: Option<Duration>,
+    is_token: bool,
+}
+
+impl Computing {
+    /// With its end the call ends that has got the right to compute.
+    pub(crate) fn of_token(mut self) -> Self {
+        self.is_token = true;
+        self
+    }
+
+    /// The function has returned; what comes now is storing.
+    pub(crate) fn has_run(&mut self) {
+        self.duration = Some(self.began.elapsed());
+    }
+
+    /// The key at this place has a value, and this is whether it is in the cache.
+    pub(crate) fn ends(&mut self, at: usize, stored: bool) {
+        self.keys[at].1 = Some(stored);
+    }
+}
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        let duration = self.duration.unwrap_or_else(|| self.began.elapsed());
+        for (key, end) in &self.keys {
+            self.metrics.computed(key, duration, *end == Some(true));
+            if self.is_token {
+                let computed = |stored: bool| Outcome::Computed { value: (), stored };
+                self.metrics.outcome(key, end.map(computed));
+            }
         }
     }
 }
@@ -279,8 +332,12 @@ mod tests {
             self.0.lock().unwrap().push(format!("{server} ejected: {message}"));
         }
 
-        fn outcome(&self, source: Source) {
-            self.0.lock().unwrap().push(format!("{source:?}"));
+        fn computed(&self, key: &[u8], _: Duration, stored: bool) {
+            self.0.lock().unwrap().push(format!("{} computed {stored}", key.escape_ascii()));
+        }
+
+        fn outcome(&self, key: &[u8], outcome: Option<Outcome<()>>) {
+            self.0.lock().unwrap().push(format!("{} {outcome:?}", key.escape_ascii()));
         }
     }
 
@@ -296,18 +353,63 @@ mod tests {
         metrics.request("s:1", "get", None, RequestOutcome::Error);
         metrics.ejected("s:1", "refused");
         metrics.connected("s:1");
-        metrics.computed(Duration::from_secs(1), false);
-        metrics.outcome(Source::Busy);
         let counted = metrics.statistics();
         assert_eq!((counted.requests, counted.hits, counted.misses), (5, 1, 1));
         assert_eq!((counted.errors, counted.timeouts), (2, 1));
         assert_eq!((counted.ejections, counted.connections), (1, 1));
-        assert_eq!((counted.computations, counted.not_stored, counted.busy), (1, 1, 1));
         let told = notes.0.lock().unwrap().join(", ");
-        assert_eq!(
-            told,
-            "s:1 get Hit, s:1 get Miss, s:1 get Done, s:1 get Timeout, s:1 ejected: refused, Busy"
-        );
+        assert_eq!(told, "s:1 get Hit, s:1 get Miss, s:1 get Done, s:1 get Timeout, s:1 ejected: refused");
+    }
+
+    #[test]
+    fn each_outcome_has_its_counter() {
+        let metrics = Metrics::default();
+        let (value, times) = ((), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let outcomes = [
+            Some(Outcome::Hit(())),
+            Some(Outcome::Stale(())),
+            Some(Outcome::Computed { value, stored: true }),
+            Some(Outcome::Computed { value, stored: false }),
+            Some(Outcome::Waited(())),
+            Some(Outcome::Busy),
+            Some(Outcome::NotComputed),
+            None,
+        ];
+        for (outcome, times) in outcomes.into_iter().zip(times) {
+            (0..times).for_each(|_| metrics.outcome(b"k", outcome.clone()));
+        }
+        let expected = Statistics {
+            found: 1,
+            stale: 2,
+            computed: 3 + 4,
+            not_stored: 4,
+            waited: 5,
+            busy: 6,
+            failed: 7 + 8,
+            ..Statistics::default()
+        };
+        assert_eq!(metrics.statistics(), expected);
+    }
+
+    #[test]
+    fn a_computation_is_told_when_it_ends() {
+        let notes = Arc::new(Notes::default());
+        let metrics = Arc::new(Metrics::new(Some(notes.clone())));
+        let key = |key: &'static str| Bytes::from_static(key.as_bytes());
+        let mut computing = metrics.computing([key("a"), key("b"), key("c")]);
+        computing.has_run();
+        computing.ends(0, true);
+        computing.ends(2, false);
+        drop(computing);
+        let mut token = metrics.computing([key("d")]).of_token();
+        token.ends(0, true);
+        drop(token);
+        drop(metrics.computing([key("e")]).of_token());
+        assert_eq!(metrics.statistics().computations, 5);
+        let told = notes.0.lock().unwrap().join(", ");
+        let expected = "a computed true, b computed false, c computed false, d computed true, \
+            d Some(Computed { value: (), stored: true }), e computed false, e None";
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -35,7 +35,11 @@ pub struct Call {
 impl Call {
     /// A call without arguments.
     pub fn new(object_type: &str, method: &str, key: impl Display) -> Self {
-        let mut name = format!("{object_type}:{method}:");
+        let mut name = String::new();
+        for part in [object_type, method] {
+            push(&mut name, part);
+            name.push(':');
+        }
         push(&mut name, key);
         Self { name }
     }
@@ -101,6 +105,7 @@ mod tests {
         let call = Call::new("set", "put", "a:b%3A").arg("100%").arg(7).arg("");
         assert_eq!(call.name(), "set:put:a%3Ab%253A:100%25:7:");
         assert_eq!(route(call.bytes()).unwrap(), b"set:a%3Ab%253A".as_slice());
+        assert_eq!(Call::new("hll:count", "x", "a").name(), "hll%3Acount:x:a", "no other method");
     }
 
     #[test]

@@ -18,9 +18,10 @@ const COMPRESSED: u32 = 2;
 const FORMAT_SHIFT: u32 = 4;
 const FORMAT_MASK: u32 = 0xf0;
 
-/// Largest decompressed value in bytes: a compressed value of a megabyte can stand for a gigabyte, and must not stand for more.
+/// Largest value in bytes that is compressed, and largest decompressed one: a compressed value of a megabyte can stand for a gigabyte,
+/// and must not take more of the reader's memory and time than this.
 #[cfg(feature = "compression")]
-const DECOMPRESSED_MAX: u64 = 1 << 30;
+const DECOMPRESSED_MAX: u64 = 64 << 20;
 
 /// How bytes represent a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,6 +232,9 @@ pub(crate) fn without_envelope(flags: u32) -> Option<u32> {
 /// Smaller bytes that [`decompress`] turns into these.
 #[cfg(feature = "compression")]
 fn compress(data: &[u8]) -> Option<Bytes> {
+    if data.len() as u64 > DECOMPRESSED_MAX {
+        return None;
+    }
     let mut encoder =
         flate2::write::ZlibEncoder::new(Vec::with_capacity(data.len() / 2), flate2::Compression::fast());
     encoder.write_all(data).ok()?;
@@ -259,6 +263,9 @@ fn decompress_up_to(data: &[u8], limit: u64) -> Result<Bytes, String> {
     let mut whole = Vec::new();
     let mut decoder = flate2::bufread::ZlibDecoder::new(data).take(limit + 1);
     decoder.read_to_end(&mut whole).map_err(|error| format!("it is damaged: zlib: {error}"))?;
+    if whole.len() as u64 <= limit && !decoder.get_ref().get_ref().is_empty() {
+        return Err("it is damaged: bytes follow the compressed value, as after an append".to_owned());
+    }
     if whole.len() as u64 > limit {
         return Err(format!("it has more than {limit} bytes when decompressed"));
     }
@@ -385,6 +392,7 @@ mod tests {
         let data = compress(&vec![7; 100_000]).unwrap();
         assert_eq!(decompress_up_to(&data, 100_000).unwrap().len(), 100_000);
         assert!(decompress_up_to(&data, 99_999).unwrap_err().contains("more than 99999 bytes"));
+        assert!(decompress(&[&data[..], b"zzz"].concat()).unwrap_err().contains("append"));
         for cut in [0, 1, data.len() / 2, data.len() - 1] {
             assert!(decompress(&data[..cut]).unwrap_err().contains("damaged"), "cut at {cut}");
         }

@@ -235,6 +235,17 @@ pub(super) const STAGES: &[Stage] = &[
                 "-D",
                 "warnings",
             ]),
+            step(&[
+                "cargo",
+                "clippy",
+                "-p",
+                "cattlegrid-client",
+                "--no-default-features",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ]),
             // Without scripts, which need a C++ compiler.
             step(&[
                 "cargo",
@@ -335,6 +346,7 @@ pub(super) const STAGES: &[Stage] = &[
             when: When::Always,
             env: &[
                 ("CATTLEGRID_BIN", "target/fast/cattlegrid"),
+                ("CATTLEGRID_CHAOS_SECONDS", "60"),
                 (RUNNER, "xtask/of-package.sh only cattlegrid-client"),
             ],
             command: SERVER_TESTS,

@@ -144,8 +144,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Compressed values are read
-    /// without this option too. Default: none are.
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values of more than 64 MiB
+    /// are never compressed. Compressed values are read without this option too; `append` and `prepend` damage them. Default: none are.
     #[cfg(feature = "compression")]
     pub fn compress_above(mut self, bytes: usize) -> Self {
         self.compress_above = Some(bytes);
@@ -175,10 +175,8 @@ impl ClientBuilder {
             return Err(Error::Usage("a client without servers: call server()".to_owned()));
         }
         let mut settings = self.settings;
-        if !settings.metrics.is_observed() {
-            // Clones of a builder make clients with counters of their own.
-            settings.metrics = Arc::default();
-        }
+        // Clones of a builder make clients with counters of their own.
+        settings.metrics = Arc::new(settings.metrics.anew());
         if let Some((user, password)) = &self.credentials {
             check_credentials(user, password)?;
             let text = format!("{user} {password}");

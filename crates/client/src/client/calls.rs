@@ -12,7 +12,8 @@ impl Client {
     /// Calls a method of an object of Cattlegrid, once: a name such as `quota:take:alice:100:hour`, or a [`Call`], which makes
     /// names with escapes. None: the reply is a miss, or the server has no objects.
     ///
-    /// The call goes to the server of the object, which is that of the key `type:key`. It is not sent again when its connection breaks, since it may have been executed.
+    /// The call goes to the server of the object, which is that of the key `type:key`. Over several servers names must not have a
+    /// prefix (`prefix` in `[objects]`): it would be taken for the type. It is not sent again when its connection breaks, since it may have been executed.
     ///
     /// # Errors
     /// [`Error::Usage`]: the name is not that of a call. [`Error::Refused`], [`Error::Server`]: the method refuses. All others as for a `get`.

@@ -12,8 +12,9 @@ use crate::value::Value;
 impl Client {
     /// What computes values over this client. Those of all its clones share requests and computations.
     pub fn herd(&self) -> Herd<Self> {
-        let (flights, compress_above) = self.for_herd();
-        Herd { flights: Arc::clone(flights), ..Herd::new(self.clone()) }.compress_above(compress_above)
+        let (flights, metrics, compress_above) = self.for_herd();
+        let (flights, metrics) = (Arc::clone(flights), Arc::clone(metrics));
+        Herd { place: super::place(self.clone()), flights, metrics, compress_above }
     }
 
     /// See [`Herd::get_or_compute`].

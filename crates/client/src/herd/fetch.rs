@@ -6,14 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{self, Instant};
 
-use super::Herd;
 use super::grant::{Busy, Ending, Fill, Found, Grant, Subject};
 use super::one::{Pauses, decode, subject};
 use super::plain::Terms;
+use super::{Herd, Outcome};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::item::Expiration;
 use crate::key::{self, Key};
+use crate::metrics::Computing;
 use crate::value::{self, Value};
 
 /// `compute_timeout` if none is given.
@@ -106,6 +107,7 @@ pub struct Token<C: Cache + 'static> {
     subject: Subject,
     ttl: Duration,
     compress_above: Option<usize>,
+    computing: Computing,
 }
 
 impl<C: Cache + 'static> Token<C> {
@@ -136,7 +138,7 @@ impl<C: Cache + 'static> Herd<C> {
     /// look up to ten times a second.
     ///
     /// A caller that gets the token after another caller's was dropped or came too late gets the hint of the caller that asked
-    /// first. Over a server with leases it gets its own hint, and after a dropped token only up to a second later.
+    /// first.
     ///
     /// # Errors
     /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
@@ -149,7 +151,25 @@ impl<C: Cache + 'static> Herd<C> {
         options: impl Into<Fetch>,
         hint: &[u8],
     ) -> Result<Fetched<T, C>, Error> {
-        let options: Fetch = options.into();
+        let got = self.fetch(&key, options.into(), hint).await;
+        match &got {
+            Ok(Fetched::Hit(_) | Fetched::Value(_)) => {
+                self.metrics.outcome(key.bytes(), Some(Outcome::Hit(())));
+            }
+            Ok(Fetched::Busy) => self.metrics.outcome(key.bytes(), Some(Outcome::Busy)),
+            Ok(Fetched::Error(_)) | Err(_) => self.metrics.outcome(key.bytes(), None),
+            // Its token tells it.
+            Ok(Fetched::Compute { .. }) => {}
+        }
+        got
+    }
+
+    async fn fetch<K: Key, T: Value>(
+        &self,
+        key: &K,
+        options: Fetch,
+        hint: &[u8],
+    ) -> Result<Fetched<T, C>, Error> {
         key::check(key.bytes()).map_err(Error::Key)?;
         let length = encoded_len(hint);
         if length > HINT_MAX {
@@ -157,7 +177,7 @@ impl<C: Cache + 'static> Herd<C> {
                 format!("a hint has {length} bytes when percent-encoded, at most {HINT_MAX} are possible");
             return Err(Error::Usage(message));
         }
-        let (subject, own) = (subject(&key), Bytes::copy_from_slice(hint));
+        let (subject, own) = (subject(key), Bytes::copy_from_slice(hint));
         let wait = options.wait.unwrap_or(options.compute_timeout * 2);
         let deadline = Instant::now() + wait;
         let mut awaited = Awaited::default();
@@ -178,10 +198,9 @@ impl<C: Cache + 'static> Herd<C> {
                 Found::Granted(grant) => {
                     let hint = grant.hint().filter(|hint| !hint.is_empty()).unwrap_or(&first).clone();
                     let (ttl, compress_above) = (options.ttl, self.compress_above);
-                    return Ok(Fetched::Compute {
-                        hint,
-                        token: Token { grant, subject, ttl, compress_above },
-                    });
+                    let computing = self.metrics.computing([subject.key.clone()]).of_token();
+                    let token = Token { grant, subject, ttl, compress_above, computing };
+                    return Ok(Fetched::Compute { hint, token });
                 }
                 // A server says so as well when a token was dropped: then this caller is next.
                 Found::Failed(text) if text.is_empty() && Instant::now() < deadline => {
@@ -234,13 +253,16 @@ impl<C: Cache + 'static> Herd<C> {
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
     pub async fn deliver<T: Value>(&self, token: Token<C>, value: &T) -> Result<bool, Error> {
-        let Token { grant, subject, ttl, compress_above } = token;
+        let Token { grant, subject, ttl, compress_above, mut computing } = token;
+        computing.has_run();
         let (data, flags) = value::encode(value, compress_above).map_err(|message| Error::Value {
             key: String::from_utf8_lossy(&subject.key).into_owned(),
             message,
         })?;
         let expiration = Expiration::After(ttl.max(SHORTEST));
-        grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await
+        let stored = grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await;
+        computing.ends(0, stored.as_ref().is_ok_and(|stored| *stored));
+        stored
     }
 
     /// Says that the computation has failed: the waiting callers get the text, cut to 460 percent-encoded bytes, and the next caller a
@@ -251,7 +273,9 @@ impl<C: Cache + 'static> Herd<C> {
     pub async fn fail(&self, token: Token<C>, text: &str) -> Result<(), Error> {
         // Without a text it would be given up.
         let text = if text.is_empty() { "failed" } else { cut(text) };
-        token.grant.end(Ending::Nothing(Some(text.to_owned()))).await.map(drop)
+        let Token { grant, mut computing, .. } = token;
+        computing.has_run();
+        grant.end(Ending::Nothing(Some(text.to_owned()))).await.map(drop)
     }
 }
 

@@ -165,11 +165,25 @@ impl<C: Cache + 'static> Herd<C> {
         let computing =
             async { if granted.is_empty() { Ok(Vec::new()) } else { call.compute(granted).await } };
         let waiting = call.wait(waiting, busy, deadline);
-        let (computed, waited) = tokio::try_join!(computing, waiting)?;
+        let (computed, waited) = match tokio::try_join!(computing, waiting) {
+            Ok(both) => both,
+            Err(error) => {
+                for at in order {
+                    self.metrics.outcome(&all[at].subject.key, None);
+                }
+                return Err(error);
+            }
+        };
         for (at, now) in found.into_iter().chain(computed).chain(waited) {
             got[at] = now;
         }
-        Ok(order.into_iter().map(|at| got[at].outcome(&all[at].subject.key)).collect())
+        let outcomes = order.into_iter().map(|at| {
+            let key = &all[at].subject.key;
+            let outcome = got[at].outcome(key);
+            self.metrics.outcome(key, outcome.as_ref().ok().map(Outcome::bare));
+            outcome
+        });
+        Ok(outcomes.collect())
     }
 }
 
@@ -233,7 +247,11 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         M: IntoIterator<Item = (K, T)>,
     {
         let keys = granted.iter().map(|(at, _)| self.all[*at].key.clone()).collect();
-        let values = match (self.compute)(keys).await {
+        let named = granted.iter().map(|(at, _)| self.all[*at].subject.key.clone());
+        let mut computing = self.herd.metrics.computing(named);
+        let values = (self.compute)(keys).await;
+        computing.has_run();
+        let values = match values {
             Ok(values) => values,
             Err(error) => {
                 let grants = granted.into_iter().filter_map(|(_, grant)| grant);
@@ -275,6 +293,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         for (at, end) in ended.into_iter().zip(end_all(endings).await) {
             if let (_, Got::Computed { kept, .. }) = &mut got[at] {
                 *kept = end.unwrap_or(false);
+                computing.ends(at, *kept);
             }
         }
         Ok(got)

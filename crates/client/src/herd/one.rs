@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{self, Instant};
 
 use super::Herd;
@@ -67,14 +68,18 @@ impl<C: Cache + 'static> Herd<C> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        match self.obtain(&key, options, options.wait_time()).await {
-            Verdict::Busy => Ok(Outcome::Busy),
-            verdict => self.conclude(&key, options, compute, verdict).await,
-        }
+        let verdict = self.obtain(&key, options, options.wait_time()).await;
+        let got = self.conclude(&key, options, compute, verdict).await;
+        self.metrics.outcome(key.bytes(), got.as_ref().ok().map(Outcome::bare));
+        got
     }
 
     /// The same, but instead of waiting for another client's value `busy` is called, and what it returns is the answer: a value
-    /// as [`Outcome::Waited`], None as [`Outcome::Busy`].
+    /// as [`Outcome::Waited`], None as [`Outcome::Busy`]. [`Compute::wait`] is not used.
+    ///
+    /// `busy` is called if another client, or another caller in this process, computes the value and there is no old one: over a
+    /// server without leases if the key is locked, over a server with leases if it says that another client has the lease; it
+    /// holds no request then. It is not called after an error. What it returns is not stored.
     ///
     /// # Errors
     /// See [`get_or_compute`](Self::get_or_compute).
@@ -96,10 +101,12 @@ impl<C: Cache + 'static> Herd<C> {
         B: FnOnce() -> Busy,
         Busy: Future<Output = Option<T>>,
     {
-        match self.obtain(&key, options, Duration::ZERO).await {
+        let got = match self.obtain(&key, options, Duration::ZERO).await {
             Verdict::Busy => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
             verdict => self.conclude(&key, options, compute, verdict).await,
-        }
+        };
+        self.metrics.outcome(key.bytes(), got.as_ref().ok().map(Outcome::bare));
+        got
     }
 
     async fn conclude<K, T, E, F, Fut>(
@@ -120,14 +127,19 @@ impl<C: Cache + 'static> Herd<C> {
             Verdict::Stale(stored) => return Ok(Outcome::Stale(decode(key.bytes(), stored)?)),
             Verdict::Busy => return Ok(Outcome::Busy),
             Verdict::Error(error) if options.goes_on_after(&error) => {
+                let mut computing = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
                 let value = compute().await.map_err(ComputeError::Compute)?;
+                computing.ends(0, false);
                 return Ok(Outcome::Computed { value, stored: false });
             }
             Verdict::Error(error) => return Err(error.into()),
             Verdict::Compute(grant) => grant,
         };
+        let mut computing = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
         // Dropped here, with the future or by a panic, the grant is given up.
-        let computed = compute().await.map_err(ComputeError::Compute).and_then(|value| {
+        let computed = compute().await;
+        computing.has_run();
+        let computed = computed.map_err(ComputeError::Compute).and_then(|value| {
             let fill = self.fill(key.bytes(), &value, options, options.expiration)?;
             Ok((value, fill))
         });
@@ -135,6 +147,7 @@ impl<C: Cache + 'static> Herd<C> {
             Ok((value, fill)) => {
                 // A value that could not be stored is a value.
                 let stored = grant.end(Ending::Value(fill)).await.unwrap_or(false);
+                computing.ends(0, stored);
                 Ok(Outcome::Computed { value, stored })
             }
             Err(error) => {
@@ -231,7 +244,7 @@ async fn end_of(mut ended: Ended, deadline: Instant) -> Option<End> {
 }
 
 pub(super) fn subject<K: Key + ?Sized>(key: &K) -> Subject {
-    Subject { key: bytes::Bytes::copy_from_slice(key.bytes()), tags: key.tags().to_vec() }
+    Subject { key: Bytes::copy_from_slice(key.bytes()), tags: key.tags().to_vec() }
 }
 
 pub(super) fn decode<T: Value>(key: &[u8], stored: Stored) -> Result<T, Error> {

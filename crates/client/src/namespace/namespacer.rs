@@ -132,7 +132,8 @@ impl<C: Cache> Namespacer<C> {
     /// read once a second at most.
     ///
     /// # Errors
-    /// [`Error::Usage`] and [`Error::Key`]: a part is empty, or the key can become longer than 250 bytes.
+    /// [`Error::Usage`] and [`Error::Key`]: a part is empty, the key can become longer than 250 bytes, or, with tags, a tag
+    /// longer than 200.
     /// [`Error::SettingsDiffer`], [`Error::Value`] as [`new`](Self::new). Those of the cache.
     pub fn key(
         &self,

@@ -47,8 +47,8 @@ impl Default for NamespacerOptions {
 }
 
 impl NamespacerOptions {
-    /// All keys in the cache that the namespacer uses begin with this text: 1 to 100 bytes of ASCII without blanks and control
-    /// characters. Default: `___`. No prefix in use may be the beginning of another.
+    /// All keys in the cache that the namespacer uses begin with this text: 1 to 100 bytes of ASCII without blanks, control
+    /// characters, `%` and `,`; it should not begin with `@`, as Cattlegrid's control keys do. Default: `___`. No prefix in use may be the beginning of another.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();

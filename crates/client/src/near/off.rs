@@ -11,7 +11,7 @@ use crate::item::Item;
 pub(crate) struct Near(Infallible);
 
 #[derive(Clone, Copy)]
-pub(crate) struct Reading(Infallible);
+pub(crate) struct Reading;
 
 pub(crate) struct Writing<'a>(Infallible, PhantomData<&'a ()>);
 
@@ -24,8 +24,8 @@ impl Near {
         match self.0 {}
     }
 
-    pub(crate) fn insert(&self, _: &[u8], reading: Reading, _: &Item, _: Option<Duration>) {
-        match reading.0 {}
+    pub(crate) fn insert(&self, _: &[u8], _: Reading, _: &Item, _: Option<Duration>) {
+        match self.0 {}
     }
 
     pub(crate) fn writing(&self, _: &[u8]) -> Writing<'_> {
