@@ -646,6 +646,86 @@ fn what_is_no_reply_to_this_command() {
     });
 }
 
+/// A read that cannot be repeated fails with the error of its connection, and does not count as repeated.
+#[test]
+fn repeats_that_are_not_made() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let call = get(&client, "k");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), None);
+        let calls: Vec<_> = (0..3).map(|_| get(&client, "k")).collect();
+        let many = tokio::spawn({
+            let client = client.clone();
+            async move { client.get_many::<String>(&["a", "b"]).await }
+        });
+        lines(&mut stream, 5).await;
+        drop(listener);
+        drop(stream);
+        for call in calls {
+            let outcome = call.await.unwrap();
+            assert!(matches!(outcome, Err(Error::Connection { .. })), "{outcome:?}");
+        }
+        for outcome in many.await.unwrap() {
+            assert!(matches!(outcome, Err(Error::Connection { .. })), "{outcome:?}");
+        }
+        assert_eq!(client.statistics().retries, 0);
+        assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
+    });
+}
+
+/// If no connection for waiting can be made, but the shared one works, the client asks on that, and the server is not left alone.
+#[test]
+fn no_connection_for_waiting_can_be_made() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let call = get(&client, "k");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), None);
+        drop(listener);
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.ask(b"k", Ask { lease: SOON, wait: SOON, hint: None }).await }
+        });
+        for reply in ["VA 0 c0 Z\r\n\r\n", "VA 0 c0 Z\r\n\r\n", "VA 1 c5\r\nx\r\n"] {
+            assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+        assert!(matches!(call.await.unwrap().unwrap(), Answer::Hit(item) if item.data == "x"));
+        let call = get(&client, "k");
+        lines(&mut stream, 1).await;
+        drop(stream);
+        // The server has not failed until now: it is asked.
+        assert!(matches!(call.await.unwrap(), Err(Error::Connection { .. })));
+    });
+}
+
+/// Options that make no sense are refused by name.
+#[test]
+fn options_out_of_range() {
+    let builder = || Client::builder().server("127.0.0.1:1");
+    for (builder, option) in [
+        (builder().connections(usize::MAX), "connections"),
+        (builder().connections(1025), "connections"),
+        (builder().connections(0), "connections"),
+        (builder().waiting_connections(usize::MAX), "waiting_connections"),
+        (builder().waiting_connections(65_537), "waiting_connections"),
+        (builder().timeout(Duration::ZERO), "timeout"),
+        (builder().connect_timeout(Duration::ZERO), "connect_timeout"),
+    ] {
+        let Err(Error::Usage(message)) = builder.build() else { panic!("{option}") };
+        assert!(message.starts_with(&format!("{option} is ")), "{message}");
+    }
+    builder().connections(1024).waiting_connections(65_536).build().unwrap();
+    builder().waiting_connections(0).build().unwrap();
+}
+
 /// Large values come whole, in any packets.
 #[test]
 fn large_values() {

@@ -16,6 +16,9 @@ const GROUP_MAX: usize = 250;
 
 impl Client {
     /// The value of a key, or None if it is absent.
+    ///
+    /// A `get` whose connection breaks may be sent twice, see [`retry_reads`](crate::ClientBuilder::retry_reads). Names of Cattlegrid
+    /// whose reading does something, which are calls of objects and control keys, need [`call`](Self::call), which is never repeated.
     pub async fn get<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
         let item = match self.near_for(&key) {
             Some(near) => self.read_near(near, key.bytes()).await?,
