@@ -18,7 +18,7 @@ use crate::metrics::{Metrics, Statistics};
 use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings, join};
-use crate::net::wire::{Command, Reply, Verb};
+use crate::net::wire::{self, Command, Reply, Verb};
 use crate::route::{Event, Route};
 
 pub use builder::ClientBuilder;
@@ -157,11 +157,12 @@ impl Client {
         outcomes.into_iter().flatten().collect()
     }
 
-    /// A write whose tags this server could not be sent would keep its value when they are invalidated.
+    /// Checks the tags of a write. One whose tags this server could not be sent would keep its value when they are invalidated.
     fn check_tags(&self, place: usize, command: &Command<'_>) -> Result<(), Error> {
         match command {
-            Command::Store { write, .. } if !write.tags.is_empty() && !self.inner.nodes[place].can_tag() => {
-                Err(Error::NoTags)
+            Command::Store { write, .. } if !write.tags.is_empty() => {
+                wire::check_tags(write.tags)?;
+                if self.inner.nodes[place].can_tag() { Ok(()) } else { Err(Error::NoTags) }
             }
             _ => Ok(()),
         }
@@ -274,7 +275,7 @@ fn exptime(write: &Write<'_>) -> i32 {
 
 /// A reply that no server gives to this command.
 fn odd(server: &str, reply: &Reply) -> Error {
-    Error::Protocol { server: server.to_owned(), message: format!("unexpected reply {reply:?}") }
+    Error::Protocol { server: server.to_owned(), message: format!("unexpected reply: {}", reply.text()) }
 }
 
 fn item(server: &str, reply: Reply) -> Result<Option<Item>, Error> {
@@ -306,7 +307,7 @@ fn counted(server: &str, reply: Reply) -> Result<Option<u64>, Error> {
     match reply {
         Reply::Number(number) => Ok(Some(number)),
         Reply::Status(Status::NotFound) | Reply::Meta { status: MetaStatus::NotFound, .. } => Ok(None),
-        Reply::Value { item, marks } => match crate::net::wire::decimal(&item.data) {
+        Reply::Value { item, marks } => match wire::decimal(&item.data) {
             Some(number) => Ok(Some(number)),
             None => Err(odd(server, &Reply::Value { item, marks })),
         },

@@ -69,12 +69,13 @@ pub enum Expiration {
 const RELATIVE_MAX: u64 = 30 * 24 * 60 * 60;
 
 impl Expiration {
-    /// memcached's form: 0 is for ever, up to 30 days are seconds from now, a larger number is a Unix time in seconds.
+    /// memcached's form: 0 is for ever, up to 30 days are seconds from now, a larger number is a Unix time in seconds. One that
+    /// no clock can hold is for ever too.
     pub fn from_exptime(exptime: u64) -> Self {
         match exptime {
             0 => Self::Never,
             1..=RELATIVE_MAX => Self::After(Duration::from_secs(exptime)),
-            _ => Self::At(UNIX_EPOCH.checked_add(Duration::from_secs(exptime)).unwrap_or(UNIX_EPOCH)),
+            _ => UNIX_EPOCH.checked_add(Duration::from_secs(exptime)).map_or(Self::Never, Self::At),
         }
     }
 
@@ -120,5 +121,23 @@ impl From<Duration> for Expiration {
 impl From<SystemTime> for Expiration {
     fn from(time: SystemTime) -> Self {
         Self::At(time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_no_clock_holds_are_never() {
+        for exptime in [1 << 63, u64::MAX - 1, u64::MAX] {
+            assert_eq!(Expiration::from_exptime(exptime), Expiration::Never, "{exptime}");
+        }
+        assert_eq!(
+            Expiration::from_exptime(RELATIVE_MAX),
+            Expiration::After(Duration::from_secs(RELATIVE_MAX))
+        );
+        let at = UNIX_EPOCH + Duration::from_secs(RELATIVE_MAX + 1);
+        assert_eq!(Expiration::from_exptime(RELATIVE_MAX + 1), Expiration::At(at));
     }
 }

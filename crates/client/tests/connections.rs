@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cattlegrid_client::{Answer, Ask, Cache, Client, ClientBuilder, Error, Written};
+use cattlegrid_client::{Answer, Ask, Cache, Client, ClientBuilder, Error, Key, Protocol, Write, Written};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -397,14 +397,12 @@ fn a_held_question() {
                 let client = client.clone();
                 async move { client.ask(b"k", ask).await }
             });
-            let mut shared = accept(&listener).await;
-            lines(&mut shared, 1).await;
-            shared.write_all(b"VA 0 c0 Z\r\n\r\n").await.unwrap();
             let mut held = accept(&listener).await;
             let text = lines(&mut held, 1).await;
             assert!(text.starts_with("mg k v f c t R0 Pw") && !text.contains("Pw0,"), "{text}");
             // Others are served.
             let other = get(&client, "other");
+            let mut shared = accept(&listener).await;
             lines(&mut shared, 1).await;
             shared.write_all(b"EN\r\n").await.unwrap();
             assert_eq!(other.await.unwrap().unwrap(), None);
@@ -471,6 +469,261 @@ fn nothing_is_left() {
         }
         panic!("tasks are left");
     });
+}
+
+/// A connection whose runtime does not run: callers in another one keep their deadline, and the next one has a new connection.
+#[test]
+fn a_runtime_that_does_not_run() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || {
+        use std::io::{BufRead, BufReader, Write};
+        // Two connections, one after the other.
+        let streams = [(); 2].map(|()| {
+            let stream = listener.accept().unwrap().0;
+            let answering = stream.try_clone().unwrap();
+            std::thread::spawn(move || {
+                for _ in BufReader::new(&answering).lines().map_while(Result::ok) {
+                    (&answering).write_all(b"VA 1 f0\r\nx\r\n").unwrap();
+                }
+            });
+            stream
+        });
+        drop(streams);
+    });
+    let client = Client::builder().server(address).timeout(SHORT).build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    assert_eq!(first.block_on(client.get::<String>("k")).unwrap().as_deref(), Some("x"));
+    let start = Instant::now();
+    let late =
+        second.block_on(async { tokio::time::timeout(SOON, client.get::<String>("k")).await.unwrap() });
+    assert!(matches!(late, Err(Error::Timeout { limit: SHORT, .. })), "{late:?}");
+    assert!(start.elapsed() >= SHORT);
+    let next =
+        second.block_on(async { tokio::time::timeout(SOON, client.get::<String>("k")).await.unwrap() });
+    assert_eq!(next.unwrap().as_deref(), Some("x"));
+    // Neither does a call of many keys hang, with the connection of a runtime that no longer runs.
+    let third = runtime();
+    let many = third.block_on(async {
+        tokio::time::timeout(SOON, client.get_many::<String>(&["a", "b"])).await.unwrap()
+    });
+    assert!(many.iter().all(|one| matches!(one, Err(Error::Timeout { .. }))), "{many:?}");
+    server.join().unwrap();
+}
+
+/// A caller of the text protocol that goes away between a value and its end: the others get theirs.
+#[test]
+fn parts_for_nobody() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.protocol(Protocol::Text).build().unwrap();
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.get_many::<String>(&["a", "b", "c"]).await }
+        });
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 3).await;
+        let other = get(&client, "d");
+        lines(&mut stream, 1).await;
+        stream.write_all(b"VALUE a 0 1\r\na\r\n").await.unwrap();
+        tokio::time::sleep(SHORT).await;
+        call.abort();
+        assert!(call.await.is_err());
+        let rest = b"END\r\nVALUE b 0 1\r\nb\r\nEND\r\nEND\r\nVALUE d 0 1\r\nd\r\nEND\r\n";
+        stream.write_all(rest).await.unwrap();
+        assert_eq!(other.await.unwrap().unwrap().as_deref(), Some("d"));
+    });
+}
+
+/// Texts that would be more than a word are not sent.
+#[test]
+fn words_that_are_not_sent() {
+    struct Tagged(Vec<String>);
+    impl Key for Tagged {
+        fn bytes(&self) -> &[u8] {
+            b"k"
+        }
+        fn tags(&self) -> &[String] {
+            &self.0
+        }
+    }
+    let usage = |outcome: Result<Written, Error>, text: &str| match outcome {
+        Err(Error::Usage(message)) => assert!(message.contains(text), "{message}"),
+        outcome => panic!("{outcome:?}"),
+    };
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.clone().build().unwrap();
+        for group in ["items\r\nflush_all", "a b", &"x".repeat(251), "\0"] {
+            let (_, outcome) = client.stats(group).await.remove(0);
+            assert!(matches!(outcome, Err(Error::Usage(_))), "{outcome:?}");
+        }
+        let long = "x".repeat(201);
+        let value = "v".to_owned();
+        for (tag, text) in [("x y\r\n", "x y"), ("", "1 to 200"), (&*long, "xxx"), ("a\tb", "a\\tb")] {
+            let tags = vec!["good".to_owned(), tag.to_owned()];
+            usage(client.set(Tagged(tags.clone()), &value, 0).await, text);
+            usage(client.set_many(&[(Tagged(tags.clone()), value.clone())], 0).await.remove(0), text);
+            let write = Write { key: b"k", data: b"v", flags: 0, exptime: 0, tags: &tags };
+            usage(client.fill(write, 1).await.map(|_| Written::NotStored), text);
+            usage(client.invalidate(&tags).await.map(|()| Written::NotStored), text);
+        }
+        let nine: Vec<_> = (0..9).map(|n| format!("tag{n}")).collect();
+        usage(client.set(Tagged(nine), &value, 0).await, "tag8");
+        // The text protocol has no tags.
+        let text = builder.protocol(Protocol::Text).build().unwrap();
+        let tags = vec!["good".to_owned()];
+        assert_eq!(text.invalidate(&tags).await, Err(Error::NoTags));
+        assert_eq!(text.set(Tagged(tags), &value, 0).await, Err(Error::NoTags));
+        assert!(!text.has_tags().await.unwrap());
+        let connected = tokio::time::timeout(SHORT, listener.accept()).await;
+        assert!(connected.is_err(), "nothing is sent, nor connected");
+    });
+}
+
+/// Sends one command, answers it, and expects an error of the protocol: in words, counted, and the connection closed.
+async fn misfit<
+    T: std::fmt::Debug + Send + 'static,
+    F: Future<Output = Result<T, Error>> + Send + 'static,
+>(
+    protocol: Protocol,
+    reply: &str,
+    command: impl FnOnce(Client) -> F,
+) {
+    let (listener, builder) = pair().await;
+    let client = builder.protocol(protocol).build().unwrap();
+    let call = tokio::spawn(command(client.clone()));
+    let mut stream = accept(&listener).await;
+    lines(&mut stream, 1).await;
+    stream.write_all(reply.as_bytes()).await.unwrap();
+    let outcome = call.await.unwrap();
+    let Err(Error::Protocol { message, .. }) = outcome else { panic!("{reply:?}: {outcome:?}") };
+    let first = reply.split("\r\n").find(|line| message.contains(*line));
+    assert!(first.is_some() && !message.contains(['{', '[']), "{reply:?}: {message}");
+    assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
+    assert_eq!(client.statistics().errors, 1, "{reply:?}");
+}
+
+/// Replies that some command has, but not this one.
+#[test]
+fn what_is_no_reply_to_this_command() {
+    use Protocol::{Meta, Text};
+    let text = || "v".to_owned();
+    run(async {
+        for reply in ["HD\r\n", "NS\r\n", "NF\r\n", "EX\r\n", "MN\r\n"] {
+            misfit(Meta, reply, |client| async move { client.get::<String>("k").await }).await;
+        }
+        for reply in ["VA 1\r\nx\r\n", "VA 2\r\n-1\r\n", "HD\r\n", "EN\r\n", "7\r\n"] {
+            misfit(Meta, reply, |client| async move { client.incr("k", 1).await }).await;
+        }
+        for reply in ["EN\r\n", "VA 1\r\nx\r\n", "STORED\r\n"] {
+            misfit(Meta, reply, move |client| async move { client.set("k", &text(), 0).await }).await;
+        }
+        for reply in ["EN\r\n", "NS\r\n", "DELETED\r\n"] {
+            misfit(Meta, reply, |client| async move { client.delete("k").await }).await;
+        }
+        for reply in ["VALUE other 0 1\r\nx\r\nEND\r\n", "EN\r\n", "STORED\r\n"] {
+            misfit(Text, reply, |client| async move { client.get::<String>("k").await }).await;
+        }
+        let many = "VALUE a 0 1\r\nx\r\nEND\r\nVALUE a 0 1\r\nx\r\nEND\r\n";
+        misfit(Text, many, |client| async move { client.get_many::<String>(&["a", "b"]).await.remove(1) })
+            .await;
+        for reply in ["DELETED\r\n", "TOUCHED\r\n", "OK\r\n"] {
+            misfit(Text, reply, move |client| async move { client.set("k", &text(), 0).await }).await;
+        }
+        misfit(Text, "STORED\r\n", |client| async move { client.delete("k").await }).await;
+        misfit(Text, "STORED\r\n", |client| async move { client.incr("k", 1).await }).await;
+        misfit(Text, "DELETED\r\n", |client| async move { client.touch("k", 1).await }).await;
+        for reply in ["VERSION 1\r\n", "hello\r\n", "STORED\r\n"] {
+            misfit(Meta, reply, |client| async move { client.flush_all().await.remove(0).1 }).await;
+        }
+        for reply in ["OK\r\n", "hello\r\n", "VERSIONS 1\r\n"] {
+            misfit(Meta, reply, |client| async move { client.version().await.remove(0).1 }).await;
+        }
+        misfit(Meta, "STORED\r\n", |client| async move { client.stats("").await.remove(0).1 }).await;
+        misfit(Meta, "NF\r\n", |client| async move { client.invalidate(&["t".to_owned()]).await }).await;
+    });
+}
+
+/// A read that cannot be repeated fails with the error of its connection, and does not count as repeated.
+#[test]
+fn repeats_that_are_not_made() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let call = get(&client, "k");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), None);
+        let calls: Vec<_> = (0..3).map(|_| get(&client, "k")).collect();
+        let many = tokio::spawn({
+            let client = client.clone();
+            async move { client.get_many::<String>(&["a", "b"]).await }
+        });
+        lines(&mut stream, 5).await;
+        drop(listener);
+        drop(stream);
+        for call in calls {
+            let outcome = call.await.unwrap();
+            assert!(matches!(outcome, Err(Error::Connection { .. })), "{outcome:?}");
+        }
+        for outcome in many.await.unwrap() {
+            assert!(matches!(outcome, Err(Error::Connection { .. })), "{outcome:?}");
+        }
+        assert_eq!(client.statistics().retries, 0);
+        assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
+    });
+}
+
+/// If no connection for waiting can be made, but the shared one works, the client asks on that, and the server is not left alone.
+#[test]
+fn no_connection_for_waiting_can_be_made() {
+    run(async {
+        let (listener, builder) = pair().await;
+        let client = builder.build().unwrap();
+        let call = get(&client, "k");
+        let mut stream = accept(&listener).await;
+        lines(&mut stream, 1).await;
+        stream.write_all(b"EN\r\n").await.unwrap();
+        assert_eq!(call.await.unwrap().unwrap(), None);
+        drop(listener);
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.ask(b"k", Ask { lease: SOON, wait: SOON, hint: None }).await }
+        });
+        for reply in ["VA 0 c0 Z\r\n\r\n", "VA 0 c0 Z\r\n\r\n", "VA 1 c5\r\nx\r\n"] {
+            assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+        assert!(matches!(call.await.unwrap().unwrap(), Answer::Hit(item) if item.data == "x"));
+        let call = get(&client, "k");
+        lines(&mut stream, 1).await;
+        drop(stream);
+        // The server has not failed until now: it is asked.
+        assert!(matches!(call.await.unwrap(), Err(Error::Connection { .. })));
+    });
+}
+
+/// Options that make no sense are refused by name.
+#[test]
+fn options_out_of_range() {
+    let builder = || Client::builder().server("127.0.0.1:1");
+    for (builder, option) in [
+        (builder().connections(usize::MAX), "connections"),
+        (builder().connections(1025), "connections"),
+        (builder().connections(0), "connections"),
+        (builder().waiting_connections(usize::MAX), "waiting_connections"),
+        (builder().waiting_connections(65_537), "waiting_connections"),
+        (builder().timeout(Duration::ZERO), "timeout"),
+        (builder().connect_timeout(Duration::ZERO), "connect_timeout"),
+    ] {
+        let Err(Error::Usage(message)) = builder.build() else { panic!("{option}") };
+        assert!(message.starts_with(&format!("{option} is ")), "{message}");
+    }
+    builder().connections(1024).waiting_connections(65_536).build().unwrap();
+    builder().waiting_connections(0).build().unwrap();
 }
 
 /// Large values come whole, in any packets.

@@ -18,6 +18,11 @@ use crate::net::tls::Tls;
 use crate::net::wire::Protocol;
 use crate::route::{Ejection, Options, Route, Sharding};
 
+/// Most shared connections to a server.
+const CONNECTIONS_MAX: usize = 1024;
+/// Most waiting connections to a server.
+const WAITING_MAX: usize = 65_536;
+
 /// Options of a [`Client`]: [`Client::builder`].
 #[derive(Debug, Clone)]
 #[must_use]
@@ -71,14 +76,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Connections to each server that commands share. Default: 1, which is enough for most programs.
+    /// Connections to each server that commands share, 1 to 1024. Default: 1, which is enough for most programs.
     pub fn connections(mut self, count: usize) -> Self {
         self.settings.connections = count;
         self
     }
 
-    /// At most this many connections to each server for requests that the server holds while another client computes.
-    /// Beyond them the client asks repeatedly. 0: it always does. Default: 64.
+    /// At most this many connections to each server, 0 to 65536, for requests that the server holds while another client
+    /// computes. Beyond them, and if none can be made, the client asks repeatedly. 0: it always does. Default: 64.
     pub fn waiting_connections(mut self, count: usize) -> Self {
         self.settings.waiting_connections = count;
         self
@@ -96,8 +101,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether a read is sent once more when its connection breaks before the reply. Keys that begin with `@` are never read
-    /// twice. Default: true.
+    /// Whether a read is sent once more when its connection breaks: if no byte of its reply has come, if the connection had
+    /// worked before, and if the server is not in its back-off. The time for both is that of one command. Reads of keys that
+    /// begin with `@`, `get_and_touch`, and [`call`](Client::call) are never sent twice. Default: true.
     pub fn retry_reads(mut self, retry: bool) -> Self {
         self.settings.retry_reads = retry;
         self
@@ -182,11 +188,19 @@ impl ClientBuilder {
             let text = format!("{user} {password}");
             settings.login = Some(format!("set auth 0 0 {}\r\n{text}\r\n", text.len()).into_bytes());
         }
-        if settings.timeout.is_zero() || settings.connect_timeout.is_zero() {
-            return Err(Error::Usage("a timeout of 0: nothing can be done in it".to_owned()));
+        for (option, time) in [("timeout", settings.timeout), ("connect_timeout", settings.connect_timeout)] {
+            if time.is_zero() {
+                return Err(Error::Usage(format!("{option} is 0: nothing can be done in it")));
+            }
         }
-        if settings.connections == 0 {
-            return Err(Error::Usage("0 connections to a server: at least 1 is wanted".to_owned()));
+        let (shared, waiting) = (settings.connections, settings.waiting_connections);
+        for (option, count, possible) in
+            [("connections", shared, 1..=CONNECTIONS_MAX), ("waiting_connections", waiting, 0..=WAITING_MAX)]
+        {
+            if !possible.contains(&count) {
+                let (least, most) = (possible.start(), possible.end());
+                return Err(Error::Usage(format!("{option} is {count}: possible are {least} to {most}")));
+            }
         }
         let settings = Arc::new(settings);
         let addresses = self.servers.iter().map(|server| Address::parse(server));

@@ -13,7 +13,7 @@ use crate::net::connection::{Limit, Sent};
 use crate::net::node::{Node, join};
 use crate::net::wire::{self, Command, Reply, Verb};
 
-/// First and longest interval between questions when all waiting connections are in use.
+/// First and longest interval between questions when all waiting connections are in use, or none can be made.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
 impl Cache for Client {
@@ -90,8 +90,12 @@ impl Cache for Client {
             if left.is_zero() {
                 return Ok(Answer::Busy);
             }
-            if let Some(held) = node.waiting(whole).await {
-                let mut held = held?;
+            let held = match node.waiting(whole).await {
+                // As if all were in use, if other commands are served.
+                Some(Err(_)) if node.is_open() => None,
+                held => held.transpose()?,
+            };
+            if let Some(mut held) = held {
                 match held.one(&question(left), whole).await {
                     Ok(reply) => {
                         let answer = answer(node.name(), reply.checked(node.name())?)?;
@@ -174,7 +178,10 @@ impl Cache for Client {
     async fn invalidate(&self, tags: &[String]) -> Result<(), Error> {
         let commands: Vec<_> = tags.iter().map(|tag| Command::Invalidate { tag }).collect();
         for tag in tags {
-            crate::key::check(tag.as_bytes()).map_err(Error::Key)?;
+            wire::check_tag(tag)?;
+        }
+        if !self.inner.nodes.iter().all(Node::can_tag) {
+            return Err(Error::NoTags);
         }
         self.clear_near();
         let limit = self.limit();

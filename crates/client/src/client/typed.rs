@@ -8,11 +8,17 @@ use crate::error::Error;
 use crate::item::{Expiration, Item, Write, Written};
 use crate::key::Key;
 use crate::net::node::join;
-use crate::net::wire::{Command, Reply, Verb};
+use crate::net::wire::{self, Command, Reply, Verb};
 use crate::value::{self, Value};
+
+/// Longest group of statistics, in bytes.
+const GROUP_MAX: usize = 250;
 
 impl Client {
     /// The value of a key, or None if it is absent.
+    ///
+    /// A `get` whose connection breaks may be sent twice, see [`retry_reads`](crate::ClientBuilder::retry_reads). Names of Cattlegrid
+    /// whose reading does something, which are calls of objects and control keys, need [`call`](Self::call), which is never repeated.
     pub async fn get<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
         let item = match self.near_for(&key) {
             Some(near) => self.read_near(near, key.bytes()).await?,
@@ -205,7 +211,15 @@ impl Client {
     }
 
     /// The statistics of each server: of a group such as `items`, or the general ones if that is empty.
+    ///
+    /// [`Error::Usage`] for each server: the group has more than 250 bytes, blanks or control characters.
     pub async fn stats(&self, group: &str) -> Vec<(String, Result<Vec<(String, String)>, Error>)> {
+        if !group.is_empty()
+            && let Err(error) = wire::check_word("the group of statistics", group, GROUP_MAX)
+        {
+            let nodes = self.inner.nodes.iter();
+            return nodes.map(|node| (node.name().to_owned(), Err(error.clone()))).collect();
+        }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let replies = self.everywhere(Command::Stats { group }).await;
         let lines = |reply| match reply {

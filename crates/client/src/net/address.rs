@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cattlegrid_ring::WEIGHT_MAX;
+
 use crate::error::Error;
+use crate::net::wire::line_text;
 
 /// memcached's port.
 pub(crate) const PORT: u16 = 11211;
@@ -38,15 +41,18 @@ impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             let forms = "host, host:port, host:port=weight, [v6]:port, unix:/path";
-            Err(Error::Usage(format!("server {text:?}: {why}; possible are {forms}")))
+            Err(Error::Usage(format!("server {}: {why}; possible are {forms}", line_text(text.as_bytes()))))
         };
         let (name, weight) = match text.rsplit_once('=') {
             Some((name, weight)) => match weight.parse() {
-                Ok(weight @ 1_u32..) => (name, weight),
-                _ => return wrong("the weight is not a number from 1"),
+                Ok(weight @ 1..=WEIGHT_MAX) => (name, weight),
+                _ => return wrong("the weight is not a number from 1 to 65535"),
             },
             None => (text, 1),
         };
+        if name.is_empty() {
+            return wrong("there is no host");
+        }
         let path = name.strip_prefix("unix:").or(name.starts_with('/').then_some(name));
         if let Some(path) = path {
             if path.is_empty() {
@@ -54,14 +60,25 @@ impl Address {
             }
             return Ok(Self { name: name.into(), place: Place::Unix(path.into()), weight });
         }
+        if name.contains("://") {
+            return wrong("it is not a URL: leave out what is before the host");
+        }
+        if name.contains([',', ';']) {
+            return wrong("several servers in one text: call server() for each of them, or servers()");
+        }
         let (host, port) = match name.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
                 Some((host, "")) => (host, None),
                 Some((host, port)) if port.starts_with(':') => (host, Some(&port[1..])),
-                _ => return wrong("the bracket is not closed"),
+                Some(_) => return wrong("after the bracket there must be :port or nothing"),
+                None => return wrong("the bracket is not closed"),
             },
             None => match name.rsplit_once(':') {
-                Some((host, _)) if host.contains(':') => return wrong("an IPv6 address needs brackets"),
+                Some((host, _)) if host.contains(':') => {
+                    return wrong(
+                        "more than one colon: write one port only, and an IPv6 address in brackets",
+                    );
+                }
                 Some((host, port)) => (host, Some(port)),
                 None => (name, None),
             },
@@ -96,7 +113,7 @@ mod tests {
         assert_eq!(tcp("cache1=7"), ("cache1".into(), 11211, 7));
         assert_eq!(tcp("[::1]"), ("::1".into(), 11211, 1));
         assert_eq!(tcp("[::1]:65535=2"), ("::1".into(), 65535, 2));
-        for text in ["/run/c.sock=3", "unix:/run/c.sock=3"] {
+        for text in ["/run/c.sock=3", "unix:/run/c.sock=3", "unix:///run/c.sock=3"] {
             let address = Address::parse(text).unwrap();
             assert_eq!((address.place, address.weight), (Place::Unix("/run/c.sock".into()), 3));
         }
@@ -111,6 +128,19 @@ mod tests {
         ];
         for text in wrong {
             assert!(matches!(Address::parse(text), Err(Error::Usage(_))), "{text}");
+        }
+        for (text, fix) in [
+            ("http://host", "not a URL"),
+            ("host:1:2", "one port only"),
+            ("a:1,b:1", "server() for each"),
+            ("[::1]x", ":port or nothing"),
+            ("=65536", "1 to 65535"),
+            ("a=65536", "1 to 65535"),
+            ("=5", "no host"),
+            ("::1", "in brackets"),
+        ] {
+            let Err(Error::Usage(message)) = Address::parse(text) else { panic!("{text}") };
+            assert!(message.contains(&format!("\"{text}\"")) && message.contains(fix), "{message}");
         }
     }
 }

@@ -10,7 +10,9 @@
 //! * A slot whose caller has gone or has timed out stays until its reply has been read.
 //! * Bytes that are no reply to the first slot's request close the connection: nothing is read after them.
 //! * The driver ends when the connection is closed, for any reason. Then all slots have been completed.
-//! * A slot is completed by its deadline: the driver's timer is never later than the earliest one.
+//! * A slot is completed by its deadline: the driver's timer is never later than the earliest one. The driver runs in the runtime
+//!   of the caller who made the connection. A caller in another one keeps its deadline itself, and closes a connection whose
+//!   driver does not.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,12 +25,13 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use cattlegrid_protocol::{ParsedResponse, parse_response};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use crate::error::Error;
 use crate::net::stream::{Reading, Stream, Writing};
-use crate::net::wire::{Command, Expect, Fit, Protocol, Reply};
+use crate::net::wire::{Command, Expect, Fit, Protocol, Reply, broken_text, line_text};
 
 /// Callers wait when this much has not been sent, in bytes. A request alone may be larger.
 const UNSENT_MAX: usize = 64 << 20;
@@ -40,6 +43,8 @@ const READ_BUFFER: usize = 16 << 10;
 const LARGE_VALUE: usize = 64 << 10;
 /// How long the reply to a lease that is given up may take.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(10);
+/// A driver that is this late does not run.
+const DRIVER_LATE: Duration = Duration::from_millis(20);
 /// Other tasks run after this many reads at once.
 const READS_MAX: usize = 16;
 
@@ -83,6 +88,8 @@ struct Shared {
     /// Told when [`UNSENT_MAX`] may have become free.
     room: Notify,
     health: Arc<dyn Watch>,
+    /// Where the driver runs.
+    runtime: tokio::runtime::Id,
 }
 
 /// Is told how a connection fares.
@@ -130,6 +137,8 @@ struct Slot {
     left: usize,
     /// The keys that were asked for leases, in order: a lease that nobody receives is given up.
     asked: Arc<[Box<[u8]>]>,
+    /// The keys that values must have, in order. None, if replies do not name them.
+    keys: Box<[Box<[u8]>]>,
     /// The first element of a reply that has several.
     part: Option<Reply>,
     /// Where its request begins in the stream of requests.
@@ -210,6 +219,7 @@ impl Connection {
             closed: AtomicBool::new(false),
             room: Notify::new(),
             health,
+            runtime: Handle::current().id(),
         });
         let driver = Driver {
             shared: shared.clone(),
@@ -273,10 +283,10 @@ impl Connection {
         let commands = std::slice::from_ref(command);
         self.add(commands, Sink::One(sender), limit).await?;
         if !matches!(command, Command::Ask { .. }) {
-            return receiver.await.unwrap_or_else(|_| Err(self.gone()));
+            return self.within(limit, receiver).await?.unwrap_or_else(|_| Err(self.gone()));
         }
         let mut receiving = Receiving { connection: self, commands, receiver };
-        (&mut receiving.receiver).await.unwrap_or_else(|_| Err(self.gone()))
+        self.within(limit, &mut receiving.receiver).await?.unwrap_or_else(|_| Err(self.gone()))
     }
 
     /// Sends commands of one kind, and waits for their replies.
@@ -290,7 +300,23 @@ impl Connection {
             return (Vec::new(), Some(failure));
         }
         let mut receiving = Receiving { connection: self, commands, receiver };
-        (&mut receiving.receiver).await.unwrap_or_else(|_| (Vec::new(), Some(self.gone())))
+        match self.within(limit, &mut receiving.receiver).await {
+            Ok(outcome) => outcome.unwrap_or_else(|_| (Vec::new(), Some(self.gone()))),
+            Err(failure) => (Vec::new(), Some(failure)),
+        }
+    }
+
+    /// Waits for what the driver sends. In another runtime than the driver's, which need not run, not longer than the limit;
+    /// the connection is closed then, since the driver has not told the caller that its time is over.
+    async fn within<F: Future>(&self, limit: Limit, answer: F) -> Result<F::Output, Failure> {
+        if Handle::try_current().map_or(true, |handle| handle.id() == self.shared.runtime) {
+            return Ok(answer.await);
+        }
+        let at = limit.at.checked_add(DRIVER_LATE).unwrap_or(limit.at);
+        timeout_at(at, answer).await.map_err(|_| {
+            self.close();
+            Failure { error: limit.error(&self.shared.server), sent: Sent::Answered }
+        })
     }
 
     /// The driver has ended without a word: its runtime was shut down.
@@ -440,6 +466,7 @@ impl Shared {
             sink,
             left: commands.len(),
             asked,
+            keys: read_keys(commands, self.protocol),
             part: None,
             start: state.queued,
             deadline: limit.at,
@@ -593,18 +620,22 @@ impl Driver {
                     self.need = need;
                     break;
                 }
-                ParsedResponse::Broken(why) => return Err(self.wrong(format!("{why:?}"))),
+                ParsedResponse::Broken(why) => {
+                    let line = line_text(&self.input[at..]);
+                    return Err(self.wrong(format!("{}: {line}", broken_text(why))));
+                }
             };
             if self.slots.is_empty() {
                 self.slots.append(&mut lock(&self.shared.state).slots);
             }
             let Some(slot) = self.slots.front_mut() else {
-                return Err(self.wrong(format!("{response:?} without a request")));
+                return Err(self.wrong(format!("{} without a request", line_text(&self.input[at..]))));
             };
-            let fit = slot.expect.fit(&response);
+            let key = slot.keys.len().checked_sub(slot.left).and_then(|at| slot.keys.get(at));
+            let fit = slot.expect.fit(&response, key.map(|key| &**key));
             if fit == Fit::Not || (fit == Fit::Part && slot.expect == Expect::Values && slot.part.is_some()) {
-                let text = format!("{response:?} to a request that expects {:?}", slot.expect);
-                return Err(self.wrong(text));
+                let (line, possible) = (line_text(&self.input[at..]), slot.expect.text());
+                return Err(self.wrong(format!("{line}, where possible is {possible}")));
             }
             let reply = if slot.is_wanted() {
                 let mut large = None;
@@ -651,7 +682,9 @@ impl Driver {
         }
         let asked = slot.asked.len().saturating_sub(slot.left);
         slot.left -= 1;
-        let mut reply = reply.map(|reply| reply.after(slot.part.take()));
+        // Also if the caller has gone since it came: the next reply of this slot has parts of its own.
+        let part = slot.part.take();
+        let mut reply = reply.map(|reply| reply.after(part));
         match &mut slot.sink {
             Sink::One(_) => {}
             Sink::Many(_, all) => all.extend(reply.take()),
@@ -840,6 +873,14 @@ impl Driver {
         }
         self.shared.room.notify_waiters();
     }
+}
+
+/// The keys of reads whose replies name them.
+fn read_keys(commands: &[Command<'_>], protocol: Protocol) -> Box<[Box<[u8]>]> {
+    if protocol == Protocol::Meta {
+        return Box::default();
+    }
+    commands.iter().filter_map(Command::read).map(Box::from).collect()
 }
 
 /// The keys of questions for leases.

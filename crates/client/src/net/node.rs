@@ -103,14 +103,13 @@ impl Node {
     }
 
     async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
-        let mut again = true;
+        let mut first = None;
         loop {
-            let connection = self.connection(limit).await?;
+            let connection = self.connection_again(&mut first, limit).await?;
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
-                Err(failure) if again && self.may_repeat(&failure, repeat, limit) => {
-                    self.settings.metrics.retry();
-                    again = false;
+                Err(failure) if first.is_none() && self.may_repeat(&failure, repeat, limit) => {
+                    first = Some(failure.error);
                 }
                 Err(failure) => return Err(failure.error),
             }
@@ -139,9 +138,9 @@ impl Node {
         limit: Limit,
     ) -> Vec<Result<Reply, Error>> {
         let mut all = Vec::with_capacity(commands.len());
-        let mut again = true;
+        let mut first = None;
         let error = loop {
-            let connection = match self.connection(limit).await {
+            let connection = match self.connection_again(&mut first, limit).await {
                 Ok(connection) => connection,
                 Err(error) => break error,
             };
@@ -149,9 +148,8 @@ impl Node {
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
                 None => return all,
-                Some(failure) if again && self.may_repeat(&failure, repeat, limit) => {
-                    self.settings.metrics.retry();
-                    again = false;
+                Some(failure) if first.is_none() && self.may_repeat(&failure, repeat, limit) => {
+                    first = Some(failure.error);
                 }
                 Some(failure) => break failure.error,
             }
@@ -184,6 +182,30 @@ impl Node {
             Sent::Answered => false,
         };
         harmless && Instant::now() < limit.at
+    }
+
+    /// An open connection, for a command that has failed with `first` before. If the server is not asked again, that is the error.
+    async fn connection_again(
+        &self,
+        first: &mut Option<Error>,
+        limit: Limit,
+    ) -> Result<Arc<Connection>, Error> {
+        let connection = self.connection(limit).await;
+        match (connection, first) {
+            (Ok(connection), first) => {
+                if first.is_some() {
+                    self.settings.metrics.retry();
+                }
+                Ok(connection)
+            }
+            (Err(Error::Unavailable { .. }), Some(first)) => Err(first.clone()),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Whether a shared connection is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.open().is_some())
     }
 
     /// An open connection: that with the fewest requests, or a new one.
@@ -239,7 +261,11 @@ impl Node {
             }
             Err(error) => {
                 self.settings.metrics.disconnected(self.name(), &error.to_string());
-                self.health.fails(&error);
+                // A server that cannot be reached is found out by the shared connections. That there is no other one may be the
+                // fault of this process, which has no descriptors left.
+                if idle.is_none() || !self.is_open() {
+                    self.health.fails(&error);
+                }
                 Err(error)
             }
         }

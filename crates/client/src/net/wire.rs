@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cattlegrid_protocol::reply::number;
-use cattlegrid_protocol::{ErrorKind, MetaStatus, Response, Status, Words};
+use cattlegrid_protocol::{BrokenResponse, ErrorKind, MetaStatus, Response, Status, Words};
 
 use crate::error::Error;
 use crate::item::{Item, Write};
@@ -273,28 +273,35 @@ impl Command<'_> {
         }
     }
 
+    /// The key of a read.
+    pub(crate) fn read(&self) -> Option<&[u8]> {
+        match self {
+            Self::Get { key, .. }
+            | Self::GetWithTime { key }
+            | Self::GetAndTouch { key, .. }
+            | Self::Ask { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
     /// Which elements answer the command.
     pub(crate) fn expect(&self, protocol: Protocol) -> Expect {
         match (self, protocol) {
-            (Self::FlushAll | Self::Version, _) => Expect::Line,
+            (Self::FlushAll, _) => Expect::Flushed,
+            (Self::Version, _) => Expect::Version,
             (Self::Stats { .. }, _) => Expect::Stats,
-            (Self::Touch { .. }, _) => Expect::Status,
-            (_, Protocol::Meta) | (Self::Invalidate { .. } | Self::TagNumber { .. }, _) => match self {
-                Self::Get { .. }
-                | Self::GetWithTime { .. }
-                | Self::GetAndTouch { .. }
-                | Self::Ask { .. }
-                | Self::Claim { .. }
-                | Self::Count { .. }
-                | Self::TagNumber { .. } => Expect::MetaValue,
-                _ => Expect::Meta,
-            },
-            (
-                Self::Get { .. } | Self::GetWithTime { .. } | Self::GetAndTouch { .. } | Self::Ask { .. },
-                Protocol::Text,
-            ) => Expect::Values,
+            (Self::Touch { .. }, _) => Expect::Touched,
+            (Self::Invalidate { .. }, _) => Expect::Invalidated,
+            (Self::TagNumber { .. }, _) => Expect::TagNumber,
+            (Self::Store { .. }, Protocol::Meta) => Expect::MetaStored,
+            (Self::Store { .. }, Protocol::Text) => Expect::Stored,
+            (Self::Count { .. }, Protocol::Meta) => Expect::MetaNumber,
             (Self::Count { .. }, Protocol::Text) => Expect::Number,
-            (_, Protocol::Text) => Expect::Status,
+            (Self::Delete { .. }, Protocol::Meta) => Expect::MetaDeleted,
+            (Self::Delete { .. }, Protocol::Text) => Expect::Deleted,
+            (Self::Claim { .. }, _) => Expect::Claimed,
+            (_, Protocol::Meta) => Expect::MetaValue,
+            (_, Protocol::Text) => Expect::Values,
         }
     }
 }
@@ -302,18 +309,34 @@ impl Command<'_> {
 /// Which elements answer a command. An error line can answer any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// `VA` or a meta status.
+    /// `VA` or `EN`.
     MetaValue,
-    /// A meta status.
-    Meta,
-    /// At most one `VALUE`, then `END`.
+    /// `HD`, `NS`, `EX` or `NF`.
+    MetaStored,
+    /// `VA` with a number, or `NF`.
+    MetaNumber,
+    /// `HD`, `NF` or `EX`.
+    MetaDeleted,
+    /// `HD`, or `EN`.
+    Claimed,
+    /// `HD`.
+    Invalidated,
+    /// `VA` or a meta status.
+    TagNumber,
+    /// At most one `VALUE`, of the key that was asked for, then `END`.
     Values,
-    /// A word.
-    Status,
-    /// A number, or a word.
+    /// The word of a store.
+    Stored,
+    /// The word of a delete.
+    Deleted,
+    /// The word of a touch.
+    Touched,
+    /// A number, or `NOT_FOUND`.
     Number,
-    /// A line of any kind.
-    Line,
+    /// `OK`.
+    Flushed,
+    /// `VERSION` and a text.
+    Version,
     /// Statistics up to `END`, or a word.
     Stats,
 }
@@ -330,25 +353,122 @@ pub(crate) enum Fit {
 }
 
 impl Expect {
-    /// What `response` is to a command that expects this.
-    pub(crate) fn fit(self, response: &Response<'_>) -> Fit {
+    /// What `response` is to a command that expects this. `key`: that of a read, if its reply names it.
+    pub(crate) fn fit(self, response: &Response<'_>, key: Option<&[u8]>) -> Fit {
+        use {MetaStatus as M, Status as S};
+        let meta = match response {
+            Response::Meta { status, .. } => Some(*status),
+            _ => None,
+        };
+        let word = match response {
+            Response::Status(status) => Some(*status),
+            _ => None,
+        };
         let last = match (self, response) {
-            (_, Response::Error { .. }) => true,
-            (Self::Values, Response::Value { .. }) | (Self::Stats, Response::Stat { .. }) => {
-                return Fit::Part;
+            (_, Response::Error { .. })
+            | (Self::MetaValue | Self::TagNumber, Response::MetaValue { .. })
+            | (Self::Number, Response::Number(_))
+            | (Self::Stats | Self::Values, Response::End) => true,
+            (Self::Values, Response::Value { key: named, .. }) => {
+                return if key.is_none_or(|key| key == *named) { Fit::Part } else { Fit::Not };
             }
-            (Self::MetaValue, response) => {
-                matches!(response, Response::MetaValue { .. } | Response::Meta { .. })
+            (Self::Stats, Response::Stat { .. }) => return Fit::Part,
+            (Self::MetaNumber, Response::MetaValue { data, .. }) => decimal(data).is_some(),
+            (Self::MetaValue, _) => meta == Some(M::Miss),
+            (Self::MetaNumber, _) => meta == Some(M::NotFound),
+            (Self::TagNumber, _) => meta.is_some(),
+            (Self::MetaStored, _) => meta.is_some_and(|meta| meta != M::Miss),
+            (Self::MetaDeleted, _) => matches!(meta, Some(M::Done | M::NotFound | M::Exists)),
+            (Self::Claimed, _) => matches!(meta, Some(M::Done | M::Miss)),
+            (Self::Invalidated, _) => meta == Some(M::Done),
+            (Self::Values, _) => false,
+            (Self::Stored, _) => matches!(word, Some(S::Stored | S::NotStored | S::Exists | S::NotFound)),
+            (Self::Deleted, _) => matches!(word, Some(S::Deleted | S::NotFound)),
+            (Self::Touched, _) => matches!(word, Some(S::Touched | S::NotFound)),
+            (Self::Number, _) => word == Some(S::NotFound),
+            (Self::Flushed, _) => word == Some(S::Ok),
+            (Self::Version, response) => {
+                matches!(response, Response::Line(line) if line.starts_with(b"VERSION "))
             }
-            (Self::Meta, response) => matches!(response, Response::Meta { .. }),
-            (Self::Values, response) => matches!(response, Response::End),
-            (Self::Status, response) => matches!(response, Response::Status(_)),
-            (Self::Number, response) => matches!(response, Response::Number(_) | Response::Status(_)),
-            (Self::Line, response) => matches!(response, Response::Line(_) | Response::Status(_)),
-            (Self::Stats, response) => matches!(response, Response::End | Response::Status(_)),
+            (Self::Stats, _) => matches!(word, Some(S::Ok | S::Reset)),
         };
         if last { Fit::Last } else { Fit::Not }
     }
+
+    /// What it is, for errors.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::MetaValue | Self::TagNumber => "VA or EN",
+            Self::MetaStored => "HD, NS, EX or NF",
+            Self::MetaNumber => "VA with a number, or NF",
+            Self::MetaDeleted => "HD, NF or EX",
+            Self::Claimed => "HD or EN",
+            Self::Invalidated => "HD",
+            Self::Values => "the VALUE of the key, once, and END",
+            Self::Stored => "STORED, NOT_STORED, EXISTS or NOT_FOUND",
+            Self::Deleted => "DELETED or NOT_FOUND",
+            Self::Touched => "TOUCHED or NOT_FOUND",
+            Self::Number => "a number or NOT_FOUND",
+            Self::Flushed => "OK",
+            Self::Version => "VERSION",
+            Self::Stats => "STAT, END, OK or RESET",
+        }
+    }
+}
+
+/// Why bytes are no reply at all.
+pub(crate) fn broken_text(why: BrokenResponse) -> &'static str {
+    match why {
+        BrokenResponse::LongLine => "a line that is too long",
+        BrokenResponse::BadHeader => "a value whose first line is wrong",
+        BrokenResponse::LargeData => "a value that is too large",
+        BrokenResponse::BadData => "a value that does not end where its length says",
+    }
+}
+
+/// The first line of some bytes for an error: in quotes, escaped, at most 100 bytes of it.
+pub(crate) fn line_text(bytes: &[u8]) -> String {
+    const LIMIT: usize = 100;
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let (cut, dots) = if line.len() > LIMIT { (&line[..LIMIT], "...") } else { (line, "") };
+    format!("\"{}{dots}\"", cut.escape_ascii())
+}
+
+/// Checks a word that is sent: at most `limit` bytes without blanks and control characters. `what` names it.
+pub(crate) fn check_word(what: &str, word: &str, limit: usize) -> Result<(), Error> {
+    let shown = line_text(word.as_bytes());
+    if word.is_empty() || word.len() > limit {
+        let long = word.len();
+        return Err(Error::Usage(format!("{what} {shown} has {long} bytes; possible are 1 to {limit}")));
+    }
+    if word.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        let text = format!("{what} {shown} has blanks or control characters, which are not possible");
+        return Err(Error::Usage(text));
+    }
+    Ok(())
+}
+
+/// Longest tag, in bytes.
+const TAG_MAX: usize = 200;
+/// Most tags of an item.
+const TAGS_MAX: usize = 8;
+
+/// Checks a tag.
+pub(crate) fn check_tag(tag: &str) -> Result<(), Error> {
+    check_word("the tag", tag, TAG_MAX)
+}
+
+/// Checks the tags of a write.
+pub(crate) fn check_tags(tags: &[String]) -> Result<(), Error> {
+    if let Some(extra) = tags.get(TAGS_MAX) {
+        let (count, extra) = (tags.len(), line_text(extra.as_bytes()));
+        let text = format!(
+            "{count} tags of an item, at most {TAGS_MAX} are possible: the tag {extra} and all after it"
+        );
+        return Err(Error::Usage(text));
+    }
+    tags.iter().try_for_each(|tag| check_tag(tag))
 }
 
 /// A reply, with nothing borrowed.
@@ -434,6 +554,36 @@ impl Reply {
             }
             (Some(part), Self::End) => part,
             (_, last) => last,
+        }
+    }
+
+    /// Its first line or what it is, for errors.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Value { item, .. } => format!("a value of {} bytes", item.data.len()),
+            Self::Meta { status, .. } => match status {
+                MetaStatus::Done => "HD",
+                MetaStatus::Miss => "EN",
+                MetaStatus::NotFound => "NF",
+                MetaStatus::NotStored => "NS",
+                MetaStatus::Exists => "EX",
+            }
+            .to_owned(),
+            Self::Status(status) => match status {
+                Status::Stored => "STORED",
+                Status::NotStored => "NOT_STORED",
+                Status::Exists => "EXISTS",
+                Status::NotFound => "NOT_FOUND",
+                Status::Deleted => "DELETED",
+                Status::Touched => "TOUCHED",
+                Status::Ok => "OK",
+                Status::Reset => "RESET",
+            }
+            .to_owned(),
+            Self::Number(number) => format!("the number {number}"),
+            Self::End => "END".to_owned(),
+            Self::Stats(_) => "statistics".to_owned(),
+            Self::Line(line) | Self::Error { line, .. } => line_text(line),
         }
     }
 
