@@ -69,8 +69,8 @@ pub enum Expiration {
 const RELATIVE_MAX: u64 = 30 * 24 * 60 * 60;
 
 impl Expiration {
-    /// memcached's form: 0 is for ever, up to 30 days are seconds from now, a larger number is a Unix time in seconds. One that
-    /// no clock can hold is for ever too.
+    /// memcached's form: 0 is for ever, up to 30 days are seconds from now, a larger number is a Unix time in seconds. A
+    /// time beyond any clock is for ever too.
     pub fn from_exptime(exptime: u64) -> Self {
         match exptime {
             0 => Self::Never,

@@ -115,8 +115,9 @@ pub(crate) fn touch<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
 
 /// `delete <key> [noreply]`.
 pub(crate) fn delete<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
-    let noreply = words::noreply(rest);
     let key = words::take_key(&mut rest);
+    // After the key, which may be that word itself.
+    let noreply = words::noreply(rest);
     if key.is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }

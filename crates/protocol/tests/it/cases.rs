@@ -29,6 +29,22 @@ fn stores_borrow_what_was_sent() {
     assert_eq!(store.data, b"\r\n\0\xff");
 }
 
+/// `noreply` is a word after the key; a key may have that name, as with memcached.
+#[test]
+fn a_key_named_noreply() {
+    for (line, key, noreply) in [
+        ("delete noreply", "noreply", false),
+        ("delete  noreply  ", "noreply", false),
+        ("delete noreply noreply", "noreply", true),
+        ("delete noreply 0", "noreply", false),
+        ("delete k noreply", "k", true),
+    ] {
+        let input = format!("{line}\r\n");
+        let Request::Delete(delete) = request(input.as_bytes()) else { panic!("{line}") };
+        assert_eq!((delete.key, delete.noreply), (key.as_bytes(), noreply), "{line}");
+    }
+}
+
 #[test]
 fn incomplete_wants_exactly_what_is_missing() {
     check_need(b"set k 0 0 5\r\nhello\r\n", 13, &LIMITS);
