@@ -280,6 +280,8 @@ fn odd(server: &str, reply: &Reply) -> Error {
 
 fn item(server: &str, reply: Reply) -> Result<Option<Item>, Error> {
     match reply {
+        // An item that was made for the client that computes its value.
+        Reply::Value { item, marks } if marks.busy && !marks.stale && item.data.is_empty() => Ok(None),
         Reply::Value { item, .. } => Ok(Some(item)),
         Reply::End | Reply::Meta { status: MetaStatus::Miss, .. } => Ok(None),
         reply => Err(odd(server, &reply)),

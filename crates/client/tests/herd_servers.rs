@@ -562,3 +562,173 @@ fn counted(kind: Kind) {
         assert_eq!((told.of("stored"), told.of("not stored")), (3, 7));
     });
 }
+
+on_servers!(after_a_delete);
+/// The value that a miss before a delete was for is not wanted any more: an `add` now counts as that value.
+fn after_a_delete(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let options = Compute::new().compute_time(SECOND * 8).wait(SECOND * 8);
+        for flushed in [false, true] {
+            let key = if flushed { "t:flushed" } else { "t:deleted" };
+            let clients: Vec<_> = (0..10).map(|_| client(&server)).collect();
+            for client in &clients {
+                assert_eq!(client.get::<String>(key).await.unwrap(), None);
+            }
+            if flushed {
+                assert!(clients[0].flush_all().await.iter().all(|(_, flushed)| flushed.is_ok()));
+            } else {
+                clients[0].delete(key).await.unwrap();
+            }
+            let computations = Arc::new(AtomicUsize::new(0));
+            let mut callers = JoinSet::new();
+            let began = Instant::now();
+            for client in clients.clone() {
+                let (options, computations) = (options.clone(), computations.clone());
+                callers.spawn(async move {
+                    let compute = || async {
+                        computations.fetch_add(1, Ordering::Relaxed);
+                        sleep(300 * MS).await;
+                        Ok::<_, &str>("v".to_owned())
+                    };
+                    client.get_or_compute(key, &options, compute).await.unwrap()
+                });
+            }
+            // Nobody sees the item that is made before the lock.
+            let looks = tokio::spawn({
+                let client = clients[0].clone();
+                async move {
+                    let mut seen = Vec::new();
+                    for _ in 0..200 {
+                        seen.extend(client.get_item(key).await.unwrap().filter(|item| item.data.is_empty()));
+                    }
+                    seen
+                }
+            });
+            let got = callers.join_all().await;
+            println!("{kind:?}: all after {:?}", began.elapsed());
+            assert_eq!(looks.await.unwrap(), []);
+            assert_eq!(computations.load(Ordering::Relaxed), 1, "{got:?}");
+            assert_eq!(got.iter().filter(|got| **got == computed("v")).count(), 1, "{got:?}");
+            assert_eq!(got.iter().filter(|got| **got == hit("v")).count(), 9, "{got:?}");
+            assert!(began.elapsed() < SECOND * 4, "{:?}", began.elapsed());
+        }
+    });
+}
+
+on_servers!(many_and_tokens_after_a_delete);
+fn many_and_tokens_after_a_delete(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let (one, other) = (client(&server), client(&server));
+        let keys: Vec<_> = (0..20).map(|i| format!("t:{i}")).chain(["t:token".to_owned()]).collect();
+        for key in &keys {
+            assert_eq!(one.get::<String>(key).await.unwrap(), None);
+            one.delete(key).await.unwrap();
+        }
+        let began = Instant::now();
+        let options = Compute::new().compute_time(SECOND * 8).wait(SECOND * 8);
+        let all = || keys[..20].iter().map(|key| (key.clone(), Expiration::Never));
+        let compute = |keys: Vec<String>| async move {
+            sleep(100 * MS).await;
+            Ok::<_, &str>(keys.into_iter().map(|key| (key.clone(), key)).collect::<Vec<_>>())
+        };
+        let (mine, theirs) = tokio::join!(
+            one.get_or_compute_many(all(), &options, compute),
+            other.get_or_compute_many(all(), &options, compute)
+        );
+        for (key, both) in keys.iter().zip(mine.unwrap().into_iter().zip(theirs.unwrap())) {
+            let both = (both.0.unwrap(), both.1.unwrap());
+            let expected = [(computed(key), hit(key)), (hit(key), computed(key))];
+            assert!(expected.contains(&both), "{both:?}");
+        }
+        let options = Fetch::new(SECOND * 60).compute_timeout(SECOND * 20);
+        let first = one.fetch_or_compute::<_, String>("t:token", options, b"hint").await.unwrap();
+        let Fetched::Compute { hint, token } = first else { panic!("{first:?}") };
+        assert_eq!(hint, "hint");
+        assert!(one.deliver(token, &"value".to_owned()).await.unwrap());
+        let again = other.fetch_or_compute::<_, String>("t:token", options, b"").await.unwrap();
+        assert!(matches!(again, Fetched::Hit(value) if value == "value"));
+        assert!(began.elapsed() < SECOND * 4, "{:?}", began.elapsed());
+    });
+}
+
+on_servers!(after_a_delete_in_text);
+/// Where no lock can be taken, every caller computes, and no client waits for a computation that is not there.
+fn after_a_delete_in_text(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let text = Client::builder().server(server.address()).protocol(cattlegrid_client::Protocol::Text);
+        let text = text.build().unwrap();
+        assert_eq!(text.get::<String>("t:1").await.unwrap(), None);
+        text.delete("t:1").await.unwrap();
+        let options = Compute::new().compute_time(SECOND * 8).wait(SECOND * 8);
+        let began = Instant::now();
+        let stored = kind != Kind::Rules;
+        for key in ["t:1", "t:1"] {
+            let got =
+                text.get_or_compute(key, &options, || async { Ok::<_, &str>("v".to_owned()) }).await.unwrap();
+            let expected = Outcome::Computed { value: "v".to_owned(), stored };
+            assert!(got == expected || stored && got == hit("v"), "{got:?}");
+        }
+        assert!(began.elapsed() < SECOND * 4, "{:?}", began.elapsed());
+    });
+}
+
+on_servers!(a_changed_lock);
+/// What another client appends to a lock ends it, and so does the computation.
+fn a_changed_lock(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let (one, other) = (client(&server), client(&server));
+        // Without a rule: a lock is seen by nobody under one with leases.
+        let key = "plain:changed";
+        let options = Compute::new().compute_time(SECOND * 8).wait(SECOND * 8);
+        let began = Instant::now();
+        for fails in [false, true] {
+            let compute = || async {
+                assert!(other.append(key, "tail").await.unwrap().is_stored());
+                if fails { Err("failed") } else { Ok("old".to_owned()) }
+            };
+            let got = one.get_or_compute(key, &options, compute).await;
+            let lost = Outcome::Computed { value: "old".to_owned(), stored: false };
+            assert_eq!(got, if fails { Err(ComputeError::Compute("failed")) } else { Ok(lost) });
+            let next = || async { Ok::<_, &str>("new".to_owned()) };
+            assert_eq!(other.get_or_compute(key, &options, next).await.unwrap(), computed("new"));
+            other.delete(key).await.unwrap();
+        }
+        assert!(began.elapsed() < SECOND * 4, "{:?}", began.elapsed());
+    });
+}
+
+on_servers!(a_token_dropped_on_a_thread);
+fn a_token_dropped_on_a_thread(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let (one, other) = (client(&server), client(&server));
+        let options = Fetch::new(SECOND * 60).compute_timeout(SECOND * 20);
+        let first = one.fetch_or_compute::<_, String>(KEY, options, b"").await.unwrap();
+        let Fetched::Compute { token, .. } = first else { panic!("{first:?}") };
+        std::thread::spawn(move || drop(token)).join().unwrap();
+        let next = timeout(SECOND * 8, other.fetch_or_compute::<_, String>(KEY, options, b"")).await;
+        assert!(matches!(next.unwrap().unwrap(), Fetched::Compute { .. }));
+    });
+}
+
+on_servers!(values_that_have_expired);
+fn values_that_have_expired(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let client = client(&server);
+        for _ in 0..2 {
+            let keys =
+                [("h:1", Expiration::After(Duration::ZERO)), ("p:1", Expiration::After(Duration::ZERO))];
+            let compute = |keys: Vec<&'static str>| async move {
+                Ok::<_, &str>(keys.into_iter().map(|key| (key, "v".to_owned())).collect::<Vec<_>>())
+            };
+            let got = client.get_or_compute_many(keys, &Compute::new(), compute).await.unwrap();
+            let expected = Outcome::Computed { value: "v".to_owned(), stored: false };
+            assert_eq!(got, [Ok(expected.clone()), Ok(expected)]);
+        }
+    });
+}

@@ -136,6 +136,18 @@ impl Cache for Client {
         self.many(all, false, answer).await
     }
 
+    async fn claim_many(&self, keys: &[&[u8]], exptime: u32) -> Vec<Result<Option<u64>, Error>> {
+        if self.inner.settings.protocol == crate::Protocol::Text {
+            return keys.iter().map(|_| Ok(None)).collect();
+        }
+        let all = keys.iter().map(|key| (*key, Command::Claim { key, exptime }));
+        let replies = self.many(all, false, claimed).await.into_iter();
+        // A server that does not know how says so.
+        replies
+            .map(|reply| if matches!(reply, Err(Error::Refused { .. })) { Ok(None) } else { reply })
+            .collect()
+    }
+
     async fn fill(&self, write: Write<'_>, token: u64) -> Result<bool, Error> {
         Ok(Cache::cas(self, write, token).await?.is_stored())
     }
@@ -204,6 +216,17 @@ fn not_reached(mut failed: Vec<(&str, Error)>) -> Result<(), Error> {
         kind: std::io::ErrorKind::Other,
         message: texts.join("; "),
     })
+}
+
+/// What a server says to a claim.
+fn claimed(server: &str, reply: Reply) -> Result<Option<u64>, Error> {
+    match reply {
+        Reply::Meta { status: MetaStatus::Done, marks } => {
+            Ok(marks.cas.filter(|cas| marks.won && !marks.stale && *cas != 0))
+        }
+        Reply::Meta { status: MetaStatus::Miss, .. } => Ok(None),
+        reply => Err(odd(server, &reply)),
+    }
 }
 
 /// What a server says to an [`Ask`].

@@ -102,6 +102,7 @@ impl<T: fmt::Debug, C: Cache + 'static> fmt::Debug for Fetched<T, C> {
 }
 
 /// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at once.
+/// On any thread, as long as the tokio runtime in which it was got is running; afterwards it lasts for its time.
 pub struct Token<C: Cache + 'static> {
     grant: Grant<C>,
     subject: Subject,

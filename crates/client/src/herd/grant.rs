@@ -18,7 +18,9 @@ use crate::item::{Expiration, Item, Write, Written};
 use crate::value;
 
 /// How often a lock that another client has just removed or taken is looked at before the caller waits.
-const TRIES: usize = 3;
+pub(super) const TRIES: usize = 3;
+/// How many seconds an item without a value stays if its client does not make it a lock at once.
+const CLAIM: u32 = 2;
 /// How long the text of a failed computation stays for the callers that wait for it.
 const FAILURE: Duration = Duration::from_secs(2);
 
@@ -81,6 +83,8 @@ pub(super) struct Grant<C: Cache + 'static> {
 
 struct Work<C: Cache + 'static> {
     place: Place<C>,
+    /// Where the grant was made: it may be dropped on a thread without a runtime.
+    runtime: Option<Handle>,
     subject: Subject,
     hold: Hold,
     old: Option<Stored>,
@@ -92,6 +96,8 @@ struct Work<C: Cache + 'static> {
 enum Hold {
     /// A server's lease.
     Lease { token: u64 },
+    /// The server takes no lock although the key is absent: the value is not stored.
+    Nothing,
     /// A lock in place of the item.
     Lock { nonce: u64, cas: Option<u64>, taken: Instant, terms: Terms },
 }
@@ -140,6 +146,7 @@ impl<C: Cache + 'static> Place<C> {
         hint: &Bytes,
     ) -> Result<Found<C>, Error> {
         let ask = ask(terms, wait, hint);
+        let mut refused = 0;
         for _ in 0..TRIES {
             let answer = self.cache.ask(&subject.key, ask).await?;
             let locking = match self.judge(subject, answer, terms) {
@@ -150,13 +157,38 @@ impl<C: Cache + 'static> Place<C> {
             let write = attempt.write(subject);
             let written = match attempt.replaces() {
                 Some(cas) => self.cache.cas(write, cas).await,
+                None if refused > 0 => self.claim(&[write]).await.pop().unwrap_or(Ok(Written::NotStored)),
                 None => self.cache.add(write).await,
             };
+            refused += usize::from(attempt.is_refused(&written));
             if let Some(found) = attempt.judge(self, subject, terms, &written)? {
                 return Ok(found);
             }
         }
-        Ok(Found::Busy(Busy::Changing))
+        Ok(if refused == TRIES { self.without_lock(subject) } else { Found::Busy(Busy::Changing) })
+    }
+
+    /// The right to compute a value that cannot be stored: no lock was taken, and no other client has one.
+    pub(super) fn without_lock(&self, subject: &Subject) -> Found<C> {
+        Found::Granted(Grant::new(self, subject, Hold::Nothing, None, None))
+    }
+
+    /// Writes locks of absent keys whose `add` was refused.
+    pub(super) async fn claim(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
+        let keys: Vec<_> = writes.iter().map(|write| write.key).collect();
+        let claims = self.cache.claim_many(&keys, CLAIM).await;
+        let won: Vec<_> = writes
+            .iter()
+            .zip(&claims)
+            .filter_map(|(write, claim)| Some((*write, claim.as_ref().ok().copied().flatten()?)))
+            .collect();
+        let written = if won.is_empty() { Vec::new() } else { self.cache.cas_many(&won).await };
+        let mut written = written.into_iter();
+        let next = |claim: Result<Option<u64>, Error>| match claim? {
+            Some(_) => written.next().unwrap_or(Ok(Written::NotFound)),
+            None => Ok(Written::NotStored),
+        };
+        claims.into_iter().map(next).collect()
     }
 
     /// What an answer means.
@@ -256,6 +288,11 @@ impl Attempt {
         self.locking.cas
     }
 
+    /// Whether the key was absent and no lock could be taken.
+    pub(super) fn is_refused(&self, written: &Result<Written, Error>) -> bool {
+        self.replaces().is_none() && matches!(written, Ok(Written::NotStored))
+    }
+
     /// What the reply to it means. None: another client was faster.
     pub(super) fn judge<C: Cache + 'static>(
         self,
@@ -315,8 +352,8 @@ impl<C: Cache + 'static> Grant<C> {
         old: Option<Stored>,
         hint: Option<Bytes>,
     ) -> Self {
-        let (place, subject) = (place.clone(), subject.clone());
-        Self { work: Some(Box::new(Work { place, subject, hold, old, hint, running: None })) }
+        let (place, subject, runtime) = (place.clone(), subject.clone(), Handle::try_current().ok());
+        Self { work: Some(Box::new(Work { place, runtime, subject, hold, old, hint, running: None })) }
     }
 
     /// The old value, if it may be served.
@@ -345,8 +382,8 @@ impl<C: Cache + 'static> Grant<C> {
 impl<C: Cache + 'static> Drop for Grant<C> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
-        // Without a runtime nothing can be sent: the lock lasts until its time has passed.
-        if let Ok(runtime) = Handle::try_current() {
+        // A runtime that has ended sends nothing: then the lock lasts until its time has passed.
+        if let Some(runtime) = Handle::try_current().ok().or_else(|| work.runtime.clone()) {
             runtime.spawn(settle(vec![Settling::new(work, Ending::Nothing(None))]));
         }
     }
@@ -373,6 +410,8 @@ struct Settling<C: Cache + 'static> {
     bytes: Sealed,
     /// The value has expired already, and its lock is removed.
     passed: bool,
+    /// The item is not the lock as it was written: another client's, or this lock after an `append` and the like.
+    changed: bool,
     next: Next,
 }
 
@@ -398,9 +437,10 @@ impl<C: Cache + 'static> Settling<C> {
             Hold::Lease { token } if value.is_some() => Next::Fill(*token),
             Hold::Lease { token } => Next::GiveUp(*token),
             Hold::Lock { cas, .. } => Next::Lock(plain::settle(*cas)),
+            Hold::Nothing => Next::Done(Ok(Settle::Lost)),
         };
         let bytes = value.unwrap_or_else(|| work.end_of_lock(&ending, now));
-        Self { work, ending, bytes, passed, next }
+        Self { work, ending, bytes, passed, changed: false, next }
     }
 
     /// Whether the lock's time in the server may have passed, so that the value is stored nevertheless.
@@ -409,7 +449,7 @@ impl<C: Cache + 'static> Settling<C> {
             Hold::Lock { taken, terms, .. } => {
                 matches!(self.ending, Ending::Value(_)) && !self.passed && terms.is_late(taken.elapsed())
             }
-            Hold::Lease { .. } => false,
+            Hold::Lease { .. } | Hold::Nothing => false,
         }
     }
 
@@ -420,8 +460,11 @@ impl<C: Cache + 'static> Settling<C> {
         };
     }
 
-    /// Whether the lock is still there although its computation has ended.
+    /// Whether the lock may still be there although its computation has ended.
     fn leaves_lock(&self) -> bool {
+        if self.changed {
+            return true;
+        }
         match self.ending {
             Ending::Value(_) => matches!(self.next, Next::Done(Err(_))),
             Ending::Nothing(_) => false,
@@ -435,6 +478,7 @@ impl<C: Cache + 'static> Settling<C> {
             Next::Done(Ok(Settle::Stored { .. })) if self.passed => End::Unstorable(value()),
             Next::Done(Ok(Settle::Stored { fenced: true })) => End::Stored(value()),
             Next::Done(Err(_)) => End::Unstorable(value()),
+            _ if matches!(self.work.hold, Hold::Nothing) => End::Unstorable(value()),
             _ => End::Again,
         }
     }
@@ -452,6 +496,14 @@ impl<C: Cache + 'static> Settling<C> {
 }
 
 impl<C: Cache + 'static> Work<C> {
+    /// The lock was changed: it is found by its number, and goes with its old value, which may have been changed with it.
+    fn forget(&mut self) {
+        if let Hold::Lock { cas, .. } = &mut self.hold {
+            *cas = None;
+        }
+        self.old = None;
+    }
+
     /// What replaces the lock if there is no value.
     fn end_of_lock(&self, ending: &Ending, now: SystemTime) -> Sealed {
         if let (Ending::Nothing(Some(text)), Hold::Lock { nonce, .. }) = (ending, &self.hold) {
@@ -468,6 +520,10 @@ impl<C: Cache + 'static> Work<C> {
 
 /// A value in the form of the server; None: it has expired already.
 fn sealed_value(fill: &Fill, leased: bool, now: SystemTime) -> Option<Sealed> {
+    // In its grace it could be served, but nobody would find it fresh.
+    if fill.expiration.unix_ms(now).is_some_and(|at_ms| at_ms <= unix_ms(now)) {
+        return None;
+    }
     let mut stored = Stored::fresh(fill.data.clone(), fill.flags);
     let grace = fill.grace.filter(|_| !leased);
     if let (Some(grace), Some(soft_ms)) = (grace, fill.expiration.unix_ms(now)) {
@@ -487,6 +543,9 @@ async fn settle<C: Cache + 'static>(mut all: Vec<Settling<C>>) -> Vec<Result<boo
     for mut settling in all {
         let (end, leaves_lock) = (settling.end(), settling.leaves_lock());
         if leaves_lock {
+            if settling.changed {
+                settling.work.forget();
+            }
             let ended = settling.work.running.take().map(|running| (running, end));
             refused.push((Settling::new(settling.work, Ending::Nothing(None)), ended));
         } else if let Some(running) = settling.work.running.take() {
@@ -515,6 +574,11 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settling<C>]) {
             swap(cache, now),
             add(cache, now),
         );
+        let swaps = swaps.into_iter().map(|(at, written)| {
+            all[at].changed |= matches!(written, Ok(Written::Exists));
+            (at, written.map(|written| plain::settle_cas(written, all[at].is_late())))
+        });
+        let swaps: Replies = swaps.collect();
         for (at, next) in [fills, gone, reads, swaps, adds].into_iter().flatten() {
             all[at].go_on(next);
         }
@@ -577,7 +641,7 @@ async fn read<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
     at.into_iter().zip(items).map(next).collect()
 }
 
-async fn swap<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+async fn swap<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Vec<(usize, Result<Written, Error>)> {
     let (at, writes): (Vec<_>, Vec<_>) = all
         .iter()
         .enumerate()
@@ -589,11 +653,7 @@ async fn swap<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
     if writes.is_empty() {
         return Vec::new();
     }
-    let replies = cache.cas_many(&writes).await.into_iter();
-    let next = |(at, reply): (usize, Result<Written, Error>)| {
-        (at, reply.map(|written| plain::settle_cas(written, all[at].is_late())))
-    };
-    at.into_iter().zip(replies).map(next).collect()
+    at.into_iter().zip(cache.cas_many(&writes).await).collect()
 }
 
 async fn add<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {

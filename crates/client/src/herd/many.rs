@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Herd;
 use super::envelope::Stored;
-use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, ask, end_all};
+use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, TRIES, ask, end_all};
 use super::one::{Pauses, decode, subject};
 use super::options::{Compute, Outcome, terms};
 use crate::cache::Cache;
@@ -16,9 +16,6 @@ use crate::error::Error;
 use crate::item::Expiration;
 use crate::key::{self, Key};
 use crate::value::{self, Value};
-
-/// How often locks that other clients have just removed or taken are looked at before the caller waits.
-const TRIES: usize = 2;
 
 /// A key, once.
 struct Asked<K> {
@@ -368,24 +365,26 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
 async fn sort<C: Cache + 'static>(
     place: &Place<C>,
     options: &Compute,
-    mut keys: Vec<(usize, Subject)>,
+    keys: Vec<(usize, Subject)>,
 ) -> Sorted<C> {
     let mut sorted = Sorted { got: Vec::new(), granted: Vec::new(), busy: Vec::new() };
     let none = Bytes::new();
+    // With how often the key was absent and its lock refused.
+    let mut keys: Vec<_> = keys.into_iter().map(|(at, subject)| (at, subject, 0)).collect();
     for _ in 0..TRIES {
         if keys.is_empty() {
             return sorted;
         }
         // Leases are for as many keys as there may be; locks for those that are missing.
         let most = terms(options.batch_time(keys.len()), true);
-        let names: Vec<_> = keys.iter().map(|(_, subject)| &subject.key[..]).collect();
+        let names: Vec<_> = keys.iter().map(|(_, subject, _)| &subject.key[..]).collect();
         let answers = place.cache.ask_many(&names, ask(&most, Duration::ZERO, &none)).await;
         let mut lockings = Vec::new();
         let leases = sorted.granted.len();
-        for ((at, subject), answer) in keys.into_iter().zip(answers) {
+        for ((at, subject, refused), answer) in keys.into_iter().zip(answers) {
             match answer.map(|answer| place.judge(&subject, answer, &most)) {
                 Ok(Judged::Found(found)) => sorted.put(at, found),
-                Ok(Judged::Lock(locking)) => lockings.push((at, subject, locking)),
+                Ok(Judged::Lock(locking)) => lockings.push((at, subject, refused, locking)),
                 Err(error) => sorted.got.push((at, Answered::Error(error))),
             }
         }
@@ -393,19 +392,23 @@ async fn sort<C: Cache + 'static>(
         let terms = terms(options.batch_time(missing), true);
         let locks: Vec<_> = lockings
             .into_iter()
-            .map(|(at, subject, locking)| (at, subject, Attempt::new(place, locking, &terms, &none)))
+            .map(|(at, subject, refused, locking)| {
+                (at, subject, refused, Attempt::new(place, locking, &terms, &none))
+            })
             .collect();
         keys = Vec::new();
         let replies = write(place, &locks).await;
-        for ((at, subject, attempt), reply) in locks.into_iter().zip(replies) {
+        for ((at, subject, mut refused, attempt), reply) in locks.into_iter().zip(replies) {
+            refused += usize::from(attempt.is_refused(&reply));
             match attempt.judge(place, &subject, &terms, &reply) {
                 Ok(Some(found)) => sorted.put(at, found),
-                Ok(None) => keys.push((at, subject)),
+                Ok(None) if refused == TRIES => sorted.put(at, place.without_lock(&subject)),
+                Ok(None) => keys.push((at, subject, refused)),
                 Err(error) => sorted.got.push((at, Answered::Error(error))),
             }
         }
     }
-    sorted.busy.extend(keys.into_iter().map(|(at, _)| at));
+    sorted.busy.extend(keys.into_iter().map(|(at, ..)| at));
     sorted.busy.sort_unstable();
     sorted
 }
@@ -426,21 +429,27 @@ impl<C: Cache + 'static> Sorted<C> {
 /// Writes locks, those that are new and those that replace something at the same time.
 async fn write<C: Cache + 'static>(
     place: &Place<C>,
-    locks: &[(usize, Subject, Attempt)],
+    locks: &[(usize, Subject, usize, Attempt)],
 ) -> Vec<Result<crate::Written, Error>> {
-    let (mut adds, mut swaps) = (Vec::new(), Vec::new());
-    for (_, subject, attempt) in locks {
+    let (mut adds, mut swaps, mut claims) = (Vec::new(), Vec::new(), Vec::new());
+    for (_, subject, refused, attempt) in locks {
         match attempt.replaces() {
             Some(cas) => swaps.push((attempt.write(subject), cas)),
+            None if *refused > 0 => claims.push(attempt.write(subject)),
             None => adds.push(attempt.write(subject)),
         }
     }
     let added = async { if adds.is_empty() { Vec::new() } else { place.cache.add_many(&adds).await } };
     let swapped = async { if swaps.is_empty() { Vec::new() } else { place.cache.cas_many(&swaps).await } };
-    let (added, swapped) = tokio::join!(added, swapped);
-    let (mut added, mut swapped) = (added.into_iter(), swapped.into_iter());
-    let next = |(_, _, attempt): &(usize, Subject, Attempt)| {
-        let reply = if attempt.replaces().is_some() { swapped.next() } else { added.next() };
+    let claimed = async { if claims.is_empty() { Vec::new() } else { place.claim(&claims).await } };
+    let (added, swapped, claimed) = tokio::join!(added, swapped, claimed);
+    let (mut added, mut swapped, mut claimed) = (added.into_iter(), swapped.into_iter(), claimed.into_iter());
+    let next = |(_, _, refused, attempt): &(usize, Subject, usize, Attempt)| {
+        let reply = match attempt.replaces() {
+            Some(_) => swapped.next(),
+            None if *refused > 0 => claimed.next(),
+            None => added.next(),
+        };
         reply.unwrap_or_else(|| {
             Err(Error::Usage("a cache has answered fewer keys than it was asked for".to_owned()))
         })

@@ -145,7 +145,8 @@ pub enum Outcome<T> {
         value: T,
         /// Whether it is in the cache now. It is not if the key was deleted or changed, or its tag invalidated, while it was
         /// computed, or if the computation took longer than `compute_time` and another client has begun one; nor if the
-        /// server could not store it.
+        /// value has expired already, or the server could not store it: over a server with leases also if more keys are computed at
+        /// the same time than it has leases for, which are 1,024 for each MiB of its `ledger_memory`.
         stored: bool,
     },
     /// Another client computes the value: this is what the caller's own function has returned.

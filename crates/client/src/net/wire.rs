@@ -40,6 +40,8 @@ pub(crate) enum Command<'a> {
     GetAndTouch { key: &'a [u8], exptime: i32 },
     /// A value or the lease to compute it.
     Ask { key: &'a [u8], wait: Duration, lease: Duration, hint: Option<&'a str> },
+    /// Makes an item without a value.
+    Claim { key: &'a [u8], exptime: u32 },
     /// Any of the stores. `token`: the CAS number of a cas.
     Store { verb: Verb, write: Write<'a>, exptime: i32 },
     /// Adds or subtracts.
@@ -157,6 +159,11 @@ impl Command<'_> {
                 out.extend_from_slice(b",l");
                 number(out, millis(*lease).max(1));
             }
+            Self::Claim { key, exptime } => {
+                words(out, "mg", key);
+                out.extend_from_slice(b" c N");
+                number(out, (*exptime).into());
+            }
             Self::Store { verb, write, exptime } => {
                 words(out, "ms", write.key);
                 out.push(b' ');
@@ -240,6 +247,7 @@ impl Command<'_> {
             Self::Get { .. } | Self::GetWithTime { .. } => "get",
             Self::GetAndTouch { .. } => "get_and_touch",
             Self::Ask { .. } => "ask",
+            Self::Claim { .. } => "claim",
             Self::Store { verb, .. } => verb.text(),
             Self::Count { down: false, .. } => "incr",
             Self::Count { down: true, .. } => "decr",
@@ -291,6 +299,7 @@ impl Command<'_> {
             (Self::Count { .. }, Protocol::Text) => Expect::Number,
             (Self::Delete { .. }, Protocol::Meta) => Expect::MetaDeleted,
             (Self::Delete { .. }, Protocol::Text) => Expect::Deleted,
+            (Self::Claim { .. }, _) => Expect::Claimed,
             (_, Protocol::Meta) => Expect::MetaValue,
             (_, Protocol::Text) => Expect::Values,
         }
@@ -308,6 +317,8 @@ pub(crate) enum Expect {
     MetaNumber,
     /// `HD`, `NF` or `EX`.
     MetaDeleted,
+    /// `HD`, or `EN`.
+    Claimed,
     /// `HD`.
     Invalidated,
     /// `VA` or a meta status.
@@ -368,6 +379,7 @@ impl Expect {
             (Self::TagNumber, _) => meta.is_some(),
             (Self::MetaStored, _) => meta.is_some_and(|meta| meta != M::Miss),
             (Self::MetaDeleted, _) => matches!(meta, Some(M::Done | M::NotFound | M::Exists)),
+            (Self::Claimed, _) => matches!(meta, Some(M::Done | M::Miss)),
             (Self::Invalidated, _) => meta == Some(M::Done),
             (Self::Values, _) => false,
             (Self::Stored, _) => matches!(word, Some(S::Stored | S::NotStored | S::Exists | S::NotFound)),
@@ -390,6 +402,7 @@ impl Expect {
             Self::MetaStored => "HD, NS, EX or NF",
             Self::MetaNumber => "VA with a number, or NF",
             Self::MetaDeleted => "HD, NF or EX",
+            Self::Claimed => "HD or EN",
             Self::Invalidated => "HD",
             Self::Values => "the VALUE of the key, once, and END",
             Self::Stored => "STORED, NOT_STORED, EXISTS or NOT_FOUND",

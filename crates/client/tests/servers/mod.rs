@@ -27,7 +27,7 @@ use cattlegrid_load::harness::Start;
 pub use crew::{Ended, Ledger, Process};
 pub use proxy::Proxy;
 
-/// A rule for the keys that begin with `h:`, with all that helps computing.
+/// A rule for the keys that begin with `h:`, with all that helps computing. Those that begin with `t:` have tags, and no leases.
 pub const RULES: &str = r#"
 [[rule]]
 match = "h:{id*}"
@@ -35,6 +35,10 @@ hold = "4s"
 hold_many = "4s"
 grace = "30s"
 lease = "10s"
+
+[[rule]]
+match = "t:{id}"
+tags = ["tt:{id}"]
 "#;
 
 /// What a test talks to.
