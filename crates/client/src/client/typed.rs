@@ -210,12 +210,14 @@ impl Client {
         replies.into_iter().map(|(server, reply)| (server, reply.map(text))).collect()
     }
 
-    /// The statistics of each server: of a group such as `items`, or the general ones if that is empty.
+    /// The statistics of each server: of a group such as `items` or `detail dump`, or the general ones if that is empty.
     ///
-    /// [`Error::Usage`] for each server: the group has more than 250 bytes, blanks or control characters.
+    /// [`Error::Usage`] for each server: a word of the group is empty, has more than 250 bytes or control characters.
     pub async fn stats(&self, group: &str) -> Vec<(String, Result<Vec<(String, String)>, Error>)> {
+        let checked =
+            group.split(' ').map(|word| wire::check_word("the group of statistics", word, GROUP_MAX));
         if !group.is_empty()
-            && let Err(error) = wire::check_word("the group of statistics", group, GROUP_MAX)
+            && let Err(error) = checked.collect::<Result<(), Error>>()
         {
             let nodes = self.inner.nodes.iter();
             return nodes.map(|node| (node.name().to_owned(), Err(error.clone()))).collect();
