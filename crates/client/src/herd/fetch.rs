@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{self, Instant};
+use tracing::Instrument as _;
 
 use super::grant::{Busy, Ending, Fill, Found, Grant, Subject};
 use super::one::{Pauses, decode, subject};
@@ -152,7 +153,8 @@ impl<C: Cache + 'static> Herd<C> {
         options: impl Into<Fetch>,
         hint: &[u8],
     ) -> Result<Fetched<T, C>, Error> {
-        let got = self.fetch(&key, options.into(), hint).await;
+        let span = tracing::debug_span!("fetch_or_compute", key = %key.bytes().escape_ascii());
+        let got = self.fetch(&key, options.into(), hint).instrument(span).await;
         match &got {
             Ok(Fetched::Hit(_) | Fetched::Value(_)) => {
                 self.metrics.outcome(key.bytes(), Some(Outcome::Hit(())));

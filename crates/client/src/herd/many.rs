@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::Herd;
 use super::envelope::Stored;
@@ -61,6 +62,11 @@ struct Call<'a, C: Cache + 'static, K, F> {
     compute: F,
 }
 
+/// Of a call for many keys. What its functions trace is inside it.
+fn span() -> tracing::Span {
+    tracing::debug_span!("get_or_compute_many")
+}
+
 impl<C: Cache + 'static> Herd<C> {
     /// The values of `keys`, each with its expiration, in the order of the keys; a key may occur several times. Keys that
     /// are missing or have expired, and that no other client computes, are given to `compute`, together and each once;
@@ -89,7 +95,7 @@ impl<C: Cache + 'static> Herd<C> {
         Fut: Future<Output = Result<M, E>>,
         M: IntoIterator<Item = (K, T)>,
     {
-        self.many(keys, options, compute, None::<Nobody<K, T>>).await
+        self.many(keys, options, compute, None::<Nobody<K, T>>).instrument(span()).await
     }
 
     /// The same, but instead of waiting `busy` is called, at once, with the keys that other clients compute; the values that it returns
@@ -117,7 +123,7 @@ impl<C: Cache + 'static> Herd<C> {
         Busy: Future<Output = N>,
         N: IntoIterator<Item = (K, T)>,
     {
-        self.many(keys, options, compute, Some(busy)).await
+        self.many(keys, options, compute, Some(busy)).instrument(span()).await
     }
 
     async fn many<K, T, E, F, Fut, M, B, Busy, N>(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{self, Instant};
+use tracing::Instrument as _;
 
 use super::Herd;
 use super::envelope::Stored;
@@ -44,6 +45,11 @@ enum Verdict<C: Cache + 'static> {
     Error(Error),
 }
 
+/// Of a call for one key. What its functions trace is inside it.
+fn span(key: &[u8]) -> tracing::Span {
+    tracing::debug_span!("get_or_compute", key = %key.escape_ascii())
+}
+
 impl<C: Cache + 'static> Herd<C> {
     /// The value of `key`. If it is missing or has expired, one client computes it with `compute`; the others
     /// get the old value at once or, if there is none, wait ([`Compute::wait`]).
@@ -68,8 +74,11 @@ impl<C: Cache + 'static> Herd<C> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let verdict = self.obtain(&key, options, options.wait_time()).await;
-        let got = self.conclude(&key, options, compute, verdict).await;
+        let got = async {
+            let verdict = self.obtain(&key, options, options.wait_time()).await;
+            self.conclude(&key, options, compute, verdict).await
+        };
+        let got = got.instrument(span(key.bytes())).await;
         self.metrics.outcome(key.bytes(), got.as_ref().ok().map(Outcome::bare));
         got
     }
@@ -101,10 +110,13 @@ impl<C: Cache + 'static> Herd<C> {
         B: FnOnce() -> Busy,
         Busy: Future<Output = Option<T>>,
     {
-        let got = match self.obtain(&key, options, Duration::ZERO).await {
-            Verdict::Busy => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
-            verdict => self.conclude(&key, options, compute, verdict).await,
+        let got = async {
+            match self.obtain(&key, options, Duration::ZERO).await {
+                Verdict::Busy => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
+                verdict => self.conclude(&key, options, compute, verdict).await,
+            }
         };
+        let got = got.instrument(span(key.bytes())).await;
         self.metrics.outcome(key.bytes(), got.as_ref().ok().map(Outcome::bare));
         got
     }
