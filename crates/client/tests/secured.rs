@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cattlegrid_client::{Client, Error, Tls};
@@ -85,7 +86,10 @@ fn authentication() {
         let server = kind.start_with(&["-Y", &users]);
         servers::run(async {
             let client = |user, password| {
-                Client::builder().server(server.address()).credentials(user, password).build().unwrap()
+                // Cattlegrid answers a wrong password after a second.
+                let builder = Client::builder().server(server.address()).credentials(user, password);
+                let long = Duration::from_secs(20);
+                builder.timeout(long).connect_timeout(long).build().unwrap()
             };
             assert_eq!(client("ada", "secret").get::<Bytes>("k").await.unwrap(), None);
             let refused = client("ada", "wrong").get::<Bytes>("k").await;
