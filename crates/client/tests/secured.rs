@@ -132,7 +132,7 @@ fn unix_sockets() {
             if std::path::Path::new(path).exists() {
                 break;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for form in [path.to_owned(), format!("unix:{path}")] {
             let client = Client::new(&form).unwrap();
