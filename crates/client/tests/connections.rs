@@ -555,7 +555,7 @@ fn words_that_are_not_sent() {
     run(async {
         let (listener, builder) = pair().await;
         let client = builder.clone().build().unwrap();
-        for group in ["items\r\nflush_all", "a b", &"x".repeat(251), "\0"] {
+        for group in ["items\r\nflush_all", "a  b", " a", &"x".repeat(251), "\0"] {
             let (_, outcome) = client.stats(group).await.remove(0);
             assert!(matches!(outcome, Err(Error::Usage(_))), "{outcome:?}");
         }
