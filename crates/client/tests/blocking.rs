@@ -56,7 +56,7 @@ fn a_closed_connection_is_noticed_before_the_next_write(kind: Kind) {
 on_servers!(a_closed_connection_is_noticed_before_the_next_write);
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn it_can_be_dropped_in_a_task() {
     let server = Kind::Memcached.start();
     let client = Client::new(server.address()).unwrap();
@@ -75,7 +75,7 @@ fn it_can_be_dropped_in_a_task() {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_thread_that_waits_takes_over_from_one_that_is_done() {
     // One thread after the other leaves while others wait: a thread must read the replies of all.
     let server = Kind::Memcached.start();

@@ -363,7 +363,7 @@ fn wait_for_all(runtime: &tokio::runtime::Runtime, client: &Client) -> Duration 
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn servers_fail_under_load() {
     let variable = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seconds = variable("CATTLEGRID_CHAOS_SECONDS").unwrap_or(20);

@@ -146,7 +146,7 @@ on_servers!(ask);
 
 /// One client computes, others wait, are told of failures, or take the lease over.
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn leases() {
     let server = Kind::Rules.start();
     servers::run(async {

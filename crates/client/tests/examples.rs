@@ -38,7 +38,7 @@ fn examples(kind: Kind) {
 on_servers!(examples);
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn distinct_users_of_three_servers() {
     let all = [(); 3].map(|()| Kind::Plain.start_with(&["--objects", "."]));
     let printed = output("distinct_users", &[all[0].address(), all[1].address(), all[2].address()]);

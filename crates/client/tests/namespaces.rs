@@ -276,7 +276,7 @@ on_servers!(text_protocol);
 
 /// With a memcached among the servers numbers are used.
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_mixed_ring_uses_numbers() {
     let servers = [Kind::Memcached.start(), Kind::Rules.start(), Kind::Rules.start()];
     servers::run(async {
@@ -295,7 +295,7 @@ fn a_mixed_ring_uses_numbers() {
 
 /// Over numbers, a value that was computed before an update and stored after it is not seen.
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_late_value_is_not_seen() {
     let memcached = [Kind::Memcached.start()];
     let ruled = [with_rules(READY_RULE)];
@@ -315,7 +315,7 @@ fn a_late_value_is_not_seen() {
 
 /// With the ready rule the values that another client stores have the same tags, without its doing.
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_ready_rule_gives_the_tags_to_other_clients() {
     let servers = [with_rules(READY_RULE)];
     servers::run(async {

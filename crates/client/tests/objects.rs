@@ -19,7 +19,7 @@ fn of(servers: &[Server]) -> Client {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn all_calls_on_an_object_find_it() {
     let all = with_objects();
     servers::run(async {
@@ -43,7 +43,7 @@ fn all_calls_on_an_object_find_it() {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_multi_call_is_one_request_to_each_server() {
     let all = with_objects();
     servers::run(async {
@@ -86,7 +86,7 @@ fn a_multi_call_is_one_request_to_each_server() {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn sketches_of_several_servers_are_merged() {
     let all = with_objects();
     servers::run(async {
@@ -121,7 +121,7 @@ fn sketches_of_several_servers_are_merged() {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn a_server_without_objects_has_no_values() {
     for kind in [Kind::Memcached, Kind::Plain] {
         let server = kind.start();

@@ -37,7 +37,7 @@ fn identity(issuer: &Issuer<'static, KeyPair>, name: &str) -> (String, String) {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn tls() {
     let directory = tempfile::tempdir().unwrap();
     let (trusted, issuer) = authority();
@@ -78,7 +78,7 @@ fn tls() {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn authentication() {
     let directory = tempfile::tempdir().unwrap();
     let users = file(&directory, "users", "ada:secret\nbob:pass word\n");
@@ -119,7 +119,7 @@ fn credentials_that_no_file_can_have_are_refused() {
 }
 
 #[test]
-#[ignore = "needs servers: cargo xtask test client"]
+#[ignore = "needs servers: cargo xtask test --stage client"]
 fn unix_sockets() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
