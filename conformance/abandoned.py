@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from harness import Server
+from harness import Server, wait_until
 
 PROCESSES = 8
 LOADS = ("none", "readers", "killed")
@@ -64,15 +64,15 @@ while (now := time.monotonic()) < end:
 """
 
 
-def rules(owner):
-    return f'[[rule]]\nmatch = "page:{{id}}"\nhold = "200ms"\nowner = "{owner}"\n'
+def rules(owner, terms=""):
+    return f'[[rule]]\nmatch = "page:{{id}}"\nhold = "200ms"\nowner = "{owner}"\n{terms}'
 
 
-def run(binary, load, owner, seconds, keys=100, seed=1):
-    """The rule's counts after `seconds` of a load."""
+def run(binary, load, owner, seconds, keys=100, seed=1, terms=""):
+    """The rule's counts after `seconds` of a load. `terms` are added to the rule."""
     chance = random.Random(seed)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        file.write(rules(owner))
+        file.write(rules(owner, terms))
         file.flush()
         server = Server(pathlib.Path(binary).resolve(), "cattlegrid", ["--config", file.name])
         running = []
@@ -94,6 +94,9 @@ def run(binary, load, owner, seconds, keys=100, seed=1):
             for child in running:
                 _, error = child.communicate(timeout=60)
                 assert child.returncode == 0, error.decode()
+            with server.raw() as c:
+                wait_until("their connections are closed", lambda: c.stats()["curr_connections"] == "1")
+            wait_until("no request waits", lambda: server.stats("cattlegrid")["held"] == "0")
             stats = server.stats("rules")
             return {name[2:]: int(value) for name, value in stats.items() if name.startswith("1:") and value.isdigit()}
         finally:

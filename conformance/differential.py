@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Random command streams to two servers; their replies must be equal, byte for byte after masking.
 
-    differential.py PORT_A PORT_B [--streams 1000] [--from N] [--seed N]
+    differential.py PORT_A PORT_B [--streams 1000] [--from N] [--seed N] [--large] [--tls]
 
 A stream is made from a seed: valid and broken commands, classic and meta, with every verb and flag, binary data, long
 keys, odd whitespace, bare line feeds and absurd lengths, cut into sends at random places. A command with an answer of
 its own ends it, so that everything before is compared. (Half-closing would not do: memcached may then drop replies that
 it has not written yet.) A stream with different
-replies is shrunk to a minimal one and printed with its seed; `--seed N` runs just that one.
+replies is shrunk to a minimal one and printed with its seed; `--seed N` runs just that one. `--large`: values of up to 100 KB instead,
+many around sizes at which servers store or receive them otherwise. `--tls`: the first server is spoken to over TLS.
 
 The reference is Debian's memcached 1.6.18 while the servers follow 1.6.45. `KNOWN` lists how the two differ and what is
 done about it: forms that are not generated, and replies that are normalised. The recorded answers of 1.6.45 itself
@@ -21,7 +22,9 @@ import random
 import re
 import select
 import socket
+import ssl
 import sys
+import time
 
 KNOWN = [
     # (what differs between 1.6.18 and 1.6.45, how it is handled here)
@@ -55,7 +58,7 @@ KNOWN = [
     ("a length far above the item limit: memcached holds its answer back until all of the block has come", "not generated"),
     ("times beyond 2^31 (the year 2038) overflow", "not generated"),
     ("a length above 2^31 is taken modulo 2^32", "not generated"),
-    ("CAS values and times", "masked; remaining times may differ by a second"),
+    ("CAS values and times", "masked; remaining times may differ by some seconds"),
     ("flush_all with a delay: memcached forgets an earlier flush by it, as far as the crawler has not been there", "not generated"),
 ]
 
@@ -97,8 +100,12 @@ def normal(reply):
     return reply
 
 
+TICKS = 10
+"""Seconds by which remaining times may differ: a stream may be held up in its middle. The times in streams differ by more."""
+
+
 def equal(a, b):
-    """Equal after normalising, except for remaining times that differ by a second."""
+    """Equal after normalising, except for remaining times that differ by some seconds."""
     a, b = normal(a), normal(b)
     if a == b:
         return True
@@ -106,7 +113,7 @@ def equal(a, b):
     return (
         len(ta) == len(tb)
         and REMAINING.sub(rb"\1", a) == REMAINING.sub(rb"\1", b)
-        and all(abs(int(x[1]) - int(y[1])) <= 1 for x, y in zip(ta, tb))
+        and all(abs(int(x[1]) - int(y[1])) <= TICKS for x, y in zip(ta, tb))
     )
 
 
@@ -114,13 +121,14 @@ class Stream:
     """The commands of one seed. Keys begin with a placeholder, which each run replaces by digits of its own."""
 
     PLACEHOLDER = b"~PREFIX~"
+    BREAKS = True
 
     def __init__(self, seed):
         self.seed = seed
         self.r = random.Random(seed)
         r = self.r
         self.keys = [self.PLACEHOLDER + suffix for suffix in (b"a", b"b", b"c" * r.choice((1, 60)), b"d" * (250 - 8))]
-        self.broken = r.random() < 0.5
+        self.broken = self.BREAKS and r.random() < 0.5
         """Whether commands with a wrong framing occur; then nothing large does."""
         self.counts = not self.broken and r.random() < 0.6
         """Whether there are counters; then the framing is right and no value is blank."""
@@ -349,24 +357,55 @@ class Stream:
         )()
 
 
+class LargeStream(Stream):
+    """With values of up to 100 KB, all of them framed as announced except for ends that are none."""
+
+    BREAKS = False
+    EDGES = (4_096, 8_192, 16_384, 32_768, 65_536)
+
+    def any_data(self):
+        r = self.r
+        kind = r.random()
+        if kind < 0.25:
+            return super().any_data()
+        if kind < 0.5:
+            return r.randbytes(r.randrange(100_001))
+        # The item, or the command, may be what has the size.
+        return r.randbytes(r.choice(self.EDGES) + r.choice((0, 0, -48, -64, -88, 2)) + r.randrange(-3, 4))
+
+    def storage(self):
+        if self.r.random() < 0.06 and not self.counts:
+            value = b"x" * (self.r.choice(self.EDGES) + self.r.randrange(-3, 4))
+            return self.line(b"set", self.key(), b"0", b"0", b"%d" % len(value)) + value + self.r.choice((b"yy\r\n", b"\ry\r\n", b"y\n\r\n"))
+        return super().storage()
+
+
 class Peer:
     """One of the two servers."""
 
-    def __init__(self, port):
-        self.port = port
+    def __init__(self, port, context=None):
+        """`context`: for TLS."""
+        self.port, self.context = port, context
+
+    def connect(self):
+        s = socket.create_connection(("127.0.0.1", self.port), 10)
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.context.wrap_socket(s) if self.context else s
 
     def open(self):
-        self.socket = socket.create_connection(("127.0.0.1", self.port), 10)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = self.connect()
         self.socket.setblocking(False)
         self.reply, self.ended = bytearray(), False
 
     def read(self, seconds):
         """Takes what has come, waiting up to `seconds` for the first of it; False if nothing came."""
-        if self.ended or not select.select([self.socket], [], [], seconds)[0]:
+        buffered = self.context and self.socket.pending()
+        if self.ended or not (buffered or select.select([self.socket], [], [], seconds)[0]):
             return False
         try:
             got = self.socket.recv(1 << 18)
+        except ssl.SSLWantReadError:
+            return True
         except ConnectionError:
             got = b""
         self.reply += got
@@ -379,7 +418,7 @@ class Peer:
         while view:
             try:
                 view = view[self.socket.send(view) :]
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 select.select([self.socket], [self.socket], [], 10)
             except ConnectionError:
                 return
@@ -394,7 +433,7 @@ class Peer:
 
     def cas_of(self, key):
         """The CAS of a key, as another connection sees it; 0 if it is absent."""
-        with socket.create_connection(("127.0.0.1", self.port), 10) as s:
+        with self.connect() as s:
             s.sendall(b"mg %s c\r\n" % key)
             got = b""
             while not got.endswith(b"\r\n"):
@@ -410,8 +449,9 @@ class Peer:
 class Differ:
     """Runs streams against two servers."""
 
-    def __init__(self, port_a, port_b):
-        self.peers = Peer(port_a), Peer(port_b)
+    def __init__(self, port_a, port_b, stream=Stream, context=None):
+        """`context`: the first server is spoken to over TLS."""
+        self.peers, self.stream = (Peer(port_a, context), Peer(port_b)), stream
         self.streams = self.commands = self.bytes = 0
         self.prefixes = itertools.count(random.SystemRandom().randrange(90_000_000))
 
@@ -448,6 +488,8 @@ class Differ:
     def send(self, peer, data, cuts, seed):
         for piece in self.cut(data, cuts, seed):
             peer.send(piece)
+            if self.stream is LargeStream and cuts > 0.5 and len(piece) % 4 == 0:
+                time.sleep(0.0005)  # so that pieces are received apart
 
     @staticmethod
     def cut(data, cuts, seed):
@@ -467,9 +509,18 @@ class Differ:
         """Differs twice in a row: shrinking must not wander off to what happens once in a while."""
         return self.differs(commands, cuts, seed) and self.differs(commands, cuts, seed)
 
+    def flush(self):
+        """Makes room: large values would be evicted, and which, is each server's own affair."""
+        for peer in self.peers:
+            with peer.connect() as s:
+                s.sendall(b"flush_all\r\n")
+                assert s.recv(100) == b"OK\r\n"
+
     def check(self, seed):
         """None, or the shrunk stream as (commands, reply, reply)."""
-        stream = Stream(seed)
+        stream = self.stream(seed)
+        if self.stream is LargeStream:
+            self.flush()
         self.streams += 1
         self.commands += len(stream.commands)
         first = self.run(stream.commands, stream.cuts, seed)
@@ -535,12 +586,12 @@ def report(seed, found):
     return "\n".join(lines)
 
 
-def compare(port_a, port_b, streams, first_seed, most=10):
+def compare(port_a, port_b, streams, first_seed, most=10, **settings):
     """Runs `streams` streams, the first with the seed `first_seed` and each next one with the next number.
 
     Returns the `Differ`, the reports of at most `most` differing streams, and of those that differed only once.
     """
-    differ = Differ(port_a, port_b)
+    differ = Differ(port_a, port_b, **settings)
     reports, unstable = [], []
     for seed in range(first_seed, first_seed + streams):
         if len(reports) >= most:
@@ -549,6 +600,12 @@ def compare(port_a, port_b, streams, first_seed, most=10):
         if found:
             (unstable if found[3] == UNSTABLE else reports).append(report(seed, found))
     return differ, reports, unstable
+
+
+def tls_context():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def summary(differ, first_seed, reports, unstable):
@@ -565,12 +622,15 @@ def main():
     parser.add_argument("--streams", type=int, default=1000, help="how many to run")
     parser.add_argument("--seed", type=int, help="run only this stream")
     parser.add_argument("--from", dest="first", type=int, default=random.SystemRandom().randrange(1 << 32), help="first seed")
+    parser.add_argument("--large", action="store_true", help="values of up to 100 KB")
+    parser.add_argument("--tls", action="store_true", help="the first server is spoken to over TLS")
     args = parser.parse_args()
+    settings = {"stream": LargeStream if args.large else Stream, "context": tls_context() if args.tls else None}
     if args.seed is not None:
-        found = Differ(args.port_a, args.port_b).check(args.seed)
+        found = Differ(args.port_a, args.port_b, **settings).check(args.seed)
         print(report(args.seed, found) if found else f"seed {args.seed}: equal")
         sys.exit(bool(found))
-    differ, reports, unstable = compare(args.port_a, args.port_b, args.streams, args.first)
+    differ, reports, unstable = compare(args.port_a, args.port_b, args.streams, args.first, **settings)
     for text in reports + unstable:
         print(text)
     print(summary(differ, args.first, reports, unstable))

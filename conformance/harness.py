@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import shlex
 import shutil
 import signal
 import socket
@@ -36,10 +37,11 @@ def wait_until(what, condition, seconds=2 * PROMPT):
     """Polls `condition` until it is true; its value. Fails, saying `what`, after `seconds`."""
     end = time.monotonic() + seconds
     while True:
+        is_last = time.monotonic() > end
         got = condition()
         if got:
             return got
-        if time.monotonic() > end:
+        if is_last:
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(0.01)
 
@@ -68,7 +70,7 @@ def free_port(family=socket.AF_INET, host="127.0.0.1"):
 
 def kind_of(binary):
     """"memcached" or "cattlegrid", by what `-V` prints."""
-    out = subprocess.run([binary, "-V"], capture_output=True, text=True, timeout=10)
+    out = subprocess.run([binary, "-V"], capture_output=True, text=True, timeout=60)
     return "memcached" if out.stdout.startswith("memcached ") and "cattlegrid" not in out.stdout else "cattlegrid"
 
 
@@ -88,6 +90,8 @@ class Server:
         self.log_path = os.path.join(self.dir, "log")
         args = [str(a) for a in args]
         command = [self.binary]
+        if kind == "cattlegrid":
+            command += shlex.split(os.environ.get("CATTLEGRID_ARGS", ""))
         if kind == "memcached" and os.geteuid() == 0 and "-u" not in args:
             command += ["-u", "nobody"]
         self.unix = args[args.index("-s") + 1] if "-s" in args else None
@@ -163,15 +167,32 @@ class Server:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def settled_descriptors(self):
-        """How many are open when their number changes no more: one is closed after its connection is counted."""
-        counts = []
+        """How many are open when their number changes no more: one is closed after its connection is counted. Since it has
+        changed last, each thread has had nothing left to do."""
+        counts, idle = [], set()
 
         def settled():
-            counts.append(self.descriptors())
-            return len(counts) > 10 and len(set(counts[-10:])) == 1
+            count = self.descriptors()
+            if counts and counts[-1] != count:
+                counts.clear()
+                idle.clear()
+            counts.append(count)
+            idle.update(self._sleeping())
+            return len(counts) >= 10 and idle.issuperset(os.listdir(f"/proc/{self.pid}/task"))
 
         wait_until("no descriptor is closed any more", settled)
         return counts[-1]
+
+    def _sleeping(self):
+        """The numbers of its threads that wait for something."""
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            try:
+                with open(f"/proc/{self.pid}/task/{task}/stat") as f:
+                    state = f.read().rsplit(")", 1)[1].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state in "SI":
+                yield task
 
     def threads(self):
         """The names of its threads."""
@@ -318,6 +339,13 @@ class Raw:
         rest = self.exactly(7)
         assert rest == b"\r\nEND\r\n", rest
         return value
+
+    def ttl(self, key):
+        """Seconds that a value has left (-1: no end), or None."""
+        self.send(b"mg %s t\r\n" % key)
+        line = self.line()
+        assert line == b"EN" or line.startswith(b"HD t"), line
+        return None if line == b"EN" else int(line[4:])
 
     def stats(self, argument=""):
         self.send(b"stats%s\r\n" % (b" " + argument.encode() if argument else b""))

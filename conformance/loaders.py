@@ -122,6 +122,8 @@ class Scene:
     def check_sums(self, name="pages"):
         """Each job has ended in one way, and so has each get of the first rule that was held."""
         wait_until("no job runs", lambda: self.stats(name)["running"] == 0, 60)
+        # A job ends before its result is stored or dropped.
+        wait_until("no result is on its way", lambda: self.stats(name)["bytes"] == 0, 60)
         if held(self.server) == 0:
             counts = self.rule_stats()
             assert int(counts["held"]) == sum(int(counts[end]) for end in HELD_ENDS), counts

@@ -389,7 +389,7 @@ class Chaos:
 
     def end(self):
         """Ends it; what each kind has done, and what any of them saw that it should not."""
-        out, _ = self.process.communicate("", timeout=60)
+        out, _ = self.process.communicate("", timeout=240)
         said = json.loads(out)
         return said["counts"], said["errors"]
 

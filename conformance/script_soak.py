@@ -20,7 +20,7 @@ import time
 
 import harness
 from crowd import write_rules
-from harness import MIB
+from harness import MIB, wait_until
 
 SOURCES = harness.ROOT / "conformance" / "scripts"
 NAMES = ("tally", "probe", "runaway", "seen", "bag", "world")
@@ -99,7 +99,8 @@ class Soak:
     def caller(self, n):
         chance, granted, calls, errors = random.Random(n), 0, 0, 0
         with self.server.raw(90) as c:
-            c.ask(b"get tally:new:own%d:1000000000\r\n" % n)
+            # These calls, too, may take longer than their limit.
+            wait_until("its object", lambda: b"\r\nCREATED\r\n" in c.ask(b"get tally:new:own%d:1000000000\r\n" % n))
             while not self.over.is_set():
                 batch = [self.name(chance, n) for _ in range(chance.choice((1, 1, 5, 30)))]
                 large = chance.random() < 0.05
@@ -128,7 +129,8 @@ class Soak:
                         errors += 1
                     else:
                         raise Fault(f"{name} answered {line[:200]!r}")
-            got = c.ask(b"get tally:left:own%d\r\n" % n)
+            asked = b"get tally:left:own%d\r\n" % n
+            got = wait_until("what is left", lambda: (got := c.ask(asked)) and not got.startswith(b"SERVER_ERROR") and got)
         left = re.fullmatch(rb"VALUE tally:left:own%d 0 \d+\r\n(\d+)\r\nEND\r\n" % n, got)
         if not left or 1_000_000_000 - int(left[1]) != granted:
             raise Fault(f"{granted} were granted, and left is {got!r}")
@@ -222,7 +224,7 @@ def soak(binary, seconds=30.0, connections=6):
         resident = run.run()
         stats, plain = server.stats("objects"), server.stats()
         # What is still held is let go, and each counter is what its parts add up to.
-        harness.wait_until("no call runs", lambda: server.stats("objects")["running"] == server.stats("objects")["busy"] == "0", 60)
+        wait_until("no call runs", lambda: server.stats("objects")["running"] == server.stats("objects")["busy"] == "0", 60)
         first, second = max(resident[2:6]), max(resident[6:])
         line = (
             f"{run.calls} calls, {run.errors} errors, {run.granted} grants, {run.reloads} reloads ({run.refused} refused), {plain['evictions']} evictions, "

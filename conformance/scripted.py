@@ -38,7 +38,9 @@ class Types:
         self.server = None
 
     def text(self):
-        return f'[objects]\ndir = "{self.path}"\n{self.settings}\n{self.rules}\n'
+        # Where a test does not say how long a call may take, the machine may be slow.
+        limit = "" if "time_limit" in self.settings else 'time_limit = "1s"\n'
+        return f'[objects]\ndir = "{self.path}"\n{limit}{self.settings}\n{self.rules}\n'
 
     def start(self, *args, **options):
         self.server = self._start("--config", self.rule_file, *args, **options)

@@ -11,19 +11,19 @@ import pytest
 
 from chaos import MIB, RULES, Good, GoodPymemcache, tls_raw
 from crowd import percentiles, show, write_rules
-from harness import PROMPT, Server, allow_files, free_port, wait_until
+from harness import PROMPT, Server, allow_files, wait_until
 from misbehaviour import STALLED, Chaos
 from test_operations import make_certificate
 
 pytestmark = [pytest.mark.only_cattlegrid, pytest.mark.timeout(240)]
 
-SECONDS = 24
-STALLED_AFTER = 12
+SECONDS = 27
+STALLED_AFTER = 15
 """Seconds after which every upload that stands still has done so for more than ten."""
 CONNECTIONS = 300
 DESCRIPTORS = 220
 """Fewer than connections, so that they are used up first."""
-WITHIN = 10.0
+WITHIN = 20.0
 """Seconds within which each command is answered. Usual are some tens of milliseconds, on a machine that does nothing else."""
 THREADS = 2
 
@@ -53,20 +53,19 @@ def number(server, name, which=""):
 def test_chaos(binary, kind, open_dir, capsys):
     allow_files(2000)
     make_certificate(open_dir)
-    plain, tls = free_port(), free_port()
     files = f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem"
     reader, writer = stuck_log()
     server = Server(
         binary,
         kind,
         ["-m", 64, "-c", CONNECTIONS, "-t", THREADS, "--config", write_rules(open_dir, RULES), "-Z", "-o", files, "-v"]
-        + ["-l", f"notls:127.0.0.1:{plain},127.0.0.1:{tls}"],
+        + ["-l", "notls:127.0.0.1,127.0.0.1"],
         stderr=writer,
     )
     os.close(writer)
     chaos = None
     try:
-        server.port = plain
+        plain, tls = (port for _, port in server.ports)
         wait_until("it answers", lambda: server.stats())
         at_start = server.rss()
         with server.raw() as c:
@@ -123,7 +122,7 @@ def test_chaos(binary, kind, open_dir, capsys):
         assert ended - began >= SECONDS
         assert counts["StuckReaders"]["opened"] == 20 and counts["StalledWriters"]["opened"] >= STALLED
         assert most_partial > 50 * MIB, "uploads have met their cap"
-        assert counts["Exhaustion"]["full"] >= 3 and int(own["accept_errors"]) > 0, "descriptors were used up"
+        assert counts["Exhaustion"]["full"] >= 1 and int(own["accept_errors"]) > 0, "descriptors were used up"
         assert all(counts["DyingHolders"].get(how, 0) > 3 for how in ("reset", "closed", "silent")) and most_held > 0
         assert all(counts["Resets"].get(how, 0) > 50 for how in ("reset", "closed", "half closed"))
         assert counts["ElasticPool"]["filled"] > 20 and counts["LogFlood"]["strangers"] > 20 and counts["TlsNoise"]["handshakes"] > 20
@@ -141,20 +140,24 @@ def test_chaos(binary, kind, open_dir, capsys):
 
         # What is over leaves nothing behind.
         watch.close()
-        wait_until("only this connection is open", lambda: number(server, "curr_connections") == 1, 20)
+        wait_until("only this connection is open", lambda: number(server, "curr_connections") == 1, 60)
         for name in ("leases", "held", "partial_bytes"):
-            wait_until(f"no {name}", lambda: number(server, name, "cattlegrid") == 0, 10)
-        assert not server.stats("leases"), "keys that are computed"
+            wait_until(f"no {name}", lambda: number(server, name, "cattlegrid") == 0, 60)
+        wait_until("no key is computed", lambda: not server.stats("leases"), 60)
         with server.raw() as c:
             wait_until("only this connection is open", lambda: c.stats()["curr_connections"] == "1")
-            wait_until("its descriptor is the last one", lambda: server.descriptors() <= descriptors, 10)
+            wait_until("its descriptor is the last one", lambda: server.descriptors() <= descriptors, 60)
             assert server.descriptors() == descriptors and server.threads() == threads
-        cpu = server.cpu_seconds()
-        time.sleep(2)
-        assert server.cpu_seconds() - cpu < 0.3, "it has nothing to do"
-        left = server.rss()
-        show(capsys, f"RSS {left // MIB} MiB at the end")
-        assert left < at_start + 64 * MIB + 32 * MIB, "what connections had is given back; a quarter of it may stay in pieces"
+
+        def is_quiet():
+            cpu = server.cpu_seconds()
+            time.sleep(2)
+            return server.cpu_seconds() - cpu < 0.3
+
+        wait_until("it has nothing to do", is_quiet, 30)
+        # What connections had is given back; a quarter of it may stay in pieces.
+        wait_until("memory is given back", lambda: server.rss() < at_start + 64 * MIB + 32 * MIB, 30)
+        show(capsys, f"RSS {server.rss() // MIB} MiB at the end")
 
         # What was counted adds up.
         stats, rules = server.stats(), server.stats("rules")
@@ -171,7 +174,7 @@ def test_chaos(binary, kind, open_dir, capsys):
         assert server.stop() == 0
         assert time.monotonic() - since < PROMPT, "the stuck log does not hold up the end"
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", plain), 2)
+            socket.create_connection(("127.0.0.1", plain), 20)
     finally:
         if chaos:
             chaos.kill()

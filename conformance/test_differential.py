@@ -7,9 +7,13 @@ import pytest
 
 import differential
 import harness
+from test_operations import make_certificate
 
 STREAMS = 3000
 """As many as ran in the 20 seconds that this test once had."""
+LARGE_STREAMS = 100
+LITTLE = ("-m", "64", "-t", "1")
+"""Options with which values of more than 64 KiB, or less, have pages of their own."""
 
 
 @pytest.fixture
@@ -36,6 +40,33 @@ def test_same_replies(start, reference, capsys):
     assert len(unstable) <= 1, "\n".join(unstable)
     assert differ.streams == streams
     assert server.running() and reference.running()
+
+
+@pytest.mark.timeout(300)
+def test_same_replies_to_large_values(start, reference, capsys):
+    """Values of up to 100 KB, many of them around sizes at which something changes, in pieces."""
+    server = start(*LITTLE)
+    seed, streams = int(os.environ.get("DIFFERENTIAL_SEED", "1")), int(os.environ.get("DIFFERENTIAL_LARGE_STREAMS", LARGE_STREAMS))
+    differ, reports, unstable = differential.compare(server.port, reference.port, streams, seed, stream=differential.LargeStream)
+    with capsys.disabled():
+        print("\n  differential, large values: " + differential.summary(differ, seed, reports, unstable))
+    assert not reports, "\n".join(reports)
+    assert len(unstable) <= 1, "\n".join(unstable)
+
+
+@pytest.mark.only_cattlegrid
+@pytest.mark.timeout(300)
+def test_same_replies_over_tls(start, open_dir, capsys):
+    make_certificate(open_dir)
+    plain, encrypted = start(*LITTLE), start(*LITTLE, "-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
+    seed, streams = int(os.environ.get("DIFFERENTIAL_SEED", "1")), int(os.environ.get("DIFFERENTIAL_LARGE_STREAMS", LARGE_STREAMS))
+    for stream in (differential.Stream, differential.LargeStream):
+        context = differential.tls_context()
+        differ, reports, unstable = differential.compare(encrypted.port, plain.port, streams, seed, stream=stream, context=context)
+        with capsys.disabled():
+            print("\n  differential, TLS: " + differential.summary(differ, seed, reports, unstable))
+        assert not reports, "\n".join(reports)
+        assert not unstable, "\n".join(unstable)
 
 
 def test_a_difference_is_found_and_shrunk(start, reference):

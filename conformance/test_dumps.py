@@ -125,8 +125,12 @@ def test_a_reader_that_does_not_read(start, form, end):
         with stuck(server, form) as s:
             wait_until("it is closed", lambda: c.stats("cattlegrid")["dumps_stalled"] == "1", 30)
             assert time.monotonic() - began > 4
-            c.send(b"lru_crawler %s all\r\n" % form)
-            assert c.line() == b"OK"
+
+            def again():
+                c.send(b"lru_crawler %s all\r\n" % form)
+                return c.line() == b"OK"
+
+            wait_until("its place is free", again)
             c.until(end)
             assert not s.closed(30).endswith(end)
 

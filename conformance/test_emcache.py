@@ -3,15 +3,16 @@
 import asyncio
 import functools
 import inspect
+import socket
 
 import emcache
 import emcache.protocol
 import pytest
 
-from harness import ALL_BYTES, ITEM_MAX, NASTY
+from harness import ALL_BYTES, ITEM_MAX, NASTY, PROMPT, Raw
 
 
-async def eventually(what, condition, seconds=5):
+async def eventually(what, condition, seconds=2 * PROMPT):
     async with asyncio.timeout(seconds):
         while not await condition():
             await asyncio.sleep(0.01)
@@ -25,7 +26,7 @@ def with_client(**options):
         def run(server, key):
             async def main():
                 host = emcache.MemcachedHostAddress("127.0.0.1", server.port)
-                client = await emcache.create_client([host], timeout=10.0, max_connections=4, **options)
+                client = await emcache.create_client([host], timeout=60.0, max_connections=4, **options)
                 try:
                     await test(client, key.encode(), host)
                 finally:
@@ -115,13 +116,15 @@ async def is_value(c, key, value):
 
 
 @with_client()
-async def test_touch_gat_and_expiry(c, key, _):
+async def test_touch_gat_and_expiry(c, key, host):
     names = [key + b"-%d" % i for i in range(5)]
     for k in names:
-        await c.set(k, k, exptime=1)
-    await c.touch(names[1], 100)
-    assert (await c.gat(100, names[2])).value == names[2]
-    assert (await c.gats(100, names[3], return_flags=True)).cas > 0
+        await c.set(k, k, exptime=1 if k is names[0] else 100)
+    await c.touch(names[1], 1000)
+    assert (await c.gat(1000, names[2])).value == names[2]
+    assert (await c.gats(1000, names[3], return_flags=True)).cas > 0
+    with Raw(socket.create_connection((host.address, host.port), 2 * PROMPT)) as raw:
+        assert all(100 < raw.ttl(k) <= 1000 for k in names[1:4])
     await c.touch(names[4], -1)
     assert await c.get(names[4]) is None
     with pytest.raises(emcache.NotFoundCommandError):
@@ -202,14 +205,14 @@ def test_connection_loss(start, key):
 
     async def main():
         host = emcache.MemcachedHostAddress("127.0.0.1", server.port)
-        c = await emcache.create_client([host], timeout=2.0)
+        c = await emcache.create_client([host], timeout=5.0)
         await c.set(b"a", b"v")
         server.command[server.command.index("-p") + 1] = str(server.port)
         server.kill()
         with pytest.raises((asyncio.TimeoutError, ConnectionError, asyncio.CancelledError, emcache.CommandError)):
             await c.get(b"a")
         server.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     await c.set(b"a", b"back")
@@ -229,11 +232,11 @@ def test_authentication(start, open_dir):
 
     async def main():
         host = emcache.MemcachedHostAddress("127.0.0.1", server.port)
-        c = await emcache.create_client([host], timeout=5.0, username="alice", password="secret")
+        c = await emcache.create_client([host], timeout=20.0, username="alice", password="secret")
         await c.set(b"a", b"v")
         assert (await c.get(b"a")).value == b"v"
         await c.close()
-        bad = await emcache.protocol.create_protocol(host, False, False, None, None, None, timeout=5)
+        bad = await emcache.protocol.create_protocol(host, False, False, None, None, None, timeout=20)
         with pytest.raises(emcache.protocol.AuthenticationError):
             await bad.auth("alice", "wrong")
 

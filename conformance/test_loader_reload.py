@@ -75,16 +75,18 @@ def test_steady_reads_of_keys_that_expire(scene, capsys):
         assert c.get(b"plain:%d" % key) == b"p"
         plain.append(time.monotonic() - since)
 
+    began = time.monotonic()
     with Readers(scene, 8, read) as readers:
         readers.over.wait(SECONDS)
         readers.check()
+    lasted = time.monotonic() - began
     readers.check()
     assert scene.rule_stats()["held"] == held, "a client has waited"
     stats = scene.check_sums()
     assert stats["jobs"] == stats["values"] and stats["refreshes"] == stats["jobs"] - keys and stats["late"] == 0, stats
-    # A refresh of a key that was read at each of its expiries, each a second or more after the last.
+    # A refresh of a key that was read at each of its expiries, one a second of the server's clock at most; and the first value.
     most = max(scene.keys().count(f"page:{n}") for n in range(keys))
-    assert SECONDS / 4 < most <= SECONDS + 2, most
+    assert SECONDS / 4 < most <= lasted + 3, most
     both, hits = ([round(1000 * x, 2) for x in percentiles(times)[:2]] for times in (readers.times, plain))
     show(capsys, f"{SECONDS:.0f} s, {len(plain)} pairs of gets, {stats['refreshes']} refreshes; p50, p99 of hits without a rule {hits} ms, of both gets {both} ms")
 
@@ -120,6 +122,7 @@ def test_a_reload_brings_new_code(scene):
         assert c.get(b"code:3") == b"second"
         assert c.get(b"code:1") == b"first", "values stay"
         wait_until("the old processes are gone", lambda: not set(old) & set(scene.processes()))
+    wait_until("the pool knows it", lambda: scene.stats()["draining"] == 0)
     stats = scene.check_sums()
     assert (stats["jobs"], stats["draining"]) == (3, 0), "counters stay"
 
@@ -310,7 +313,7 @@ def test_reloads_one_after_the_other_at_once(scene):
 
 def test_the_server_serves_while_a_loader_starts_slowly(scene, capsys):
     """A reload that takes as long as `start_timeout`: connections are accepted, gets and jobs go on."""
-    scene.start(rules(start_timeout="3s"))
+    scene.start(rules(start_timeout="5s"))
     with scene.server.raw() as c:
         assert c.get(b"page:1") == b"1=0"
     scene.write("starting", "sleep")
@@ -323,6 +326,6 @@ def test_the_server_serves_while_a_loader_starts_slowly(scene, capsys):
             done += 1
             assert c.get(b"page:new-%d" % done) == b"new-%d=0" % done
     assert scene.reloads()[1] > before[1]
-    show(capsys, f"{done} connections and jobs in a reload of 3 s")
+    show(capsys, f"{done} connections and jobs in a reload of 5 s")
     assert done > 5
     wait_until("the one that did not start is gone", lambda: len(scene.templates()) == 1, 60)

@@ -15,7 +15,7 @@ from pymemcache.client.base import Client
 import harness
 from crowd import Crowd, percentiles, show, until_held
 from harness import wait_until
-from loaders import ask, meta, of_loader, of_rule, rules, value
+from loaders import LONG, ask, meta, of_loader, of_rule, rules, value
 from test_herd import plain, raws, together
 
 pytestmark = pytest.mark.only_cattlegrid
@@ -39,7 +39,7 @@ def test_five_hundred_clients_one_job(scene, capsys, ms, runs):
         assert c.get(b"page:warm") == b"warm=0"
     shares, late = [], []
     for run in range(runs):
-        before = waits(scene)
+        before, held_before = waits(scene), int(scene.rule_stats()["held"])
         with Crowd(server, 500) as crowd:
             begun = time.monotonic()
             crowd.send(b"get page:%d\r\n" % run)
@@ -47,8 +47,10 @@ def test_five_hundred_clients_one_job(scene, capsys, ms, runs):
         assert {reply for _, reply, _ in replies} == {b"VALUE page:%d 0 3\r\n%d=0\r\nEND\r\n" % (run, run)}
         assert scene.keys().count(f"page:{run}") == 1
         waited = {most: count - before[most] for most, count in waits(scene).items()}
-        assert sum(waited.values()) == 500
-        shares.append(sum(count for most, count in waited.items() if most is not None and most <= 500) / 500)
+        # A get that comes after the job, on a busy machine, does not wait.
+        held = int(scene.rule_stats()["held"]) - held_before
+        assert 1 <= sum(waited.values()) == held <= 500
+        shares.append(sum(count for most, count in waited.items() if most is not None and most <= 500) / held)
         late.append(percentiles([at - begun for _, _, at in replies])[1] * 1000 - ms)
     show(
         capsys,
@@ -314,7 +316,7 @@ def test_a_ttl_below_zero_is_for_the_waiters(scene):
 
 def test_too_many_tags(scene):
     """Eight are allowed beside none of the rule; nine are the loader's mistake, and so are eight beside one of the rule."""
-    server = scene.start(rules('hold = "2s"\n') + of_rule("tagged:{what}:{with}:{id}", terms='hold = "2s"\ntags = ["one"]\n'))
+    server = scene.start(rules() + of_rule("tagged:{what}:{with}:{id}", terms=LONG + 'tags = ["one"]\n'))
     with server.raw() as c:
         assert c.get(b"do:tags:8:1") == b"v"
         assert c.get(b"do:tags:9:1") is None
@@ -322,7 +324,7 @@ def test_too_many_tags(scene):
 
 
 def test_a_value_of_json_lines_with_too_many_tags(scene):
-    text = of_rule("page:{id}", "lines", 'hold = "2s"\n') + of_rule("tagged:{id}", "lines", 'hold = "2s"\ntags = ["one"]\n')
+    text = of_rule("page:{id}", "lines") + of_rule("tagged:{id}", "lines", LONG + 'tags = ["one"]\n')
     server = scene.start(text + of_loader("lines", "lines.py", mode="jsonl"))
     with server.raw() as c:
         for count, key, reply in ((8, b"page:1", b"v"), (9, b"page:2", None), (8, b"tagged:1", None), (7, b"tagged:2", b"v")):
@@ -460,19 +462,25 @@ def test_the_error_of_a_job_reaches_clients_that_asked_for_it(scene):
     a, b, c = raws(server, 3)
     a.send(b"mg do:fail:no%20such%20table:1 v N30 Pw30000\r\n".replace(b"%20", b"-"))
     assert a.line() == b"EN Peno-such-table"
-    b.send(b"get do:fail:other:1\r\n")
-    assert value(b) == b"SERVER_ERROR busy"
-    jobs = len(scene.jobs())
-    # It backs off: no job at once.
-    c.send(b"get do:fail:other:1\r\n")
-    assert value(c) == b"SERVER_ERROR busy"
-    assert len(scene.jobs()) == jobs
+    for n in range(20):
+        since = time.monotonic()
+        b.send(b"get do:fail:other:%d\r\n" % n)
+        assert value(b) == b"SERVER_ERROR busy"
+        jobs = len(scene.jobs())
+        # It backs off: no job at once.
+        c.send(b"get do:fail:other:%d\r\n" % n)
+        assert value(c) == b"SERVER_ERROR busy"
+        more = len(scene.jobs()) - jobs
+        # After a second it has backed off, and nothing can be said of this key.
+        if time.monotonic() - since < 0.9:
+            break
+    assert more == 0
     wait_until("the log says so", lambda: "no-such-table" in scene.whole_log())
     # An exception is an error of its job only.
     assert ask(a, b"mg do:oops:x:1 v N30 Pw30000").startswith(b"EN Pe")
     wait_until("the log says why", lambda: "Traceback" in scene.whole_log() or scene.stats()["log_left_out"] > 0)
     stats = scene.check_sums()
-    assert stats["errors"] == 3 and stats["crashed"] == 0, stats
+    assert stats["errors"] == len(scene.jobs()) >= 3 and stats["crashed"] == 0, stats
     with server.raw() as c:
         assert c.get(b"page:1") == b"1=0"
 
@@ -496,6 +504,7 @@ def test_the_queue_is_full(scene):
     scene.until_jobs(1)
     waiting[1].send(b"get do:gate:-:2\r\n")
     until_held(server, 2)
+    wait_until("one is in the queue", lambda: scene.stats()["queued"] == 1)
     with server.raw() as c:
         for n in range(3, 6):
             c.send(b"get do:gate:-:%d\r\n" % n)
@@ -535,11 +544,13 @@ def test_a_job_clients_wait_for_goes_before_refreshes(scene):
 
 
 def test_statistics_of_a_job_that_runs(scene):
-    server = scene.start()
+    server = scene.start(rules(stop="60s"))
     scene.close_gate()
     a, b = raws(server, 2)
     a.send(b"get page:1\r\n")
     scene.until_jobs(1)
+    # The worker begins before the pool says so.
+    wait_until("a worker is busy", lambda: scene.stats()["busy"] == 1)
     stats = scene.stats()
     assert (stats["running"], stats["busy"], stats["workers"], stats["jobs"], stats["max"], stats["mode"]) == (1, 1, 1, 1, 4, "template")
     why = b.get(b"@why:page:1").decode()
@@ -548,7 +559,8 @@ def test_statistics_of_a_job_that_runs(scene):
     assert "loader pages" in " ".join(f"{k} {v}" for k, v in leases.items()), leases
     scene.open_gate()
     assert value(a) == b"1=0"
-    assert scene.check_sums()["idle"] == 1
+    scene.check_sums()
+    wait_until("the worker is idle", lambda: scene.stats()["idle"] == 1)
     assert server.stats("leases") == {} or not any("page:1" in k for k in server.stats("leases"))
     assert server.stats()["cmd_set"] == "0", "a loader's value is no set"
     # Counters begin again, and those of what runs stay.

@@ -12,7 +12,8 @@ KNOWN = {"ascii delete", "ascii delete noreply"}
 def test_text_protocol(start, is_1_6_18):
     server = start()
     done = subprocess.run(
-        [tool("memccapable"), "-h", "127.0.0.1", "-p", str(server.port), "-a", "-t", "2"], capture_output=True, text=True, timeout=50
+        [tool("memccapable"), "-h", "127.0.0.1", "-p", str(server.port), "-a", "-t", "20"],
+        capture_output=True, text=True, timeout=200,
     )
     out = done.stdout + done.stderr
     # The name of a test goes to the standard output, and so does "[pass]"; "[FAIL]" goes to the other.

@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 
 import pytest
 from meta_memcache import CacheClient, Key, connection_pool_factory_builder
@@ -17,7 +16,7 @@ from harness import ALL_BYTES, ITEM_MAX, NASTY, wait_until
 def connect(*servers, buffer=2 << 20, **options):
     return CacheClient.cache_client_from_servers(
         servers=[ServerAddress("127.0.0.1", s.port) for s in servers],
-        connection_pool_factory_fn=connection_pool_factory_builder(connection_timeout=5, recv_timeout=5, mark_down_period_s=0.2, read_buffer_size=buffer),
+        connection_pool_factory_fn=connection_pool_factory_builder(connection_timeout=20, recv_timeout=20, mark_down_period_s=0.2, read_buffer_size=buffer),
         **options,
     )
 
@@ -140,12 +139,13 @@ def test_counters(client, key):
         client.delta(key, 1)
 
 
-def test_touch_and_expiry(client, key):
+def test_touch_and_expiry(client, raw, key):
     client.set(key + "a", "v", ttl=1)
-    client.set(key + "b", "v", ttl=1)
-    client.set(key + "c", "v", ttl=1)
-    assert client.touch(key + "b", ttl=100)
-    assert client.get(key + "c", touch_ttl=100) == "v"
+    client.set(key + "b", "v", ttl=100)
+    client.set(key + "c", "v", ttl=100)
+    assert client.touch(key + "b", ttl=1000)
+    assert client.get(key + "c", touch_ttl=1000) == "v"
+    assert all(100 < raw.ttl((key + name).encode()) <= 1000 for name in "bc")
     assert not client.touch(key + "absent", ttl=100)
     wait_until("a expires", lambda: client.get(key + "a") is None)
     assert client.get(key + "b") == "v" and client.get(key + "c") == "v"
@@ -163,16 +163,18 @@ def test_lease_one_winner(client, key):
     value, token = client.get_or_lease_cas(key, policy)
     assert value is None and token
     got = []
-    waiting = threading.Event()
+    waiting, stored = threading.Semaphore(0), threading.Event()
 
     def other():
-        got.append(client.get_or_lease(key, policy, lease_wait_fn=lambda s: (waiting.set(), time.sleep(s))))
+        got.append(client.get_or_lease(key, policy, lease_wait_fn=lambda _: (waiting.release(), stored.wait(60))))
 
     threads = [threading.Thread(target=other) for _ in range(2)]
     for t in threads:
         t.start()
-    assert waiting.wait(5)
+    for _ in threads:
+        assert waiting.acquire(timeout=60)
     assert client.set(key, "computed", ttl=100, cas_token=token)
+    stored.set()
     for t in threads:
         t.join()
     assert got == ["computed", "computed"]
@@ -235,10 +237,10 @@ def test_stale_on_cas_mismatch(client, key):
 def test_raw_meta_commands(client, key):
     k = Key(key)
     assert isinstance(client.meta_get(k, RequestFlags(return_value=True)), Miss)
-    got = client.meta_set(k, b"v", RequestFlags(cache_ttl=100, return_cas_token=True, client_flag=0))
+    got = client.meta_set(k, b"v", RequestFlags(cache_ttl=1000, return_cas_token=True, client_flag=0))
     assert isinstance(got, Success) and got.flags.cas_token
     got = client.meta_get(k, RequestFlags(return_value=True, return_ttl=True, return_size=True, return_fetched=True, return_last_access=True))
-    assert isinstance(got, Value) and got.size == 1 and got.flags.ttl in (99, 100) and got.flags.fetched is False
+    assert isinstance(got, Value) and got.size == 1 and 900 < got.flags.ttl <= 1000 and got.flags.fetched is False
     assert isinstance(client.meta_set(k, b"v", RequestFlags(cas_token=1)), Conflict)
     assert isinstance(client.meta_set(k, b"v", RequestFlags(mode=SetMode.ADD.value)), NotStored)
     assert isinstance(client.meta_delete(k, RequestFlags(cas_token=1)), Conflict)
@@ -283,7 +285,7 @@ def test_several_servers(start, key):
 
 def test_gutter_and_ephemeral(start, key):
     main, gutter = start(), start()
-    factory = connection_pool_factory_builder(connection_timeout=2, recv_timeout=2)
+    factory = connection_pool_factory_builder(connection_timeout=20, recv_timeout=20)
     c = CacheClient.cache_client_with_gutter_from_servers(
         servers=[ServerAddress("127.0.0.1", main.port)],
         gutter_servers=[ServerAddress("127.0.0.1", gutter.port)],

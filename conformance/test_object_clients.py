@@ -17,7 +17,7 @@ from meta_memcache.protocol import RequestFlags, Value
 from crowd import write_rules
 from harness import tool
 from test_node import NODE
-from test_objects import GOLDEN, ON
+from test_objects import GOLDEN, ON, leave_the_hours_end
 
 pytestmark = pytest.mark.only_cattlegrid
 
@@ -50,7 +50,10 @@ AGAIN = [("counter:add:n:1", "6"), ("set:exist:s:a", "EXISTS"), ("set:count:abse
 
 @pytest.fixture
 def server(start, open_dir):
-    return start("--config", write_rules(open_dir, ON))
+    server = start("--config", write_rules(open_dir, ON), "-o", "debugtime")
+    with server.raw() as c:
+        leave_the_hours_end(c)
+    return server
 
 
 def walk(get):
@@ -89,7 +92,7 @@ def test_pymemcache_pooled_and_hashed(server):
 
 
 def test_python_memcached(server):
-    client = memcache.Client([server.address], debug=0)
+    client = memcache.Client([server.address], debug=0, socket_timeout=20)
     walk(client.get)
     walk_many(client.get_multi)
     # It takes an error for a miss, and must stay in step.

@@ -3,6 +3,7 @@
 import random
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -55,10 +56,24 @@ def steps(c, names):
         assert c.ask(f"get {name}\r\n".encode()) == value(name, wanted), name
 
 
+def leave_the_hours_end(c):
+    """Moves the clock of a server with `-o debugtime` past the end of an hour that is near: windows of an hour or more are not
+    to end during a test."""
+    if time.time() % 3600 > 3300:
+        assert c.ask(b"debugtime 301\r\n") == b"OK\r\n"
+
+
 @pytest.fixture
 def objects(start, open_dir):
-    """Starts a server with a rule file of this text."""
-    return lambda text=ON, *args, **options: start("--config", write_rules(open_dir, text), *args, **options)
+    """Starts a server with a rule file of this text, and `-o debugtime`."""
+
+    def run(text=ON, *args, **options):
+        server = start("--config", write_rules(open_dir, text), "-o", "debugtime", *args, **options)
+        with server.raw() as connection:
+            leave_the_hours_end(connection)
+        return server
+
+    return run
 
 
 @pytest.fixture
@@ -106,7 +121,7 @@ TYPES = {
         ("quota:addandcheck:k:18446744073709551616", "QUOTA_EXCEEDED"),
         ("quota:addandcheck:k:18446744073709551615", "QUOTA_EXCEEDED"), ("quota:new:k:1:fortnight", None),
         ("quota:new:k:1", "CLIENT_ERROR quota.new: takes limit window"), ("quota:new:k:0:day", "CREATED"), ("quota:addandcheck:k", "QUOTA_EXCEEDED"),
-        ("quota:take:t:2:2:minute", "QUOTA_OK"), ("quota:take:t:1:2:minute", "QUOTA_EXCEEDED"), ("quota:take:t:1:3:minute", "QUOTA_OK"),
+        ("quota:take:t:2:2:hour", "QUOTA_OK"), ("quota:take:t:1:2:hour", "QUOTA_EXCEEDED"), ("quota:take:t:1:3:hour", "QUOTA_OK"),
     ],
     "swcounter": [
         ("swcounter:add:k:1", None), ("swcounter:new:k:3", "CREATED"), ("swcounter:getmax:k", None), ("swcounter:add:k:-9", "SUCCESS"),
@@ -134,7 +149,7 @@ TYPES = {
         ("counter:add:k:1", "9223372036854775807 saturated"), ("counter:max:k:3", "9223372036854775807"), ("counter:min:k:3", "3"),
         ("counter:add:t:1:100", "1"), ("counter:ttl:t", "100"), ("counter:ttl:k", "-1"),
     ],
-    "gcra": [("gcra:take:k:1:1:3600", "0 2 1 -1 3600"), ("gcra:take:k:1:1:3600:9", "1 2 1 -1 3600"), ("gcra:take:k:1:1", "CLIENT_ERROR gcra.take: takes burst count period [n]")],
+    "gcra": [("gcra:take:k:1:1:3600", "0 2 1 -1 3600"), ("gcra:take:k:1:1:3600:9", re.compile("1 2 1 -1 3[56][0-9][0-9]")), ("gcra:take:k:1:1", "CLIENT_ERROR gcra.take: takes burst count period [n]")],
     "bucket": [("bucket:take:k:2:0.0001:2", "OK 0"), ("bucket:take:k:2:0.0001:3", "WAIT -1")],
     "sliding": [("sliding:hit:k:2:1h", "OK 1"), ("sliding:hit:k:2:1h", "OK 0"), ("sliding:count:k", "2"), ("sliding:count:absent", None)],
     "lock": [
@@ -170,7 +185,9 @@ TYPES = {
 def test_type(c, name):
     for asked, wanted in TYPES[name]:
         got = call(c, asked)
-        if wanted is not None and wanted.endswith("_ERROR "):
+        if isinstance(wanted, re.Pattern):
+            assert wanted.fullmatch(got), asked
+        elif wanted is not None and wanted.endswith("_ERROR "):
             assert got.startswith(wanted), asked
         else:
             assert got == wanted, asked
@@ -298,7 +315,7 @@ def test_a_result_that_is_too_large(objects):
 
 def test_objects_expire_and_are_tagged(objects):
     rules = ON + '[[rule]]\nmatch = "quota::{id}"\ntags = ["user:{id}"]\n'
-    with objects(rules, "-o", "debugtime").raw() as c:
+    with objects(rules).raw() as c:
         call(c, "quota:new:u:5:hour")
         call(c, "quota:addandcheck:u:5")
         assert c.ask(b"ms quota::v 4 Anew:7 v\r\nhour\r\n") == b"VA 7\r\nCREATED\r\n"
@@ -315,7 +332,7 @@ def test_objects_expire_and_are_tagged(objects):
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Asia/Kolkata"])
 def test_windows_roll_at_the_boundary_whatever_the_zone(objects, zone):
     """The server's own time decides: its zone does not matter. `debugtime` steps to each window's end."""
-    server = objects(ON, "-o", "debugtime", env={"TZ": zone})
+    server = objects(ON, env={"TZ": zone})
     with server.raw() as c:
         for window, longest in [("90s", 90), ("minute", 60), ("hour", 3600), ("day", 86400), ("week", 7 * 86400), ("month", 31 * 86400)]:
             call(c, f"quota:new:{window}:1:{window}")
@@ -357,12 +374,12 @@ def test_cacheismo_replies(objects):
 def test_settings_of_types(objects):
     rules = (
         '[objects]\nprefix = "obj."\ntypes = ["quota", "set", "counter"]\npinned_max = "1MiB"\n'
-        '[objects.quota]\ncreate = [3, "hour"]\nttl = "100s"\nevict = "never"\n'
+        '[objects.quota]\ncreate = [3, "hour"]\nttl = "1000s"\nevict = "never"\n'
     )
     with objects(rules, "-m", "64").raw() as c:
         assert c.set(b"quota:new:a:1:hour", b"v") == b"STORED" and c.set(b"obj.map:new:m", b"v") == b"STORED"
         assert [call(c, "obj.quota:addandcheck:u:2") for _ in range(2)] == ["QUOTA_OK", "QUOTA_EXCEEDED"]
-        assert int(call(c, "obj.quota:ttl:u")) in range(50, 101)
+        assert int(call(c, "obj.quota:ttl:u")) in range(900, 1001)
         assert call(c, "obj.set:put:s:a") is None and call(c, "obj.counter:add:c:1") == "1"
         assert int(c.stats("objects")["pinned"]) > 0
         n = 0
@@ -443,8 +460,9 @@ def test_statistics_count_calls(c):
 def test_over_tls_and_with_a_login(start, open_dir):
     rules = write_rules(open_dir, ON)
     make_certificate(open_dir)
-    server = start("--config", rules, "-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
+    server = start("--config", rules, "-Z", "-o", f"debugtime,ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
     with tls(server) as c:
+        leave_the_hours_end(c)
         steps(c, GOLDEN)
     users = open_dir + "/users"
     with open(users, "w") as f:
@@ -452,8 +470,9 @@ def test_over_tls_and_with_a_login(start, open_dir):
     with start("--config", rules, "-Y", users).raw() as c:
         c.send(b"get quota:new:u:1:hour\r\n")
         assert c.line() == b"CLIENT_ERROR unauthenticated"
-    with start("--config", rules, "-Y", users).raw() as c:
+    with start("--config", rules, "-Y", users, "-o", "debugtime").raw() as c:
         assert login(c, "u", "p") == b"STORED"
+        leave_the_hours_end(c)
         steps(c, GOLDEN)
 
 
@@ -498,8 +517,8 @@ def test_little_memory(objects, args):
             else:
                 assert got == "SERVER_ERROR out of memory storing object"
                 refused += 1
-        if call(c, "set:exists:s") == "EXISTS":
-            assert int(call(c, "set:count:s")) == 20 * made, "each was done whole or not at all"
+        if (count := call(c, "set:count:s")) is not None:
+            assert int(count) == 20 * made, "each was done whole or not at all"
         for n in range(20_000):
             got = call(c, f"quota:new:{n:012}{'x' * 150}:10:hour")
             assert got in ("CREATED", "SERVER_ERROR out of memory storing object")

@@ -63,10 +63,10 @@ def test_connection_limit(start):
 
 
 def test_idle_timeout(start):
-    server = start("-o", "idle_timeout=1")
+    server = start("-o", "idle_timeout=3")
+    began = time.monotonic()
     with server.raw() as idle, server.raw() as busy:
         busy.set(b"a", b"v")
-        began = time.monotonic()
         idle.sock.setblocking(False)
 
         def gone():
@@ -77,10 +77,10 @@ def test_idle_timeout(start):
                 return False
 
         wait_until("the idle connection is closed", gone)
-        assert time.monotonic() - began > 0.9
+        assert time.monotonic() - began > 2.9
         assert busy.get(b"a") == b"v"
         assert int(busy.stats()["idle_kicks"]) >= 1
-        assert busy.stats("settings")["idle_timeout"] == "1"
+        assert busy.stats("settings")["idle_timeout"] == "3"
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,15 @@ def test_a_value_that_arrives_slowly_is_no_idle_connection(start, size, reply):
     server = start("-o", "idle_timeout=1")
     with server.raw() as slow, server.raw() as silent:
         slow.sock.sendall(b"set a 0 0 %d\r\n" % size)
-        for _ in range(8):
-            slow.sock.sendall(b"x" * (size // 8))
+        for _ in range(4):
+            slow.sock.sendall(b"x" * (size // 4))
             time.sleep(0.5)
+        # A pause of several times the timeout is none either.
+        time.sleep(3)
         slow.sock.sendall(b"\r\nmn\r\n")
         assert [slow.line(), slow.line()] == [reply, b"MN"]
-        assert int(slow.stats()["idle_kicks"]) >= 1
         assert silent.sock.recv(10) == b"", "it was closed meanwhile"
+        assert int(server.stats()["idle_kicks"]) >= 1
 
 
 def test_unix_socket_and_its_mode(start, open_dir):
@@ -120,7 +122,7 @@ def test_a_stale_unix_socket_is_replaced(start, open_dir):
 def test_ipv6(start):
     server = start("-l", "::1")
     assert server.ports[0][0] == "INET6"
-    with Raw(socket.create_connection(("::1", server.port), 5)) as c:
+    with Raw(socket.create_connection(("::1", server.port), 2 * PROMPT)) as c:
         assert c.set(b"k", b"v") == b"STORED" and c.get(b"k") == b"v"
 
 
@@ -135,7 +137,8 @@ def test_several_addresses(start, form):
     server = start(*args)
     second = other if form == "with ports" else port
     assert sorted(p for _, p in server.ports) == sorted([port, second])
-    with Raw(socket.create_connection(("127.0.0.1", port), 5)) as a, Raw(socket.create_connection(("127.0.0.2", second), 5)) as b:
+    here, there = (socket.create_connection(at, 2 * PROMPT) for at in (("127.0.0.1", port), ("127.0.0.2", second)))
+    with Raw(here) as a, Raw(there) as b:
         assert a.set(b"k", b"v") == b"STORED" and b.get(b"k") == b"v"
 
 
@@ -156,7 +159,7 @@ def test_impossible_options_are_refused(binary, kind, args):
     """At once, with a reason, and a status that is not 0."""
     user = ["-u", "nobody"] if kind == "memcached" and os.geteuid() == 0 else []
     base = [] if "-p" in args else ["-p", "-1"]
-    done = subprocess.run([binary, *user, *base, *args.split()], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([binary, *user, *base, *args.split()], capture_output=True, text=True, timeout=6 * PROMPT)
     assert done.returncode not in (0, None) and done.returncode > 0
     assert done.stderr.strip() or done.stdout.strip()
     if kind == "cattlegrid":
@@ -167,29 +170,29 @@ def test_impossible_options_are_refused(binary, kind, args):
 @pytest.mark.only_cattlegrid
 @pytest.mark.parametrize("args", ["-U 11211", "-S", "-B binary", "-o ext_path=/nowhere:1g", "-o proxy_config=x", "-e /nowhere"])
 def test_what_is_left_out_is_refused(binary, args):
-    done = subprocess.run([binary, "-p", "-1", *args.split()], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([binary, "-p", "-1", *args.split()], capture_output=True, text=True, timeout=6 * PROMPT)
     assert done.returncode == 2 and done.stderr.strip()
 
 
 def test_help_and_version(binary):
     for args in (["-h"], ["-V"]):
-        done = subprocess.run([binary, *args], capture_output=True, text=True, timeout=10)
+        done = subprocess.run([binary, *args], capture_output=True, text=True, timeout=6 * PROMPT)
         assert done.returncode == 0 and done.stdout.strip()
 
 
 def test_pid_file_and_daemon(binary, kind, open_dir):
     port = free_port()
     user = ["-u", "nobody"] if kind == "memcached" and os.geteuid() == 0 else []
-    done = subprocess.run([binary, *user, "-d", "-P", open_dir + "/pid", "-p", str(port), "-U", "0", "-l", "127.0.0.1"], timeout=10)
+    done = subprocess.run([binary, *user, "-d", "-P", open_dir + "/pid", "-p", str(port), "-U", "0", "-l", "127.0.0.1"], timeout=6 * PROMPT)
     assert done.returncode == 0
     pid = int(wait_until("the pid file is written", lambda: os.path.exists(open_dir + "/pid") and open(open_dir + "/pid").read().strip()))
     try:
 
         def answers():
             try:
-                with Raw(socket.create_connection(("127.0.0.1", port), 1)) as c:
+                with Raw(socket.create_connection(("127.0.0.1", port), PROMPT)) as c:
                     return c.stats()["pid"]
-            except OSError:
+            except (Closed, OSError):
                 return None
 
         assert wait_until("the daemon answers", answers) == str(pid)
@@ -198,13 +201,12 @@ def test_pid_file_and_daemon(binary, kind, open_dir):
 
     def left():
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+            with open(f"/proc/{pid}/stat") as f:
+                return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
             return True
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
 
-    wait_until("the daemon left", left, 10)
+    wait_until("the daemon left", left)
     if kind == "cattlegrid":
         assert not os.path.exists(open_dir + "/pid")
 
@@ -418,7 +420,7 @@ def test_tls_without_its_files_is_refused(binary, kind, open_dir, missing):
     if missing != "both":
         options = ["-o", f"ssl_chain_cert={open_dir}/{'absent' if missing == 'cert' else 'cert'}.pem,ssl_key={open_dir}/{'absent' if missing == 'key' else 'key'}.pem"]
     user = ["-u", "nobody"] if kind == "memcached" and os.geteuid() == 0 else []
-    done = subprocess.run([binary, *user, "-p", "-1", "-l", "127.0.0.1", "-Z", *options], capture_output=True, timeout=10)
+    done = subprocess.run([binary, *user, "-p", "-1", "-l", "127.0.0.1", "-Z", *options], capture_output=True, timeout=6 * PROMPT)
     assert done.returncode > 0
 
 
@@ -452,7 +454,7 @@ def test_watch_fetchers_and_mutations(start, is_1_6_18):
             [
                 rb"type=item_get key=hit status=found .*clsid=\d+ .*cfd=\d+ .*size=\d+",
                 rb"type=item_get key=absent status=not_found",
-                rb"type=item_store key=new status=stored cmd=set ttl=100 clsid=\d+ cfd=\d+ size=3",
+                rb"type=item_store key=new status=stored cmd=set ttl=(?:100|9\d) clsid=\d+ cfd=\d+ size=3",
                 rb"type=item_store key=new status=not_stored cmd=add",
                 rb"type=item_store key=meta status=stored",
             ],
@@ -575,14 +577,19 @@ def test_a_watcher_that_falls_behind_goes_on(start):
 
             wait_until("the watcher goes on", seen, 60)
         w.sock.settimeout(0.3)
-        with contextlib.suppress(TimeoutError):
-            while True:
-                line = w.until(b"\n")
-                skipped += int(line[8:]) if line.startswith(b"skipped=") else 0
-                sent += not line.startswith(b"skipped=")
-        stats = c.stats()
-        assert int(stats["log_watcher_sent"]) == sent
-        assert int(stats["log_watcher_skipped"]) == skipped > 2000
+
+        def all_read():
+            nonlocal skipped, sent
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    line = w.until(b"\n")
+                    skipped += int(line[8:]) if line.startswith(b"skipped=") else 0
+                    sent += not line.startswith(b"skipped=")
+            stats = c.stats()
+            return (int(stats["log_watcher_sent"]), int(stats["log_watcher_skipped"])) == (sent, skipped)
+
+        wait_until("what is read is what is counted", all_read)
+        assert skipped > 2000
 
 
 def test_twenty_watchers_at_most(start):
@@ -598,7 +605,7 @@ def test_twenty_watchers_at_most(start):
         assert c.stats()["log_watchers"] == "20"
         watchers.pop().close()
         # memcached 1.6.18 notices only when it next looks at the socket.
-        wait_until("a place is free", lambda: c.set(b"k", b"v") and c.stats()["log_watchers"] == "19", 10)
+        wait_until("a place is free", lambda: c.set(b"k", b"v") and c.stats()["log_watchers"] == "19")
         for w in watchers:
             assert b"key=k " in w.until(b"\n")
         c.send(b"watch fetchers\r\n")
@@ -679,7 +686,7 @@ def test_states_of_connections(start, kind):
             found = [state for state in found if state != "conn_listening"]
             return found == ["conn_nread", "conn_parse_cmd", "conn_read", "conn_swallow", "conn_watch"]
 
-        wait_until("each is seen in its state", states, 10)
+        wait_until("each is seen in its state", states)
         block.send(b"x" * 98 + b"\r\n")
         assert block.line() == b"STORED"
         assert "conn_nread" not in c.stats("conns").values()
@@ -717,7 +724,7 @@ def test_steps_in_the_log(start):
         wait_until("the first is logged", lambda: "executed 0 of 15 bytes" in server.log())
         c.send(b"cde\r\n")
         assert c.line() == b"STORED"
-        wait_until("both steps are logged", lambda: len(re.findall(r"executed \d+ of \d+ bytes", server.log())) >= 2, 10)
+        wait_until("both steps are logged", lambda: len(re.findall(r"executed \d+ of \d+ bytes", server.log())) >= 2)
     steps = re.findall(r"^cattlegrid: \d+: executed (.*)$", server.log(), re.M)
     assert "0 of 15 bytes, now conn_nread" in steps and "20 of 20 bytes, now conn_read" in steps, steps
 
@@ -997,8 +1004,8 @@ def test_shutdown(start, argument):
         c.send(b"shutdown nonsense\r\n")
         assert b"ERROR" in c.line()
         c.send(b"shutdown%s\r\n" % argument)
-        c.closed(10)
-    assert server.process.wait(10) == 0
+        c.closed()
+    assert server.process.wait(6 * PROMPT) == 0
 
 
 def test_cas_disabled(start, is_1_6_18):
@@ -1013,8 +1020,8 @@ def test_flush_all_with_delay(start):
     server = start()
     with server.raw() as c:
         c.set(b"k", b"v")
-        assert c.ask(b"flush_all 2\r\n") == b"OK\r\n"
-        assert c.get(b"k") == b"v"
+        # In one packet, so that no time passes between them.
+        assert c.ask(b"flush_all 2\r\nget k\r\n") == b"OK\r\nVALUE k 0 1\r\nv\r\nEND\r\n"
         wait_until("flushed", lambda: c.get(b"k") is None)
         wait_until("storing works again", lambda: c.set(b"k", b"new") == b"STORED" and c.get(b"k") == b"new")
 

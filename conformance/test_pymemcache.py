@@ -15,7 +15,10 @@ from pymemcache.exceptions import (
     MemcacheUnknownCommandError,
 )
 
-from harness import ALL_BYTES, ITEM_MAX, NASTY, wait_until
+from harness import ALL_BYTES, ITEM_MAX, NASTY, PROMPT, wait_until
+
+LIMIT = 2 * PROMPT
+"""Seconds that a client waits for a reply."""
 
 CLASSES = {
     "client": lambda address, **k: Client(address, **k),
@@ -28,14 +31,14 @@ CLASSES = {
 
 @pytest.fixture(params=CLASSES)
 def client(request, server):
-    c = CLASSES[request.param](("127.0.0.1", server.port), timeout=5, connect_timeout=5, default_noreply=False)
+    c = CLASSES[request.param](("127.0.0.1", server.port), timeout=LIMIT, connect_timeout=LIMIT, default_noreply=False)
     yield c
     c.close()
 
 
 @pytest.fixture
 def one(server):
-    c = Client(("127.0.0.1", server.port), timeout=5, default_noreply=False)
+    c = Client(("127.0.0.1", server.port), timeout=LIMIT, default_noreply=False)
     yield c
     c.close()
 
@@ -104,7 +107,7 @@ def test_above_the_item_limit(client, key):
 
 
 def test_larger_item_limit(big_server, key):
-    c = Client(("127.0.0.1", big_server.port), timeout=5, default_noreply=False)
+    c = Client(("127.0.0.1", big_server.port), timeout=LIMIT, default_noreply=False)
     for size in (ITEM_MAX + 1, 4 << 20, (8 << 20) - 8192):
         value = (NASTY * (size // len(NASTY) + 1))[:size]
         assert c.set(key, value) is True
@@ -161,13 +164,14 @@ def test_flags(one, key):
         assert one.raw_command(f"get {key}", b"END\r\n") == b"VALUE %s %d 1\r\nv\r\n" % (key.encode(), flags)
 
 
-def test_expiry_and_touch(client, key):
+def test_expiry_and_touch(client, raw, key):
     client.set(key, b"gone at once", expire=-1)
     assert client.get(key) is None
     client.set(key + "a", b"v", expire=1)
-    client.set(key + "b", b"v", expire=1)
+    client.set(key + "b", b"v", expire=100)
     client.set(key + "c", b"v", expire=100)
-    assert client.touch(key + "b", 100) is True
+    assert client.touch(key + "b", 1000) is True
+    assert 100 < raw.ttl((key + "b").encode()) <= 1000
     assert client.touch(key + "c", -1) is True
     assert client.touch(key + "absent", 100) is False
     assert client.get(key + "c") is None
@@ -254,8 +258,8 @@ def test_connection_loss(start, key):
     """A server that goes away is an error at once; a new one is found again."""
     server = start()
     address = ("127.0.0.1", server.port)
-    plain = Client(address, timeout=5, default_noreply=False)
-    retrying = RetryingClient(Client(address, timeout=5, default_noreply=False), attempts=3)
+    plain = Client(address, timeout=LIMIT, default_noreply=False)
+    retrying = RetryingClient(Client(address, timeout=LIMIT, default_noreply=False), attempts=3)
     plain.set(key, b"v")
     retrying.set(key, b"v")
     server.command[server.command.index("-p") + 1] = str(server.port)
@@ -274,15 +278,15 @@ def test_connection_loss(start, key):
 
 def test_shutdown(start):
     server = start("-A")
-    Client(("127.0.0.1", server.port), timeout=5).shutdown()
-    assert server.process.wait(10) == 0
+    Client(("127.0.0.1", server.port), timeout=LIMIT).shutdown()
+    assert server.process.wait(60) == 0
     server = start("-A")
-    Client(("127.0.0.1", server.port), timeout=5).shutdown(graceful=True)
-    assert server.process.wait(10) == 0
+    Client(("127.0.0.1", server.port), timeout=LIMIT).shutdown(graceful=True)
+    assert server.process.wait(60) == 0
 
 
 def test_pool_under_threads(server, key):
-    pool = PooledClient(("127.0.0.1", server.port), max_pool_size=8, timeout=5, default_noreply=False)
+    pool = PooledClient(("127.0.0.1", server.port), max_pool_size=8, timeout=LIMIT, default_noreply=False)
     wrong = []
 
     def work(n):
@@ -324,7 +328,7 @@ def test_hash_client_spreads(start, key):
 def test_pipeline_of_raw_commands(one, server, key):
     """1,000 commands in one send; the answers come in order."""
     k = key.encode()
-    s = socket.create_connection(("127.0.0.1", server.port), 5)
+    s = socket.create_connection(("127.0.0.1", server.port), LIMIT)
     out = b"".join(b"set %s%d 0 0 3\r\nv%02d\r\nget %s%d\r\n" % (k, i, i % 100, k, i) for i in range(1000))
     want = b"".join(b"STORED\r\nVALUE %s%d 0 3\r\nv%02d\r\nEND\r\n" % (k, i, i % 100) for i in range(1000))
     s.sendall(out)

@@ -3,12 +3,15 @@
 import memcache
 import pytest
 
-from harness import ALL_BYTES, ITEM_MAX, NASTY, wait_until
+from harness import ALL_BYTES, ITEM_MAX, NASTY, PROMPT, wait_until
+
+LIMIT = 2 * PROMPT
+"""Seconds that a client waits for a reply; without one it takes what it asked for as absent."""
 
 
 @pytest.fixture
 def client(server):
-    c = memcache.Client([server.address], socket_timeout=5, server_max_value_length=16 << 20)
+    c = memcache.Client([server.address], socket_timeout=LIMIT, server_max_value_length=16 << 20)
     yield c
     c.disconnect_all()
 
@@ -59,7 +62,7 @@ def test_above_the_item_limit(client, key):
 
 
 def test_larger_item_limit(big_server, key):
-    c = memcache.Client([big_server.address], server_max_value_length=64 << 20)
+    c = memcache.Client([big_server.address], socket_timeout=LIMIT, server_max_value_length=64 << 20)
     value = NASTY * 5000
     assert len(value) > ITEM_MAX
     assert c.set(key, value) and c.get(key) == value
@@ -82,8 +85,8 @@ def test_counters(client, key):
 
 
 def test_cas(server, key):
-    a = memcache.Client([server.address], cache_cas=True)
-    b = memcache.Client([server.address])
+    a = memcache.Client([server.address], socket_timeout=LIMIT, cache_cas=True)
+    b = memcache.Client([server.address], socket_timeout=LIMIT)
     assert a.gets(key) is None
     a.set(key, "one")
     assert a.gets(key) == "one"
@@ -95,10 +98,11 @@ def test_cas(server, key):
     a.reset_cas()
 
 
-def test_touch_and_expiry(client, key):
+def test_touch_and_expiry(client, raw, key):
     client.set(key + "a", "v", time=1)
-    client.set(key + "b", "v", time=1)
-    assert client.touch(key + "b", 100)
+    client.set(key + "b", "v", time=100)
+    assert client.touch(key + "b", 1000)
+    assert 100 < raw.ttl((key + "b").encode()) <= 1000
     client.set(key + "c", "v", time=-1)
     assert client.get(key + "c") is None
     wait_until("a expires", lambda: client.get(key + "a") is None)
@@ -148,7 +152,7 @@ def test_stats(client, key):
 
 def test_flush(start, key):
     server = start()
-    c = memcache.Client([server.address])
+    c = memcache.Client([server.address], socket_timeout=LIMIT)
     c.set(key, "v")
     c.flush_all()
     assert c.get(key) is None
@@ -157,7 +161,7 @@ def test_flush(start, key):
 
 def test_quit_and_connection_loss(start, key):
     server = start()
-    c = memcache.Client([server.address], dead_retry=0, socket_timeout=3)
+    c = memcache.Client([server.address], dead_retry=0, socket_timeout=LIMIT)
     c.set(key, "v")
     c.quit_all()
     assert c.get(key) == "v"

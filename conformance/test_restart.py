@@ -8,7 +8,16 @@ import time
 
 import pytest
 
-from harness import PROMPT, Closed, Raw, free_port, wait_until
+from harness import PROMPT, Closed, Raw, wait_until
+
+
+@pytest.fixture
+def port():
+    """A port that no other process is given while the server is away: it is bound here too, without listening."""
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("127.0.0.1", 0))
+        yield s.getsockname()[1]
 
 
 def value_for(key, version):
@@ -30,8 +39,7 @@ class Load(threading.Thread):
     def run(self):
         while not self.stopping.is_set():
             try:
-                with Raw(socket.create_connection(("127.0.0.1", self.port), 1)) as c:
-                    c.sock.settimeout(5)
+                with Raw(socket.create_connection(("127.0.0.1", self.port), 2 * PROMPT)) as c:
                     while not self.stopping.is_set():
                         self.round(c)
                         self.rounds += 1
@@ -80,12 +88,16 @@ class Crowd:
     def __exit__(self, *_):
         self.stopping.set()
         for load in self.loads:
-            load.join(10)
+            load.join(4 * PROMPT)
 
     def progress(self):
         """Waits until every client got further."""
         seen = [load.rounds for load in self.loads]
-        wait_until("every client is served", lambda: self.wrong() or all(l.rounds > s + 1 for l, s in zip(self.loads, seen)), 10)
+
+        def served():
+            return self.wrong() or all(load.rounds > before + 1 for load, before in zip(self.loads, seen))
+
+        wait_until("every client is served", served, 4 * PROMPT)
 
     def wrong(self):
         return [w for load in self.loads for w in load.wrong]
@@ -94,8 +106,7 @@ class Crowd:
         return sum(load.lost for load in self.loads)
 
 
-def test_kill_and_restart_under_load(start):
-    port = free_port()
+def test_kill_and_restart_under_load(start, port):
     server = start("-p", str(port))
     with Crowd(port) as crowd:
         for _ in range(5):
@@ -108,8 +119,7 @@ def test_kill_and_restart_under_load(start):
     assert server.stats()["curr_items"] != "0"
 
 
-def test_a_restarted_server_is_empty(start):
-    port = free_port()
+def test_a_restarted_server_is_empty(start, port):
     server = start("-p", str(port))
     with server.raw() as c:
         c.set(b"k", b"v")
@@ -119,9 +129,8 @@ def test_a_restarted_server_is_empty(start):
         assert c.get(b"k") is None and c.stats()["curr_items"] == "0"
 
 
-def test_terminate_during_writes(start):
+def test_terminate_during_writes(start, port):
     """No reply is cut in a way that could be taken for another; the exit is orderly."""
-    port = free_port()
     server = start("-p", str(port))
     with Crowd(port) as crowd:
         for _ in range(3):
@@ -166,6 +175,16 @@ def test_orderly_exit(start, open_dir, kind, number):
         assert not os.path.exists(open_dir + "/pid")
 
 
+def refused(server):
+    """Whether it serves no new connection."""
+    try:
+        with server.raw() as c:
+            c.send(b"mn\r\n")
+            return c.line() != b"MN"
+    except (ConnectionError, Closed):
+        return True
+
+
 @pytest.mark.only_cattlegrid
 def test_a_second_signal_leaves_at_once(start):
     server = start("--drain", "30s")
@@ -173,7 +192,8 @@ def test_a_second_signal_leaves_at_once(start):
         half.send(b"set k 0 0 100\r\nabc")
         wait_until("it is connected", lambda: int(server.stats()["curr_connections"]) >= 2)
         server.signal(signal.SIGTERM)
-        time.sleep(0.1)  # two signals at the same moment may arrive as one
+        # Two signals at the same moment may arrive as one.
+        wait_until("the first one is seen", lambda: not server.running() or refused(server))
         if server.running():
             server.signal(signal.SIGTERM)
         began = time.monotonic()
@@ -183,22 +203,13 @@ def test_a_second_signal_leaves_at_once(start):
 
 @pytest.mark.only_cattlegrid
 def test_no_connection_is_accepted_while_draining(start):
-    server = start("--drain", "2s")
+    server = start("--drain", "60s")
     with server.raw() as half:
         half.send(b"set k 0 0 100\r\nabc")
         wait_until("it is connected", lambda: int(server.stats()["curr_connections"]) >= 2)
         server.signal(signal.SIGTERM)
-
-        def refused():
-            try:
-                with server.raw(1) as c:
-                    c.send(b"mn\r\n")
-                    return c.line() != b"MN"
-            except (ConnectionError, Closed):
-                return True
-
-        wait_until("connections are refused", refused, 1)
-        assert server.process.wait(4) == 0
+        wait_until("connections are refused", lambda: refused(server))
+    assert server.process.wait(4 * PROMPT) == 0
 
 
 def test_sigusr_and_sighup_do_no_harm(start):

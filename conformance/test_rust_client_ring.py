@@ -14,6 +14,9 @@ import pytest
 
 import harness
 
+# The first test builds a program, and may have to wait for other builds.
+pytestmark = pytest.mark.timeout(1200)
+
 KEYS = 10_000
 DEFAULT_PORT = 11211
 SHARDINGS = ("ketama", "ketama_weighted")
@@ -22,10 +25,11 @@ WEIGHTS = {"equal": (1, 1, 1, 1, 1), "different": (1, 2, 5, 3, 9)}
 
 @pytest.fixture(scope="module")
 def ring_program():
-    """The example `ring` of the client crate. `CATTLEGRID_CLIENT_RING` names it if it is built already."""
+    """The example `ring` of the client crate. `CATTLEGRID_CLIENT_RING` names it if it is built already (a relative path begins at
+    the top directory)."""
     given = os.environ.get("CATTLEGRID_CLIENT_RING")
     if given:
-        return given
+        return os.path.join(harness.ROOT, given)
     command = ["cargo", "build", "--quiet", "--locked", "-p", "cattlegrid-client", "--example", "ring"]
     subprocess.run(command, cwd=harness.ROOT, check=True, timeout=1800)
     target = os.environ.get("CARGO_TARGET_DIR", harness.ROOT / "target")
@@ -43,16 +47,16 @@ def ring(ring_program):
 
 
 def address_with_default_port():
-    """A loopback address whose port 11211 is free."""
-    for last in range(1, 255):
-        host = f"127.0.0.{last}"
+    """A loopback address whose port 11211 is free. Two processes look at different ones."""
+    for number in range(os.getpid(), os.getpid() + 254):
+        host = f"127.{number // 254 // 256 % 256}.{number // 254 % 256}.{number % 254 + 1}"
         with socket.socket() as s:
             try:
                 s.bind((host, DEFAULT_PORT))
             except OSError:
                 continue
             return host
-    raise AssertionError("port 11211 is in use on all loopback addresses")
+    raise AssertionError("port 11211 is in use on many loopback addresses")
 
 
 class Node:

@@ -33,7 +33,7 @@ RUNAWAYS = {
 }
 """What each of the methods of `runaway` is stopped by, at a limit of 100 ms."""
 
-SLOW = 20
+SLOW = 50
 """How much longer than twice its limit a run may be seen to take: other processes have the machine meanwhile."""
 
 
@@ -58,8 +58,8 @@ def test_runaways_are_stopped(types, method, threads, capsys):
             assert c.exactly(len(rest)) == rest
         cpu = server.cpu_seconds() - cpu
         show(capsys, f"{method}, -t {threads}: {sorted(taken)[1] * 1000:.0f} ms of 100, {cpu * 250:.0f} ms of CPU a call")
-        # Time of the processor, which other processes do not lengthen, in ticks of 10 ms; and of the wall, generously.
-        assert cpu < 4 * 0.2 + 0.2, "stopped within twice the limit"
+        # Time of the processor: longer only if who looks at the time is delayed. And of the wall, generously.
+        assert cpu < 4 * 0.4, "stopped within a few times the limit"
         assert max(taken) < 0.2 * SLOW
         assert call(c, "runaway:work:k:1") == "DONE", "the next call finds all as it was"
 
@@ -131,16 +131,17 @@ def test_a_reload_of_the_same_sources_switches_methods_on(types):
 def test_the_first_call_of_a_vm_is_stopped_as_soon_as_others(types, capsys):
     """Sources may take a second to load: who looks at the time must not wait as long for the calls that follow."""
     made = types(sources=["runaway"], settings='time_limit = "2ms"')
-    taken = []
-    with made.start("-t", "1").raw(60) as c:
+    used = 0.0
+    server = made.start("-t", "1")
+    with server.raw(60) as c:
         for _ in range(9):
             made.reloaded()
-            since = time.monotonic()
+            before = server.cpu_seconds()
             assert call(c, "runaway:loop:k") == "SERVER_ERROR script runaway.loop: took longer than 2 ms"
-            taken.append(time.monotonic() - since)
-    median = sorted(taken)[4]
-    show(capsys, f"first call after a reload: {median * 1000:.1f} ms of 2")
-    assert median < 0.04
+            used += server.cpu_seconds() - before
+    show(capsys, f"first call after a reload: {used * 1000 / 9:.1f} ms of the processor, of 2")
+    # Time of the processor, which other processes do not lengthen, in ticks of 10 ms.
+    assert used < 9 * 0.04
 
 
 def test_breaches_of_memory_count(types):
@@ -234,7 +235,8 @@ def test_settings_at_their_ends(types, binary):
 
 
 def test_the_shortest_time(types):
-    with types(settings='time_limit = "1ms"').start().raw(60) as c:
+    # A source that takes longer to load than a call may is refused: no other one than is needed.
+    with types(sources=["runaway"], settings='time_limit = "1ms"', lib=False).start().raw(60) as c:
         # Short calls have the time, as long as the machine leaves it to them.
         assert "DONE" in [call(c, "runaway:work:k:10") for _ in range(20)]
         assert call(c, "runaway:loop:k") == "SERVER_ERROR script runaway.loop: took longer than 1 ms"
@@ -259,4 +261,4 @@ def test_memory_is_given_back_after_breaches(types):
             for _ in range(2):
                 assert call(c, f"runaway:{method}:k").startswith("SERVER_ERROR script")
         assert call(c, "runaway:work:k:1") == "DONE"
-        wait_until("memory is given back", lambda: server.rss() < rss + (48 << 20), PROMPT)
+        wait_until("memory is given back", lambda: server.rss() < rss + (48 << 20), 60)

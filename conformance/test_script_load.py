@@ -77,8 +77,9 @@ def test_every_grant_is_counted_once(types, threads, objects, capsys):
     with server.raw() as c:
         for n in range(objects):
             assert call(c, f"tally:left:q{n}") == "0"
+    wait_until("no call runs", lambda: stat(server, "running") == stat(server, "busy") == 0)
     stats = server.stats("objects")
-    assert int(stats["tally:take:calls"]) == calls and stats["busy"] == stats["running"] == "0"
+    assert int(stats["tally:take:calls"]) == calls
     p50, p99, most = percentiles(waits)
     show(capsys, f"{objects} objects, -t {threads}: {stats['script_moved']} of {calls} runs met another; one by one p50 {p50 * 1000:.1f}, p99 {p99 * 1000:.1f}, most {most * 1000:.1f} ms")
 
@@ -117,10 +118,10 @@ def test_connections_that_end_while_their_calls_wait(types):
             for n, s in enumerate(gone):
                 reset(s) if n % 2 else s.close()
             assert call(c, "runaway:work:k:1") == "DONE"
+        wait_until("their descriptors are closed", lambda: server.settled_descriptors() <= before, 60)
         wait_until("no call runs", lambda: stat(server, "running") == stat(server, "busy") == 0, 120)
         count = int(call(c, "runaway:count:k"))
         assert 16 <= count <= 16 + 15 * 8 * 6
-        wait_until("their descriptors are closed", lambda: server.settled_descriptors() <= before, 60)
         assert call(c, "runaway:work:k:1") == "DONE" and call(c, "runaway:count:k") == str(count + 1), "nothing of theirs is still to come"
 
 
@@ -164,11 +165,11 @@ def test_an_object_that_goes_while_its_methods_run(types, ends):
                     assert w.until(b"END\r\n") in (b"END\r\n", value("works:work:k:30000", "DONE"))
             count = call(c, "works:count:k")
             assert count is None or (ends == "replace" and 0 <= int(count) <= 16), count
-    assert stat(server, "busy") == 0
+    wait_until("no call runs", lambda: stat(server, "busy") == 0)
 
 
 def test_the_server_ends_while_methods_run(types):
-    made = types(sources=["runaway"], settings='time_limit = "1s"')
+    made = types(sources=["runaway"], settings='time_limit = "300ms"')
     for _ in range(3):
         server = made.start("-t", "4")
         with server.raw(60) as c:
@@ -181,12 +182,12 @@ def test_the_server_ends_while_methods_run(types):
             # Five that were stopped have switched the method off.
             whole = [
                 value("runaway:work:k:100000", "DONE") + b"SERVER_ERROR script " + text + b"\r\n"
-                for text in (b"runaway.loop: took longer than 1000 ms", b"disabled: runaway.loop")
+                for text in (b"runaway.loop: took longer than 300 ms", b"disabled: runaway.loop")
             ]
             for w in waiting:
-                got = w.closed(60)
+                got = w.closed(90)
                 assert any(replies.startswith(got) for replies in whole), got
-        assert server.process.wait(60) == 0, server.log()
+        assert server.process.wait(90) == 0, server.log()
 
 
 def test_pinned_types_are_kept(types):

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from crowd import rule, write_rules
-from harness import MIB, PROMPT, Closed, Raw, Server, allow_files, free_port, wait_until
+from harness import MIB, PROMPT, Closed, Raw, Server, allow_files, wait_until
 from test_operations import make_certificate, tls
 
 FULL = b"ERROR Too many open connections\r\n"
@@ -132,11 +132,13 @@ def test_without_descriptors_a_waiting_client_costs_nothing(short):
     with server.raw() as c:
         c.send(b"set k 0 0 1\r\nv\r\n")
         wait_until("it is in the backlog and was seen there", lambda: crowd[0].stats()["accepting_conns"] == "0")
-        cpu, log = server.cpu_seconds(), os.path.getsize(server.log_path)
+        began, cpu, log = time.monotonic(), server.cpu_seconds(), os.path.getsize(server.log_path)
         time.sleep(2)
         cpu, log = server.cpu_seconds() - cpu, os.path.getsize(server.log_path) - log
-        assert cpu < 0.2, f"{cpu:.2f} s of processor time in 2 s"
-        assert log < 400, f"{log} bytes of log in 2 s"
+        seconds = time.monotonic() - began
+        assert cpu < 0.1 * seconds, f"{cpu:.2f} s of processor time in {seconds:.1f} s"
+        # A line a second.
+        assert log < 150 * (seconds + 1), f"{log} bytes of log in {seconds:.1f} s"
         crowd.pop().close()
         closed = time.monotonic()
         assert c.line() == b"STORED"
@@ -193,7 +195,7 @@ def test_files_are_read_again_without_descriptors(start, open_dir):
     make_certificate(open_dir)
     rules = write_rules(open_dir, rule("page:{id}"))
     files = f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem"
-    server = start("-t", 2, "--config", rules, "-Z", "-o", files, "-l", f"notls:127.0.0.1:{free_port()},127.0.0.1:{free_port()}")
+    server = start("-t", 2, "--config", rules, "-Z", "-o", files, "-l", "notls:127.0.0.1,127.0.0.1")
     server.limit = server.limit_descriptors(6)
     crowd = fill_up(server)
 
@@ -212,6 +214,7 @@ def test_files_are_read_again_without_descriptors(start, open_dir):
         assert c.closed() == FULL, "the spare descriptor is back"
     for connection in crowd:
         connection.close()
+    wait_until("one place is free", lambda: server.descriptors() < server.limit)
     server.port = server.ports[1][1]
     with tls(server) as c:
         assert c.set(b"k", b"v") == b"STORED"
@@ -241,9 +244,15 @@ def test_a_stuck_log_stops_nobody(spawn):
         assert slowest < PROMPT
         assert c.set(b"k", b"v") == b"STORED"
         before = gauge(c, "log_lines_written")
-        text = drain(reader)
-        assert "lines of the log were dropped here" in text and "more lines like this one were left out" in text
-        assert gauge(c, "log_lines_written") > before, "what was queued came as soon as there was room"
+        text = ""
+
+        def told():
+            nonlocal text
+            text += drain(reader, 0.1)
+            return "lines of the log were dropped here" in text and "more lines like this one were left out" in text
+
+        wait_until("the log says what was dropped and left out", told)
+        wait_until("what was queued came as soon as there was room", lambda: gauge(c, "log_lines_written") > before)
         dropped = gauge(c, "log_lines_dropped")
         wait_until("stuck again", lambda: [server.raw().close() for _ in range(200)] and gauge(c, "log_lines_dropped") > dropped, 40)
     began = time.monotonic()
@@ -334,12 +343,16 @@ def test_lines_of_one_kind_are_limited(start):
         seconds = time.monotonic() - began + 2
         assert limited >= 5000 - 10 * seconds
 
+    def whole_log():
+        with open(server.log_path) as f:
+            return f.read()
+
     def counted():
-        more = re.findall(r"^cattlegrid: (\d+) more lines like this one were left out: memory limit is now", server.log(), re.M)
+        more = re.findall(r"^cattlegrid: (\d+) more lines like this one were left out: memory limit is now", whole_log(), re.M)
         return sum(map(int, more)) == limited
 
     wait_until("the lines left out are counted in the log", counted)
-    wait_until("the others are there", lambda: server.log().count("cattlegrid: memory limit is now") == 5000 - limited)
+    wait_until("the others are there", lambda: whole_log().count("cattlegrid: memory limit is now") == 5000 - limited)
     for _ in range(15):
         with server.raw() as c:
             c.send(b"cache_memlimit 65\r\n")
@@ -365,48 +378,51 @@ def test_the_log_keeps_its_order(start, open_dir):
 # --- Memory ----------------------------------------------------------------------------------------------------------
 
 
-def run_limited(binary, mib, *args):
+def run_limited(binary, mib, port_file, *args):
     """A server under `ulimit -v`."""
 
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (mib * MIB, mib * MIB))
 
     user = ("-u", "root") if os.geteuid() == 0 else ()
-    return subprocess.Popen([binary, *user, *args], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, preexec_fn=limit)
+    port_file.unlink(missing_ok=True)
+    return subprocess.Popen(
+        [binary, *user, "-p", "-1", *args], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, preexec_fn=limit,
+        env=dict(os.environ, MEMCACHED_PORT_FILENAME=str(port_file)),
+    )
 
 
-def serves(port, process):
+def serves(port_file, process):
     """Whether it answers; fails if it has left."""
 
-    def answers():
+    def listens():
         assert process.poll() is None, process.stderr.read()
-        try:
-            with Raw(socket.create_connection(("127.0.0.1", port), 5)) as c:
-                assert c.set(b"k", b"v") == b"STORED"
-                return c.get(b"k") == b"v"
-        except ConnectionRefusedError:
-            return False
+        return port_file.exists()
 
-    return wait_until("it serves", answers, 20)
+    wait_until("it listens", listens, 60)
+    port = int(re.search(r"^TCP INET: (\d+)$", port_file.read_text(), re.M)[1])
+    with Raw(socket.create_connection(("127.0.0.1", port), 2 * PROMPT)) as c:
+        assert c.set(b"k", b"v") == b"STORED"
+        return c.get(b"k") == b"v"
 
 
 @pytest.mark.only_cattlegrid
-def test_a_start_with_little_address_space(binary):
+def test_a_start_with_little_address_space(binary, tmp_path):
     """`-m 64` serves under `ulimit -v 262144`; with too little it says how much is needed, and that is enough."""
-    port = free_port()
-    arguments = ("-p", str(port), "-m", "64", "-t", "4")
-    process = run_limited(binary, 256, *arguments)
-    assert serves(port, process)
+    ports = tmp_path / "ports"
+    arguments = ("-l", "127.0.0.1", "-m", "64", "-t", "4")
+    process = run_limited(binary, 256, ports, *arguments)
+    assert serves(ports, process)
     process.terminate()
     assert process.wait(2 * PROMPT) == 0
 
-    process = run_limited(binary, 96, *arguments)
+    process = run_limited(binary, 96, ports, *arguments)
     _, said = process.communicate(timeout=2 * PROMPT)
     assert process.returncode == 1
     needed = re.search(r"-m 64 with -t 4 needs (\d+) KiB of address space, 98304 are allowed; raise `ulimit -v`", said)
     assert needed, said
-    process = run_limited(binary, int(needed[1]) // 1024 + 2, *arguments)
-    assert serves(port, process)
+    process = run_limited(binary, int(needed[1]) // 1024 + 2, ports, *arguments)
+    assert serves(ports, process)
     process.terminate()
     assert process.wait(2 * PROMPT) == 0
 
@@ -421,6 +437,10 @@ def leave_address_space(server, mib):
         return sum(name.startswith("lane") for name in names) == threads
 
     wait_until("its threads have started", started)
+    with contextlib.ExitStack() as all_served:
+        # One for each thread.
+        for _ in range(threads):
+            all_served.enter_context(server.raw()).ask(b"")
     # What they map when they start, too.
     readings = []
 
@@ -508,11 +528,17 @@ def shortage(server, peer, threads):
 @pytest.mark.only_cattlegrid
 def test_a_value_larger_than_the_address_space(start):
     """Refused as its form says; the connection goes on, and what is stored stays."""
-    server = start("-m", "1024", "-I", "400m")
+    server = start("-m", "800", "-I", "400m")
     with server.raw(30) as c:
         assert c.set(b"kept", b"v") == b"STORED"
         leave_address_space(server, 64)
-        block = b"x" * (200 * MIB)
+        time.sleep(2)  # here there was no limit before: if this comes late, a value is refused in another way
+        # A quarter of the memory for items may be that of values which arrive: these need no other.
+        block = b"x" * (100 * MIB)
+        c.send(b"set fits 0 0 %d\r\n" % len(block))
+        c.send(block + b"\r\n")
+        assert c.line() == b"STORED"
+        block = b"x" * (300 * MIB)
         c.send(b"set big 0 0 %d\r\n" % len(block))
         c.send(block + b"\r\n")
         assert c.line() == b"SERVER_ERROR out of memory storing object"

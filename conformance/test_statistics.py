@@ -10,7 +10,7 @@ from test_operations import make_certificate, tls
 
 pytestmark = pytest.mark.only_cattlegrid
 
-RULES = '[objects]\n[[rule]]\nmatch = "page:{id}"\nhold = "1s"\ntags = ["page:{id}"]\n[[rule]]\nmatch = "other"\n'
+RULES = '[objects]\n[[rule]]\nmatch = "page:{id}"\nhold = "1s"\nlease = "60s"\ntags = ["page:{id}"]\n[[rule]]\nmatch = "other"\n'
 # The same with a loader, which is asked for nothing.
 LOADER = """
 [[rule]]
@@ -100,10 +100,10 @@ def test_what_commands_change_is_exact_at_the_next_stats(start, open_dir):
 
 
 def test_misses_that_are_too_old_leave(start, open_dir):
-    rules = '[[rule]]\nmatch = "page:{id}"\nfill_window = "1s"\nlease = "100ms"\n'
+    rules = '[[rule]]\nmatch = "page:{id}"\nfill_window = "3s"\nlease = "100ms"\n'
     server = start("--config", write_rules(open_dir, rules))
     with server.raw() as c:
-        for n in range(20):
-            c.ask(b"get page:%d\r\n" % n)
-        assert c.stats("cattlegrid")["misses_outstanding"] == "20"
+        # In one packet, so that they are counted before the first is too old.
+        c.send(b"".join(b"get page:%d\r\n" % n for n in range(20)) + b"stats cattlegrid\r\n")
+        assert b"STAT misses_outstanding 20\r\n" in c.until(b"END\r\nSTAT") + c.until(b"\r\nEND\r\n")
         wait_until("they are forgotten", lambda: c.stats("cattlegrid")["misses_outstanding"] == "0", 60)

@@ -279,17 +279,17 @@ def test_computed_before_a_soft_bump_stored_after_it(shop):
 
 def test_an_old_value_is_served_for_the_grace_after_a_soft_invalidation(start, open_dir):
     """With a time to live of an hour, none at all, and by key and by tag; a touch moves both ends."""
-    rules = '[[rule]]\nmatch = "page:{id}"\nhold = "0ms"\ngrace = "2s"\nlease = "30s"\ntags = ["page:{id}"]\n'
+    rules = '[[rule]]\nmatch = "page:{id}"\nhold = "0ms"\ngrace = "20s"\nlease = "10m"\ntags = ["page:{id}"]\n'
     server = start("--config", write_rules(open_dir, rules), "-o", "debugtime")
     with server.raw() as a, server.raw() as b:
 
         def served(key):
-            """Seconds for which `b` is served the old value while `a` computes."""
+            """For how many times ten seconds `b` is served the old value while `a` computes."""
             assert a.get(key) is None
-            for second in range(10):
+            for tens in range(10):
                 if b.get(key) is None:
-                    return second
-                b.send(b"debugtime 1\r\n")
+                    return tens
+                b.send(b"debugtime 10\r\n")
                 assert b.line() == b"OK"
             return 10
 
@@ -307,7 +307,8 @@ def test_an_old_value_is_served_for_the_grace_after_a_soft_invalidation(start, o
 
 
 def test_a_get_after_a_bump_of_a_named_tag_is_not_given_what_was_computed_before_it(start, open_dir):
-    server = start("--config", write_rules(open_dir, '[[rule]]\nmatch = "h:{id}"\nhold = "20s"\n'))
+    rules = '[[rule]]\nmatch = "h:{id}"\nhold = "60s"\nlease = "30s"\n'
+    server = start("--config", write_rules(open_dir, rules), "-o", "debugtime")
     with server.raw(40) as a, server.raw(40) as b, server.raw(40) as c:
         assert a.get(b"h:1") is None
         c.send(b"md colour G\r\n")
@@ -317,4 +318,8 @@ def test_a_get_after_a_bump_of_a_named_tag_is_not_given_what_was_computed_before
         a.send(b"ms h:1 3 T60 Gcolour\r\nold\r\n")
         assert a.line() == b"HD"
         assert b.line() == b"END"
-        assert c.get(b"h:1") is None
+        # It computes now, and c waits until its time is up.
+        c.send(b"get h:1\r\n")
+        wait_until("c is held", lambda: a.stats("cattlegrid")["held"] == "1")
+        a.send(b"debugtime 31\r\n")
+        assert a.line() == b"OK" and c.line() == b"END"

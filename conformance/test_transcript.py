@@ -78,6 +78,7 @@ def test_every_recorded_case_under_a_rule_without_leases(start, kind, tmp_path):
 def test_the_replay_notices_a_difference(start):
     """A recording with one altered reply differs in exactly that case."""
     server = start()
-    recording = [dict(c) for c in transcript.run(server.port)]
+    expected = transcript.load(DATA / "memcached-1.6.45.jsonl.zst")
+    recording = [dict(c) for c in transcript.run(server.port, expected)]
     recording[100]["reply"] += "x"
     assert [w["case"] for w, _ in transcript.differences(start().port, recording)] == [100]

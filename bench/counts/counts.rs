@@ -22,6 +22,8 @@ fn parse(load: Load) -> (u32, Load) {
 #[bench::set_new(Kind::SetNew)]
 #[bench::set_over(Kind::SetOver)]
 #[bench::set_evicting(Kind::SetEvicting)]
+#[bench::ruled_hit(Kind::RuledHit)]
+#[bench::ruled_hit_bumped(Kind::RuledHitBumped)]
 #[bench::ruled_miss(Kind::RuledMiss)]
 #[bench::park(Kind::Park)]
 #[bench::fill_wake(Kind::FillWake)]

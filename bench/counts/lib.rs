@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::rules::{Pattern, Rule, Rules};
+use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
     Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Parked,
     Piece, RulesConfig, Step, Ticket,
@@ -15,6 +15,7 @@ use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_objects::{Host as _, Registry, Settings};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
 use cattlegrid_scripts::{Limits as ScriptLimits, Scripts, Sources};
+use cattlegrid_tags::Kind as BumpKind;
 
 /// The kind of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub enum Kind {
     SetOver,
     /// `set` of a new key in memory that has long been full.
     SetEvicting,
+    /// `get` of an item under a rule and with a tag.
+    RuledHit,
+    /// The same after other tags were bumped.
+    RuledHitBumped,
     /// `get` of a key under a rule that is not there: its lease is granted.
     RuledMiss,
     /// `get` of such a key by another connection, which waits.
@@ -54,7 +59,12 @@ pub enum Kind {
 impl Kind {
     /// It is about keys under a rule.
     fn is_ruled(self) -> bool {
-        matches!(self, Self::RuledMiss | Self::Park | Self::FillWake)
+        self.is_tagged() || matches!(self, Self::RuledMiss | Self::Park | Self::FillWake)
+    }
+
+    /// The rule gives a tag.
+    fn is_tagged(self) -> bool {
+        matches!(self, Self::RuledHit | Self::RuledHitBumped)
     }
 
     /// There are types in Luau.
@@ -82,15 +92,21 @@ const ITEMS: u32 = 10_000;
 /// Runs of methods in Luau beforehand.
 const WARM_UPS: u32 = 100;
 
+/// Bytes for the numbers of tags.
+const TAG_BYTES: usize = 1 << 20;
+/// Bumps of tags that no key has.
+const BUMPS: u64 = 1_000;
+
 /// What rules may take of the memory.
 fn rules_config() -> RulesConfig {
     let (ledger_bytes, fence_bytes, waiters) = (1 << 20, 1 << 20, 1 << 16);
-    RulesConfig { tag_bytes: 0, ledger_bytes, fence_bytes, waiters, control: Box::default() }
+    RulesConfig { tag_bytes: TAG_BYTES, ledger_bytes, fence_bytes, waiters, control: Box::default() }
 }
 
-fn rules() -> Arc<Rules> {
+fn rules(tagged: bool) -> Arc<Rules> {
     let pattern = Pattern::parse("key:{id}").expect("a pattern");
-    let (policy, tags) = (Policy::default(), Vec::new());
+    let tag = tagged.then(|| TagTemplate::parse("tag:{id}", Some(&pattern)).expect("a tag"));
+    let (policy, tags) = (Policy::default(), tag.into_iter().collect());
     let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
     Arc::new(Rules::new(vec![rule], Vec::new()))
 }
@@ -152,7 +168,7 @@ impl Load {
             hide_cas: false,
             max_item_bytes: 1 << 20,
             large_pages: false,
-            tag_bytes: 0,
+            tag_bytes: if kind.is_tagged() { TAG_BYTES } else { 0 },
             allows_flush: true,
             explain: |_| String::new(),
             nanos: || 0,
@@ -167,7 +183,7 @@ impl Load {
             engine.set_objects(Some(Arc::new(registry_with_scripts())));
         }
         if kind.is_ruled() {
-            engine.set_rules(Some(rules()), &rules_config()).expect("a few MiB");
+            engine.set_rules(Some(rules(kind.is_tagged())), &rules_config()).expect("a few MiB");
         }
         let connection = |number: u64| {
             let peer = engine.shared().peers().join(PeerKey::Process(number as i32));
@@ -196,6 +212,13 @@ impl Load {
             }
             load.run();
         }
+        if kind == Kind::RuledHitBumped {
+            let shared = load.engine.shared();
+            for n in 0..BUMPS {
+                let tag = shared.tag_hasher().hash_made(&n.to_le_bytes());
+                shared.tags().bumps().bump(tag, BumpKind::Hard, || shared.tick());
+            }
+        }
         if kind.has_scripts() {
             // Until the collector of the VM has its rhythm.
             let calls = if kind == Kind::GetHitBesideScripts { Kind::Share } else { kind };
@@ -205,7 +228,12 @@ impl Load {
             }
         }
         let first = match kind {
-            Kind::GetHit | Kind::GetHitBesideScripts | Kind::MetaGetHit | Kind::SetOver => 0,
+            Kind::GetHit
+            | Kind::GetHitBesideScripts
+            | Kind::MetaGetHit
+            | Kind::RuledHit
+            | Kind::RuledHitBumped
+            | Kind::SetOver => 0,
             _ => ITEMS,
         };
         for from in [first, first + REQUESTS] {
@@ -238,9 +266,13 @@ impl Load {
         let key = format!("key:{:028}", n.wrapping_mul(0x9e37_79b1));
         let value = format!("{n:0100}");
         let request = match kind {
-            Kind::GetHit | Kind::GetHitBesideScripts | Kind::GetMiss | Kind::RuledMiss | Kind::Park => {
-                format!("get {key}\r\n")
-            }
+            Kind::GetHit
+            | Kind::GetHitBesideScripts
+            | Kind::GetMiss
+            | Kind::RuledHit
+            | Kind::RuledHitBumped
+            | Kind::RuledMiss
+            | Kind::Park => format!("get {key}\r\n"),
             Kind::MetaGetHit => format!("mg {key} v\r\n"),
             // As long as the other keys.
             Kind::Quota | Kind::QuotaInLuau => format!("get quota:addandcheck:user{n:010}:1\r\n"),
@@ -361,6 +393,8 @@ mod tests {
             (Kind::SetNew, "STORED"),
             (Kind::SetOver, "STORED"),
             (Kind::SetEvicting, "STORED"),
+            (Kind::RuledHit, "VALUE "),
+            (Kind::RuledHitBumped, "VALUE "),
             (Kind::RuledMiss, "END"),
             (Kind::Park, ""),
             (Kind::FillWake, "VALUE "),

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
@@ -32,6 +31,7 @@ def work(what, *args):
     if what == b"bad":
         raise ValueError("as told")
     if what == b"cancelled":
+        worker.event("begun")
         while not worker.cancelled():
             time.sleep(0.001)
         return "seen"
@@ -123,7 +123,7 @@ def test_an_exception_has_its_traceback_and_the_worker_stays(parent):
 def test_a_cancel_is_seen_in_the_job_and_before_it(parent):
     parent.start()
     parent.send(parent.job(1, b"cancelled"))
-    time.sleep(0.05)
+    assert parent.receive()[0] == f.EVENT
     parent.send(parent.job(2, b"slow"), f.frame(f.CANCEL, 2), f.frame(f.CANCEL, 1))
     assert f.decode_list(parent.receive()[3]) == [b"seen"]
     kind, _, id, body = parent.receive()

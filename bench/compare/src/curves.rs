@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cattlegrid_load::{Meter, Plan, Popularity, Report, Sizes, Spread, Until};
+use cattlegrid_load::{Plan, Popularity, Report, Sizes, Spread, Until};
 use serde_json::{Value, json};
 
 use crate::chart::{Axis, Chart, Line, Scale};
 use crate::servers::{KINDS, Programs, Server};
-use crate::speed::{Load, measure};
+use crate::speed::{Load, Pace, measure};
 use cattlegrid_compare::loads::plan;
 
 use crate::progress;
@@ -46,11 +46,12 @@ pub(crate) fn speed(programs: &Programs, quick: bool) -> Result<(Vec<Chart>, Val
     let servers = KINDS.map(|kind| Server::start(programs, kind, 256));
     let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
     let (turns, slice) = if quick { (3, 150) } else { (5, 250) };
+    let pace = Pace { turns, slice: Duration::from_millis(slice) };
     let mut sweep = |what: &str, loads: &[Load]| -> Result<Vec<Vec<Vec<Report>>>> {
         let mut all = Vec::new();
         for load in loads {
             progress(&format!("{what}: {}", load.name));
-            all.push(measure(&servers, load, turns, Duration::from_millis(slice))?);
+            all.push(measure(&servers, load, pace)?);
         }
         raw.insert(what.to_owned(), json!(all));
         Ok(all)
@@ -102,8 +103,8 @@ pub(crate) fn speed(programs: &Programs, quick: bool) -> Result<(Vec<Chart>, Val
     let latency = |own| {
         let figures: [fn(&Report) -> Option<f64>; 4] =
             [|r| Some(r.p50_us), |r| Some(r.p90_us), |r| Some(r.p99_us), |r| Some(r.p999_us)];
-        let place = |(place, figure)| (place as f64, median(&by_connections[at], own, figure));
-        figures.into_iter().enumerate().map(place).collect()
+        let point = |(place, figure)| (place as f64, median(&by_connections[at], own, figure));
+        figures.into_iter().enumerate().map(point).collect()
     };
     charts.push(Chart {
         name: "latency".to_owned(),
@@ -127,7 +128,7 @@ pub(crate) fn memory(programs: &Programs, quick: bool) -> Result<(Vec<Chart>, Va
             let server = Server::start(programs, kind, 1024)?;
             let before = server.resident_bytes()?;
             let plan = Arc::new(Plan { sizes: Sizes::fixed(*bytes), ..plan(items) });
-            server.open(&plan, 8, 64)?.fill(&Meter::default())?;
+            server.open(&plan, 8, 64)?.fill(server.meter())?;
             let grown = server.resident_bytes()?.saturating_sub(before);
             measured[own].push((f64::from(*bytes), grown as f64 / items as f64));
         }
@@ -157,8 +158,8 @@ pub(crate) fn hits(programs: &Programs, quick: bool) -> Result<(Vec<Chart>, Valu
             let server = Server::start(programs, kind, *mib)?;
             let mut target = server.open(&Arc::new(zipf.clone()), 2, 32)?;
             let half = Until::Requests(requests / 2);
-            target.run(half, &Meter::default())?;
-            let (tally, cpu) = target.run(half, &Meter::default())?;
+            target.run(half, server.meter())?;
+            let (tally, cpu) = target.run(half, server.meter())?;
             let ratio = Report::new(&tally, cpu).hit_ratio.context("gets were asked")?;
             measured[own].push((*mib as f64, ratio * 100.0));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use cattlegrid_compare::loads::{Load, loads};
-use cattlegrid_load::{Meter, Replay, Report, Until};
+use cattlegrid_load::{Replay, Report, Until};
 use serde_json::{Value, json};
 
 use crate::servers::{KINDS, Kind, Programs, Server};
@@ -62,7 +62,7 @@ fn run(programs: &Programs, kind: Kind, load: &Load, memory_mib: u64) -> Result<
         target.supply(&Replay::new(Arc::clone(trace)));
     }
     let half = Until::Requests(load.requests / 2);
-    target.run(half, &Meter::default())?;
-    let (tally, cpu) = target.run(half, &Meter::default())?;
+    target.run(half, server.meter())?;
+    let (tally, cpu) = target.run(half, server.meter())?;
     Ok((Report::new(&tally, cpu), server.resident_bytes()?.saturating_sub(before)))
 }

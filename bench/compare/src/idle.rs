@@ -10,8 +10,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::progress;
-use crate::servers::{KINDS, Kind, Programs, Server};
-use crate::speed::{Load, measure};
+use crate::servers::{KINDS, Kind, Programs, Server, Setup};
+use crate::speed::{Load, Pace, latency, measure};
 
 /// Connections that are opened and left idle.
 const CONNECTIONS: u64 = 10_000;
@@ -31,7 +31,11 @@ pub(crate) fn connections(programs: &Programs) -> Result<(String, Value)> {
     let mut raw = Vec::new();
     for kind in KINDS {
         progress(&format!("idle connections: {}", kind.name()));
-        let server = Server::start_with(programs, kind, 64, 1, CONNECTIONS + SPARE)?;
+        let server = Server::start_with(
+            programs,
+            kind,
+            &Setup { connections: CONNECTIONS + SPARE, ..Setup::new(64) },
+        )?;
         let before = server.resident_bytes()?;
         let open: Vec<TcpStream> = (0..CONNECTIONS).map(|_| server.ask_once()).collect::<Result<_>>()?;
         let grown = server.resident_bytes()?.saturating_sub(before);
@@ -47,11 +51,13 @@ pub(crate) fn connections(programs: &Programs) -> Result<(String, Value)> {
 pub(crate) fn workers(programs: &Programs, quick: bool) -> Result<(String, Value)> {
     let (turns, slice) =
         if quick { (5, Duration::from_millis(250)) } else { (15, Duration::from_millis(500)) };
-    let servers = [1, 2].map(|threads| Server::start_with(programs, Kind::Cattlegrid, 256, threads, 2000));
+    let servers = [1, 2]
+        .map(|threads| Server::start_with(programs, Kind::Cattlegrid, &Setup { threads, ..Setup::new(256) }));
     let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
     let mut text = String::from(
-        "Cattlegrid with one and with two workers: server CPU per key in microseconds, median; the ratio with quartiles.\n\n\
-         | load | 1 worker | 2 workers | ratio |\n|---|---|---|---|\n",
+        "Cattlegrid with one and with two workers: server CPU per key in microseconds, median; the ratio with quartiles. \
+         Latency as p50 / p99 / p99.9 in microseconds.\n\n\
+         | load | 1 worker | 2 workers | ratio | latency: 1 worker | 2 workers |\n|---|---|---|---|---|---|\n",
     );
     let mut raw = Vec::new();
     for load in [
@@ -60,20 +66,22 @@ pub(crate) fn workers(programs: &Programs, quick: bool) -> Result<(String, Value
         Load::new("set, 50 connections, depth 32", 50, 32, 1, 0.0),
     ] {
         progress(&format!("workers: {}", load.name));
-        let rounds = measure(&servers, &load, turns, slice)?;
+        let rounds = measure(&servers, &load, Pace { turns, slice })?;
         let cpu = |own: usize| rounds.iter().filter_map(move |round| round[own].cpu_us_per_operation);
         let median = |own| Spread::of(cpu(own)).map_or(0.0, |spread| spread.median);
         let ratio =
             Spread::of(cpu(1).zip(cpu(0)).map(|(two, one)| two / one)).context("no turn has CPU time")?;
         writeln!(
             text,
-            "| {} | {:.2} | {:.2} | **{:.2}** ({:.2} .. {:.2}) |",
+            "| {} | {:.2} | {:.2} | **{:.2}** ({:.2} .. {:.2}) | {} | {} |",
             load.name,
             median(0),
             median(1),
             ratio.median,
             ratio.low,
-            ratio.high
+            ratio.high,
+            latency(&rounds, 0),
+            latency(&rounds, 1)
         )?;
         raw.push(json!({ "load": load.name, "rounds": rounds }));
     }

@@ -1,38 +1,54 @@
-//! Cattlegrid compared with memcached and Redis: CPU time per operation, memory per item, hit ratios, charts of them.
+//! Cattlegrid compared with memcached, Redis and servers that the user names: CPU time per operation, memory per item, hit ratios, charts of them.
 //!
 //! CPU figures are medians of turns: all servers run at once, idle except for the one whose turn it is, so that
 //! what else the machine does meets all alike. Each figure is also divided by memcached's of the same round;
 //! quartiles of those ratios say how sure they are. Every reply is verified.
+//!
+//! # Invariants
+//! * No server outlives the program, unless that is killed: a signal ends the run, and all servers with it.
 
 mod chart;
 mod curves;
 mod hits;
 mod idle;
 mod memory;
+mod peer;
 mod resp;
+mod rules;
 mod servers;
 mod speed;
 
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
 
 use anyhow::{Context as _, Result, bail};
+use cattlegrid_load::Meter;
 use clap::Parser;
+use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
+use peer::Peer;
 use servers::{KINDS, Kind, Programs};
 
-/// Compares Cattlegrid with memcached and Redis on this machine; prints Markdown tables.
+/// Compares Cattlegrid with memcached, Redis and other servers on this machine; prints Markdown tables.
 ///
 /// Build both first: cargo build --release -p cattlegrid -p cattlegrid-compare
 #[derive(Debug, Parser)]
 struct Options {
-    /// A few minutes instead of fifteen: fewer and shorter turns, smaller loads, without the trace P3.
+    /// Some minutes instead of half an hour: fewer and shorter turns, smaller loads, without the trace P3.
     #[arg(long)]
     quick: bool,
-    /// Only these parts; there are also speed-charts, memory-charts and hit-charts, which need --plots.
-    #[arg(long, value_delimiter = ',', default_value = "speed,workers,idle,memory,hits")]
+    /// Only these parts; there are also speed-charts, memory-charts and hit-charts, which need --plots. large, connections,
+    /// tls, rules and workers need no Redis.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "speed,large,connections,tls,rules,workers,idle,memory,hits"
+    )]
     parts: Vec<Part>,
     /// Where the charts go, as SVG, and their data.
     #[arg(long, value_name = "DIRECTORY")]
@@ -49,6 +65,11 @@ struct Options {
     /// The program of Redis.
     #[arg(long, value_name = "FILE", default_value = "redis-server")]
     redis: PathBuf,
+    /// One more server that speaks memcached's protocol, for speed, large, connections and rules; may be given several times. COMMAND
+    /// starts it in the foreground, with one serving thread and 1 GiB; {port} in its arguments stands for the port. Its words
+    /// are separated by blanks, and no shell reads them.
+    #[arg(long, value_name = "NAME=COMMAND")]
+    peer: Vec<Peer>,
     /// Directory of the traces.
     #[arg(long, value_name = "DIRECTORY", default_value = "bench/traces")]
     traces: PathBuf,
@@ -60,6 +81,10 @@ struct Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Speed,
+    Large,
+    Connections,
+    Tls,
+    Rules,
     Workers,
     Idle,
     Memory,
@@ -73,9 +98,13 @@ impl Part {
     fn is_drawn(self) -> bool {
         matches!(self, Self::SpeedCharts | Self::MemoryCharts | Self::HitCharts)
     }
+
+    fn needs_redis(self) -> bool {
+        !matches!(self, Self::Large | Self::Connections | Self::Tls | Self::Rules | Self::Workers)
+    }
 }
 
-const PARTS: &str = "speed, workers, idle, memory, hits, speed-charts, memory-charts, hit-charts";
+const PARTS: &str = "speed, large, connections, tls, rules, workers, idle, memory, hits, speed-charts, memory-charts, hit-charts";
 
 impl std::str::FromStr for Part {
     type Err = String;
@@ -83,6 +112,10 @@ impl std::str::FromStr for Part {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "speed" => Ok(Self::Speed),
+            "large" => Ok(Self::Large),
+            "connections" => Ok(Self::Connections),
+            "tls" => Ok(Self::Tls),
+            "rules" => Ok(Self::Rules),
             "workers" => Ok(Self::Workers),
             "idle" => Ok(Self::Idle),
             "memory" => Ok(Self::Memory),
@@ -105,9 +138,15 @@ fn main() -> Result<()> {
         cattlegrid: options.cattlegrid.clone().unwrap_or(beside),
         memcached: options.memcached.clone(),
         redis: options.redis.clone(),
+        peers: options.peer.clone(),
+        meter: stopped_by_signals()?,
     };
-    let versions = KINDS.map(|kind| Ok(format!("{} {}", kind.name(), programs.version(kind)?)));
-    let versions = versions.into_iter().collect::<Result<Vec<_>>>()?;
+    programs.check_peers()?;
+    let used = |kind: &Kind| *kind != Kind::Redis || options.parts.iter().any(|part| part.needs_redis());
+    let versions =
+        KINDS.into_iter().filter(used).map(|kind| Ok(format!("{} {}", kind.name(), programs.version(kind)?)));
+    let mut versions = versions.collect::<Result<Vec<_>>>()?;
+    versions.extend(programs.peers.iter().map(|peer| peer.name.clone()));
     say(&format!("{}, one thread each.\n", versions.join(", ")))?;
 
     let draw = |(charts, results): (Vec<chart::Chart>, Value)| -> Result<(String, Value)> {
@@ -123,6 +162,10 @@ fn main() -> Result<()> {
     for part in &options.parts {
         let (name, (text, results)): (_, (String, Value)) = match part {
             Part::Speed => ("speed", speed::compare(&programs, options.quick)?),
+            Part::Large => ("large", speed::large(&programs, options.quick)?),
+            Part::Connections => ("connections", speed::connections(&programs, options.quick)?),
+            Part::Tls => ("tls", speed::tls(&programs, options.quick)?),
+            Part::Rules => ("rules", rules::compare(&programs, options.quick)?),
             Part::Workers => ("workers", idle::workers(&programs, options.quick)?),
             Part::Idle => ("idle", idle::connections(&programs)?),
             Part::Memory => ("memory", memory::compare(&programs, options.quick)?),
@@ -137,6 +180,22 @@ fn main() -> Result<()> {
         fs::write(&options.json, text).with_context(|| options.json.display().to_string())?;
     }
     Ok(())
+}
+
+/// What ends all runs once the program is asked to leave. Servers do not get its signals: they end with it.
+fn stopped_by_signals() -> Result<Arc<Meter>> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block()?;
+    let meter = Arc::new(Meter::default());
+    let stopped = Arc::clone(&meter);
+    thread::spawn(move || {
+        if signals.wait().is_ok() {
+            stopped.stop.store(true, Ordering::Relaxed);
+        }
+    });
+    Ok(meter)
 }
 
 fn say(text: &str) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use cattlegrid_compare::loads::plan;
-use cattlegrid_load::{Meter, Plan};
+use cattlegrid_load::Plan;
 use serde_json::{Value, json};
 
 use crate::servers::{KINDS, Kind, Programs, Server};
@@ -33,7 +33,7 @@ pub(crate) fn compare(programs: &Programs, quick: bool) -> Result<(String, Value
             let server = Server::start(programs, kind, MEMORY_MIB)?;
             let before = server.resident_bytes()?;
             let plan = Arc::new(Plan { flags, ..plan(items) });
-            server.open(&plan, 8, 64)?.fill(&Meter::default())?;
+            server.open(&plan, 8, 64)?.fill(server.meter())?;
             let grown = server.resident_bytes()?.saturating_sub(before);
             bytes.push(grown as f64 / items as f64);
             raw.push(json!({ "items": items, "flags": flags, "server": kind.name(), "grown_bytes": grown }));

@@ -7,9 +7,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cattlegrid_load::harness::{self, Start};
-use cattlegrid_load::{Plan, Process, Target};
+use cattlegrid_load::harness::{self, Client, Start};
+use cattlegrid_load::{Meter, Plan, Process, Shape, Target, Tls};
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
 
+use crate::peer::Peer;
 use crate::resp::Speech;
 
 /// Which server.
@@ -40,12 +43,60 @@ impl Kind {
     }
 }
 
-/// The three programs.
+/// The programs, and what all runs of them share.
 #[derive(Debug)]
 pub(crate) struct Programs {
     pub(crate) cattlegrid: PathBuf,
     pub(crate) memcached: PathBuf,
     pub(crate) redis: PathBuf,
+    pub(crate) peers: Vec<Peer>,
+    /// Ends all runs.
+    pub(crate) meter: Arc<Meter>,
+}
+
+/// How a server is started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    /// For items.
+    pub(crate) memory_mib: u64,
+    /// Serving threads, which Redis does not have.
+    pub(crate) threads: u64,
+    /// Room for this many.
+    pub(crate) connections: u64,
+    /// All connections speak TLS, which Redis is not asked for.
+    pub(crate) certificate: Option<&'a Certificate>,
+    /// The text of a rule file, for Cattlegrid.
+    pub(crate) rules: Option<&'a str>,
+}
+
+impl Setup<'_> {
+    /// One thread, this much memory, evicting.
+    pub(crate) fn new(memory_mib: u64) -> Self {
+        Self { memory_mib, threads: 1, connections: 2000, certificate: None, rules: None }
+    }
+}
+
+/// A certificate for 127.0.0.1 and its key, ECDSA with P-256, in files.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    /// The value of `-o` that names them.
+    option: String,
+    _directory: TempDir,
+}
+
+impl Certificate {
+    pub(crate) fn new() -> Result<Self> {
+        let key = KeyPair::generate()?;
+        let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()])?.self_signed(&key)?;
+        let directory = tempfile::tempdir()?;
+        let [chain, private] = ["chain.pem", "key.pem"].map(|name| directory.path().join(name));
+        std::fs::write(&chain, certificate.pem())?;
+        std::fs::write(&private, key.serialize_pem())?;
+        // Clients may resume sessions.
+        let files = format!("ssl_chain_cert={},ssl_key={}", chain.display(), private.display());
+        let option = format!("{files},ssl_session_cache");
+        Ok(Self { option, _directory: directory })
+    }
 }
 
 impl Programs {
@@ -67,31 +118,52 @@ impl Programs {
             |word: &&str| word.trim_start_matches("v=").starts_with(|first: char| first.is_ascii_digit());
         Ok(text.split_whitespace().find(number).unwrap_or("?").trim_start_matches("v=").to_owned())
     }
+
+    /// Starts each of the user's servers once, so that one which cannot be used is known before anything is measured.
+    pub(crate) fn check_peers(&self) -> Result<()> {
+        self.start_peers()?.iter().try_for_each(|peer| {
+            let wrong = || format!("--peer {}: get of an absent key", peer.name);
+            peer.ask_once().map(drop).with_context(wrong)
+        })
+    }
+
+    /// The servers that the user has named.
+    pub(crate) fn start_peers(&self) -> Result<Vec<Server>> {
+        self.peers.iter().map(|peer| Server::start_peer(peer, &self.meter)).collect()
+    }
+
+    /// Cattlegrid, memcached and the user's servers.
+    pub(crate) fn start_all(&self, setup: &Setup<'_>) -> Result<Vec<Server>> {
+        let mut servers = Vec::new();
+        for kind in [Kind::Cattlegrid, Kind::Memcached] {
+            servers.push(Server::start_with(self, kind, setup)?);
+        }
+        servers.extend(self.start_peers()?);
+        Ok(servers)
+    }
 }
 
 /// A running server; stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    speech: Speech,
     process: harness::Server,
+    meter: Arc<Meter>,
+    speaks_tls: bool,
 }
 
 impl Server {
     /// One thread, this much memory for items, evicting.
     pub(crate) fn start(programs: &Programs, kind: Kind, memory_mib: u64) -> Result<Self> {
-        Self::start_with(programs, kind, memory_mib, 1, 2000)
+        Self::start_with(programs, kind, &Setup::new(memory_mib))
     }
 
-    /// The same with this many threads, which Redis does not have, and room for this many connections.
-    pub(crate) fn start_with(
-        programs: &Programs,
-        kind: Kind,
-        memory_mib: u64,
-        threads: u64,
-        connections: u64,
-    ) -> Result<Self> {
-        let [memory, threads, connections] = [memory_mib, threads, connections].map(|n| n.to_string());
-        let (max_memory, mut port, port_text) = (format!("{memory_mib}mb"), None, free_port()?.to_string());
+    /// As `setup` says.
+    pub(crate) fn start_with(programs: &Programs, kind: Kind, setup: &Setup<'_>) -> Result<Self> {
+        let [memory, threads, connections] =
+            [setup.memory_mib, setup.threads, setup.connections].map(|n| n.to_string());
+        let (max_memory, mut port, port_text) = (format!("{memory}mb"), None, free_port()?.to_string());
         let mut words = Vec::new();
         if kind == Kind::Redis {
             port = Some(port_text.parse()?);
@@ -103,40 +175,108 @@ impl Server {
             if nix::unistd::geteuid().is_root() {
                 words.extend(["-u", "root"]);
             }
+            if let Some(certificate) = setup.certificate {
+                words.extend(["-Z", "-o", &certificate.option]);
+            }
         }
-        // Programs are found from here; the servers have directories of their own.
-        let path = programs.path(kind);
-        let path = if path.components().count() > 1 { std::path::absolute(path)? } else { path.to_owned() };
-        let start = Start { port, ..Start::new(&path, &words) };
+        let path = found_from_here(programs.path(kind))?;
+        let rules = setup.rules.filter(|_| kind == Kind::Cattlegrid);
+        let start = Start { port, rules, ..Start::new(&path, &words) };
         let process = harness::Server::start(&start).with_context(|| path.display().to_string())?;
-        Ok(Self { kind, process })
+        Ok(Self {
+            name: kind.name().to_owned(),
+            speech: kind.speech(),
+            process,
+            meter: Arc::clone(&programs.meter),
+            speaks_tls: setup.certificate.is_some(),
+        })
     }
 
-    /// Connections to it that are ready for load.
+    /// A server of the user's: what its command says, on a free port.
+    fn start_peer(peer: &Peer, meter: &Arc<Meter>) -> Result<Self> {
+        let port = free_port()?;
+        let words = peer.words(port);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let path = found_from_here(&peer.program)?;
+        let start = Start { port: Some(port), own_group: true, ..Start::new(&path, &words) };
+        let process = harness::Server::start(&start)
+            .with_context(|| format!("--peer {}: {} {}", peer.name, path.display(), words.join(" ")))?;
+        Ok(Self {
+            name: peer.name.clone(),
+            speech: Speech::Memcached,
+            process,
+            meter: Arc::clone(meter),
+            speaks_tls: false,
+        })
+    }
+
+    /// Connections to it that are ready for load. Over TLS all handshakes are full ones.
     pub(crate) fn open(&self, plan: &Arc<Plan>, connections: usize, depth: usize) -> Result<Target<Speech>> {
-        let pid = Some(self.process.pid());
-        Ok(Target::open(&self.kind.speech(), plan, self.process.address(), pid, (1, connections, depth))?)
+        self.open_as(plan, &Shape { threads: 1, connections, depth, ..Shape::default() }, false)
+    }
+
+    /// The same for this shape, except for its TLS, which is the server's; `resumes`: new connections resume sessions.
+    pub(crate) fn open_as(&self, plan: &Arc<Plan>, shape: &Shape, resumes: bool) -> Result<Target<Speech>> {
+        let (pid, address) = (Some(self.process.pid()), self.process.address());
+        let tls = self.speaks_tls.then(|| Tls::new(address, None, resumes)).transpose()?;
+        let opened = Target::open(&self.speech, plan, address, pid, &Shape { tls, ..shape.clone() });
+        opened.with_context(|| self.name.clone())
     }
 
     /// A connection that has asked for an absent key and has received the reply.
     pub(crate) fn ask_once(&self) -> Result<TcpStream> {
-        let (request, reply): (&[u8], &[u8]) = match self.kind {
-            Kind::Cattlegrid | Kind::Memcached => (b"get nothing\r\n", b"END\r\n"),
-            Kind::Redis => (b"GET nothing\r\n", b"$-1\r\n"),
+        let (request, reply): (&[u8], &[u8]) = match self.speech {
+            Speech::Memcached => (b"get nothing\r\n", b"END\r\n"),
+            Speech::Resp => (b"GET nothing\r\n", b"$-1\r\n"),
         };
         let mut stream = TcpStream::connect(self.process.address())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(request)?;
-        let mut answer = vec![0; reply.len()];
-        stream.read_exact(&mut answer)?;
+        let mut answer = Vec::new();
+        // What is wrong may be shorter.
+        while answer.len() < reply.len() && reply.starts_with(&answer) {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).context("no reply")?;
+            answer.extend(byte);
+        }
         if answer != reply {
-            bail!("{}: {}", self.kind.name(), String::from_utf8_lossy(&answer));
+            let mut rest = [0; 60];
+            let more = stream.read(&mut rest).unwrap_or_default();
+            answer.extend_from_slice(&rest[..more]);
+            bail!("{}: answered {:?}", self.name, String::from_utf8_lossy(&answer));
         }
         Ok(stream)
+    }
+
+    /// A plain client of it.
+    pub(crate) fn connect(&self) -> Result<Client> {
+        Ok(self.process.connect()?)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        self.process.address()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What ends its runs.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     pub(crate) fn resident_bytes(&self) -> Result<u64> {
         Ok(Process::new(self.process.pid())?.resident_bytes()?)
     }
+}
+
+/// A server that says nothing for this long has no reply.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Programs are found from here; the servers have directories of their own.
+fn found_from_here(path: &Path) -> Result<PathBuf> {
+    Ok(if path.components().count() > 1 { std::path::absolute(path)? } else { path.to_owned() })
 }
 
 /// Free a moment ago; Redis cannot be asked to choose.

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the effect of
 //! `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`, `get_miss`, `mg_hit`,
-//! `set_new`, `set_over`, `set_evicting`, `ruled_miss`, `park`, `fill_wake`, `quota`,
+//! `set_new`, `set_over`, `set_evicting`, `ruled_hit`, `ruled_hit_bumped`, `ruled_miss`, `park`, `fill_wake`, `quota`,
 //! `set_beside_objects`, `share`, `share_reads`, `quota_in_luau`, `get_hit_beside_scripts`: a hundred requests; `locks`: a
 //! hundred times a shard's lock, taken and released. A number behind a KIND whose requests change no more than values makes
 //! as many times a hundred requests of it.
@@ -20,6 +20,8 @@ fn main() {
         Some("set_new") => Kind::SetNew,
         Some("set_over") => Kind::SetOver,
         Some("set_evicting") => Kind::SetEvicting,
+        Some("ruled_hit") => Kind::RuledHit,
+        Some("ruled_hit_bumped") => Kind::RuledHitBumped,
         Some("ruled_miss") => Kind::RuledMiss,
         Some("park") => Kind::Park,
         Some("fill_wake") => Kind::FillWake,

@@ -1,4 +1,4 @@
-//! Values of five kinds, for the soak and for the measurement of stalls.
+//! Values of six kinds, for the soak and for the measurement of stalls.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -13,6 +13,8 @@ pub(crate) enum Mix {
     Fixed,
     /// Log-normal around 2 kB, 200 bytes to 20 kB.
     Web,
+    /// Log-normal around 30 kB, 4 to 300 kB: in the log and in pages of their own.
+    Large,
     /// Nine of ten have 100 bytes, one has 500 kB.
     Bimodal,
     /// 1 to 8 MiB (half the memory at most), alive for 2 to 30 seconds.
@@ -21,7 +23,8 @@ pub(crate) enum Mix {
 
 impl Mix {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [Self::Tiny, Self::Fixed, Self::Web, Self::Bimodal, Self::Huge];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Tiny, Self::Fixed, Self::Web, Self::Large, Self::Bimodal, Self::Huge];
 
     /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -29,6 +32,7 @@ impl Mix {
             Self::Tiny => "tiny",
             Self::Fixed => "fixed",
             Self::Web => "web",
+            Self::Large => "large",
             Self::Bimodal => "bimodal",
             Self::Huge => "huge",
         }
@@ -44,6 +48,10 @@ impl Mix {
             Self::Web => {
                 let sizes = LogNormal::new(2000_f64.ln(), 1.0).expect("sigma is finite");
                 sizes.sample(&mut rng).clamp(200.0, 20_000.0) as usize
+            }
+            Self::Large => {
+                let sizes = LogNormal::new(30_000_f64.ln(), 1.0).expect("sigma is finite");
+                sizes.sample(&mut rng).clamp(4_000.0, 300_000.0) as usize
             }
             Self::Bimodal => {
                 if rng.random_range(0..10) == 0 {
@@ -62,6 +70,7 @@ impl Mix {
             Self::Tiny => 100,
             Self::Fixed => 180,
             Self::Web => 3_000,
+            Self::Large => 45_000,
             Self::Bimodal => 51_000,
             Self::Huge => 4 << 20,
         }

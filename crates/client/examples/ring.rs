@@ -9,6 +9,7 @@
 
 use std::error::Error;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cattlegrid_client::{Client, Sharding};
@@ -30,7 +31,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some("get") => false,
         _ => return Err("the second argument is set or get".into()),
     };
-    let client = Client::builder().servers(words).sharding(sharding).build()?;
+    // Not a cache's: each key has to come.
+    let limit = Duration::from_secs(30);
+    let client =
+        Client::builder().servers(words).sharding(sharding).timeout(limit).connect_timeout(limit).build()?;
     let keys = io::stdin().lines().collect::<Result<Vec<String>, _>>()?;
     let mut out = io::BufWriter::new(io::stdout());
     for keys in keys.chunks(BATCH) {

@@ -13,11 +13,12 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
+use crate::join::join;
 use crate::key::{self, Key};
 use crate::metrics::{Metrics, Statistics};
 use crate::near::{self, Near, Writing};
 use crate::net::connection::Limit;
-use crate::net::node::{Node, Settings, join};
+use crate::net::node::{Node, Settings};
 use crate::net::wire::{self, Command, Reply, Verb};
 use crate::route::{Event, Route};
 

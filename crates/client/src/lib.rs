@@ -23,6 +23,7 @@ mod client;
 mod error;
 mod herd;
 mod item;
+mod join;
 mod key;
 mod metrics;
 mod namespace;

@@ -11,11 +11,15 @@ use cattlegrid_client::blocking::{Client, Fetched, Namespacer};
 use cattlegrid_client::{Compute, ComputeError, Expiration, NamespacerOptions, Outcome};
 
 mod servers;
-use servers::Kind;
+use servers::{Kind, Server, patient};
+
+fn client_of(server: &Server) -> Client {
+    patient([server.address()]).build_blocking().unwrap()
+}
 
 fn threads_share_a_client(kind: Kind) {
     let server = kind.start();
-    let client = Client::new(server.address()).unwrap();
+    let client = client_of(&server);
     let all_there = Barrier::new(8);
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -41,10 +45,10 @@ fn threads_share_a_client(kind: Kind) {
 on_servers!(threads_share_a_client);
 
 fn a_closed_connection_is_noticed_before_the_next_write(kind: Kind) {
-    let server = kind.start();
+    let server = kind.start_to_return();
     let (address, port) =
         (server.address().to_owned(), server.address().rsplit(':').next().unwrap().to_owned());
-    let client = Client::new(&address).unwrap();
+    let client = client_of(&server);
     assert!(client.set("k", &"v".to_owned(), 0).unwrap().is_stored());
     server.stop();
     let server = kind.start_with(&["-p", &port]);
@@ -59,7 +63,7 @@ on_servers!(a_closed_connection_is_noticed_before_the_next_write);
 #[ignore = "needs servers: cargo xtask test --stage client"]
 fn it_can_be_dropped_in_a_task() {
     let server = Kind::Memcached.start();
-    let client = Client::new(server.address()).unwrap();
+    let client = client_of(&server);
     client.set("k", &"v".to_owned(), 0).unwrap();
     servers::run(async {
         drop(client.clone());
@@ -67,7 +71,7 @@ fn it_can_be_dropped_in_a_task() {
         drop(Client::new("127.0.0.1:1").unwrap());
     });
     for runtime in [tokio::runtime::Builder::new_current_thread().build(), tokio::runtime::Runtime::new()] {
-        let client = Client::new(server.address()).unwrap();
+        let client = client_of(&server);
         assert_eq!(client.get::<String>("k").unwrap().as_deref(), Some("v"));
         let runtime = runtime.unwrap();
         runtime.block_on(async move { drop(client) });
@@ -79,8 +83,7 @@ fn it_can_be_dropped_in_a_task() {
 fn a_thread_that_waits_takes_over_from_one_that_is_done() {
     // One thread after the other leaves while others wait: a thread must read the replies of all.
     let server = Kind::Memcached.start();
-    let client =
-        Client::builder().server(server.address()).timeout(Duration::from_secs(20)).build_blocking().unwrap();
+    let client = patient([server.address()]).timeout(Duration::from_secs(60)).build_blocking().unwrap();
     let gets = AtomicU64::new(0);
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -95,12 +98,12 @@ fn a_thread_that_waits_takes_over_from_one_that_is_done() {
         }
     });
     assert_eq!(gets.into_inner(), 50 * 16 * 17 / 2);
-    assert!(start.elapsed() < Duration::from_secs(15), "no reply has waited for a timeout");
+    assert!(start.elapsed() < Duration::from_secs(50), "no reply has waited for a timeout");
 }
 
 fn a_function_that_computes_keeps_nobody_waiting(kind: Kind) {
     let server = kind.start();
-    let client = Client::new(server.address()).unwrap();
+    let client = client_of(&server);
     let options = Compute::new().compute_time(Duration::from_secs(20)).expiration(Duration::from_secs(60));
     let (gets, computed) = (AtomicU64::new(0), AtomicU64::new(0));
     let begun = Barrier::new(2);
@@ -133,7 +136,7 @@ on_servers!(a_function_that_computes_keeps_nobody_waiting);
 
 fn functions_that_fail_or_panic_free_the_key(kind: Kind) {
     let server = kind.start();
-    let client = Client::new(server.address()).unwrap();
+    let client = client_of(&server);
     let options = Compute::new().compute_time(Duration::from_secs(30)).wait(Duration::from_secs(10));
     let start = Instant::now();
     let failed = client.get_or_compute("h:k", &options, || Err::<String, _>("no"));
@@ -149,7 +152,7 @@ fn functions_that_fail_or_panic_free_the_key(kind: Kind) {
         panic!("a token");
     };
     drop(token);
-    let other = Client::new(server.address()).unwrap();
+    let other = client_of(&server);
     let computed = other.get_or_compute("h:k", &options, || Ok::<_, String>("v".to_owned())).unwrap();
     assert!(matches!(computed, Outcome::Computed { stored: true, .. }), "{computed:?}");
     let Fetched::<String>::Compute { token, .. } =
@@ -177,7 +180,7 @@ on_servers!(functions_that_fail_or_panic_free_the_key);
 
 fn namespaces(kind: Kind) {
     let server = kind.start();
-    let client = Client::new(server.address()).unwrap();
+    let client = client_of(&server);
     let names = Namespacer::new(&client, NamespacerOptions::default()).unwrap();
     let key = names.key("user", 7).unwrap();
     client.set(&key, &"v".to_owned(), 0).unwrap();
@@ -189,7 +192,7 @@ on_servers!(namespaces);
 
 fn instead_of_waiting_a_function_is_called(kind: Kind) {
     let server = kind.start();
-    let (client, other) = (Client::new(server.address()).unwrap(), Client::new(server.address()).unwrap());
+    let [client, other] = [(); 2].map(|()| client_of(&server));
     let options = Compute::new().compute_time(Duration::from_secs(30)).wait(Duration::from_secs(20));
     let compute = |value: &'static str| move || Ok::<_, String>(value.to_owned());
     let never = || -> Option<String> { panic!("the key is free") };

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use cattlegrid_client::{Answer, Ask, Cache, Client, Error, Expiration, Protocol, Write, Written};
 
 mod servers;
-use servers::Kind;
+use servers::{Kind, patient, until_held};
 
-const ASK: Ask<'static> = Ask { lease: Duration::from_secs(5), wait: Duration::ZERO, hint: None };
+const ASK: Ask<'static> = Ask { lease: Duration::from_secs(10), wait: Duration::ZERO, hint: None };
 
 fn write<'a>(key: &'a [u8], data: &'a [u8]) -> Write<'a> {
     Write { key, data, flags: 0, exptime: 0, tags: &[] }
@@ -20,7 +20,7 @@ fn commands(kind: Kind) {
     let server = kind.start();
     servers::run(async {
         for protocol in [Protocol::Meta, Protocol::Text] {
-            let client = Client::builder().server(server.address()).protocol(protocol).build().unwrap();
+            let client = patient([server.address()]).protocol(protocol).build().unwrap();
             all_commands(&client, protocol == Protocol::Meta).await;
         }
     });
@@ -90,7 +90,7 @@ fn many(kind: Kind) {
     servers::run(async {
         for protocol in [Protocol::Meta, Protocol::Text] {
             let addresses = servers.iter().map(servers::Server::address);
-            let client = Client::builder().servers(addresses).protocol(protocol).build().unwrap();
+            let client = patient(addresses).protocol(protocol).build().unwrap();
             let values: Vec<_> = (0..100).map(|i| (format!("key{i}"), format!("value{i}"))).collect();
             for stored in client.set_many(&values, 60).await {
                 assert!(stored.unwrap().is_stored());
@@ -124,7 +124,7 @@ on_servers!(many);
 fn ask(kind: Kind) {
     let server = kind.start();
     servers::run(async {
-        let client = Client::new(server.address()).unwrap();
+        let client = patient([server.address()]).build().unwrap();
         assert_eq!(client.ask(b"x", ASK).await.unwrap(), Answer::Absent);
         assert!(client.add("x", &"1".to_owned(), 0).await.unwrap().is_stored());
         let Answer::Hit(item) = client.ask(b"x", ASK).await.unwrap() else { panic!() };
@@ -150,27 +150,26 @@ on_servers!(ask);
 fn leases() {
     let server = Kind::Rules.start();
     servers::run(async {
-        let [one, two] = [(); 2].map(|()| Client::new(server.address()).unwrap());
+        let [one, two] = [(); 2].map(|()| patient([server.address()]).build().unwrap());
         let asked = one.ask(b"h:1", Ask { hint: Some(b"a, %"), ..ASK }).await.unwrap();
         let Answer::Lease { token, hint, old } = asked else { panic!("{asked:?}") };
         assert_eq!((hint.as_deref(), old), (Some(&b"a, %"[..]), None));
         assert_eq!(two.ask(b"h:1", ASK).await.unwrap(), Answer::Busy);
         let wait = Ask { wait: Duration::from_secs(20), ..ASK };
-        let (held, filled) = tokio::join!(two.ask(b"h:1", wait), async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            one.fill(write(b"h:1", b"value"), token).await
+        let held = tokio::spawn({
+            let two = two.clone();
+            async move { two.ask(b"h:1", wait).await }
         });
-        assert!(filled.unwrap());
-        assert!(matches!(held.unwrap(), Answer::Hit(item) if item.data == "value"));
+        until_held(Kind::Rules, &server, 1);
+        assert!(one.fill(write(b"h:1", b"value"), token).await.unwrap());
+        assert!(matches!(held.await.unwrap().unwrap(), Answer::Hit(item) if item.data == "value"));
         assert!(!one.fill(write(b"h:1", b"again"), token).await.unwrap());
 
         let Answer::Lease { token, .. } = one.ask(b"h:2", ASK).await.unwrap() else { panic!() };
-        let (held, told) = tokio::join!(two.ask(b"h:2", wait), async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            one.give_up(b"h:2", token, Some("out of paper")).await
-        });
-        told.unwrap();
-        assert_eq!(held.unwrap(), Answer::Failed(Bytes::from_static(b"out of paper")));
+        let held = tokio::spawn(async move { two.ask(b"h:2", wait).await });
+        until_held(Kind::Rules, &server, 1);
+        one.give_up(b"h:2", token, Some("out of paper")).await.unwrap();
+        assert_eq!(held.await.unwrap().unwrap(), Answer::Failed(Bytes::from_static(b"out of paper")));
     });
 }
 
@@ -191,7 +190,7 @@ impl cattlegrid_client::Key for Tagged {
 fn text_refuses_tags(kind: Kind) {
     let server = kind.start();
     servers::run(async {
-        let client = Client::builder().server(server.address()).protocol(Protocol::Text).build().unwrap();
+        let client = patient([server.address()]).protocol(Protocol::Text).build().unwrap();
         let (key, value) = (Tagged(["tag".to_owned()]), "v".to_owned());
         let write = Write { tags: &key.0, ..write(b"tagged", b"v") };
         let many = vec![(key.clone(), value.clone())];

@@ -15,13 +15,15 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Long enough for anything that happens at once.
 const SOON: Duration = Duration::from_secs(20);
-/// A timeout that is waited for.
+/// A time that is waited for.
 const SHORT: Duration = Duration::from_millis(300);
+/// A timeout that is waited for. What is to happen before has time on a busy machine, too.
+const LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs a test, and fails it after a minute.
+/// Runs a test, and fails it after three minutes.
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await }).unwrap()
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(180), test).await }).unwrap()
 }
 
 /// A listener and a client of it.
@@ -50,6 +52,19 @@ async fn lines(stream: &mut TcpStream, count: usize) -> String {
 fn get(client: &Client, key: &str) -> tokio::task::JoinHandle<Result<Option<String>, Error>> {
     let (client, key) = (client.clone(), key.to_owned());
     tokio::spawn(async move { client.get(key).await })
+}
+
+/// How long the server is left alone after a failure. The first back-offs are shorter than a busy machine may need from the
+/// failure to the next request, which is sent then; after each further failure they are longer.
+async fn left_alone(client: &Client) -> Duration {
+    for _ in 0..7 {
+        match client.get::<String>("k").await {
+            Err(Error::Unavailable { left, .. }) => return left,
+            Err(Error::Connection { .. } | Error::Timeout { .. }) => {}
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    panic!("it is asked again and again");
 }
 
 proptest! {
@@ -162,7 +177,7 @@ fn many_tasks_share_sends() {
 fn a_silent_server() {
     run(async {
         let (listener, builder) = pair().await;
-        let client = builder.timeout(SHORT).build().unwrap();
+        let client = builder.timeout(LIMIT).build().unwrap();
         let start = Instant::now();
         let calls: Vec<_> = (0..3).map(|_| get(&client, "k")).collect();
         let mut stream = accept(&listener).await;
@@ -170,16 +185,15 @@ fn a_silent_server() {
         let mut late = 0;
         for call in calls {
             match call.await.unwrap() {
-                Err(Error::Timeout { limit, .. }) => late += usize::from(limit == SHORT),
+                Err(Error::Timeout { limit, .. }) => late += usize::from(limit == LIMIT),
                 outcome => panic!("{outcome:?}"),
             }
         }
         assert_eq!(late, 3);
         let took = start.elapsed();
-        assert!(took >= SHORT && took < SOON / 2, "{took:?}");
+        assert!(took >= LIMIT && took < SOON, "{took:?}");
         assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
-        let refused = client.get::<String>("k").await;
-        assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+        left_alone(&client).await;
     });
 }
 
@@ -188,7 +202,7 @@ fn a_silent_server() {
 fn a_late_reply() {
     run(async {
         let (listener, builder) = pair().await;
-        let client = builder.timeout(SHORT).build().unwrap();
+        let client = builder.timeout(LIMIT).build().unwrap();
         let calls = [get(&client, "a"), get(&client, "b")];
         let mut stream = accept(&listener).await;
         lines(&mut stream, 2).await;
@@ -313,9 +327,9 @@ fn back_off() {
         let address = listener.local_addr().unwrap();
         drop(listener);
         assert!(matches!(client.get::<String>("k").await, Err(Error::Connection { .. })));
-        assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
+        let left = left_alone(&client).await;
         let listener = TcpListener::bind(address).await.unwrap();
-        tokio::time::sleep(SHORT).await;
+        tokio::time::sleep(left + SHORT).await;
         let probe = get(&client, "k");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
@@ -335,7 +349,7 @@ fn back_off() {
 fn a_server_that_does_not_read() {
     run(async {
         let (listener, builder) = pair().await;
-        let client = builder.timeout(SHORT * 3).build().unwrap();
+        let client = builder.timeout(LIMIT).build().unwrap();
         let value = Bytes::from(vec![b'x'; 30 << 20]);
         let writes: Vec<_> = (0..4)
             .map(|_| {
@@ -444,7 +458,7 @@ fn without_waiting_connections() {
 fn nothing_is_left() {
     run(async {
         let (listener, builder) = pair().await;
-        let client = builder.connections(3).timeout(SHORT).build().unwrap();
+        let client = builder.connections(3).build().unwrap();
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let calls: Vec<_> = (0..9).map(|_| get(&client, "k")).collect();
         let mut streams = Vec::new();
@@ -461,7 +475,7 @@ fn nothing_is_left() {
             // Ends only when the client's socket is closed.
             drop(stream.read_to_end(&mut rest).await);
         }
-        for _ in 0..100 {
+        for _ in 0..1000 {
             if tokio::runtime::Handle::current().metrics().num_alive_tasks() == tasks {
                 return;
             }
@@ -492,14 +506,14 @@ fn a_runtime_that_does_not_run() {
         });
         drop(streams);
     });
-    let client = Client::builder().server(address).timeout(SHORT).build().unwrap();
+    let client = Client::builder().server(address).timeout(LIMIT).connect_timeout(LIMIT).build().unwrap();
     let (first, second) = (runtime(), runtime());
     assert_eq!(first.block_on(client.get::<String>("k")).unwrap().as_deref(), Some("x"));
     let start = Instant::now();
     let late =
         second.block_on(async { tokio::time::timeout(SOON, client.get::<String>("k")).await.unwrap() });
-    assert!(matches!(late, Err(Error::Timeout { limit: SHORT, .. })), "{late:?}");
-    assert!(start.elapsed() >= SHORT);
+    assert!(matches!(late, Err(Error::Timeout { limit: LIMIT, .. })), "{late:?}");
+    assert!(start.elapsed() >= LIMIT);
     let next =
         second.block_on(async { tokio::time::timeout(SOON, client.get::<String>("k")).await.unwrap() });
     assert_eq!(next.unwrap().as_deref(), Some("x"));
@@ -673,7 +687,7 @@ fn repeats_that_are_not_made() {
             assert!(matches!(outcome, Err(Error::Connection { .. })), "{outcome:?}");
         }
         assert_eq!(client.statistics().retries, 0);
-        assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
+        left_alone(&client).await;
     });
 }
 

@@ -21,9 +21,9 @@ use cattlegrid_client::{
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::servers::{Kind, Proxy, Server, run};
+use crate::servers::{Kind, Proxy, Server, patient, run, until_held};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/clients.md");
 const HEAD: &str = "| | memcached | Cattlegrid, no rule file | Cattlegrid, a rule | test |";
@@ -58,16 +58,16 @@ fn an_expired_value(kind: Kind) {
     says("an_expired_value", kind, [own, own, "for the rule's `grace`"]);
     run(async {
         let server = kind.start();
-        let options =
-            Compute::new().expiration(Duration::from_secs(1)).compute_time(Duration::from_millis(1500));
+        let options = Compute::new().expiration(Duration::from_secs(1)).compute_time(Duration::from_secs(4));
         let holder = client(&server);
-        for (key, after_ms) in [("h:young", 1900), ("h:old", 6000)] {
+        for key in ["h:young", "h:old"] {
             computed(&holder, key, &options, "old").await;
-            sleep(Duration::from_millis(after_ms)).await;
-            if kind == Kind::Rules {
-                // Beyond the second in which the server counts it as expired.
-                sleep(Duration::from_secs(1)).await;
-            }
+        }
+        // Beyond the second in which the server counts it as expired.
+        let more_ms = if kind == Kind::Rules { 1000 } else { 0 };
+        let stored_at = Instant::now();
+        for (key, after_ms) in [("h:young", 1900), ("h:old", 7500)] {
+            sleep_until(stored_at + Duration::from_millis(after_ms + more_ms)).await;
             let other = client(&server);
             let (begun, finish, call) = held(&holder, key, &options, "new");
             begun.await.unwrap();
@@ -119,8 +119,11 @@ fn the_client_that_computes_dies(kind: Kind) {
     run(async {
         let server = kind.start();
         let proxy = Proxy::start(server.address()).await;
-        let options = Compute::new().compute_time(Duration::from_secs(5));
+        // Its server has more than enough time to see that the connection has ended.
+        let compute_time = Duration::from_secs(if kind == Kind::Rules { 9 } else { 4 });
+        let options = Compute::new().compute_time(compute_time);
         let dying = Herd::new(connect(proxy.address()));
+        let asked_at = Instant::now();
         let (computes, _finish, _call) = held(&dying, "h:dies", &options, "never");
         computes.await.unwrap();
         let next = client(&server);
@@ -130,11 +133,10 @@ fn the_client_that_computes_dies(kind: Kind) {
         sleep(Duration::from_millis(300)).await;
         // The connection ends, as that of a process that is killed, and no other can be made.
         drop(proxy);
-        let began = tokio::time::Instant::now();
         assert!(matches!(waits.await.unwrap().unwrap(), Outcome::Computed { .. }));
-        let took = began.elapsed();
+        let took = asked_at.elapsed();
         println!("{kind:?}: the next computes after {took:?}");
-        assert_eq!(took < Duration::from_secs(3), kind == Kind::Rules, "{took:?}");
+        assert_eq!(took + Duration::from_millis(100) < compute_time, kind == Kind::Rules, "{took:?}");
     });
 }
 on_servers!(the_client_that_computes_dies);
@@ -164,7 +166,7 @@ fn a_late_value(kind: Kind) {
         let (computes, finish, call) = held(&client(&server), "h:late", &options, "late");
         computes.await.unwrap();
         let other = client(&server);
-        let patient = options.clone().wait(Duration::from_secs(30));
+        let patient = Compute::new().compute_time(Duration::from_secs(10)).wait(Duration::from_secs(30));
         computed(&other, "h:late", &patient, "next").await;
         finish.send(()).unwrap();
         assert_eq!(call.await.unwrap(), Outcome::Computed { value: "late".to_owned(), stored: false });
@@ -240,14 +242,15 @@ fn a_plain_get_of_a_key_being_computed(kind: Kind) {
         computes.await.unwrap();
         let mut plain = server.connect().unwrap();
         plain.send("get h:plain\r\n").unwrap();
-        sleep(Duration::from_millis(200)).await;
+        until_held(kind, &server, 1);
+        let lock = (kind != Kind::Rules).then(|| plain.line().unwrap());
         finish.send(()).unwrap();
         assert!(matches!(call.await.unwrap(), Outcome::Computed { stored: true, .. }));
-        let reply = plain.line().unwrap();
-        if kind == Kind::Rules {
-            assert!(reply.contains("value"), "{reply:?}");
-        } else {
+        if let Some(reply) = lock {
             assert!(reply.starts_with("VALUE h:plain ") && !reply.contains("value"), "{reply:?}");
+        } else {
+            let reply = plain.line().unwrap();
+            assert!(reply.contains("value"), "{reply:?}");
         }
     });
 }
@@ -259,7 +262,7 @@ fn a_plain_get_of_a_computed_value(kind: Kind) {
     run(async {
         let server = kind.start();
         let own = client(&server);
-        computed(&own, "h:stored", &Compute::new(), "value").await;
+        computed(&own, "h:stored", &Compute::new().compute_time(Duration::from_secs(10)), "value").await;
         let item = own.cache().get_item("h:stored").await.unwrap().unwrap();
         assert_eq!((item.data.len(), &item.data[..2], &item.data[18..]), (23, &b"\xc7\0"[..], &b"value"[..]));
         // This client's `get` says so.
@@ -278,11 +281,12 @@ fn a_hint(kind: Kind) {
         let Fetched::Compute { hint, token } = first else { panic!("{first:?}") };
         assert_eq!(hint, "first");
         let other = client(&server);
+        let told = other.cache().clone();
         let waits =
             tokio::spawn(async move { other.fetch_or_compute::<_, String>("h:hint", ttl, b"second").await });
-        sleep(Duration::from_millis(300)).await;
+        until_waiting(kind, &server, &told).await;
         drop(token);
-        let second = timeout(Duration::from_secs(15), waits).await.expect("a dropped token frees the key");
+        let second = timeout(Duration::from_secs(8), waits).await.expect("a dropped token frees the key");
         let second = second.unwrap().unwrap();
         let Fetched::Compute { hint, .. } = second else { panic!("{second:?}") };
         assert_eq!(hint, "first");
@@ -299,12 +303,19 @@ fn the_text_of_a_failure(kind: Kind) {
         let fetched = first.fetch_or_compute::<_, String>("h:text", ttl, b"").await.unwrap();
         let Fetched::Compute { token, .. } = fetched else { panic!("{fetched:?}") };
         let other = client(&server);
+        let told = other.cache().clone();
         let waits =
             tokio::spawn(async move { other.fetch_or_compute::<_, String>("h:text", ttl, b"").await });
-        sleep(Duration::from_millis(300)).await;
+        until_waiting(kind, &server, &told).await;
+        let began = Instant::now();
         first.fail(token, "out of paper, 100 %").await.unwrap();
         let failed = waits.await.unwrap().unwrap();
-        assert!(matches!(&failed, Fetched::Error(text) if text == "out of paper, 100 %"), "{failed:?}");
+        // Without leases the text is there for a second at least.
+        let late = kind != Kind::Rules && began.elapsed() > Duration::from_secs(1);
+        assert!(
+            late || matches!(&failed, Fetched::Error(text) if text == "out of paper, 100 %"),
+            "{failed:?}"
+        );
     });
 }
 on_servers!(the_text_of_a_failure);
@@ -349,7 +360,7 @@ fn a_server_that_is_gone(kind: Kind) {
     run(async {
         let server = kind.start();
         let own = client(&server);
-        computed(&own, "h:gone", &Compute::new(), "v").await;
+        computed(&own, "h:gone", &Compute::new().compute_time(Duration::from_secs(10)), "v").await;
         drop(server);
         let failed = own.get_or_compute("h:gone", &Compute::new(), || value("v")).await;
         assert!(matches!(failed, Err(ComputeError::Cache(_))), "{failed:?}");
@@ -438,10 +449,11 @@ fn the_cost_of_a_key(kind: Kind) {
         let server = kind.start();
         let proxy = Proxy::start(server.address()).await;
         let cache = connect(proxy.address());
+        // Before the record is read.
+        let began = Instant::now();
         let names = Namespacer::new(cache, NamespacerOptions::default()).await.unwrap();
         names.update("userId", 7).await.unwrap();
         names.key("userId", 8).await.unwrap();
-        let began = tokio::time::Instant::now();
         proxy.round_trips();
         names.key("userId", 8).await.unwrap();
         let clean = proxy.round_trips();
@@ -450,7 +462,7 @@ fn the_cost_of_a_key(kind: Kind) {
         println!("{kind:?}: {clean} and {updated} round trips for a key");
         if kind != Kind::Rules {
             assert_eq!((clean, updated), (1, 2));
-        } else if began.elapsed() < Duration::from_millis(500) {
+        } else if began.elapsed() < Duration::from_millis(900) {
             assert_eq!((clean, updated), (0, 0));
         }
     });
@@ -542,8 +554,16 @@ fn says(test: &str, kind: Kind, cells: [&str; 3]) {
     assert_eq!(row[column + 1], cells[column], "docs/clients.md says otherwise than the test shows");
 }
 
-fn connect(address: impl Into<String>) -> Client {
-    Client::builder().server(address).timeout(Duration::from_secs(10)).build().unwrap()
+fn connect(address: impl AsRef<str>) -> Client {
+    patient([address.as_ref()]).build().unwrap()
+}
+
+/// Waits until a new client has been told that another one computes; if the server holds requests, until one is held.
+async fn until_waiting(kind: Kind, server: &Server, client: &Client) {
+    while client.statistics().requests == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    until_held(kind, server, 1);
 }
 
 fn client(server: &Server) -> Herd<Client> {

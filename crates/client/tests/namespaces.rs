@@ -11,7 +11,7 @@ use cattlegrid_client::{Client, Error, NamespacedKey, Namespacer, NamespacerOpti
 use cattlegrid_load::harness::{Server, Start};
 
 mod servers;
-use servers::Kind;
+use servers::{Kind, patient};
 
 type Names = Namespacer<Client>;
 
@@ -31,7 +31,7 @@ fn start(kind: Kind, count: usize) -> Vec<Server> {
 }
 
 fn client(servers: &[Server]) -> Client {
-    Client::builder().servers(servers.iter().map(Server::address)).build().unwrap()
+    patient(servers.iter().map(Server::address)).build().unwrap()
 }
 
 async fn names(client: &Client) -> Names {
@@ -261,7 +261,7 @@ on_servers!(settings);
 fn text_protocol(kind: Kind) {
     let server = kind.start();
     servers::run(async {
-        let client = Client::builder().server(server.address()).protocol(Protocol::Text).build().unwrap();
+        let client = patient([server.address()]).protocol(Protocol::Text).build().unwrap();
         let names = names(&client).await;
         assert!(!names.uses_tags());
         for _ in 0..5 {

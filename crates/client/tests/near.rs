@@ -8,7 +8,7 @@ use std::time::Duration;
 use cattlegrid_client::{Cache, Client, Compute, Key, NearCache};
 
 mod servers;
-use servers::{Kind, Server};
+use servers::{Kind, Server, patient};
 
 /// A key with a tag.
 struct Tagged(&'static str, [String; 1]);
@@ -25,7 +25,7 @@ impl Key for Tagged {
 
 fn near(server: &Server, longest: Duration) -> Client {
     let settings = NearCache { longest, ..NearCache::default() };
-    Client::builder().server(server.address()).near_cache(settings).build().unwrap()
+    patient([server.address()]).near_cache(settings).build().unwrap()
 }
 
 async fn get(client: &Client, key: impl Key) -> Option<String> {
@@ -45,7 +45,7 @@ fn own_writes_are_seen_at_once_and_foreign_ones_later(kind: Kind) {
     let server = kind.start();
     servers::run(async {
         let longest = Duration::from_secs(3600);
-        let (client, other) = (near(&server, longest), Client::new(server.address()).unwrap());
+        let (client, other) = (near(&server, longest), patient([server.address()]).build().unwrap());
         for key in ["a", "b", "c"] {
             other.set(key, &"old".to_owned(), 0).await.unwrap();
             assert_eq!(get(&client, key).await, text("old"));
@@ -76,7 +76,7 @@ fn a_foreign_write_is_seen_when_the_time_is_over(kind: Kind) {
     let server = kind.start();
     servers::run(async {
         let longest = Duration::from_secs(2);
-        let (client, other) = (near(&server, longest), Client::new(server.address()).unwrap());
+        let (client, other) = (near(&server, longest), patient([server.address()]).build().unwrap());
         other.set("k", &"old".to_owned(), 0).await.unwrap();
         let read = tokio::time::Instant::now();
         assert_eq!(get(&client, "k").await, text("old"));
@@ -94,7 +94,7 @@ fn keys_with_tags_and_computed_values_are_asked_for(kind: Kind) {
     let server = kind.start();
     servers::run(async {
         let longest = Duration::from_secs(3600);
-        let (client, other) = (near(&server, longest), Client::new(server.address()).unwrap());
+        let (client, other) = (near(&server, longest), patient([server.address()]).build().unwrap());
         let tagged = Tagged("tagged", ["tag".to_owned()]);
         for value in ["one", "two"] {
             other.set("tagged", &value.to_owned(), 0).await.unwrap();

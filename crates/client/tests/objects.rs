@@ -8,14 +8,14 @@ use cattlegrid_client::objects::{Call, Sketch};
 use cattlegrid_client::{Client, Error};
 
 mod servers;
-use servers::{Kind, Server};
+use servers::{Kind, Server, patient};
 
 fn with_objects() -> Vec<Server> {
     (0..3).map(|_| Kind::Plain.start_with(&["--objects", "."])).collect()
 }
 
 fn of(servers: &[Server]) -> Client {
-    Client::builder().servers(servers.iter().map(Server::address)).build().unwrap()
+    patient(servers.iter().map(Server::address)).build().unwrap()
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_server_without_objects_has_no_values() {
     for kind in [Kind::Memcached, Kind::Plain] {
         let server = kind.start();
         servers::run(async {
-            let client = Client::new(server.address()).unwrap();
+            let client = patient([server.address()]).build().unwrap();
             assert_eq!(client.call("hll:count:k").await.unwrap(), None);
             let replies = client.multi_call("hll", "count", &["a", "b"], &[]).await;
             assert!(replies.iter().all(|(_, reply)| matches!(reply, Ok(None))));

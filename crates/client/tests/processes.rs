@@ -11,11 +11,11 @@
 mod servers;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 
-use crate::servers::{Ended, Kind, Ledger, Process, Server, pause};
+use crate::servers::{Ended, Kind, Ledger, Process, Server, pause, until_held};
 
 fn one_computation_for_fifty_processes(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
@@ -37,8 +37,8 @@ fn the_winner_is_killed(kind: Kind) {
         ledger.process(&compute(&server, "h:killed", &format!("--mode hang --compute-time {lock}")));
     winner.go();
     winner.computes();
-    let options = format!("--takes 100 --compute-time {lock} --wait 30000");
-    let crew = ledger.crew(5, &compute(&server, "h:killed", &options));
+    let options = "--takes 100 --compute-time 10000 --wait 30000";
+    let crew = ledger.crew(5, &compute(&server, "h:killed", options));
     pause(300);
     winner.kill();
     let ended = ends(&crew);
@@ -71,12 +71,12 @@ on_servers!(the_winner_ends_before_others_ask);
 /// A stopped process keeps its connection: the next computes when the lock's time is over, and the late value is not stored.
 fn the_winner_is_stopped_and_comes_back(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
-    let options = "--compute-time 1500 --wait 30000";
     let mut winner =
-        ledger.process(&compute(&server, "h:stopped", &format!("{options} --takes 300 --value late")));
+        ledger.process(&compute(&server, "h:stopped", "--compute-time 1500 --takes 2500 --value late"));
     winner.go();
     winner.computes();
     winner.signal(Signal::SIGSTOP);
+    let options = "--compute-time 10000 --wait 30000";
     let crew = ledger.crew(5, &compute(&server, "h:stopped", &format!("{options} --value next")));
     let ended = ends(&crew);
     assert!(ended.iter().all(|one| one.text == "next"), "{ended:?}");
@@ -140,8 +140,7 @@ on_servers!(the_stale_value_is_served_to_all_but_one);
 fn expiration_0_is_for_ever(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let words = compute(&server, "h:ever", "--expiration 0 --compute-time 1000");
-    let crew = ledger.crew(10, &words);
-    ends(&crew);
+    assert_eq!(one(&ledger, &words).outcome, "computed");
     pause(3000);
     let crew = ledger.crew(10, &words);
     assert_eq!(count(&ends(&crew))["value"], 10);
@@ -153,15 +152,17 @@ fn an_expiration_above_30_days_is_a_unix_time(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let unix = unix_time() + 6;
     let words = compute(&server, "h:unix", &format!("--expiration {unix} --compute-time 1000"));
-    assert_eq!(one(&ledger, &words).outcome, "computed");
-    if unix_time() + 3 < unix {
-        assert_eq!(one(&ledger, &words).outcome, "value");
-    }
+    let first = one(&ledger, &words);
+    assert_eq!(first.outcome, "computed");
+    let early = one(&ledger, &words);
+    // Unless the machine was so slow that the lock or the value has had its time.
+    let in_time = first.took < Duration::from_millis(900) && unix_time() + 2 < unix;
+    assert!(early.outcome == "value" || !in_time, "{early:?}");
     // Beyond the second in which servers may drop it, and beyond the time for which it is served when it is old.
     while unix_time() < unix + 4 {
         pause(100);
     }
-    let later = compute(&server, "h:unix", &format!("--expiration {} --compute-time 1000", unix + 600));
+    let later = compute(&server, "h:unix", &format!("--expiration {} --compute-time 10000", unix + 600));
     assert_eq!(one(&ledger, &later).outcome, "computed");
     assert_eq!(one(&ledger, &later).outcome, "value");
 
@@ -173,7 +174,7 @@ fn an_expiration_above_30_days_is_a_unix_time(kind: Kind) {
             "the value of a time that has passed is not stored"
         );
     }
-    assert_eq!(ledger.computed().len(), 4);
+    assert_eq!(ledger.computed().len(), 4 + usize::from(early.outcome == "computed"));
 }
 on_servers!(an_expiration_above_30_days_is_a_unix_time);
 
@@ -199,19 +200,26 @@ fn a_hint_is_handed_on(kind: Kind) {
         let (server, ledger) = (kind.start(), Ledger::new());
         let key = format!("h:{mode}");
         let lock = if kind == Kind::Rules || mode == "drop" { 9000 } else { 1500 };
-        let options = format!("--hint first --mode {mode} --takes 500 --compute-time {lock} --wait 30000");
+        let release = ledger.release();
+        let options = format!(
+            "--hint first --mode {mode} --until {} --compute-time {lock} --wait 30000",
+            release.display()
+        );
         let mut first = ledger.process(&fetch(&server, &key, &options));
-        first.go();
-        assert_eq!(first.line(), "computes first");
         let mut second = ledger.process(&fetch(
             &server,
             &key,
             &format!("--hint second --compute-time {lock} --wait 30000"),
         ));
+        first.go();
+        assert_eq!(first.line(), "computes first");
         second.go();
+        second.has_asked();
+        until_held(kind, &server, 1);
         if mode == "hang" {
-            pause(300);
             first.kill();
+        } else {
+            ledger.let_go();
         }
         assert_eq!(second.line(), "computes first");
         let ended = second.ended();
@@ -225,14 +233,24 @@ on_servers!(a_hint_is_handed_on);
 
 fn the_text_of_a_failure_reaches_all_that_wait(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
-    let options = "--mode fail --takes 1500 --compute-time 10000";
-    let mut first = ledger.process(&fetch(&server, "h:paper", options));
+    let release = ledger.release();
+    let options = format!("--mode fail --until {} --compute-time 10000", release.display());
+    let mut first = ledger.process(&fetch(&server, "h:paper", &options));
+    let mut crew = ledger.processes(5, &fetch(&server, "h:paper", "--compute-time 10000"));
     first.go();
     first.computes();
-    let crew = ledger.crew(5, &fetch(&server, "h:paper", "--compute-time 10000"));
+    crew.iter_mut().for_each(Process::go);
+    crew.iter().for_each(Process::has_asked);
+    until_held(kind, &server, 5);
+    let failed = now();
+    ledger.let_go();
     let ended = ends(&crew);
-    assert!(ended.iter().all(|one| one.outcome == "error" && one.text == "out of paper, 100 %"), "{ended:?}");
-    assert_eq!(ledger.computed().len(), 1);
+    // Without leases the text is there for a second at least: who looks later computes.
+    if kind == Kind::Rules || failed.elapsed() < Duration::from_secs(1) {
+        let told = |one: &Ended| one.outcome == "error" && one.text == "out of paper, 100 %";
+        assert!(ended.iter().all(told), "{ended:?}");
+        assert_eq!(ledger.computed().len(), 1);
+    }
     say(kind, "5 wait, the computation fails", &ended);
 }
 on_servers!(the_text_of_a_failure_reaches_all_that_wait);
@@ -241,7 +259,7 @@ on_servers!(the_text_of_a_failure_reaches_all_that_wait);
 fn many_keys_are_computed_once_each(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let keys: Vec<_> = (0..20).map(|number| format!("h:many{number}")).collect();
-    let words = many(server.address(), &keys, "--takes 50 --compute-time 500 --wait 20000");
+    let words = many(server.address(), &keys, "--takes 50 --compute-time 5000 --wait 20000");
     each_once(&ledger, &ledger.crew(10, &words), &keys);
 }
 on_servers!(many_keys_are_computed_once_each);
@@ -254,7 +272,7 @@ fn a_ring_may_mix_servers() {
     let addresses: Vec<_> = all.iter().map(Server::address).collect();
     let keys: Vec<_> = (0..40).map(|number| format!("h:mixed{number}")).collect();
     let ledger = Ledger::new();
-    let words = many(&addresses.join(","), &keys, "--takes 20 --compute-time 500 --wait 20000");
+    let words = many(&addresses.join(","), &keys, "--takes 20 --compute-time 5000 --wait 20000");
     each_once(&ledger, &ledger.crew(10, &words), &keys);
     for server in &all {
         let mut client = server.connect().unwrap();
@@ -266,7 +284,7 @@ fn a_ring_may_mix_servers() {
 /// Twenty wait for a key when its server dies: all return within the client's timeout, or have computed.
 fn nobody_hangs_when_the_server_dies(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
-    let options = "--compute-time 20000 --timeout 2000";
+    let options = "--compute-time 20000 --timeout 5000";
     let mut winner = ledger.process(&compute(&server, "h:dies", &format!("{options} --mode hang")));
     winner.go();
     winner.computes();
@@ -274,7 +292,7 @@ fn nobody_hangs_when_the_server_dies(kind: Kind) {
     pause(500);
     drop(server);
     let ended = ends(&crew);
-    assert!(ended.iter().all(|one| one.took < Duration::from_secs(15)), "{ended:?}");
+    assert!(ended.iter().all(|one| one.took < Duration::from_secs(30)), "{ended:?}");
     say(kind, "20 wait, the server is killed", &ended);
 }
 on_servers!(nobody_hangs_when_the_server_dies);
@@ -282,7 +300,7 @@ on_servers!(nobody_hangs_when_the_server_dies);
 /// As [`nobody_hangs_when_the_server_dies`], for a server that keeps its connections and does not answer.
 fn nobody_hangs_when_the_server_stops(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
-    let options = "--compute-time 3000 --timeout 1000";
+    let options = "--compute-time 3000 --timeout 3000";
     let mut winner = ledger.process(&compute(&server, "h:stops", &format!("{options} --mode hang")));
     winner.go();
     winner.computes();
@@ -290,7 +308,7 @@ fn nobody_hangs_when_the_server_stops(kind: Kind) {
     pause(500);
     server.signal(Signal::SIGSTOP);
     let ended = ends(&crew);
-    assert!(ended.iter().all(|one| one.took < Duration::from_secs(15)), "{ended:?}");
+    assert!(ended.iter().all(|one| one.took < Duration::from_secs(30)), "{ended:?}");
     say(kind, "20 wait, the server is stopped", &ended);
 }
 on_servers!(nobody_hangs_when_the_server_stops);
@@ -351,6 +369,11 @@ fn unix_time() -> u64 {
         reason = "an expiry as a Unix time, on a server with a clock of its own"
     )]
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "how long another process has had")]
+    Instant::now()
 }
 
 /// Prints the figures: no test depends on them.

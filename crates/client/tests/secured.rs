@@ -4,14 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 use bytes::Bytes;
 use cattlegrid_client::{Client, Error, Tls};
+use cattlegrid_load::harness::until;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 mod servers;
-use servers::Kind;
+use servers::{Kind, patient};
 
 fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> String {
     let path = directory.path().join(name);
@@ -49,9 +49,7 @@ fn tls() {
     let server = Kind::Plain.start_with(&words);
     let strict = Kind::Plain.start_with(&[&words[..], &["-o", "ssl_verify_mode=2"]].concat());
     servers::run(async {
-        let client = |server: &servers::Server, tls| {
-            Client::builder().server(server.address()).tls(tls).build().unwrap()
-        };
+        let client = |server: &servers::Server, tls| patient([server.address()]).tls(tls).build().unwrap();
         let trusts = Tls::new(trusted.as_bytes()).unwrap();
         // Larger than any buffer on the way, and many commands at once.
         let value = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect::<Bytes>();
@@ -87,9 +85,7 @@ fn authentication() {
         servers::run(async {
             let client = |user, password| {
                 // Cattlegrid answers a wrong password after a second.
-                let builder = Client::builder().server(server.address()).credentials(user, password);
-                let long = Duration::from_secs(20);
-                builder.timeout(long).connect_timeout(long).build().unwrap()
+                patient([server.address()]).credentials(user, password).build().unwrap()
             };
             assert_eq!(client("ada", "secret").get::<Bytes>("k").await.unwrap(), None);
             let refused = client("ada", "wrong").get::<Bytes>("k").await;
@@ -97,7 +93,7 @@ fn authentication() {
                 matches!(&refused, Err(Error::Refused { line, .. }) if line.contains("authentication")),
                 "{refused:?}"
             );
-            let refused = Client::new(server.address()).unwrap().get::<Bytes>("k").await;
+            let refused = patient([server.address()]).build().unwrap().get::<Bytes>("k").await;
             assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
             // memcached reads a password up to its first blank.
             let blank = client("bob", "pass word").get::<Bytes>("k").await;
@@ -128,14 +124,10 @@ fn unix_sockets() {
         std::process::Command::new(servers::cattlegrid()).args(["-s", path, "-u", "root"]).spawn().unwrap();
     let server = Ends(server);
     servers::run(async {
-        for _ in 0..200 {
-            if std::path::Path::new(path).exists() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        // The path is there before anyone listens.
+        until("the server listens", || std::os::unix::net::UnixStream::connect(path).is_ok());
         for form in [path.to_owned(), format!("unix:{path}")] {
-            let client = Client::new(&form).unwrap();
+            let client = patient([&*form]).build().unwrap();
             assert!(client.set("k", &form, 0).await.unwrap().is_stored());
             assert_eq!(client.get::<String>("k").await.unwrap(), Some(form));
         }

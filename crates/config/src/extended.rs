@@ -41,7 +41,7 @@ const OWN_BUFFERS: &str = "buffers of connections are sized by need and returned
 #[rustfmt::skip] // one option is one line, or one block of short ones
 pub(crate) const ROWS: &[OptionRow] = &[
     honoured("idle_timeout", number("seconds", 0, u32::MAX as i64), "0",
-        "Close connections that send no command for this time. 0: never.",
+        "Close connections that send no command for this time and have been sent all replies. A data block that is missing, wholly or in part, is waited for. 0: never.",
         set!(idle_timeout, given => Some(std::time::Duration::from_secs(given.number())).filter(|time| !time.is_zero()))),
     honoured("maxconns_fast", SWITCH, "",
         "Above the limit of -c, or without a descriptor, answer an error and close at once. This is the default.",
@@ -49,6 +49,9 @@ pub(crate) const ROWS: &[OptionRow] = &[
     honoured("no_maxconns_fast", SWITCH, "",
         "Above the limit of -c, or without a descriptor, leave new connections waiting until there is room.",
         set!(connections_max_fast = false)),
+    honoured("io_uring", SWITCH, "",
+        "Send the replies of several connections in one system call, by io_uring. Where the kernel refuses it, a line in the log says so and replies are sent as without. Takes a descriptor for each thread of -t.",
+        set!(io_uring = true)),
     honoured("watcher_logbuf_size", number("KiB", 1, 1 << 20), "256",
         "Buffer of each watcher, in KiB.",
         set!(watcher_buffer_bytes, given => given.number::<usize>() << 10)),
@@ -105,7 +108,7 @@ pub(crate) const ROWS: &[OptionRow] = &[
         "Cipher suites by their OpenSSL names, separated by colons. TLS 1.3 keeps all of its own unless the list names one of them.",
         set!(tls_given.ciphers, given => Some(given.text().to_owned()))),
     honoured("ssl_session_cache", SWITCH, "",
-        "Let clients resume sessions.",
+        "Let clients resume sessions, with tickets that are valid until the certificates are read again.",
         set!(tls_given.session_cache, _given => true)),
 
     inert("ssl_wbuf_size", Some(Setting::Kib("ssl_wbuf_size")), OWN_BUFFERS),

@@ -52,6 +52,8 @@ pub struct Settings {
     pub requests_per_event: usize,
     /// `-o idle_timeout`: close connections that send no command for this time. None (0): never.
     pub idle_timeout: Option<Duration>,
+    /// `-o io_uring`: send the replies of several connections in one system call where the kernel allows it.
+    pub io_uring: bool,
 
     /// Not `-C`: CAS values are shown to clients.
     pub cas: bool,
@@ -219,6 +221,7 @@ impl Default for Settings {
             connections_max_fast: true,
             requests_per_event: 256,
             idle_timeout: None,
+            io_uring: false,
             cas: true,
             flush: true,
             dump: true,

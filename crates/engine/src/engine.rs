@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Request, StoreVerb};
+use cattlegrid_protocol::{Block, Request, StoreVerb};
 use cattlegrid_store::{
-    HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
+    ArrivingValue, HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
 };
 
 use crate::event::Looker;
@@ -61,6 +61,7 @@ pub struct Engine {
     hasher: KeyHasher,
     shared: Arc<Shared>,
     inline_max: usize,
+    segment_bytes: usize,
     evictions: bool,
     /// Bytes of the budget that are not for items.
     reserved: AtomicUsize,
@@ -95,10 +96,11 @@ impl Engine {
             .ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             memory,
-            shards: Shards::new(shards.into_iter()),
+            shards: Shards::new(shards.into_iter(), Arc::clone(&shared)),
             hasher,
             shared,
             inline_max: layout.inline_max(),
+            segment_bytes: layout.segment_bytes,
             evictions: config.evictions,
             reserved: AtomicUsize::new(0),
             tags_reserved: AtomicBool::new(false),
@@ -126,6 +128,12 @@ impl Engine {
     /// Number of shards.
     pub fn shard_count(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Times that a batch has waited for a shard that another thread had locked, since the start or the last
+    /// [`Engine::reset_stats`].
+    pub fn lock_waits(&self) -> u64 {
+        self.shards.waits()
     }
 
     /// A lock set without a locked shard.
@@ -156,11 +164,37 @@ impl Engine {
     /// server's. Returns a request that waits: its reply comes later.
     ///
     /// # Panics
-    /// On a `get` and on a request without a key.
+    /// On a `get`, on a request without a key, and on one whose data block is apart.
     pub fn execute(
         &self,
         request: &Request<'_>,
         hash: u64,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
+        self.execute_with(request, hash, None, lock, cx)
+    }
+
+    /// As [`Engine::execute`], of a request whose data block is apart: `value`.
+    ///
+    /// # Panics
+    /// On a request for which [`Engine::may_arrive`] is not true.
+    pub fn execute_arrived(
+        &self,
+        request: &Request<'_>,
+        hash: u64,
+        value: Arc<HugeValue>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
+        self.execute_with(request, hash, Some(value), lock, cx)
+    }
+
+    fn execute_with(
+        &self,
+        request: &Request<'_>,
+        hash: u64,
+        mut huge: Option<Arc<HugeValue>>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Option<Box<Parked>> {
@@ -176,13 +210,9 @@ impl Engine {
         {
             return called.parked();
         }
-        let data: &[u8] = match request {
-            Request::Store(store) => store.data,
-            Request::MetaSet(_, data) => data,
-            _ => &[],
-        };
-        let mut huge = None;
-        if !self.fits_the_log(data) {
+        if let Some(Block::Here(data)) = request.block()
+            && !self.fits_the_log(data.len())
+        {
             lock.release();
             huge = self.huge_value(data);
             if huge.is_none() {
@@ -251,29 +281,61 @@ impl Engine {
         self.settle(&mut lock, &mut cx.step);
     }
 
-    /// Whether a value is kept in the log, and not in its own pages.
-    pub(crate) fn fits_the_log(&self, data: &[u8]) -> bool {
-        data.len() <= self.inline_max
+    /// Whether a value of `len` bytes is kept in the log, and not in its own pages.
+    #[inline]
+    pub(crate) fn fits_the_log(&self, len: usize) -> bool {
+        len <= self.inline_max
+    }
+
+    /// Whether a request stores a value that will have pages of its own.
+    #[inline]
+    pub fn stores_in_pages(&self, request: &Request<'_>) -> bool {
+        request.block().is_some_and(|data| !self.fits_the_log(data.len()))
+    }
+
+    /// Whether the data block of a request may arrive in the pages in which it will stay. What is not stored as it comes may
+    /// not: arguments of calls, data of control keys, parts of values.
+    pub fn may_arrive(&self, request: &Request<'_>) -> bool {
+        let verb = match request {
+            Request::Store(store) => store.verb,
+            Request::MetaSet(meta, _) if !meta.set.has(b'A') => meta.set.store_verb(),
+            _ => return false,
+        };
+        self.stores_in_pages(request)
+            && !matches!(verb, StoreVerb::Append | StoreVerb::Prepend)
+            && !self.is_about_tags(request)
     }
 
     /// The shard of this hash has found no room for `bytes` bytes: frees some in the others.
     pub(crate) fn make_room(&self, bytes: usize, hash: u64) {
-        self.free(bytes.max(self.inline_max * 4), Some(hash));
+        self.free(bytes.max(self.segment_bytes), Some(hash));
     }
 
-    /// Pages for a value too long for the log; evicts from the fullest shards to get them. None: there is no memory.
+    /// A value too long for the log, copied into pages of its own; evicts from the fullest shards to get them. None: there is
+    /// no memory.
     pub(crate) fn huge_value(&self, data: &[u8]) -> Option<Arc<HugeValue>> {
+        self.with_free_pages(data.len(), || HugeValue::new(&self.memory, &[data]))
+    }
+
+    /// Takes pages for `bytes` more bytes of a value that arrives; evicts from the fullest shards to get them. No shard may be
+    /// locked by the caller. False: there is no memory, and nothing was taken.
+    pub fn grow(&self, value: &mut ArrivingValue, bytes: usize) -> bool {
+        self.with_free_pages(value.lacks(bytes), || value.grow(bytes).then_some(())).is_some()
+    }
+
+    /// Calls `take`, which takes `bytes` bytes of pages, until there are as many. None: they cannot be had.
+    fn with_free_pages<T>(&self, bytes: usize, mut take: impl FnMut() -> Option<T>) -> Option<T> {
         // Other threads may take what was freed: try several times, for more than is needed.
         for _ in 0..4 {
-            if let Some(huge) = HugeValue::new(&self.memory, &[data]) {
-                return Some(huge);
+            if let Some(taken) = take() {
+                return Some(taken);
             }
-            let missing = (data.len() + PAGE_BYTES).saturating_sub(self.memory.free_bytes()).max(PAGE_BYTES);
+            let missing = (bytes + PAGE_BYTES).saturating_sub(self.memory.free_bytes()).max(PAGE_BYTES);
             if self.free(missing, None) == 0 {
                 break;
             }
         }
-        HugeValue::new(&self.memory, &[data])
+        take()
     }
 
     /// Evicts until `bytes` bytes have gone back to the memory, from the fullest shards first; not from the shard of
@@ -290,7 +352,7 @@ impl Engine {
             .collect();
         by_size.sort_unstable_by(|a, b| b.cmp(a));
         // A small share from each shard first, so that one large value does not empty one shard.
-        let piece = bytes.div_ceil(by_size.len().max(1)).max(self.inline_max);
+        let piece = bytes.div_ceil(by_size.len().max(1)).max(self.segment_bytes / 4);
         for share in [piece, usize::MAX] {
             for &(_, number) in &by_size {
                 if freed >= bytes {
@@ -370,7 +432,7 @@ impl Engine {
     pub(crate) fn reserve(&self, bytes: usize) -> std::io::Result<()> {
         let limit = self.limit_bytes();
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
-        self.set_memory_limit(limit)
+        self.set_memory_limit(limit, usize::MAX)
     }
 
     /// The memory budget in bytes, with the share of the rules.
@@ -378,14 +440,16 @@ impl Engine {
         self.memory.limit_bytes() + self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Raises or lowers the budget in bytes (`cache_memlimit`); evicts what no longer fits.
+    /// Raises or lowers the budget in bytes (`cache_memlimit`); evicts what no longer fits. Of values that have left the store and
+    /// are still being sent more than `pinned_max` bytes are about to go: nothing is evicted for these.
     ///
     /// # Errors
     /// `InvalidInput` above four times the first budget; the system's when it refuses the memory.
-    pub fn set_memory_limit(&self, bytes: usize) -> std::io::Result<()> {
+    pub fn set_memory_limit(&self, bytes: usize, pinned_max: usize) -> std::io::Result<()> {
         self.memory.set_limit(bytes.saturating_sub(self.reserved.load(Ordering::Relaxed)))?;
         for _ in 0..16 {
-            let over = self.memory.used_bytes().saturating_sub(self.memory.limit_bytes());
+            let leaving = self.memory.pinned_bytes().saturating_sub(pinned_max);
+            let over = self.memory.used_bytes().saturating_sub(leaving + self.memory.limit_bytes());
             if over == 0 || self.free(over, None) == 0 {
                 break;
             }
@@ -471,6 +535,7 @@ impl Engine {
     /// Sets the stores' counters to 0.
     pub fn reset_stats(&self) {
         (0..self.shards.len()).for_each(|n| self.shards.lock(n).store_mut().reset_stats());
+        self.shards.reset_waits();
     }
 
     /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to continue; `None` at the end.

@@ -2,11 +2,11 @@
 //!
 //! Its expiry and its marks are in the item. Invalidations by name are found by comparing its stamp with the bumps of
 //! its tags and the floors of flushes. An item that is just a value is recognised by its header
-//! ([`Shard::is_just_a_value`]), and a hit needs nothing else.
+//! ([`Shard::is_just_a_value`]), and a hit needs nothing else; one with valid tags is as good ([`Shard::is_value`]).
 
 use cattlegrid_herd::RuleState;
-use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER};
-use cattlegrid_tags::Validity;
+use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER, prefetch_line};
+use cattlegrid_tags::{TagHash, Validity};
 
 use crate::shard::Shard;
 use crate::step::Step;
@@ -51,6 +51,33 @@ impl Shard {
     #[inline]
     pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
         !self.rolling && self.store.is_plain(found)
+    }
+
+    /// Whether an item is a value whatever the rule of its key says: nothing is due, and none of its tags was bumped.
+    #[inline]
+    pub(crate) fn is_value(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
+        if self.rolling {
+            return false;
+        }
+        let Some(item) = self.store.plain_but_for_tags(found) else { return false };
+        !item.has_tags()
+            || self.shared.tags().is_current(item.stamp())
+            || self.has_valid_tags(&item, hash, step.now.ms)
+    }
+
+    #[inline(never)]
+    fn has_valid_tags(&self, item: &Item<'_>, hash: u64, now_ms: u64) -> bool {
+        self.shared.tags().check(item.stamp(), item.tags(), hash, now_ms) == Validity::Valid
+    }
+
+    /// Asks the processor to fetch what a check of the tags of what is probably the key's item will read.
+    #[inline]
+    pub(crate) fn prefetch_tags(&self, hash: u64) {
+        let bumps = self.shared.tags().bumps();
+        let Some(item) = self.store.likely_item(hash).filter(|item| item.stamp() < bumps.last_bump()) else {
+            return;
+        };
+        item.tags().for_each(|tag| prefetch_line(bumps.first_place(TagHash::from_stored(tag))));
     }
 
     /// The item under a key, after invalidations were applied.

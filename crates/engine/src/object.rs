@@ -247,6 +247,8 @@ impl Engine {
                         return self.answer(shape, Answered::Error(&text), key, cx);
                     }
                 };
+                // See `Engine::may_arrive`.
+                let data = data.here().expect("arguments of calls are not apart");
                 match parse_flag(registry, type_id, own, text, Some(data), &mut escaped) {
                     Ok(asked) => self.call(types, asked, tags.hashes(), shape, key, true, lock, cx),
                     Err(text) => self.answer(shape, Answered::Error(&text), key, cx),

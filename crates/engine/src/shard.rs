@@ -17,6 +17,7 @@ use crate::shared::{Names, Shared};
 use crate::step::{Context, Step};
 use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::wait::park::Parked;
+use crate::write::store::Data;
 
 /// The result of a request.
 #[derive(Debug)]
@@ -87,7 +88,8 @@ impl Shard {
         self.insist = on;
     }
 
-    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log. The
+    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log; always if it is
+    /// apart. The
     /// keys of gets come here one by one, see `Shard::get`; requests without a key do not come here.
     pub fn execute(
         &mut self,
@@ -103,8 +105,8 @@ impl Shard {
             self.note_look(request, hash, cx);
         }
         let flow = match request {
-            Request::Store(store) => self.classic_store(store, hash, huge, cx),
-            Request::MetaSet(meta, data) => self.meta_set(meta, data, hash, huge, cx),
+            Request::Store(store) => self.classic_store(store, hash, Data::of(store.data, huge), cx),
+            Request::MetaSet(meta, data) => self.meta_set(meta, Data::of(*data, huge), hash, cx),
             Request::Arith(arith) => self.classic_arith(arith, hash, cx),
             Request::MetaArith(meta) => self.meta_arith(meta, hash, cx),
             Request::Touch(touch) => self.touch(touch, hash, cx),

@@ -13,44 +13,72 @@
 //! * A thread that has a [`ShardGuard`] is unguarded: its panic aborts the process (`cattlegrid_panic`).
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cattlegrid_panic::Unguarded;
 
 use crate::shard::Shard;
+use crate::shared::Shared;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
 
 /// All shards, each with its lock.
-pub(crate) struct Shards(Box<[Slot]>);
+pub(crate) struct Shards {
+    slots: Box<[Slot]>,
+    shared: Arc<Shared>,
+}
 
 /// A shard's lock, in cache lines of its own.
 #[repr(align(128))]
-struct Slot(Mutex<Shard>);
+struct Slot {
+    shard: Mutex<Shard>,
+    /// Times that a batch has waited for it.
+    waits: AtomicU64,
+}
 
 impl Shards {
     /// A shard for each store.
-    pub(crate) fn new(shards: impl Iterator<Item = Shard>) -> Self {
-        Self(shards.map(|shard| Slot(Mutex::new(shard))).collect())
+    pub(crate) fn new(shards: impl Iterator<Item = Shard>, shared: Arc<Shared>) -> Self {
+        let slots = shards.map(|shard| Slot { shard: Mutex::new(shard), waits: AtomicU64::new(0) });
+        Self { slots: slots.collect(), shared }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
+    }
+
+    /// Times that a batch has waited for a shard.
+    pub(crate) fn waits(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.waits.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Sets the count of waits to zero.
+    pub(crate) fn reset_waits(&self) {
+        self.slots.iter().for_each(|slot| slot.waits.store(0, Ordering::Relaxed));
     }
 
     /// The number of the shard of a key with this hash.
     #[inline]
     pub(crate) fn number(&self, hash: u64) -> usize {
-        (hash >> 56) as usize & (self.0.len() - 1)
+        (hash >> 56) as usize & (self.slots.len() - 1)
     }
 
     #[inline]
     pub(crate) fn lock(&self, number: usize) -> ShardGuard<'_> {
-        ShardGuard::new(self.0[number].0.lock().expect(BROKEN))
+        ShardGuard::new(self.slots[number].shard.lock().expect(BROKEN))
+    }
+
+    /// As [`Shards::lock`], after [`Shards::try_lock`] has failed.
+    #[cold]
+    fn wait(&self, number: usize) -> ShardGuard<'_> {
+        self.slots[number].waits.fetch_add(1, Ordering::Relaxed);
+        self.lock(number)
     }
 
     /// As [`Shards::lock`], unless another thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self, number: usize) -> Option<ShardGuard<'_>> {
-        match self.0[number].0.try_lock() {
+        match self.slots[number].shard.try_lock() {
             Ok(shard) => Some(ShardGuard::new(shard)),
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(_)) => panic!("{BROKEN}"),
@@ -140,13 +168,13 @@ impl<'e> ShardLock<'e> {
         let guard = self.shards.try_lock(number).unwrap_or_else(|| {
             self.release();
             self.met = true;
-            self.shards.lock(number)
+            self.shards.wait(number)
         });
         &mut self.held[place].insert((number, guard)).1
     }
 
     /// Asks the processor to fetch the memory that the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all
-    /// index buckets, then all items. The waits for memory of the keys then overlap.
+    /// index buckets, then all items, then the places of their tags. The waits for memory of the keys then overlap.
     pub fn prefetch(&mut self, hashes: &[u64]) {
         // With fewer keys the first look-up comes too soon for the prefetch to pay.
         if hashes.len() < 3 {
@@ -154,6 +182,9 @@ impl<'e> ShardLock<'e> {
         }
         self.each_by_shard(hashes, |shard, hash| shard.store().prefetch(hash));
         self.each_by_shard(hashes, |shard, hash| shard.store().prefetch_item(hash));
+        if self.shards.shared.tags().bumps().last_bump() > 0 {
+            self.each_by_shard(hashes, Shard::prefetch_tags);
+        }
     }
 
     /// Locks each shard once.

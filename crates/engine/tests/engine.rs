@@ -426,14 +426,14 @@ fn the_limit_can_be_lowered_and_raised() {
         c.engine.usage().0.items
     };
     let before = fill(&mut c);
-    c.engine.set_memory_limit(16 * MIB).unwrap();
+    c.engine.set_memory_limit(16 * MIB, usize::MAX).unwrap();
     assert!(c.engine.memory().used_bytes() <= 16 * MIB);
     let lowered = fill(&mut c);
     assert!(lowered * 10 < before * 6, "{lowered} of {before}");
-    c.engine.set_memory_limit(32 * MIB).unwrap();
+    c.engine.set_memory_limit(32 * MIB, usize::MAX).unwrap();
     let raised = fill(&mut c);
     assert!(raised * 10 > before * 9, "{raised} of {before}");
-    assert!(c.engine.set_memory_limit(1 << 40).is_err());
+    assert!(c.engine.set_memory_limit(1 << 40, usize::MAX).is_err());
 }
 
 #[test]

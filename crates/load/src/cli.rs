@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::progress::Progress;
 use crate::{
-    BenchError, Memcached, Meter, Plan, Popularity, Replay, Report, Sizes, Spread, Tally, Target, Ttls,
-    Until, count, stampede,
+    BenchError, Cpu, Memcached, Meter, Plan, Popularity, Replay, Report, Shape, Sizes, Spread, Tally, Target,
+    Tls, Ttls, Until, count, stampede,
 };
 
 /// Loads a memcached-protocol server and verifies every reply.
@@ -22,6 +22,7 @@ use crate::{
 /// their key and version, so wrong, stale and foreign values are found; the first one ends the run with
 /// status 1. The keys of each run are its own; whatever the server holds besides is left alone.
 #[derive(Debug, Clone, Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(name = "cattlegrid bench", bin_name = "cattlegrid bench")]
 pub struct BenchOptions {
     /// The server: HOST:PORT, or the path of a unix socket (with a /).
@@ -39,6 +40,20 @@ pub struct BenchOptions {
     /// Keys that one get asks for, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = in_range(1, 1000))]
     multiget: u64,
+    /// Close each connection after its batch, and open another one for the next: connect, get, close. To 127.0.0.1 the
+    /// connections come from 250 addresses of this machine in turn, since a closed one keeps its port for a minute.
+    #[arg(long)]
+    reconnect: bool,
+    /// Speak TLS, and accept any certificate.
+    #[arg(long)]
+    tls: bool,
+    /// Accept only certificates of the authorities in this PEM file that are for the host of ADDR.
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    tls_ca: Option<PathBuf>,
+    /// With --tls --reconnect: each connection resumes the session of the one that it replaces. Without this each handshake is
+    /// a full one.
+    #[arg(long, requires = "tls", requires = "reconnect")]
+    resume: bool,
     /// How long to measure each server, in seconds, 0.1 to 86400.
     #[arg(long, short = 's', value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     seconds: Duration,
@@ -84,7 +99,7 @@ pub struct BenchOptions {
     trace: Option<PathBuf>,
     /// Instead of a mix: all connections ask for one key that was never set; each client that misses it computes for this
     /// many milliseconds, 0 to 60000, and sets it. Then comes the next key. With -n: this many gets.
-    #[arg(long, value_name = "MS", value_parser = in_range(0, 60_000), conflicts_with_all = ["vs", "trace", "warmup", "ratio", "distribution", "drift", "multiget", "fill_on_miss", "one_hit", "depth", "threads"])]
+    #[arg(long, value_name = "MS", value_parser = in_range(0, 60_000), conflicts_with_all = ["vs", "trace", "warmup", "reconnect", "tls", "ratio", "distribution", "drift", "multiget", "fill_on_miss", "one_hit", "depth", "threads"])]
     stampede: Option<u64>,
     /// The server's process on this machine: shows its processor time per key got or set.
     #[arg(long, value_name = "PID")]
@@ -212,9 +227,16 @@ impl BenchOptions {
         pid: Option<u32>,
         meter: &Meter,
     ) -> Result<Target<Memcached>, BenchError> {
-        let shape = (self.threads as usize, self.connections as usize, self.depth as usize);
+        let tls = self.tls.then(|| Tls::new(address, self.tls_ca.as_deref(), self.resume)).transpose()?;
+        let shape = Shape {
+            threads: self.threads as usize,
+            connections: self.connections as usize,
+            depth: self.depth as usize,
+            reconnects: self.reconnect,
+            tls,
+        };
         let fill = !plan.fill_on_miss;
-        let mut target = Target::open(&Memcached, &Arc::new(plan), address, pid, shape)?;
+        let mut target = Target::open(&Memcached, &Arc::new(plan), address, pid, &shape)?;
         if fill {
             target.fill(meter)?;
         }
@@ -268,6 +290,7 @@ struct Comparison<'a> {
     throughput_ratio: Option<Spread>,
     p50_ratio: Option<Spread>,
     p99_ratio: Option<Spread>,
+    p999_ratio: Option<Spread>,
     cpu_ratio: Option<Spread>,
     /// The turns themselves.
     turns: Vec<[Report; 2]>,
@@ -288,7 +311,7 @@ fn versus(options: &BenchOptions, other: &str, meter: &Meter) -> Result<String, 
     #[expect(clippy::cast_precision_loss, reason = "at most 1000")]
     let until = options.part(options.requests, (1.0 - options.warmup) / options.turns as f64);
     let mut sums = [Tally::new(), Tally::new()];
-    let mut cpus = [Some(Duration::ZERO); 2];
+    let mut cpus = [Some(Cpu::default()); 2];
     let mut turns = Vec::new();
     for turn in 0..options.turns {
         let mut reports = [None, None];
@@ -296,7 +319,7 @@ fn versus(options: &BenchOptions, other: &str, meter: &Meter) -> Result<String, 
         for place in [turn % 2, 1 - turn % 2].map(|place| place as usize) {
             let (tally, cpu) = targets[place].run(until, meter)?;
             sums[place].add_after(&tally);
-            cpus[place] = cpus[place].zip(cpu).map(|(sum, cpu)| sum + cpu);
+            cpus[place] = cpus[place].zip(cpu).map(|(sum, cpu)| sum.and(cpu));
             reports[place] = Some(Report::new(&tally, cpu));
         }
         if let [Some(one), Some(two)] = reports {
@@ -313,6 +336,7 @@ fn versus(options: &BenchOptions, other: &str, meter: &Meter) -> Result<String, 
         throughput_ratio: ratio(&|report| Some(report.requests_per_second)),
         p50_ratio: ratio(&|report| Some(report.p50_us)),
         p99_ratio: ratio(&|report| Some(report.p99_us)),
+        p999_ratio: ratio(&|report| Some(report.p999_us)),
         cpu_ratio: ratio(&|report| report.cpu_us_per_operation),
         turns,
     };
@@ -332,6 +356,7 @@ impl Comparison<'_> {
             ("throughput", self.throughput_ratio),
             ("p50", self.p50_ratio),
             ("p99", self.p99_ratio),
+            ("p99.9", self.p999_ratio),
             ("server CPU", self.cpu_ratio),
         ] {
             if let Some(Spread { median, low, high }) = ratio {
@@ -375,6 +400,9 @@ mod tests {
             (&["bench", "x:1", "--value-size", "9-1"], "for '--value-size <SIZES>': the range must rise"),
             (&["bench", "x:1", "--ratio", "0:0"], "for '--ratio <GETS:SETS>'"),
             (&["bench", "x:1", "--vs-pid", "1"], "required arguments were not provided: --vs <ADDR>"),
+            (&["bench", "x:1", "--tls-ca", "x"], "required arguments were not provided: --tls"),
+            (&["bench", "x:1", "--tls", "--resume"], "required arguments were not provided: --reconnect"),
+            (&["bench", "x:1", "--stampede", "1", "--reconnect"], "cannot be used with"),
             (&["bench", "x:1", "--seconds", "1", "--requests", "1"], "cannot be used with"),
         ] {
             let error = parse(words).expect_err(part).to_string();

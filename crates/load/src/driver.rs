@@ -5,16 +5,18 @@
 //! * [`Session::run`] returns only when no connection has a batch under way, unless it fails.
 
 use std::collections::VecDeque;
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cattlegrid_server::poller::{Poller, Wish};
 use cattlegrid_server::time::Clock;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::link::{Link, TlsSlot};
+use crate::tls::Tls;
 use crate::verify::{Contents, Fault, Versions};
 use crate::wire::{Element, Wire};
 use crate::workload::{Op, Plan, Supply};
@@ -28,6 +30,9 @@ pub struct Peer {
     address: SockAddr,
     contents: Contents,
     versions: Versions,
+    tls: Option<Tls>,
+    /// Connections made by [`Peer::dial`].
+    dialled: AtomicU32,
 }
 
 impl Peer {
@@ -45,26 +50,82 @@ impl Peer {
             address: found,
             contents: Contents::new(plan.seed),
             versions: Versions::new(plan.keys),
+            tls: None,
+            dialled: AtomicU32::new(0),
         })
+    }
+
+    /// Its sessions speak TLS. [`Peer::connect`] leaves that to its caller.
+    #[must_use]
+    pub fn over_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// A connection that nothing has been sent over.
     pub fn connect(&self) -> Result<Socket, BenchError> {
         let failed = |error| BenchError::Connect { address: self.name.clone(), error };
+        let socket = self.socket().map_err(failed)?;
+        socket.connect(&self.address).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(socket)
+    }
+
+    /// A connection that may still be coming about: one of very many, one after the other.
+    ///
+    /// A closed connection keeps its local port for a minute, and an address has 28,000. So connections to 127.0.0.1 come
+    /// from 250 addresses in turn.
+    fn dial(&self) -> Result<Socket, BenchError> {
+        let failed = |error: io::Error| {
+            let error = match error.kind() {
+                io::ErrorKind::AddrNotAvailable => io::Error::other(
+                    "no local port is free: closed connections keep theirs for a minute; ask with fewer connections",
+                ),
+                _ => error,
+            };
+            BenchError::Connect { address: self.name.clone(), error }
+        };
+        let socket = self.socket().map_err(failed)?;
+        if self.address.as_socket_ipv4().is_some_and(|address| *address.ip() == Ipv4Addr::LOCALHOST) {
+            let [.., number] = (self.dialled.fetch_add(1, Ordering::Relaxed) % SOURCES + 1).to_be_bytes();
+            let own = SocketAddr::from((Ipv4Addr::new(127, 0, 0, number), 0));
+            socket.bind(&own.into()).map_err(failed)?;
+        }
+        // A unix socket connects at once or fails.
+        let is_tcp = self.address.as_socket().is_some();
+        socket.set_nonblocking(is_tcp).map_err(failed)?;
+        match socket.connect(&self.address) {
+            Err(error) if !is_connecting(&error) => return Err(failed(error)),
+            _ => {}
+        }
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(socket)
+    }
+
+    /// The socket as a link of this slot.
+    fn link(&self, socket: Socket, slot: Option<&TlsSlot>) -> Result<Link, BenchError> {
+        Link::new(socket, slot).map_err(|error| BenchError::Connect { address: self.name.clone(), error })
+    }
+
+    fn socket(&self) -> io::Result<Socket> {
         let tcp = self.address.as_socket().as_ref().map(SocketAddr::is_ipv4);
         let domain = match tcp {
             Some(true) => Domain::IPV4,
             Some(false) => Domain::IPV6,
             None => Domain::UNIX,
         };
-        let socket = Socket::new(domain, Type::STREAM, None).map_err(failed)?;
-        socket.connect(&self.address).map_err(failed)?;
+        let socket = Socket::new(domain, Type::STREAM, None)?;
         if tcp.is_some() {
-            socket.set_tcp_nodelay(true).map_err(failed)?;
+            socket.set_tcp_nodelay(true)?;
         }
-        socket.set_nonblocking(true).map_err(failed)?;
         Ok(socket)
     }
+}
+
+/// Addresses of this machine that connections to it come from.
+const SOURCES: u32 = 250;
+
+fn is_connecting(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::errno::Errno::EINPROGRESS as i32)
 }
 
 /// What other threads see of a run, and how they end it.
@@ -93,6 +154,8 @@ pub struct Session<W> {
     plan: Arc<Plan>,
     peer: Arc<Peer>,
     depth: usize,
+    /// A connection has one batch; the next batch gets a new one.
+    reconnects: bool,
     clock: Clock,
     connections: Vec<Connection>,
     /// What one receive takes.
@@ -117,13 +180,18 @@ struct Run<'a> {
 }
 
 struct Connection {
-    socket: Socket,
+    link: Link,
+    slot: Option<TlsSlot>,
+    /// A batch has been sent over it.
+    used: bool,
+    /// The handshake of TLS has been counted.
+    greeted: bool,
     /// The poller reports room for writing, too.
     wants_write: bool,
     output: Vec<u8>,
     sent: usize,
     /// The start of a reply whose rest has not come.
-    input: Vec<u8>,
+    input: Input,
     /// Requests without their whole reply.
     requests: VecDeque<Request>,
     /// The keys of all requests of the batch, and the next one to be answered.
@@ -150,7 +218,18 @@ struct Asked {
     floor: u32,
 }
 
+/// The start of a reply, and room for its rest, which is received where it is kept. Once there is room it stays: long replies
+/// need no new memory each.
+#[derive(Debug, Default)]
+struct Input {
+    /// What was received, then room.
+    bytes: Vec<u8>,
+    filled: usize,
+}
+
 const BUFFER_BYTES: usize = 256 << 10;
+/// The least that a receive has room for.
+const ROOM_BYTES: usize = 64 << 10;
 /// A server that says nothing for this long is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(50);
@@ -167,19 +246,27 @@ impl<W: Wire> Session<W> {
         let clock = Clock::new();
         let mut opened = Vec::with_capacity(connections);
         for _ in 0..connections {
-            opened.push(Connection::new(peer.connect()?, clock.now()));
+            let slot = peer.tls.as_ref().map(TlsSlot::new);
+            let link = peer.link(peer.connect()?, slot.as_ref())?;
+            opened.push(Connection::new(link, slot, clock.now()));
         }
         Ok(Self {
             wire,
             plan,
             peer,
             depth,
+            reconnects: false,
             clock,
             connections: opened,
             buffer: vec![0; BUFFER_BYTES].into(),
             ids: Vec::new(),
             names: Vec::new(),
         })
+    }
+
+    /// From now on each connection is closed after a batch, and the next batch goes over a new one.
+    pub fn reconnect(&mut self) {
+        self.reconnects = true;
     }
 
     /// Asks what `supply` says until the end, and waits for the last reply.
@@ -197,7 +284,7 @@ impl<W: Wire> Session<W> {
             tally: Tally::new(),
         };
         for token in 0..self.connections.len() {
-            let added = run.poller.add(&self.connections[token].socket, token as u64, Wish::Read);
+            let added = run.poller.add(&self.connections[token].link, token as u64, Wish::Read);
             added.map_err(BenchError::io("epoll"))?;
             self.launch(token, &mut run)?;
         }
@@ -235,31 +322,37 @@ impl<W: Wire> Session<W> {
         }
         loop {
             let connection = &mut self.connections[token];
-            let received = match connection.socket.read(&mut self.buffer) {
+            let is_fresh = connection.input.takes_fresh();
+            let room = if is_fresh { &mut *self.buffer } else { connection.input.room() };
+            let room_bytes = room.len();
+            let received = match connection.link.read(room) {
                 Ok(0) => return Err(self.lost("the server closed a connection")),
                 Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // What was read may have been the rest of a handshake.
+                    return self.send(token, &run.poller);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(self.lost(&error.to_string())),
             };
-            let fresh = &self.buffer[..received];
-            let used = if connection.input.is_empty() {
+            let used = if is_fresh {
+                let fresh = &self.buffer[..received];
                 let used = connection.digest(&self.wire, &self.plan, &self.peer, fresh, run)?;
-                connection.input.extend_from_slice(&fresh[used..]);
+                connection.input.keep(&fresh[used..]);
                 used
             } else {
-                connection.input.extend_from_slice(fresh);
-                let input = std::mem::take(&mut connection.input);
-                let used = connection.digest(&self.wire, &self.plan, &self.peer, &input, run)?;
+                let mut input = std::mem::take(&mut connection.input);
+                input.filled += received;
+                let used = connection.digest(&self.wire, &self.plan, &self.peer, input.filled(), run)?;
+                input.consume(used);
                 connection.input = input;
-                connection.input.drain(..used);
                 used
             };
             if used > 0 && connection.requests.is_empty() {
                 run.under_way -= 1;
                 return self.launch(token, run);
             }
-            if received < BUFFER_BYTES {
+            if received < room_bytes && self.connections[token].slot.is_none() {
                 return Ok(());
             }
         }
@@ -271,7 +364,7 @@ impl<W: Wire> Session<W> {
         if !connection.input.is_empty() {
             return Err(BenchError::Wrong(Fault::Unexpected {
                 asked: "nothing",
-                answer: String::from_utf8_lossy(&connection.input).into_owned(),
+                answer: String::from_utf8_lossy(connection.input.filled()).into_owned(),
             }));
         }
         connection.reset();
@@ -308,24 +401,36 @@ impl<W: Wire> Session<W> {
         }
         run.under_way += 1;
         connection.departed = run.now;
+        if self.reconnects && connection.used {
+            connection.link.close();
+            connection.link = self.peer.link(self.peer.dial()?, connection.slot.as_ref())?;
+            connection.wants_write = false;
+            connection.greeted = false;
+            let added = run.poller.add(&connection.link, token as u64, Wish::Read);
+            added.map_err(BenchError::io("epoll"))?;
+        }
+        connection.used = true;
         self.send(token, &run.poller)
     }
 
     fn send(&mut self, token: usize, poller: &Poller) -> Result<(), BenchError> {
         let connection = &mut self.connections[token];
         while connection.sent < connection.output.len() {
-            match connection.socket.write(&connection.output[connection.sent..]) {
+            match connection.link.write(&connection.output[connection.sent..]) {
                 Ok(sent) => connection.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(&error.to_string())),
             }
         }
-        let wants_write = connection.sent < connection.output.len();
+        if let Err(error) = connection.link.flush() {
+            return Err(self.lost(&error.to_string()));
+        }
+        let wants_write = connection.link.wants_room(connection.sent < connection.output.len());
         if wants_write != connection.wants_write {
             connection.wants_write = wants_write;
             let wish = if wants_write { Wish::Both } else { Wish::Read };
-            let modified = poller.modify(&connection.socket, token as u64, wish);
+            let modified = poller.modify(&connection.link, token as u64, wish);
             modified.map_err(BenchError::io("epoll"))?;
         }
         Ok(())
@@ -333,13 +438,16 @@ impl<W: Wire> Session<W> {
 }
 
 impl Connection {
-    fn new(socket: Socket, now: Instant) -> Self {
+    fn new(link: Link, slot: Option<TlsSlot>, now: Instant) -> Self {
         Self {
-            socket,
+            link,
+            slot,
+            used: false,
+            greeted: false,
             wants_write: false,
             output: Vec::new(),
             sent: 0,
-            input: Vec::new(),
+            input: Input::default(),
             requests: VecDeque::new(),
             asked: Vec::new(),
             next: 0,
@@ -418,6 +526,13 @@ impl Connection {
                 }
             };
             if done {
+                if !self.greeted
+                    && let Some(resumed) = self.link.has_resumed()
+                {
+                    self.greeted = true;
+                    run.tally.handshakes += 1;
+                    run.tally.resumed += u64::from(resumed);
+                }
                 self.requests.pop_front();
                 self.first = request.end;
                 run.tally.answered(run.now.duration_since(self.departed));
@@ -460,6 +575,45 @@ impl Connection {
         }
         self.next += 1;
         run.tally.keys_got += 1;
+    }
+}
+
+impl Input {
+    fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// The next bytes belong elsewhere: nothing is kept, and there is no room that long replies have made.
+    fn takes_fresh(&self) -> bool {
+        self.is_empty() && self.bytes.len() < BUFFER_BYTES
+    }
+
+    fn filled(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+
+    /// Where the next bytes belong.
+    fn room(&mut self) -> &mut [u8] {
+        if self.bytes.len() - self.filled < ROOM_BYTES {
+            self.bytes.resize(2 * self.filled + ROOM_BYTES, 0);
+        }
+        &mut self.bytes[self.filled..]
+    }
+
+    /// Keeps this, when nothing is kept.
+    fn keep(&mut self, start: &[u8]) {
+        debug_assert!(self.is_empty(), "what was received earlier comes first");
+        if self.bytes.len() < start.len() {
+            self.bytes.resize(start.len(), 0);
+        }
+        self.bytes[..start.len()].copy_from_slice(start);
+        self.filled = start.len();
+    }
+
+    /// The first `used` bytes are done with.
+    fn consume(&mut self, used: usize) {
+        self.bytes.copy_within(used..self.filled, 0);
+        self.filled -= used;
     }
 }
 

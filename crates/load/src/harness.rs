@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -34,7 +34,7 @@ pub struct Start<'a> {
     pub rules: Option<&'a str>,
     /// The port, for a program that does not write a port file.
     pub port: Option<u16>,
-    /// It has a process group of its own: Ctrl-C on the terminal does not reach it.
+    /// It has a process group of its own: Ctrl-C on the terminal does not reach it, and what it has started ends with it.
     pub own_group: bool,
 }
 
@@ -42,6 +42,8 @@ pub struct Start<'a> {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    /// It leads a process group.
+    leads: bool,
     address: String,
     kept: bool,
     /// Its working directory, with its rule file.
@@ -103,7 +105,8 @@ impl Server {
         }
         command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(io("the program cannot be started"))?;
-        let mut server = Self { child, address: String::new(), kept: false, directory };
+        let mut server =
+            Self { child, leads: start.own_group, address: String::new(), kept: false, directory };
         let mut ended = false;
         let listens = comes_true(STARTS_WITHIN, || {
             // The port file is there once the server listens; without one only a connection shows it.
@@ -118,8 +121,9 @@ impl Server {
             return Ok(server);
         }
         let said = fs::read_to_string(&said).unwrap_or_default();
-        let last = said.lines().last().unwrap_or("it said nothing, and does not listen");
-        Err(StartError::Refused(last.to_owned()))
+        let last = said.lines().last().map(str::to_owned);
+        let silent = if ended { "it ended and said nothing" } else { "it said nothing, and does not listen" };
+        Err(StartError::Refused(last.unwrap_or_else(|| silent.to_owned())))
     }
 
     /// Starts `command`, whose log can be read with [`Server::take_log`], and does not wait. It has no address here.
@@ -129,7 +133,7 @@ impl Server {
     pub fn spawn(mut command: Command) -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        Ok(Self { child, address: String::new(), kept: false, directory })
+        Ok(Self { child, leads: false, address: String::new(), kept: false, directory })
     }
 
     /// `127.0.0.1:PORT`.
@@ -192,7 +196,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.kept {
-            // Whatever fails here, the process is gone or beyond our reach.
+            // Whatever fails here, the process is gone or beyond our reach. A child that was collected has no group any more.
+            if self.leads
+                && matches!(self.child.try_wait(), Ok(None))
+                && let Ok(pid) = i32::try_from(self.child.id())
+            {
+                killpg(Pid::from_raw(pid), Signal::SIGKILL).unwrap_or_default();
+            }
             self.child.kill().unwrap_or_default();
             self.child.wait().map(drop).unwrap_or_default();
         }
@@ -251,6 +261,25 @@ mod tests {
         assert!(process.exists());
         drop(server);
         assert!(!process.exists());
+    }
+
+    #[test]
+    fn a_group_ends_with_its_leader() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().ok().map(|address| address.port());
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let script = format!("sleep 60 & echo $! > {0}.new; mv {0}.new {0}; wait", file.display());
+        let words = ["-c", &script];
+        let start = Start { port, own_group: true, ..Start::new(Path::new("/bin/sh"), &words) };
+        let server = Server::start(&start).unwrap();
+        until("its child is there", || file.exists());
+        let child = PathBuf::from(format!("/proc/{}", fs::read_to_string(&file).unwrap().trim()));
+        assert!(child.exists());
+        drop(server);
+        // Another process collects it.
+        let gone = || !fs::read_to_string(child.join("stat")).is_ok_and(|stat| !stat.contains(") Z "));
+        until("its child is gone", gone);
     }
 
     #[test]

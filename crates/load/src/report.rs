@@ -6,6 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::Cpu;
+
 /// The counts of one run of one session, or of several.
 #[derive(Debug, Clone)]
 pub struct Tally {
@@ -19,6 +21,10 @@ pub struct Tally {
     pub sets: u64,
     /// Sets the server had no memory for.
     pub refused: u64,
+    /// Handshakes of TLS.
+    pub handshakes: u64,
+    /// Those of them that resumed a session.
+    pub resumed: u64,
     /// From the first request to the last reply.
     pub elapsed: Duration,
     /// From a request's departure to its reply's arrival, in nanoseconds.
@@ -40,6 +46,8 @@ impl Tally {
             hits: 0,
             sets: 0,
             refused: 0,
+            handshakes: 0,
+            resumed: 0,
             elapsed: Duration::ZERO,
             latency: empty(),
         }
@@ -65,6 +73,8 @@ impl Tally {
         self.hits += other.hits;
         self.sets += other.sets;
         self.refused += other.refused;
+        self.handshakes += other.handshakes;
+        self.resumed += other.resumed;
         self.elapsed += other.elapsed;
         self.latency += &other.latency;
     }
@@ -113,15 +123,26 @@ pub struct Report {
     pub max_us: f64,
     /// Processor time of the server per operation in microseconds, if its process is known.
     pub cpu_us_per_operation: Option<f64>,
+    /// The part of it in user mode; within some per cent, since the system counts in steps of 10 ms.
+    pub user_cpu_us_per_operation: Option<f64>,
+    /// The part of it in the kernel.
+    pub system_cpu_us_per_operation: Option<f64>,
+    /// Handshakes of TLS in the run.
+    pub handshakes: u64,
+    /// Those of them that resumed a session.
+    pub resumed_handshakes: u64,
 }
 
 impl Report {
     /// `cpu`: what the server's process used meanwhile.
     #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 requests")]
-    pub fn new(tally: &Tally, cpu: Option<Duration>) -> Self {
+    pub fn new(tally: &Tally, cpu: Option<Cpu>) -> Self {
         let us = |share| tally.latency(share).as_secs_f64() * 1e6;
         let seconds = tally.elapsed.as_secs_f64();
         let operations = tally.operations();
+        let cpu = cpu.filter(|_| operations > 0);
+        let cost = cpu.map(|cpu| cpu.total.as_secs_f64() * 1e6 / operations as f64);
+        let user = cost.zip(cpu.and_then(Cpu::user_share)).map(|(cost, share)| cost * share);
         Self {
             requests: tally.requests,
             operations,
@@ -135,9 +156,11 @@ impl Report {
             p99_us: us(0.99),
             p999_us: us(0.999),
             max_us: us(1.0),
-            cpu_us_per_operation: cpu
-                .filter(|_| operations > 0)
-                .map(|cpu| cpu.as_secs_f64() * 1e6 / operations as f64),
+            cpu_us_per_operation: cost,
+            user_cpu_us_per_operation: user,
+            system_cpu_us_per_operation: cost.zip(user).map(|(cost, user)| cost - user),
+            handshakes: tally.handshakes,
+            resumed_handshakes: tally.resumed,
         }
     }
 }
@@ -163,8 +186,17 @@ impl Display for Report {
         if self.refused_sets > 0 {
             writeln!(out, "refused sets  {}", count(self.refused_sets))?;
         }
+        if self.handshakes > 0 {
+            let [all, resumed] = [self.handshakes, self.resumed_handshakes].map(count);
+            writeln!(out, "handshakes    {all}, {resumed} of them resumed")?;
+        }
         if let Some(cpu) = self.cpu_us_per_operation {
-            writeln!(out, "server CPU    {cpu:.2} us per key got or set")?;
+            write!(out, "server CPU    {cpu:.2} us per key got or set")?;
+            if let Some((user, system)) = self.user_cpu_us_per_operation.zip(self.system_cpu_us_per_operation)
+            {
+                write!(out, " ({user:.2} in user mode, {system:.2} in the kernel)")?;
+            }
+            writeln!(out)?;
         }
         write!(out, "verified      every reply")
     }
@@ -208,7 +240,8 @@ mod tests {
 
     #[test]
     fn percentiles_ratios_and_costs() {
-        let report = Report::new(&tally(1..=1000), Some(Duration::from_millis(3)));
+        let ms = Duration::from_millis;
+        let report = Report::new(&tally(1..=1000), Some(Cpu { total: ms(3), user: ms(10), system: ms(30) }));
         for (got, wanted) in [
             (report.p50_us, 500.0),
             (report.p90_us, 900.0),
@@ -218,18 +251,32 @@ mod tests {
             (report.requests_per_second, 500.0),
             (report.hit_ratio.unwrap(), 0.25),
             (report.cpu_us_per_operation.unwrap(), 3.0),
+            (report.user_cpu_us_per_operation.unwrap(), 0.75),
+            (report.system_cpu_us_per_operation.unwrap(), 2.25),
         ] {
             assert!((got / wanted - 1.0).abs() < 0.02, "{got} {wanted}");
         }
         let text = report.to_string();
         assert!(text.starts_with("requests      1,000 in 2.00 s\nthroughput    500 requests/s\n"), "{text}");
         assert!(text.contains("hit ratio     25.00 %\n"), "{text}");
+        assert!(
+            text.contains(
+                "\nserver CPU    3.00 us per key got or set (0.75 in user mode, 2.25 in the kernel)\n"
+            ),
+            "{text}"
+        );
+        let greeted = Tally { handshakes: 1200, resumed: 1199, ..tally(1..=10) };
+        let text = Report::new(&greeted, None).to_string();
+        assert!(text.contains("\nhandshakes    1,200, 1,199 of them resumed\n"), "{text}");
     }
 
     #[test]
     fn an_empty_run_divides_by_nothing() {
-        let report = Report::new(&Tally::new(), Some(Duration::ZERO));
+        let report = Report::new(&Tally::new(), Some(Cpu::default()));
         assert_eq!((report.hit_ratio, report.cpu_us_per_operation), (None, None));
+        let short =
+            Report::new(&tally(1..=10), Some(Cpu { total: Duration::from_millis(3), ..Cpu::default() }));
+        assert!(short.cpu_us_per_operation.is_some() && short.user_cpu_us_per_operation.is_none());
         assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
     }
 

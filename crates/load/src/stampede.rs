@@ -42,6 +42,8 @@ pub struct StampedeReport {
     pub p50_us: f64,
     /// One client in a hundred waited longer.
     pub p99_us: f64,
+    /// One in a thousand.
+    pub p999_us: f64,
     /// The longest wait.
     pub max_us: f64,
     /// How long all rounds took, in seconds.
@@ -166,6 +168,7 @@ impl<'a> Crowd<'a> {
             held: self.held,
             p50_us: us(0.5),
             p99_us: us(0.99),
+            p999_us: us(0.999),
             max_us: us(1.0),
             seconds: self.tally.elapsed.as_secs_f64(),
             cpu_us_per_get: None,
@@ -299,8 +302,8 @@ impl Display for StampedeReport {
             write!(out, "; per stampede {median:.0} ({low:.0} .. {high:.0})")?;
         }
         writeln!(out, "\nheld          {} clients", count(self.held))?;
-        let [p50, p99, max] = [self.p50_us, self.p99_us, self.max_us].map(micros);
-        writeln!(out, "had it after  p50 {p50}, p99 {p99}, longest {max}")?;
+        let [p50, p99, p999, max] = [self.p50_us, self.p99_us, self.p999_us, self.max_us].map(micros);
+        writeln!(out, "had it after  p50 {p50}, p99 {p99}, p99.9 {p999}, longest {max}")?;
         if let Some(cpu) = self.cpu_us_per_get {
             writeln!(out, "server CPU    {cpu:.2} us per client")?;
         }

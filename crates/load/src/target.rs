@@ -2,12 +2,26 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use crate::driver::{Meter, Peer, Session, Until};
 use crate::wire::Wire;
 use crate::workload::{Fill, Mix, Plan, Supply};
-use crate::{BenchError, Process, Tally};
+use crate::{BenchError, Cpu, Process, Tally, Tls};
+
+/// Over what a load goes to a server.
+#[derive(Debug, Clone, Default)]
+pub struct Shape {
+    /// Threads that drive the connections, at least 1; no more than connections are started.
+    pub threads: usize,
+    /// Connections, over all threads; at least 1.
+    pub connections: usize,
+    /// Requests a connection sends before it waits for their replies, at least 1.
+    pub depth: usize,
+    /// Each connection is closed after a batch, and the next batch goes over a new one.
+    pub reconnects: bool,
+    /// The connections speak TLS.
+    pub tls: Option<Tls>,
+}
 
 /// A server, and the threads that load it.
 pub struct Target<W> {
@@ -17,8 +31,7 @@ pub struct Target<W> {
 }
 
 impl<W: Wire + Clone + Send> Target<W> {
-    /// Opens `connections`, spread over `threads`, each with `depth` requests under way. The requests are drawn
-    /// from the plan's mix until [`Target::supply`] says otherwise.
+    /// Opens the connections. The requests are drawn from the plan's mix until [`Target::supply`] says otherwise.
     ///
     /// `pid`: of the server, for its processor time.
     pub fn open(
@@ -26,14 +39,19 @@ impl<W: Wire + Clone + Send> Target<W> {
         plan: &Arc<Plan>,
         address: &str,
         pid: Option<u32>,
-        (threads, connections, depth): (usize, usize, usize),
+        shape: &Shape,
     ) -> Result<Self, BenchError> {
         let process = pid.map(Process::new).transpose().map_err(BenchError::io("no process of this pid"))?;
-        let peer = Arc::new(Peer::new(address, plan)?);
-        let threads = threads.min(connections);
+        let peer = Arc::new(Peer::new(address, plan)?.over_tls(shape.tls.clone()));
+        let connections = shape.connections;
+        let threads = shape.threads.min(connections);
         let workers = (0..threads).map(|thread| {
             let own = connections / threads + usize::from(thread < connections % threads);
-            let session = Session::open(wire.clone(), Arc::clone(plan), Arc::clone(&peer), own, depth)?;
+            let mut session =
+                Session::open(wire.clone(), Arc::clone(plan), Arc::clone(&peer), own, shape.depth)?;
+            if shape.reconnects {
+                session.reconnect();
+            }
             let mix: Box<dyn Supply> = Box::new(Mix::new(Arc::clone(plan), thread as u64));
             Ok((session, mix))
         });
@@ -54,20 +72,20 @@ impl<W: Wire + Clone + Send> Target<W> {
     }
 
     /// Loads the server for a while; what was seen, and the processor time the server took.
-    pub fn run(&mut self, until: Until, meter: &Meter) -> Result<(Tally, Option<Duration>), BenchError> {
+    pub fn run(&mut self, until: Until, meter: &Meter) -> Result<(Tally, Option<Cpu>), BenchError> {
         let until = match until {
             Until::Requests(number) => Until::Requests(number.div_ceil(self.workers.len() as u64)),
             other => other,
         };
-        let before = self.cpu_time()?;
+        let before = self.cpu()?;
         let tally = run(self.workers.iter_mut().map(|(session, supply)| (session, supply)), until, meter)?;
-        let after = self.cpu_time()?;
-        Ok((tally, after.zip(before).map(|(after, before)| after.saturating_sub(before))))
+        let after = self.cpu()?;
+        Ok((tally, after.zip(before).map(|(after, before)| after.since(before))))
     }
 
-    fn cpu_time(&self) -> Result<Option<Duration>, BenchError> {
-        let time = self.process.map(Process::cpu_time).transpose();
-        time.map_err(BenchError::io("the server's processor time"))
+    fn cpu(&self) -> Result<Option<Cpu>, BenchError> {
+        let cpu = self.process.map(Process::cpu).transpose();
+        cpu.map_err(BenchError::io("the server's processor time"))
     }
 }
 

@@ -24,7 +24,7 @@ fn world(mode: &str, extra: &str) -> (World, String) {
 fn rules(mode: &str, name: &str, extra: &str) -> String {
     format!(
         "[[rule]]\nmatch = \"page:{{id}}\"\nloader = \"pages\"\nlease = \"100s\"\n\
-         [loader.pages]\ncommand = [\"python3\", \"pages.py\", \"{name}\"]\nmode = \"{mode}\"\n{extra}\n"
+         [loader.pages]\ncommand = [\"python3\", \"pages.py\", \"{name}\"]\nmode = \"{mode}\"\ntimeout = \"90s\"\n{extra}\n"
     )
 }
 
@@ -99,7 +99,7 @@ fn loaders_come_and_go_with_the_rules() {
     let loaders = world.start(MIB).unwrap();
     let old = world.order("page:old");
     let both = format!(
-        "{}[[rule]]\nmatch = \"b:{{id}}\"\nloader = \"more\"\n[loader.more]\ncommand = [\"python3\", \"pages.py\", \"{name}\"]\n",
+        "{}[[rule]]\nmatch = \"b:{{id}}\"\nloader = \"more\"\n[loader.more]\ncommand = [\"python3\", \"pages.py\", \"{name}\"]\ntimeout = \"90s\"\n",
         rules("template", &name, "")
     );
     world.write("rules.toml", &both);
@@ -182,7 +182,8 @@ fn twenty_reloads_under_load_lose_no_job_and_leave_nothing() {
         reloads.join().unwrap();
         assert_eq!(loaders.views()[0].counts.values.load(Relaxed), jobs);
     });
-    assert!(most > 0, "workers were seen");
+    // In a busy moment two looks may find none of the same.
+    until("workers are seen", || most.max(workers(&name, 2)) > 0);
     until("old generations have ended", || loaders.views()[0].draining == 0 && processes(&name).len() <= 3);
     until("their descriptors are closed", || descriptors() < descriptors_before + 20);
     loaders.stop();

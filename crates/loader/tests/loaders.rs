@@ -9,11 +9,12 @@ use common::{End, World, descriptors, look, processes, until, value};
 
 const MIB: usize = 1 << 20;
 
-/// A rule file with a loader of this mode and these further lines.
+/// A rule file with a loader of this mode and these further lines; its jobs have time enough on a slow machine.
 fn rules(mode: &str, extra: &str) -> String {
+    let timeout = if extra.contains("timeout") { "" } else { "timeout = \"90s\"" };
     format!(
         "[[rule]]\nmatch = \"page:{{id}}\"\nloader = \"pages\"\nlease = \"100s\"\n\
-         [loader.pages]\ncommand = [\"python3\", \"pages.py\"]\nmode = \"{mode}\"\n{extra}\n"
+         [loader.pages]\ncommand = [\"python3\", \"pages.py\"]\nmode = \"{mode}\"\n{timeout}\n{extra}\n"
     )
 }
 
@@ -76,7 +77,7 @@ fn a_retry_gives_a_lost_job_another_worker() {
 
 #[test]
 fn a_job_whose_time_is_up_is_lost_if_it_was_begun_and_else_refused() {
-    let world = World::new(&rules("exec", "timeout = \"1500ms\"\nkill_grace = \"100ms\"\nmax = 1\nload = 1"));
+    let world = World::new(&rules("exec", "timeout = \"5s\"\nkill_grace = \"100ms\"\nmax = 1\nload = 1"));
     let loaders = world.start(MIB).unwrap();
     assert_eq!(world.run(&loaders, "page:warm"), value("value of page:warm"));
     loaders.submit(0, vec![world.order("page:sleep-50"), world.order("page:waits")]);
@@ -93,7 +94,7 @@ fn a_job_whose_time_is_up_is_lost_if_it_was_begun_and_else_refused() {
 fn a_job_that_is_cancelled_before_it_is_begun_ends_so() {
     let world = World::new(&rules("exec", "max = 1\nload = 1"));
     let loaders = world.start(MIB).unwrap();
-    let slow = world.load("page:sleep-2");
+    let slow = world.load("page:gate-1");
     let waits = world.load("page:waits");
     let (slow_token, token) = (slow.token, waits.token);
     loaders.submit(0, vec![LoadOrder::Start(slow)]);
@@ -107,7 +108,8 @@ fn a_job_that_is_cancelled_before_it_is_begun_ends_so() {
     assert_eq!((&*view.loader, view.is_refresh), ("pages", false));
     // A job that was begun goes on.
     loaders.submit(0, vec![LoadOrder::Cancel { token: slow_token }]);
-    assert_eq!(world.end().1, value("value of page:sleep-2"));
+    world.open_gate();
+    assert_eq!(world.end().1, value("value of page:gate-1"));
     loaders.submit(0, vec![LoadOrder::Cancel { token }, LoadOrder::Raise { token: slow_token }]);
     loaders.stop();
 }
@@ -116,7 +118,7 @@ fn a_job_that_is_cancelled_before_it_is_begun_ends_so() {
 fn a_refresh_waits_behind_jobs_that_clients_wait_for_until_it_is_raised() {
     let world = World::new(&rules("exec", "max = 1\nload = 1"));
     let loaders = world.start(MIB).unwrap();
-    loaders.submit(0, vec![world.order("page:sleep-0.5")]);
+    loaders.submit(0, vec![world.order("page:gate-1")]);
     until("it is begun", || world.path("begun").exists());
     let [mut low, mut raised] = ["page:low", "page:raised"].map(|key| world.load(key));
     (low.is_refresh, raised.is_refresh) = (true, true);
@@ -125,8 +127,13 @@ fn a_refresh_waits_behind_jobs_that_clients_wait_for_until_it_is_raised() {
     assert!(loaders.job_of(token).unwrap().is_refresh);
     loaders.submit(0, vec![LoadOrder::Raise { token }, world.order("page:high")]);
     assert!(!loaders.job_of(token).unwrap().is_refresh);
+    until("all wait", || {
+        let pool = loaders.views().remove(0).pool;
+        pool.queued_high + pool.queued_normal + pool.queued_low == 3
+    });
+    world.open_gate();
     let order: Vec<String> = (0..4).map(|_| world.end().0).collect();
-    assert_eq!(order[0], "page:sleep-0.5");
+    assert_eq!(order[0], "page:gate-1");
     assert_eq!(order[3], "page:low", "{order:?}");
     loaders.stop();
 }
@@ -135,16 +142,19 @@ fn a_refresh_waits_behind_jobs_that_clients_wait_for_until_it_is_raised() {
 fn a_full_queue_refuses_and_so_does_a_loader_that_is_not_there() {
     let world = World::new(&rules("exec", "max = 1\nload = 1\nqueue = 1"));
     let loaders = world.start(MIB).unwrap();
-    loaders.submit(0, vec![world.order("page:sleep-1")]);
-    until("it is begun", || loaders.views()[0].pool.in_flight == 1);
+    loaders.submit(0, vec![world.order("page:gate-1")]);
+    until("it is begun", || world.path("begun").exists() && loaders.views()[0].pool.in_flight == 1);
     loaders.submit(3, ["page:1", "page:2", "page:3"].map(|key| world.order(key)).into());
     let mut refused = 0;
     for _ in 0..4 {
         let (lane, finished) = world.next();
-        assert_eq!(lane, if &*finished.load().key == b"page:sleep-1" { 0 } else { 3 });
+        assert_eq!(lane, if &*finished.load().key == b"page:gate-1" { 0 } else { 3 });
         if let End::Failed(cause, text) = look(finished) {
             assert_eq!((cause, &*text), (LoadFailure::Refused, "the loader's queue is full"));
             refused += 1;
+            if refused == 2 {
+                world.open_gate();
+            }
         }
     }
     assert_eq!(refused, 2, "one waits");

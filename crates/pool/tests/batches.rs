@@ -21,8 +21,13 @@ fn batches() -> Launch {
     template().env("FIXTURE", "batches")
 }
 
-/// One worker that takes batches of up to 64.
+/// One worker that takes batches of up to 64. It is not killed for being slow.
 fn one(builder: Builder) -> Pool {
+    builder.max(1).idle(1).kill_grace(PATIENCE).spawn().wait().unwrap()
+}
+
+/// The same, for tests in which it is stuck and killed.
+fn one_to_kill(builder: Builder) -> Pool {
     builder.max(1).idle(1).kill_grace(ms(100)).spawn().wait().unwrap()
 }
 
@@ -95,8 +100,8 @@ fn jobs_that_come_together_are_one_batch() {
         assert_eq!((stats.batches, stats.batched, stats.completed), (2, 51, 51));
         // A job that is alone is sent at once.
         assert_eq!(parts(pool.call(["echo", "alone"]).wait()), ("alone".to_owned(), 1, 3));
-        eventually("it is idle", || pool.stats().idle == 1);
-        assert_eq!((pool.stats().in_flight, pool.stats().protocol_errors), (0, 0));
+        eventually("it is idle", || (pool.stats().idle, pool.stats().in_flight) == (1, 0));
+        assert_eq!(pool.stats().protocol_errors, 0);
         pool.shutdown().wait();
     }
 }
@@ -325,8 +330,11 @@ fn scene(name: &str, builder: Builder, behind: &[&[&str]], batch: usize) -> (Poo
 fn end(pool: &Pool, gate: &Gate, long: Call) {
     gate.open();
     assert!(long.wait().is_ok());
-    eventually("all have come to rest", || pool.stats().idle == pool.stats().workers);
-    assert_eq!((pool.stats().in_flight, pool.stats().protocol_errors), (0, 0));
+    eventually("all have come to rest", || {
+        let stats = pool.stats();
+        stats.idle == stats.workers && stats.in_flight == 0
+    });
+    assert_eq!(pool.stats().protocol_errors, 0);
     pool.shutdown().wait();
 }
 
@@ -377,7 +385,7 @@ fn a_job_whose_time_was_up_before_its_batch_began_is_left_out() {
 fn a_job_whose_time_is_up_in_a_running_batch_ends_its_worker() {
     let mark = scratch("batch-time-up");
     let path = mark.to_str().unwrap().to_owned();
-    let pool = one(quiet(batches()).batch(3).load(2));
+    let pool = one_to_kill(quiet(batches()).batch(3).load(2));
     let stays = path + "-gate";
     let jobs: [&[&str]; 5] = [
         &["until-cancelled", mark.to_str().unwrap()],
@@ -403,7 +411,7 @@ fn a_job_whose_time_is_up_in_a_running_batch_ends_its_worker() {
 /// A caller that goes does not harm the others of its batch. When all callers have gone, the worker is ended.
 #[test]
 fn callers_that_go_harm_no_others() {
-    let pool = one(quiet(batches()).batch(64));
+    let pool = one_to_kill(quiet(batches()).batch(64));
     let gate = Gate::new("callers");
     let mark = scratch("batch-callers");
     let runs = || std::fs::read_to_string(&mark).is_ok_and(|text| text == "running");
@@ -434,7 +442,7 @@ fn callers_that_go_harm_no_others() {
 #[test]
 fn a_job_in_a_batch_sees_that_its_caller_has_gone() {
     let mark = scratch("batch-cancelled");
-    let pool = one(quiet(batches()).batch(64).kill_grace(PATIENCE));
+    let pool = one(quiet(batches()).batch(64));
     let jobs: [&[&str]; 2] = [&["until-cancelled", mark.to_str().unwrap()], &["echo", "1"]];
     let mut calls = all(&pool, &jobs);
     eventually("it runs", || std::fs::read_to_string(&mark).is_ok_and(|text| text == "running"));
@@ -472,7 +480,8 @@ fn parent_of(pid: u32) -> u32 {
 /// The largest batch: one call; and all its jobs run out of time together.
 #[test]
 fn ten_thousand_jobs_are_one_batch() {
-    let pool = one(quiet(batches().env("BATCH", "65535")).batch(usize::MAX).load(1).queue_limit(20_000));
+    let builder = quiet(batches().env("BATCH", "65535")).batch(usize::MAX).load(1).queue_limit(20_000);
+    let pool = one_to_kill(builder);
     let jobs = vec![&["echo", "x"][..]; 10_001];
     assert_eq!(sizes(all(&pool, &jobs)), [10_000, 1]);
     let gate = Gate::new("ten-thousand");
@@ -538,8 +547,8 @@ fn replies_come_in_any_order() {
     let sizes: Vec<u32> = calls.into_iter().map(|call| number(&call.wait().unwrap())).collect();
     let expected: Vec<u32> = [vec![10; 20], vec![5; 5]].concat();
     assert_eq!(sizes, expected);
-    eventually("it is idle", || pool.stats().idle == 1);
-    assert_eq!((pool.stats().protocol_errors, pool.stats().in_flight), (0, 0));
+    eventually("it is idle", || (pool.stats().idle, pool.stats().in_flight) == (1, 0));
+    assert_eq!(pool.stats().protocol_errors, 0);
     pool.shutdown().wait();
 }
 

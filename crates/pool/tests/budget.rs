@@ -43,29 +43,34 @@ fn processes(word: &str, is_template: bool) -> (Vec<u32>, Vec<u32>) {
 /// Counts worker processes until it is asked for the most that there were at a time.
 struct Watch {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<(usize, usize)>,
+    looks: Arc<AtomicUsize>,
+    thread: JoinHandle<usize>,
 }
 
 impl Watch {
     fn new(word: &'static str, is_template: bool) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopped, looked) = (Arc::clone(&stop), Arc::clone(&looks));
         let thread = std::thread::spawn(move || {
-            let (mut most, mut looks) = (0, 0);
+            let mut most = 0;
             while !stopped.load(Ordering::SeqCst) {
                 most = most.max(processes(word, is_template).1.len());
-                looks += 1;
+                looked.fetch_add(1, Ordering::SeqCst);
             }
-            (most, looks)
+            most
         });
-        Self { stop, thread }
+        Self { stop, looks, thread }
+    }
+
+    /// It has counted some times since it began.
+    fn is_effective(&self) -> bool {
+        self.looks.load(Ordering::SeqCst) > 3
     }
 
     fn most(self) -> usize {
+        assert!(self.is_effective(), "{:?} looks", self.looks);
         self.stop.store(true, Ordering::SeqCst);
-        let (most, looks) = self.thread.join().unwrap();
-        assert!(looks > 3, "{looks} looks");
-        most
+        self.thread.join().unwrap()
     }
 }
 
@@ -137,7 +142,9 @@ fn a_pool_that_waits_gets_its_share_and_later_all() {
     });
     stop.store(true, Ordering::SeqCst);
     eventually("the second one has all", || second.stats().workers == 4);
-    assert_eq!((first.stats().workers, first.stats().waiting_for_room), (0, 0));
+    eventually("the first one wants none", || {
+        (first.stats().workers, first.stats().waiting_for_room) == (0, 0)
+    });
     stop_second.store(true, Ordering::SeqCst);
     assert_eq!(first.call(["echo", "x"]).wait().unwrap().text(), "x");
     [first, second].iter().for_each(|pool| pool.shutdown().wait());
@@ -202,15 +209,16 @@ fn workers_that_die_with_their_template_give_their_places_back() {
 /// The first worker of a pool waits for room like any other; not longer than `start_timeout`.
 #[test]
 fn the_first_worker_waits_for_room() {
-    for launch in [template, exec] {
+    // A template must be ready in this time, too.
+    for (launch, limit) in [(template as fn() -> Launch, ms(3_000)), (exec, ms(300))] {
         let budget = Budget::new(1);
         let first = sharing(launch(), &budget).spawn().wait().unwrap();
         let gate = Gate::new("first-waits");
         let long = first.call(["gate", gate.path()]);
         eventually("it has the place", || first.stats().in_flight == 1);
         let start = now();
-        let error = sharing(launch(), &budget).start_timeout(ms(300)).spawn().wait().unwrap_err();
-        assert!(start.elapsed() >= ms(300));
+        let error = sharing(launch(), &budget).start_timeout(limit).spawn().wait().unwrap_err();
+        assert!(start.elapsed() >= limit);
         assert!(
             matches!(&error, Error::StartFailed { reason, .. } if reason.contains("budget of 1")),
             "{error}"
@@ -246,6 +254,7 @@ fn a_reload_stays_within_the_budget() {
         for pool in &pools {
             pool.reload(launch()).wait().unwrap();
         }
+        eventually("they were counted", || watch.is_effective());
         stop.store(true, Ordering::SeqCst);
         pools.iter().for_each(|pool| pool.shutdown().wait());
         assert_eq!(pools.iter().map(|pool| pool.stats().lost).sum::<u64>(), 0);
@@ -275,7 +284,7 @@ fn a_pool_without_max_starts_nothing_and_keeps_nobody() {
             .idle(2)
             .load(2)
             .spare(spare)
-            .start_timeout(ms(400));
+            .start_timeout(ms(3_000));
         let pool = pool.spawn().wait().unwrap();
         pool.ready(2).wait().unwrap();
         let gate = Gate::new("max-0");

@@ -82,7 +82,7 @@ fn a_stopped_guardian_delays_no_job() {
     kill(first, Signal::STOP);
     // Far more lines than its socket can hold.
     program.replace_workers(400);
-    assert_ne!(program.guardian(), Some(first), "it was replaced when its socket was full");
+    eventually("it was replaced when its socket was full", || program.guardian() != Some(first));
     program.kill();
     eventually("no process is left", || !is_alive(program.grandchild) && !is_alive(program.worker));
     eventually("the stopped one is gone, too", || !is_alive(first));

@@ -123,7 +123,7 @@ fn every_call_ends_when_the_thread_of_the_pool_does() {
     let (sender, called_back) = mpsc::channel();
     eventually("it runs", || pool.stats().busy == 1);
     let bomb = PanicsWhenDropped;
-    let last = pool.job(["sleep", "100", ""]).on_progress(move |_| assert_eq!(size_of_val(&bomb), 0)).call();
+    let last = pool.job(["sleep", "1000", ""]).on_progress(move |_| assert_eq!(size_of_val(&bomb), 0)).call();
     for _ in 0..5 {
         let sender = sender.clone();
         pool.submit(["echo"], move |outcome| sender.send(outcome).unwrap());
@@ -252,7 +252,13 @@ fn processor_seconds(pid: u32) -> u64 {
 #[test]
 fn one_reload_at_a_time() {
     let pool = quiet(template()).max(1).spawn().wait().unwrap();
-    let [first, second] = [pool.reload(template()), pool.reload(template())];
+    // On the pool's thread: both are there before the first one can end.
+    let (sender, receiver) = mpsc::channel();
+    let inner = pool.clone();
+    pool.submit(["echo"], move |_| {
+        sender.send([inner.reload(template()), inner.reload(template())]).unwrap();
+    });
+    let [first, second] = receiver.recv_timeout(PATIENCE).unwrap();
     first.wait().unwrap();
     let error = second.wait().unwrap_err().to_string();
     assert!(error.contains("another start or the end of the pool is under way"), "{error}");

@@ -164,7 +164,7 @@ fn python_start_errors_come_with_their_text() {
 
 #[test]
 fn python_asyncio_runs_jobs_together() {
-    let pool = quiet(python("tasks:work")).max(1).load(50).spawn().wait().unwrap();
+    let pool = quiet(python("tasks:work")).max(1).load(50).kill_grace(PATIENCE).spawn().wait().unwrap();
     let start = now();
     let calls: Vec<_> = (0..50).map(|n| pool.call(["sleep".to_owned(), n.to_string()])).collect();
     for (n, call) in calls.into_iter().enumerate() {

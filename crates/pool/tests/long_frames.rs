@@ -259,13 +259,12 @@ fn a_reply_over_max_reply_that_does_not_end_is_cancelled() {
     let ruthless = ["endless-parts", many.as_str(), "ruthless", "0"];
     // Only with the last part the reply is too long.
     let asleep = ["endless-parts", "11", "ruthless", "3600000"];
-    let small =
-        |launch: Launch| quiet(launch).max(1).max_frame(1 << 20).max_reply(1 << 20).kill_grace(ms(2_000));
+    let small = |launch: Launch| quiet(launch).max(1).max_frame(1 << 20).max_reply(1 << 20);
     for (builder, endless, stays) in [
-        (small(template()), &polite[..], true),
-        (small(template()), &ruthless, false),
-        (small(exec()), &asleep, false),
-        (small(python("app")), &polite, true),
+        (small(template()).kill_grace(PATIENCE), &polite[..], true),
+        (small(template()).kill_grace(ms(2_000)), &ruthless, false),
+        (small(exec()).kill_grace(ms(2_000)), &asleep, false),
+        (small(python("app")).kill_grace(PATIENCE), &polite, true),
         (lines(&[]).max(1).max_reply(1 << 20).kill_grace(ms(200)), &["endless-parts"], false),
     ] {
         let pool = builder.spawn().wait().unwrap();

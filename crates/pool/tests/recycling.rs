@@ -117,9 +117,11 @@ fn a_fresh_worker_over_max_rss_is_a_failed_start() {
 #[test]
 fn retire_twice_is_one_retirement() {
     for launch in [template(), template().env("FIXTURE", "async")] {
-        let pool = quiet(launch).max(1).spawn().wait().unwrap();
+        let pool = quiet(launch).max(1).kill_grace(PATIENCE).spawn().wait().unwrap();
         pool.call(["retire"]).wait().unwrap();
         eventually("it has left", || pool.stats().exited == 1);
+        // Answered after the turn in which it was counted.
+        pool.workers().wait();
         let stats = pool.stats();
         assert_eq!((stats.retired, stats.crashed, stats.killed), (1, 0, 0));
         assert_eq!((stats.workers, stats.starting, stats.idle, stats.busy), (0, 0, 0, 0));

@@ -159,9 +159,9 @@ fn emfile_of_a_new_template_is_waited_out() {
     let shortage = Shortage::new(0);
     kill(template, Signal::KILL);
     // The descriptors that the old one has freed are not enough for a new one.
-    eventually("it is tried again", || pool.stats().resource_failures >= 4);
+    eventually("it is tried again", || errors.count("no descriptors left in this process") >= 4);
     let waiting = pool.call(["echo", "at last"]);
-    assert!(errors.count("no descriptors left in this process") >= 4, "{:?}", errors.all());
+    assert!(pool.stats().resource_failures >= 4, "{:?}", errors.all());
     drop(shortage);
     assert_eq!(waiting.wait().unwrap().text(), "at last");
     assert_eq!((errors.count("start failed"), errors.count("failed starts in a row")), (0, 0));
@@ -176,7 +176,9 @@ fn emfile_in_the_template_is_waited_out() {
     let pool = errors.watch(builder).spawn().wait().unwrap();
     let error = pool.job(["echo"]).timeout(ms(2_000)).call().wait().unwrap_err();
     assert_eq!(error, Error::Timeout { started: false });
-    assert!(errors.count("no resources") >= 2, "{:?}", errors.all());
+    // On a loaded machine the template may not have answered twice by then.
+    let _waiting = pool.call(["echo"]);
+    eventually("it is tried again", || errors.count("no resources") >= 2);
     let stats = pool.stats();
     assert!(
         stats.resource_failures >= 2 && stats.resource_failures <= 8,
@@ -250,6 +252,8 @@ fn ten_thousand_workers_leave_nothing_behind() {
         }
         calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
         eventually("all have left", || pool.stats().exited == pool.stats().spawned);
+        // Answered when what the last one had is closed.
+        pool.workers().wait();
     };
     cycle(500);
     let (fds, rss) = (cattlegrid_worker::sys::open_fds().unwrap().len(), rss_kib());

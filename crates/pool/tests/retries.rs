@@ -16,7 +16,7 @@ use cattlegrid_pool::{Error, Launch, Outcome, Pool, Retry};
 use common::*;
 
 fn pool(launch: Launch, retry: Retry) -> Pool {
-    quiet(launch).max(1).retries(retry).kill_grace(ms(100)).spawn().wait().unwrap()
+    quiet(launch).max(1).retries(retry).kill_grace(PATIENCE).spawn().wait().unwrap()
 }
 
 /// An idempotent job that fails in its first `good` attempts.

@@ -80,12 +80,12 @@ fn no_job_is_sent_before_all_are_queued() {
 
 #[test]
 fn a_job_has_the_options_of_its_spec() {
-    let pool = quiet(template()).max(2).load(1).job_timeout(ms(50)).kill_grace(ms(50));
+    let pool = quiet(template()).max(2).load(1).job_timeout(ms(3_000)).kill_grace(ms(50));
     let pool = pool.retries(Retry::times(1)).spawn().wait().unwrap();
     let outcomes = Outcomes::new();
     pool.submit_all(vec![
         outcomes.job(0, &["deadline"]),
-        outcomes.job(1, &["sleep", "200", "long"]).timeout(PATIENCE),
+        outcomes.job(1, &["sleep", "3500", "long"]).timeout(PATIENCE),
         outcomes.job(2, &["sleep", "3600000", ""]),
         outcomes.job(3, &["die-first", "x"]).timeout(PATIENCE).idempotent(true).tag(9),
     ]);
@@ -157,7 +157,7 @@ fn a_job_that_its_worker_has_not_begun_is_withdrawn() {
         // What lay before a withdrawn job was taken back with it, and sent again.
         run.sort_unstable();
         assert_eq!(run, ["1", "4"]);
-        eventually("the frames are gone over", || pool.stats().idle == 1);
+        eventually("the frames are gone over", || (pool.stats().idle, pool.stats().in_flight) == (1, 0));
         let stats = pool.stats();
         assert_eq!((stats.killed, stats.exited, stats.in_flight, stats.protocol_errors), (0, 0, 0, 0));
         assert_eq!((stats.cancelled, stats.completed), (2, 3));

@@ -24,7 +24,7 @@ pub enum Request<'a> {
     /// `mg`.
     MetaGet(Meta<'a>),
     /// `ms` and its data block.
-    MetaSet(Meta<'a>, &'a [u8]),
+    MetaSet(Meta<'a>, Block<'a>),
     /// `md`.
     MetaDelete(Meta<'a>),
     /// `ma`.
@@ -35,6 +35,18 @@ pub enum Request<'a> {
     MetaDebug(MetaKey<'a>),
     /// A command that is not about a key.
     Admin(Admin<'a>),
+}
+
+impl<'a> Request<'a> {
+    /// The data block, if it has one.
+    #[inline]
+    pub fn block(&self) -> Option<Block<'a>> {
+        match self {
+            Self::Store(store) => Some(store.data),
+            Self::MetaSet(_, data) => Some(*data),
+            _ => None,
+        }
+    }
 }
 
 /// `get gets gat gats`: one or more keys.
@@ -88,10 +100,37 @@ pub struct Store<'a> {
     /// 0 never, negative already expired, up to 30 days relative, above that a Unix time. The lower 32 bits of
     /// what was sent.
     pub exptime: i64,
-    /// The data block without its CRLF.
-    pub data: &'a [u8],
+    /// The data block.
+    pub data: Block<'a>,
     /// No reply wanted.
     pub noreply: bool,
+}
+
+/// The data block of a store, without its CRLF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Block<'a> {
+    /// Its bytes, which follow the line.
+    Here(&'a [u8]),
+    /// This many bytes, which were received elsewhere: see [`parse_apart`](crate::parse_apart).
+    Apart(usize),
+}
+
+impl<'a> Block<'a> {
+    /// Bytes of the block.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "no use for it")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::Apart(len) => *len,
+        }
+    }
+
+    /// Its bytes; `None`: they were received elsewhere.
+    #[inline]
+    pub fn here(&self) -> Option<&'a [u8]> {
+        if let Self::Here(bytes) = self { Some(bytes) } else { None }
+    }
 }
 
 /// `incr decr`.

@@ -28,7 +28,7 @@ mod words;
 pub use command::*;
 pub use line::{LINE_MAX, Limits};
 pub use number::{strict_i32, strict_u32};
-pub use parse::{BINARY_MAGIC, parse, parse_from};
+pub use parse::{BINARY_MAGIC, parse, parse_apart, parse_from};
 pub use response::{
     BrokenResponse, ErrorKind, MetaStatus, ParsedResponse, RESPONSE_DATA_MAX, RESPONSE_LINE_MAX, Response,
     Status, parse_response,

@@ -7,7 +7,7 @@
 //! * A refusal uses up at least the line. A refused store also uses up its data block; `swallow` counts the bytes of it that
 //!   have not arrived.
 
-use crate::command::{Cause, Parsed, Refused, Request};
+use crate::command::{Block, Cause, Parsed, Refused, Request};
 use crate::reply::error;
 
 /// Longest line in bytes, its LF not counted, of any command except `get gets gat gats`.
@@ -52,6 +52,8 @@ pub(crate) struct Line<'a> {
     pub(crate) input: &'a [u8],
     /// Length with the line end.
     pub(crate) used: usize,
+    /// The data block was received elsewhere; whether CRLF follows it there.
+    pub(crate) apart: Option<bool>,
 }
 
 impl<'a> Line<'a> {
@@ -84,15 +86,20 @@ impl<'a> Line<'a> {
         len: usize,
         quiet: bool,
         refuse: impl FnOnce(Cause) -> Refused<'a>,
-        request: impl FnOnce(&'a [u8]) -> Request<'a>,
+        request: impl FnOnce(Block<'a>) -> Request<'a>,
     ) -> Parsed<'a> {
+        let bad_end = if quiet { "" } else { error::BAD_DATA_CHUNK };
+        if let Some(is_ended) = self.apart {
+            return if is_ended {
+                Parsed::Complete { request: request(Block::Apart(len)), used: self.used }
+            } else {
+                Parsed::Refused(refused(bad_end, self.used))
+            };
+        }
         let need = self.used.saturating_add(len).saturating_add(2);
         match self.input.get(self.used..need).map(|block| block.split_at(len)) {
-            Some((data, b"\r\n")) => Parsed::Complete { request: request(data), used: need },
-            Some(_) => {
-                let reply = if quiet { "" } else { error::BAD_DATA_CHUNK };
-                Parsed::Refused(self.refuse_store(reply, len))
-            }
+            Some((data, b"\r\n")) => Parsed::Complete { request: request(Block::Here(data)), used: need },
+            Some(_) => Parsed::Refused(self.refuse_store(bad_end, len)),
             None => Parsed::Incomplete { need, block: Some(refuse(Cause::NoMemory)) },
         }
     }

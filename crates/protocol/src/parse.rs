@@ -48,10 +48,34 @@ pub fn parse_from<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parse
     }
 }
 
+/// Parses the line of a store whose data block was received elsewhere: without its block it is
+/// [`Parsed::Incomplete`], and with it this is what [`parse`] returns, but that the block is [`Block::Apart`](crate::Block::Apart)
+/// and that `used` is the line's length. `is_ended`: CRLF follows the block.
+///
+/// ```
+/// use cattlegrid_protocol::{Block, Limits, Parsed, Request, parse_apart};
+///
+/// let line = b"set k 0 0 5\r\n";
+/// let Parsed::Complete { request: Request::Store(store), used: 13 } =
+///     parse_apart(line, true, &Limits::default())
+/// else { panic!() };
+/// assert_eq!(store.data, Block::Apart(5));
+/// ```
+pub fn parse_apart<'a>(line: &'a [u8], is_ended: bool, limits: &Limits) -> Parsed<'a> {
+    match memchr::memchr(b'\n', line) {
+        Some(lf) => dispatch_line(Line { input: line, used: lf + 1, apart: Some(is_ended) }, limits),
+        None => without_line(line, 0, limits),
+    }
+}
+
 #[inline]
 fn dispatch<'a>(input: &'a [u8], lf: usize, limits: &Limits) -> Parsed<'a> {
-    let line = Line { input, used: lf + 1 };
-    let text = &input[..lf];
+    dispatch_line(Line { input, used: lf + 1, apart: None }, limits)
+}
+
+#[inline]
+fn dispatch_line<'a>(line: Line<'a>, limits: &Limits) -> Parsed<'a> {
+    let text = &line.input[..line.used - 1];
     let text = text.strip_suffix(b"\r").unwrap_or(text);
     if let [b'g', b'e', b't', b' ', keys @ ..] = text {
         return text::get(line, keys, false);

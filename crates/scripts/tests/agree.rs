@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cattlegrid_objects::{
     Arguments, Change, Host as _, NoWorld, Object, Outcome, Registry, ScriptCall, ScriptMethodId,
@@ -20,6 +21,11 @@ use proptest::sample::select;
 
 /// 2026-01-31T22:00:00Z: hours, a day and a month end soon.
 const START_MS: u64 = 1_769_896_800_000;
+
+/// No test of a machine that is busy fails by its time.
+fn unhurried() -> Limits {
+    Limits { time: Duration::from_secs(60), ..Limits::default() }
+}
 
 /// What a call answers; an error of the number of arguments without the names of the parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,9 +171,7 @@ thread_local! {
     static SCRIPTS: Arc<Scripts> = {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects/luau");
         let sources = Sources::read(&dir).unwrap();
-        // No test of a machine that is busy fails by its time.
-        let limits = Limits { time: std::time::Duration::from_secs(1), ..Limits::default() };
-        Scripts::load(&sources, &limits).unwrap().0
+        Scripts::load(&sources, &unhurried()).unwrap().0
     };
 }
 
@@ -435,7 +439,7 @@ fn tests_of_the_examples_under_other_settings() {
     for name in ["luau", "own"] {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects").join(name);
         let sources = Sources::read(&dir).unwrap();
-        let (scripts, warnings) = Scripts::load(&sources, &Limits::default()).unwrap();
+        let (scripts, warnings) = Scripts::load(&sources, &unhurried()).unwrap();
         assert_eq!(warnings, Vec::new());
         let zones = ZONES.into_iter().chain(more).map(|zone| (zone, false));
         for (zone, compat) in zones.chain([("UTC", true)]) {

@@ -2,7 +2,6 @@
 
 mod harness;
 
-use cattlegrid_scripts::Limits;
 use harness::Bench;
 
 /// Sets and takes out fields, and answers what there is, in the order in which the VM has it.
@@ -86,7 +85,7 @@ fn a_vm_that_has_seen_a_state_and_a_new_one_agree() {
         "all",
     ];
     for (turn, call) in calls.iter().cycle().take(2 * calls.len()).enumerate() {
-        let mut new = Bench::with(FIELDS, &Limits::default());
+        let mut new = Bench::new(FIELDS);
         new.state = learnt.state.clone();
         let (reply, again) = (learnt.call(call), new.call(call));
         assert_eq!(reply, again, "{turn}: {call}");

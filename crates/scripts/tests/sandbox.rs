@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Bench, problems, source};
+use harness::{Bench, problems, source, unhurried};
 
 use cattlegrid_scripts::{Limits, Source, Sources};
 
@@ -187,7 +187,7 @@ fn only_libraries_are_required() {
             ],
             ..Sources::default()
         };
-        let mut bench = Bench::of(&sources, &Limits::default());
+        let mut bench = Bench::of(&sources, &unhurried());
         assert_eq!(bench.call("new"), "CREATED");
         bench.call("run")
     };

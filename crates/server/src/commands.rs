@@ -6,6 +6,7 @@ use cattlegrid_protocol::{Admin, Words, reply, strict_i32, strict_u32};
 
 use crate::dump::{Dump, Form};
 use crate::turn::Turn;
+use crate::unsent::pinned_cap;
 use crate::watch::Topics;
 use crate::{log, stats};
 
@@ -233,7 +234,8 @@ fn slabs(words: Words<'_>) -> &'static str {
 fn cache_memlimit(mebibytes: u64, noreply: bool, turn: &mut Turn<'_>) {
     let set = |mebibytes: u64| {
         let bytes = usize::try_from(mebibytes).ok()?.checked_mul(1 << 20)?;
-        turn.shared.engine.set_memory_limit(bytes).ok()
+        let pinned_max = pinned_cap(bytes, turn.shared.settings.item_bytes_max);
+        turn.shared.engine.set_memory_limit(bytes, pinned_max).ok()
     };
     let text = match mebibytes {
         // As memcached, which refuses less than eight pages.

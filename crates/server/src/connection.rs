@@ -1,5 +1,6 @@
 //! One client's connection: its unread input, its unsent output, and how a turn goes. `execute` is the middle of a turn,
-//! `held` what happens while a request waits, `upload` what becomes of a large command that arrives in pieces.
+//! `held` what happens while a request waits, `upload` what becomes of a large command that arrives in pieces, `arriving` of a
+//! data block that arrives in pages.
 //!
 //! A turn is receive, execute, send; the lane does each for a batch of connections at a time. Input is
 //! received into a buffer that all connections of a lane share; a connection owns a buffer only while a
@@ -35,8 +36,10 @@ use crate::tls::TlsSession;
 use crate::turn::Turn;
 use crate::uploads::Upload;
 use crate::watch::Watcher;
+use arriving::Arriving;
 use execute::Unfinished;
 
+mod arriving;
 mod execute;
 mod held;
 mod unsent;
@@ -69,6 +72,10 @@ pub(crate) struct Connection {
     waits_for_room: bool,
     /// The command at the front of `input`, if it is large and arrives in pieces.
     upload: Option<Upload>,
+    /// The store whose data block arrives in pages.
+    arriving: Option<Box<Arriving>>,
+    /// Its last command was a store of a value that has pages of its own.
+    expects_pages: bool,
     authenticated: bool,
     /// Wrong logins; while one waits for its answer nothing is received or executed.
     failures: Failures,
@@ -88,6 +95,8 @@ pub(crate) struct Connection {
     replies: ReplyQueue,
     /// The client sends no more than what has arrived.
     hung_up: bool,
+    /// All that the client has sent is received, up to its end.
+    at_end: bool,
     /// Its entry in the lane's deadlines.
     pub(crate) deadline_ms: Option<u64>,
     tls: Option<Box<TlsSession>>,
@@ -179,6 +188,8 @@ impl Connection {
             taken_ms: 0,
             waits_for_room: false,
             upload: None,
+            arriving: None,
+            expects_pages: false,
             authenticated: shared.auth.is_none(),
             failures: Failures::default(),
             has_more: false,
@@ -189,6 +200,7 @@ impl Connection {
             polled: Wish::Read,
             replies: ReplyQueue::default(),
             hung_up: false,
+            at_end: false,
             deadline_ms: None,
             tls,
             watcher: None,
@@ -229,7 +241,8 @@ impl Connection {
 
     /// Bytes of the buffers that it keeps between turns.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.input.capacity() + self.kept_bytes().0
+        let raw = self.tls.as_ref().map_or(0, |tls| tls.raw_bytes());
+        self.input.capacity() + raw + self.kept_bytes().0
     }
 
     /// Says why it is about to be closed, unless that would land amid a reply.
@@ -275,7 +288,7 @@ impl Connection {
     }
 
     /// Receives once. `room` is the shared buffer's free part.
-    pub(crate) fn receive(&mut self, room: &mut [u8], caps: &Caps, counters: &Counters) -> Received {
+    pub(crate) fn receive(&mut self, room: &mut [u8], shared: &Shared, counters: &Counters) -> Received {
         if self.is_stuck() || self.is_delayed() {
             return Received::Nothing;
         }
@@ -287,35 +300,47 @@ impl Connection {
             return Received::Nothing;
         }
         let at_a_command = self.is_at_a_command();
+        if self.tls.is_none() && self.arrives() && self.make_page_room(shared).is_err() {
+            return Received::NoMemory;
+        }
+        // All bytes, and those of them in `room`.
         let received = if self.tls.is_some() {
-            self.receive_tls(room, caps, counters)
+            self.receive_tls(room, shared, counters)
+        } else if self.arrives() {
+            self.receive_pages(room, shared)
         } else if self.input.is_empty() {
-            recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| n)
+            self.receive_begin(room, shared)
         } else {
             self.drop_used();
             let missing = self.need.saturating_sub(self.input.len());
-            if !self.make_room(missing.clamp(1, GROWTH_MIN), caps) {
+            if !self.make_room(missing.clamp(1, GROWTH_MIN), &shared.caps) {
                 return Received::NoMemory;
             }
-            recv(self.info.fd.as_fd(), spare_capacity(&mut self.input), RecvFlags::empty()).map(|(_, n)| n)
+            let room = spare_capacity(&mut self.input);
+            recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| (n, 0))
         };
         match received {
-            Ok(0) => {
+            Ok((0, _)) => {
                 if let Some(tls) =
                     self.tls.as_ref().filter(|tls| tls.is_handshaking() && self.closing.is_none())
                 {
                     count_tls_error(tls, counters);
                 }
+                self.give_up_arriving(shared);
+                self.at_end = true;
                 self.close(Reason::End);
                 Received::Nothing
             }
-            Ok(n) => {
+            Ok((n, in_room)) => {
                 counters.bytes_read.add(n as u64);
                 // Over TLS a record may have arrived in part.
-                if self.is_held() && at_a_command && (self.tls.is_none() || !self.input.is_empty()) {
+                if self.is_held()
+                    && at_a_command
+                    && (self.tls.is_none() || in_room > 0 || !self.input.is_empty())
+                {
                     self.session.set_sends_while_held();
                 }
-                if self.tls.is_some() || !self.input.is_empty() { Received::Own } else { Received::Shared(n) }
+                if in_room > 0 { Received::Shared(in_room) } else { Received::Own }
             }
             Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
             Err(_) => {
@@ -349,21 +374,37 @@ impl Connection {
         true
     }
 
-    /// Receives, decrypts into `input`; the bytes that came over the wire.
+    /// Receives and decrypts: into `input` or the pages of a value where these have a command already or the first record
+    /// begins a large value, else into `room`. Returns the bytes that came over the wire, and those in `room`.
     fn receive_tls(
         &mut self,
         room: &mut [u8],
-        caps: &Caps,
+        shared: &Shared,
         counters: &Counters,
-    ) -> rustix::io::Result<usize> {
-        let (_, received) = recv(self.info.fd.as_fd(), &mut *room, RecvFlags::empty())?;
-        let Some(mut tls) = self.tls.take() else { return Ok(received) };
-        let mut no_memory = false;
+    ) -> rustix::io::Result<(usize, usize)> {
+        let Some(mut tls) = self.tls.take() else { return Ok((0, 0)) };
         self.drop_used();
-        let decrypted = tls.receive(&room[..received], |plain| {
-            no_memory |= !self.make_room(plain.len(), caps);
-            if !no_memory {
-                self.input.extend_from_slice(plain);
+        let received = match tls.receive(self.info.fd.as_fd(), room.len()) {
+            Ok(received) if received > 0 => received,
+            other => {
+                self.tls = Some(tls);
+                return other.map(|received| (received, 0));
+            }
+        };
+        // Room for all that may be decrypted now.
+        let fits = room.len() >= tls.raw_bytes() + received;
+        let mut is_own = !fits || !self.input.is_empty() || self.arriving.is_some();
+        let (mut in_room, mut no_memory) = (0, false);
+        let decrypted = tls.decrypt(received, |mut plain| {
+            if !is_own && in_room == 0 {
+                let taken = self.begin_with(plain, shared);
+                (is_own, plain) = (taken > 0, &plain[taken..]);
+            }
+            if is_own {
+                no_memory = no_memory || self.take_plain(plain, shared).is_err();
+            } else {
+                room[in_room..in_room + plain.len()].copy_from_slice(plain);
+                in_room += plain.len();
             }
         });
         if no_memory {
@@ -372,9 +413,11 @@ impl Connection {
         } else if decrypted.is_err() {
             count_tls_error(&tls, counters);
             self.closing.get_or_insert(Reason::Error);
+        } else if tls.has_ended() {
+            self.close(Reason::End);
         }
         self.tls = Some(tls);
-        Ok(received)
+        Ok((received, in_room))
     }
 
     /// Sends the turn's replies, and what waited before them. What the socket does not take waits.
@@ -388,9 +431,32 @@ impl Connection {
     /// As [`Connection::send`], for lines that are no replies.
     pub(crate) fn send_unlogged(&mut self, out: &mut Output, caps: &Caps, now_ms: u64, counters: &Counters) {
         let sent = self.try_send(out, caps);
+        self.note_sent(sent.ok(), out, now_ms, counters);
+    }
+
+    /// Its socket, if the bytes of `out` can be sent to it as they are, and nothing else waits.
+    pub(crate) fn plain_socket(&self, out: &Output) -> Option<BorrowedFd<'_>> {
+        let is_plain =
+            self.tls.is_none() && self.outbox.is_empty() && out.huge.is_empty() && !out.bytes.is_empty();
+        is_plain.then(|| self.info.fd.as_fd())
+    }
+
+    /// As [`Connection::send`], of replies of which the [socket](Self::plain_socket) has taken `taken` bytes.
+    pub(crate) fn sent(&mut self, taken: usize, out: &mut Output, now_ms: u64, counters: &Counters) {
+        if crate::log::enabled(crate::log::Level::Debug) {
+            crate::wire_log::replies(self.info.fd.as_raw_fd(), out);
+        }
+        if taken < out.bytes.len() {
+            self.outbox.push_all(std::mem::take(&mut out.bytes), taken);
+        }
+        self.note_sent(Some(taken), out, now_ms, counters);
+    }
+
+    /// `sent`: bytes that were sent; None if that failed.
+    fn note_sent(&mut self, sent: Option<usize>, out: &mut Output, now_ms: u64, counters: &Counters) {
         out.clear();
         match sent {
-            Ok(sent) => {
+            Some(sent) => {
                 counters.bytes_written.add(sent as u64);
                 if let Some(dump) = &self.dump {
                     dump.note_sent(sent);
@@ -399,27 +465,15 @@ impl Connection {
                     self.taken_ms = now_ms;
                 }
             }
-            Err(_) => self.fail(),
+            None => self.fail(),
         }
     }
 
     fn try_send(&mut self, out: &mut Output, caps: &Caps) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
-            self.outbox.push_output(out);
-            return tls.send(self.info.fd.as_fd(), &mut self.outbox, caps.encrypted_bytes);
+            return tls.send(self.info.fd.as_fd(), &mut self.outbox, out, caps.encrypted_bytes);
         }
-        if self.outbox.is_empty() && out.huge.is_empty() {
-            if out.bytes.is_empty() {
-                return Ok(0);
-            }
-            let sent = send_now(self.info.fd.as_fd(), &out.bytes)?;
-            if sent < out.bytes.len() {
-                self.outbox.push_all(std::mem::take(&mut out.bytes), sent);
-            }
-            return Ok(sent);
-        }
-        self.outbox.push_output(out);
-        self.outbox.flush(self.info.fd.as_fd())
+        self.outbox.send(self.info.fd.as_fd(), out)
     }
 
     /// The peer is gone: forget what it asked for and what it should get.
@@ -429,7 +483,7 @@ impl Connection {
             tls.forget();
         }
         self.waits_for_room = false;
-        (self.input, self.used, self.unfinished) = (Vec::new(), 0, None);
+        (self.input, self.used, self.unfinished, self.arriving) = (Vec::new(), 0, None, None);
         self.has_more = false;
         self.dump = None;
         self.replies = ReplyQueue::default();
@@ -438,13 +492,14 @@ impl Connection {
     }
 
     /// Says that nothing more will be sent, and reads away what has come: a socket closed with unread input resets
-    /// the connection, and replies that are still under way would be lost.
+    /// the connection, and replies that are still under way would be lost. After the client's own end there is none, and
+    /// closing says the rest.
     pub(crate) fn hang_up(&mut self, sink: &mut [u8]) {
         let fd = self.info.fd.as_fd();
         if let Some(tls) = &mut self.tls {
             tls.close(fd);
         }
-        if shutdown(fd, Shutdown::Write).is_err() {
+        if self.at_end || shutdown(fd, Shutdown::Write).is_err() {
             return;
         }
         for _ in 0..HANG_UP_READS {

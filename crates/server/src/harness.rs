@@ -77,7 +77,7 @@ const LAST_ROUNDS: usize = 3_000;
 fn caps() -> Caps {
     Caps {
         upload_bytes: 16 << 10,
-        uploads_bytes: 100 << 10,
+        uploads_bytes: 72 << 10,
         output_bytes: 4 << 10,
         turn_keys: 100,
         scarce_output_bytes: 1 << 10,
@@ -87,6 +87,9 @@ fn caps() -> Caps {
         receive_bytes: 24 << 10,
         receive_room_bytes: 1 << 10,
         get_line_bytes: 64 << 10,
+        begin_bytes: 600,
+        piece_bytes: 5 << 10,
+        arriving_part: 64,
     }
 }
 
@@ -96,8 +99,10 @@ fn caps() -> Caps {
 /// When something does not hold.
 pub fn run(input: &[u8]) -> Report {
     let mut choices = Choices(input);
-    let evictions = choices.below(3) != 0;
-    let shared = server(evictions);
+    let kind = choices.below(6);
+    let evictions = kind % 3 != 0;
+    // Where the kernel refuses it, as without.
+    let shared = server(evictions, kind >= 3);
     let mut world = World {
         shared: &shared,
         lane: Lane::new(&shared, 0).expect("descriptors for a test"),
@@ -117,12 +122,13 @@ pub fn run(input: &[u8]) -> Report {
     world.finish()
 }
 
-fn server(evictions: bool) -> Arc<Shared> {
+fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
     let mut settings = Settings::default();
     settings.threads = 1;
     settings.memory_bytes = 4 << 20;
     settings.item_bytes_max = ITEM_MAX;
     settings.evictions = evictions;
+    settings.io_uring = io_uring;
     settings.requests_per_event = 4;
     settings.protection.read_ahead = 3;
     let ground = Ground::with(&settings, Clock::standing(), caps()).expect("a small server can be made");
@@ -254,8 +260,8 @@ impl World<'_> {
         SockRef::from(&theirs).set_send_buffer_size(4 << 10).expect("a socket can be told");
         let gauges = &self.shared.gauges;
         let info = Arc::new(ConnectionInfo {
-            number: gauges.total.fetch_add(1, Relaxed) + 1,
-            peer: format!("harness:{peer}"),
+            number: gauges.total.load(Relaxed) + 1,
+            address: None,
             peer_key: PeerKey::Process(i32::try_from(peer).expect("few")),
             listener: Arc::clone(&self.listener),
             last_command: AtomicU32::new(0),
@@ -264,7 +270,7 @@ impl World<'_> {
             doing: 0.into(),
             fd: theirs.into(),
         });
-        gauges.current.fetch_add(1, Relaxed);
+        self.shared.count_in(0);
         self.shared.lanes[0].tell(Message::Serve(info));
         self.clients.push(Client::new(ours, eager));
     }

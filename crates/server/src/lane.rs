@@ -25,21 +25,29 @@ use cattlegrid_protocol::{Parsed, parse};
 
 use crate::calls::Calls;
 use crate::connection::{Connection, Reason, Received};
+use crate::door::Entrance;
 use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
+use crate::ring::Ring;
 use crate::state::{ConnectionInfo, Message, Shared};
 use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
-use crate::unsent::{choose, stalled};
 use crate::watch::{Record, Topics, What};
+use accept::listener;
+use by_ring::{make_ring, send_by_ring};
 
-/// Runs a lane until it is told to leave.
+mod accept;
+mod by_ring;
+mod room;
+
+/// Runs a lane, which accepts connections from `entrances`, until it is told to leave.
 ///
 /// # Errors
 /// The system's, when the poller cannot be made or fails.
-pub(crate) fn run(shared: &Arc<Shared>, number: usize) -> std::io::Result<()> {
+pub(crate) fn run(shared: &Arc<Shared>, number: usize, entrances: Arc<[Entrance]>) -> std::io::Result<()> {
     let mut lane = Lane::new(shared, number)?;
+    lane.accept_from(entrances)?;
     while lane.round(lane.timeout())? {}
     Ok(())
 }
@@ -48,6 +56,7 @@ pub(crate) struct Lane<'a> {
     shared: &'a Shared,
     number: usize,
     poller: Poller,
+    ring: Ring,
     /// By the low half of their token.
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
@@ -64,6 +73,14 @@ pub(crate) struct Lane<'a> {
     turns: Turns,
     /// What the poller has reported.
     ready: Vec<u64>,
+    /// Where it accepts connections; nowhere once it leaves.
+    entrances: Arc<[Entrance]>,
+    /// The poller has the listeners.
+    listens: bool,
+    /// Listeners at which clients wait.
+    knocks: Vec<usize>,
+    /// How many connections it accepts from a listener in a round.
+    accepts: usize,
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
     deadlines: BTreeSet<(u64, u64)>,
     last_idle_check: u32,
@@ -77,7 +94,7 @@ pub(crate) struct Lane<'a> {
     leaving: Option<Instant>,
 }
 
-/// The waker's token; connections' have other low halves.
+/// The waker's token; below it are those of listeners. Connections' have other low halves.
 const WAKER: u64 = u64::MAX;
 
 impl<'a> Lane<'a> {
@@ -92,6 +109,7 @@ impl<'a> Lane<'a> {
             shared,
             number,
             poller,
+            ring: if shared.settings.io_uring { make_ring(shared) } else { Ring::default() },
             connections: Vec::new(),
             free: Vec::new(),
             input: vec![0; shared.caps.receive_bytes],
@@ -101,6 +119,10 @@ impl<'a> Lane<'a> {
             had_calls: false,
             turns: Turns::default(),
             ready: Vec::new(),
+            entrances: Arc::new([]),
+            listens: false,
+            knocks: Vec::new(),
+            accepts: 1,
             deadlines: BTreeSet::new(),
             last_idle_check: 0,
             last_unsent_check: 0,
@@ -118,15 +140,18 @@ impl<'a> Lane<'a> {
         let mut ready = std::mem::take(&mut self.ready);
         let some_wait = !self.turns.is_empty();
         self.poller.wait(timeout, |token| ready.push(token))?;
-        let mut woken = false;
+        let (mut woken, reported) = (false, ready.len());
         for token in ready.drain(..) {
             if token == WAKER {
                 woken = true;
+            } else if let Some(listener) = listener(token, &self.entrances) {
+                self.knocks.push(listener);
             } else if !(some_wait && self.is_known(token)) {
                 self.turns.ready(token);
             }
         }
         self.ready = ready;
+        self.accept(reported - self.knocks.len());
         self.effects.begin_round(self.had_calls && !self.calls.is_empty());
         self.turns.begin();
         loop {
@@ -149,6 +174,9 @@ impl<'a> Lane<'a> {
         }
         if woken && self.read_inbox() {
             return Ok(false);
+        }
+        if woken && !self.listens && self.shared.door.is_open() {
+            self.listen();
         }
         self.handle_deadlines();
         // A round has time for a call that takes long.
@@ -214,7 +242,7 @@ impl<'a> Lane<'a> {
     fn serve(&mut self, tokens: &[u64]) -> usize {
         // Many that have work left must not keep much unread.
         let most = if self.turns.is_crowded() { self.shared.caps.receive_room_bytes } else { usize::MAX };
-        let Self { shared, connections, input, outputs, effects, number, .. } = self;
+        let Self { shared, connections, input, outputs, effects, number, ring, .. } = self;
         let counters = &shared.lanes[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
         shared.shortage.look(now.ms);
@@ -233,7 +261,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let end = input.len().min(at.saturating_add(most));
-            received[i] = (connection.receive(&mut input[at..end], &shared.caps, counters), at);
+            received[i] = (connection.receive(&mut input[at..end], shared, counters), at);
             if let (Received::Shared(n), _) = received[i] {
                 at = (at + n).next_multiple_of(64).min(input.len());
             }
@@ -270,9 +298,17 @@ impl<'a> Lane<'a> {
             work += turn.work();
             now = turn.now;
         }
+        let taken = if count > 1 && ring.is_open() {
+            send_by_ring(shared, ring, connections, &tokens[..count], outputs)
+        } else {
+            [None; BATCH]
+        };
         for i in 0..count {
             if let Some(connection) = at_token(connections, tokens[i]) {
-                connection.send(&mut outputs[i], &shared.caps, now.ms, counters);
+                match taken[i] {
+                    Some(taken) => connection.sent(taken, &mut outputs[i], now.ms, counters),
+                    None => connection.send(&mut outputs[i], &shared.caps, now.ms, counters),
+                }
                 outputs[i].bytes.shrink_to(OUTPUT_KEPT);
             }
         }
@@ -415,7 +451,9 @@ impl<'a> Lane<'a> {
     fn read_inbox(&mut self) -> bool {
         for message in self.shared.lanes[self.number].take_messages() {
             match message {
-                Message::Serve(info) => self.open(&info),
+                Message::Serve(info) => {
+                    self.open(info);
+                }
                 Message::Lines(token) => self.send_lines(token),
                 Message::Wakes(wakes) => self.effects.add_wakes(wakes),
                 Message::Calls(calls) => self.calls.add(calls),
@@ -428,8 +466,12 @@ impl<'a> Lane<'a> {
                     self.shared.unsent.others_asked();
                     self.make_room();
                 }
-                Message::Drain => self.begin_to_leave(),
+                Message::Drain => {
+                    self.leave_listeners();
+                    self.begin_to_leave();
+                }
                 Message::Stop => {
+                    self.leave_listeners();
                     self.close_all();
                     return true;
                 }
@@ -475,7 +517,7 @@ impl<'a> Lane<'a> {
             });
         }
         self.shared.shortage.refused.fetch_add(1, Relaxed);
-        log::info(format_args!("{}: closed, the system has no memory for it", connection.info.peer));
+        log::info(format_args!("{}: closed, the system has no memory for it", connection.info.peer()));
         connection.tell_no_memory();
         self.close(token, Reason::Error);
     }
@@ -486,38 +528,44 @@ impl<'a> Lane<'a> {
         let Some(connection) = at_token(&mut self.connections, token) else { return };
         if connection.dump.is_some() && connection.is_stuck() {
             self.shared.dumps.stalled.fetch_add(1, Relaxed);
-            log::info(format_args!("{}: closed, it does not read its dump", connection.info.peer));
+            log::info(format_args!("{}: closed, it does not read its dump", connection.info.peer()));
             self.close(token, Reason::Error);
         }
     }
 
-    fn open(&mut self, info: &Arc<ConnectionInfo>) {
+    /// Serves a new connection; its token.
+    fn open(&mut self, info: Arc<ConnectionInfo>) -> Option<u64> {
         let slot = self.free.pop().unwrap_or(self.connections.len());
         if slot == self.connections.len() {
             self.connections.push(None);
         }
         // The high half tells connections apart that have the same slot one after the other.
         let token = (info.number & 0xffff_ffff) << 32 | slot as u64;
-        let opened = Connection::new(Arc::clone(info), self.number, token, self.shared);
+        let opened = Connection::new(Arc::clone(&info), self.number, token, self.shared);
         let connection = match opened {
             Ok(connection) => connection,
             Err(error) => {
-                log::warning(format_args!("{}: {error}", info.peer));
+                log::warning(format_args!("{}: {error}", info.peer()));
                 self.free.push(slot);
-                return self.shared.forget(info);
+                self.shared.forget(self.number, info);
+                return None;
             }
         };
         if let Err(error) = self.poller.add(connection.fd(), token, Wish::Read) {
-            log::warning(format_args!("{}: {error}", info.peer));
+            log::warning(format_args!("{}: {error}", info.peer()));
             self.free.push(slot);
             connection.discard(self.shared);
-            return self.shared.forget(info);
+            drop(connection);
+            self.shared.forget(self.number, info);
+            return None;
         }
         self.connections[slot] = Some(Box::new(connection));
-        self.tell_of(info, None);
+        self.tell_of(&info, None);
         if self.leaving.is_some() {
             self.close(token, Reason::Shutdown);
+            return None;
         }
+        Some(token)
     }
 
     fn close(&mut self, token: u64, reason: Reason) {
@@ -532,23 +580,24 @@ impl<'a> Lane<'a> {
         connection.leave(reason, &mut turn);
         connection.hang_up(&mut self.input);
         self.free.push(slot);
-        // Gone by itself when the descriptor closes; said so because `stats conns` may still hold it open.
-        let _removed = self.poller.remove(connection.fd());
-        self.shared.forget(&connection.info);
         self.tell_of(&connection.info, Some(reason));
+        // The poller forgets it when its descriptor closes, at the end of this: nothing else holds it then.
+        let info = Arc::clone(&connection.info);
+        drop(connection);
+        self.shared.forget(self.number, info);
     }
 
     /// Tells watchers of a connection's beginning or end.
     fn tell_of(&self, info: &ConnectionInfo, closed: Option<Reason>) {
         if log::enabled(log::Level::Debug) {
             let what = if closed.is_some() { "closed" } else { "opened" };
-            log::debug(format_args!("<{} {what} {}", info.fd.as_raw_fd(), info.peer));
+            log::debug(format_args!("<{} {what} {}", info.fd.as_raw_fd(), info.peer()));
         }
         if !self.shared.watchers.wanted().has(Topics::CONNECTIONS) {
             return;
         }
         let unix = matches!(info.listener.address, crate::listen::Address::Unix(_));
-        let (peer, closed) = (info.peer.as_str().into(), closed.map(Reason::name));
+        let (peer, closed) = (info.peer().to_string().into(), closed.map(Reason::name));
         let what = What::Connection { peer, unix, closed };
         let record = Record { time: crate::time::unix_now(), fd: info.fd.as_raw_fd(), what };
         self.shared.record(self.number, record);
@@ -636,7 +685,8 @@ impl<'a> Lane<'a> {
         self.calls.drop_all(self.shared);
     }
 
-    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for this time.
+    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for this time, that have been sent all
+    /// replies, and of whose commands no data block is missing.
     fn check_idle(&mut self) {
         let Some(limit) = self.shared.settings.idle_timeout else { return };
         let second = self.shared.clock.seconds();
@@ -652,6 +702,9 @@ impl<'a> Lane<'a> {
             .filter(|c| {
                 c.watcher.is_none()
                     && !c.is_held()
+                    && !c.is_stuck()
+                    && !c.has_more()
+                    && !c.awaits_block()
                     && second.saturating_sub(c.info.last_command.load(Relaxed)) > limit
             })
             .map(|c| c.token)
@@ -659,57 +712,6 @@ impl<'a> Lane<'a> {
         for token in idle {
             self.shared.gauges.idle_kicks.fetch_add(1, Relaxed);
             self.close(token, Reason::Idle);
-        }
-    }
-}
-
-impl Lane<'_> {
-    /// While there is more unsent output than may be: closes connections of this lane, as long as they have its share.
-    /// Then another lane's have more, and it is told.
-    #[cold]
-    fn make_room(&mut self) {
-        let (shared, lanes) = (self.shared, &self.shared.lanes);
-        loop {
-            let keepers = self.connections.iter().flatten().filter_map(|connection| connection.keeper());
-            let chosen = if shared.is_too_much_pinned() {
-                choose(keepers, |keeper| keeper.pinned, shared.pinned_cap(), lanes.len())
-            } else if shared.unsent.is_over(shared.unsent_values()) {
-                choose(keepers, |keeper| keeper.bytes, shared.unsent.cap_bytes(), lanes.len())
-            } else {
-                return;
-            };
-            let Some(token) = chosen else {
-                if shared.unsent.may_ask_others() {
-                    let others = lanes.iter().enumerate().filter(|(number, _)| *number != self.number);
-                    others.for_each(|(_, lane)| lane.tell(Message::MakeRoom));
-                }
-                return;
-            };
-            shared.unsent.count_closed(false);
-            self.close(token, Reason::Unread);
-        }
-    }
-
-    /// Once a second while unsent output is scarce: closes connections whose clients take nothing, until it is not.
-    fn check_unsent(&mut self) {
-        if !self.has_unsent {
-            return;
-        }
-        let now = self.now();
-        if now.second == self.last_unsent_check {
-            return;
-        }
-        self.last_unsent_check = now.second;
-        self.has_unsent = self.connections.iter().flatten().any(|connection| connection.has_unsent());
-        if !self.shared.is_output_scarce() {
-            return;
-        }
-        for token in stalled(self.connections.iter().flatten().filter_map(|c| c.keeper()), now.ms) {
-            if !self.shared.is_output_scarce() {
-                break;
-            }
-            self.shared.unsent.count_closed(true);
-            self.close(token, Reason::Unread);
         }
     }
 }

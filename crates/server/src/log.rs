@@ -195,7 +195,11 @@ pub fn log(level: Level, message: impl Display) {
 /// Writes each line of `text` as a line; the limit of lines a second takes them for one.
 #[track_caller]
 pub fn lines(level: Level, text: impl Display) {
-    log_all(level, Location::caller(), || text.to_string().lines().map(str::to_owned).collect::<Vec<_>>());
+    let text = text.to_string();
+    // No line counts as none.
+    if !text.is_empty() {
+        log_all(level, Location::caller(), || text.lines().map(str::to_owned).collect::<Vec<_>>());
+    }
 }
 
 fn log_all<I>(level: Level, kind: queue::Kind, messages: impl FnOnce() -> I)

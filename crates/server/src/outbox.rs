@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use cattlegrid_engine::Output;
 use cattlegrid_store::HugeValue;
 use rustix::io::Errno;
@@ -28,6 +29,8 @@ enum Piece {
 const TAKEN_OVER: usize = 128 << 10;
 /// Slices handed to the system in one call.
 const SLICES: usize = 64;
+
+type Slices<'a> = ArrayVec<IoSlice<'a>, SLICES>;
 
 impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
@@ -85,70 +88,72 @@ impl Outbox {
         output.bytes.clear();
     }
 
-    /// Takes the first bytes off, `most` at most, and hands them to `to` in order.
-    pub(crate) fn take(
-        &mut self,
-        most: usize,
-        mut to: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut left = most;
-        while left > 0 && !self.pieces.is_empty() {
-            let len = {
-                let slices = self.slices();
-                let first: &[u8] = slices.first().map_or(&[], |slice| slice);
-                let part = &first[..first.len().min(left)];
-                to(part)?;
-                part.len()
-            };
-            left -= len;
-            self.advance(len);
+    /// The first bytes that lie together; empty if nothing waits.
+    pub(crate) fn first(&self) -> &[u8] {
+        match self.pieces.front() {
+            Some(Piece::Bytes(bytes)) => &bytes[self.sent..],
+            Some(Piece::Huge(huge)) => huge.slice_from(self.sent),
+            None => &[],
         }
-        Ok(())
+    }
+
+    /// Sends what waits and then `out`, as far as the socket takes it; the rest waits. Returns the bytes sent.
+    pub(crate) fn send(&mut self, fd: impl AsFd, out: &mut Output) -> io::Result<usize> {
+        if !self.is_empty() {
+            self.push_output(out);
+            return self.flush(fd);
+        }
+        if out.huge.is_empty() {
+            if out.bytes.is_empty() {
+                return Ok(0);
+            }
+            let sent = send_now(fd, &out.bytes)?;
+            if sent < out.bytes.len() {
+                self.push_all(std::mem::take(&mut out.bytes), sent);
+            }
+            return Ok(sent);
+        }
+        let (sent, offered) = send_slices(&fd, &slices_of(out))?;
+        if sent == out.len() {
+            return Ok(sent);
+        }
+        self.push_output(out);
+        self.advance(sent);
+        Ok(if sent == offered { sent + self.flush(fd)? } else { sent })
     }
 
     /// Sends what the socket takes; returns the bytes sent.
     pub(crate) fn flush(&mut self, fd: impl AsFd) -> io::Result<usize> {
         let mut total = 0;
         while !self.pieces.is_empty() {
-            let sent = {
-                let slices = self.slices();
-                match sendmsg(&fd, &slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
-                    Ok(sent) => sent,
-                    Err(Errno::AGAIN) => break,
-                    Err(Errno::INTR) => continue,
-                    Err(error) => return Err(error.into()),
-                }
-            };
+            let (sent, offered) = send_slices(&fd, &self.slices())?;
             total += sent;
             self.advance(sent);
+            if sent < offered {
+                break;
+            }
         }
         Ok(total)
     }
 
-    fn slices(&self) -> Vec<IoSlice<'_>> {
+    fn slices(&self) -> Slices<'_> {
         let mut skip = self.sent;
-        let mut slices = Vec::with_capacity(self.pieces.len().min(SLICES));
+        let mut slices = Slices::new();
         for piece in &self.pieces {
-            match piece {
-                Piece::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
-                Piece::Huge(huge) => {
-                    let mut at = skip;
-                    while slices.len() < SLICES && at < huge.len() {
-                        let slice = huge.slice_from(at);
-                        at += slice.len();
-                        slices.push(IoSlice::new(slice));
-                    }
-                }
-            }
-            skip = 0;
-            if slices.len() >= SLICES {
+            if slices.is_full() {
                 break;
             }
+            match piece {
+                Piece::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
+                Piece::Huge(huge) => push_huge(huge, skip, &mut slices),
+            }
+            skip = 0;
         }
         slices
     }
 
-    fn advance(&mut self, sent: usize) {
+    /// The first `sent` bytes are done with.
+    pub(crate) fn advance(&mut self, sent: usize) {
         self.sent += sent;
         while let Some(first) = self.pieces.front() {
             let len = match first {
@@ -164,6 +169,41 @@ impl Outbox {
     }
 }
 
+/// The first bytes of `out`, as many as there are slices for.
+fn slices_of(out: &Output) -> Slices<'_> {
+    let mut slices = Slices::new();
+    let mut at = 0;
+    for (place, huge) in &out.huge {
+        if at < *place && !slices.is_full() {
+            slices.push(IoSlice::new(&out.bytes[at..*place]));
+        }
+        at = *place;
+        push_huge(huge, 0, &mut slices);
+    }
+    if at < out.bytes.len() && !slices.is_full() {
+        slices.push(IoSlice::new(&out.bytes[at..]));
+    }
+    slices
+}
+
+fn push_huge<'h>(huge: &'h HugeValue, from: usize, slices: &mut Slices<'h>) {
+    let room = slices.remaining_capacity();
+    slices.extend(huge.slices_from(from).take(room).map(IoSlice::new));
+}
+
+/// Sends once: how many bytes the socket took, and of how many.
+fn send_slices(fd: impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<(usize, usize)> {
+    let offered = slices.iter().map(|slice| slice.len()).sum();
+    loop {
+        match sendmsg(&fd, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+            Ok(sent) => return Ok((sent, offered)),
+            Err(Errno::AGAIN) => return Ok((0, offered)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Sends bytes; returns how many the socket took.
 pub(crate) fn send_now(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     loop {
@@ -172,6 +212,77 @@ pub(crate) fn send_now(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
             Err(Errno::AGAIN) => return Ok(0),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use cattlegrid_store::{Memory, PAGE_BYTES};
+
+    use super::*;
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i % 251) as u8).collect()
+    }
+
+    /// Values in pages, in one run and in many, with bytes before, between and behind them: longer than the socket's room, and
+    /// of more slices than one call takes.
+    #[test]
+    fn replies_arrive_whole_and_in_order() {
+        let memory = Memory::new(1024 * PAGE_BYTES).unwrap();
+        let whole = HugeValue::new(&memory, &[&pattern(40_000)]).unwrap();
+        // Every other page is free: a run is a page.
+        let mut taken: Vec<_> = std::iter::from_fn(|| memory.aligned(PAGE_BYTES)).collect();
+        taken.retain({
+            let mut number = 0;
+            move |_| {
+                number += 1;
+                number % 2 == 0
+            }
+        });
+        let cut = HugeValue::new(&memory, &[&pattern(100 * PAGE_BYTES)]).unwrap();
+        assert!(cut.slices().count() > SLICES);
+        for values in
+            [vec![&whole], vec![&cut], vec![&whole; 3], vec![&whole, &cut, &whole], vec![&whole; 100]]
+        {
+            for (before, behind) in [(0, 0), (20, 2), (0, 7), (200_000, 0)] {
+                let (server, mut client) = UnixStream::pair().unwrap();
+                server.set_nonblocking(true).unwrap();
+                client.set_nonblocking(true).unwrap();
+                let (mut out, mut outbox) = (Output::default(), Outbox::default());
+                let mut all = Vec::new();
+                for value in &values {
+                    out.bytes.extend_from_slice(&pattern(before));
+                    all.extend_from_slice(&pattern(before));
+                    out.huge.push((out.bytes.len(), Arc::clone(value)));
+                    value.slices().for_each(|slice| all.extend_from_slice(slice));
+                }
+                out.bytes.extend_from_slice(&pattern(behind));
+                all.extend_from_slice(&pattern(behind));
+                let mut sent = outbox.send(&server, &mut out).unwrap();
+                assert_eq!(outbox.is_empty(), sent == all.len());
+                out.clear();
+                // What is sent later comes behind it.
+                out.bytes.extend_from_slice(b"END\r\n");
+                all.extend_from_slice(b"END\r\n");
+                let mut arrived = Vec::new();
+                loop {
+                    sent += outbox.send(&server, &mut out).unwrap();
+                    out.clear();
+                    let before = arrived.len();
+                    // It ends when nothing more is there.
+                    let _would_block = client.read_to_end(&mut arrived);
+                    if arrived.len() == before && outbox.is_empty() {
+                        break;
+                    }
+                }
+                assert_eq!((sent, arrived.len()), (all.len(), all.len()));
+                assert!(arrived == all, "{} values, {before} bytes before each", values.len());
+            }
         }
     }
 }

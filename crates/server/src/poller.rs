@@ -44,6 +44,12 @@ impl Poller {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), wish.flags())?)
     }
 
+    /// Waits for connections of a listener, too. Of several threads that wait for one, one is woken for a connection.
+    pub fn listen(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
+    }
+
     /// Waits for something else of a descriptor that was added.
     pub fn modify(&self, fd: impl AsFd, token: u64, wish: Wish) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token), wish.flags())?)

@@ -34,8 +34,9 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     if settings.core_dumps {
         sys::raise_core_limit()?;
     }
-    let of_loaders = cattlegrid_loader::descriptors(settings.loaders());
-    sys::raise_open_files(settings.connections_max, settings.threads, of_loaders)?;
+    let of_rings = if settings.io_uring { settings.threads } else { 0 };
+    let others = of_rings + cattlegrid_loader::descriptors(settings.loaders());
+    sys::raise_open_files(settings.connections_max, settings.threads, others)?;
     if settings.lock_memory {
         sys::raise_locked_memory();
     }

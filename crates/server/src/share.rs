@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::auth::AuthFile;
 use crate::detail::Detail;
+use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::loading::LaneHost;
@@ -151,6 +152,7 @@ pub(crate) fn share(
         caps,
         connections: Mutex::default(),
         listeners: Mutex::default(),
+        door: Door::default(),
         control: Waker::new().map_err(io("a lane cannot be made"))?,
         stop_asked: AtomicBool::new(false),
         in_force: Mutex::new(InForce {

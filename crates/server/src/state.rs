@@ -1,6 +1,7 @@
 //! What all threads of the server share.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,6 +15,7 @@ use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
 use crate::detail::Detail;
+use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::listen::Address;
@@ -57,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
     /// Where the server listens.
     pub(crate) listeners: Mutex<Vec<Arc<ListenerInfo>>>,
+    /// Accepts connections.
+    pub(crate) door: Door,
     /// Wakes the control thread.
     pub(crate) control: Waker,
     /// A client asked the server to stop (`shutdown`).
@@ -83,6 +87,8 @@ impl InForce {
 pub(crate) struct LanePart {
     pub(crate) counters: Counters,
     pub(crate) waker: Waker,
+    /// Connections that it serves, with those on their way to it.
+    pub(crate) connections: AtomicUsize,
     inbox: Mutex<Vec<Message>>,
 }
 
@@ -137,6 +143,10 @@ pub(crate) struct Gauges {
     pub(crate) calls: AtomicUsize,
     /// Times that no connection could be accepted for lack of descriptors or memory.
     pub(crate) accept_errors: AtomicU64,
+    /// Lanes that send by `io_uring`.
+    pub(crate) io_uring: AtomicUsize,
+    /// A lane could not, and has said so.
+    pub(crate) io_uring_refused: AtomicBool,
 }
 
 /// Limits of connections that are no options. Tests lower them, so that they are reached.
@@ -165,6 +175,12 @@ pub(crate) struct Caps {
     pub(crate) receive_room_bytes: usize,
     /// Longest line of `get gets gat gats`, in bytes.
     pub(crate) get_line_bytes: usize,
+    /// Bytes of the receive behind a value that has pages of its own.
+    pub(crate) begin_bytes: usize,
+    /// Bytes for which a value that arrives takes pages at first.
+    pub(crate) piece_bytes: usize,
+    /// All values that are not whole have at most one part in this many of the memory.
+    pub(crate) arriving_part: usize,
 }
 
 impl Caps {
@@ -182,6 +198,9 @@ impl Caps {
             receive_bytes: 256 << 10,
             receive_room_bytes: 16 << 10,
             get_line_bytes: Limits::default().max_get_line_bytes,
+            begin_bytes: 4 << 10,
+            piece_bytes: 64 << 10,
+            arriving_part: 4,
         }
     }
 }
@@ -192,7 +211,8 @@ pub(crate) struct ConnectionInfo {
     pub(crate) fd: std::os::fd::OwnedFd,
     /// From 1 on, never reused.
     pub(crate) number: u64,
-    pub(crate) peer: String,
+    /// The client's; none through a Unix socket.
+    pub(crate) address: Option<SocketAddr>,
     /// The client's machine or process.
     pub(crate) peer_key: PeerKey,
     pub(crate) listener: Arc<ListenerInfo>,
@@ -238,6 +258,11 @@ impl Doing {
 }
 
 impl ConnectionInfo {
+    /// The client, as it is named in the log.
+    pub(crate) fn peer(&self) -> PeerName<'_> {
+        PeerName { address: self.address, listener: &self.listener.address }
+    }
+
     /// Says what it does now.
     #[inline]
     pub(crate) fn set_doing(&self, doing: Doing) {
@@ -256,6 +281,23 @@ impl ConnectionInfo {
         }
         let doing = self.doing.load(Relaxed);
         Doing::ALL.get(usize::from(doing)).map_or("conn_read", |doing| doing.name())
+    }
+}
+
+/// A client's address, or where it came in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerName<'a> {
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) listener: &'a Address,
+}
+
+impl std::fmt::Display for PeerName<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.listener, self.address) {
+            (Address::Unix(path), _) => write!(f, "unix:{}", path.display()),
+            (Address::Tcp(_), Some(address)) => address.fmt(f),
+            (Address::Tcp(_), None) => f.write_str("unknown"),
+        }
     }
 }
 
@@ -280,7 +322,12 @@ impl ListenerInfo {
 
 impl LanePart {
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { counters: Counters::default(), waker: Waker::new()?, inbox: Mutex::default() })
+        Ok(Self {
+            counters: Counters::default(),
+            waker: Waker::new()?,
+            connections: AtomicUsize::new(0),
+            inbox: Mutex::default(),
+        })
     }
 
     /// Leaves a message.
@@ -469,11 +516,21 @@ impl Shared {
         self.lanes[watcher.lane].tell(Message::Lines(watcher.token));
     }
 
-    /// A connection is gone.
-    pub(crate) fn forget(&self, info: &ConnectionInfo) {
+    /// A connection for this lane is accepted. [`Shared::forget`] undoes it.
+    pub(crate) fn count_in(&self, lane: usize) {
+        self.lanes[lane].connections.fetch_add(1, Relaxed);
+        self.gauges.total.fetch_add(1, Relaxed);
+        let current = self.gauges.current.fetch_add(1, Relaxed) + 1;
+        self.gauges.most.fetch_max(current, Relaxed);
+    }
+
+    /// A connection of this lane is gone; its descriptor closes here, unless the caller has another reference.
+    pub(crate) fn forget(&self, lane: usize, info: Arc<ConnectionInfo>) {
         use std::os::fd::AsRawFd as _;
         self.connections.lock().expect("nobody panics with it held").remove(&info.fd.as_raw_fd());
+        self.lanes[lane].connections.fetch_sub(1, Relaxed);
         self.gauges.current.fetch_sub(1, Relaxed);
+        drop(info);
         if !self.gauges.accepting.load(Relaxed) {
             self.control.wake();
         }

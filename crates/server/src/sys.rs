@@ -1,6 +1,6 @@
 //! What the server asks of the operating system once, at its start: background, limits, identity, files.
 //!
-//! The only module of the crate with unsafe code: fork, signal handlers, mappings and the allocator's settings have no safe
+//! Unsafe code, which only `ring.rs` has besides: fork, signal handlers, mappings and the allocator's settings have no safe
 //! interface.
 
 #![expect(
@@ -126,7 +126,7 @@ fn fork() -> Result<Option<Pid>, Errno> {
 /// Descriptors that are not connections: listeners, pollers, pipes, files.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Raises the limit on open files to fit `connections`, what `threads` need, and `others`: those of the pools of loaders.
+/// Raises the limit on open files to fit `connections`, what `threads` need, and `others`: rings, pools of loaders.
 ///
 /// If only the connections themselves fit, warns and takes what there is, as memcached would.
 pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Result<(), SysError> {

@@ -1,6 +1,7 @@
 //! TLS: the configuration of `-Z` and the `ssl_*` options, replaceable while the server runs.
 //!
-//! Connections keep the configuration they began with; a reload counts for those that come later.
+//! Connections keep the configuration they began with; a reload counts for those that come later. Sessions are resumed by
+//! tickets, which the client keeps and whose keys belong to a configuration: after a reload each handshake is a full one.
 
 use std::io;
 use std::path::Path;
@@ -13,18 +14,15 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 use crate::sys::reason;
 
 mod session;
 
 pub(crate) use session::TlsSession;
-
-/// Sessions kept for resumption under `ssl_session_cache`.
-const SESSIONS_MAX: usize = 20 * 1024;
 
 /// A certificate, key or option that cannot be used; says which and why.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +44,8 @@ impl TlsAcceptor {
     }
 
     /// The server's side of a new connection, under the newest configuration.
-    pub fn new_connection(&self) -> Result<ServerConnection, rustls::Error> {
-        ServerConnection::new(self.config.load_full())
+    pub fn new_connection(&self) -> Result<UnbufferedServerConnection, rustls::Error> {
+        UnbufferedServerConnection::new(self.config.load_full())
     }
 
     /// Reads certificates and key again; use the result with [`TlsAcceptor::replace`].
@@ -103,10 +101,13 @@ fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
             settings.chain_cert.display()
         ))
     })?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
     if settings.session_cache {
-        config.session_storage = ServerSessionMemoryCache::new(SESSIONS_MAX);
+        // The client keeps the session, encrypted with keys of this configuration: after a reload, which may trust other
+        // clients, it is of no use.
+        config.ticketer = ring::Ticketer::new()
+            .map_err(|error| TlsError(format!("-o ssl_session_cache: no keys for tickets: {error}")))?;
     } else {
-        config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
     Ok(Arc::new(config))

@@ -39,6 +39,8 @@ const COMPACT_PERCENT: usize = 60;
 const WALK_RATIO: usize = 16;
 /// Bounds of one piece of walk.
 const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
+/// Bytes walked at once in a segment of large values, which lie outside it: a few values.
+const HEAVY_WALK: usize = 256;
 /// Bytes walked for each byte of a write that is too long for these bounds.
 const LONG_WALK_RATIO: usize = 8;
 /// Of this many walked bytes one should be freed.
@@ -174,11 +176,13 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            if !self.collect_one(true) {
+            if self.walk_some(*WALK_BYTES.end(), true).is_none() {
                 break;
             }
-            self.give_buried_back(before, bytes);
-            (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
+            if self.walk.is_none() {
+                self.give_buried_back(before, bytes);
+                (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
+            }
         }
         before.saturating_sub(self.memory.used_bytes())
     }
@@ -215,8 +219,8 @@ impl Store {
         true
     }
 
-    /// Walks `bytes` or a little more, to the end of one segment at most. Returns how many were walked; `None`: there is
-    /// nothing to walk, or the walk has ended before a pinned item that cannot move.
+    /// Walks `bytes` or a little more, to the end of one segment at most; where values lie outside it, a few at a time. Returns
+    /// how many were walked; `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
     fn walk_some(&mut self, bytes: usize, to_memory: bool) -> Option<usize> {
         if self.walk.is_none() && !self.begin_walk() {
             return None;
@@ -224,6 +228,8 @@ impl Store {
         let mut walk = self.walk?;
         let segment = self.log.get(walk.segment)?;
         let (filled, queue) = (segment.filled, segment.queue);
+        let is_heavy = segment.outside_bytes > self.config.segment_bytes;
+        let bytes = if is_heavy { bytes.min(HEAVY_WALK) } else { bytes };
         // Nothing left alive: no need to look at the rest.
         let empty = |store: &Self| store.log.get(walk.segment).is_none_or(|s| s.live_items == 0);
         let (from, until) = (walk.at, walk.at.saturating_add(bytes));

@@ -10,13 +10,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use crate::memory::{Memory, Run};
+use crate::memory::{Memory, Runs};
 
 /// A value in pages of its own. Never changed; its pages go back when the last `Arc` does, so a value
 /// that is replaced or evicted while it is being sent stays whole until it has been.
 #[derive(Debug)]
 pub struct HugeValue {
-    runs: Vec<Run>,
+    runs: Runs,
     len: usize,
     memory: Arc<Memory>,
     /// Items of the store that have it; two for the moment in which an item is written again.
@@ -33,13 +33,13 @@ impl HugeValue {
     pub fn new(memory: &Arc<Memory>, parts: &[&[u8]]) -> Option<Arc<Self>> {
         let len = parts.iter().map(|p| p.len()).sum();
         let mut runs = memory.scattered(len)?;
-        let mut pages = runs.iter_mut();
+        let mut pieces = runs.from_mut(0);
         let mut room: &mut [u8] = &mut [];
         for &part in parts {
             let mut part = part;
             while !part.is_empty() {
                 if room.is_empty() {
-                    room = pages.next().expect("the runs hold `len` bytes").bytes_mut();
+                    room = pieces.next().expect("the runs hold `len` bytes");
                 }
                 let n = part.len().min(room.len());
                 let (now, later) = std::mem::take(&mut room).split_at_mut(n);
@@ -48,8 +48,16 @@ impl HugeValue {
                 room = later;
             }
         }
+        drop(pieces);
+        Some(Self::of(memory, runs, len))
+    }
+
+    /// The value of `len` bytes that lies at the beginning of `runs`.
+    pub fn of(memory: &Arc<Memory>, mut runs: Runs, len: usize) -> Arc<Self> {
+        runs.truncate(len);
+        debug_assert!(runs.len() >= len, "the runs hold the value");
         let memory = Arc::clone(memory);
-        Some(Arc::new(Self { runs, len, memory, items: AtomicUsize::new(0), pinned: AtomicBool::new(false) }))
+        Arc::new(Self { runs, len, memory, items: AtomicUsize::new(0), pinned: AtomicBool::new(false) })
     }
 
     /// Notes that an item has it now.
@@ -86,29 +94,28 @@ impl HugeValue {
 
     /// Bytes of the budget it holds.
     pub fn held_bytes(&self) -> usize {
-        self.runs.iter().map(Run::len).sum()
+        self.runs.len()
     }
 
     /// The value in pieces, one for each run of pages.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let mut left = self.len;
-        self.runs.iter().map(move |run| {
+        self.slices_from(0)
+    }
+
+    /// The bytes from `offset` on, `offset` at most [`HugeValue::len`], in pieces: one for each run of pages.
+    #[inline]
+    pub fn slices_from(&self, offset: usize) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.len - offset;
+        self.runs.from(offset).map_while(move |run| {
             let n = left.min(run.len());
             left -= n;
-            &run.bytes()[..n]
+            (n > 0).then(|| &run[..n])
         })
     }
 
     /// The piece that begins `offset` bytes into the value; empty at its end.
     pub fn slice_from(&self, offset: usize) -> &[u8] {
-        let mut at = offset;
-        for slice in self.slices() {
-            if at < slice.len() {
-                return &slice[at..];
-            }
-            at -= slice.len();
-        }
-        &[]
+        self.slices_from(offset.min(self.len)).next().unwrap_or_default()
     }
 }
 

@@ -571,6 +571,12 @@ pub(crate) fn prefetch<T>(address: NonNull<T>) {
     let _ = address;
 }
 
+/// Asks the processor to fetch the line at which `target` begins.
+#[inline]
+pub fn prefetch_line<T>(target: &T) {
+    prefetch(NonNull::from(target));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

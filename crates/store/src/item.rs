@@ -280,7 +280,19 @@ impl<'a> Item<'a> {
     /// Whether it is a plain value at second `now`: every reader may get it, and nothing is due.
     #[inline]
     pub fn is_plain(&self, now: u32) -> bool {
-        const SPECIAL: u16 = HAS_TAGS | Marks::STALE.0 | Marks::NEGATIVE.0;
+        !self.has_tags() && self.is_plain_but_for_tags(now)
+    }
+
+    /// Whether it has a tag.
+    #[inline]
+    pub fn has_tags(&self) -> bool {
+        state(self.bytes) & HAS_TAGS != 0
+    }
+
+    /// Whether it is a plain value at second `now` as long as none of its tags was bumped.
+    #[inline]
+    pub fn is_plain_but_for_tags(&self, now: u32) -> bool {
+        const SPECIAL: u16 = Marks::STALE.0 | Marks::NEGATIVE.0;
         let state = state(self.bytes);
         state & SPECIAL == 0 && (state & (HAS_GRACE | HAS_REFRESH) == 0 || !self.is_over_or_due(now))
     }

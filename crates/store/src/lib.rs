@@ -9,6 +9,7 @@
 //! # Invariant
 //! Memory whose size depends on the items comes from [`Memory`], so its limit bounds a store.
 
+mod arriving;
 mod counters;
 mod evict;
 mod ghost;
@@ -18,8 +19,10 @@ mod huge;
 mod index;
 mod item;
 mod memory;
+mod numbers;
 mod object;
 mod outside;
+mod pages;
 mod segment;
 mod stats;
 mod store;
@@ -27,11 +30,13 @@ mod tree;
 #[cfg(any(test, fuzzing, feature = "verify"))]
 mod verify;
 
+pub use arriving::ArrivingValue;
 pub use counters::{StoreStats, StoreUsage};
 pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
+pub use index::prefetch_line;
 pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
-pub use memory::{Memory, PAGE_BYTES, Run};
+pub use memory::{Memory, PAGE_BYTES, Run, Runs};
 pub use object::PinnedFull;
 pub use stats::StoreHeld;
 pub use store::{Evicted, Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};

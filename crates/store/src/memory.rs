@@ -1,18 +1,24 @@
 //! The one budget: a reservation of address space from which index pages, segments, huge values,
 //! trees and ghost tables are taken, page by page.
 //!
-//! [`Memory`] is shared by all shards. It hands out [`Run`]s and [`PageSet`]s, each the sole owner of its pages until it
-//! is dropped; a page never moves. Pages beyond the limit are never handed out, so the limit is a promise
+//! [`Memory`] is shared by all shards. It hands out [`Run`]s, [`Runs`] and [`PageSet`]s, each the sole owner of its pages until
+//! it is dropped; a page never moves. Which pages are free is in `pages.rs`. Pages beyond the limit are never handed out, so the limit is a promise
 //! about resident memory.
 //!
 //! # Invariants
-//! * A page belongs to at most one live [`Run`] or [`PageSet`] (its bit in `free` is then clear).
+//! * A page belongs to at most one live [`Run`], [`Runs`] or [`PageSet`], and is then not free.
 //! * `used` pages = limit at most, unless the limit was lowered below what was in use.
 #![expect(unsafe_code, reason = "maps memory and hands out slices of it")]
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::pages::Pages;
+
+mod runs;
+
+pub use runs::Runs;
 
 /// Bytes of a page, the unit of allocation.
 pub const PAGE_BYTES: usize = 4096;
@@ -21,12 +27,14 @@ pub const PAGE_BYTES: usize = 4096;
 pub struct Memory {
     base: NonNull<u8>,
     reserved_pages: usize,
-    /// Guards the bitmaps; held for a scan of the bitmap at most.
+    /// Held for a short search, and by [`Memory::purge`] for a walk over the bitmaps.
     pages: Mutex<Pages>,
     used: AtomicUsize,
     limit: AtomicUsize,
     /// Bytes of large values that have left the store and are still being sent.
     pinned: AtomicUsize,
+    /// Bytes of the pages of values that have not arrived whole.
+    arriving: AtomicUsize,
     /// Bytes of the objects of all stores that are never evicted.
     pinned_objects: AtomicUsize,
 }
@@ -35,20 +43,6 @@ pub struct Memory {
 unsafe impl Send for Memory {}
 // SAFETY: as above; the bitmaps are behind a mutex.
 unsafe impl Sync for Memory {}
-
-struct Pages {
-    /// Bit set: the page is free.
-    free: Vec<u64>,
-    /// Bit set: the page was handed out since its memory was last given back to the system.
-    touched: Vec<u64>,
-    /// Bit set: free and touched at the last [`Memory::purge`]; cleared when handed out.
-    aged: Vec<u64>,
-    /// Pages that can be read and written: [0, mapped).
-    mapped: usize,
-    /// Where the last search for an aligned run of 2^n pages ended, by n: runs of a size stay together,
-    /// so that index pages do not break up the room for segments.
-    cursors: [usize; 64],
-}
 
 /// Address space left to the rest of the process, where there is a limit on it.
 const SPARE_BYTES: usize = 96 << 20;
@@ -83,20 +77,14 @@ impl Memory {
     pub fn new(limit_bytes: usize) -> std::io::Result<Arc<Self>> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         let (base, reserved_pages) = reserve(limit)?;
-        let words = reserved_pages / 64;
         let memory = Self {
             base,
             reserved_pages,
-            pages: Mutex::new(Pages {
-                free: vec![0; words],
-                touched: vec![0; words],
-                aged: vec![0; words],
-                mapped: 0,
-                cursors: [0; 64],
-            }),
+            pages: Mutex::new(Pages::new(reserved_pages)),
             used: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
+            arriving: AtomicUsize::new(0),
             pinned_objects: AtomicUsize::new(0),
         };
         memory.set_limit(limit * PAGE_BYTES)?;
@@ -125,12 +113,10 @@ impl Memory {
             ));
         }
         let mut pages = self.lock();
-        let mapped = limit.next_multiple_of(64).max(pages.mapped);
-        if mapped > pages.mapped {
-            os::commit(self.base, pages.mapped * PAGE_BYTES, mapped * PAGE_BYTES)?;
-            let from = pages.mapped / 64;
-            pages.free[from..mapped / 64].fill(u64::MAX);
-            pages.mapped = mapped;
+        let mapped = limit.next_multiple_of(64);
+        if mapped > pages.mapped() {
+            os::commit(self.base, pages.mapped() * PAGE_BYTES, mapped * PAGE_BYTES)?;
+            pages.map_up_to(mapped);
         }
         self.limit.store(limit, Relaxed);
         Ok(())
@@ -163,6 +149,20 @@ impl Memory {
 
     pub(crate) fn sub_pinned(&self, bytes: usize) {
         self.pinned.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Of the bytes handed out, those of values that have not arrived whole.
+    #[inline]
+    pub fn arriving_bytes(&self) -> usize {
+        self.arriving.load(Relaxed)
+    }
+
+    pub(crate) fn add_arriving(&self, bytes: usize) {
+        self.arriving.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sub_arriving(&self, bytes: usize) {
+        self.arriving.fetch_sub(bytes, Relaxed);
     }
 
     /// Bytes of the objects that are never evicted, of all stores: what they take in the log and outside it.
@@ -220,24 +220,29 @@ impl Memory {
         Some(self.take(&mut pages, at, count))
     }
 
-    /// Runs that together hold `bytes`, as few as there are; `None` when less is free.
-    pub fn scattered(self: &Arc<Self>, bytes: usize) -> Option<Vec<Run>> {
-        let mut wanted = bytes.div_ceil(PAGE_BYTES);
+    /// Pages that together hold `bytes`, in few runs; `None` when fewer are free.
+    pub fn scattered(self: &Arc<Self>, bytes: usize) -> Option<Runs> {
+        let mut runs = Runs::new(self);
+        runs.grow(bytes).then_some(runs)
+    }
+
+    /// Adds the places of `count` pages by `add`, highest first, in few runs; false, and none, when fewer are free.
+    fn take_runs(&self, count: usize, mut add: impl FnMut(u32, usize)) -> bool {
         let mut pages = self.lock();
-        if !self.has_room(wanted) {
-            return None;
+        // A place beyond 16 TiB does not fit.
+        if !self.has_room(count) || u32::try_from(self.reserved_pages).is_err() {
+            return false;
         }
-        if let Some(at) = pages.find_run_from_top(wanted) {
-            return Some(vec![self.take(&mut pages, at, wanted)]);
-        }
-        let mut runs = Vec::new();
+        self.used.fetch_add(count, Relaxed);
+        let mut wanted = count;
         while wanted > 0 {
             // The limit counts pages, so that many are free somewhere.
-            let (at, count) = pages.top_run(wanted)?;
-            runs.push(self.take(&mut pages, at, count));
+            let (at, count) = pages.run_from_top(wanted).expect("as many pages are free as are not used");
+            pages.mark(at, count, false);
+            add(at as u32, count);
             wanted -= count;
         }
-        Some(runs)
+        true
     }
 
     /// Appends the numbers of `count` single pages to `pages`; false, and none, when fewer are free.
@@ -263,23 +268,8 @@ impl Memory {
     /// Gives the memory of pages that were free at the last call and still are back to the system.
     /// Returns the bytes given back. Called once a minute.
     pub fn purge(&self) -> usize {
-        let mut pages = self.lock();
-        let mut purged = 0;
-        for word in 0..pages.mapped / 64 {
-            let idle = pages.free[word] & pages.touched[word];
-            let mut due = idle & pages.aged[word];
-            pages.aged[word] = idle;
-            while due != 0 {
-                let first = due.trailing_zeros() as usize;
-                let count = (due >> first).trailing_ones() as usize;
-                os::discard(self.base, (word * 64 + first) * PAGE_BYTES, count * PAGE_BYTES);
-                purged += count;
-                let mask = mask(first, count);
-                due &= !mask;
-                pages.touched[word] &= !mask;
-                pages.aged[word] &= !mask;
-            }
-        }
+        let purged =
+            self.lock().purge(|page, count| os::discard(self.base, page * PAGE_BYTES, count * PAGE_BYTES));
         purged * PAGE_BYTES
     }
 
@@ -311,100 +301,6 @@ impl std::fmt::Debug for Memory {
             .field("limit", &self.limit_bytes())
             .finish()
     }
-}
-
-impl Pages {
-    /// First free run of `count` pages at a multiple of `count`, searched from the last find onwards.
-    fn find_aligned(&mut self, count: usize) -> Option<usize> {
-        let words = self.mapped / 64;
-        let span = count.div_ceil(64);
-        let cursor = count.trailing_zeros() as usize;
-        let start = self.cursors[cursor] / span * span;
-        let at = (start..words).step_by(span).chain((0..start).step_by(span)).find_map(|word| {
-            if word + span > words {
-                return None;
-            }
-            if count >= 64 {
-                return self.free[word..word + span].iter().all(|w| *w == u64::MAX).then_some(word * 64);
-            }
-            (0..64)
-                .step_by(count)
-                .find(|bit| self.free[word] & mask(*bit, count) == mask(*bit, count))
-                .map(|bit| word * 64 + bit)
-        })?;
-        self.cursors[cursor] = at / 64;
-        Some(at)
-    }
-
-    /// First free page, searched from the last find onwards.
-    fn find_page(&mut self) -> Option<usize> {
-        let words = self.mapped / 64;
-        let start = self.cursors[0];
-        let word = (start..words).chain(0..start).find(|word| self.free[*word] != 0)?;
-        self.cursors[0] = word;
-        Some(word * 64 + self.free[word].trailing_zeros() as usize)
-    }
-
-    /// The free run of at least `count` pages that lies highest, cut to its upper end.
-    fn find_run_from_top(&self, count: usize) -> Option<usize> {
-        let mut run = 0;
-        for word in (0..self.mapped / 64).rev() {
-            match self.free[word] {
-                0 => run = 0,
-                u64::MAX if run + 64 < count => run += 64,
-                bits => {
-                    for bit in (0..64).rev() {
-                        run = if bits >> bit & 1 == 1 { run + 1 } else { 0 };
-                        if run == count {
-                            return Some(word * 64 + bit);
-                        }
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// The highest free run, at most `most` pages of its upper end.
-    fn top_run(&self, most: usize) -> Option<(usize, usize)> {
-        let word = (0..self.mapped / 64).rev().find(|w| self.free[*w] != 0)?;
-        let top = 63 - self.free[word].leading_zeros() as usize;
-        let count = (self.free[word] << (63 - top)).leading_ones() as usize;
-        let count = count.min(most);
-        Some((word * 64 + top + 1 - count, count))
-    }
-
-    /// Marks single pages as free. The next search for one begins at the lowest of them, so that they stay together.
-    fn put_back(&mut self, pages: impl Iterator<Item = u32>) {
-        for page in pages {
-            self.mark(page as usize, 1, true);
-            self.cursors[0] = self.cursors[0].min(page as usize / 64);
-        }
-    }
-
-    fn mark(&mut self, at: usize, count: usize, free: bool) {
-        let mut page = at;
-        while page < at + count {
-            let (word, bit) = (page / 64, page % 64);
-            let n = (64 - bit).min(at + count - page);
-            let mask = mask(bit, n);
-            if free {
-                debug_assert_eq!(self.free[word] & mask, 0, "page freed twice");
-                self.free[word] |= mask;
-            } else {
-                debug_assert_eq!(self.free[word] & mask, mask, "page taken twice");
-                self.free[word] &= !mask;
-                self.touched[word] |= mask;
-                self.aged[word] &= !mask;
-            }
-            page += n;
-        }
-    }
-}
-
-/// `count` bits (1..=64) from `bit` upwards.
-fn mask(bit: usize, count: usize) -> u64 {
-    (u64::MAX >> (64 - count)) << bit
 }
 
 /// Pages that belong to their owner alone until it drops them. Their first content is arbitrary.
@@ -677,7 +573,7 @@ mod tests {
         }
         runs.clear();
         assert_eq!(memory.used_bytes(), 0);
-        assert_eq!(memory.scattered(MIB).unwrap().len(), 1);
+        assert_eq!(memory.scattered(MIB).unwrap().count(), 1);
     }
 
     #[test]
@@ -687,8 +583,50 @@ mod tests {
         pages.iter_mut().step_by(2).for_each(|p| *p = None);
         assert!(memory.scattered(33 * PAGE_BYTES).is_none());
         let runs = memory.scattered(32 * PAGE_BYTES).unwrap();
-        assert_eq!(runs.iter().map(Run::len).sum::<usize>(), 32 * PAGE_BYTES);
+        assert_eq!((runs.len(), runs.count()), (32 * PAGE_BYTES, 32));
         assert_eq!(memory.free_bytes(), 0);
+    }
+
+    /// Bytes are found at every offset, a part goes back, and it grows again; in one run and in several.
+    #[test]
+    fn runs_are_one_row_of_bytes() {
+        for step in [1, 2] {
+            let memory = Memory::new(64 * PAGE_BYTES).unwrap();
+            let mut pages: Vec<Option<Run>> = (0..64).map(|_| memory.aligned(PAGE_BYTES)).collect();
+            pages.iter_mut().step_by(step).for_each(|page| *page = None);
+            let others = memory.used_bytes();
+            let mut runs = Runs::new(&memory);
+            assert_eq!((runs.len(), runs.count(), runs.from(0).count(), runs.from(7).count()), (0, 0, 0, 0));
+            for pages in [0, 3, 1, 4] {
+                let before = runs.len();
+                assert!(runs.grow(pages * PAGE_BYTES));
+                assert_eq!(runs.len(), before + pages * PAGE_BYTES);
+            }
+            let mut n = 0_u64;
+            for byte in runs.from_mut(0).flatten() {
+                (*byte, n) = ((n % 251) as u8, n + 1);
+            }
+            assert_eq!(n as usize, runs.len());
+            let check = |runs: &Runs, offset: usize| {
+                assert!(
+                    runs.from(offset).flatten().copied().eq((offset..runs.len()).map(|n| (n % 251) as u8))
+                );
+            };
+            for offset in [0, 1, 4_095, 4_096, 4_097, 12_287, 12_288, 20_000, 8 * 4_096 - 1, 8 * 4_096] {
+                check(&runs, offset);
+                assert_eq!(runs.from_mut(offset).map(|run| run.len()).sum::<usize>(), runs.len() - offset);
+            }
+            for bytes in [40_000, 7 * 4_096 + 1, 7 * 4_096, 5 * 4_096 - 1, 4_096, 1] {
+                runs.truncate(bytes);
+                assert_eq!(runs.len(), bytes.next_multiple_of(PAGE_BYTES).min(8 * PAGE_BYTES));
+                assert_eq!(memory.used_bytes(), others + runs.len());
+                check(&runs, 0);
+            }
+            assert!(!runs.grow(memory.free_bytes() + 1) && runs.grow(memory.free_bytes()));
+            assert_eq!(memory.free_bytes(), 0);
+            drop(runs);
+            assert_eq!(memory.used_bytes(), others);
+        }
     }
 
     #[test]
@@ -715,7 +653,7 @@ mod tests {
         drop(set);
         assert_eq!(memory.used_bytes(), PAGE_BYTES);
         drop(run);
-        assert_eq!(memory.scattered(64 * PAGE_BYTES).unwrap().len(), 1);
+        assert_eq!(memory.scattered(64 * PAGE_BYTES).unwrap().count(), 1);
     }
 
     #[test]
@@ -755,6 +693,6 @@ mod tests {
         assert_eq!(memory.purge(), 0);
         assert_eq!(memory.purge(), 4 * PAGE_BYTES);
         assert_eq!(memory.purge(), 0);
-        assert!(memory.scattered(MIB).unwrap()[0].bytes().iter().all(|b| *b == 0));
+        assert!(memory.scattered(MIB).unwrap().from(0).flatten().all(|b| *b == 0));
     }
 }

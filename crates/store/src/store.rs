@@ -96,8 +96,11 @@ impl StoreConfig {
     }
 
     /// Longest value in bytes that goes into the log; longer ones are huge.
+    ///
+    /// A quarter of a segment, 32 KiB at most: from there on it costs less to receive and send a value in its pages than to
+    /// copy it, and the part of its last page that stays empty is a sixteenth of it on average.
     pub fn inline_max(&self) -> usize {
-        self.segment_bytes / 4
+        (self.segment_bytes / 4).min(LONGEST_INLINE)
     }
 }
 
@@ -151,6 +154,9 @@ impl NewValue<'_> {
         }
     }
 }
+
+/// See [`StoreConfig::inline_max`].
+const LONGEST_INLINE: usize = 32 << 10;
 
 /// No room, and none could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,16 +292,21 @@ impl Store {
         lookup
     }
 
-    /// Pages with a value that is too long for the log; evicts items to make room if there is no other way.
-    pub fn huge_value(&mut self, value: &[u8]) -> Option<Arc<HugeValue>> {
-        HugeValue::new(&self.memory, &[value]).or_else(|| {
-            let wanted = value.len() + crate::memory::PAGE_BYTES;
+    /// Bytes that all stores of the memory may take.
+    pub fn memory_limit(&self) -> usize {
+        self.memory.limit_bytes()
+    }
+
+    /// Pages with a value that is too long for the log, in parts; evicts items to make room if there is no other way.
+    pub fn huge_value(&mut self, parts: &[&[u8]]) -> Option<Arc<HugeValue>> {
+        HugeValue::new(&self.memory, parts).or_else(|| {
+            let wanted = parts.iter().map(|part| part.len()).sum::<usize>() + crate::memory::PAGE_BYTES;
             if self.config.evictions {
                 self.give_back(wanted);
             } else {
                 self.give_buried_back(self.memory.used_bytes(), wanted);
             }
-            HugeValue::new(&self.memory, &[value])
+            HugeValue::new(&self.memory, parts)
         })
     }
 
@@ -310,6 +321,20 @@ impl Store {
     pub fn is_plain(&self, found: Found) -> bool {
         // Wherever its value lies.
         Item::new(self.log.bytes(found.location), None).is_plain(self.now)
+    }
+
+    /// The item, if it is a plain value now as long as none of its tags was bumped; without a huge value.
+    #[inline]
+    pub fn plain_but_for_tags(&self, found: Found) -> Option<Item<'_>> {
+        let item = Item::new(self.log.bytes(found.location), None);
+        item.is_plain_but_for_tags(self.now).then_some(item)
+    }
+
+    /// What is probably the key's item, without a huge value: a hint for prefetching.
+    #[inline]
+    pub fn likely_item(&self, hash: u64) -> Option<Item<'_>> {
+        let location = self.index.likely_location(hash)?;
+        Some(Item::new(self.log.bytes(location), None))
     }
 
     /// The item that begins with these bytes of the log.

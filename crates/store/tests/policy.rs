@@ -185,6 +185,28 @@ fn a_huge_value_does_not_wait_for_a_whole_collection() {
     one.store.verify();
 }
 
+/// Values in pages are evicted for one another: the memory stays nearly full.
+#[test]
+fn a_large_value_evicts_about_its_bytes() {
+    const LEN: usize = 40_000;
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = One::several(64 * MEBIBYTE, 1).remove(0);
+    assert!(LEN > one.store.config().inline_max());
+    // A segment that became empty, and the few values whose references are walked at once.
+    let most = one.store.config().segment_bytes + 8 * LEN;
+    for key in 0..6_000 {
+        one.put(key, LEN);
+        if one.store.stats().evictions > 0 {
+            let free = one.memory.free_bytes();
+            assert!(free <= most, "{free} bytes are free after value {key}");
+        }
+    }
+    assert!(one.store.stats().evictions > 3_000);
+    one.store.verify();
+}
+
 /// A store of 8 MiB whose main queue holds 30,000 items that are read again and again.
 fn with_hot_items() -> One {
     let mut one = One::several(8 * MEBIBYTE, 1).remove(0);

@@ -155,7 +155,7 @@ fn an_insert_that_finds_no_page_changes_nothing() {
             if n % 7 == 0 {
                 tree.verify();
             }
-            others.clear();
+            others.truncate(0);
             others = memory.scattered(memory.free_bytes() - missing * PAGE_BYTES).unwrap();
         }
         most = most.max(missing);

@@ -226,6 +226,12 @@ impl Bumps {
         (hard && above(b, Kind::Hard), soft && above(b, Kind::Soft))
     }
 
+    /// The place that a check of an item with this tag reads first, for a prefetch.
+    #[inline]
+    pub fn first_place(&self, tag: TagHash) -> &impl Sized {
+        self.slot(self.places(tag)[0], Kind::Hard)
+    }
+
     /// Share of tags, 0.0..=1.0, that look bumped above `since` although they were not: the probability, per
     /// tag, that an item with that stamp is recomputed without need. Hard and soft together, counted from the
     /// slots.

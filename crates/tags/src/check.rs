@@ -145,6 +145,12 @@ impl Tags {
         firsts.map(|first| first.unwrap_or(last).min(last)).into_iter().max().unwrap_or(last)
     }
 
+    /// Whether nothing was bumped or flushed since `stamp`: an item is valid then, whatever its tags.
+    #[inline]
+    pub fn is_current(&self, stamp: u64) -> bool {
+        stamp >= self.floors.highest() && stamp >= self.bumps.last_bump()
+    }
+
     /// Checks an item that counts as of `stamp` and carries `tags`, hashes as [`TagHash::get`] returned
     /// them.
     ///

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 
-use super::stages::{Stage, Step, When};
+use super::stages::{COMPILERS, Stage, Step, When};
 
 /// How long a [`When::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
 const FETCH_MOST: Duration = Duration::from_secs(60);
@@ -66,7 +66,7 @@ impl Stop {
 /// Runs a stage; an error says which command failed and how. `log` is open for appending.
 pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> Result<(), String> {
     let end = now() + Duration::from_secs(stage.minutes * 60);
-    let runner = Runner { log, stop };
+    let runner = Runner { log, stop, yields: stage.cores >= COMPILERS };
     for step in stage.steps {
         if runner.is_wanted(step, end)? {
             runner.step(step, end)?;
@@ -78,7 +78,13 @@ pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> Result<(), String> 
 struct Runner<'a> {
     log: &'a File,
     stop: &'a Stop,
+    /// Whether its steps let other stages go first.
+    yields: bool,
 }
+
+/// What a stage that compiles is run by, so that one beside it whose tests wait for timers and sockets is not late: with
+/// a third of the share of time that the other can have.
+const YIELDING: &[&str] = &["nice", "-n", "5"];
 
 /// Why a command did not succeed.
 enum Failure {
@@ -117,7 +123,8 @@ impl Runner<'_> {
         let env = env.concat();
         self.note(format_args!("$ {env}{line}"));
         let output = || self.log.try_clone().map_err(|error| format!("{line}: its log: {error}"));
-        let mut command = command(step.command);
+        let first = if self.yields { YIELDING } else { &[] };
+        let mut command = command(&[first, step.command].concat());
         command.envs(step.env.iter().copied()).stdout(output()?).stderr(output()?);
         self.group(command, end).map_err(|failure| match failure {
             Failure::Failed(reason) => format!("{line}: {reason}"),
@@ -253,13 +260,28 @@ mod tests {
     fn a_failing_command_and_one_over_its_budget_are_told_apart() {
         let log = Log::new("late");
         let (file, stop) = (log.open(), Stop::default());
-        let runner = Runner { log: &file, stop: &stop };
+        let runner = Runner { log: &file, stop: &stop, yields: false };
         assert_eq!(runner.step(&step(&["true"]), far()), Ok(()));
         assert!(runner.step(&step(&["false"]), far()).is_err_and(|reason| reason.contains("exit status: 1")));
         let begin = now();
         let late = runner.step(&step(&["sh", "-c", "sleep 60 & wait"]), begin + POLL);
         assert!(late.is_err_and(|reason| reason.contains("time is used up")));
         assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_stage_that_compiles_yields() {
+        let log = Log::new("yields");
+        let (file, stop) = (log.open(), Stop::default());
+        let own = Command::new("nice").output().unwrap();
+        let own: i32 = String::from_utf8(own.stdout).unwrap().trim().parse().unwrap();
+        for (yields, more) in [(false, 0), (true, 5)] {
+            let runner = Runner { log: &file, stop: &stop, yields };
+            assert_eq!(runner.step(&step(&["sh", "-c", "echo niceness $(nice)"]), far()), Ok(()));
+            let text = log.text();
+            let niceness = text.rsplit("\nniceness ").next().unwrap().trim();
+            assert_eq!(niceness.parse(), Ok((own + more).min(19)), "{yields}");
+        }
     }
 
     #[test]
@@ -276,7 +298,7 @@ mod tests {
             }
             told.tell(Signal::SIGTERM);
         });
-        let runner = Runner { log: &file, stop: &stop };
+        let runner = Runner { log: &file, stop: &stop, yields: false };
         let stopped = runner.step(&step(&["sh", "-c", "sleep 60 & echo child $!; wait"]), far());
         teller.join().unwrap();
         assert!(stopped.is_err_and(|reason| reason.contains("stopped by SIGTERM")));
@@ -315,7 +337,7 @@ mod tests {
             &[Step { when: When::Fetched { by: &["true"], else_say: "" }, env: &[], command: &["false"] }];
         let log = Log::new("fetched");
         let (file, stop) = (log.open(), Stop::default());
-        let runner = Runner { log: &file, stop: &stop };
+        let runner = Runner { log: &file, stop: &stop, yields: false };
         let fetched = |by| Step {
             when: When::Fetched { by, else_say: "left out, as a test wants it" },
             env: &[],

@@ -3,8 +3,8 @@
 //! [`STAGES`] is the whole list. Its order is the order of preference and of the summary: quick stages and those that
 //! others need come first. What a stage needs comes before it.
 //!
-//! A stage that compiles asks for all cores, a stage that mostly waits for timers, sockets or the network asks for none, so
-//! that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
+//! A stage that compiles asks for all cores and yields to the others; a stage that mostly waits for timers, sockets or the
+//! network asks for none, so that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
 //! and for servers what their options allow them.
 
 /// One thing that is tested.
@@ -49,12 +49,12 @@ pub(super) enum When {
 }
 
 /// What a stage that compiles asks for: a compiler per core, of which more than four seldom have work.
-const COMPILERS: usize = 4;
+pub(super) const COMPILERS: usize = 4;
 
 /// cargo-fuzz needs unstable flags of the compiler: they are opened in the toolchain that builds all else.
 const OPENED: &[(&str, &str)] = &[("RUSTC_BOOTSTRAP", "1")];
 
-/// 20 s of random input to a target of `fuzz/`, with options of libFuzzer.
+/// 20 s of random input, from the same seed in each run, to a target of `fuzz/`, with options of libFuzzer.
 macro_rules! fuzz {
     ($target:literal $(, $option:literal)*) => {
         Step {
@@ -67,6 +67,7 @@ macro_rules! fuzz {
                 $target,
                 "--",
                 "-max_total_time=20",
+                "-seed=1",
                 "-verbosity=0",
                 "-print_funcs=0",
                 "-malloc_limit_mb=256",
@@ -276,13 +277,28 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "build",
-        shows: "the optimised server that other stages run",
+        shows: "the optimised server, and programs of tests, that other stages run",
         minutes: 15,
         needs: &[],
         directory: Some("target/fast"),
         cores: COMPILERS,
         memory_mib: 2400,
-        steps: &[step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"])],
+        steps: &[
+            step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"]),
+            // Programs of the conformance suite, which would wait there for cargo's lock.
+            step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid-examples"]),
+            step(&[
+                "cargo",
+                "build",
+                "--locked",
+                "--profile",
+                "fast",
+                "-p",
+                "cattlegrid-client",
+                "--example",
+                "ring",
+            ]),
+        ],
     },
     Stage {
         name: "panics",
@@ -297,14 +313,19 @@ pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "conformance",
         shows: "unmodified clients and recorded answers of memcached",
-        minutes: 25,
+        minutes: 35,
         needs: &["packages", "build"],
         directory: None,
         cores: 0,
         memory_mib: 4000,
         steps: &[Step {
             when: When::Always,
-            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+            env: &[
+                ("CATTLEGRID_BIN", "target/fast/cattlegrid"),
+                ("CATTLEGRID_CLIENT_RING", "target/fast/examples/ring"),
+                ("CATTLEGRID_FACTORS", "target/fast/factors"),
+                ("CATTLEGRID_SET_UP", "1"),
+            ],
             command: &["conformance/run.sh"],
         }],
     },
@@ -432,10 +453,11 @@ pub(super) const STAGES: &[Stage] = &[
             asan!("only cattlegrid-worker,cattlegrid-pool", "--skip", "limits_and_privileges"),
             // States through the VM's own interface.
             asan!("only cattlegrid-scripts", "state::", "library::", "reply::"),
-            // The server's fork and its handlers of signals.
+            // The server's fork, its handlers of signals and its ring.
             asan!(
                 "only cattlegrid-server,cattlegrid",
                 "sys::",
+                "ring::",
                 "signals::",
                 "a_daemon_is_ready",
                 "every_signal_ends_it_well"

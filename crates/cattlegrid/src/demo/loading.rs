@@ -83,7 +83,7 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let next = pid(&mut plain)?;
     promise(next != worker, || "a killed worker answers".to_owned())?;
     let note = format!(
-        "Killed: kill -9 of the worker, process {worker}, with {CROWD} clients waiting; process {next} computed the value, in 1 s."
+        "Killed: kill -9 of the worker, process {worker}, with {CROWD} clients waiting; process {next} computed the value, in 3 s."
     );
     Ok(outcome("200 wait, the worker is killed", &seen, jobs, Some(note)))
 }

@@ -85,7 +85,7 @@ const ACTS: &[Act] =
 /// Rules of the server that has some.
 const RULES: &str = include_str!("rules.toml");
 /// Connections that all scenes together may have open at once.
-const CONNECTIONS_MAX: usize = 2000;
+const CONNECTIONS_MAX: usize = 2200;
 const STEP: Duration = Duration::from_millis(100);
 
 /// Runs the tour; `keep` leaves its server with rules running.

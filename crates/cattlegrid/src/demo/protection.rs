@@ -54,6 +54,7 @@ fn protected(stage: &mut Stage) -> Result<Outcome, DemoError> {
 
 fn stampede(stage: &Stage, key: &str) -> Result<Seen, DemoError> {
     let mut crowd = open(stage, CROWD)?;
+    all_accepted(stage)?;
     crowd.ask(key)?;
     crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })
 }
@@ -74,6 +75,20 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     })?;
     let note = "Killed: the first client's connection was reset with 99 waiting; the next in line computed.";
     Ok(outcome("99 wait, the one that computes is killed", &seen, Some(note.to_owned())))
+}
+
+/// Waits until the server knows all connections of a stampede: none asks only when others have stored the value.
+fn all_accepted(stage: &Stage) -> Result<(), DemoError> {
+    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+    let mut connected = 0;
+    for _ in 0..LOOKS {
+        connected = plain.stat("", "curr_connections")?;
+        if connected > CROWD {
+            break;
+        }
+        stage.pause(Duration::from_millis(10))?;
+    }
+    promise(connected > CROWD, || format!("{connected} of {} clients are connected", count(CROWD)))
 }
 
 /// Waits until this many gets wait for a key.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cattlegrid_load::harness::Server;
 use cattlegrid_load::{
-    BenchError, Fill, Memcached, Meter, Mix, Peer, Plan, Popularity, Process, Report, Session, Sizes, Supply,
-    Ttls, Until, count, micros,
+    BenchError, Cpu, Fill, Memcached, Meter, Mix, Peer, Plan, Popularity, Process, Report, Session, Sizes,
+    Supply, Ttls, Until, count, micros,
 };
 use cattlegrid_server::poller::Poller;
 use cattlegrid_server::time::Clock;
@@ -121,9 +121,9 @@ impl Stage {
         let plan = Arc::new(plan);
         let mut supply = supply(&plan);
         let mut session = Session::open(Memcached, plan, Arc::clone(peer), connections, depth)?;
-        let before = self.cpu_time()?;
+        let before = self.cpu()?;
         let tally = session.run(&mut *supply, until, &self.meter)?;
-        Ok(Report::new(&tally, Some(self.cpu_time()?.saturating_sub(before))))
+        Ok(Report::new(&tally, Some(self.cpu()?.since(before))))
     }
 
     /// Asks for the items of the first scene, with nine gets to each set.
@@ -133,8 +133,8 @@ impl Stage {
         self.load(plan, &self.peer, (connections, depth), mix, Until::Elapsed(SCENE_TIME))
     }
 
-    fn cpu_time(&self) -> Result<Duration, DemoError> {
-        self.process.cpu_time().map_err(DemoError::io("the server's processor time"))
+    fn cpu(&self) -> Result<Cpu, DemoError> {
+        self.process.cpu().map_err(DemoError::io("the server's processor time"))
     }
 
     fn resident_bytes(&self) -> Result<u64, DemoError> {

@@ -9,8 +9,9 @@ use crate::cache::{Answer, Ask, Cache};
 use crate::client::{Client, counted, deleted, exptime, item, odd};
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
+use crate::join::join;
 use crate::net::connection::{Limit, Sent};
-use crate::net::node::{Node, join};
+use crate::net::node::Node;
 use crate::net::wire::{self, Command, Reply, Verb};
 
 /// First and longest interval between questions when all waiting connections are in use, or none can be made.
@@ -146,10 +147,6 @@ impl Cache for Client {
         replies
             .map(|reply| if matches!(reply, Err(Error::Refused { .. })) { Ok(None) } else { reply })
             .collect()
-    }
-
-    async fn fill(&self, write: Write<'_>, token: u64) -> Result<bool, Error> {
-        Ok(Cache::cas(self, write, token).await?.is_stored())
     }
 
     async fn give_up(&self, key: &[u8], token: u64, failure: Option<&str>) -> Result<(), Error> {

@@ -6,8 +6,8 @@ use crate::cache::Cache;
 use crate::client::{Client, counted, deleted, item};
 use crate::error::Error;
 use crate::item::{Expiration, Item, Write, Written};
+use crate::join::join;
 use crate::key::Key;
-use crate::net::node::join;
 use crate::net::wire::{self, Command, Reply, Verb};
 use crate::value::{self, Value};
 

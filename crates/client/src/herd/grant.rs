@@ -15,6 +15,7 @@ use super::plain::{self, Decision, Locked, Settle, Terms};
 use crate::cache::{Answer, Ask, Cache};
 use crate::error::Error;
 use crate::item::{Expiration, Item, Write, Written};
+use crate::join::join;
 use crate::value;
 
 /// How often a lock that another client has just removed or taken is looked at before the caller waits.
@@ -606,20 +607,20 @@ async fn fill<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
 }
 
 async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
-    let mut replies = Vec::new();
-    for (at, settling) in all.iter().enumerate() {
-        let Next::GiveUp(token) = settling.next else { continue };
+    let given_up = all.iter().enumerate().filter_map(|(at, settling)| match settling.next {
+        Next::GiveUp(token) => Some((at, settling, token)),
+        _ => None,
+    });
+    let replies = join(given_up.map(|(at, settling, token)| async move {
         let failure = match &settling.ending {
             Ending::Nothing(text) => text.as_deref(),
             Ending::Value(_) => None,
         };
         let reply = cache.give_up(&settling.work.subject.key, token, failure).await;
-        replies.push((
-            at,
-            reply.map(|()| if settling.passed { Settle::Stored { fenced: true } } else { Settle::Lost }),
-        ));
-    }
-    replies
+        let settle = if settling.passed { Settle::Stored { fenced: true } } else { Settle::Lost };
+        (at, reply.map(|()| settle))
+    }));
+    replies.await
 }
 
 async fn read<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {

@@ -1,6 +1,5 @@
 //! One server: its connections, and when it is not asked after failures.
 
-use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -459,23 +458,4 @@ fn random() -> f64 {
     // The standard library's keys of hash maps are the randomness that is at hand.
     let bits = std::hash::RandomState::new().build_hasher().finish() as u32;
     f64::from(bits) / (f64::from(u32::MAX) + 1.0)
-}
-
-/// All outputs, in order. The futures run concurrently in this task.
-pub(crate) async fn join<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut ready = true;
-        for (future, output) in &mut futures {
-            if output.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(done) => *output = Some(done),
-                    std::task::Poll::Pending => ready = false,
-                }
-            }
-        }
-        if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    futures.into_iter().filter_map(|(_, output)| output).collect()
 }

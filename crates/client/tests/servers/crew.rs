@@ -45,6 +45,16 @@ impl Ledger {
         self.directory.path().join("computed")
     }
 
+    /// The file for which computations with `--until` wait.
+    pub fn release(&self) -> PathBuf {
+        self.directory.path().join("release")
+    }
+
+    /// Lets computations end that have begun with `--until` and [`Ledger::release`].
+    pub fn let_go(&self) {
+        fs::write(self.release(), "").expect("a file");
+    }
+
     /// The keys that were computed, in the order in which computations began, over all processes.
     pub fn computed(&self) -> Vec<String> {
         let text = fs::read_to_string(self.file()).unwrap_or_default();
@@ -72,9 +82,14 @@ impl Ledger {
         process
     }
 
+    /// `count` of them, each connected. They wait for [`Process::go`].
+    pub fn processes(&self, count: usize, words: &str) -> Vec<Process> {
+        (0..count).map(|_| self.process(words)).collect()
+    }
+
     /// `count` of them, each connected, all let go at about the same time.
     pub fn crew(&self, count: usize, words: &str) -> Vec<Process> {
-        let mut crew: Vec<_> = (0..count).map(|_| self.process(words)).collect();
+        let mut crew = self.processes(count, words);
         crew.iter_mut().for_each(Process::go);
         crew
     }
@@ -87,14 +102,16 @@ impl Process {
         stdin.write_all(b"go\n").and_then(|()| stdin.flush()).expect("the process reads");
     }
 
-    /// Its next line.
+    /// Its next line; the one that says that its first request was answered is passed over.
     pub fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line within 45 seconds")
+        let line = || self.lines.recv_timeout(PATIENCE).expect("a line within 45 seconds");
+        let first = line();
+        if first == "asked" { line() } else { first }
     }
 
-    /// The next line, if it comes within this time.
-    pub fn line_within(&self, limit: Duration) -> Option<String> {
-        self.lines.recv_timeout(limit).ok()
+    /// Waits until the first request of its call has been answered: it knows what there is then.
+    pub fn has_asked(&self) {
+        assert_eq!(self.lines.recv_timeout(PATIENCE).as_deref(), Ok("asked"));
     }
 
     /// Waits until it says that it computes.

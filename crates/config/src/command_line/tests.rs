@@ -59,6 +59,7 @@ const EFFECTS: &[Effect] = &[
     ("-o idle_timeout", &["-o", "idle_timeout=9"], |s| s.idle_timeout == Some(Duration::from_secs(9))),
     ("-o maxconns_fast", &["-o", "no_maxconns_fast,maxconns_fast"], |s| s.connections_max_fast),
     ("-o no_maxconns_fast", &["-o", "no_maxconns_fast"], |s| !s.connections_max_fast),
+    ("-o io_uring", &["-o", "io_uring"], |s| s.io_uring),
     ("-o watcher_logbuf_size", &["-o", "watcher_logbuf_size=1"], |s| s.watcher_buffer_bytes == 1024),
     ("-o worker_logbuf_size", &["-o", "worker_logbuf_size=2"], |s| s.lane_log_buffer_bytes == 2048),
     ("-o drop_privileges", &["-o", "drop_privileges"], |s| s.privileges == Privileges::Drop),

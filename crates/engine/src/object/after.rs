@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_objects::After;
-use cattlegrid_protocol::{Request, Store, StoreVerb};
+use cattlegrid_protocol::{Block, Request, Store, StoreVerb};
 use cattlegrid_tags::Kind;
 
 use super::execute::Call;
@@ -80,7 +80,8 @@ impl Engine {
             exptime += step.now.unix(step.now.second);
         }
         let verb = StoreVerb::Set;
-        let request = Request::Store(Store { verb, key, flags: 0, exptime, data, noreply: true });
+        let request =
+            Request::Store(Store { verb, key, flags: 0, exptime, data: Block::Here(data), noreply: true });
         let hash = self.hash_key(key);
         self.without_client(step, |cx| {
             let parked = self.execute(&request, hash, lock, cx);

@@ -359,7 +359,7 @@ impl Shard {
         if bytes.len() <= self.store.config().inline_max() {
             return Some(NewValue::Inline([bytes, &[]]));
         }
-        self.store.huge_value(bytes).map(NewValue::Huge)
+        self.store.huge_value(&[bytes]).map(NewValue::Huge)
     }
 
     #[expect(clippy::too_many_arguments, reason = "an item's parts")]

@@ -1,8 +1,8 @@
 //! `get gets gat gats` of one key.
 //!
-//! A hit of a plain value is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A miss of a key that may have a
-//! rule, and an item that is more than a value (in its grace, due for a refresh, tagged, stale, a negative answer), are
-//! passed on to [`Shard::get_ruled`].
+//! A hit of a plain value, or of one whose tags are valid, is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A
+//! miss of a key that may have a rule, and an item that is more than a value (in its grace, due for a refresh, with a bumped
+//! tag, stale, a negative answer), are passed on to [`Shard::get_ruled`].
 
 use cattlegrid_herd::Waited;
 use cattlegrid_objects::Spot;
@@ -72,7 +72,7 @@ impl Shard {
         }
         let lookup = self.store.lookup(hash, key);
         match lookup {
-            Lookup::Found(found) if self.is_just_a_value(found) => {
+            Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {
                 self.write_hit(key, hash, found, cas, touch, cx)
             }
             // A miss of a key that may have a rule, or an item that is more than a value.

@@ -19,14 +19,22 @@ impl Shard {
         let (key, flags) = (meta.key.bytes(), &meta.set);
         let touches = flags.has(b'T');
         let mut created = false;
-        let lookup = self.lookup(hash, key, &cx.step);
+        let mut lookup = self.store.lookup(hash, key);
+        let value = self.meta_value(meta, hash, lookup, cx);
+        if let Lookup::Found(found) = lookup
+            && value.is_none()
+        {
+            lookup = self.invalidated(hash, found, &cx.step);
+        }
         if self.names != Names::OFF && !matches!(lookup, Lookup::Found(_)) && self.is_named(key) {
             return Flow::Object;
         }
         // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have the rule's
         // tags.
         let mut unleased = None;
-        if self.herd.is_some() && self.may_be_ruled(meta, lookup, cx) {
+        if value.is_some() || self.herd.is_none() {
+            // A rule changes nothing.
+        } else if self.may_be_ruled(meta, lookup, cx) {
             let active = self.shared.rules();
             match active.as_ref().and_then(|active| active.find(key)) {
                 Some(ruled) if ruled.state.policy().leases => {
@@ -35,11 +43,11 @@ impl Shard {
                 Some(_) => unleased = self.rule_of(key),
                 None => {}
             }
-        } else if self.herd.is_some() && self.is_won(lookup) {
+        } else if self.is_won(lookup) {
             unleased = self.rule_of(key).filter(|ruled| !ruled.state.policy().leases);
         }
         let negative = unleased.is_some() && self.is_negative(lookup);
-        let mut found = self.find(hash, key, &cx.step);
+        let mut found = value.or_else(|| self.find(hash, key, &cx.step));
         if found.is_none() && flags.has(b'N') && !negative {
             let (cas, stamp) = self.numbers(flags.has(b'E').then_some(flags.explicit_cas));
             let tags = unleased.as_ref().map_or(&[][..], |ruled| ruled.tags.hashes());
@@ -74,6 +82,13 @@ impl Shard {
             self.record_miss(hash, &ruled.state, cx);
         }
         Flow::Replied
+    }
+
+    /// The item, if it is a value whatever a rule says, and no client was told or may be told to refresh it.
+    fn meta_value(&self, meta: &Meta<'_>, hash: u64, lookup: Lookup, cx: &Context<'_>) -> Option<Found> {
+        let Lookup::Found(found) = lookup else { return None };
+        let is_value = !meta.set.has(b'R') && self.is_value(found, hash, &cx.step) && !self.is_won(lookup);
+        is_value.then_some(found)
     }
 
     /// Whether a client was told to recompute the item.

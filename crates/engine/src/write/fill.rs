@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{DropCause, Filler, RuleState, Session, Waiter, refresh_lead_s};
-use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue};
+use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER};
 
 use crate::item::is_stub;
 use crate::rules::Change;
@@ -57,7 +57,7 @@ use crate::rules::active::Ruled;
 use crate::shard::Shard;
 use crate::step::{Step, Verdict};
 use crate::wait::delivered::{Delivered, DeliveredValue};
-use crate::write::store::{Mode, Outcome, Write};
+use crate::write::store::{Data, Mode, Outcome, Write};
 
 /// How a write relates to the open misses of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,11 +184,7 @@ impl Shard {
             tags: tags.hashes(),
             marks,
         };
-        let value = match &write.huge {
-            Some(huge) => NewValue::Huge(Arc::clone(huge)),
-            None => NewValue::Inline([write.data, &[]]),
-        };
-        if self.store.put(write.hash, write.key, &attributes, value).is_err() {
+        if self.store.put(write.hash, write.key, &attributes, write.data.to_value()).is_err() {
             return Outcome::NoRoom(write.data.len());
         }
         match (write.negative, fill, stale) {
@@ -290,9 +286,9 @@ impl Shard {
             return;
         }
         let delivered = (!write.negative).then(|| {
-            let (value, copied) = match &write.huge {
-                Some(huge) => (DeliveredValue::Huge(Arc::clone(huge)), 0),
-                None => (DeliveredValue::Inline(write.data.into()), write.data.len()),
+            let (value, copied) = match &write.data {
+                Data::Huge(huge) => (DeliveredValue::Huge(Arc::clone(huge)), 0),
+                Data::Inline(bytes) => (DeliveredValue::Inline((*bytes).into()), bytes.len()),
             };
             Arc::new(Delivered {
                 flags: write.flags,

@@ -20,7 +20,7 @@ use crate::step::{Step, Ticket, Verdict};
 use crate::time::PAST;
 use crate::wait::delivered::{Delivered, DeliveredValue};
 use crate::write::fill::{Fill, Filling};
-use crate::write::store::{Mode, Outcome, Write};
+use crate::write::store::{Data, Mode, Outcome, Write};
 
 // As clients get them: percent-encoded.
 const TOO_MANY_TAGS: &[u8] = b"the%20value%20has%20more%20tags%20than%20fit";
@@ -85,10 +85,15 @@ impl Engine {
         let hash = write.hash;
         let fits = self.shared().fits(&load.key, write.flags, write.data.len());
         let mut room = fits;
-        if fits && !self.fits_the_log(write.data) {
+        if let Data::Inline(bytes) = write.data
+            && fits
+            && !self.fits_the_log(bytes.len())
+        {
             lock.release();
-            write.huge = self.huge_value(write.data);
-            room = write.huge.is_some();
+            match self.huge_value(bytes) {
+                Some(huge) => write.data = Data::Huge(huge),
+                None => room = false,
+            }
         }
         let shard = lock.shard(hash);
         if !shard.finish_job(load, hash, true, step) {

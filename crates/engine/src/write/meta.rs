@@ -1,9 +1,7 @@
 //! `ms` and `ma`.
 
-use std::sync::Arc;
-
 use cattlegrid_protocol::{Meta, reply};
-use cattlegrid_store::{Attributes, Found, HugeValue, Marks, NEVER, NewValue};
+use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 
 use crate::event::{EventKind, Interest};
 use crate::read::meta::{OfItem, Served};
@@ -11,18 +9,17 @@ use crate::read::reply::{Shown, hit, return_flags, status_line};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
-use crate::write::store::{Mode, Outcome, Sum, Write};
+use crate::write::store::{Data, Mode, Outcome, Sum, Write};
 
 impl Shard {
     pub(crate) fn meta_set(
         &mut self,
         meta: &Meta<'_>,
-        data: &[u8],
+        data: Data<'_>,
         hash: u64,
-        huge: Option<Arc<HugeValue>>,
         cx: &mut Context<'_>,
     ) -> Flow {
-        let flags = &meta.set;
+        let (flags, len) = (&meta.set, data.len());
         let mode = Mode::of(flags.store_verb());
         let negative = flags.has(b'n');
         let expiry = if flags.has(b'T') { cx.step.now.expiry(flags.exptime) } else { NEVER };
@@ -40,7 +37,7 @@ impl Shard {
         };
         let write = Write {
             mode,
-            huge,
+            data,
             tags,
             flags: if flags.has(b'F') { flags.client_flags } else { 0 },
             expiry,
@@ -50,13 +47,13 @@ impl Shard {
             vivify: flags.has(b'N').then(|| cx.step.now.expiry(flags.vivify)),
             takes_token: true,
             negative,
-            ..Write::set(meta.key.bytes(), hash, data)
+            ..Write::set(meta.key.bytes(), hash, &[])
         };
         let (status, cas, size) = match self.write(&write, cx) {
             Outcome::Stored { cas, size } => (reply::HD, cas, size),
-            Outcome::NotStored => (reply::NS, 0, data.len()),
-            Outcome::Exists => (reply::EX, 0, data.len()),
-            Outcome::NotFound => (reply::NF, 0, data.len()),
+            Outcome::NotStored => (reply::NS, 0, len),
+            Outcome::Exists => (reply::EX, 0, len),
+            Outcome::NotFound => (reply::NF, 0, len),
             Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, false, cx),
         };
         cx.step.counters.cmd_meta.add(1);

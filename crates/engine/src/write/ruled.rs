@@ -95,7 +95,7 @@ impl Shard {
             (Mode::Cas | Mode::Append | Mode::Prepend, Some(fresh)) => {
                 // The value that replaces another one, marked stale or expired, carries the rule's tags as well.
                 let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
-                let outcome = self.write_over(&Write { tags, huge: write.huge.clone(), ..*write }, fresh, cx);
+                let outcome = self.write_over(&Write { tags, data: write.data.clone(), ..*write }, fresh, cx);
                 if let Outcome::Stored { .. } = outcome {
                     self.raise_hard(write.hash, self.shared.clock());
                     self.revoke_load(write.key, write.hash, ruled, &mut cx.step);

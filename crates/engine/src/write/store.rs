@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Arith, Limits, Store as StoreRequest, StoreVerb, reply};
+use cattlegrid_protocol::{Arith, Block, Limits, Store as StoreRequest, StoreVerb, reply};
 use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
 use cattlegrid_tags::TagList;
 
@@ -36,9 +36,7 @@ pub(crate) struct Write<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,
     pub(crate) mode: Mode,
-    pub(crate) data: &'a [u8],
-    /// `data`, if it is too long for the log.
-    pub(crate) huge: Option<Arc<HugeValue>>,
+    pub(crate) data: Data<'a>,
     pub(crate) flags: u32,
     pub(crate) expiry: u32,
     /// The CAS that the item must have; 0 is none.
@@ -57,6 +55,53 @@ pub(crate) struct Write<'a> {
     pub(crate) tags: TagList,
 }
 
+/// The data of a write.
+#[derive(Debug, Clone)]
+pub(crate) enum Data<'a> {
+    /// They fit the log.
+    Inline(&'a [u8]),
+    /// They are too long for it, and in pages of their own.
+    Huge(Arc<HugeValue>),
+}
+
+impl<'a> Data<'a> {
+    /// A data block; `huge`, if it is in pages of its own.
+    ///
+    /// # Panics
+    /// It is apart, and not in pages.
+    pub(crate) fn of(block: Block<'a>, huge: Option<Arc<HugeValue>>) -> Self {
+        match huge {
+            Some(huge) => Self::Huge(huge),
+            None => Self::Inline(block.here().expect("what is apart is in pages")),
+        }
+    }
+
+    /// Bytes of the data.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Huge(huge) => huge.len(),
+        }
+    }
+
+    /// As a value to store.
+    pub(crate) fn to_value(&self) -> NewValue<'a> {
+        match self {
+            Self::Inline(bytes) => NewValue::Inline([bytes, &[]]),
+            Self::Huge(huge) => NewValue::Huge(Arc::clone(huge)),
+        }
+    }
+
+    /// The bytes, in pieces.
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let (bytes, huge) = match self {
+            Self::Inline(bytes) => (Some(*bytes), None),
+            Self::Huge(huge) => (None, Some(huge)),
+        };
+        bytes.into_iter().chain(huge.into_iter().flat_map(|huge| huge.slices()))
+    }
+}
+
 impl<'a> Write<'a> {
     /// A plain `set` without flags or expiry.
     pub(crate) fn set(key: &'a [u8], hash: u64, data: &'a [u8]) -> Self {
@@ -64,8 +109,7 @@ impl<'a> Write<'a> {
             key,
             hash,
             mode: Mode::Set,
-            data,
-            huge: None,
+            data: Data::Inline(data),
             flags: 0,
             expiry: NEVER,
             compare: 0,
@@ -133,17 +177,17 @@ impl Shard {
         &mut self,
         request: &StoreRequest<'_>,
         hash: u64,
-        huge: Option<Arc<HugeValue>>,
+        data: Data<'_>,
         cx: &mut Context<'_>,
     ) -> Flow {
         let compare = if let StoreVerb::Cas(cas) = request.verb { cas } else { 0 };
         let write = Write {
             mode: Mode::of(request.verb),
-            huge,
+            data,
             flags: request.flags,
             expiry: cx.step.now.expiry(request.exptime),
             compare,
-            ..Write::set(request.key, hash, request.data)
+            ..Write::set(request.key, hash, &[])
         };
         let text = match self.write(&write, cx) {
             Outcome::Stored { .. } => reply::STORED,
@@ -255,11 +299,7 @@ impl Shard {
             marks: if write.negative { marks.with(Marks::NEGATIVE) } else { marks },
             ..Attributes::default()
         };
-        let value = match &write.huge {
-            Some(huge) => NewValue::Huge(Arc::clone(huge)),
-            None => NewValue::Inline([write.data, &[]]),
-        };
-        match self.store.put(write.hash, write.key, &attributes, value) {
+        match self.store.put(write.hash, write.key, &attributes, write.data.to_value()) {
             Ok(()) => Outcome::Stored { cas: self.shown_cas(cas), size },
             Err(_) => Outcome::NoRoom(size),
         }
@@ -273,28 +313,27 @@ impl Shard {
             return Outcome::NotStored;
         }
         let (cas, stamp) = self.numbers(write.explicit_cas);
-        let mut joined = std::mem::take(&mut self.scratch);
-        joined.clear();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
         let mut room = [0; TAGS_MAX];
         let item = self.store.item(found);
-        let old = item.attributes(&mut room);
-        let after = write.mode == Mode::Append;
-        if !after {
-            joined.extend_from_slice(write.data);
-        }
-        item.value().copy_to(&mut joined);
-        if after {
-            joined.extend_from_slice(write.data);
-        }
+        // What lies in the log may move while room is made.
+        let value = match item.value() {
+            Value::Inline(bytes) => {
+                scratch.extend_from_slice(bytes);
+                None
+            }
+            Value::Huge(huge) => Some(Arc::clone(huge)),
+        };
         let attributes = Attributes {
             cas,
             stamp: self.kept_stamp(&item).or(stamp),
             accessed: cx.step.now.second,
             marks: Marks::EDITED,
-            ..old
+            ..item.attributes(&mut room)
         };
-        let stored = self.put_joined(write, &attributes, &joined);
-        self.keep_scratch(joined);
+        let stored = self.put_joined(write, &attributes, value, &scratch);
+        self.keep_scratch(scratch);
         if stored { Outcome::Stored { cas: self.shown_cas(cas), size } } else { Outcome::NoRoom(size) }
     }
 
@@ -305,16 +344,38 @@ impl Shard {
         if self.herd.is_some() { Some(item.stamp()) } else { item.attributes(&mut room).stamp }
     }
 
-    fn put_joined(&mut self, write: &Write<'_>, attributes: &Attributes<'_>, joined: &[u8]) -> bool {
-        let value = if joined.len() <= self.store.config().inline_max() {
-            NewValue::Inline([joined, &[]])
-        } else {
-            match self.store.huge_value(joined) {
-                Some(huge) => NewValue::Huge(huge),
-                None => return false,
+    /// Stores `huge`, or the bytes in `scratch` if there is none, with the data before or after it.
+    fn put_joined(
+        &mut self,
+        write: &Write<'_>,
+        attributes: &Attributes<'_>,
+        huge: Option<Arc<HugeValue>>,
+        scratch: &[u8],
+    ) -> bool {
+        let old = huge.map_or(Data::Inline(scratch), Data::Huge);
+        let parts = if write.mode == Mode::Append { [&old, &write.data] } else { [&write.data, &old] };
+        let len = old.len() + write.data.len();
+        let value = match (parts, old.len()) {
+            ([Data::Inline(first), Data::Inline(second)], _) if len <= self.store.config().inline_max() => {
+                Some(NewValue::Inline([first, second]))
+            }
+            // The old value keeps its pages until the new one has its own.
+            (_, old_len) if len + old_len <= self.store.memory_limit() / 2 => {
+                let slices: Vec<&[u8]> = parts.iter().flat_map(|part| part.slices()).collect();
+                self.store.huge_value(&slices).map(NewValue::Huge)
+            }
+            _ => {
+                let mut joined = Vec::new();
+                let fits = joined.try_reserve_exact(len).is_ok();
+                if fits {
+                    let slices = parts.iter().flat_map(|part| part.slices());
+                    slices.for_each(|slice| joined.extend_from_slice(slice));
+                }
+                drop(old);
+                fits.then(|| self.store.huge_value(&[&joined])).flatten().map(NewValue::Huge)
             }
         };
-        self.store.put(write.hash, write.key, attributes, value).is_ok()
+        value.is_some_and(|value| self.store.put(write.hash, write.key, attributes, value).is_ok())
     }
 
     /// The CAS of a write, and its stamp if that is another number.

@@ -104,6 +104,36 @@ fn a_right_server_is_right() {
 }
 
 #[test]
+fn values_of_any_size_in_pieces() {
+    // One batch has replies that fit the shared buffer and some that do not.
+    let long =
+        [BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7].map(|n| format!("{n}:1"));
+    let sizes: Sizes = format!("0:1,{}", long.join(",")).parse().unwrap();
+    let tally = run(Plan { sizes, keys: 20, ..plan() }, |_, reply| reply).unwrap();
+    assert!(tally.requests == 2000 && tally.hits > tally.keys_got * 8 / 10);
+}
+
+#[test]
+fn a_start_is_kept_with_room_for_its_rest() {
+    let mut input = Input::default();
+    assert!(input.is_empty() && input.takes_fresh());
+    input.keep(b"abc");
+    assert!(!input.takes_fresh());
+    let room = input.room();
+    assert!(room.len() >= ROOM_BYTES);
+    room[..2].copy_from_slice(b"de");
+    input.filled += 2;
+    assert_eq!(input.filled(), b"abcde");
+    input.consume(4);
+    assert_eq!(input.filled(), b"e");
+    input.consume(1);
+    assert!(input.takes_fresh(), "little room was made");
+    input.keep(&vec![1; BUFFER_BYTES]);
+    input.consume(BUFFER_BYTES);
+    assert!(input.is_empty() && !input.takes_fresh(), "long replies have room");
+}
+
+#[test]
 fn misses_are_filled_if_asked_for() {
     let filled = Plan { get_share: 1.0, fill_on_miss: true, ..plan() };
     let tally = run(filled, |_, reply| reply).unwrap();
@@ -150,9 +180,10 @@ fn a_server_that_goes_away_is_an_error() {
 
 #[test]
 fn nobody_listens() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    // The port is taken, and it has no listener.
+    let bound = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = bound.local_addr().unwrap().as_socket().unwrap().to_string();
     let plan = Arc::new(plan());
     let peer = Arc::new(Peer::new(&address, &plan).unwrap());
     assert!(matches!(Session::open(Memcached, plan, peer, 1, 1), Err(BenchError::Connect { .. })));

@@ -185,11 +185,16 @@ impl Client {
 
     fn receive(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
-        match self.stream.read(&mut buffer)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            received => {
-                self.input.extend_from_slice(&buffer[..received]);
-                Ok(())
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(received) => {
+                    self.input.extend_from_slice(&buffer[..received]);
+                    return Ok(());
+                }
+                // A process that was stopped and goes on: a read with a time limit does not start again by itself.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }

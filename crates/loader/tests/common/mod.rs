@@ -85,6 +85,11 @@ impl World {
         std::fs::write(self.path(name), text.replace("PYTHON", sdk.to_str().unwrap())).unwrap();
     }
 
+    /// Lets the jobs end that wait at the gate.
+    pub fn open_gate(&self) {
+        self.write("open", "");
+    }
+
     pub fn file(&self) -> RuleFile {
         RuleFile::load(&self.path("rules.toml")).unwrap()
     }
@@ -208,6 +213,10 @@ def load(job):
     if what == "sleep":
         open("begun", "w").close()
         time.sleep(float(rest))
+    if what == "gate":
+        open("begun", "w").close()
+        while not os.path.exists("open"):
+            time.sleep(0.002)
     if what == "big":
         return b"x" * int(rest)
     if what == "say":

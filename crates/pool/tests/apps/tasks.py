@@ -38,6 +38,10 @@ async def work(what, *args):
         raise ValueError("ü" * (int(args[1]) // 2))
     if what == b"long" and args[0] == b"event":
         worker.event("e" * int(args[1]))
+    if what == b"until-cancelled":
+        with open(args[0], "w") as file:
+            file.write("running")
+        await asyncio.sleep(3600)
     if what == b"wait":
         await asyncio.sleep(int(args[0]) / 1000)
         return args[1]

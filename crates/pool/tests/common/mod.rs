@@ -81,9 +81,9 @@ impl Errors {
     }
 }
 
-/// A builder whose pool says nothing on stderr.
+/// A builder whose pool says nothing on stderr, and whose programs may start slowly.
 pub fn quiet(launch: Launch) -> Builder {
-    Pool::builder(launch).on_log(|_| {}).on_error(|_| {})
+    Pool::builder(launch).on_log(|_| {}).on_error(|_| {}).start_timeout(PATIENCE * 2)
 }
 
 #[expect(clippy::disallowed_methods, reason = "waiting for another process")]

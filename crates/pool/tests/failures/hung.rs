@@ -10,10 +10,11 @@ fn a_hung_worker_is_replaced(launch: Launch, how: &str) {
     let pool = quiet(launch).max(1).load(2).kill_grace(ms(300)).spawn().wait().unwrap();
     let pid = number(&pool.call(["pid"]).wait().unwrap());
     let start = now();
-    let hung = pool.job(["hang", how]).timeout(ms(1_000)).call();
+    // Long enough to begin it on any machine.
+    let hung = pool.job(["hang", how]).timeout(ms(2_500)).call();
     let behind = pool.call(["pid"]);
     assert_eq!(hung.wait(), Err(Error::Timeout { started: true }));
-    assert!(start.elapsed() >= ms(1_000));
+    assert!(start.elapsed() >= ms(2_500));
     let other = number(&behind.wait().unwrap());
     assert_ne!(other, pid);
     eventually("it is gone", || !is_alive(pid));
@@ -42,7 +43,7 @@ fn hung_worker_that_is_stopped() {
 
 #[test]
 fn stopped_idle_worker_is_found_by_a_ping() {
-    let pool = quiet(template()).max(1).idle(1).ping(ms(100)).spawn().wait().unwrap();
+    let pool = quiet(template()).max(1).idle(1).ping(ms(2_000)).spawn().wait().unwrap();
     let pid = number(&pool.call(["pid"]).wait().unwrap());
     kill(pid, Signal::STOP);
     eventually("it is replaced", || pool.workers().wait().first().is_some_and(|worker| worker.pid != pid));
@@ -55,7 +56,8 @@ fn a_stopped_idle_worker_is_replaced(retire: bool) {
     let pool = quiet(template()).max(1).load(2).kill_grace(ms(300)).spawn().wait().unwrap();
     let worker = pool.workers().wait()[0];
     kill(worker.pid, Signal::STOP);
-    let late = pool.job(["pid"]).timeout(ms(200)).call();
+    // If it is retired, that must be in this time.
+    let late = pool.job(["pid"]).timeout(ms(if retire { 3_000 } else { 200 })).call();
     let behind = pool.call(["pid"]);
     if retire {
         eventually("it has the jobs", || pool.stats().in_flight == 2);
@@ -94,13 +96,13 @@ fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
 #[test]
 fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
     let errors = Errors::default();
-    let builder = Pool::builder(python("tasks:work")).on_log(|_| {}).max(1).load(11).kill_grace(ms(1_000));
+    let builder = Pool::builder(python("tasks:work")).on_log(|_| {}).max(1).load(11).kill_grace(ms(2_500));
     let pool = errors.watch(builder).spawn().wait().unwrap();
     let worker = pool.workers().wait()[0];
-    let deaf = pool.job(["deaf"]).timeout(ms(1_000)).call();
+    let deaf = pool.job(["deaf"]).timeout(ms(2_500)).call();
     // They end long after the deaf one's time and grace are up.
     let others: Vec<Call> =
-        (0..10).map(|n| pool.call(["wait".to_owned(), "4000".into(), n.to_string()])).collect();
+        (0..10).map(|n| pool.call(["wait".to_owned(), "9000".into(), n.to_string()])).collect();
     assert_eq!(deaf.wait(), Err(Error::Timeout { started: true }));
     eventually("it gets no more jobs", || pool.stats().retiring == 1);
     let next = pool.call(["sleep", "next"]);
@@ -121,7 +123,8 @@ fn a_job_that_blocks_the_loop_is_found_although_others_have_begun() {
     let others: Vec<Call> = (0..3).map(|_| pool.call(["wait", "1000000", ""])).collect();
     // Jobs begin in order: when this one has ended, they have begun.
     assert_eq!(pool.call(["wait", "0", "begun"]).wait().unwrap().text(), "begun");
-    let blocking = pool.job(["block"]).timeout(ms(300)).call();
+    // It must begin in this time.
+    let blocking = pool.job(["block"]).timeout(ms(3_000)).call();
     assert!(matches!(blocking.wait(), Err(Error::Timeout { .. })));
     for call in others {
         assert!(matches!(call.wait(), Err(Error::WorkerLost { .. })));
@@ -138,16 +141,16 @@ fn a_job_that_was_let_go_of_does_not_cost_the_next_one() {
         .idle(1)
         .load(2)
         .event_stream(1)
-        .kill_grace(ms(2_000))
+        .kill_grace(ms(5_000))
         .spawn()
         .wait()
         .unwrap();
     let mut events = pool.take_events().unwrap();
     let given_up = pool.call(["event", "3", "x"]);
-    let next = pool.call(["sleep", "2500", "next"]);
+    let next = pool.call(["sleep", "4000", "next"]);
     eventually("the stream is full", || pool.stats().events == 1);
     drop(given_up);
-    pause(ms(1_500));
+    pause(ms(3_000));
     for n in 0..3 {
         assert_eq!(events.next_blocking().unwrap().parts.text(), n.to_string());
     }

@@ -78,7 +78,9 @@ fn start_timeout() {
         let error = quiet(launch).init(config).start_timeout(ms(300)).spawn().wait().unwrap_err();
         assert!(error.to_string().contains("not ready in time"), "{error}");
     }
-    assert_eq!(children(std::process::id()).iter().filter(|(pid, _)| runs_fixture_sleeping(*pid)).count(), 0);
+    eventually("none is left", || {
+        !children(std::process::id()).iter().any(|(pid, _)| runs_fixture_sleeping(*pid))
+    });
 }
 
 #[test]

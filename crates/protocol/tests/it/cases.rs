@@ -1,6 +1,8 @@
 //! Single cases that the recorded answers do not cover.
 
-use cattlegrid_protocol::{Cause, Limits, MetaKey, Parsed, Refused, Request, StoreVerb, parse, parse_from};
+use cattlegrid_protocol::{
+    Block, Cause, Limits, MetaKey, Parsed, Refused, Request, StoreVerb, parse, parse_apart, parse_from,
+};
 
 use crate::common::{Event, LIMITS, check, check_need, check_splits};
 
@@ -26,7 +28,7 @@ fn stores_borrow_what_was_sent() {
     let Request::Store(store) = request(b"cas k 5 -1 4 77 noreply\r\n\r\n\0\xff\r\n") else { panic!() };
     assert_eq!((store.verb, store.key), (StoreVerb::Cas(77), &b"k"[..]));
     assert_eq!((store.flags, store.exptime, store.noreply), (5, -1, true));
-    assert_eq!(store.data, b"\r\n\0\xff");
+    assert_eq!(store.data, Block::Here(b"\r\n\0\xff"));
 }
 
 /// `noreply` is a word after the key; a key may have that name, as with memcached.
@@ -188,7 +190,7 @@ fn meta_errors_have_an_order() {
 #[test]
 fn meta_flags_are_read() {
     let line = b"ms Zm9v 2 b C1 E2 F3 T-4 N5 R6 J7 D8 MA k q\r\nhi\r\n";
-    let Request::MetaSet(meta, b"hi") = request(line) else { panic!() };
+    let Request::MetaSet(meta, Block::Here(b"hi")) = request(line) else { panic!() };
     assert_eq!((meta.key.sent, meta.key.bytes(), meta.key.is_binary()), (&b"Zm9v"[..], &b"foo"[..], true));
     let set = meta.set;
     assert_eq!((set.compare_cas, set.explicit_cas, set.client_flags, set.exptime), (1, 2, 3, -4));
@@ -348,4 +350,20 @@ fn every_split_of_a_conversation() {
           ms a 2\r\nxyz\r\nma n N0 J5\r\nmd Zm9v b q\r\nms Zm9v 5000 b\r\nincr n 1 noreply\r\nbogus\r\nmn\r\n",
         &LIMITS,
     );
+}
+
+#[test]
+fn a_line_without_its_block_is_incomplete_and_apart_it_is_whole() {
+    for line in [&b"set k 0 0 5\r\n"[..], b"cas k 1 2 5 77 noreply\n", b"ms aw== 5 b k MR F3\r\n"] {
+        let Parsed::Incomplete { need, block: Some(_) } = parse(line, &LIMITS) else { panic!() };
+        assert_eq!(need, line.len() + 7);
+        let Parsed::Complete { used, .. } = parse_apart(line, true, &LIMITS) else { panic!() };
+        assert_eq!(used, line.len());
+    }
+    // What the line decides is decided as with a block.
+    for line in [&b"set k 0 0 5000\r\n"[..], b"set k x 0 5\r\n", b"get k\r\n", b"ms k 5 MX\r\n"] {
+        assert_eq!(parse_apart(line, true, &LIMITS), parse(line, &LIMITS));
+        assert_eq!(parse_apart(line, false, &LIMITS), parse(line, &LIMITS));
+    }
+    let Parsed::Incomplete { block: None, .. } = parse_apart(b"set k 0 0 5", true, &LIMITS) else { panic!() };
 }

@@ -1,7 +1,9 @@
 //! Properties of the parser for any bytes: shared by the property tests, the soak test and the fuzz targets.
 
 use cattlegrid_protocol::reply::error;
-use cattlegrid_protocol::{Cause, Limits, Parsed, Refused, Request, parse, parse_from};
+use cattlegrid_protocol::{
+    Block, Cause, Limits, Parsed, Refused, Request, Store, parse, parse_apart, parse_from,
+};
 
 /// The results of parsing a stream, in an order that must not depend on how it was split.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,6 +45,7 @@ pub(crate) fn drive(stream: &[u8], chunks: &[usize], limits: &Limits) -> Vec<Eve
                     assert!(need > input.len(), "{need} of {}", input.len());
                     if let Some(refused) = block {
                         block_ok(&refused, input, need, limits);
+                        apart_ok(input, need, None, limits);
                     }
                     scanned = input.len();
                     break;
@@ -50,6 +53,10 @@ pub(crate) fn drive(stream: &[u8], chunks: &[usize], limits: &Limits) -> Vec<Eve
                 Parsed::Complete { request, used } => {
                     assert!((1..=input.len()).contains(&used));
                     walk(&request);
+                    if let Request::Store(Store { data, .. }) | Request::MetaSet(_, data) = &request {
+                        assert!(data.here().is_some());
+                        apart_ok(input, used, Some(&request), limits);
+                    }
                     events.push(Event::Request(format!("{request:?}"), used));
                     start += used;
                 }
@@ -118,6 +125,33 @@ fn block_ok(refused: &Refused<'_>, input: &[u8], need: usize, limits: &Limits) {
     assert_eq!(too_large.reply.is_empty(), refused.reply.is_empty());
     let same = Refused { reply: too_large.reply, cause: Cause::TooLarge, ..refused.clone() };
     assert_eq!(same, too_large);
+}
+
+/// The line at the front of `input`, whose command with its data block is `all` bytes long, is the same request when the
+/// block is elsewhere: `whole`, if the block is there.
+fn apart_ok(input: &[u8], all: usize, whole: Option<&Request<'_>>, limits: &Limits) {
+    let line = input.iter().position(|byte| *byte == b'\n').expect("the line is whole") + 1;
+    let len = all - line - 2;
+    let Parsed::Complete { mut request, used } = parse_apart(&input[..line], true, limits) else {
+        panic!("{:?}", &input[..line]);
+    };
+    assert_eq!(used, line);
+    let (Request::Store(Store { data, .. }) | Request::MetaSet(_, data)) = &mut request else {
+        panic!("{request:?} has no block");
+    };
+    assert_eq!((*data, data.len(), data.here()), (Block::Apart(len), len, None));
+    if let Some(whole) = whole {
+        *data = Block::Here(&input[line..line + len]);
+        assert_eq!(request, *whole);
+    }
+    let mut broken = input[..line].to_vec();
+    broken.resize(all, b'x');
+    let (Parsed::Refused(apart), Parsed::Refused(here)) =
+        (parse_apart(&input[..line], false, limits), parse(&broken, limits))
+    else {
+        panic!("{:?} without an end", &input[..line]);
+    };
+    assert_eq!(apart, Refused { used: line, ..here });
 }
 
 /// Reads everything that a request borrows and checks its invariants.

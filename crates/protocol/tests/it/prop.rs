@@ -1,6 +1,6 @@
 //! Properties of any stream, and the round trip of requests that were made to be valid.
 
-use cattlegrid_protocol::{Limits, Parsed, Request, StoreVerb, parse};
+use cattlegrid_protocol::{Block, Limits, Parsed, Request, StoreVerb, parse};
 use proptest::prelude::*;
 
 use crate::common::{Event, LIMITS, check, check_splits, drive};
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(used, sent.len());
         prop_assert_eq!(store.verb == StoreVerb::Cas(cas), verb == 5);
         prop_assert_eq!((store.key, store.flags, store.exptime), (&key[..], flags, i64::from(exptime)));
-        prop_assert_eq!((store.data, store.noreply), (&data[..], noreply));
+        prop_assert_eq!((store.data, store.noreply), (Block::Here(&data), noreply));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Replies that any server may write, read back by the client's side, however they are split; requests that the client's
 //! side writes, read back by the server's.
 
-use cattlegrid_protocol::{Parsed, Request, StoreVerb, parse, reply, request};
+use cattlegrid_protocol::{Block, Parsed, Request, StoreVerb, parse, reply, request};
 use proptest::prelude::*;
 
 use crate::common::LIMITS;
@@ -98,7 +98,7 @@ proptest! {
         };
         prop_assert_eq!(used, out.len());
         prop_assert_eq!((store.verb, store.key, store.flags), (StoreVerb::Set, &key[..], flags));
-        prop_assert_eq!((store.exptime, store.data, store.noreply), (i64::from(exptime), &data[..], false));
+        prop_assert_eq!((store.exptime, store.data, store.noreply), (i64::from(exptime), Block::Here(&data), false));
     }
 
     #[test]
@@ -127,7 +127,7 @@ proptest! {
         let Parsed::Complete { request: Request::MetaSet(set, stored), used } = parse(&out, &LIMITS) else {
             panic!("{}", out.escape_ascii());
         };
-        prop_assert_eq!((used, stored, set.key.bytes()), (set_bytes, &data[..], &key[..]));
+        prop_assert_eq!((used, stored, set.key.bytes()), (set_bytes, Block::Here(&data), &key[..]));
         let Parsed::Complete { request: Request::MetaGet(get), used } = parse(&out[set_bytes..], &LIMITS) else {
             panic!("{}", out.escape_ascii());
         };

@@ -7,6 +7,7 @@ pub mod stored;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cattlegrid_objects::{
     After, Arguments, Host, Moved, ScriptCall, ScriptDone, ScriptMethodId, ScriptOutcome, Settings,
@@ -45,6 +46,11 @@ pub fn sources(text: &str) -> Sources {
     Sources { types: vec![source("t", text)], ..Sources::default() }
 }
 
+/// Limits of calls that are not about time: the machine may be slow.
+pub fn unhurried() -> Limits {
+    Limits { time: Duration::from_secs(60), ..Limits::default() }
+}
+
 /// The problems of a source, as they are printed.
 pub fn problems(text: &str) -> Vec<String> {
     match Scripts::load(&sources(text), &Limits::default()) {
@@ -65,9 +71,9 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// With the type `t`.
+    /// With the type `t`, whose calls may take long.
     pub fn new(text: &str) -> Self {
-        Self::with(text, &Limits::default())
+        Self::with(text, &unhurried())
     }
 
     pub fn with(text: &str, limits: &Limits) -> Self {

@@ -90,13 +90,18 @@ impl Connection {
         self.publish(turn);
     }
 
+    /// Bytes of a data block are missing, refused or not.
+    pub(crate) fn awaits_block(&self) -> bool {
+        self.swallow > 0 || self.need > self.input.len() + 1
+    }
+
     /// What it does between turns.
     fn doing(&self) -> Doing {
         if self.watcher.is_some() {
             Doing::Watch
         } else if self.swallow > 0 {
             Doing::Swallow
-        } else if self.need > self.input.len() + 1 {
+        } else if self.awaits_block() {
             Doing::Block
         } else {
             Doing::Read
@@ -116,11 +121,7 @@ impl Connection {
                 return input.len();
             }
             if self.swallow > 0 {
-                let n = (input.len() - used).min(usize::try_from(self.swallow).unwrap_or(usize::MAX));
-                used += n;
-                self.swallow -= n as u64;
-                // A data block that arrives is no silence, refused or not.
-                self.info.last_command.store(turn.now.second, Relaxed);
+                used += self.drop_swallowed(input.len() - used, turn);
                 continue;
             }
             if self.dump.is_some() && !self.go_on_dumping(turn) {
@@ -137,7 +138,14 @@ impl Connection {
                 break;
             }
             commands += 1;
-            let rest = &input[used..];
+            let (rest, scanned) = (&input[used..], std::mem::take(&mut scanned));
+            if self.arriving.is_some() {
+                match self.execute_arrived(rest, turn) {
+                    0 => break,
+                    bytes => used += bytes,
+                }
+                continue;
+            }
             if !self.authenticated && rest[0] != BINARY_MAGIC {
                 match self.authenticate(rest, turn) {
                     0 => break,
@@ -158,7 +166,12 @@ impl Connection {
                 None => parse_from(rest, scanned, &turn.shared.limits),
             };
             match parsed {
-                Parsed::Incomplete { need, .. } => {
+                Parsed::Incomplete { need, block } => {
+                    let taken = if block.is_some() { self.begin_to_arrive(rest, 0, turn.shared) } else { 0 };
+                    if taken > 0 {
+                        used += taken;
+                        continue;
+                    }
                     (self.scanned, self.need) = (rest.len(), need);
                     break;
                 }
@@ -194,10 +207,18 @@ impl Connection {
                     self.refused(&refused, turn);
                 }
             }
-            scanned = 0;
         }
         turn.commands += commands;
         used
+    }
+
+    /// Drops bytes of a refused command, of which `most` have arrived; how many.
+    fn drop_swallowed(&mut self, most: usize, turn: &Turn<'_>) -> usize {
+        let n = most.min(usize::try_from(self.swallow).unwrap_or(usize::MAX));
+        self.swallow -= n as u64;
+        // A data block that arrives is no silence, refused or not.
+        self.info.last_command.store(turn.now.second, Relaxed);
+        n
     }
 
     /// Executes the command at the front of `input`, whose length is `used`.
@@ -282,9 +303,9 @@ impl Connection {
     ) -> usize {
         let begun = self.unfinished.take().is_some();
         if !begun {
-            self.requests += 1;
-            self.info.last_command.store(turn.now.second, Relaxed);
+            self.begin_command(turn);
         }
+        self.expects_pages = turn.shared.engine.stores_in_pages(request);
         let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
@@ -316,6 +337,12 @@ impl Connection {
         text.len()
     }
 
+    #[inline]
+    pub(super) fn begin_command(&mut self, turn: &Turn<'_>) {
+        self.requests += 1;
+        self.info.last_command.store(turn.now.second, Relaxed);
+    }
+
     /// Leaves the keys that are left of a `get` for another turn. Returns the bytes of its line that stay.
     fn put_off(&mut self, get: &Get<'_>, left: &Keys<'_>, text: &[u8]) -> usize {
         let keys = left.rest().len();
@@ -325,8 +352,7 @@ impl Connection {
     }
 
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {
-        self.requests += 1;
-        self.info.last_command.store(turn.now.second, Relaxed);
+        self.begin_command(turn);
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(line, turn);
         }
@@ -372,7 +398,7 @@ impl Connection {
             reply::line(&mut turn.out.bytes, refused.reply);
         }
         if refused.close {
-            log::info(format_args!("{}: closed, not a memcached text protocol client", self.info.peer));
+            log::info(format_args!("{}: closed, not a memcached text protocol client", self.info.peer()));
             self.close(Reason::Error);
         }
     }
@@ -423,7 +449,7 @@ impl Connection {
         self.has_more = !self.input.is_empty();
         if is_last {
             turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);
-            log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer));
+            log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer()));
             (self.input, self.has_more) = (Vec::new(), false);
             self.close(Reason::Error);
         }
@@ -471,7 +497,7 @@ impl Connection {
 
     /// Tells watchers and the log of a request, of which only the line is shown.
     #[cold]
-    fn announce(&self, request: &[u8], turn: &Turn<'_>) {
+    pub(super) fn announce(&self, request: &[u8], turn: &Turn<'_>) {
         let wanted = turn.shared.watchers.wanted();
         let line = crate::wire_log::first_line(request);
         if wanted.has(Topics::LOG) {

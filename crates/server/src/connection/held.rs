@@ -22,7 +22,7 @@ impl Connection {
 
     /// What arrives next begins a command: nothing of an earlier receive is left over or incomplete.
     pub(super) fn is_at_a_command(&self) -> bool {
-        self.input.is_empty() && self.swallow == 0 && self.upload.is_none()
+        self.input.is_empty() && self.swallow == 0 && self.upload.is_none() && self.arriving.is_none()
     }
 
     /// When a request has waited long enough, in milliseconds.

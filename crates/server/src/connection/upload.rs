@@ -32,9 +32,15 @@ impl Connection {
         if self.need > self.input.len() + 1 {
             self.info.last_command.store(turn.now.second, Relaxed);
         }
-        if self.need > 0 && self.input.capacity() >= turn.shared.caps.upload_bytes {
+        let is_large = self.upload.is_some() || self.gathered_bytes() >= turn.shared.caps.upload_bytes;
+        if self.need > 0 && is_large {
             self.claim(turn);
         }
+    }
+
+    /// Bytes of memory that the command at the front has, which arrives in pieces.
+    fn gathered_bytes(&self) -> usize {
+        self.input.capacity() + self.arriving.as_ref().map_or(0, |arriving| arriving.bytes())
     }
 
     /// A large command arrives in pieces.
@@ -60,7 +66,8 @@ impl Connection {
     /// Checks the buffer, for tests; the bytes that it keeps unsent.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn verify(&self, shared: &Shared) -> usize {
-        let (bytes, caps) = (self.input.capacity(), &shared.caps);
+        let (bytes, caps) = (self.gathered_bytes(), &shared.caps);
+        assert!(!self.arrives() || self.input.is_empty() && self.need > 2);
         match &self.upload {
             Some(upload) => {
                 assert!(self.need > self.input.len() && self.used == 0);
@@ -76,8 +83,8 @@ impl Connection {
     #[cold]
     fn claim(&mut self, turn: &mut Turn<'_>) {
         let origin = Origin { peer: self.info.peer_key, lane: turn.lane, token: self.token };
-        let uploads = &turn.shared.uploads;
-        match uploads.claim(&mut self.upload, origin, self.input.capacity(), turn.now.ms) {
+        let (uploads, bytes) = (&turn.shared.uploads, self.gathered_bytes());
+        match uploads.claim(&mut self.upload, origin, bytes, turn.now.ms) {
             Claim::Granted(leave) => {
                 for one in leave {
                     let message = Message::GiveWay { token: one.token, upload: one.upload };
@@ -101,6 +108,13 @@ impl Connection {
         let input = std::mem::take(&mut self.input);
         let scanned = std::mem::take(&mut self.scanned);
         self.need = 0;
+        if let Some(arriving) = self.arriving.take() {
+            turn.shared.uploads.count(displaced, false);
+            if let Some(refused) = arriving.refusal(input.len(), turn.shared) {
+                self.refused(&refused, turn);
+            }
+            return self.publish(turn);
+        }
         if input.is_empty() {
             // It failed meanwhile.
             return;
@@ -113,7 +127,7 @@ impl Connection {
             turn.shared.uploads.count(displaced, true);
             self.info.last_command.store(turn.now.second, Relaxed);
             reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
-            crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer));
+            crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer()));
             self.close(Reason::Error);
         }
         self.publish(turn);

@@ -1,5 +1,6 @@
 //! `stats conns`: listeners and connections, by descriptor.
 
+use std::net::SocketAddr;
 use std::ops::Bound;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::Now;
 
 use super::definition::{Row, Sink, Unit, Value, gauge, put_all, text};
-use crate::state::{ConnectionInfo, ListenerInfo, Shared};
+use crate::listen::Address;
+use crate::state::{ConnectionInfo, ListenerInfo, PeerName, Shared};
 
 /// Connections noted while their list is locked.
 const NOTED: usize = 64;
@@ -22,7 +24,7 @@ pub(super) struct Listener {
 /// What a connection's lines are read from. Not the connection itself: its descriptor stays open for as long as that is kept.
 pub(super) struct Connection {
     fd: i32,
-    peer: String,
+    peer: Option<SocketAddr>,
     listener: Arc<ListenerInfo>,
     state: &'static str,
     idle: u32,
@@ -56,7 +58,7 @@ impl Connection {
     fn note(info: &ConnectionInfo, now: Now) -> Self {
         Self {
             fd: info.fd.as_raw_fd(),
-            peer: info.peer.clone(),
+            peer: info.address,
             listener: Arc::clone(&info.listener),
             state: info.state(),
             idle: now.second.saturating_sub(info.last_command.load(Relaxed)),
@@ -88,8 +90,9 @@ const IDLE: &str = "Seconds since the last command; of a listener since the star
 /// Of a connection.
 pub(super) static CONNECTIONS: &[Row<Connection>] = &[
     text("addr", "The client's address; of a listener its own.", |_, one: &Connection| {
-        let unix = one.peer.starts_with("unix:");
-        Some(Value::text(if unix { one.peer.clone() } else { format!("tcp:{}", one.peer) }))
+        let listener = &one.listener.address;
+        let prefix = if matches!(listener, Address::Unix(_)) { "" } else { "tcp:" };
+        Some(Value::text(format!("{prefix}{}", PeerName { address: one.peer, listener })))
     })
     .labelled(PREFIX, LABELS),
     text("listen_addr", "The address at which the client came in.", |_, one: &Connection| {

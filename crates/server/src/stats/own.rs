@@ -35,6 +35,18 @@ pub(super) static ROWS: &[Row<Own>] = &[
         "Parts of the key space, each with a lock of its own; follows from `-t` and `-m`.",
         |shared, _| shared.engine.shard_count() as u64,
     ),
+    counter(
+        "lock_waits",
+        Unit::Count,
+        "Times that a batch of commands has waited for a shard that another thread had locked.",
+        |shared, _| shared.engine.lock_waits(),
+    ),
+    gauge(
+        "io_uring",
+        Unit::Count,
+        "Threads that send replies by io_uring: those of `-t` with `-o io_uring`, unless the kernel refuses it.",
+        |shared, _| shared.gauges.io_uring.load(Relaxed) as u64,
+    ),
     gauge("memory_limit", Unit::Bytes, "Bytes that items and index may take.", |shared, _| {
         shared.engine.memory().limit_bytes() as u64
     }),
@@ -161,7 +173,8 @@ pub(super) static ROWS: &[Row<Own>] = &[
         "accept_errors",
         Unit::Count,
         "Times that the system had no descriptor or memory for a connection. The client got an error, as at the limit of \
-         `-c`, and counts in `rejected_connections`, or it waited and counts in `listen_disabled_num`.",
+         `-c`, and counts in `rejected_connections`, or it waited: that is tried again up to 20 times a second, and \
+         counts in `listen_disabled_num` once.",
         |shared, _| shared.gauges.accept_errors.load(Relaxed),
     ),
     counter("log_lines_written", Unit::Count, "Lines of the log written.", |_, s| s.log.written),

@@ -1,30 +1,84 @@
-//! TLS of one connection: its state, and what is encrypted and not sent yet.
+//! TLS of one connection: its state, what arrived in part, and what is encrypted and not sent yet.
+//!
+//! Records are decrypted where they were received, in a buffer of the thread, and replies are encrypted into another one,
+//! from where they are sent in one call. A connection owns bytes of either kind only while a record has arrived in part, or
+//! the socket has not taken all.
 //!
 //! Replies are encrypted a piece at a time, the next one when the socket has taken the last: a client that does not read
 //! holds one encrypted piece. The rest stays in the connection's outbox, where a value in pages of its own is a reference.
 //!
 //! # Invariants
-//! * Whatever is encrypted goes to `wire` at once, so that records leave in the order in which they were encrypted.
+//! * Whatever is encrypted is sent or goes to `wire` at once, so that records leave in the order in which they were
+//!   encrypted.
+//! * `raw` is what rustls has not discarded, and each call gets all of it: rustls keeps places in it.
+//! * No more is encrypted while `is_blocked`.
 
-use std::io::{self, Read as _, Write as _};
+use std::cell::RefCell;
+use std::io;
 use std::os::fd::AsFd;
 
-use rustls::ServerConnection;
+use cattlegrid_engine::Output;
+use rustix::net::{RecvFlags, recv};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
+};
 
 use crate::outbox::{Outbox, send_now};
 
 /// See the module's text.
-#[derive(Debug)]
 pub(crate) struct TlsSession {
-    session: ServerConnection,
-    wire: Outbox,
+    session: UnbufferedServerConnection,
+    /// The beginning of a record, or of a message of a handshake.
+    raw: Vec<u8>,
+    /// Encrypted, in the order in which it must be sent.
+    wire: Vec<u8>,
+    /// Bytes of `wire` that are sent.
+    sent: usize,
+    /// The socket has not taken all of `wire`.
+    is_blocked: bool,
+    /// The peer has said that it sends no more.
+    has_ended: bool,
+    /// The peer does not speak TLS as it should: only what says so is sent, and rustls is not asked any more.
+    has_failed: bool,
+}
+
+/// What connections of a thread share.
+struct Scratch {
+    /// What was received, decrypted in place.
+    raw: Vec<u8>,
+    /// What is encrypted, and how much of it there is.
+    wire: Vec<u8>,
+    used: usize,
+    /// Pieces shorter than a record, put together.
+    plain: Vec<u8>,
+}
+
+/// Bytes received at once, with what had arrived in part before.
+const RAW_BYTES: usize = 96 << 10;
+/// Room that a receive must have: rustls takes messages of a handshake of 64 KiB, and the record that such a one ends in.
+const RAW_ROOM: usize = 8 << 10;
+/// Plain bytes of the longest record.
+const RECORD: usize = 16 << 10;
+/// More than what a record adds to its plain bytes, in any version.
+const RECORD_EXTRA: usize = 64;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        const { RefCell::new(Scratch { raw: Vec::new(), wire: Vec::new(), used: 0, plain: Vec::new() }) };
 }
 
 impl TlsSession {
-    pub(crate) fn new(mut session: ServerConnection) -> Self {
-        // What it is given is bounded by who gives it.
-        session.set_buffer_limit(None);
-        Self { session, wire: Outbox::default() }
+    pub(crate) fn new(session: UnbufferedServerConnection) -> Self {
+        Self {
+            session,
+            raw: Vec::new(),
+            wire: Vec::new(),
+            sent: 0,
+            is_blocked: false,
+            has_ended: false,
+            has_failed: false,
+        }
     }
 
     /// The handshake is not over.
@@ -37,79 +91,332 @@ impl TlsSession {
         self.wire.is_empty()
     }
 
-    /// Bytes that are kept encrypted.
+    /// The peer has said that it sends no more, or what it sends cannot be read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Bytes that are kept encrypted, to be sent.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.wire.kept_bytes()
+        self.wire.capacity()
+    }
+
+    /// Bytes that have arrived and are not decrypted.
+    pub(crate) fn raw_bytes(&self) -> usize {
+        self.raw.capacity()
     }
 
     /// The peer is gone: what is encrypted is not sent any more.
     pub(crate) fn forget(&mut self) {
-        self.wire = Outbox::default();
+        (self.raw, self.wire, self.sent, self.is_blocked) = (Vec::new(), Vec::new(), 0, false);
     }
 
-    /// Decrypts what was received and hands it to `take`. What this makes the server say (a handshake, an alert) waits to
-    /// be sent.
-    ///
-    /// # Errors
-    /// The peer does not speak TLS as it should.
-    pub(crate) fn receive(&mut self, mut raw: &[u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
-        let mut read = || {
-            while !raw.is_empty() {
-                // A full buffer of plain text is emptied below, so this always takes something.
-                if self.session.read_tls(&mut raw)? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                self.session.process_new_packets().map_err(io::Error::other)?;
-                let mut plain = [0; 16 << 10];
-                while let Ok(n @ 1..) = self.session.reader().read(&mut plain) {
-                    take(&plain[..n]);
-                }
-            }
-            Ok(())
-        };
-        let read = read();
-        self.collect()?;
-        read
-    }
-
-    /// Encrypts and sends what `outbox` has, in pieces of at most `most` bytes, as far as the socket takes them; the bytes sent.
+    /// Receives once, at most `most` bytes, to be decrypted at once with [`TlsSession::decrypt`]; their number.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn send(&mut self, fd: impl AsFd, outbox: &mut Outbox, most: usize) -> io::Result<usize> {
-        let mut sent = 0;
-        loop {
-            sent += self.wire.flush(&fd)?;
-            if !self.wire.is_empty() || outbox.is_empty() {
-                return Ok(sent);
+    pub(crate) fn receive(&self, fd: impl AsFd, most: usize) -> rustix::io::Result<usize> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.raw.resize(RAW_BYTES, 0);
+            let before = self.raw.len();
+            let end = RAW_BYTES.min(before + most);
+            recv(fd, &mut scratch.raw[before..end], RecvFlags::empty()).map(|(_, received)| received)
+        })
+    }
+
+    /// Decrypts what is whole, with the `received` bytes: `take` gets the plain bytes of each record, in all at most these
+    /// and what had arrived in part before. What this makes the server say (a handshake, an alert) waits to be sent.
+    ///
+    /// # Errors
+    /// The peer does not speak TLS as it should.
+    pub(crate) fn decrypt(&mut self, received: usize, take: impl FnMut(&[u8])) -> Result<(), rustls::Error> {
+        if self.has_ended || self.has_failed {
+            return Ok(());
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let before = self.raw.len();
+            scratch.raw[..before].copy_from_slice(&self.raw);
+            let decrypted = self.decrypt_all(&mut scratch.raw[..before + received], take);
+            if decrypted.is_err() {
+                self.has_failed = true;
+                self.raw = Vec::new();
             }
-            let mut writer = self.session.writer();
-            outbox.take(most, |bytes| writer.write_all(bytes))?;
-            self.collect()?;
+            decrypted
+        })
+    }
+
+    /// `raw`: what was kept and what was received.
+    fn decrypt_all(&mut self, raw: &mut [u8], take: impl FnMut(&[u8])) -> Result<(), rustls::Error> {
+        let used = self.process(raw, take)?;
+        let rest = &raw[used..];
+        if rest.len() > RAW_BYTES - RAW_ROOM {
+            return Err(rustls::Error::General("a message without an end".to_owned()));
+        }
+        if self.has_ended || rest.is_empty() {
+            self.raw = Vec::new();
+        } else {
+            self.raw.clear();
+            self.raw.extend_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    /// Lets rustls work until it needs more bytes; how many of `raw` are done with.
+    fn process(&mut self, raw: &mut [u8], mut take: impl FnMut(&[u8])) -> Result<usize, rustls::Error> {
+        let mut used = 0;
+        loop {
+            let status = self.session.process_tls_records(&mut raw[used..]);
+            let mut discard = status.discard;
+            let is_waiting = match status.state {
+                Ok(ConnectionState::ReadTraffic(mut records)) => {
+                    while let Some(record) = records.next_record() {
+                        let record = record?;
+                        discard += record.discard;
+                        take(record.payload);
+                    }
+                    false
+                }
+                Ok(ConnectionState::EncodeTlsData(said)) => {
+                    encode(said, &mut self.wire);
+                    false
+                }
+                Ok(ConnectionState::TransmitTlsData(said)) => {
+                    said.done();
+                    false
+                }
+                Ok(ConnectionState::PeerClosed) => {
+                    self.has_ended = true;
+                    false
+                }
+                // Early data is not offered.
+                Ok(_) => true,
+                Err(error) => {
+                    self.collect();
+                    return Err(error);
+                }
+            };
+            used += discard;
+            if is_waiting {
+                return Ok(used);
+            }
+        }
+    }
+
+    /// Moves what rustls wants to say to `wire`.
+    fn collect(&mut self) {
+        while self.session.wants_write() {
+            match self.session.process_tls_records(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(said)) => encode(said, &mut self.wire),
+                _ => return,
+            }
+        }
+    }
+
+    /// Encrypts and sends what `outbox` has, and then `out`, in pieces of at most `most` bytes, as far as the socket takes
+    /// them; the rest goes to `outbox`. Returns the bytes sent.
+    ///
+    /// # Errors
+    /// The system's; that the handshake is not over.
+    pub(crate) fn send(
+        &mut self,
+        fd: impl AsFd,
+        outbox: &mut Outbox,
+        out: &mut Output,
+        most: usize,
+    ) -> io::Result<usize> {
+        if !self.wire.is_empty() || !outbox.is_empty() || !out.is_empty() {
+            return SCRATCH.with_borrow_mut(|scratch| self.send_pieces(fd, scratch, outbox, out, most));
+        }
+        Ok(0)
+    }
+
+    fn send_pieces(
+        &mut self,
+        fd: impl AsFd,
+        scratch: &mut Scratch,
+        outbox: &mut Outbox,
+        out: &mut Output,
+        most: usize,
+    ) -> io::Result<usize> {
+        let mut sent = 0;
+        if self.has_failed {
+            *outbox = Outbox::default();
+            out.clear();
+        }
+        // Replies without values in pages are encrypted from where they are.
+        let mut rest = 0..0;
+        if outbox.is_empty() && out.huge.is_empty() {
+            rest = 0..out.bytes.len();
+        } else {
+            outbox.push_output(out);
+        }
+        let result = loop {
+            if self.is_blocked || !self.wire.is_empty() && rest.is_empty() && outbox.is_empty() {
+                match self.flush(&fd) {
+                    Ok(n) => sent += n,
+                    Err(error) => break Err(error),
+                }
+            }
+            if self.is_blocked || rest.is_empty() && outbox.is_empty() {
+                break Ok(sent);
+            }
+            // What a handshake says goes with the first replies.
+            scratch.begin(&mut self.wire, most);
+            let encrypted = if rest.is_empty() {
+                self.encrypt_outbox(outbox, scratch, most)
+            } else {
+                let piece = &out.bytes[rest.start..rest.end.min(rest.start + most)];
+                rest.start += piece.len();
+                self.encrypt(piece, scratch)
+            };
+            match encrypted.and_then(|()| send_now(&fd, &scratch.wire[..scratch.used])) {
+                Ok(n) => {
+                    sent += n;
+                    if n < scratch.used {
+                        self.wire.extend_from_slice(&scratch.wire[n..scratch.used]);
+                        self.is_blocked = true;
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        if !rest.is_empty() {
+            let bytes = std::mem::take(&mut out.bytes);
+            outbox.push_all(bytes, rest.start);
+        }
+        result
+    }
+
+    /// Sends what waits.
+    fn flush(&mut self, fd: impl AsFd) -> io::Result<usize> {
+        let sent = send_now(fd, &self.wire[self.sent..])?;
+        self.sent += sent;
+        self.is_blocked = self.sent < self.wire.len();
+        if !self.is_blocked {
+            (self.wire, self.sent) = (Vec::new(), 0);
+        }
+        Ok(sent)
+    }
+
+    /// Encrypts the first bytes of `outbox`, `most` at most: those of long pieces from where they are, others put together
+    /// to records.
+    fn encrypt_outbox(&mut self, outbox: &mut Outbox, scratch: &mut Scratch, most: usize) -> io::Result<()> {
+        let mut left = most;
+        let mut plain = std::mem::take(&mut scratch.plain);
+        plain.clear();
+        let mut result = Ok(());
+        while left > 0 && result.is_ok() && !outbox.is_empty() {
+            let first = outbox.first();
+            let len = if plain.is_empty() && first.len().min(left) >= RECORD {
+                let len = first.len().min(left) / RECORD * RECORD;
+                result = self.encrypt(&first[..len], scratch);
+                len
+            } else {
+                let len = first.len().min(left).min(RECORD - plain.len());
+                plain.extend_from_slice(&first[..len]);
+                len
+            };
+            left -= len;
+            outbox.advance(len);
+            if plain.len() == RECORD || !plain.is_empty() && (left == 0 || outbox.is_empty()) {
+                result = result.and_then(|()| self.encrypt(&plain, scratch));
+                plain.clear();
+            }
+        }
+        scratch.plain = plain;
+        result
+    }
+
+    /// Encrypts bytes behind what `scratch` has.
+    fn encrypt(&mut self, plain: &[u8], scratch: &mut Scratch) -> io::Result<()> {
+        loop {
+            let encrypted = self.write(scratch, |traffic, scratch| {
+                traffic.encrypt(plain, &mut scratch.wire[scratch.used..])
+            })?;
+            match encrypted {
+                Ok(len) => {
+                    scratch.used += len;
+                    return Ok(());
+                }
+                Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                    // An update of keys goes with it.
+                    scratch.wire.resize(scratch.used + required_size, 0);
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+
+    /// Does `write` when the handshake is over and rustls has nothing else to say; what it has goes to `scratch` first.
+    fn write<T>(
+        &mut self,
+        scratch: &mut Scratch,
+        write: impl FnOnce(&mut WriteTraffic<'_, ServerConnectionData>, &mut Scratch) -> T,
+    ) -> io::Result<T> {
+        if self.has_failed {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        loop {
+            let status = self.session.process_tls_records(&mut self.raw);
+            debug_assert_eq!(status.discard, 0, "what is whole was decrypted when it was received");
+            match status.state {
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => return Ok(write(&mut traffic, scratch)),
+                Ok(ConnectionState::EncodeTlsData(said)) => {
+                    scratch.wire.truncate(scratch.used);
+                    encode(said, &mut scratch.wire);
+                    scratch.used = scratch.wire.len();
+                }
+                Ok(ConnectionState::TransmitTlsData(said)) => said.done(),
+                _ => return Err(io::ErrorKind::NotConnected.into()),
+            }
         }
     }
 
     /// Says that nothing more comes: without it a client cannot tell the end from a connection that was cut. In the
     /// middle of a piece it would be taken for a part of that.
     pub(crate) fn close(&mut self, fd: impl AsFd) {
-        self.session.send_close_notify();
-        let is_whole = self.wire.is_empty();
-        let mut wire = Vec::new();
-        while self.session.wants_write() && matches!(self.session.write_tls(&mut wire), Ok(1..)) {}
-        if is_whole {
-            // A client that does not take it is gone or does not read.
-            let _sent = send_now(fd, &wire);
+        if self.is_blocked {
+            return;
         }
-    }
-
-    fn collect(&mut self) -> io::Result<()> {
-        if self.session.wants_write() {
-            let mut wire = Vec::new();
-            while self.session.wants_write() {
-                self.session.write_tls(&mut wire)?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.begin(&mut self.wire, 0);
+            let said = self.write(scratch, |traffic, scratch| {
+                traffic.queue_close_notify(&mut scratch.wire[scratch.used..])
+            });
+            // Before the end of the handshake there is no saying so.
+            if let Ok(Ok(len)) = said {
+                scratch.used += len;
             }
-            self.wire.push_all(wire, 0);
-        }
-        Ok(())
+            // A client that does not take it is gone or does not read.
+            let _sent = send_now(fd, &scratch.wire[..scratch.used]);
+        });
     }
 }
+
+impl Scratch {
+    /// Begins a piece of at most `most` plain bytes with what is in `wire`.
+    fn begin(&mut self, wire: &mut Vec<u8>, most: usize) {
+        let records = most.div_ceil(RECORD) + 2;
+        let room = wire.len() + most + records * RECORD_EXTRA;
+        if self.wire.len() < room {
+            self.wire.resize(room, 0);
+        }
+        self.used = wire.len();
+        self.wire[..self.used].copy_from_slice(wire);
+        *wire = Vec::new();
+    }
+}
+
+/// Appends what rustls says.
+fn encode(mut said: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>) {
+    let at = to.len();
+    if let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) = said.encode(&mut [])
+    {
+        to.resize(at + required_size, 0);
+        let encoded = said.encode(&mut to[at..]);
+        debug_assert!(matches!(encoded, Ok(len) if len == required_size), "the room is what it asks for");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,25 +4,25 @@ use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, ProtocolVersion};
+use rustls::{ClientConfig, ClientConnection, ProtocolVersion, ServerConnection};
 
 use super::*;
 
 /// An authority, a server's certificate and a client's, in files.
-struct Files {
+pub(super) struct Files {
     dir: tempfile::TempDir,
     authority: Issuer<'static, KeyPair>,
     authority_der: CertificateDer<'static>,
 }
 
-struct Identity {
+pub(super) struct Identity {
     pem: String,
     key: KeyPair,
     chain: Vec<CertificateDer<'static>>,
 }
 
 impl Files {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "authority");
@@ -60,7 +60,7 @@ impl Files {
         server.chain[0].clone()
     }
 
-    fn settings(&self) -> TlsSettings {
+    pub(super) fn settings(&self) -> TlsSettings {
         TlsSettings {
             chain_cert: self.path("chain.pem"),
             key: Some(self.path("key.pem")),
@@ -68,7 +68,7 @@ impl Files {
         }
     }
 
-    fn client(
+    pub(super) fn client(
         &self,
         identity: Option<Identity>,
         versions: &[&'static SupportedProtocolVersion],
@@ -89,11 +89,11 @@ impl Files {
     }
 }
 
-const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+pub(super) const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 /// Lets the two talk until the handshake is over on both sides.
 fn shake(acceptor: &TlsAcceptor, client: &Arc<ClientConfig>) -> Result<ClientConnection, rustls::Error> {
-    let mut server = acceptor.new_connection().unwrap();
+    let mut server = ServerConnection::new(acceptor.config.load_full()).unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
     while client.is_handshaking() || server.is_handshaking() || client.wants_write() || server.wants_write() {

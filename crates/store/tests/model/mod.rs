@@ -282,7 +282,7 @@ impl Model {
     fn put_object(&mut self, key: u16, len: usize, ttl: u32, pinned: bool) {
         let bytes = content(self.clock + 1, len);
         let huge = if len > self.store.config().inline_max() {
-            let Some(huge) = self.store.huge_value(&bytes) else { return };
+            let Some(huge) = self.store.huge_value(&[&bytes[..]]) else { return };
             Some(NewValue::Huge(huge))
         } else {
             None

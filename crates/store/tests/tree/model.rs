@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use cattlegrid_store::{Memory, PAGE_BYTES, Run, Tree, TreeFull, Value};
+use cattlegrid_store::{Memory, PAGE_BYTES, Runs, Tree, TreeFull, Value};
 
 /// Forms of keys: how long they are and where they differ.
 pub(crate) const SHAPES: u8 = 6;
@@ -61,7 +61,7 @@ pub(crate) struct Model {
     map: BTreeMap<Vec<u8>, Vec<u8>>,
     memory: Arc<Memory>,
     /// Pages that others have.
-    others: Vec<Run>,
+    others: Vec<Runs>,
     bytes: u64,
     count: u8,
     /// Inserts that were refused.
@@ -119,7 +119,7 @@ impl Model {
     fn account(&self) {
         assert_eq!(self.tree.len(), self.map.len() as u64);
         assert_eq!(self.tree.bytes(), self.bytes);
-        let others: usize = self.others.iter().map(Run::len).sum();
+        let others: usize = self.others.iter().map(Runs::len).sum();
         assert_eq!(self.memory.used_bytes(), self.tree.held_bytes() + others);
         assert_eq!(self.memory.pinned_bytes(), 0);
     }
@@ -216,7 +216,7 @@ impl Model {
             return;
         }
         let before = std::mem::take(&mut self.others);
-        self.others = self.memory.scattered(self.memory.free_bytes()).unwrap_or_default();
+        self.others = self.memory.scattered(self.memory.free_bytes()).into_iter().collect();
         for (n, key) in keys.iter().enumerate() {
             self.insert(key, len).expect("there is room in reserve");
             if n % 3 == 2 {
@@ -231,7 +231,7 @@ impl Model {
         self.others.clear();
         let taken = self.memory.free_bytes().saturating_sub(pages * PAGE_BYTES);
         if taken > 0 {
-            self.others = self.memory.scattered(taken).expect("as many are free");
+            self.others = vec![self.memory.scattered(taken).expect("as many are free")];
         }
     }
 

@@ -1,0 +1,107 @@
+//! How a client speaks TLS: whom it trusts, and whether it resumes sessions.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use crate::BenchError;
+
+/// How connections to a server speak TLS.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    pub(crate) config: ClientConfig,
+    /// Whom the certificate must be for.
+    pub(crate) name: ServerName<'static>,
+    /// New connections resume the sessions of closed ones.
+    pub(crate) resumes: bool,
+}
+
+impl Tls {
+    /// For the server at `address`, as [`crate::Peer::new`] takes it. Its certificate must be of one of the authorities in the
+    /// PEM file `ca`; without one any certificate is right. `resumes`: connections that replace others resume their sessions.
+    ///
+    /// # Errors
+    /// The file cannot be used, or the host is no name that a certificate could be for.
+    pub fn new(address: &str, ca: Option<&Path>, resumes: bool) -> Result<Self, BenchError> {
+        let host = match address.rsplit_once(':') {
+            Some((host, _)) if !address.contains('/') => host.trim_matches(['[', ']']),
+            _ => "localhost",
+        };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| BenchError::File(format!("{address}: {error}")))?;
+        let provider = Arc::new(ring::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> = match ca {
+            None => Arc::new(AnyCertificate(provider.signature_verification_algorithms)),
+            Some(file) => authorities(file, &provider)?,
+        };
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| BenchError::File(error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        Ok(Self { config, name, resumes })
+    }
+}
+
+fn authorities(
+    file: &Path,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, BenchError> {
+    let wrong =
+        |what: &dyn std::fmt::Display| BenchError::File(format!("--tls-ca {}: {what}", file.display()));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))? {
+        let added = certificate.map_err(|error| wrong(&error)).map(|certificate| roots.add(certificate))?;
+        added.map_err(|error| wrong(&error))?;
+    }
+    let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    Ok(builder.build().map_err(|error| wrong(&error))?)
+}
+
+/// Any server that has the key of its certificate is the right one: enough for a load.
+#[derive(Debug)]
+struct AnyCertificate(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

@@ -1,0 +1,290 @@
+//! Data blocks that arrive in the pages in which their values will stay.
+//!
+//! A value too long for the log has pages of its own, and its bytes are received straight into them as soon as its line is
+//! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::state::Caps) or for four times what has arrived, at
+//! most 16 times that, at a time; when the memory is full items are evicted for them. The old value stays until the new
+//! one is whole. Where a block is not stored as it comes, or no pages are available, it is gathered in `input` like
+//! any other command: then the refusal is that of a store which finds no room at its end.
+//!
+//! The receive behind a large value is a small one, since the next command is probably such a store as well: most of its block
+//! then need not be copied.
+//!
+//! # Invariants
+//! * While bytes of the value are missing `input` is empty. Afterwards `input` begins with the end of its block, CRLF.
+//! * While the value or its end is missing `need` is the number of bytes that are.
+//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::state::Caps) of the memory.
+
+use std::io::IoSliceMut;
+
+use arrayvec::ArrayVec;
+use cattlegrid_protocol::{LINE_MAX, Parsed, Refused, parse, parse_apart};
+use cattlegrid_store::ArrivingValue;
+use rustix::io::{Errno, readv};
+use rustix::net::{RecvFlags, recv};
+
+use super::{Connection, GROWTH_LARGE};
+use crate::shortage;
+use crate::state::{Caps, Shared};
+use crate::turn::Turn;
+use crate::watch::Topics;
+
+/// A store whose line is known and whose data block arrives in pages.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    /// The line with its end.
+    line: Box<[u8]>,
+    value: ArrivingValue,
+}
+
+impl Arriving {
+    /// Bytes of the line, and of the value what has arrived or has room in its pages.
+    pub(super) fn bytes(&self) -> usize {
+        self.line.len() + self.value.filled() + self.value.room()
+    }
+
+    /// How to refuse it; `ended`: bytes of the block's end that have arrived.
+    pub(super) fn refusal(&self, ended: usize, shared: &Shared) -> Option<Refused<'_>> {
+        let Parsed::Incomplete { block: Some(refused), .. } = parse(&self.line, &shared.limits) else {
+            return None;
+        };
+        let arrived = self.value.filled() + ended;
+        Some(Refused { swallow: refused.swallow.saturating_sub(arrived as u64), ..refused })
+    }
+}
+
+/// A value that grows takes pages for this many times what has arrived: few pieces make it cheap to receive and to send.
+const GROWTH: usize = 4;
+/// Pieces of pages of one receive, and the room behind them.
+const SLICES: usize = 16;
+/// A value that grows takes at most this many times [`Caps::piece_bytes`](crate::state::Caps) at once.
+const PIECES_MAX: usize = 16;
+
+impl Connection {
+    /// Bytes of a value are missing that arrives in pages.
+    #[inline]
+    pub(super) fn arrives(&self) -> bool {
+        self.arriving.as_ref().is_some_and(|arriving| arriving.value.missing() > 0)
+    }
+
+    /// Receives at the beginning of a command: into `room`, or, what is the block of a large value, into its pages. Returns
+    /// how many bytes were received, and how many of them are in `room`.
+    pub(super) fn receive_begin(
+        &mut self,
+        room: &mut [u8],
+        shared: &Shared,
+    ) -> rustix::io::Result<(usize, usize)> {
+        let small = shared.caps.begin_bytes;
+        if !self.expects_pages || room.len() <= small || !self.may_begin() {
+            return recv(self.fd(), room, RecvFlags::empty()).map(|(_, n)| (n, n));
+        }
+        let (_, received) = recv(self.fd(), &mut room[..small], RecvFlags::empty())?;
+        // What is full is probably not all.
+        if received < small || self.begin_to_arrive(&room[..received], shared.caps.piece_bytes, shared) == 0 {
+            return Ok((received, received));
+        }
+        match self.receive_pages(room, shared) {
+            Ok((more, behind)) => Ok((received + more, behind)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok((received, 0)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What arrives next is executed next, whatever it is.
+    fn may_begin(&self) -> bool {
+        self.is_at_a_command()
+            && self.authenticated
+            && self.closing.is_none()
+            && self.watcher.is_none()
+            && self.dump.is_none()
+            && !self.is_held()
+    }
+
+    /// Takes what is there of the store at the front of `input`, if its block may arrive in pages: the bytes taken, or 0.
+    /// `more`: bytes for which it takes pages as well.
+    pub(super) fn begin_to_arrive(&mut self, input: &[u8], more: usize, shared: &Shared) -> usize {
+        let Some(lf) = memchr::memchr(b'\n', &input[..input.len().min(LINE_MAX + 1)]) else { return 0 };
+        let (line, block) = input.split_at(lf + 1);
+        let Parsed::Complete { request, .. } = parse_apart(line, true, &shared.limits) else { return 0 };
+        let len = request.block().map_or(0, |block| block.len());
+        if block.len() >= len + 2 || !shared.engine.may_arrive(&request) {
+            return 0;
+        }
+        let here = &block[..block.len().min(len)];
+        let mut value = ArrivingValue::new(shared.engine.memory(), len);
+        if !take_pages(&mut value, here.len() + more, shared) {
+            return 0;
+        }
+        value.fill(here);
+        self.need = value.missing() + 2;
+        self.arriving = Some(Box::new(Arriving { line: line.into(), value }));
+        line.len() + here.len()
+    }
+
+    /// Makes sure that the value that arrives has room in its pages; otherwise moves what has arrived to `input`.
+    ///
+    /// # Errors
+    /// There are no pages, and the system refuses the memory. Nothing has changed.
+    pub(super) fn make_page_room(&mut self, shared: &Shared) -> Result<(), NoMemory> {
+        let Some(mut arriving) = self.arriving.take() else { return Ok(()) };
+        let value = &mut arriving.value;
+        if value.room() > 0 || take_pages(value, piece(value.filled(), &shared.caps), shared) {
+            self.arriving = Some(arriving);
+            return Ok(());
+        }
+        let moved = self.gather(&arriving);
+        if moved.is_err() {
+            self.arriving = Some(arriving);
+        }
+        moved
+    }
+
+    /// Copies a command whose block cannot go on in pages to `input`, which is empty.
+    #[cold]
+    fn gather(&mut self, arriving: &Arriving) -> Result<(), NoMemory> {
+        let Arriving { line, value } = arriving;
+        let bytes = line.len() + value.filled();
+        let fits = bytes < GROWTH_LARGE || shortage::leaves_room(bytes);
+        let mut input = Vec::new();
+        if !fits || input.try_reserve_exact(bytes).is_err() {
+            return Err(NoMemory);
+        }
+        input.extend_from_slice(line);
+        value.slices().for_each(|slice| input.extend_from_slice(slice));
+        (self.input, self.used, self.scanned) = (input, 0, 0);
+        self.need = bytes + value.missing() + 2;
+        Ok(())
+    }
+
+    /// Receives into the pages of the value that arrives, which has some room, and what is behind it into `room`: returns how
+    /// many bytes were received, and how many of them are in `room`.
+    pub(super) fn receive_pages(
+        &mut self,
+        room: &mut [u8],
+        shared: &Shared,
+    ) -> rustix::io::Result<(usize, usize)> {
+        let Self { arriving: Some(arriving), info, need, .. } = self else { return Ok((0, 0)) };
+        let value = &mut arriving.value;
+        // What is behind it may be another such value.
+        let behind = room.len().min(shared.caps.begin_bytes);
+        let mut received = 0;
+        loop {
+            let missing = value.missing();
+            let mut slices = ArrayVec::<IoSliceMut<'_>, { SLICES + 1 }>::new();
+            slices.extend(value.spare().take(SLICES).map(IoSliceMut::new));
+            let into_pages: usize = slices.iter().map(|slice| slice.len()).sum();
+            let is_last = into_pages == missing;
+            if is_last {
+                slices.push(IoSliceMut::new(&mut room[..behind]));
+            }
+            let n = match readv(&info.fd, &mut slices) {
+                // An end is found again.
+                Err(Errno::AGAIN | Errno::INTR) | Ok(0) if received > 0 => break,
+                received => received?,
+            };
+            drop(slices);
+            received += n;
+            let landed = n.min(into_pages);
+            value.advance(landed);
+            *need = value.missing() + 2;
+            if n > landed {
+                return Ok((received, n - landed));
+            }
+            let is_drained = n < into_pages;
+            if is_drained
+                || is_last
+                || received >= shared.caps.receive_bytes
+                || value.room() == 0 && !take_pages(value, piece(value.filled(), &shared.caps), shared)
+            {
+                break;
+            }
+        }
+        Ok((received, 0))
+    }
+
+    /// Takes what is there of a large store that begins with these decrypted bytes: the bytes taken, or 0.
+    pub(super) fn begin_with(&mut self, plain: &[u8], shared: &Shared) -> usize {
+        let may = plain.len() >= shared.caps.begin_bytes && self.may_begin();
+        if may { self.begin_to_arrive(plain, 0, shared) } else { 0 }
+    }
+
+    /// Takes what was decrypted: into the pages of the value that arrives, and behind it into `input`.
+    ///
+    /// # Errors
+    /// The system refuses the memory.
+    pub(super) fn take_plain(&mut self, mut plain: &[u8], shared: &Shared) -> Result<(), NoMemory> {
+        plain = &plain[self.begin_with(plain, shared)..];
+        while self.arrives() && !plain.is_empty() {
+            self.make_page_room(shared)?;
+            if let Some(arriving) = &mut self.arriving {
+                plain = &plain[arriving.value.fill(plain)..];
+                self.need = arriving.value.missing() + 2;
+            }
+        }
+        if !plain.is_empty() {
+            if !self.make_room(plain.len(), &shared.caps) {
+                return Err(NoMemory);
+            }
+            self.input.extend_from_slice(plain);
+        }
+        Ok(())
+    }
+
+    /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of `rest`; 0: the
+    /// block's end has not come whole.
+    pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
+        let Some(end) = rest.get(..2) else {
+            self.need = 2;
+            return 0;
+        };
+        let Some(arriving) = self.arriving.take() else { return 0 };
+        let Arriving { line, value } = *arriving;
+        self.expects_pages = true;
+        if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
+            self.announce(&line, turn);
+        }
+        match parse_apart(&line, end == b"\r\n", &turn.shared.limits) {
+            Parsed::Complete { request, .. } => {
+                self.begin_command(turn);
+                let (shared, mut cx) = self.context(turn);
+                let mut lock = shared.engine.shard_lock();
+                let hash = shared.engine.hash(&request).expect("a store has a key");
+                let parked =
+                    shared.engine.execute_arrived(&request, hash, value.finish(), &mut lock, &mut cx);
+                drop(lock);
+                if let Some(parked) = parked {
+                    self.park(parked, line.len(), turn);
+                }
+            }
+            Parsed::Refused(refused) => self.refused(&refused, turn),
+            Parsed::Incomplete { .. } => unreachable!("its line was whole when its block began"),
+        }
+        end.len()
+    }
+
+    /// No more of it will come: its pages go back.
+    pub(super) fn give_up_arriving(&mut self, shared: &Shared) {
+        if self.arriving.take().is_some() {
+            (self.input, self.need) = (Vec::new(), 0);
+            self.end_upload(shared);
+        }
+    }
+}
+
+/// The system refuses memory.
+#[derive(Debug)]
+pub(super) struct NoMemory;
+
+/// For how many bytes a value takes pages at a time.
+fn piece(filled: usize, caps: &Caps) -> usize {
+    (filled * GROWTH).clamp(caps.piece_bytes, PIECES_MAX * caps.piece_bytes)
+}
+
+/// Takes pages for `bytes` more bytes of a value, unless those of all values that are not whole would be too many.
+fn take_pages(value: &mut ArrivingValue, bytes: usize, shared: &Shared) -> bool {
+    let memory = shared.engine.memory();
+    let most = memory.limit_bytes() / shared.caps.arriving_part;
+    memory.arriving_bytes() + value.lacks(bytes) <= most && shared.engine.grow(value, bytes)
+}
+
+#[cfg(test)]
+mod tests;

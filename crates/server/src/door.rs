@@ -1,0 +1,620 @@
+//! Where connections come in: accepting them, for any thread.
+//!
+//! Each lane polls the listeners and accepts for itself; a connection that comes while several wait wakes one of them. It stays
+//! with the lane that has accepted it, or goes to the lane with the fewest connections if that has fewer by more than an eighth.
+//!
+//! At the limit of `-c` new connections get an error and are closed, or, with `-o no_maxconns_fast`, are left in the backlog until
+//! another one closes.
+//!
+//! The system may have no descriptor left before that. The client is told the same then: a spare descriptor is
+//! closed, the connection accepted into its place, told, and closed. The alternative is that clients wait in the
+//! backlog until another client's connection closes, forever if none does; most have something to fall
+//! back on, and need to know. Where that is asked for (`-o no_maxconns_fast`), or the spare does not help (no
+//! memory, no descriptors in the whole system), they do wait: until a connection closes, and for [`RETRY`] at most
+//! before it is tried again, since a descriptor can become free otherwise.
+//!
+//! While they wait the door is closed, and it is the control thread that tries again. A lane that finds the door closed stops
+//! polling the listeners; all are woken when it is open again.
+//!
+//! # Invariants
+//! * One thread accepts at a time, and no lane while the door is closed.
+//! * While no connection can be accepted the listeners are not polled: waiting costs one attempt for each [`RETRY`].
+//! * A shortage is logged once a second at most.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use cattlegrid_herd::PeerKey;
+use cattlegrid_protocol::reply;
+use nix::sys::socket::{GetSockOpt as _, sockopt::PeerCredentials};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
+
+use crate::listen::Listener;
+use crate::log;
+use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Door {
+    /// Lanes may accept. Changed with `desk` locked.
+    open: AtomicBool,
+    /// Locked while a connection is accepted.
+    desk: Mutex<Desk>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    /// Connections accepted so far, without those that were refused.
+    accepted: u64,
+    paused: Option<Pause>,
+    /// Files are read, with the spare's place.
+    lent: bool,
+    /// The server leaves.
+    shut: bool,
+    /// Closed for a moment when there is no other descriptor.
+    spare: Option<OwnedFd>,
+    shortages: Shortages,
+}
+
+/// No connection can be accepted.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    since: Instant,
+    /// When to try again although no connection has closed; never at the limit of connections.
+    again: Option<Instant>,
+}
+
+/// Failures to accept, and when they were logged.
+#[derive(Debug, Default)]
+struct Shortages {
+    logged: Option<u32>,
+    since_logged: u64,
+}
+
+/// A socket that listens. It is closed when all threads have dropped it.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    pub(crate) listener: Listener,
+    pub(crate) info: Arc<ListenerInfo>,
+}
+
+impl Entrance {
+    pub(crate) fn new(listener: Listener) -> Self {
+        let fd = listener.fd.as_raw_fd();
+        let info = Arc::new(ListenerInfo { fd, address: listener.address.clone(), tls: listener.tls });
+        Self { listener, info }
+    }
+}
+
+/// Why a listener is not asked for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// As many as were asked for; others may wait.
+    All,
+    /// No client waits there any more.
+    Enough,
+    /// The door is closed.
+    Closed,
+}
+
+/// What an attempt to accept came to.
+enum Attempt {
+    /// A connection for the lane that has accepted it.
+    Kept(Arc<ConnectionInfo>),
+    /// One for another lane, which is told.
+    HandedOn,
+    /// A client that has gone, or was refused.
+    Gone,
+    None(Accepted),
+}
+
+/// For how long the system gets no new connection out of us after it had no room for one.
+const RETRY: Duration = Duration::from_millis(50);
+/// Connections that the control thread takes from a listener before it looks at the others.
+const ACCEPTED_A_TURN: usize = 256;
+/// A lane keeps what it accepts while it has at most one part in this many more connections than the lane that has fewest.
+const SLACK_PART: usize = 8;
+
+impl Door {
+    /// Lets lanes accept: the server starts.
+    pub(crate) fn begin(&self, shared: &Shared) {
+        let mut desk = self.desk();
+        desk.spare = spare_descriptor();
+        shared.gauges.accepting.store(true, Relaxed);
+        self.open.store(true, Release);
+    }
+
+    /// Lets nobody accept any more: the server leaves.
+    pub(crate) fn shut(&self) {
+        let mut desk = self.desk();
+        desk.shut = true;
+        desk.spare = None;
+        self.open.store(false, Release);
+    }
+
+    /// Whether lanes may accept.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Acquire)
+    }
+
+    /// Accepts at most `most` connections. `own`: the lane that accepts, which gets its own by `keep`; none: the control thread,
+    /// which may do it in a pause. Also returns whether another lane has got some.
+    pub(crate) fn accept(
+        &self,
+        shared: &Shared,
+        entrance: &Entrance,
+        most: usize,
+        own: Option<usize>,
+        mut keep: impl FnMut(Arc<ConnectionInfo>),
+    ) -> (Accepted, bool) {
+        let mut handed_on = false;
+        for _ in 0..most {
+            match self.attempt(shared, entrance, own) {
+                Attempt::Kept(info) => keep(info),
+                Attempt::HandedOn => handed_on = true,
+                Attempt::Gone => {}
+                Attempt::None(why) => return (why, handed_on),
+            }
+        }
+        (Accepted::All, handed_on)
+    }
+
+    fn attempt(&self, shared: &Shared, entrance: &Entrance, own: Option<usize>) -> Attempt {
+        let mut desk = self.desk();
+        if own.is_some() && !self.is_open() {
+            return Attempt::None(Accepted::Closed);
+        }
+        let now = || shared.clock.now();
+        let is_full = is_full(shared);
+        if is_full && !shared.settings.connections_max_fast {
+            self.pause(&mut desk, None, shared);
+            return Attempt::None(Accepted::Closed);
+        }
+        let listener = &entrance.listener.fd;
+        let (fd, peer) = match acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(accepted) => accepted,
+            Err(Errno::AGAIN) => return Attempt::None(Accepted::Enough),
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Attempt::Gone,
+            // The system looks for a descriptor before it looks whether a client waits.
+            Err(_) if !is_readable(listener) => return Attempt::None(Accepted::Enough),
+            Err(error) => {
+                desk.note_shortage(error, shared);
+                if desk.refuse_with_spare(error, listener, shared) {
+                    return Attempt::Gone;
+                }
+                self.pause(&mut desk, Some(now() + RETRY), shared);
+                return Attempt::None(Accepted::Closed);
+            }
+        };
+        let is_short = shared.shortage.is_short();
+        if is_full || is_short {
+            drop(desk);
+            shared.shortage.refused.fetch_add((!is_full).into(), Relaxed);
+            refuse(&fd, shared);
+            return Attempt::Gone;
+        }
+        desk.accepted += 1;
+        let number = desk.accepted;
+        let lane = choose(shared.lanes.iter().map(|lane| lane.connections.load(Relaxed)), own);
+        shared.count_in(lane);
+        // Another lane is told before the server can begin to leave.
+        let others = (own != Some(lane)).then_some(desk);
+        let address = peer.and_then(|peer: SocketAddrAny| SocketAddr::try_from(peer).ok());
+        let peer_key = peer_key(address, &fd);
+        let info = Arc::new(ConnectionInfo {
+            number,
+            address,
+            peer_key,
+            listener: Arc::clone(&entrance.info),
+            last_command: AtomicU32::new(shared.clock.seconds()),
+            writing: false.into(),
+            held: false.into(),
+            doing: 0.into(),
+            fd,
+        });
+        let raw = info.fd.as_raw_fd();
+        shared.connections.lock().expect("nobody panics with it held").insert(raw, Arc::clone(&info));
+        if others.is_none() {
+            return Attempt::Kept(info);
+        }
+        shared.lanes[lane].tell(Message::Serve(info));
+        Attempt::HandedOn
+    }
+
+    /// Leaves new connections in the backlog, or goes on doing so.
+    fn pause(&self, desk: &mut Desk, again: Option<Instant>, shared: &Shared) {
+        if let Some(pause) = &mut desk.paused {
+            pause.again = again;
+            return;
+        }
+        desk.paused = Some(Pause { since: shared.clock.now(), again });
+        self.open.store(false, Release);
+        shared.gauges.listen_disabled.fetch_add(1, Relaxed);
+        shared.gauges.accepting.store(false, Relaxed);
+        // So that it is back in time; and a connection that has closed just now may not have told it.
+        shared.control.wake();
+    }
+
+    /// A lane cannot poll a listener: it is tried again later.
+    pub(crate) fn pause_for_poller(&self, shared: &Shared) {
+        self.pause(&mut self.desk(), Some(shared.clock.now() + RETRY), shared);
+    }
+
+    /// How long the control thread may wait at most, so as to be back when it is time to accept again.
+    pub(crate) fn until_retry(&self, most: Duration, shared: &Shared) -> Duration {
+        if self.is_open() {
+            return most;
+        }
+        let Some(again) = self.desk().paused.and_then(|pause| pause.again) else { return most };
+        // The poller takes a time that has passed for none.
+        most.min(again.saturating_duration_since(shared.clock.now()) + Duration::from_millis(1))
+    }
+
+    /// Ends a pause when there is room; for the control thread. `woken`: a connection has closed.
+    pub(crate) fn go_on(&self, entrances: &[Entrance], woken: bool, shared: &Shared) {
+        if self.is_open() {
+            return;
+        }
+        {
+            let mut desk = self.desk();
+            let Some(pause) = desk.paused else { return };
+            if is_full(shared) || pause.again.is_some_and(|again| !woken && shared.clock.now() < again) {
+                return;
+            }
+            if shared.settings.connections_max_fast {
+                // With it all that wait can be told, and no client waits forever.
+                desk.refill();
+            }
+        }
+        // Those that wait first, and polled only once they are served: else lanes would wake for the same ones again.
+        for entrance in entrances {
+            let (end, _) = self.accept(shared, entrance, ACCEPTED_A_TURN, None, drop);
+            if end == Accepted::Closed {
+                return;
+            }
+        }
+        let mut desk = self.desk();
+        let Some(pause) = desk.paused.take() else { return };
+        let gauges = &shared.gauges;
+        let lasted = shared.clock.now().saturating_duration_since(pause.since);
+        gauges.listen_disabled_micros.fetch_add(lasted.as_micros() as u64, Relaxed);
+        gauges.accepting.store(true, Relaxed);
+        self.reopen(&desk, shared);
+    }
+
+    /// Reads files, for which the spare descriptor gives its place: no connection takes it meanwhile.
+    pub(crate) fn lend_spare(&self, shared: &Shared, read: impl FnOnce()) {
+        {
+            let mut desk = self.desk();
+            desk.lent = true;
+            desk.spare = None;
+            self.open.store(false, Release);
+        }
+        read();
+        let mut desk = self.desk();
+        desk.lent = false;
+        desk.refill();
+        self.reopen(&desk, shared);
+    }
+
+    /// Takes the spare descriptor again if it is lost; once a second.
+    pub(crate) fn refill(&self) {
+        self.desk().refill();
+    }
+
+    fn reopen(&self, desk: &Desk, shared: &Shared) {
+        if desk.paused.is_none() && !desk.lent && !desk.shut {
+            self.open.store(true, Release);
+            shared.lanes.iter().for_each(|lane| lane.waker.wake());
+        }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().expect("nobody panics with it held")
+    }
+}
+
+impl Desk {
+    fn refill(&mut self) {
+        if self.spare.is_none() && !self.shut {
+            self.spare = spare_descriptor();
+        }
+    }
+
+    /// Counts a failure to accept, and logs the first of a second.
+    fn note_shortage(&mut self, error: Errno, shared: &Shared) {
+        shared.gauges.accept_errors.fetch_add(1, Relaxed);
+        self.shortages.since_logged += 1;
+        let second = Some(shared.clock.seconds());
+        if self.shortages.logged == second {
+            return;
+        }
+        self.shortages.logged = second;
+        let help = if error == Errno::MFILE { "; raise `ulimit -n`" } else { "" };
+        match std::mem::take(&mut self.shortages.since_logged) {
+            1 => log::warning(format_args!("no connection accepted: {error}{help}")),
+            times => log::warning(format_args!(
+                "no connection accepted: {error}, {times} times since the last such line{help}"
+            )),
+        }
+    }
+
+    /// Tells a client that there is no room, in place of the spare descriptor. False: it waits in the backlog.
+    fn refuse_with_spare(&mut self, error: Errno, listener: &OwnedFd, shared: &Shared) -> bool {
+        let helps = matches!(error, Errno::MFILE | Errno::NFILE) && shared.settings.connections_max_fast;
+        if !helps || self.spare.take().is_none() {
+            return false;
+        }
+        // Another thread may have taken the place meanwhile; then the next attempt fails and finds no spare.
+        let accepted = acceptfrom_with(listener, SocketFlags::CLOEXEC);
+        if let Ok((fd, _)) = &accepted {
+            refuse(fd, shared);
+        }
+        drop(accepted);
+        self.spare = spare_descriptor();
+        true
+    }
+}
+
+fn is_full(shared: &Shared) -> bool {
+    shared.gauges.current.load(Relaxed) >= shared.settings.connections_max
+}
+
+/// Says that there is no room; the connection is closed by who has it.
+fn refuse(fd: &OwnedFd, shared: &Shared) {
+    shared.gauges.rejected.fetch_add(1, Relaxed);
+    // A client that does not read this has gone, or will see the end.
+    let text = format!("{}\r\n", reply::error::TOO_MANY_CONNECTIONS);
+    let _told = send(fd, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// The lane for a new connection, from how many each has.
+fn choose(counts: impl Iterator<Item = usize>, own: Option<usize>) -> usize {
+    let (mut fewest, mut least, mut of_own) = (0, usize::MAX, usize::MAX);
+    for (lane, count) in counts.enumerate() {
+        if count < least {
+            (fewest, least) = (lane, count);
+        }
+        if own == Some(lane) {
+            of_own = count;
+        }
+    }
+    let keeps = of_own <= least.saturating_add(least / SLACK_PART);
+    own.filter(|_| keeps).unwrap_or(fewest)
+}
+
+/// A descriptor that stands for nothing; none if there is no other left.
+fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// One client machine, or on this one, through a Unix socket, one process. What cannot be told apart (a process
+/// outside of our namespace has the id 0) is one peer.
+fn peer_key(peer: Option<SocketAddr>, fd: &OwnedFd) -> PeerKey {
+    match peer {
+        // The same client is one peer on a socket for both families, too.
+        Some(address) => PeerKey::Address(address.ip().to_canonical()),
+        None => PeerKey::Process(PeerCredentials.get(fd).map_or(0, |credentials| credentials.pid())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use cattlegrid_config::{Command, parse_args};
+
+    use super::*;
+    use crate::lane::Lane;
+    use crate::listen::Address;
+
+    #[test]
+    fn a_peer_is_an_address_or_a_process() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let fd = OwnedFd::from(socket);
+        let key = |address: &str| peer_key(Some(address.parse().unwrap()), &fd);
+        assert_eq!(key("127.0.0.1:1"), PeerKey::Address("127.0.0.1".parse().unwrap()));
+        assert_eq!(key("[::ffff:127.0.0.1]:2"), key("127.0.0.1:1"));
+        assert_ne!(key("[::1]:1"), key("127.0.0.1:1"));
+        assert_eq!(peer_key(None, &fd), PeerKey::Process(nix::unistd::getpid().as_raw()));
+    }
+
+    #[test]
+    fn a_lane_keeps_what_it_accepts_unless_it_has_more_than_another() {
+        let choose = |counts: &[usize], own| choose(counts.iter().copied(), own);
+        assert_eq!(choose(&[3], Some(0)), 0);
+        assert_eq!(choose(&[0, 0], Some(1)), 1);
+        assert_eq!(choose(&[0, 1, 0], Some(1)), 0);
+        assert_eq!(choose(&[8, 9, 8], Some(1)), 1, "one in eight more");
+        assert_eq!(choose(&[9, 10, 8], Some(1)), 2);
+        assert_eq!(choose(&[2, 1, 1], None), 1);
+    }
+
+    struct Bed {
+        shared: Arc<Shared>,
+        entrance: Entrance,
+        clients: Vec<TcpStream>,
+    }
+
+    impl Bed {
+        fn new(words: &[&str]) -> Self {
+            let all = ["-m", "16"].iter().chain(words).copied();
+            let Ok(Command::Serve(settings)) = parse_args(all) else { panic!("options") };
+            let shared = crate::share::alone(*settings);
+            shared.door.begin(&shared);
+            let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let address = Address::Tcp(socket.local_addr().unwrap());
+            let entrance = Entrance::new(Listener { fd: socket.into(), address, tls: false });
+            Self { shared, entrance, clients: Vec::new() }
+        }
+
+        fn connect(&mut self) {
+            let Address::Tcp(address) = &self.entrance.listener.address else { panic!("a path") };
+            self.clients.push(TcpStream::connect(address).unwrap());
+        }
+
+        /// A lane accepts what waits; the lanes that get it, and the end.
+        fn accept(&self, own: usize) -> (Vec<(usize, Arc<ConnectionInfo>)>, Accepted) {
+            let mut served = Vec::new();
+            let keep = |info| served.push((own, info));
+            let (end, handed_on) = self.shared.door.accept(&self.shared, &self.entrance, 16, Some(own), keep);
+            let others = self.told();
+            assert_eq!(handed_on, !others.is_empty());
+            served.extend(others);
+            (served, end)
+        }
+
+        /// Connections that lanes are told of.
+        fn told(&self) -> Vec<(usize, Arc<ConnectionInfo>)> {
+            let mut served = Vec::new();
+            for (number, lane) in self.shared.lanes.iter().enumerate() {
+                for message in lane.take_messages() {
+                    let Message::Serve(info) = message else { panic!("another message") };
+                    served.push((number, info));
+                }
+            }
+            served
+        }
+
+        fn forget(&self, served: Vec<(usize, Arc<ConnectionInfo>)>) {
+            for (lane, info) in served {
+                self.shared.forget(lane, info);
+            }
+        }
+    }
+
+    #[test]
+    fn connections_that_stay_are_spread_whichever_lane_accepts() {
+        let mut bed = Bed::new(&["-t", "4"]);
+        let mut lanes = Vec::new();
+        let mut numbers = Vec::new();
+        for _ in 0..8 {
+            bed.connect();
+            let (served, end) = bed.accept(2);
+            assert_eq!(end, Accepted::Enough);
+            lanes.extend(served.iter().map(|(lane, _)| *lane));
+            numbers.extend(served.iter().map(|(_, info)| info.number));
+        }
+        lanes.sort_unstable();
+        assert_eq!(lanes, [0, 0, 1, 1, 2, 2, 3, 3]);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn connections_that_close_again_stay_with_the_lane_that_accepts() {
+        let mut bed = Bed::new(&["-t", "2"]);
+        for own in [1, 1, 0, 1] {
+            bed.connect();
+            let (served, _) = bed.accept(own);
+            assert_eq!(served[0].0, own);
+            bed.forget(served);
+        }
+        assert!(bed.shared.connections.lock().unwrap().is_empty());
+        assert_eq!(bed.shared.gauges.current.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn the_limit_closes_the_door_until_a_connection_has_gone() {
+        let mut bed = Bed::new(&["-t", "2", "-c", "1", "-o", "no_maxconns_fast"]);
+        (0..3).for_each(|_| bed.connect());
+        let (served, end) = bed.accept(0);
+        assert_eq!((served.len(), end), (1, Accepted::Closed));
+        let (shared, door) = (&bed.shared, &bed.shared.door);
+        assert!(!door.is_open() && !shared.gauges.accepting.load(Relaxed));
+        assert_eq!(bed.accept(1).1, Accepted::Closed);
+        let entrances = std::slice::from_ref(&bed.entrance);
+        door.go_on(entrances, true, shared);
+        assert!(!door.is_open(), "still full");
+        bed.forget(served);
+        door.go_on(entrances, true, shared);
+        assert_eq!(shared.gauges.current.load(Relaxed), 1, "the control thread has accepted the next");
+        assert!(!door.is_open(), "full again");
+        assert_eq!(shared.gauges.listen_disabled.load(Relaxed), 1, "one pause");
+        for left in [1, 0] {
+            bed.forget(bed.told());
+            door.go_on(entrances, true, shared);
+            assert_eq!(shared.gauges.current.load(Relaxed), left);
+        }
+        assert!(door.is_open() && shared.gauges.accepting.load(Relaxed));
+    }
+
+    #[test]
+    fn at_the_limit_clients_are_told() {
+        use std::io::Read as _;
+        let mut bed = Bed::new(&["-c", "2"]);
+        (0..5).for_each(|_| bed.connect());
+        let (served, end) = bed.accept(0);
+        assert_eq!((served.len(), end), (2, Accepted::Enough));
+        assert_eq!(bed.shared.gauges.rejected.load(Relaxed), 3);
+        let mut text = String::new();
+        bed.clients[4].read_to_string(&mut text).unwrap();
+        assert_eq!(text, "ERROR Too many open connections\r\n");
+        assert!(bed.shared.door.is_open());
+    }
+
+    /// Through all steps of a lane: accept, first turn, pause, accept again, leave.
+    #[test]
+    fn a_lane_accepts_until_it_leaves() {
+        use std::io::{Read as _, Write as _};
+        let mut bed = Bed::new(&["-t", "1", "-c", "50"]);
+        let (shared, Address::Tcp(address)) =
+            (Arc::clone(&bed.shared), bed.entrance.listener.address.clone())
+        else {
+            panic!("a path")
+        };
+        let mut lane = Lane::new(&shared, 0).unwrap();
+        for _ in 0..50 {
+            bed.connect();
+            bed.clients.last().unwrap().write_all(b"mn\r\n").unwrap();
+        }
+        let Bed { entrance, mut clients, .. } = bed;
+        lane.accept_from(Arc::new([entrance])).unwrap();
+        let rounds = |lane: &mut Lane<'_>| {
+            (0..12).for_each(|_| assert!(lane.round(Some(Duration::ZERO)).unwrap()));
+        };
+        rounds(&mut lane);
+        for client in &mut clients {
+            let mut reply = [0; 4];
+            client.read_exact(&mut reply).unwrap();
+            assert_eq!(&reply, b"MN\r\n");
+        }
+        // Files are read: the lane finds the door closed, and is woken.
+        let newcomer = TcpStream::connect(address);
+        clients.pop();
+        shared.door.lend_spare(&shared, || rounds(&mut lane));
+        assert_eq!(shared.gauges.current.load(Relaxed), 49);
+        rounds(&mut lane);
+        assert_eq!(shared.gauges.current.load(Relaxed), 50);
+        drop((newcomer, clients));
+        rounds(&mut lane);
+        assert_eq!(shared.gauges.current.load(Relaxed), 0);
+        shared.door.shut();
+        shared.lanes[0].tell(Message::Drain);
+        assert!(!lane.round(None).unwrap(), "it has left");
+        assert!(TcpStream::connect(address).is_err(), "the listener is closed");
+    }
+
+    #[test]
+    fn nobody_accepts_while_files_are_read_or_the_server_leaves() {
+        let mut bed = Bed::new(&[]);
+        bed.connect();
+        bed.shared.door.lend_spare(&bed.shared, || assert_eq!(bed.accept(0).1, Accepted::Closed));
+        assert!(bed.shared.door.is_open());
+        bed.shared.door.shut();
+        bed.shared.door.lend_spare(&bed.shared, || {});
+        assert_eq!(bed.accept(0).1, Accepted::Closed);
+    }
+}

@@ -1,0 +1,103 @@
+//! A lane accepts connections: when it polls the listeners, and how many it takes at a time. `door.rs` decides which are
+//! let in, and where to.
+
+use std::sync::Arc;
+
+use super::{Lane, WAKER};
+use crate::door::{Accepted, Entrance};
+use crate::log;
+
+/// Connections accepted from a listener in a round at most.
+const ACCEPTED_A_ROUND: usize = 32;
+/// With this many others reported a new connection has its first turn without being reported.
+const BUSY: usize = 4;
+
+impl Lane<'_> {
+    /// Begins to accept connections.
+    ///
+    /// # Errors
+    /// The system's, when the poller fails.
+    pub(crate) fn accept_from(&mut self, entrances: Arc<[Entrance]>) -> std::io::Result<()> {
+        for (at, entrance) in entrances.iter().enumerate() {
+            self.poller.listen(&entrance.listener, listener_token(at))?;
+        }
+        (self.entrances, self.listens) = (entrances, true);
+        Ok(())
+    }
+
+    /// Accepts from the listeners that were reported. One connection each in a round that has little else to do: to find out that
+    /// no other waits is almost as expensive as to accept it. While there are more in each round, twice as many as in the
+    /// one before. `others`: what else was reported.
+    pub(super) fn accept(&mut self, others: usize) {
+        if self.knocks.is_empty() {
+            self.accepts = 1;
+            return;
+        }
+        let (mut knocks, entrances) = (std::mem::take(&mut self.knocks), Arc::clone(&self.entrances));
+        let most = self.accepts.max(others / 2).min(ACCEPTED_A_ROUND);
+        self.accepts = 2 * most;
+        for entrance in knocks.drain(..).filter_map(|number| entrances.get(number)) {
+            let (shared, own) = (self.shared, self.number);
+            let (end, handed_on) = shared.door.accept(shared, entrance, most, Some(own), |info| {
+                // It has waited while this lane was busy, so its first request is probably there.
+                if let Some(token) = self.open(info)
+                    && others >= BUSY
+                {
+                    self.turns.ready(token);
+                }
+            });
+            if end == Accepted::Enough {
+                self.accepts = 1;
+            } else if end == Accepted::Closed {
+                self.stop_listening();
+                break;
+            }
+            if handed_on {
+                // The system wakes the lanes in the order in which they began to listen: others are first now.
+                self.stop_listening();
+                self.listen();
+            }
+        }
+        self.knocks = knocks;
+    }
+
+    /// Polls the listeners.
+    #[cold]
+    pub(super) fn listen(&mut self) {
+        self.listens = true;
+        for (at, entrance) in self.entrances.iter().enumerate() {
+            if let Err(error) = self.poller.listen(&entrance.listener, listener_token(at)) {
+                log::warning(format_args!("{}: {error}", entrance.listener.address));
+                self.shared.door.pause_for_poller(self.shared);
+                return self.stop_listening();
+            }
+        }
+    }
+
+    /// Polls them no more.
+    #[cold]
+    fn stop_listening(&mut self) {
+        self.listens = false;
+        for entrance in &*self.entrances {
+            // Fails where it has not begun.
+            let _removed = self.poller.remove(&entrance.listener);
+        }
+    }
+
+    /// Accepts no connection any more.
+    pub(super) fn leave_listeners(&mut self) {
+        self.stop_listening();
+        self.knocks.clear();
+        self.entrances = Arc::new([]);
+    }
+}
+
+fn listener_token(number: usize) -> u64 {
+    WAKER - 1 - number as u64
+}
+
+/// The listener that a token stands for.
+pub(super) fn listener(token: u64, entrances: &[Entrance]) -> Option<usize> {
+    let number = (WAKER - 1).checked_sub(token)? as usize;
+    (number < entrances.len()).then_some(number)
+}
