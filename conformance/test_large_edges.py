@@ -275,7 +275,7 @@ def test_old_values_in_their_grace_and_tags(start, way, open_dir):
         turn, end = 0, time.monotonic() + 60
         while not errors and (turn < 40 or counts["computed"] <= 3 and time.monotonic() < end):
             turn += 1
-            c.send(b"delete @tag:all\r\n" if turn % 4 == 0 else b"touch @tag:all 0\r\n" if turn % 4 == 1 else b"md big:%d I T30\r\n" % (turn % 3))
+            c.send(b"delete @tag:all\r\n" if turn % 4 == 0 else b"md all G I\r\n" if turn % 4 == 1 else b"md big:%d I T30\r\n" % (turn % 3))
             c.line()
             time.sleep(0.02)
         over.set()
