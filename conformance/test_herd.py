@@ -308,6 +308,12 @@ def test_several_commands_in_a_packet_do_not_starve_a_pool(herd, form, capsys):
 def test_an_elastic_pool(herd, capsys):
     server, backend = herd(), Backend()
     pool = PooledClient(("127.0.0.1", server.port), max_pool_size=50, timeout=40)
+    # Three connections taken in turn: also threads that ask one after another ask on another than the holder's, with one left free.
+    first = [pool.client_pool.get() for _ in range(3)]
+    for client in first:
+        assert client.get("elsewhere") is None
+    for client in first:
+        pool.client_pool.release(client)
     assert set(together(50, lambda _: backend.get_or_compute(pool))) == {b"value of page:1"}
     show(capsys, f"50 threads on an elastic pool: {backend.count} computations")
     # The holder's connection returns to the pool: the thread that gets it next misses as well. How many
