@@ -94,9 +94,11 @@ def test_one_dump_at_a_time(start, form, end):
     server = start("-m", "128", "-t", 2)
     with server.raw() as c:
         fill(c, 200_000)
-        with stuck(server, form):
+        with stuck(server, form) as s:
             for other in (b"metadump", b"mgdump", b"crawl"):
                 for _ in range(4):  # on every thread
+                    # It takes a little of its dump, so that it is not silent for too long however long all of this takes.
+                    assert s.sock.recv(1 << 16)
                     with server.raw() as d:
                         d.send(b"lru_crawler %s all\r\n" % other)
                         assert d.line() == BUSY
