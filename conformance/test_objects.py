@@ -116,7 +116,7 @@ def test_gets_shows_the_cas_of_the_object(c):
 
 TYPES = {
     "quota": [
-        ("quota:addandcheck:k", None), ("quota:new:k:3:90s", "CREATED"), ("quota:addandcheck:k", "QUOTA_OK"), ("quota:addandcheck:k:3", "QUOTA_EXCEEDED"),
+        ("quota:addandcheck:k", None), ("quota:new:k:3:7200s", "CREATED"), ("quota:addandcheck:k", "QUOTA_OK"), ("quota:addandcheck:k:3", "QUOTA_EXCEEDED"),
         ("quota:addandcheck:k:2", "QUOTA_OK"), ("quota:addandcheck:k:0", "CLIENT_ERROR quota.addandcheck: arg 1 must be a positive number"),
         ("quota:addandcheck:k:18446744073709551616", "QUOTA_EXCEEDED"),
         ("quota:addandcheck:k:18446744073709551615", "QUOTA_EXCEEDED"), ("quota:new:k:1:fortnight", None),
@@ -329,6 +329,11 @@ def test_objects_expire_and_are_tagged(objects):
         assert call(c, "quota:exists:u") == "NOT_FOUND"
 
 
+def resets_in(c, key):
+    """Seconds until the window of this quota ends."""
+    return int(re.search(r'"resets_in":(\d+)', call(c, f"quota:peek:{key}"))[1])
+
+
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Asia/Kolkata"])
 def test_windows_roll_at_the_boundary_whatever_the_zone(objects, zone):
     """The server's own time decides: its zone does not matter. `debugtime` steps to each window's end."""
@@ -336,9 +341,12 @@ def test_windows_roll_at_the_boundary_whatever_the_zone(objects, zone):
     with server.raw() as c:
         for window, longest in [("90s", 90), ("minute", 60), ("hour", 3600), ("day", 86400), ("week", 7 * 86400), ("month", 31 * 86400)]:
             call(c, f"quota:new:{window}:1:{window}")
+            # Windows end at moments of the clock: to the beginning of one.
+            call(c, f"quota:addandcheck:{window}")
+            c.ask(b"debugtime %d\r\n" % resets_in(c, window))
             for _ in range(3):
                 assert call(c, f"quota:addandcheck:{window}") == "QUOTA_OK", window
-                left = int(re.search(r'"resets_in":(\d+)', call(c, f"quota:peek:{window}"))[1])
+                left = resets_in(c, window)
                 assert 1 <= left <= longest
                 if left > 40:
                     # Far from the end, so that the machine's delays do not matter.

@@ -3,6 +3,7 @@
 'use strict';
 const assert = require('node:assert');
 const memjs = require('memjs');
+const { until } = require('./common.js');
 
 const [, , port, expected] = process.argv;
 const timeout = expected === 'served' ? 20 : 2;
@@ -30,7 +31,7 @@ const calls = {
     assert.strictEqual(outcome, expected, name);
     console.log(`memjs ${name} ${outcome}`);
     // This client forgets what it writes to a connection whose end has arrived and is not read yet.
-    await new Promise((r) => setTimeout(r, 100));
+    if (expected === 'refused') await until('the connection has ended', () => c.servers.every((server) => !server._socket));
   }
   process.exit(0);
 })().catch((e) => { console.error(e); process.exit(1); });
