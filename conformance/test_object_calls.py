@@ -319,16 +319,16 @@ def test_a_connection_that_does_not_read_long_lists(objects):
 
 def test_calls_that_take_long_end_a_turn(objects):
     """A connection with many such calls lets others have their turns between them."""
-    server = objects(ON, "-t", "1")
+    server = objects(ON, "-t", "1", "-R", "1000")
     servers = b",".join(b"host%02d.example:11211" % n for n in range(64))
-    lines = [b"ms consistent::r %d Anew v\r\n%s\r\n" % (len(servers), servers)] * 18
+    lines = [b"ms consistent::r %d Anew v\r\n%s\r\n" % (len(servers), servers)] * 45
     with server.raw() as c:
-        assert c.ask(b"get counter:add:k:1\r\n" * 18).count(b"VALUE") == 18
+        assert c.ask(b"get counter:add:k:1\r\n" * 45).count(b"VALUE") == 45
         before = int(server.stats()["conn_yields"])
-        assert c.ask(b"".join(lines)).count(b"VA 7\r\nCREATED\r\n") == 18
-        # Fewer than the 20 commands of a turn: it was their time.
+        assert c.ask(b"".join(lines)).count(b"VA 7\r\nCREATED\r\n") == 45
+        # Fewer than the 1,000 commands of a turn: it was their time.
         assert int(server.stats()["conn_yields"]) - before >= 2
-        assert int(server.stats("objects")["consistent:new:calls"]) == 18
+        assert int(server.stats("objects")["consistent:new:calls"]) == 45
 
 
 def test_an_order_is_kept_behind_a_call_that_waits(objects):
