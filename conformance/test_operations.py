@@ -580,6 +580,8 @@ def test_a_watcher_that_falls_behind_goes_on(start):
 
         def all_read():
             nonlocal skipped, sent
+            # How many lines are missing is told with the next one.
+            c.ask(b"get last\r\n")
             with contextlib.suppress(TimeoutError):
                 while True:
                     line = w.until(b"\n")
