@@ -34,8 +34,17 @@ def stall(server, count, size):
         c.send(command[:-100])
         sent += len(command) - 100
         clients.append(c)
-    wait_until("all of it was received", lambda: int(server.stats()["bytes_read"]) >= sent, 30)
+    received(server, sent)
     return clients
+
+
+def received(server, count):
+    """Waits until all threads have received this many bytes in all, and have done what they ask for."""
+    wait_until("all of it was received", lambda: int(server.stats()["bytes_read"]) >= count, 30)
+    # What is received counts before it is executed, but a thread answers only after that.
+    with contextlib.ExitStack() as opened:
+        for c in [opened.enter_context(server.raw()) for _ in range(16)]:
+            assert c.ask(b"mn\r\n") == b"MN\r\n"
 
 
 def send_on(server, clients):
@@ -44,7 +53,7 @@ def send_on(server, clients):
     for c in clients:
         c.send(c.rest[:1])
         c.rest = c.rest[1:]
-    wait_until("all of it was received", lambda: int(server.stats()["bytes_read"]) >= before + len(clients), 30)
+    received(server, before + len(clients))
 
 
 def refusals(server):
