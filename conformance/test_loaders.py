@@ -224,8 +224,10 @@ def test_nothing_from_before_an_invalidation_is_served_after_it(scene, capsys):
 
     def write():
         version = 0
+        # The first one meets a job.
+        scene.until_jobs(4)
         with server.raw(60) as c:
-            while version < 150:
+            while version < 150 and not failed:
                 version += 1
                 key = version % 4
                 scene.write(f"version-{key}", str(version))
@@ -237,7 +239,11 @@ def test_nothing_from_before_an_invalidation_is_served_after_it(scene, capsys):
                 else:
                     ask(c, b"delete page:%d" % key)
                 acknowledged[key] = version
+                if version == 1:
+                    scene.open_gate()
                 over.wait(0.02)
+                # Where jobs take longer than this, none would be in time.
+                wait_until("values keep pace", lambda: failed or answers["values"] > version, 60)
 
     def read(n):
         try:
@@ -254,6 +260,7 @@ def test_nothing_from_before_an_invalidation_is_served_after_it(scene, capsys):
             failed.append(error)
 
     readers = [threading.Thread(target=read, args=(n,), daemon=True) for n in range(12)]
+    scene.close_gate()
     for reader in readers:
         reader.start()
     try:
