@@ -99,6 +99,7 @@ def test_processes_that_a_worker_leaves_behind(scene):
     # A second job keeps the worker until its process was seen.
     scene.close_gate()
     a.send(b"get do:leave:-:1 do:gate:-:1\r\n")
+    scene.until_jobs(2)
     left = int(c.get(b"do:leave:-:1"))
     assert left in scene.processes()
     scene.open_gate()
@@ -107,6 +108,7 @@ def test_processes_that_a_worker_leaves_behind(scene):
     assert c.get(b"page:1") == b"1=0"
     scene.close_gate()
     a.send(b"get do:leave:-:2 do:gate:-:2\r\n")
+    scene.until_jobs(5)
     left = int(c.get(b"do:leave:-:2"))
     assert left in scene.processes()
     scene.open_gate()
