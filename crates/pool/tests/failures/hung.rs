@@ -1,6 +1,8 @@
 //! Workers that hang: in a loop, stopped, ignoring signals or the cancellation of their jobs.
 
-use cattlegrid_pool::{Call, Error, Launch, Pool};
+use std::sync::mpsc;
+
+use cattlegrid_pool::{Call, Error, JobSpec, Launch, Pool};
 use rustix::process::Signal;
 
 use crate::common::*;
@@ -56,15 +58,24 @@ fn a_stopped_idle_worker_is_replaced(retire: bool) {
     let pool = quiet(template()).max(1).load(2).kill_grace(ms(300)).spawn().wait().unwrap();
     let worker = pool.workers().wait()[0];
     kill(worker.pid, Signal::STOP);
+    let (sender, outcomes) = mpsc::channel();
+    let job = |place| {
+        let sender = sender.clone();
+        JobSpec::new(["pid"], move |outcome| drop(sender.send((place, outcome))))
+    };
     // If it is retired, that must be in this time.
-    let late = pool.job(["pid"]).timeout(ms(if retire { 3_000 } else { 200 })).call();
-    let behind = pool.call(["pid"]);
+    let late = job("late").timeout(ms(if retire { 3_000 } else { 200 }));
+    // Together: both are at the worker before it is found.
+    pool.submit_all(vec![late, job("behind")]);
     if retire {
         eventually("it has the jobs", || pool.stats().in_flight == 2);
         assert!(pool.retire(worker.number).wait());
     }
-    assert_eq!(late.wait(), Err(Error::Timeout { started: false }));
-    assert_ne!(number(&behind.wait().unwrap()), worker.pid);
+    let next = || outcomes.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(next(), ("late", Err(Error::Timeout { started: false })));
+    let (place, behind) = next();
+    assert_eq!(place, "behind");
+    assert_ne!(number(&behind.unwrap()), worker.pid);
     eventually("it is gone", || !is_alive(worker.pid));
     let stats = pool.stats();
     assert_eq!((stats.lost, stats.redispatched), (0, 1));
