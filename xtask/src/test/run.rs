@@ -292,7 +292,7 @@ mod tests {
         let path = log.0.clone();
         let teller = thread::spawn(move || {
             let begin = now();
-            while !fs::read_to_string(&path).is_ok_and(|text| text.contains("child ")) {
+            while !fs::read_to_string(&path).is_ok_and(|text| text.contains("\nchild ")) {
                 assert!(begin.elapsed() < Duration::from_secs(30), "never began");
                 thread::yield_now();
             }
@@ -303,7 +303,7 @@ mod tests {
         teller.join().unwrap();
         assert!(stopped.is_err_and(|reason| reason.contains("stopped by SIGTERM")));
         let text = log.text();
-        let child = text.rsplit("child ").next().unwrap().trim();
+        let child = text.rsplit("\nchild ").next().unwrap().trim();
         // Until it is reaped, an ended process is a zombie.
         let goes_on = || {
             let stat = fs::read_to_string(Path::new("/proc").join(child).join("stat"));
