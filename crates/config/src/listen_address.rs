@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use crate::protocol::Protocol;
+
 /// The port of addresses that name none, from `-p`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpPort {
@@ -46,6 +48,8 @@ pub struct ListenAddress {
     /// Under `-Z`: whether its clients must have a certificate (`mtls:`), or need none (`btls:`); None: as
     /// `ssl_verify_mode` says.
     pub peer: Option<bool>,
+    /// What a `proto[...]` prefix says is spoken there; without effect.
+    pub(crate) protocol: Option<Protocol>,
 }
 
 impl ListenAddress {
@@ -53,7 +57,7 @@ impl ListenAddress {
     ///
     /// Loopback, where memcached has every address: an open cache on a public address is an attack amplifier.
     pub fn loopback() -> Self {
-        Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true, peer: None }
+        Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true, peer: None, protocol: None }
     }
 
     /// The host as given, `*` for all.
@@ -67,7 +71,7 @@ impl ListenAddress {
     /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address, after `notls:` if so wanted.
     pub(super) fn parse(entry: &str) -> Result<Self, String> {
         let mut text = entry;
-        let (mut tls, mut peer) = (true, None);
+        let (mut tls, mut peer, mut protocol) = (true, None, None);
         loop {
             if let Some(rest) = text.strip_prefix("mtls:") {
                 (text, tls, peer) = (rest, true, Some(true));
@@ -75,11 +79,13 @@ impl ListenAddress {
                 (text, tls, peer) = (rest, true, Some(false));
             } else if let Some(rest) = text.strip_prefix("notls:") {
                 (text, tls, peer) = (rest, false, None);
-            } else if let Some(rest) = PROTOCOLS.iter().find_map(|name| text.strip_prefix(name)) {
-                text = rest;
+            } else if let Some((rest, own)) =
+                PROTOCOLS.iter().find_map(|(name, own)| Some((text.strip_prefix(name)?, *own)))
+            {
+                (text, protocol) = (rest, Some(own));
             } else if text.starts_with("proto[") {
                 return Err(format!(
-                    "{entry}: only proto[ascii], proto[auto] and proto[negotiating] are spoken"
+                    "{entry}: only proto[ascii], proto[binary], proto[auto] and proto[negotiating] are known"
                 ));
             } else if text.starts_with("tag[") || text.starts_with("tag_") {
                 return Err(format!("{entry}: tags of listeners belong to the proxy, which is not built in"));
@@ -89,7 +95,7 @@ impl ListenAddress {
         }
         let (host, port) = split_port(text).map_err(|problem| format!("{entry}: {problem}"))?;
         let host = if host == "*" { Host::Any } else { Host::Named(host.to_owned()) };
-        Ok(Self { host, port, tls, peer })
+        Ok(Self { host, port, tls, peer, protocol })
     }
 }
 
@@ -111,8 +117,13 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// What may stand before an address; all mean what is spoken anyway.
-const PROTOCOLS: [&str; 3] = ["proto[ascii]:", "proto[auto]:", "proto[negotiating]:"];
+/// What may stand before an address. None has an effect: all addresses speak the same.
+const PROTOCOLS: [(&str, Protocol); 4] = [
+    ("proto[ascii]:", Protocol::Ascii),
+    ("proto[binary]:", Protocol::Binary),
+    ("proto[auto]:", Protocol::Auto),
+    ("proto[negotiating]:", Protocol::Auto),
+];
 
 fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
@@ -160,7 +171,9 @@ mod tests {
             port,
             tls,
             peer: None,
+            protocol: None,
         };
+        let speaks = |protocol, address| ListenAddress { protocol: Some(protocol), ..address };
         let peer = |peer| ListenAddress { peer: Some(peer), ..named("a", Some(1), true) };
         for (text, address) in [
             ("127.0.0.1", named("127.0.0.1", None, true)),
@@ -169,10 +182,11 @@ mod tests {
             ("[::1]", named("::1", None, true)),
             ("::1", named("::1", None, true)),
             ("notls:127.0.0.1:1", named("127.0.0.1", Some(1), false)),
-            ("proto[ascii]:notls:a", named("a", None, false)),
-            ("proto[auto]:a", named("a", None, true)),
+            ("proto[ascii]:notls:a", speaks(Protocol::Ascii, named("a", None, false))),
+            ("proto[binary]:a:1", speaks(Protocol::Binary, named("a", Some(1), true))),
+            ("proto[auto]:a", speaks(Protocol::Auto, named("a", None, true))),
             ("mtls:a:1", peer(true)),
-            ("btls:proto[auto]:a:1", peer(false)),
+            ("btls:proto[negotiating]:a:1", speaks(Protocol::Auto, peer(false))),
             ("*", ListenAddress { host: Host::Any, ..named("", None, true) }),
             ("*:5", ListenAddress { host: Host::Any, ..named("", Some(5), true) }),
         ] {
@@ -192,7 +206,7 @@ mod tests {
             ("[::1]1", "after ] comes :port"),
             ("::1:x:11211", "[address]:port"),
             ("tag[a]:127.0.0.1", "proxy"),
-            ("proto[binary]:127.0.0.1", "proto[ascii]"),
+            ("proto[proxy]:127.0.0.1", "proto[ascii]"),
         ] {
             let problem = ListenAddress::parse(text).expect_err(text);
             assert!(problem.contains(part) && problem.starts_with(text), "{text}: {problem}");

@@ -3,6 +3,7 @@
 use crate::extended;
 use crate::listen_address::{ListenAddress, TcpPort};
 use crate::option_row::{INT, NO_SLABS, Name, OptionRow, both, number, text};
+use crate::protocol::{NAMES, Protocol};
 use crate::settings::{LogFormat, Settings};
 use crate::table::{Class, Row, Setting, set};
 use crate::value::{Given, Kind};
@@ -69,9 +70,15 @@ const ROWS: &[OptionRow] = &[
     Row { name: both('A', "enable-shutdown"), kind: Kind::None, default: "",
         doc: "Allow the command shutdown.",
         class: set!(shutdown_command = true) },
+    Row { name: both('B', "protocol"), kind: Kind::Choice { names: NAMES, refused: &[] }, default: "auto",
+        doc: "Protocol: ascii is text and meta, binary the binary protocol, auto both; the first byte of a connection says which. Under -Y and -S it follows from them.",
+        class: set!(protocol_given, given => Some(Protocol::of_name(given.text()))) },
     Row { name: both('Y', "auth-file"), kind: text("file"), default: "",
-        doc: "Clients must log in; the file has up to 8 lines user:password. SIGHUP reads it again.",
+        doc: "Text clients must log in; the file has up to 8 lines user:password. SIGHUP reads it again. Without -S the binary protocol is not spoken.",
         class: set!(auth_file, given => Some(given.text().into())) },
+    Row { name: both('S', "enable-sasl"), kind: Kind::None, default: "",
+        doc: "Binary clients must log in, by SASL PLAIN, against the file of -Y, without it against the file that MEMCACHED_SASL_PWDB names. Without -Y text is not spoken.",
+        class: set!(sasl = true) },
     Row { name: both('Z', "enable-ssl"), kind: Kind::None, default: "",
         doc: "Speak TLS on TCP; see the ssl_ options of -o.",
         class: set!(tls_wanted = true) },
@@ -123,19 +130,11 @@ const ROWS: &[OptionRow] = &[
 
     inert(both('f', "slab-growth-factor"), Some(Setting::Given("growth_factor")), NO_SLABS),
     inert(both('n', "slab-min-size"), Some(Setting::Given("chunk_size")), NO_SLABS),
-    Row { name: both('B', "protocol"), default: "auto",
-        kind: Kind::Choice { names: &["auto", "ascii"],
-            refused: &[("binary", "the binary protocol is not spoken; use auto, and a client's text or meta protocol")] },
-        doc: "Protocol. Text and meta are spoken either way.",
-        class: Class::Inert { setting: None, why: "text and meta are always spoken, nothing else is" } },
     Row { name: both('U', "udp-port"), default: "0", kind: number("", 0, 0),
         doc: "UDP port. There is no UDP, so only 0.",
         class: Class::Inert { setting: None, why: "there is no UDP" } },
     inert(both('N', "napi_ids"), Some(Setting::Given("num_napi_ids")), "connections are spread over the threads without regard to receive queues"),
 
-    Row { name: both('S', "enable-sasl"), kind: Kind::None, default: "",
-        doc: "SASL authentication.",
-        class: Class::Refused("SASL belongs to the binary protocol, which is not spoken; use -Y <file>, and -Z to keep passwords secret") },
     Row { name: both('e', "memory-file"), kind: text("file"), default: "",
         doc: "File for item memory that outlives a restart.",
         class: Class::Refused("items do not outlive a restart; leave the option out") },

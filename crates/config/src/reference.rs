@@ -135,8 +135,8 @@ pub fn reference_markdown() -> String {
     });
     section(
         &mut text,
-        "\n## Accepted without effect\n\nAccepted so that existing scripts work. Any value is taken, with two \
-         exceptions: `-U` only takes 0, and `-B` only takes `auto` or `ascii`. Where memcached has a setting of it, \
+        "\n## Accepted without effect\n\nAccepted so that existing scripts work. Any value is taken, with one \
+         exception: `-U` only takes 0. Where memcached has a setting of it, \
          `stats settings` shows the value given. One line in the log says why the option has no effect.\n\n\
          | option | why it has no effect |\n|---|---|\n",
         |row| match row.class {
@@ -154,16 +154,39 @@ pub fn reference_markdown() -> String {
         },
     );
     text.push_str(
-        "\nValues that are refused for a reason of their own: `-U` above 0 (there is no UDP), `-B binary` (the \
-         binary protocol is not spoken), `-o ssl_keyformat=ENGINE`.\n\n\
+        "\nValues that are refused for a reason of their own: `-U` above 0 (there is no UDP), `-o \
+         ssl_keyformat=ENGINE`, and `-B` [with `-Y` or `-S`](#logging-in).\n\n\
+         ## Logging in\n\n\
+         No command is executed before the login, so that a protocol in which clients cannot log in is not spoken:\n\n\
+         | options | text and meta | binary protocol | `-B` |\n|---|---|---|---|\n\
+         | none | spoken, no login | spoken, no login | any |\n\
+         | `-Y <file>` | log in against the file | not spoken | `ascii`; anything else is refused |\n\
+         | `-S`, with `MEMCACHED_SASL_PWDB` | not spoken | SASL PLAIN against the file that it names | `binary`; anything \
+         else is refused |\n\
+         | `-S -Y <file>` | log in against the file | SASL PLAIN against the same file | `auto`; anything else is refused \
+         |\n\n\
+         `-S` without a file is refused. With both files only that of `-Y` is read, and a line in the log says so. \
+         Passwords are not encrypted by either protocol: `-Z` keeps them secret.\n\n\
+         | | file of `-Y` | file of `MEMCACHED_SASL_PWDB`, in memcached's format |\n|---|---|---|\n\
+         | line | `user:password`, 255 bytes at most | `user:password`, or `user:password:` and anything, which is ignored |\n\
+         | users | 8 at most | no limit but that of the file, 1 MiB |\n\
+         | a colon in a password | is part of it | ends it |\n\
+         | two lines of one user | both passwords are right | the first counts |\n\
+         | a line without a user or without a password | allowed, for text clients: SASL PLAIN has neither | an error |\n\n\
+         Neither file has comments: a line without a colon is an error. At the start an error in the file ends the server with \
+         status 2, and the message names the line. SIGHUP reads the file again; after an error the users stay as they were, \
+         and the log has the reason. A connection that has logged in stays logged in.\n\n\
+         The configuration of Cyrus SASL (`SASL_CONF_PATH`, `sasldb`, PAM) is not read, and PLAIN is the only mechanism. The \
+         identity that a client asks to act as (authzid) must be empty or its own user.\n\n\
          ## Environment\n\n\
+         `MEMCACHED_SASL_PWDB`: under `-S` the file of users, unless `-Y` names one. Not read without `-S`.\n\n\
          `MEMCACHED_PORT_FILENAME`: a file that gets one line for each TCP address, `TCP INET: <port>` or \
          `TCP INET6: <port>`, once all of them are bound; it appears whole.\n\n\
          ## Signals\n\n\
          | signal | effect |\n|---|---|\n\
          | SIGTERM, SIGINT, SIGUSR1 | stop accepting, answer what is held, leave after `--drain` at most; a \
          second one leaves at once |\n\
-         | SIGHUP | read the certificates, the file of `-Y` and the rule file again; if one of them is wrong the \
+         | SIGHUP | read the certificates, the file of users and the rule file again; if one of them is wrong the \
          old ones stay, and the log says so. Anything that is not a regular file (a pipe, a device) is refused, at the start as \
          well |\n\n\
          ## Log\n\n\

@@ -9,6 +9,7 @@ use crate::listen_address::{ListenAddress, TcpPort};
 use crate::loader::LoaderSettings;
 use crate::objects::Objects;
 use crate::protection::{Protection, ServerDraft};
+use crate::protocol::Protocol;
 use crate::rule_file::RuleFile;
 
 /// The server's settings.
@@ -76,8 +77,13 @@ pub struct Settings {
     /// `-o worker_logbuf_size`: buffer of each of these threads towards the watchers, in bytes. Default 64 KiB.
     pub lane_log_buffer_bytes: usize,
 
+    /// The protocols that connections may speak: as `-B` says, or as follows from `-S` and `-Y`.
+    pub protocol: Protocol,
+    pub(crate) protocol_given: Option<Protocol>,
     /// `-Y`: users and passwords; clients must log in when it is given.
     pub auth_file: Option<PathBuf>,
+    /// `-S`: binary clients must log in by SASL, against that file or, without it, the file of `MEMCACHED_SASL_PWDB`.
+    pub sasl: bool,
     /// `-Z` and the `ssl_*` options; None without `-Z`.
     pub tls: Option<TlsSettings>,
     /// The `ssl_*` options, also without `-Z` (for `stats settings`).
@@ -232,7 +238,10 @@ impl Default for Settings {
             stat_detail: false,
             watcher_buffer_bytes: 256 << 10,
             lane_log_buffer_bytes: 64 << 10,
+            protocol: Protocol::Auto,
+            protocol_given: None,
             auth_file: None,
+            sasl: false,
             tls: None,
             tls_given: TlsSettings::default(),
             tls_wanted: false,
@@ -284,6 +293,16 @@ impl Settings {
         }
     }
 
+    /// Whether text clients must log in. Under [`Self::auth_binary`] alone no text is spoken, see [`Self::protocol`].
+    pub fn auth_text(&self) -> bool {
+        self.auth_file.is_some()
+    }
+
+    /// Whether binary clients must log in. Under [`Self::auth_text`] alone the binary protocol is not spoken.
+    pub fn auth_binary(&self) -> bool {
+        self.sasl
+    }
+
     /// The `ssl_*` options as given, for `stats settings`, with or without `-Z`.
     pub fn tls_given(&self) -> &TlsSettings {
         &self.tls_given
@@ -318,6 +337,14 @@ impl Settings {
         self.protection = self.own.resolve(self.memory_bytes);
         self.check_memory()?;
         self.check_prefixes()?;
+        self.protocol = Protocol::in_force(self.protocol_given, self.auth_text(), self.auth_binary())?;
+        if let Some(address) = self.listen.iter().find(|a| a.protocol.is_some_and(|own| own != self.protocol))
+        {
+            let address = address.host_text();
+            self.notices.push(format!(
+                "-l: the proto prefix of {address} has no effect: all addresses speak what -B, -S and -Y say"
+            ));
+        }
         if self.tls_wanted {
             self.check_tls()?;
             self.tls = Some(self.tls_given.clone());
@@ -420,7 +447,6 @@ const TUNING: &[(&str, &str)] = &[
     ("oldest", "0"),
     ("growth_factor", "1.25"),
     ("chunk_size", "48"),
-    ("binding_protocol", "auto-negotiate"),
     ("hashpower_init", "0"),
     ("hash_expand", "yes"),
     ("slab_reassign", "yes"),

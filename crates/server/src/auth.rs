@@ -1,26 +1,24 @@
-//! Logging in: the file of `-Y`, and the check of what a client sent.
+//! Logging in: the users that may, and the check of what a client sent.
 //!
-//! The file has up to 8 lines `user:password`, each of up to 255 bytes; the user ends at the first colon, the
-//! password at the end of the line. A client logs in with `set <any key> <any> <any> <length>` and the data
-//! `user password`, where the user ends at the first blank.
+//! A text client logs in with `set <any key> <any> <any> <length>` and the data `user password`, where the user ends at the
+//! first blank; a binary client by SASL PLAIN. `auth/users.rs` reads the file of users, which is the same for both.
 //!
 //! A wrong password is answered after a second, and nothing that its connection sends is looked at meanwhile; after
-//! five the connection is closed. No thread waits: the connection has a deadline, as one whose request is held.
-//!
-//! memcached silently leaves out what is beyond its limits; here such a file is an error, since a user who
-//! cannot log in is found sooner that way.
+//! five the connection is closed, by whatever protocol they came. No thread waits: the connection has a deadline, as one
+//! whose request is held.
 
+mod users;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use cattlegrid_config::Settings;
 use subtle::{Choice, ConstantTimeEq};
 
-/// Users a file may have, as in memcached.
-pub const USERS_MAX: usize = 8;
-
-/// Bytes a line may have without its end, as in memcached.
-pub const LINE_BYTES_MAX: usize = 255;
+pub(crate) use users::PWDB;
+pub use users::{AuthError, FILE_BYTES_MAX, LINE_BYTES_MAX, NamedBy, USERS_MAX, Users};
 
 /// A wrong login is answered after this time, in milliseconds.
 pub(crate) const DELAY_MS: u64 = 1000;
@@ -55,68 +53,41 @@ impl Failures {
     }
 }
 
-/// Why the file of `-Y` cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AuthError {
-    /// It cannot be read.
-    #[error("-Y {}: cannot be read: {error}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A line is no `user:password`.
-    #[error("-Y {}: line {line}: {problem}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// What is wrong and what would be right.
-        problem: &'static str,
-    },
-    /// It names nobody, so that no client could log in.
-    #[error("-Y {}: is empty; it needs a line user:password", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
-/// The users of the file of `-Y`; shared by all threads.
+/// The users who may log in; shared by all threads.
 #[derive(Debug)]
 pub struct AuthFile {
+    named_by: NamedBy,
     path: PathBuf,
     users: ArcSwap<Users>,
 }
 
-/// Users and passwords that were read, not yet in use.
-pub struct Users(Vec<User>);
-
-struct User {
-    name: Box<[u8]>,
-    password: Box<[u8]>,
-}
-
-/// Says how many, never who: it may end up in a log.
-impl std::fmt::Debug for Users {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} users", self.0.len())
-    }
-}
-
 impl AuthFile {
-    /// Reads the file.
-    pub fn load(path: &Path) -> Result<Self, AuthError> {
-        let users = read(path)?;
-        Ok(Self { path: path.to_owned(), users: ArcSwap::from_pointee(users) })
+    /// Reads the file that the settings want, None if clients need not log in. `pwdb` is what the environment has for
+    /// `MEMCACHED_SASL_PWDB`: it counts under `-S` without `-Y`.
+    ///
+    /// # Errors
+    /// There is no file, or it cannot be used.
+    pub fn of_settings(settings: &Settings, pwdb: Option<OsString>) -> Result<Option<Self>, AuthError> {
+        if let Some(path) = &settings.auth_file {
+            return Self::load(NamedBy::CommandLine, path).map(Some);
+        }
+        if !settings.auth_binary() {
+            return Ok(None);
+        }
+        let path = pwdb.filter(|path| !path.is_empty()).ok_or(AuthError::Missing)?;
+        Self::load(NamedBy::Environment, Path::new(&path)).map(Some)
+    }
+
+    /// Reads the file; a relative path stays the same file when the process moves to another directory.
+    pub fn load(named_by: NamedBy, path: &Path) -> Result<Self, AuthError> {
+        let users = Users::read(named_by, path)?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { named_by, path, users: ArcSwap::from_pointee(users) })
     }
 
     /// Reads the file again; use the result with [`AuthFile::replace`].
     pub fn read_again(&self) -> Result<Users, AuthError> {
-        read(&self.path)
+        Users::read(self.named_by, &self.path)
     }
 
     /// From now on these users count; who is logged in stays so.
@@ -131,46 +102,37 @@ impl AuthFile {
 
     /// Whether `payload`, the data of a client's `set` without its `\r\n`, is a user, a blank and the user's
     /// password.
+    pub fn check(&self, payload: &[u8]) -> bool {
+        let Some(blank) = payload.iter().position(|byte| *byte == b' ') else { return false };
+        self.is_known(&payload[..blank], &payload[blank + 1..])
+    }
+
+    /// Whether `initial_response`, the message of a client's SASL PLAIN (RFC 4616), is `[authzid] NUL user NUL password` of a
+    /// user, with no authzid or the user's own.
+    pub fn check_plain(&self, initial_response: &[u8]) -> bool {
+        let mut parts = initial_response.split(|byte| *byte == 0);
+        let (Some(authzid), Some(name), Some(password), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        // A file of `-Y` may have a user without a name or a password; PLAIN has neither.
+        let is_plain = !name.is_empty() && !password.is_empty();
+        is_plain && (authzid.is_empty() || authzid == name) && self.is_known(name, password)
+    }
+
+    /// Whether a user has this name and this password.
     ///
     /// Compares with every user in full: the time tells the lengths, as it does in memcached, but not how much
     /// of a guess is right.
-    pub fn check(&self, payload: &[u8]) -> bool {
-        let Some(blank) = payload.iter().position(|byte| *byte == b' ') else { return false };
-        let (name, password) = (&payload[..blank], &payload[blank + 1..]);
+    fn is_known(&self, name: &[u8], password: &[u8]) -> bool {
         let users = self.users.load();
         let mut known = Choice::from(0);
-        for user in &users.0 {
+        for user in users.all() {
             known |= user.name.ct_eq(name) & user.password.ct_eq(password);
         }
         known.into()
     }
-}
-
-fn read(path: &Path) -> Result<Users, AuthError> {
-    let unreadable = |error| AuthError::Unreadable { path: path.to_owned(), error };
-    let text = cattlegrid_config::read_file(path).map_err(unreadable)?;
-    let mut users = Vec::new();
-    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-        let malformed = |problem| AuthError::Malformed { path: path.to_owned(), line: index + 1, problem };
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            continue;
-        }
-        if line.len() > LINE_BYTES_MAX {
-            return Err(malformed("is longer than 255 bytes; shorten the password"));
-        }
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
-            return Err(malformed("has no colon; a line is user:password"));
-        };
-        if users.len() == USERS_MAX {
-            return Err(malformed("is one user too many; a file has up to 8"));
-        }
-        users.push(User { name: line[..colon].into(), password: line[colon + 1..].into() });
-    }
-    if users.is_empty() {
-        return Err(AuthError::Empty { path: path.to_owned() });
-    }
-    Ok(Users(users))
 }
 
 #[cfg(test)]
@@ -179,23 +141,19 @@ mod tests {
 
     use super::*;
 
-    fn file(text: &[u8]) -> tempfile::NamedTempFile {
+    pub(super) fn file(text: &[u8]) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text).unwrap();
         file
     }
 
-    fn problem(text: &[u8]) -> String {
-        let file = file(text);
-        let error = AuthFile::load(file.path()).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("-Y {}: ", file.path().display())));
-        error
+    fn load(text: &[u8]) -> AuthFile {
+        AuthFile::load(NamedBy::CommandLine, file(text).path()).unwrap()
     }
 
     #[test]
     fn who_may_come_in() {
-        let file = file(b"foo:bar\nbob:p:w with blanks\r\n\nlast:no newline");
-        let auth = AuthFile::load(file.path()).unwrap();
+        let auth = load(b"foo:bar\nbob:p:w with blanks\r\n\nlast:no newline");
         for good in [&b"foo bar"[..], b"bob p:w with blanks", b"last no newline"] {
             assert!(auth.check(good));
         }
@@ -209,7 +167,7 @@ mod tests {
     #[test]
     fn a_reload_swaps_or_keeps_the_old() {
         let file = file(b"foo:bar\n");
-        let auth = AuthFile::load(file.path()).unwrap();
+        let auth = AuthFile::load(NamedBy::CommandLine, file.path()).unwrap();
         file.as_file().set_len(0).unwrap();
         assert!(auth.reload().is_err());
         assert!(auth.check(b"foo bar"));
@@ -222,15 +180,115 @@ mod tests {
     }
 
     #[test]
-    fn files_that_make_no_sense() {
-        assert!(problem(b"").contains("is empty"));
-        assert!(problem(b"\n\n").contains("is empty"));
-        assert!(problem(b"a:b\nfoo\n").contains("line 2: has no colon"));
-        assert!(problem(&b"a:b\n".repeat(9)).contains("line 9: is one user too many"));
-        assert!(problem(&[b'a', b':'].into_iter().chain([b'x'; 254]).collect::<Vec<_>>()).contains("longer"));
-        AuthFile::load(file(&b"a:b\n".repeat(8)).path()).unwrap();
-        let longest: Vec<u8> = [b'a', b':'].into_iter().chain([b'x'; 253]).collect();
-        AuthFile::load(file(&longest).path()).unwrap();
+    fn who_may_come_in_by_plain() {
+        let auth = load(b"foo:bar\nfoob:ar\nbob:p:w with blanks\n\xff\xfe:\xfd\nfoo:second\n");
+        for good in [
+            &b"\0foo\0bar"[..],
+            b"foo\0foo\0bar",
+            b"\0foob\0ar",
+            b"bob\0bob\0p:w with blanks",
+            b"\0\xff\xfe\0\xfd",
+            b"\0foo\0second",
+        ] {
+            assert!(auth.check_plain(good), "{}", good.escape_ascii());
+        }
+        for wrong in [
+            &b""[..],
+            b"\0",
+            b"\0\0",
+            b"\0\0\0",
+            b"foo bar",
+            b"foo\0bar",
+            b"\0foo",
+            b"\0foo\0",
+            b"\0\0bar",
+            b"foo\0\0bar",
+            b"\0\0foo\0bar",
+            b"\0foo\0\0bar",
+            b"\0foo\0bar\0",
+            b"\0foo\0b\0r",
+            b"\0foo\0ba",
+            b"\0foo\0barr",
+            b"\0foo\0BAR",
+            b"\0foo\0ar",
+            b"\0foob\0bar",
+            b"\0fo\0bar",
+            b"\0foo\0p:w with blanks",
+            b"\0foo \0bar",
+            b"bob\0foo\0bar",
+            b"fo\0foo\0bar",
+            b"fooo\0foo\0bar",
+            b"\0mallory\0bar",
+        ] {
+            assert!(!auth.check_plain(wrong), "{}", wrong.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_plain_has_no_message_for() {
+        let auth = load(b"empty:\n:nobody\nnul:a\0b\n");
+        assert!(auth.check(b"empty ") && auth.check(b" nobody") && auth.check(b"nul a\0b"));
+        for wrong in [&b"\0empty\0"[..], b"\0\0nobody", b"\0nul\0a\0b", b"\0nul\0a"] {
+            assert!(!auth.check_plain(wrong), "{}", wrong.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn long_names_and_passwords_count_in_full() {
+        let (name, password) = ([b'n'; 300], [b'p'; 70_000]);
+        let file = file(&[&name[..], b":", &password, b"\n"].concat());
+        let auth = AuthFile::load(NamedBy::Environment, file.path()).unwrap();
+        let plain =
+            |name: &[u8], password: &[u8]| auth.check_plain(&[name, b"\0", name, b"\0", password].concat());
+        assert!(plain(&name, &password));
+        assert!(!plain(&name[1..], &password) && !plain(&name, &password[1..]));
+        assert!(!plain(&name, &[b'p'; 70_001]) && !plain(&name, &password[..255]));
+        assert!(!auth.check_plain(&[b'x'; 1 << 20]) && !auth.check_plain(&[0; 1 << 20]));
+    }
+
+    #[test]
+    fn which_file_counts() {
+        let (option, environment) = (file(b"option:bar\n"), file(b"environment:bar\n"));
+        let pwdb = || Some(environment.path().as_os_str().to_owned());
+        let path = option.path().to_str().unwrap();
+        let settings = |words: &[&str]| match cattlegrid_config::parse_args(words) {
+            Ok(cattlegrid_config::Command::Serve(settings)) => *settings,
+            other => panic!("{other:?}"),
+        };
+        for (words, user) in [
+            (&["-S", "-Y", path][..], "option"),
+            (&["-Y", path], "option"),
+            (&["-S"], "environment"),
+            (&["-S", "-B", "binary"], "environment"),
+        ] {
+            let auth = AuthFile::of_settings(&settings(words), pwdb()).unwrap().unwrap();
+            assert!(auth.check_plain(format!("\0{user}\0bar").as_bytes()), "{words:?}");
+            assert!(auth.check(format!("{user} bar").as_bytes()), "{words:?}");
+            assert_eq!(auth.users.load().all().len(), 1, "{words:?}");
+        }
+        assert!(AuthFile::of_settings(&settings(&[]), pwdb()).unwrap().is_none());
+        for pwdb in [None, Some(OsString::new())] {
+            let error = AuthFile::of_settings(&settings(&["-S"]), pwdb).unwrap_err();
+            assert!(matches!(error, AuthError::Missing), "{error}");
+        }
+        let error = AuthFile::of_settings(&settings(&["-S"]), Some("/no/such/file".into())).unwrap_err();
+        assert!(error.to_string().starts_with("MEMCACHED_SASL_PWDB /no/such/file: cannot be read: No such"));
+    }
+
+    #[test]
+    fn the_file_of_the_environment_is_reloaded() {
+        let file = file(b"foo:bar:comment\n");
+        let auth = AuthFile::load(NamedBy::Environment, file.path()).unwrap();
+        std::fs::write(file.path(), b"foo:new\nbob\n").unwrap();
+        let error = auth.reload().unwrap_err().to_string();
+        assert!(
+            error.starts_with("MEMCACHED_SASL_PWDB /") && error.contains(": line 2: has no colon"),
+            "{error}"
+        );
+        assert!(auth.check_plain(b"\0foo\0bar"));
+        std::fs::write(file.path(), b"foo:new:comment\n").unwrap();
+        auth.reload().unwrap();
+        assert!(auth.check_plain(b"\0foo\0new") && !auth.check_plain(b"\0foo\0bar"));
     }
 
     #[test]
@@ -248,7 +306,6 @@ mod tests {
 
     #[test]
     fn the_debug_text_tells_no_password() {
-        let file = file(b"foo:bar\n");
-        assert!(!format!("{:?}", AuthFile::load(file.path()).unwrap()).contains("bar"));
+        assert!(!format!("{:?}", load(b"foo:bar\n")).contains("bar"));
     }
 }

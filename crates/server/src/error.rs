@@ -12,7 +12,7 @@ use crate::tls::TlsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The file of `-Y` cannot be used.
+    /// There is no file of users, or it cannot be used.
     #[error(transparent)]
     Auth(#[from] AuthError),
     /// The rule file cannot be used.

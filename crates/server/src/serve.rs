@@ -2,7 +2,7 @@
 
 use cattlegrid_config::Settings;
 
-use crate::auth::AuthFile;
+use crate::auth::{self, AuthFile};
 use crate::error::ServeError;
 use crate::share::{Ground, share};
 use crate::signals::Signals;
@@ -44,7 +44,12 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     warn_of_cgroup(&settings);
 
     // 3. Files that root alone may be able to read, and whose errors belong on the terminal.
-    let auth = settings.auth_file.as_deref().map(AuthFile::load).transpose()?;
+    let pwdb = std::env::var_os(auth::PWDB).filter(|path| !path.is_empty());
+    if let (Some(file), Some(_), true) = (&settings.auth_file, &pwdb, settings.auth_binary()) {
+        let (pwdb, file) = (auth::PWDB, file.display());
+        log::notice(format_args!("{pwdb} is not read: -S and -Y log clients in against {file}"));
+    }
+    let auth = AuthFile::of_settings(&settings, pwdb)?;
     let tls = settings.tls.as_ref().map(TlsAcceptor::new).transpose()?;
 
     // 4. Sockets, while root may take low ports. The access bits of the unix socket go through the process's

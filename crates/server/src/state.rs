@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// Time since the start.
     pub(crate) clock: Clock,
-    /// Who may log in; None without `-Y`.
+    /// Who may log in; None without `-Y` and `-S`.
     pub(crate) auth: Option<AuthFile>,
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::file_option::FileOption;
 use crate::listen_address::TcpPort;
+use crate::protocol::Protocol;
 use crate::settings::{KeyFormat, LogFormat, Privileges, TlsVersion, VerifyMode};
 use crate::table::Class;
 use crate::value::{Kind, Place};
@@ -42,7 +43,9 @@ const EFFECTS: &[Effect] = &[
     ("--disable-dumping", &["-X"], |s| !s.dump),
     ("--disable-watch", &["-W"], |s| !s.watch),
     ("--enable-shutdown", &["-A"], |s| s.shutdown_command),
-    ("--auth-file", &["-Y", "users"], |s| s.auth_file == Some("users".into())),
+    ("--protocol", &["-B", "binary"], |s| s.protocol == Protocol::Binary),
+    ("--auth-file", &["-Y", "users"], |s| s.auth_file == Some("users".into()) && s.auth_text() && s.protocol == Protocol::Ascii),
+    ("--enable-sasl", &["-S"], |s| s.auth_binary() && !s.auth_text() && s.protocol == Protocol::Binary),
     ("--enable-ssl", &["-Z", "-o", "ssl_chain_cert=c"], |s| s.tls.is_some()),
     ("--daemon", &["-d"], |s| s.daemon),
     ("--pidfile", &["-P", "pid"], |s| s.pid_file == Some("pid".into())),
@@ -214,7 +217,7 @@ fn every_refused_option_names_its_reason_with_or_without_a_value() {
             assert!(error.starts_with(name.trim_end_matches('*')) && error.ends_with(reason), "{error}");
         }
     }
-    assert!(seen >= 5);
+    assert!(seen >= 4);
 }
 
 #[test]
@@ -257,6 +260,7 @@ fn defaults_said_aloud_change_nothing() {
         let settings = parse_row(row, Some(row.default)).unwrap();
         let mut shown = settings.clone();
         shown.port_given = false;
+        shown.protocol_given = None;
         shown.stat_detail = false;
         shown.listen.clear();
         assert_eq!(format!("{shown:?}"), format!("{:?}", Settings::default()), "{}", row.name.shown());
@@ -325,8 +329,13 @@ fn options_that_do_not_go_together() {
         (&["-c", "-1"], "-c -1: must be"),
         (&["-t", "0"], "-t 0: must be a whole number, 1 to 1024"),
         (&["-U", "1"], "-U 1: must be 0 only; there is no UDP"),
-        (&["-B", "http"], "-B http: must be one of auto, ascii"),
-        (&["-B", "binary"], "-B binary: the binary protocol is not spoken"),
+        (&["-B", "http"], "-B http: must be one of auto, ascii, binary"),
+        (&["-B", "auto", "-Y", "f"], "-B: under -Y alone only text clients can log in; leave -B out"),
+        (&["-Y", "f", "-B", "binary"], "-B: under -Y alone"),
+        (&["-S", "-B", "ascii"], "-B: under -S alone only binary clients can log in; leave -B out"),
+        (&["-B", "auto", "-S"], "-B: under -S alone"),
+        (&["-S", "-Y", "f", "-B", "ascii"], "-B: under -S with -Y both text and binary clients log in"),
+        (&["-S", "-Y", "f", "-B", "binary"], "-B: under -S with -Y"),
         (&["-p", "0"], "nothing is left to listen on"),
         (&["-Z"], "ssl_chain_cert"),
         (&["-Z", "-o", "ssl_chain_cert=c,ssl_verify_mode=1"], "ssl_ca_cert"),
@@ -346,6 +355,16 @@ fn options_that_do_not_go_together() {
         let error = parse(words).expect_err(part);
         assert!(error.contains(part), "{words:?}: {error}");
     }
+    for (words, protocol) in [
+        (&["-B", "ascii"][..], Protocol::Ascii),
+        (&["-B", "binary", "-B", "auto"], Protocol::Auto),
+        (&["-Y", "f", "-B", "ascii"], Protocol::Ascii),
+        (&["-S", "-B", "binary"], Protocol::Binary),
+        (&["-S", "-Y", "f"], Protocol::Auto),
+        (&["-S", "-Y", "f", "-B", "auto"], Protocol::Auto),
+    ] {
+        assert_eq!(parse(words).unwrap().protocol, protocol, "{words:?}");
+    }
     assert_eq!(parse(&["-I", "1g", "-m", "2048"]).unwrap().item_bytes_max, 1 << 30);
     assert_eq!(parse(&["-t", "65"]).unwrap().notices.len(), 1);
     assert_eq!(parse(&["-o", "relaxed_privileges"]).unwrap().privileges, Privileges::Keep);
@@ -358,6 +377,10 @@ fn what_memcached_overlooks_is_no_error() {
     for suffix in ["64", "64m", "64M"] {
         assert_eq!(parse(&["-m", suffix]).unwrap().memory_bytes, 64 << 20);
     }
+    let of_addresses = |words: &[&str]| parse(words).unwrap().notices.len();
+    assert_eq!(of_addresses(&["-l", "proto[auto]:a,proto[negotiating]:b,c"]), 0);
+    assert_eq!(of_addresses(&["-l", "proto[binary]:a", "-B", "binary"]), 0);
+    assert_eq!(of_addresses(&["-l", "a,proto[ascii]:b,proto[binary]:c"]), 1);
     let settings = parse(&["-D", "::"]).unwrap();
     assert!(settings.stat_delimiter == b':' && settings.stat_detail);
     let settings = parse(&["-v", "fooble", "-p", "5", "-", "--", "-v", "x"]).unwrap();
@@ -426,7 +449,7 @@ fn the_command_line_wins_over_the_rule_file() {
         file.path(),
         "[server]\nport = 11300\nlisten = [\"127.0.0.2\", \"127.0.0.3:5\"]\nthreads = 3\n\
          memory_limit = \"1GiB\"\nmax_item_size = \"2MiB\"\ndisable_cas = true\ndisable_flush_all = false\n\
-         verbose = true\nunix_mask = 0o750\ndrain = \"250ms\"\nextended = [\"idle_timeout=9\", \"modern\"]\n",
+         protocol = \"binary\"\nverbose = true\nunix_mask = 0o750\ndrain = \"250ms\"\nextended = [\"idle_timeout=9\", \"modern\"]\n",
     )
     .unwrap();
     let with =
@@ -436,6 +459,8 @@ fn the_command_line_wins_over_the_rule_file() {
     assert_eq!((alone.inter().as_str(), alone.item_bytes_max), ("127.0.0.2,127.0.0.3:5", 2 << 20));
     assert_eq!((alone.cas, alone.flush, alone.verbosity, alone.unix_mask), (false, true, 1, 0o750));
     assert_eq!((alone.drain, alone.idle_timeout), (Duration::from_millis(250), Some(Duration::from_secs(9))));
+    assert_eq!((alone.protocol, with(&["-S"]).auth_binary()), (Protocol::Binary, true));
+    assert_eq!(with(&["-B", "ascii", "-Y", "f"]).protocol, Protocol::Ascii);
     assert_eq!(alone.notices.len(), 1, "{:?}", alone.notices);
     assert_eq!(alone.protection.tag_bytes, 32 << 20);
 

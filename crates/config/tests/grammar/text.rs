@@ -284,7 +284,7 @@ const SERVER_KEYS: &[(&str, Takes)] = &[
     ("extended", Takes::Tags),
     ("stat_delimiter", Takes::Anything),
     ("slab_growth_factor", Takes::Anything),
-    ("protocol", Takes::Words(&["auto", "binary"])),
+    ("protocol", Takes::Words(&["auto", "ascii", "binary", "x"])),
     ("config", Takes::Anything),
     ("help", Takes::Anything),
     ("verbose", Takes::Anything),

@@ -46,8 +46,8 @@ fn protocol(lines: &mut Lines, shared: &Shared) {
     let settings = &shared.settings;
     lines.stat("cas_enabled", yes_no(settings.cas));
     lines.stat("tcp_backlog", settings.backlog);
-    lines.stat("binding_protocol", "ascii");
-    lines.stat("auth_enabled_sasl", "no");
+    lines.stat("binding_protocol", settings.protocol.stat());
+    lines.stat("auth_enabled_sasl", yes_no(settings.auth_binary()));
     lines.stat(
         "auth_enabled_ascii",
         settings.auth_file.as_ref().map_or_else(|| "no".into(), |p| p.display().to_string()),
