@@ -235,15 +235,15 @@ mod tests {
 
     #[test]
     fn long_names_and_passwords_count_in_full() {
-        let (name, password) = ([b'n'; 300], [b'p'; 70_000]);
+        let (name, password) = (vec![b'n'; 300], vec![b'p'; 70_000]);
         let file = file(&[&name[..], b":", &password, b"\n"].concat());
         let auth = AuthFile::load(NamedBy::Environment, file.path()).unwrap();
         let plain =
             |name: &[u8], password: &[u8]| auth.check_plain(&[name, b"\0", name, b"\0", password].concat());
         assert!(plain(&name, &password));
         assert!(!plain(&name[1..], &password) && !plain(&name, &password[1..]));
-        assert!(!plain(&name, &[b'p'; 70_001]) && !plain(&name, &password[..255]));
-        assert!(!auth.check_plain(&[b'x'; 1 << 20]) && !auth.check_plain(&[0; 1 << 20]));
+        assert!(!plain(&name, &vec![b'p'; 70_001]) && !plain(&name, &password[..255]));
+        assert!(!auth.check_plain(&vec![b'x'; 1 << 20]) && !auth.check_plain(&vec![0; 1 << 20]));
     }
 
     #[test]

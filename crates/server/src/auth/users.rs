@@ -249,7 +249,7 @@ mod tests {
         read(CommandLine, &b"a:b\n".repeat(8)).unwrap();
         read(CommandLine, &[b"a:", [b'x'; 253].as_slice()].concat()).unwrap();
         read(Environment, &[b"a:", [b'x'; 4000].as_slice()].concat()).unwrap();
-        let many: String = (0..100_000).map(|user| format!("{user}:x\n")).collect();
+        let many = (0..100_000).map(|user| format!("{user}:x")).collect::<Vec<_>>().join("\n");
         assert_eq!(read(Environment, many.as_bytes()).unwrap().all().len(), 100_000);
         let full = b"ab:c\n\n\n\n".repeat(FILE_BYTES_MAX / 8);
         assert_eq!(read(Environment, &full).unwrap().all().len(), 1);
