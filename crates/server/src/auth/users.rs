@@ -177,7 +177,7 @@ fn of_environment(text: &[u8]) -> Result<Vec<User>, Problem> {
         if password.is_empty() {
             return Err((
                 number,
-                "has an empty password, with which nobody can log in; a line is user:password",
+                "has an empty password, which SASL PLAIN cannot send; a line is user:password",
             ));
         }
         if name.contains(&0) || password.contains(&0) {
