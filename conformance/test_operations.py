@@ -168,7 +168,7 @@ def test_impossible_options_are_refused(binary, kind, args):
 
 
 @pytest.mark.only_cattlegrid
-@pytest.mark.parametrize("args", ["-U 11211", "-S", "-B binary", "-o ext_path=/nowhere:1g", "-o proxy_config=x", "-e /nowhere"])
+@pytest.mark.parametrize("args", ["-U 11211", "-S", "-o ext_path=/nowhere:1g", "-o proxy_config=x", "-e /nowhere"])
 def test_what_is_left_out_is_refused(binary, args):
     done = subprocess.run([binary, "-p", "-1", *args.split()], capture_output=True, text=True, timeout=6 * PROMPT)
     assert done.returncode == 2 and done.stderr.strip()

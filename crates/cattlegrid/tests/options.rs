@@ -16,7 +16,11 @@ use nix::unistd::Pid;
 
 fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cattlegrid"));
-    command.args(words).env_remove("MEMCACHED_PORT_FILENAME").stdin(Stdio::null());
+    command
+        .args(words)
+        .env_remove("MEMCACHED_PORT_FILENAME")
+        .env_remove("MEMCACHED_SASL_PWDB")
+        .stdin(Stdio::null());
     command
 }
 

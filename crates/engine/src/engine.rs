@@ -8,13 +8,15 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Block, Request, StoreVerb};
+use cattlegrid_protocol::{Block, Request, StoreVerb, reply::error};
 use cattlegrid_store::{
     ArrivingValue, HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
 };
 
 use crate::event::Looker;
 use crate::item::KeyState;
+use crate::read::reply::refusals_of;
+use crate::read::run::Executed;
 use crate::rules::why::{Explain, Why};
 use crate::shard::{Flow, Shard};
 use crate::shards::{ShardLock, Shards};
@@ -155,7 +157,8 @@ impl Engine {
             | Request::MetaDelete(meta)
             | Request::MetaArith(meta) => meta.key.bytes(),
             Request::MetaDebug(key) => key.bytes(),
-            Request::MetaNoop | Request::Admin(_) => return None,
+            Request::PacketGet(get) => get.key,
+            Request::MetaNoop | Request::Admin(_) | Request::Packet(..) => return None,
         };
         Some(self.hasher.hash(key))
     }
@@ -172,7 +175,7 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Option<Box<Parked>> {
-        self.execute_with(request, hash, None, lock, cx)
+        self.execute_with(request, hash, None, false, lock, cx).parked()
     }
 
     /// As [`Engine::execute`], of a request whose data block is apart: `value`.
@@ -187,28 +190,33 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Option<Box<Parked>> {
-        self.execute_with(request, hash, Some(value), lock, cx)
+        self.execute_with(request, hash, Some(value), false, lock, cx).parked()
     }
 
-    fn execute_with(
+    /// `of_run`: it is a get of a run, and is not held here.
+    pub(crate) fn execute_with(
         &self,
         request: &Request<'_>,
         hash: u64,
         mut huge: Option<Arc<HugeValue>>,
+        of_run: bool,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Executed {
+        if let Request::PacketGet(get) = request {
+            return self.get_packet(get, hash, of_run, lock, cx);
+        }
         if self.is_about_tags(request) {
             // The first use of tags takes memory from all shards.
             lock.release();
             self.execute_tags(request, cx);
-            return None;
+            return Executed::Done;
         }
         let names = self.shared.names.load(Ordering::Acquire);
         if Self::may_call(names, request)
             && let Some(called) = self.execute_object(request, lock, cx)
         {
-            return called.parked();
+            return called.into();
         }
         if let Some(Block::Here(data)) = request.block()
             && !self.fits_the_log(data.len())
@@ -217,14 +225,14 @@ impl Engine {
             huge = self.huge_value(data);
             if huge.is_none() {
                 self.refuse(request, hash, lock, cx);
-                return None;
+                return Executed::Done;
             }
         }
         // Types may have been switched on in between, and the search for items under their names may have passed this shard.
         let mut shard = lock.shard(hash);
         if shard.names_now() != names {
             if let Some(called) = self.execute_object(request, lock, cx) {
-                return called.parked();
+                return called.into();
             }
             shard = lock.shard(hash);
         }
@@ -235,23 +243,30 @@ impl Engine {
             if lock.shard(hash).names_now() != names
                 && let Some(called) = self.execute_object(request, lock, cx)
             {
-                return called.parked();
+                return called.into();
             }
             let shard = lock.shard(hash);
             shard.insist(true);
             flow = shard.execute(request, hash, huge, cx);
             shard.insist(false);
         }
+        if let (Flow::Leased(holds), Request::MetaGet(meta)) = (&flow, request)
+            && !of_run
+        {
+            flow = lock.shard(hash).meta_wait(meta, hash, *holds, cx);
+        }
         self.settle(lock, &mut cx.step);
         match flow {
-            Flow::Replied => None,
+            Flow::Replied => Executed::Done,
+            Flow::Computes => Executed::Computes,
+            Flow::Leased(holds) => Executed::Leased(holds),
             Flow::Parked(parked) => {
                 self.check_circle(lock, cx);
-                Some(parked)
+                Executed::Parked(parked)
             }
             Flow::Object => {
                 let Request::MetaGet(meta) = request else { unreachable!("only `mg` is recognised late") };
-                self.meta_get_object(meta, lock, cx)
+                self.meta_get_object(meta, lock, cx).map_or(Executed::Done, Executed::Parked)
             }
             Flow::NeedsRoom(_) => unreachable!("a shard that insists always replies"),
         }
@@ -368,13 +383,7 @@ impl Engine {
     /// one.
     fn refuse(&self, request: &Request<'_>, hash: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         cx.step.counters.store_no_memory.add(1);
-        let quiet = matches!(request, Request::Store(store) if store.noreply);
-        if !quiet {
-            cattlegrid_protocol::reply::line(
-                &mut cx.out.bytes,
-                cattlegrid_protocol::reply::error::OUT_OF_MEMORY,
-            );
-        }
+        refusals_of(request).write(error::OUT_OF_MEMORY, &mut cx.out.bytes);
         let (write, mode, classic) = match request {
             Request::Store(store) => {
                 let mode = Mode::of(store.verb);

@@ -9,9 +9,10 @@ use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
 use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
 
 use crate::engine::Engine;
+use crate::read::asked::Asked;
 use crate::read::pending::Got;
 use crate::read::pending::Pending;
-use crate::read::reply::{OfCommand, Shown, hit, return_flags};
+use crate::read::reply::{OfCommand, Refusals, Shown, count_meta, hit, refusals_of, return_flags};
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::step::Context;
@@ -91,15 +92,15 @@ impl Engine {
     /// Executes a request about a tag or a control key.
     #[cold]
     pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
-        let (key, noreply): (&[u8], bool) = match request {
+        let key: &[u8] = match request {
             Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
                 return self.execute_meta(request, meta, cx);
             }
-            Request::Delete(delete) => (delete.key, delete.noreply),
-            Request::Arith(arith) => (arith.key, arith.noreply),
-            Request::Store(store) => (store.key, store.noreply),
-            Request::Touch(touch) => (touch.key, touch.noreply),
-            _ => return reply::line(&mut cx.out.bytes, UNKNOWN),
+            Request::Delete(delete) => delete.key,
+            Request::Arith(arith) => arith.key,
+            Request::Store(store) => store.key,
+            Request::Touch(touch) => touch.key,
+            _ => return refusals_of(request).write(UNKNOWN, &mut cx.out.bytes),
         };
         let asked = self.control(key);
         let text = match (request, asked) {
@@ -116,14 +117,13 @@ impl Engine {
             (_, Err(error)) => error,
             _ => UNKNOWN.to_owned(),
         };
-        if !noreply {
-            reply::line(&mut cx.out.bytes, &text);
-        }
+        // A packet is never answered otherwise than by an error here.
+        refusals_of(request).write(&text, &mut cx.out.bytes);
     }
 
     /// `mg md ma` with `G`, where the key is a tag, or with a control key.
     fn execute_meta(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
-        cx.step.counters.cmd_meta.add(1);
+        count_meta(meta, cx);
         let flags = &meta.set;
         if flags.has(b'A') {
             // A call, or a question about a tag: it cannot be both.
@@ -137,8 +137,15 @@ impl Engine {
         };
         let text = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
             Ok(text) => text,
-            Err(error) => return reply::line(&mut cx.out.bytes, &error),
+            Err(error) => return Refusals::of(meta.packet).write(&error, &mut cx.out.bytes),
         };
+        if let Some(packet) = meta.packet {
+            // The number of a bump, or nothing.
+            return match text.and_then(|text| text.parse().ok()) {
+                Some(number) => reply::packet::sum(&mut cx.out.bytes, packet, number, 0),
+                None => reply::packet::done(&mut cx.out.bytes, packet, 0),
+            };
+        }
         if flags.has(b'q') && !matches!(request, Request::MetaGet(_)) {
             return;
         }
@@ -277,6 +284,21 @@ impl Engine {
         }
         cx.out.bytes.extend_from_slice(reply::END);
         Got::Done
+    }
+
+    /// A get of the binary protocol with a control key.
+    #[cold]
+    pub(crate) fn answer_control_key(&self, asked: &Asked<'_>, cx: &mut Context<'_>) {
+        cx.step.counters.get_hits.add(1);
+        match self.check(asked.key) {
+            Ok(control) => {
+                let text = self.tell(control, cx);
+                asked.begin_value(0, text.len(), 0, &mut cx.out.bytes);
+                cx.out.bytes.extend_from_slice(text.as_bytes());
+                asked.end_value(&mut cx.out.bytes);
+            }
+            Err(error) => asked.write_error(&error, &mut cx.out.bytes),
+        }
     }
 
     fn control<'k>(&self, key: &'k [u8]) -> Result<Control<'k>, String> {

@@ -37,6 +37,7 @@ use crate::object::counts::TIMED_EVERY;
 use crate::object::execute::{Call, ItemKey, NO_ROOM, Ran, fill_item_key, item_key, left};
 use crate::object::running::{Later, RunningCall as Running, TOO_LARGE};
 use crate::read::miss::count_miss;
+use crate::read::reply::{count_meta, refusals_of};
 use crate::rules::why::WhyObject;
 use crate::shards::ShardLock;
 use crate::shared::Names;
@@ -260,7 +261,7 @@ impl Engine {
                 self.call(types, asked, &[], Shape::Delete { noreply: delete.noreply }, key, true, lock, cx)
             }
             (Request::MetaDelete(meta), Named::Object { type_id, key: own }) => {
-                cx.step.counters.cmd_meta.add(1);
+                count_meta(meta, cx);
                 if has_any(meta, b"CEITx") {
                     let error = Answered::Error(reply::error::INVALID_FLAG);
                     return self.answer(Shape::Delete2(meta), error, key, cx);
@@ -270,16 +271,7 @@ impl Engine {
                 self.call(types, asked, &[], Shape::Delete2(meta), key, true, lock, cx)
             }
             (request, named) => {
-                let noreply = match request {
-                    Request::Store(store) => store.noreply,
-                    Request::Arith(arith) => arith.noreply,
-                    Request::Touch(touch) => touch.noreply,
-                    Request::Delete(delete) => delete.noreply,
-                    _ => false,
-                };
-                if !noreply {
-                    reply::line(&mut cx.out.bytes, &refusal(registry, named));
-                }
+                refusals_of(request).write(&refusal(registry, named), &mut cx.out.bytes);
                 Called::Written
             }
         }
@@ -462,8 +454,8 @@ impl Engine {
             Answered::Value(shows) => ("found", shows.value.len()),
             _ => ("not_found", 0),
         };
-        if matches!(shape, Shape::Get { .. } | Shape::Get2(_)) {
-            let by = if matches!(shape, Shape::Get { .. }) { Looker::Get } else { Looker::Other };
+        if matches!(shape, Shape::Get { .. } | Shape::Packet { .. } | Shape::Get2(_)) {
+            let by = if matches!(shape, Shape::Get2(_)) { Looker::Other } else { Looker::Get };
             cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
         }
         match answered {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
-use cattlegrid_protocol::{Request, reply};
+use cattlegrid_protocol::{Request, reply::error};
 use cattlegrid_store::{HugeValue, Lookup, Marks, Memory, Store};
 
 use crate::event::{Event, EventKind, Interest, Looker};
@@ -13,6 +13,8 @@ use crate::item::Standing;
 use crate::load::{Load, LoadOrder};
 use crate::object::running::Queue;
 use crate::read::get::Answer;
+use crate::read::reply::Refusals;
+use crate::rules::decide::Holds;
 use crate::shared::{Names, Shared};
 use crate::step::{Context, Step};
 use crate::wait::delivered::{Delivered, DeliveredValue};
@@ -32,6 +34,10 @@ pub enum Flow {
     NeedsRoom(usize),
     /// An `mg` without an item, whose key may name a call or an object.
     Object,
+    /// As `Replied`; this connection has the lease of the key now.
+    Computes,
+    /// Nothing is written: another client has the lease of the key of an `mg`.
+    Leased(Holds),
 }
 
 /// Bytes of a buffer that is kept between calls of objects.
@@ -117,7 +123,11 @@ impl Shard {
                 self.meta_debug(key, hash, cx);
                 Flow::Replied
             }
-            Request::Get(_) | Request::MetaNoop | Request::Admin(_) => {
+            Request::Get(_)
+            | Request::PacketGet(_)
+            | Request::MetaNoop
+            | Request::Admin(_)
+            | Request::Packet(..) => {
                 unreachable!("requests without one key stay outside the shard")
             }
         };
@@ -143,7 +153,7 @@ impl Shard {
                 (meta.key.bytes(), Looker::Other)
             }
             Request::MetaDebug(key) => (key.bytes(), Looker::Other),
-            Request::Get(_) | Request::MetaGet(_) | Request::MetaNoop | Request::Admin(_) => return,
+            _ => return,
         };
         self.note_lookup(key, hash, by, cx);
     }
@@ -321,16 +331,13 @@ impl Shard {
         if self.shared.hide_cas { 0 } else { cas }
     }
 
-    /// No room for this many bytes: asks for another attempt, or answers an error, unless the client wants no reply
-    /// (`noreply`).
-    pub(crate) fn no_room(&mut self, bytes: usize, noreply: bool, cx: &mut Context<'_>) -> Flow {
+    /// No room for this many bytes: asks for another attempt, or answers an error.
+    pub(crate) fn no_room(&mut self, bytes: usize, refusals: Refusals, cx: &mut Context<'_>) -> Flow {
         if !self.insist {
             return Flow::NeedsRoom(bytes);
         }
         cx.step.counters.store_no_memory.add(1);
-        if !noreply {
-            reply::line(&mut cx.out.bytes, reply::error::OUT_OF_MEMORY);
-        }
+        refusals.write(error::OUT_OF_MEMORY, &mut cx.out.bytes);
         Flow::Replied
     }
 

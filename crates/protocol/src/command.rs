@@ -3,6 +3,7 @@
 //! # Invariant
 //! A request is only built valid: key lengths, numbers and flag letters are checked by the parser.
 
+use crate::packet::{Packet, PacketStatus};
 use crate::reply::error;
 
 /// Longest key in bytes.
@@ -35,6 +36,10 @@ pub enum Request<'a> {
     MetaDebug(MetaKey<'a>),
     /// A command that is not about a key.
     Admin(Admin<'a>),
+    /// A get of the binary protocol.
+    PacketGet(PacketGet<'a>),
+    /// A command of the binary protocol that is not about a key.
+    Packet(Packet, PacketCommand<'a>),
 }
 
 impl<'a> Request<'a> {
@@ -70,6 +75,37 @@ pub struct Keys<'a> {
 /// A key of more than [`KEY_MAX`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyTooLong;
+
+/// `get getk gat gatk` of the binary protocol, quiet or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketGet<'a> {
+    /// 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// `gat gatk`: the new exptime, of 32 bits without a sign.
+    pub exptime: Option<i64>,
+    /// Its packet.
+    pub packet: Packet,
+}
+
+/// A command of the binary protocol that is not about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PacketCommand<'a> {
+    /// `noop`.
+    Noop,
+    /// `version quit flush stat`.
+    Admin(Admin<'a>),
+    /// Which mechanisms there are to log in.
+    SaslList,
+    /// A step of logging in.
+    SaslAuth {
+        /// The mechanism, such as `PLAIN`.
+        mechanism: &'a [u8],
+        /// What it sends.
+        data: &'a [u8],
+        /// The first step.
+        first: bool,
+    },
+}
 
 /// Which storing command, and its CAS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +191,8 @@ pub struct Touch<'a> {
     pub exptime: i64,
     /// No reply wanted.
     pub noreply: bool,
+    /// It came as a packet of the binary protocol.
+    pub packet: Option<Packet>,
 }
 
 /// `delete`.
@@ -175,6 +213,8 @@ pub struct Meta<'a> {
     pub flags: FlagTokens<'a>,
     /// Which letters were sent, and the numbers that came with them.
     pub set: MetaFlags,
+    /// It came as a packet of the binary protocol; then `flags` is empty.
+    pub packet: Option<Packet>,
 }
 
 impl<'a> Meta<'a> {
@@ -197,6 +237,7 @@ impl Meta<'_> {
             key_len: self.key.sent.len(),
             decoded: self.key.decoded.clone().map(Box::new),
             set: self.set,
+            packet: self.packet,
         }
     }
 }
@@ -209,6 +250,7 @@ pub struct OwnedMeta {
     key_len: usize,
     decoded: Option<Box<DecodedKey>>,
     set: MetaFlags,
+    packet: Option<Packet>,
 }
 
 impl OwnedMeta {
@@ -216,7 +258,12 @@ impl OwnedMeta {
     pub fn as_meta(&self) -> Meta<'_> {
         let (sent, rest) = self.text.split_at(self.key_len);
         let decoded = self.decoded.as_deref().cloned();
-        Meta { key: MetaKey { sent, decoded }, flags: FlagTokens { rest }, set: self.set }
+        Meta {
+            key: MetaKey { sent, decoded },
+            flags: FlagTokens { rest },
+            set: self.set,
+            packet: self.packet,
+        }
     }
 
     /// Bytes of memory that it owns outside of the struct.
@@ -380,7 +427,6 @@ pub struct Words<'a> {
 }
 
 /// The result of parsing.
-#[expect(clippy::large_enum_variant, reason = "returned once a request, in place; a box would allocate")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// Not a whole command yet. Parse again with at least `need` bytes: more than the input's length; a lower bound for
@@ -424,6 +470,8 @@ pub struct Refused<'a> {
     pub store: Option<RefusedStore<'a>>,
     /// `C` of a refused `ms`: its value was computed for the miss with this number.
     pub token: Option<u64>,
+    /// It is a packet of the binary protocol; `reply` is empty then.
+    pub packet: Option<(Packet, PacketStatus)>,
     /// The reason; known also when there is no reply.
     pub cause: Cause,
 }
@@ -457,19 +505,12 @@ pub enum Cause {
     TooLarge,
     /// There is no memory to wait for its data block.
     NoMemory,
-    /// It is a request of the binary protocol: [`crate::reply::binary_unknown`] answers it.
-    Binary {
-        /// Which command.
-        opcode: u8,
-        /// The client's number for its request, returned in the reply.
-        opaque: [u8; 4],
-    },
 }
 
 impl Cause {
     pub(crate) fn reply(self) -> &'static str {
         match self {
-            Self::Grammar | Self::Binary { .. } => error::BAD_FORMAT,
+            Self::Grammar => error::BAD_FORMAT,
             Self::TooLarge => error::TOO_LARGE,
             Self::NoMemory => error::OUT_OF_MEMORY,
         }
@@ -477,6 +518,22 @@ impl Cause {
 }
 
 impl<'a> Refused<'a> {
+    /// A refusal for breaking the grammar, with nothing else set.
+    pub(crate) fn with(reply: &'static str, used: usize) -> Self {
+        Self {
+            reply,
+            used,
+            swallow: 0,
+            close: false,
+            invalidate: None,
+            invalidate_binary: false,
+            store: None,
+            token: None,
+            packet: None,
+            cause: Cause::Grammar,
+        }
+    }
+
     /// The key whose old value must go, decoded.
     pub fn invalidated(&self) -> Option<MetaKey<'a>> {
         let key = self.invalidate?;

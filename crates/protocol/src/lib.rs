@@ -1,4 +1,4 @@
-//! The memcached text and meta protocols: for a server, bytes to [`Request`]s and replies to bytes; for a client, requests
+//! The memcached text, meta and binary protocols: for a server, bytes to [`Request`]s and replies to bytes; for a client, requests
 //! to bytes and bytes to [`Response`]s.
 //!
 //! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes the bytes that
@@ -18,6 +18,7 @@ mod key;
 mod line;
 mod meta;
 mod number;
+mod packet;
 mod parse;
 pub mod reply;
 pub mod request;
@@ -28,7 +29,10 @@ mod words;
 pub use command::*;
 pub use line::{LINE_MAX, Limits};
 pub use number::{strict_i32, strict_u32};
-pub use parse::{BINARY_MAGIC, parse, parse_apart, parse_from};
+pub use packet::{
+    BINARY_MAGIC, HEADER_BYTES, Packet, PacketStatus, opcode, parse_packet, parse_packet_apart,
+};
+pub use parse::{parse, parse_apart, parse_from};
 pub use response::{
     BrokenResponse, ErrorKind, MetaStatus, ParsedResponse, RESPONSE_DATA_MAX, RESPONSE_LINE_MAX, Response,
     Status, parse_response,

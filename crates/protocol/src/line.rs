@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
     /// Refuses the line only.
     #[cold]
     pub(crate) fn refuse(self, reply: &'static str) -> Parsed<'a> {
-        Parsed::Refused(refused(reply, self.used))
+        Parsed::Refused(Refused::with(reply, self.used))
     }
 
     /// Refuses the line, unless quietly.
@@ -74,7 +74,7 @@ impl<'a> Line<'a> {
     pub(crate) fn refuse_store(self, reply: &'static str, len: usize) -> Refused<'a> {
         let all = self.used as u64 + len as u64 + 2;
         let used = usize::try_from(all).map_or(self.input.len(), |all| all.min(self.input.len()));
-        Refused { swallow: all - used as u64, ..refused(reply, used) }
+        Refused { swallow: all - used as u64, ..Refused::with(reply, used) }
     }
 
     /// Completes a store with its data block of `len` bytes. A block that does not end in CRLF is
@@ -93,7 +93,7 @@ impl<'a> Line<'a> {
             return if is_ended {
                 Parsed::Complete { request: request(Block::Apart(len)), used: self.used }
             } else {
-                Parsed::Refused(refused(bad_end, self.used))
+                Parsed::Refused(Refused::with(bad_end, self.used))
             };
         }
         let need = self.used.saturating_add(len).saturating_add(2);
@@ -108,20 +108,5 @@ impl<'a> Line<'a> {
 /// Not memcached's protocol: drops all input and closes the connection without a reply.
 #[cold]
 pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
-    Parsed::Refused(Refused { close: true, ..refused("", input.len()) })
-}
-
-/// A refusal for breaking the grammar, with nothing else set.
-fn refused<'a>(reply: &'static str, used: usize) -> Refused<'a> {
-    Refused {
-        reply,
-        used,
-        swallow: 0,
-        close: false,
-        invalidate: None,
-        invalidate_binary: false,
-        store: None,
-        token: None,
-        cause: Cause::Grammar,
-    }
+    Parsed::Refused(Refused { close: true, ..Refused::with("", input.len()) })
 }

@@ -51,7 +51,8 @@ pub(crate) fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> 
         }
         Ok(long_opaque) if long_opaque => line.refuse(error::OPAQUE_TOO_LONG),
         Ok(_) => {
-            let meta = Meta { key: whole_key(key, &flags), flags: FlagTokens { rest }, set: flags };
+            let meta =
+                Meta { key: whole_key(key, &flags), flags: FlagTokens { rest }, set: flags, packet: None };
             Parsed::Complete { request: Request::MetaArith(meta), used: line.used }
         }
     }
@@ -93,7 +94,8 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
         return Parsed::Refused(refuse(Cause::TooLarge));
     }
     line.with_data(len, false, refuse, |data| {
-        Request::MetaSet(Meta { key: whole_key(key, &flags), flags: FlagTokens { rest }, set: flags }, data)
+        let key = whole_key(key, &flags);
+        Request::MetaSet(Meta { key, flags: FlagTokens { rest }, set: flags, packet: None }, data)
     })
 }
 
@@ -119,7 +121,7 @@ fn keyed(mut rest: &[u8], extra: u64) -> Result<Meta<'_>, &'static str> {
     if scan(key, rest, 2, extra, &mut set)? {
         return Err(error::OPAQUE_TOO_LONG);
     }
-    Ok(Meta { key: whole_key(key, &set), flags: FlagTokens { rest }, set })
+    Ok(Meta { key: whole_key(key, &set), flags: FlagTokens { rest }, set, packet: None })
 }
 
 /// Reads all flags. `before`: words of the line before them. True if the opaque is too long.

@@ -13,14 +13,9 @@
 //! * The result does not depend on how a line is split into reads.
 //! * Every command is in [`by_name`]; [`dispatch`] only shortens the way of the most common ones.
 
-use crate::command::{Cause, Parsed, Refused, Request, StoreVerb};
+use crate::command::{Parsed, Request, StoreVerb};
 use crate::line::{LINE_MAX, Limits, Line, close};
 use crate::{admin, meta, text};
-
-/// First byte of a request in memcached's binary protocol, which is refused: one error, then the connection closes.
-pub const BINARY_MAGIC: u8 = 0x80;
-/// Bytes of such a request's header.
-const BINARY_HEADER: usize = 24;
 
 /// Parses the first request of `input`.
 ///
@@ -97,9 +92,6 @@ fn dispatch_line<'a>(line: Line<'a>, limits: &Limits) -> Parsed<'a> {
 
 /// Every command, by its first word.
 fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    if text.first() == Some(&BINARY_MAGIC) {
-        return binary(line.input);
-    }
     let end = text.iter().position(|&b| b == b' ').unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
     match name {
@@ -130,9 +122,6 @@ fn by_name<'a>(line: Line<'a>, text: &'a [u8], limits: &Limits) -> Parsed<'a> {
 /// No LF among the first bytes: an incomplete line, a long `get`, or bytes of another protocol.
 #[cold]
 fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
-    if input.first() == Some(&BINARY_MAGIC) {
-        return binary(input);
-    }
     if input.len() <= LINE_MAX {
         return Parsed::Incomplete { need: input.len() + 1, block: None };
     }
@@ -146,20 +135,5 @@ fn without_line<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<
         Some(at) => dispatch(input, start + at, limits),
         None if input.len() > longest => close(input),
         None => Parsed::Incomplete { need: input.len() + 1, block: None },
-    }
-}
-
-/// The binary protocol: when the header is complete, an error that its client understands, and the end of the connection.
-#[cold]
-fn binary(input: &[u8]) -> Parsed<'_> {
-    match (input, close(input)) {
-        (
-            &[_, opcode, _, _, _, _, _, _, _, _, _, _, o0, o1, o2, o3, _, _, _, _, _, _, _, _, ..],
-            Parsed::Refused(refused),
-        ) => {
-            let cause = Cause::Binary { opcode, opaque: [o0, o1, o2, o3] };
-            Parsed::Refused(Refused { cause, ..refused })
-        }
-        _ => Parsed::Incomplete { need: BINARY_HEADER, block: None },
     }
 }

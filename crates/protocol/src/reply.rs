@@ -4,6 +4,7 @@
 //! (`HD VA EN NF NS EX`): flags may follow those, and [`end_line`] ends them.
 
 pub mod error;
+pub mod packet;
 
 use crate::command::MetaKey;
 
@@ -51,16 +52,6 @@ pub fn line(out: &mut Vec<u8>, text: &str) {
 #[inline]
 pub fn end_line(out: &mut Vec<u8>) {
     out.extend_from_slice(CRLF);
-}
-
-/// A reply of the binary protocol to an unknown command: the only reply of that protocol.
-pub fn binary_unknown(out: &mut Vec<u8>, opcode: u8, opaque: [u8; 4]) {
-    const TEXT: &[u8] = b"Unknown command";
-    // Magic, opcode, no key, no extras, raw bytes, status 0x81, length of the body, opaque, no CAS.
-    out.extend_from_slice(&[0x81, opcode, 0, 0, 0, 0, 0, 0x81, 0, 0, 0, TEXT.len() as u8]);
-    out.extend_from_slice(&opaque);
-    out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(TEXT);
 }
 
 /// A decimal number.

@@ -106,9 +106,10 @@ pub(crate) fn touch<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
         return line.refuse_unless(noreply, error::BAD_FORMAT);
     }
     match number::exptime(exptime) {
-        Some(exptime) => {
-            Parsed::Complete { request: Request::Touch(Touch { key, exptime, noreply }), used: line.used }
-        }
+        Some(exptime) => Parsed::Complete {
+            request: Request::Touch(Touch { key, exptime, noreply, packet: None }),
+            used: line.used,
+        },
         None => line.refuse_unless(noreply, error::INVALID_EXPTIME),
     }
 }

@@ -1,5 +1,6 @@
 //! One client's connection: its unread input, its unsent output, and how a turn goes. `execute` is the middle of a turn,
-//! `held` what happens while a request waits, `upload` what becomes of a large command that arrives in pieces, `arriving` of a
+//! `held` what happens while a request waits, `runs` how a run of
+//! quiet gets is held, `packets` what only the binary protocol has, `upload` what becomes of a large command that arrives in pieces, `arriving` of a
 //! data block that arrives in pages.
 //!
 //! A turn is receive, execute, send; the lane does each for a batch of connections at a time. Input is
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 use cattlegrid_engine::{Counters, Output, ReplyQueue};
 use cattlegrid_herd::{Caller, Session};
-use cattlegrid_protocol::reply;
+use cattlegrid_protocol::{Packet, reply};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
@@ -38,10 +39,14 @@ use crate::uploads::Upload;
 use crate::watch::Watcher;
 use arriving::Arriving;
 use execute::Unfinished;
+use packets::Speaks;
+use runs::Run;
 
 mod arriving;
 mod execute;
 mod held;
+mod packets;
+mod runs;
 mod unsent;
 mod upload;
 
@@ -51,6 +56,7 @@ pub(crate) struct Connection {
     pub(crate) info: Arc<ConnectionInfo>,
     /// What the poller calls it.
     pub(crate) token: u64,
+    speaks: Speaks,
     input: Vec<u8>,
     /// Bytes at the front of `input` that are done with.
     used: usize,
@@ -62,6 +68,12 @@ pub(crate) struct Connection {
     swallow: u64,
     /// The command at the front of `input`, if a part of it is answered.
     unfinished: Option<Unfinished>,
+    /// The run of quiet gets that is going on.
+    run: Run,
+    /// What has come next must be held with the rest of its run.
+    holds_run: bool,
+    /// The rest of a run at the front of `input` is waited for, until this time in milliseconds.
+    run_until_ms: Option<u64>,
     requests: u64,
     outbox: Outbox,
     /// What [`crate::unsent`] was told that it keeps.
@@ -79,6 +91,8 @@ pub(crate) struct Connection {
     authenticated: bool,
     /// Wrong logins; while one waits for its answer nothing is received or executed.
     failures: Failures,
+    /// The packet of the last one, if it was one.
+    failed_login: Option<Packet>,
     /// Commands that are executed behind a request that waits.
     read_ahead: u64,
     /// Bytes of their replies.
@@ -176,12 +190,16 @@ impl Connection {
         Ok(Self {
             info,
             token,
+            speaks: Speaks::Unknown,
             input: Vec::new(),
             used: 0,
             scanned: 0,
             need: 0,
             swallow: 0,
             unfinished: None,
+            run: Run::None,
+            holds_run: false,
+            run_until_ms: None,
             requests: 0,
             outbox: Outbox::default(),
             unsent_bytes: 0,
@@ -192,6 +210,7 @@ impl Connection {
             expects_pages: false,
             authenticated: shared.auth.is_none(),
             failures: Failures::default(),
+            failed_login: None,
             has_more: false,
             queued: false,
             read_ahead: shared.settings.protection.read_ahead as u64,
@@ -247,7 +266,7 @@ impl Connection {
 
     /// Says why it is about to be closed, unless that would land amid a reply.
     pub(crate) fn tell_no_memory(&self) {
-        if self.tls.is_none() && !self.is_stuck() && !self.is_held() {
+        if self.tls.is_none() && !self.is_stuck() && !self.is_held() && self.speaks != Speaks::Binary {
             let text = format!("{}\r\n", reply::error::OUT_OF_MEMORY_READING);
             // Who does not take it sees the end.
             let _sent = send_now(self.info.fd.as_fd(), text.as_bytes());
@@ -277,8 +296,12 @@ impl Connection {
 
     /// Why it must be closed now, if it must.
     pub(crate) fn closed(&self) -> Option<Reason> {
-        let has_work =
-            self.is_stuck() || self.waits_for_room || self.has_more() || self.is_held() || self.is_delayed();
+        let has_work = self.is_stuck()
+            || self.waits_for_room
+            || self.has_more()
+            || self.is_held()
+            || self.is_delayed()
+            || self.waits_for_run();
         if has_work { None } else { self.closing }
     }
 
@@ -484,6 +507,7 @@ impl Connection {
         }
         self.waits_for_room = false;
         (self.input, self.used, self.unfinished, self.arriving) = (Vec::new(), 0, None, None);
+        (self.run, self.run_until_ms) = (Run::None, None);
         self.has_more = false;
         self.dump = None;
         self.replies = ReplyQueue::default();

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
-use cattlegrid_protocol::{Parsed, parse};
+use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 
 use crate::calls::Calls;
 use crate::connection::{Connection, Reason, Received};
@@ -329,7 +329,12 @@ impl<'a> Lane<'a> {
         if self.shared.shortage.is_short() && connection.buffer_bytes() > 0 {
             return self.close_for_memory(token);
         }
-        if connection.is_held() || connection.info.held.load(Relaxed) || connection.is_delayed() {
+        if connection.is_held()
+            || connection.info.held.load(Relaxed)
+            || connection.is_delayed()
+            || connection.deadline_ms.is_some()
+            || connection.waits_for_run()
+        {
             note_held(connection, &mut self.deadlines);
         }
         if let Some(watcher) = &connection.watcher
@@ -741,7 +746,11 @@ fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
     let mut hashes = ArrayVec::<u64, BATCH>::new();
     for (received, at) in received {
         if let Received::Shared(n @ ..=SINGLE_MAX) = received
-            && let Parsed::Complete { request, .. } = parse(&input[*at..at + n], &shared.limits)
+            && let input = &input[*at..at + n]
+            && let Parsed::Complete { request, .. } = match input.first() {
+                Some(&BINARY_MAGIC) => parse_packet(input, &shared.limits),
+                _ => parse(input, &shared.limits),
+            }
             && let Some(hash) = shared.engine.hash(&request)
         {
             hashes.push(hash);

@@ -1,10 +1,10 @@
 //! The replies of calls, in the form of the command that made them, at once or after a wait.
 
-use cattlegrid_protocol::{Meta, OwnedMeta, reply};
+use cattlegrid_protocol::{Meta, OwnedMeta, Packet, reply};
 
 use crate::counters::Counters;
 use crate::output::Output;
-use crate::read::reply::{Shown, return_flags, status_line};
+use crate::read::reply::{Refusals, Shown, return_flags, status_line};
 use crate::step::Verdict;
 use crate::wait::delivered::DeliveredValue;
 
@@ -33,13 +33,15 @@ pub(crate) struct Shows<'a> {
 pub(crate) enum Shape<'a> {
     /// A key of a `get` or `gets`. `alone`: the only one, whose error is the reply.
     Get { key: &'a [u8], cas: bool, alone: bool },
+    /// A get of the binary protocol.
+    Packet { key: &'a [u8], packet: Packet },
     /// `mg`.
     Get2(&'a Meta<'a>),
     /// `ms` with the flag `A`.
     Set(&'a Meta<'a>),
     /// `delete type::key`.
     Delete { noreply: bool },
-    /// `md type::key`.
+    /// `md type::key`, which may have come as a packet.
     Delete2(&'a Meta<'a>),
 }
 
@@ -52,6 +54,10 @@ pub(crate) enum OwnedShape {
         cas: bool,
         alone: bool,
         last: bool,
+    },
+    Packet {
+        key: Box<[u8]>,
+        packet: Packet,
     },
     Get2(OwnedMeta),
     Set(OwnedMeta),
@@ -74,6 +80,7 @@ impl Shape<'_> {
     pub(crate) fn to_owned(self, last: bool) -> OwnedShape {
         match self {
             Shape::Get { key, cas, alone } => OwnedShape::Get { key: key.into(), cas, alone, last },
+            Shape::Packet { key, packet } => OwnedShape::Packet { key: key.into(), packet },
             Shape::Get2(meta) => OwnedShape::Get2(meta.to_owned()),
             Shape::Set(meta) => OwnedShape::Set(meta.to_owned()),
             Shape::Delete { noreply } => OwnedShape::Delete { noreply },
@@ -85,7 +92,7 @@ impl Shape<'_> {
     pub(crate) fn count(self, answered: Answered<'_>, counters: &Counters) {
         let hit = matches!(answered, Answered::Value(_));
         match self {
-            Shape::Get { .. } | Shape::Get2(_) => {
+            Shape::Get { .. } | Shape::Packet { .. } | Shape::Get2(_) => {
                 if hit { &counters.get_hits } else { &counters.get_misses }.add(1);
             }
             Shape::Set(_) => {}
@@ -110,6 +117,14 @@ impl Shape<'_> {
                 }
             }
             (Shape::Get { .. }, Answered::Miss) => {}
+            (Shape::Packet { key, packet }, Answered::Value(shows)) => {
+                reply::packet::value_header(out, packet, key, shows.flags, shows.value.len(), shows.cas);
+                out.extend_from_slice(shows.value);
+            }
+            (Shape::Packet { key, packet }, Answered::Miss) => reply::packet::miss(out, packet, key),
+            (Shape::Packet { packet, .. }, Answered::Error(text)) => {
+                reply::packet::error_line(out, packet, text);
+            }
             (Shape::Delete { noreply }, answered) => {
                 if noreply {
                     return;
@@ -120,8 +135,8 @@ impl Shape<'_> {
                     _ => out.extend_from_slice(reply::NOT_FOUND),
                 }
             }
-            (Shape::Get2(_) | Shape::Set(_) | Shape::Delete2(_), Answered::Error(text)) => {
-                reply::line(out, text);
+            (Shape::Get2(meta) | Shape::Set(meta) | Shape::Delete2(meta), Answered::Error(text)) => {
+                Refusals::of(meta.packet).write(text, out);
             }
             (Shape::Get2(meta), Answered::Value(shows)) => write_meta(meta, shows, out),
             (Shape::Set(meta), Answered::Value(shows)) => {
@@ -135,6 +150,8 @@ impl Shape<'_> {
             (Shape::Delete2(meta), Answered::Value(shows)) if shows.value == DROPPED => {
                 quiet_line(meta, reply::HD, out);
             }
+            // In the binary protocol a quiet delete is told of a miss.
+            (Shape::Delete2(meta), _) if meta.packet.is_some() => status_line(out, reply::NF, meta),
             (Shape::Delete2(meta), _) => quiet_line(meta, reply::NF, out),
         }
     }
@@ -195,7 +212,7 @@ impl OwnedShape {
     /// Bytes of memory that it owns.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Get { key, .. } => key.len(),
+            Self::Get { key, .. } | Self::Packet { key, .. } => key.len(),
             Self::Get2(meta) | Self::Set(meta) | Self::Delete2(meta) => meta.bytes(),
             Self::Delete { .. } => 0,
         }
@@ -205,6 +222,7 @@ impl OwnedShape {
     fn with<R>(&self, act: impl FnOnce(Shape<'_>, bool) -> R) -> R {
         match self {
             Self::Get { key, cas, alone, last } => act(Shape::Get { key, cas: *cas, alone: *alone }, *last),
+            Self::Packet { key, packet } => act(Shape::Packet { key, packet: *packet }, false),
             Self::Get2(meta) => act(Shape::Get2(&meta.as_meta()), false),
             Self::Set(meta) => act(Shape::Set(&meta.as_meta()), false),
             Self::Delete { noreply } => act(Shape::Delete { noreply: *noreply }, false),

@@ -1,4 +1,4 @@
-//! `get gets gat gats` of one key.
+//! `get gets gat gats` of one key, and the gets of the binary protocol.
 //!
 //! A hit of a plain value, or of one whose tags are valid, is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A
 //! miss of a key that may have a rule, and an item that is more than a value (in its grace, due for a refresh, with a bumped
@@ -6,11 +6,11 @@
 
 use cattlegrid_herd::Waited;
 use cattlegrid_objects::Spot;
-use cattlegrid_protocol::reply;
 use cattlegrid_store::{Found, Lookup};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::item::Standing;
+use crate::read::asked::{Asked, Form};
 use crate::read::miss::missed;
 use crate::rules::Change;
 use crate::rules::active::ActiveRules;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Answer {
-    /// Its `VALUE` block is written.
+    /// Its value is written.
     Hit,
     /// No value.
     Miss,
@@ -33,7 +33,7 @@ pub(crate) enum Answer {
     Compute,
     /// Another client has the lease; the key has not been waited for yet.
     Leased(Holds),
-    /// `SERVER_ERROR busy`.
+    /// `SERVER_ERROR busy`, which is not written yet.
     Busy,
     /// The key is a control key.
     Control,
@@ -55,46 +55,36 @@ pub(crate) enum Held {
 }
 
 impl Shard {
-    /// Answers one key of a `get`: its `VALUE` block, if it is there. `touch`: the exptime of a `gat`.
+    /// Answers one key of a get other than `mg`: its value, or the miss if that has a reply.
     #[inline]
-    pub(crate) fn get(
-        &mut self,
-        key: &[u8],
-        hash: u64,
-        cas: bool,
-        touch: Option<i64>,
-        cx: &mut Context<'_>,
-    ) -> Answer {
+    pub(crate) fn get(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) -> Answer {
         self.advance(&cx.step);
         cx.step.counters.cmd_get.add(1);
-        if touch.is_some() {
+        if asked.touches() {
             cx.step.counters.cmd_touch.add(1);
         }
-        let lookup = self.store.lookup(hash, key);
+        let lookup = self.store.lookup(hash, asked.key);
         match lookup {
             Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {
-                self.write_hit(key, hash, found, cas, touch, cx)
+                self.write_hit(asked, hash, found, cx)
             }
             // A miss of a key that may have a rule, or an item that is more than a value.
-            Lookup::Found(_) => self.get_ruled(key, hash, cas, touch, lookup, cx),
-            _ if self.herd.is_some() || self.names != Names::OFF => {
-                self.get_ruled(key, hash, cas, touch, lookup, cx)
-            }
-            _ => miss(key, touch.is_some(), lookup, cx),
+            Lookup::Found(_) => self.get_ruled(asked, hash, lookup, cx),
+            _ if self.herd.is_some() || self.names != Names::OFF => self.get_ruled(asked, hash, lookup, cx),
+            _ => miss(asked, lookup, cx),
         }
     }
 
-    /// Writes a `VALUE` block.
+    /// Writes a hit.
     #[inline]
     pub(crate) fn write_hit(
         &mut self,
-        key: &[u8],
+        asked: &Asked<'_>,
         hash: u64,
         found: Found,
-        cas: bool,
-        touch: Option<i64>,
         cx: &mut Context<'_>,
     ) -> Answer {
+        let (key, touch) = (asked.key, asked.touch);
         let mut found = found;
         if let Some(exptime) = touch {
             found = self.store.set_expiry(hash, found, cx.step.now.expiry(exptime));
@@ -104,10 +94,9 @@ impl Shard {
         }
         let item = self.store.item(found);
         let (value, size) = (item.value(), item.value_len());
-        let cas = cas.then(|| self.shown_cas(item.cas()));
-        reply::value_header(&mut cx.out.bytes, key, item.flags(), size, cas);
+        asked.begin_value(item.flags(), size, self.shown_cas(item.cas()), &mut cx.out.bytes);
         cx.out.value(value);
-        reply::end_line(&mut cx.out.bytes);
+        asked.end_value(&mut cx.out.bytes);
         self.store.count_read(found);
         cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size, by: Looker::Get });
         if touch.is_some() {
@@ -120,13 +109,12 @@ impl Shard {
     #[cold]
     pub(crate) fn get_ruled(
         &mut self,
-        key: &[u8],
+        asked: &Asked<'_>,
         hash: u64,
-        cas: bool,
-        touch: Option<i64>,
         lookup: Lookup,
         cx: &mut Context<'_>,
     ) -> Answer {
+        let key = asked.key;
         if self.shared.control(key).is_some() {
             return Answer::Control;
         }
@@ -144,18 +132,18 @@ impl Shard {
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = ruled else {
             return match found.map(|found| (found, self.standing(found, hash, None, &cx.step))) {
-                Some((found, Standing::Fresh)) => self.write_hit(key, hash, found, cas, touch, cx),
-                _ => miss(key, touch.is_some(), lookup, cx),
+                Some((found, Standing::Fresh)) => self.write_hit(asked, hash, found, cx),
+                _ => miss(asked, lookup, cx),
             };
         };
-        match self.decide(&Query::plain(key, hash, touch.is_some()), &ruled, lookup, cx) {
-            Decision::Fresh(found) => self.write_hit(key, hash, found, cas, touch, cx),
+        match self.decide(&Query::plain(key, hash, asked.touches()), &ruled, lookup, cx) {
+            Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),
             // An old value is not prolonged by the clients that read it.
-            Decision::Old(found, _) => self.write_hit(key, hash, found, cas, None, cx),
-            Decision::Negative => miss(key, touch.is_some(), Lookup::Absent, cx),
-            Decision::Miss => miss(key, touch.is_some(), lookup, cx),
+            Decision::Old(found, _) => self.write_hit(&asked.without_touch(), hash, found, cx),
+            Decision::Negative => miss(asked, Lookup::Absent, cx),
+            Decision::Miss => miss(asked, lookup, cx),
             Decision::Compute { .. } => {
-                missed(key, touch.is_some(), lookup, cx);
+                answer_miss(asked, lookup, cx);
                 Answer::Compute
             }
             Decision::Leased(holds) => Answer::Leased(holds),
@@ -165,69 +153,88 @@ impl Shard {
 
     /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds. The shard's lock may have been
     /// released since, so the key is looked up again (history 1 of `hold`).
-    #[expect(clippy::too_many_arguments, reason = "a key, how it is asked for, and how it would wait")]
     pub(crate) fn hold_key(
         &mut self,
-        key: &[u8],
+        asked: &Asked<'_>,
         hash: u64,
         slot: u16,
         hold_ms: u32,
-        cas: bool,
-        touch: Option<i64>,
         cx: &mut Context<'_>,
     ) -> Held {
+        let key = asked.key;
         self.advance(&cx.step);
         let active = self.shared.rules();
         let lookup = self.lookup(hash, key, &cx.step);
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
             // The rules have changed in between.
-            if let Answer::Object(_) = self.get_ruled(key, hash, cas, touch, lookup, cx) {
-                missed(key, touch.is_some(), lookup, cx);
-            }
-            return Held::Written;
+            return self.ask_again(asked, hash, lookup, cx).unwrap_or(Held::Written);
         };
         let standing =
             found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
         let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
         if standing != Standing::Absent || !leased {
-            match self.get_ruled(key, hash, cas, touch, lookup, cx) {
-                Answer::Compute => return Held::Compute,
-                Answer::Busy => return Held::Busy,
-                // Its type was switched on in between.
-                Answer::Object(_) => {
-                    missed(key, touch.is_some(), lookup, cx);
-                    return Held::Written;
-                }
-                Answer::Hit | Answer::Miss | Answer::Control => return Held::Written,
-                // Another client has the lease again; or the rule has no free slot.
-                Answer::Leased(_) => {}
+            // Otherwise another client has the lease again; or the rule has no free slot.
+            if let Some(held) = self.ask_again(asked, hash, lookup, cx) {
+                return held;
             }
         }
-        let query = Query { hold_ms: Some(hold_ms), ..Query::plain(key, hash, touch.is_some()) };
-        match self.hold(&query, &ruled, slot, touch, cx) {
+        let query = Query { hold_ms: Some(hold_ms), ..Query::plain(key, hash, asked.touches()) };
+        match self.hold(&query, &ruled, slot, asked.touch, cx) {
             Waited::Waits(_) => Held::Waits,
             Waited::Miss(_) => {
-                missed(key, touch.is_some(), lookup, cx);
+                answer_miss(asked, lookup, cx);
                 Held::Written
             }
             Waited::Busy => Held::Busy,
         }
     }
 
+    /// Asks again for a key that was leased when it was asked for first. None: it is leased.
+    fn ask_again(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Option<Held> {
+        let answer = match asked.form {
+            Form::Meta(meta) => self.meta_ask_again(meta, hash, lookup, cx),
+            _ => self.get_ruled(asked, hash, lookup, cx),
+        };
+        match answer {
+            Answer::Compute => Some(Held::Compute),
+            Answer::Busy => Some(Held::Busy),
+            // Its type was switched on in between.
+            Answer::Object(_) => {
+                answer_miss(asked, lookup, cx);
+                Some(Held::Written)
+            }
+            Answer::Hit | Answer::Miss | Answer::Control => Some(Held::Written),
+            Answer::Leased(_) => None,
+        }
+    }
+
     /// Answers a key as a miss that is not waited for after [`Answer::Leased`].
-    pub(crate) fn do_not_wait(&mut self, key: &[u8], hash: u64, touches: bool, cx: &mut Context<'_>) {
+    pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
         let active = self.shared.rules();
-        if let Some(ruled) = active.as_ref().and_then(|active| active.find(key)) {
+        if let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) {
             self.record_miss(hash, ruled.state, cx);
         }
-        missed(key, touches, Lookup::Absent, cx);
+        answer_miss(asked, Lookup::Absent, cx);
     }
 }
 
-/// Counts a miss.
-fn miss(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
-    missed(key, touches, lookup, cx);
+/// Counts a miss, and writes its reply if there is one.
+#[inline]
+fn answer_miss(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+    missed(asked, lookup, cx);
+    asked.write_miss(&mut cx.out.bytes);
+}
+
+#[inline]
+fn miss(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+    answer_miss(asked, lookup, cx);
     Answer::Miss
 }
 

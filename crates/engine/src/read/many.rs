@@ -5,6 +5,7 @@ use cattlegrid_protocol::{Get, Keys};
 use crate::engine::Engine;
 use crate::object::Called;
 use crate::object::answer::Shape;
+use crate::read::asked::Asked;
 use crate::read::get::Answer;
 use crate::read::pending::{Got, Pending, Piece};
 use crate::shards::{PREFETCH_MAX, ShardLock};
@@ -40,7 +41,7 @@ impl Engine {
         let mut pending = Pending::new(cx);
         let left = match one {
             Some(key) if cx.out.len() < piece.bytes => {
-                let answer = lock.shard(first).get(key, first, get.cas, get.touch, cx);
+                let answer = lock.shard(first).get(&Asked::classic(get, key), first, cx);
                 if let Answer::Object(spot) = answer {
                     let shape = Shape::Get { key, cas: get.cas, alone: !piece.begun };
                     match self.get_object(shape, (key, spot), get.touch.is_some(), true, lock, cx) {
@@ -49,7 +50,7 @@ impl Engine {
                         Called::Parked(parked) => return Got::Parked(parked),
                     }
                 } else if answer != Answer::Hit {
-                    pending.note(key, first, answer, cx);
+                    pending.note(Asked::classic(get, key), first, answer, cx);
                 }
                 None
             }
@@ -107,7 +108,7 @@ impl Engine {
                     return Stop::More(from(key));
                 }
                 room -= 1;
-                let answer = lock.shard(hash).get(key, hash, get.cas, get.touch, cx);
+                let answer = lock.shard(hash).get(&Asked::classic(get, key), hash, cx);
                 if let Answer::Object(spot) = answer {
                     if pending.is_special() {
                         // It is asked again in the next piece, and counts once.
@@ -126,7 +127,7 @@ impl Engine {
                         return Stop::More(Keys::of_rest(rest));
                     }
                 } else if answer != Answer::Hit {
-                    pending.note(key, hash, answer, cx);
+                    pending.note(Asked::classic(get, key), hash, answer, cx);
                 }
             }
             if count < PREFETCH_MAX {

@@ -7,7 +7,7 @@ use cattlegrid_store::{Attributes, Found, Item, Lookup, Marks, NEVER, NewValue};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::read::miss::meta_get_miss;
-use crate::read::reply::{Shown, hit, return_flags};
+use crate::read::reply::{Refusals, Shown, hit, return_flags};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::shared::Names;
@@ -53,7 +53,7 @@ impl Shard {
             let tags = unleased.as_ref().map_or(&[][..], |ruled| ruled.tags.hashes());
             let stub = Attributes { accessed: cx.step.now.second, cas, stamp, tags, ..Attributes::default() };
             if self.store.put(hash, key, &stub, NewValue::Inline([&[], &[]])).is_err() {
-                return self.no_room(key.len() + 64, false, cx);
+                return self.no_room(key.len() + 64, Refusals::Line, cx);
             }
             created = true;
             found = self.find(hash, key, &cx.step);

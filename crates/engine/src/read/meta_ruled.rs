@@ -6,6 +6,8 @@ use cattlegrid_store::{Found, Lookup, NEVER};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::read::advice::Advice;
+use crate::read::asked::{Asked, End};
+use crate::read::get::Answer;
 use crate::read::meta::Served;
 use crate::read::miss::{count_miss, meta_busy, meta_get_miss, meta_miss};
 use crate::read::reply::{is_explicit, lease_reply};
@@ -14,7 +16,7 @@ use crate::rules::active::Match;
 use crate::rules::decide::{Decision, Holds, Query};
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
-use crate::wait::park::{Form, Parked, TRIAL_MS};
+use crate::wait::park::{Form, Parked, Part, TRIAL_MS};
 
 impl Shard {
     /// Whether an `mg` has to look for the key's rule: not for a plain hit that needs no refresh.
@@ -35,22 +37,49 @@ impl Shard {
         ruled: &Match<'_>,
         cx: &mut Context<'_>,
     ) -> Flow {
-        let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
+        let touches = meta.set.has(b'T');
         cx.step.counters.cmd_meta.add(1);
         cx.step.counters.cmd_get.add(1);
         if touches {
             cx.step.counters.cmd_touch.add(1);
         }
-        let advice = Advice::of(meta);
-        let query = Query {
-            key: meta.key.bytes(),
-            hash,
-            how: if explicit { advice.how(meta) } else { How::Plain },
-            prolongs: touches && !explicit,
-            recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
-            hint: advice.hint,
-            hold_ms: explicit.then(|| advice.wait_ms.unwrap_or(0)),
+        self.meta_decide(meta, hash, lookup, ruled, cx)
+    }
+
+    /// Asks again for a key that was leased when an `mg` asked for it first.
+    pub(crate) fn meta_ask_again(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let active = self.shared.rules();
+        let flow = match active.as_ref().and_then(|active| active.find(meta.key.bytes())) {
+            Some(ruled) if ruled.state.policy().leases => self.meta_decide(meta, hash, lookup, &ruled, cx),
+            // The rules have changed in between.
+            _ => match self.find(hash, meta.key.bytes(), &cx.step) {
+                Some(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
+                None => return Answer::Object(None),
+            },
         };
+        match flow {
+            Flow::Computes => Answer::Compute,
+            Flow::Leased(holds) => Answer::Leased(holds),
+            _ => Answer::Hit,
+        }
+    }
+
+    fn meta_decide(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        lookup: Lookup,
+        ruled: &Match<'_>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
+        let query = meta_query(meta, hash, cx);
         match self.decide(&query, ruled, lookup, cx) {
             Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
             Decision::Old(found, kind) => {
@@ -74,28 +103,38 @@ impl Shard {
                 lease_reply(meta, Some(token), hint, cx.out);
                 Flow::Replied
             }
-            Decision::Compute { .. } | Decision::Miss => meta_miss(meta, cx),
-            Decision::Leased(holds) => self.meta_wait(meta, &query, ruled, holds, cx),
+            Decision::Compute { .. } => {
+                let Flow::Replied = meta_miss(meta, cx) else { unreachable!() };
+                Flow::Computes
+            }
+            Decision::Miss => meta_miss(meta, cx),
+            Decision::Leased(holds) => Flow::Leased(holds),
             Decision::Busy => meta_busy(cx),
         }
     }
 
-    fn meta_wait(
+    /// Waits for the key of an `mg` after [`Flow::Leased`].
+    pub(crate) fn meta_wait(
         &mut self,
         meta: &Meta<'_>,
-        query: &Query<'_>,
-        ruled: &Match<'_>,
+        hash: u64,
         holds: Holds,
         cx: &mut Context<'_>,
     ) -> Flow {
-        let touches = meta.set.has(b'T');
-        match self.hold(query, ruled, 0, touches.then_some(meta.set.exptime), cx) {
+        let asked = Asked::meta(meta);
+        let active = self.shared.rules();
+        let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) else {
+            // The rules have changed in between.
+            return meta_miss(meta, cx);
+        };
+        match self.hold(&meta_query(meta, hash, cx), &ruled, 0, asked.touch, cx) {
             Waited::Waits(_) => {
                 let full = cx.step.now.ms + u64::from(holds.one_ms);
                 let deadline =
                     if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
-                let form = Form::Meta { meta: meta.to_owned(), verdict: None };
-                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, touches, form);
+                let part = Part::Key { slot: 0, asked: asked.to_owned(), verdict: None };
+                let form = Form::Get { parts: vec![part], end: End::Nothing };
+                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, asked.touches(), form);
                 Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
             }
             Waited::Miss(_) => meta_miss(meta, cx),
@@ -163,6 +202,20 @@ impl Shard {
             self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
         }
         Flow::Replied
+    }
+}
+
+/// What an `mg` asks of the herd.
+fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) -> Query<'a> {
+    let (advice, explicit) = (Advice::of(meta), is_explicit(meta));
+    Query {
+        key: meta.key.bytes(),
+        hash,
+        how: if explicit { advice.how(meta) } else { How::Plain },
+        prolongs: meta.set.has(b'T') && !explicit,
+        recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
+        hint: advice.hint,
+        hold_ms: explicit.then(|| advice.wait_ms.unwrap_or(0)),
     }
 }
 

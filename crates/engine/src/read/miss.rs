@@ -5,13 +5,14 @@ use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::Lookup;
 
 use crate::event::{EventKind, Interest, Looker};
+use crate::read::asked::{Asked, Form};
 use crate::read::reply::{is_explicit, lease_reply, status_line};
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
 
 /// Counts a miss.
 #[inline]
-pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context<'_>) {
+pub(crate) fn missed(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
     let status = match lookup {
         Lookup::Expired => {
             cx.step.counters.get_expired.add(1);
@@ -23,12 +24,9 @@ pub(crate) fn missed(key: &[u8], touches: bool, lookup: Lookup, cx: &mut Context
         }
         Lookup::Found(_) | Lookup::Absent => "not_found",
     };
-    if touches {
-        cx.step.counters.touch_misses.add(1);
-    } else {
-        cx.step.counters.get_misses.add(1);
-    }
-    cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size: 0, by: Looker::Get });
+    count_miss(asked.touches(), cx);
+    let by = if matches!(asked.form, Form::Meta(_)) { Looker::Other } else { Looker::Get };
+    cx.note(Interest::FETCHERS, asked.key, || EventKind::Get { status, size: 0, by });
 }
 
 impl Shard {
@@ -50,17 +48,14 @@ pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: 
     if let Some(counter) = counter {
         counter.add(1);
     }
-    if touches {
-        cx.step.counters.touch_misses.add(1);
-    } else {
-        cx.step.counters.get_misses.add(1);
-    }
+    count_miss(touches, cx);
     cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::Other });
     if !meta.set.has(b'q') {
         status_line(&mut cx.out.bytes, reply::EN, meta);
     }
 }
 
+#[inline]
 pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
     if touches {
         cx.step.counters.touch_misses.add(1);

@@ -3,6 +3,7 @@
 
 use cattlegrid_protocol::Keys;
 
+use crate::read::asked::Asked;
 use crate::read::get::Answer;
 use crate::rules::decide::Holds;
 use crate::step::Context;
@@ -45,7 +46,7 @@ pub(crate) struct Pending<'k> {
     /// The `get` has the lease of one of its keys.
     pub(crate) computes: bool,
     /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
-    pub(crate) busy: Vec<(&'k [u8], u64)>,
+    pub(crate) busy: Vec<(Asked<'k>, u64)>,
     pub(crate) leased: Vec<LeasedKey<'k>>,
     /// Control keys, and their places in the output.
     pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
@@ -53,7 +54,7 @@ pub(crate) struct Pending<'k> {
 
 /// A key that another client computes.
 pub(crate) struct LeasedKey<'k> {
-    pub(crate) key: &'k [u8],
+    pub(crate) asked: Asked<'k>,
     pub(crate) hash: u64,
     /// Its place in the output.
     pub(crate) at: (usize, usize),
@@ -73,14 +74,16 @@ impl<'k> Pending<'k> {
     }
 
     #[inline]
-    pub(crate) fn note(&mut self, key: &'k [u8], hash: u64, answer: Answer, cx: &Context<'_>) {
+    pub(crate) fn note(&mut self, asked: Asked<'k>, hash: u64, answer: Answer, cx: &Context<'_>) {
         match answer {
             // Calls of objects are executed at once.
             Answer::Hit | Answer::Miss | Answer::Object(_) => {}
             Answer::Compute => self.computes = true,
-            Answer::Busy => self.busy.push((key, hash)),
-            Answer::Control => self.control.push((key, cx.out.place())),
-            Answer::Leased(holds) => self.leased.push(LeasedKey { key, hash, at: cx.out.place(), holds }),
+            Answer::Busy => self.busy.push((asked, hash)),
+            Answer::Control => self.control.push((asked.key, cx.out.place())),
+            Answer::Leased(holds) => {
+                self.leased.push(LeasedKey { asked, hash, at: cx.out.place(), holds });
+            }
         }
     }
 

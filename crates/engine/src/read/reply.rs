@@ -1,9 +1,10 @@
 //! Replies to meta commands: the return flags, in the order of the line, of an item, a delivered value, a lease or a
 //! number.
 
-use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_protocol::{Meta, Packet, PacketStatus, Request, reply};
 
 use crate::output::Output;
+use crate::step::Context;
 use crate::wait::delivered::Delivered;
 
 /// The values of the return flags. A flag without a value is left out.
@@ -141,8 +142,72 @@ pub(crate) fn hit(size: usize, with_value: bool, out: &mut Vec<u8>) {
     }
 }
 
+/// How a command is told that it was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusals {
+    /// `noreply`.
+    None,
+    Line,
+    Packet(Packet),
+}
+
+impl Refusals {
+    /// Of a classic command.
+    pub(crate) fn classic(noreply: bool) -> Self {
+        if noreply { Self::None } else { Self::Line }
+    }
+
+    /// Of a command that may have come as a packet.
+    pub(crate) fn of(packet: Option<Packet>) -> Self {
+        packet.map_or(Self::Line, Self::Packet)
+    }
+
+    /// Writes the error.
+    #[cold]
+    pub(crate) fn write(self, line: &str, out: &mut Vec<u8>) {
+        match self {
+            Self::None => {}
+            Self::Line => reply::line(out, line),
+            Self::Packet(packet) => reply::packet::error_line(out, packet, line),
+        }
+    }
+}
+
+/// How a request is told that it was refused.
+pub(crate) fn refusals_of(request: &Request<'_>) -> Refusals {
+    match request {
+        Request::Store(store) => Refusals::classic(store.noreply),
+        Request::Arith(arith) => Refusals::classic(arith.noreply),
+        Request::Delete(delete) => Refusals::classic(delete.noreply),
+        Request::Touch(touch) if touch.noreply => Refusals::None,
+        Request::Touch(touch) => Refusals::of(touch.packet),
+        Request::MetaSet(meta, _)
+        | Request::MetaArith(meta)
+        | Request::MetaDelete(meta)
+        | Request::MetaGet(meta) => Refusals::of(meta.packet),
+        Request::PacketGet(get) => Refusals::Packet(get.packet),
+        _ => Refusals::Line,
+    }
+}
+
+/// Counts a meta command; what comes as a packet is none.
+#[inline]
+pub(crate) fn count_meta(meta: &Meta<'_>, cx: &Context<'_>) {
+    if meta.packet.is_none() {
+        cx.step.counters.cmd_meta.add(1);
+    }
+}
+
 /// A status with the flags that are always returned: key and opaque.
 pub(crate) fn status_line(out: &mut Vec<u8>, status: &[u8], meta: &Meta<'_>) {
+    if let Some(packet) = meta.packet {
+        return match status {
+            reply::HD => reply::packet::done(out, packet, 0),
+            reply::EX => reply::packet::error(out, packet, PacketStatus::Exists),
+            reply::NS => reply::packet::error(out, packet, PacketStatus::NotStored),
+            _ => reply::packet::error(out, packet, PacketStatus::NotFound),
+        };
+    }
     out.extend_from_slice(status);
     return_flags(meta, &mut OfCommand, out);
     reply::end_line(out);

@@ -72,7 +72,7 @@ pub(crate) enum Decision {
 
 /// How long a key may be waited for, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Holds {
+pub struct Holds {
     /// As the only key of a get.
     pub(crate) one_ms: u32,
     /// As one of several keys.

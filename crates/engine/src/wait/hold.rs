@@ -53,6 +53,7 @@ use cattlegrid_herd::{Edge, Herd, HerdConfig, LEASE_BYTES, LeaseView, Walk, With
 use cattlegrid_protocol::{Get, Keys, reply};
 
 use crate::engine::Engine;
+use crate::read::asked::End;
 use crate::read::get::{Held, done_part};
 use crate::read::miss::count_miss;
 use crate::read::pending::{Got, LeasedKey, Pending};
@@ -96,7 +97,7 @@ pub struct HerdUsage {
 }
 
 /// Most keys that one request waits for.
-const KEYS_HELD_MAX: usize = 1024;
+pub(crate) const KEYS_HELD_MAX: usize = 1024;
 /// Untrue edges of circles after which a wait is given up (history 5).
 const UNTRUE_MAX: usize = 8;
 /// Least time between two searches for leases that a flush or a bump revokes, in milliseconds.
@@ -151,7 +152,7 @@ impl Engine {
     ) -> Got<'k> {
         if !pending.control.is_empty() {
             // A get with a control key does not wait.
-            Self::answer_leased(get, pending, lock, cx);
+            Self::answer_leased(pending, lock, cx);
             lock.release();
             return self.answer_control(pending, left, get.cas, cx);
         }
@@ -174,36 +175,44 @@ impl Engine {
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
         if pending.computes || !pending.busy.is_empty() || sent || too_many || many_on_trial {
-            Self::answer_leased(get, pending, lock, cx);
+            Self::answer_leased(pending, lock, cx);
             if let Some(left) = left {
                 return Got::More(left);
             }
             cx.out.bytes.extend_from_slice(reply::END);
             return Got::Done;
         }
-        self.park_get(get, pending, lock, cx)
+        let all = get.keys.clone().flatten();
+        match self.park_get(all, pending, many, End::Classic, lock, cx) {
+            Some(parked) => Got::Parked(parked),
+            None => Got::Done,
+        }
     }
 
     /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an error.
-    fn answer_leased(get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
-        for (key, hash) in &pending.busy {
-            lock.shard(*hash).do_not_wait(key, *hash, get.touch.is_some(), cx);
+    pub(crate) fn answer_leased(pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for (asked, hash) in &pending.busy {
+            lock.shard(*hash).do_not_wait(asked, *hash, cx);
         }
         for leased in &pending.leased {
             let shard = lock.shard(leased.hash);
-            shard.do_not_wait(leased.key, leased.hash, get.touch.is_some(), cx);
+            shard.do_not_wait(&leased.asked, leased.hash, cx);
             shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
         }
     }
 
-    fn park_get<'k>(
+    /// Lets a get wait for those of its keys that other clients compute. `all`: its keys; `many`: it has more than one. None: it
+    /// is answered after all.
+    pub(crate) fn park_get<'k>(
         &self,
-        get: &Get<'k>,
+        all: impl Iterator<Item = &'k [u8]>,
         pending: &Pending<'_>,
+        many: bool,
+        end: End,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Got<'k> {
-        let many = get.keys.clone().flatten().nth(1).is_some();
+    ) -> Option<Box<Parked>> {
+        let touches = pending.leased.iter().any(|leased| leased.asked.touches());
         let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
         let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);
         let behind_ms = pending.leased.iter().map(|key| key.holds.behind_ms).min().unwrap_or(0);
@@ -218,49 +227,63 @@ impl Engine {
             push_done(&mut parts, cuts.pop());
             let slot = slot as u16;
             let shard = lock.shard(leased.hash);
-            match shard.hold_key(leased.key, leased.hash, slot, hold_ms, get.cas, get.touch, cx) {
+            match shard.hold_key(&leased.asked, leased.hash, slot, hold_ms, cx) {
                 Held::Waits => {
-                    parts.push(Part::Key { slot, key: leased.key.into(), verdict: None });
+                    parts.push(Part::Key { slot, asked: leased.asked.to_owned(), verdict: None });
                     waits += 1;
                 }
                 Held::Written => done_part(&mut parts, cx, pending.from),
-                Held::Compute => computes = true,
-                Held::Busy => busy = true,
+                Held::Compute => {
+                    computes = true;
+                    done_part(&mut parts, cx, pending.from);
+                }
+                Held::Busy if end == End::Classic => busy = true,
+                Held::Busy => {
+                    leased.asked.write_error(reply::error::BUSY, &mut cx.out.bytes);
+                    done_part(&mut parts, cx, pending.from);
+                }
             }
         }
         push_done(&mut parts, cuts.pop());
         if waits > 0 && !computes && !busy {
             if many {
-                self.withhold(get, pending, lock, cx);
+                self.withhold(all, pending, lock, cx);
             }
             let mut deadline = cx.step.now.ms + u64::from(hold_ms);
             let full_ms = pending.leased.iter().any(|key| key.holds.on_trial).then_some(deadline);
             if full_ms.is_some() {
                 deadline = cx.step.now.ms + u64::from(hold_ms.min(TRIAL_MS));
             }
-            let form = Form::Get { parts, cas: get.cas };
+            let form = Form::Get { parts, end };
             self.check_circle(lock, cx);
-            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, get.touch.is_some(), form);
-            return Got::Parked(Box::new(parked.on_trial(full_ms)));
+            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
+            return Some(Box::new(parked.on_trial(full_ms)));
         }
         let withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
         if busy {
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
-            return Got::Done;
+            return None;
         }
-        (0..withdrawn).for_each(|_| count_miss(get.touch.is_some(), cx));
+        (0..withdrawn).for_each(|_| count_miss(touches, cx));
         for part in parts {
-            if let Part::Done(done) = part {
-                cx.out.append(done);
+            match part {
+                Part::Done(done) => cx.out.append(done),
+                Part::Key { asked, .. } => asked.write(None, cx.out),
             }
         }
-        cx.out.bytes.extend_from_slice(reply::END);
-        Got::Done
+        end.write(&mut cx.out.bytes);
+        None
     }
 
     /// Withholds the keys of a request that are there while it waits for the others (history 8).
-    fn withhold(&self, get: &Get<'_>, pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
-        for key in get.keys.clone().flatten() {
+    fn withhold<'k>(
+        &self,
+        all: impl Iterator<Item = &'k [u8]>,
+        pending: &Pending<'_>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) {
+        for key in all {
             let hash = self.hash_key(key);
             if !pending.leased.iter().any(|leased| leased.hash == hash) {
                 lock.shard(hash).withhold(key, hash, cx);

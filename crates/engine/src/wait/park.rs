@@ -9,13 +9,13 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::Session;
-use cattlegrid_protocol::{Meta, OwnedMeta, reply};
+use cattlegrid_protocol::reply;
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
 use crate::object::answer::OwnedShape;
 use crate::output::Output;
-use crate::read::reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
+use crate::read::asked::{End, OwnedAsked};
 use crate::step::Verdict;
 use crate::wait::delivered::DeliveredValue;
 
@@ -37,10 +37,8 @@ pub struct Parked {
 /// The form of the reply.
 #[derive(Debug)]
 pub(crate) enum Form {
-    /// `VALUE` blocks and `END`; with CAS or without.
-    Get { parts: Vec<Part>, cas: bool },
-    /// An `mg`, and the verdict of its key.
-    Meta { meta: OwnedMeta, verdict: Option<Verdict> },
+    /// A get of one or many keys, and what follows them.
+    Get { parts: Vec<Part>, end: End },
     /// The call of an object, and its result. `is_barrier`: the next command of its connection has to wait for it.
     Call { shape: OwnedShape, is_barrier: bool, verdict: Option<Verdict> },
 }
@@ -48,13 +46,13 @@ pub(crate) enum Form {
 /// The slot of the wake of a call.
 pub(crate) const CALL_SLOT: u16 = u16::MAX;
 
-/// A piece of a classic reply.
+/// A piece of the reply to a get.
 #[derive(Debug)]
 pub(crate) enum Part {
     /// Keys that were answered at once.
     Done(Output),
     /// A key that is waited for.
-    Key { slot: u16, key: Box<[u8]>, verdict: Option<Verdict> },
+    Key { slot: u16, asked: OwnedAsked, verdict: Option<Verdict> },
 }
 
 /// How long a get of a connection that computes its key is held on trial, to see whether something else is sent on the
@@ -71,7 +69,7 @@ impl Parked {
     ) -> Self {
         let open = match &form {
             Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
-            Form::Meta { .. } | Form::Call { .. } => 1,
+            Form::Call { .. } => 1,
         };
         Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, touches, form }
     }
@@ -124,9 +122,8 @@ impl Parked {
         match &self.form {
             Form::Get { parts, .. } => parts.iter().fold((0, 0), |(own, shared), part| match part {
                 Part::Done(done) => (own + done.bytes.capacity(), shared),
-                Part::Key { key, verdict, .. } => (own + key.len(), shared + value(verdict)),
+                Part::Key { asked, verdict, .. } => (own + asked.bytes(), shared + value(verdict)),
             }),
-            Form::Meta { meta, verdict } => (meta.bytes(), value(verdict)),
             Form::Call { shape, verdict, .. } => (shape.bytes(), value(verdict)),
         }
     }
@@ -145,7 +142,7 @@ impl Parked {
                 Part::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
                 Part::Key { verdict, .. } => value(verdict, each),
             }),
-            Form::Meta { verdict, .. } | Form::Call { verdict, .. } => value(verdict, each),
+            Form::Call { verdict, .. } => value(verdict, each),
         }
     }
 
@@ -192,7 +189,6 @@ impl Parked {
                 Part::Key { slot: own, verdict, .. } if *own == slot => Some(verdict),
                 _ => None,
             }),
-            Form::Meta { verdict, .. } => Some(verdict),
             Form::Call { .. } => None,
         };
         if let Some(place @ None) = place {
@@ -205,8 +201,7 @@ impl Parked {
     /// Writes the reply.
     pub fn write(self, out: &mut Output) {
         match self.form {
-            Form::Get { parts, cas } => write_get(parts, cas, out),
-            Form::Meta { meta, verdict } => write_meta(&meta.as_meta(), verdict, out),
+            Form::Get { parts, end } => write_get(parts, end, out),
             Form::Call { shape, verdict, .. } => {
                 let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
                 shape.write(&verdict, out);
@@ -225,40 +220,18 @@ fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
     }
 }
 
-fn write_get(parts: Vec<Part>, cas: bool, out: &mut Output) {
+fn write_get(parts: Vec<Part>, end: End, out: &mut Output) {
     let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy), .. });
-    if parts.iter().any(busy) {
+    if end == End::Classic && parts.iter().any(busy) {
         return reply::line(&mut out.bytes, reply::error::BUSY);
     }
     for part in parts {
         match part {
             Part::Done(done) => out.append(done),
-            Part::Key { key, verdict: Some(Verdict::Value(value)), .. } => {
-                let shown = cas.then_some(value.cas);
-                reply::value_header(&mut out.bytes, &key, value.flags, value.value.len(), shown);
-                value.value.write(out);
-                reply::end_line(&mut out.bytes);
-            }
-            Part::Key { .. } => {}
+            Part::Key { asked, verdict, .. } => asked.write(verdict, out),
         }
     }
-    out.bytes.extend_from_slice(reply::END);
-}
-
-fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
-    match verdict {
-        Some(Verdict::Value(value)) => value_reply(meta, &value, out),
-        Some(Verdict::Miss { record: Some(record), hint }) if record.leased && is_explicit(meta) => {
-            lease_reply(meta, Some(record.number), hint.as_deref(), out);
-        }
-        Some(Verdict::Miss { .. } | Verdict::Lost(_)) if is_explicit(meta) => {
-            lease_reply(meta, None, None, out);
-        }
-        Some(Verdict::Busy) => reply::line(&mut out.bytes, reply::error::BUSY),
-        Some(Verdict::Failed { text, .. }) => failed_line(meta, &text, out),
-        _ if meta.set.has(b'q') => {}
-        _ => status_line(&mut out.bytes, reply::EN, meta),
-    }
+    end.write(&mut out.bytes);
 }
 
 /// For tests of the reply queue: they set the number of open keys themselves.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Delete, Meta, Touch, reply};
+use cattlegrid_protocol::{Delete, Meta, PacketStatus, Touch, reply};
 use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, TAGS_MAX, Value};
 use cattlegrid_tags::Kind;
 
 use crate::event::{EventKind, Interest};
 use crate::item::is_stub;
 use crate::read::advice::Advice;
-use crate::read::reply::status_line;
+use crate::read::reply::{Refusals, count_meta, status_line};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
@@ -17,18 +17,25 @@ use crate::step::Context;
 impl Shard {
     pub(crate) fn touch(&mut self, touch: &Touch<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
         cx.step.counters.cmd_touch.add(1);
-        let text = if let Some(found) = self.find(hash, touch.key, &cx.step) {
+        let found = self.find(hash, touch.key, &cx.step);
+        let shown = if let Some(found) = found {
             cx.step.counters.touch_hits.add(1);
             let found = self.store.set_expiry(hash, found, cx.step.now.expiry(touch.exptime));
             self.store.count_read(found);
             self.cascade(touch.key, hash, Change::Touch, cx.step.now);
-            reply::TOUCHED
+            let item = self.store.item(found);
+            Some((item.flags(), self.shown_cas(item.cas())))
         } else {
             cx.step.counters.touch_misses.add(1);
-            reply::NOT_FOUND
+            None
         };
-        if !touch.noreply {
-            cx.out.bytes.extend_from_slice(text);
+        let out = &mut cx.out.bytes;
+        match (touch.packet, shown) {
+            (Some(packet), Some((flags, cas))) => reply::packet::touched(out, packet, flags, cas),
+            (Some(packet), None) => reply::packet::error(out, packet, PacketStatus::NotFound),
+            (None, _) if touch.noreply => {}
+            (None, Some(_)) => out.extend_from_slice(reply::TOUCHED),
+            (None, None) => out.extend_from_slice(reply::NOT_FOUND),
         }
         Flow::Replied
     }
@@ -82,7 +89,7 @@ impl Shard {
                 let size = self.store.item(found).value_len();
                 cascades = !self.gives_up_stub(meta, found);
                 if !self.invalidate_item(meta, hash, found, cx) {
-                    return self.no_room(key.len() + 64, false, cx);
+                    return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx);
                 }
                 cx.step.counters.delete_hits.add(1);
                 if !flags.has(b'I') {
@@ -94,7 +101,7 @@ impl Shard {
         if cascades {
             self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
         }
-        cx.step.counters.cmd_meta.add(1);
+        count_meta(meta, cx);
         if let Some(status) = status {
             status_line(&mut cx.out.bytes, status, meta);
         }
@@ -150,7 +157,7 @@ impl Shard {
                     if flags.has(b'I') || flags.has(b'x') {
                         self.answer_all_own_waits(hash, cx);
                         if !self.invalidate_item(meta, hash, found, cx) {
-                            return self.no_room(key.len() + 64, false, cx);
+                            return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx);
                         }
                         if flags.has(b'I') {
                             self.soften(key, hash, cx);
@@ -171,7 +178,7 @@ impl Shard {
         if cascades {
             self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
         }
-        cx.step.counters.cmd_meta.add(1);
+        count_meta(meta, cx);
         if status == reply::HD {
             cx.step.counters.delete_hits.add(1);
         } else {

@@ -1,11 +1,11 @@
 //! `ms` and `ma`.
 
-use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_protocol::{Meta, Packet, PacketStatus, reply};
 use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 
 use crate::event::{EventKind, Interest};
 use crate::read::meta::{OfItem, Served};
-use crate::read::reply::{Shown, hit, return_flags, status_line};
+use crate::read::reply::{Refusals, Shown, count_meta, hit, return_flags, status_line};
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
@@ -54,10 +54,14 @@ impl Shard {
             Outcome::NotStored => (reply::NS, 0, len),
             Outcome::Exists => (reply::EX, 0, len),
             Outcome::NotFound => (reply::NF, 0, len),
-            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, false, cx),
+            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, Refusals::of(meta.packet), cx),
         };
-        cx.step.counters.cmd_meta.add(1);
+        count_meta(meta, cx);
         if flags.has(b'q') && status == reply::HD {
+            return Flow::Replied;
+        }
+        if let Some(packet) = meta.packet {
+            write_packet(packet, status, flags.mode, cas, &mut cx.out.bytes);
             return Flow::Replied;
         }
         let out = &mut cx.out.bytes;
@@ -91,25 +95,32 @@ impl Shard {
                 let initial = if flags.has(b'J') { flags.initial } else { 0 };
                 match self.vivify_number(key, hash, initial, explicit_cas, cx) {
                     Some(found) => (initial, found),
-                    None => return self.no_room(key.len() + 64, false, cx),
+                    None => return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx),
                 }
             }
             Sum::NotFound => return meta_arith_failed(reply::NF, meta, cx),
             Sum::Exists => return meta_arith_failed(reply::EX, meta, cx),
             Sum::NotNumeric => {
-                cx.step.counters.cmd_meta.add(1);
-                reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
+                count_meta(meta, cx);
+                Refusals::of(meta.packet).write(reply::error::NOT_NUMERIC, &mut cx.out.bytes);
                 return Flow::Replied;
             }
-            Sum::NoRoom => return self.no_room(key.len() + 64, false, cx),
+            Sum::NoRoom => return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx),
         };
-        cx.step.counters.cmd_meta.add(1);
+        count_meta(meta, cx);
         let item = self.store.item(found);
         let (now, cas) = (cx.step.now, self.shown_cas(item.cas()));
         let served = if created { Served::Stub } else { Served::Value };
         let mut shown = OfSum(OfItem { item, flags, now, served, cas, expiry: None, recache: false });
         let quiet = flags.has(b'q');
         let kept = cx.out.bytes.len();
+        if let Some(packet) = meta.packet {
+            if created {
+                self.store.set_expiry(hash, found, now.expiry(flags.vivify));
+            }
+            reply::packet::sum(&mut cx.out.bytes, packet, sum, cas);
+            return Flow::Replied;
+        }
         let mut digits = Vec::new();
         reply::number(&mut digits, sum);
         let out = &mut cx.out.bytes;
@@ -164,9 +175,20 @@ impl Shard {
 }
 
 fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
-    cx.step.counters.cmd_meta.add(1);
+    count_meta(meta, cx);
     status_line(&mut cx.out.bytes, status, meta);
     Flow::Replied
+}
+
+/// The reply to a store that came as a packet, with the mode of its `ms`.
+fn write_packet(packet: Packet, status: &[u8], mode: u8, cas: u64, out: &mut Vec<u8>) {
+    let status = match (status, mode) {
+        (reply::HD, _) => return reply::packet::done(out, packet, cas),
+        (reply::EX, _) | (reply::NS, b'E') => PacketStatus::Exists,
+        (reply::NF, _) | (reply::NS, b'R') => PacketStatus::NotFound,
+        _ => PacketStatus::NotStored,
+    };
+    reply::packet::error(out, packet, status);
 }
 
 /// A negative answer without a time to live would hide the key forever.

@@ -10,6 +10,7 @@ use cattlegrid_store::{Attributes, Found, HugeValue, Item, Lookup, Marks, NEVER,
 use cattlegrid_tags::TagList;
 
 use crate::event::{EventKind, Interest};
+use crate::read::reply::Refusals;
 use crate::rules::Change;
 use crate::shard::{Flow, Shard};
 use crate::step::Context;
@@ -194,7 +195,9 @@ impl Shard {
             Outcome::NotStored => reply::NOT_STORED,
             Outcome::Exists => reply::EXISTS,
             Outcome::NotFound => reply::NOT_FOUND,
-            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, request.noreply, cx),
+            Outcome::NoRoom(bytes) => {
+                return self.refuse(&write, bytes, Refusals::classic(request.noreply), cx);
+            }
         };
         if !request.noreply {
             cx.out.bytes.extend_from_slice(text);
@@ -242,15 +245,15 @@ impl Shard {
         outcome
     }
 
-    /// A write for which there is no room: an error, unless under `noreply`.
+    /// A write for which there is no room: an error.
     pub(crate) fn refuse(
         &mut self,
         write: &Write<'_>,
         bytes: usize,
-        noreply: bool,
+        refusals: Refusals,
         cx: &mut Context<'_>,
     ) -> Flow {
-        let flow = self.no_room(bytes, noreply, cx);
+        let flow = self.no_room(bytes, refusals, cx);
         if matches!(flow, Flow::Replied) {
             self.refused(write, cx);
             note_refused(write.key, write.mode, !write.takes_token, "no_memory", cx);
@@ -402,7 +405,9 @@ impl Shard {
                 }
                 return Flow::Replied;
             }
-            Sum::NoRoom => return self.no_room(arith.key.len() + 64, arith.noreply, cx),
+            Sum::NoRoom => {
+                return self.no_room(arith.key.len() + 64, Refusals::classic(arith.noreply), cx);
+            }
         };
         if !arith.noreply {
             cx.out.bytes.extend_from_slice(out);

@@ -283,33 +283,6 @@ fn strangers_are_turned_away() {
     assert_eq!(refused(b"ab\n").reply, "CLIENT_ERROR bad command line format");
 }
 
-/// A header may hold line ends, and arrive in any pieces.
-#[test]
-fn a_binary_request_is_refused_in_its_own_language() {
-    let mut request = b"\x80\x01\0\x03\x08\0\0\0\0\0\0\x0dwxyz\0\0\0\0\0\0\0\0".to_vec();
-    for newline in [None, Some(5), Some(23)] {
-        if let Some(at) = newline {
-            request[at] = b'\n';
-        }
-        for len in 1..24 {
-            assert_eq!(
-                parse(&request[..len], &LIMITS),
-                Parsed::Incomplete { need: 24, block: None },
-                "{len}"
-            );
-        }
-        for more in ["", "flagsexpkeyv", "\r\nset k 0 0 1\r\n"] {
-            let input = [&request, more.as_bytes()].concat();
-            let refused = refused(&input);
-            assert!(refused.close && refused.used == input.len() && refused.reply.is_empty());
-            assert_eq!(refused.cause, Cause::Binary { opcode: 1, opaque: *b"wxyz" });
-        }
-    }
-    let mut out = Vec::new();
-    cattlegrid_protocol::reply::binary_unknown(&mut out, 1, *b"wxyz");
-    assert_eq!(out, b"\x81\x01\0\0\0\0\0\x81\0\0\0\x0fwxyz\0\0\0\0\0\0\0\0Unknown command");
-}
-
 #[test]
 fn admin() {
     for line in [

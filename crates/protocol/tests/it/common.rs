@@ -183,6 +183,7 @@ fn walk(request: &Request<'_>) {
         }
         Request::MetaDebug(key) => key.bytes(),
         Request::MetaNoop | Request::Admin(_) => return,
+        Request::PacketGet(_) | Request::Packet(..) => panic!("a line is no packet: {request:?}"),
     };
     if matches!(request, Request::Store(_) | Request::Arith(_) | Request::Touch(_) | Request::Delete(_)) {
         key_ok(key);

@@ -4,6 +4,7 @@ mod cases;
 mod common;
 mod elements;
 mod numbers;
+mod packets;
 mod prop;
 mod responses;
 mod soak;

@@ -10,18 +10,20 @@
 //! then need not be copied.
 //!
 //! # Invariants
-//! * While bytes of the value are missing `input` is empty. Afterwards `input` begins with the end of its block, CRLF.
+//! * While bytes of the value are missing `input` is empty. Afterwards `input` begins with the end of its block, CRLF; in the
+//!   binary protocol there is none.
 //! * While the value or its end is missing `need` is the number of bytes that are.
 //! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::state::Caps) of the memory.
 
 use std::io::IoSliceMut;
 
 use arrayvec::ArrayVec;
-use cattlegrid_protocol::{LINE_MAX, Parsed, Refused, parse, parse_apart};
+use cattlegrid_protocol::{Parsed, Refused};
 use cattlegrid_store::ArrivingValue;
 use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, recv};
 
+use super::packets::Speaks;
 use super::{Connection, GROWTH_LARGE};
 use crate::shortage;
 use crate::state::{Caps, Shared};
@@ -31,7 +33,7 @@ use crate::watch::Topics;
 /// A store whose line is known and whose data block arrives in pages.
 #[derive(Debug)]
 pub(super) struct Arriving {
-    /// The line with its end.
+    /// The line with its end, or the packet up to its value.
     line: Box<[u8]>,
     value: ArrivingValue,
 }
@@ -43,8 +45,9 @@ impl Arriving {
     }
 
     /// How to refuse it; `ended`: bytes of the block's end that have arrived.
-    pub(super) fn refusal(&self, ended: usize, shared: &Shared) -> Option<Refused<'_>> {
-        let Parsed::Incomplete { block: Some(refused), .. } = parse(&self.line, &shared.limits) else {
+    pub(super) fn refusal(&self, ended: usize, speaks: Speaks, shared: &Shared) -> Option<Refused<'_>> {
+        let Parsed::Incomplete { block: Some(refused), .. } = speaks.parse(&self.line, 0, &shared.limits)
+        else {
             return None;
         };
         let arrived = self.value.filled() + ended;
@@ -102,11 +105,17 @@ impl Connection {
     /// Takes what is there of the store at the front of `input`, if its block may arrive in pages: the bytes taken, or 0.
     /// `more`: bytes for which it takes pages as well.
     pub(super) fn begin_to_arrive(&mut self, input: &[u8], more: usize, shared: &Shared) -> usize {
-        let Some(lf) = memchr::memchr(b'\n', &input[..input.len().min(LINE_MAX + 1)]) else { return 0 };
-        let (line, block) = input.split_at(lf + 1);
-        let Parsed::Complete { request, .. } = parse_apart(line, true, &shared.limits) else { return 0 };
+        let speaks = match self.speaks {
+            Speaks::Unknown => Speaks::by(input[0], shared),
+            known => known,
+        };
+        let Some(head) = speaks.head_bytes(input) else { return 0 };
+        let (line, block) = input.split_at(head);
+        let Parsed::Complete { request, .. } = speaks.parse_apart(line, true, &shared.limits) else {
+            return 0;
+        };
         let len = request.block().map_or(0, |block| block.len());
-        if block.len() >= len + 2 || !shared.engine.may_arrive(&request) {
+        if block.len() >= len + speaks.end_bytes() || !shared.engine.may_arrive(&request) {
             return 0;
         }
         let here = &block[..block.len().min(len)];
@@ -115,7 +124,8 @@ impl Connection {
             return 0;
         }
         value.fill(here);
-        self.need = value.missing() + 2;
+        self.speaks = speaks;
+        self.need = value.missing() + speaks.end_bytes();
         self.arriving = Some(Box::new(Arriving { line: line.into(), value }));
         line.len() + here.len()
     }
@@ -151,7 +161,7 @@ impl Connection {
         input.extend_from_slice(line);
         value.slices().for_each(|slice| input.extend_from_slice(slice));
         (self.input, self.used, self.scanned) = (input, 0, 0);
-        self.need = bytes + value.missing() + 2;
+        self.need = bytes + value.missing() + self.speaks.end_bytes();
         Ok(())
     }
 
@@ -162,7 +172,8 @@ impl Connection {
         room: &mut [u8],
         shared: &Shared,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Self { arriving: Some(arriving), info, need, .. } = self else { return Ok((0, 0)) };
+        let Self { arriving: Some(arriving), info, need, speaks, .. } = self else { return Ok((0, 0)) };
+        let end_bytes = speaks.end_bytes();
         let value = &mut arriving.value;
         // What is behind it may be another such value.
         let behind = room.len().min(shared.caps.begin_bytes);
@@ -185,7 +196,7 @@ impl Connection {
             received += n;
             let landed = n.min(into_pages);
             value.advance(landed);
-            *need = value.missing() + 2;
+            *need = value.missing() + end_bytes;
             if n > landed {
                 return Ok((received, n - landed));
             }
@@ -217,7 +228,7 @@ impl Connection {
             self.make_page_room(shared)?;
             if let Some(arriving) = &mut self.arriving {
                 plain = &plain[arriving.value.fill(plain)..];
-                self.need = arriving.value.missing() + 2;
+                self.need = arriving.value.missing() + self.speaks.end_bytes();
             }
         }
         if !plain.is_empty() {
@@ -229,20 +240,27 @@ impl Connection {
         Ok(())
     }
 
-    /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of `rest`; 0: the
+    /// The value has arrived, and nothing of its command is missing.
+    #[inline]
+    pub(super) fn has_arrived(&self) -> bool {
+        self.arriving.as_ref().is_some_and(|arriving| arriving.value.missing() == 0)
+            && self.speaks.end_bytes() == 0
+    }
+
+    /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of `rest`; None: the
     /// block's end has not come whole.
-    pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        let Some(end) = rest.get(..2) else {
-            self.need = 2;
-            return 0;
+    pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<usize> {
+        let Some(end) = rest.get(..self.speaks.end_bytes()) else {
+            self.need = self.speaks.end_bytes();
+            return None;
         };
-        let Some(arriving) = self.arriving.take() else { return 0 };
+        let arriving = self.arriving.take()?;
         let Arriving { line, value } = *arriving;
         self.expects_pages = true;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);
         }
-        match parse_apart(&line, end == b"\r\n", &turn.shared.limits) {
+        match self.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits) {
             Parsed::Complete { request, .. } => {
                 self.begin_command(turn);
                 let (shared, mut cx) = self.context(turn);
@@ -258,7 +276,7 @@ impl Connection {
             Parsed::Refused(refused) => self.refused(&refused, turn),
             Parsed::Incomplete { .. } => unreachable!("its line was whole when its block began"),
         }
-        end.len()
+        Some(end.len())
     }
 
     /// No more of it will come: its pages go back.

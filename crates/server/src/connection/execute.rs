@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Ticket};
-use cattlegrid_protocol::{BINARY_MAGIC, Cause, Get, Keys, Parsed, Refused, Request, parse_from, reply};
+use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
+use super::packets::Speaks;
+use super::runs::Run;
 use super::{Connection, Reason, held};
 use crate::auth::FAILURES_MAX;
 use crate::commands::{self, After};
@@ -27,8 +29,8 @@ struct Ready<'i> {
     used: usize,
 }
 
-/// What a run of commands came to.
-struct Run {
+/// What a batch of commands came to.
+struct Batch {
     /// Bytes of finished commands.
     used: usize,
     commands: usize,
@@ -116,7 +118,7 @@ impl Connection {
         if input.is_empty() && self.dump.is_some() {
             self.go_on_dumping(turn);
         }
-        while used < input.len() {
+        while used < input.len() || self.has_arrived() {
             if self.closing.is_some_and(|reason| reason != Reason::End) || self.watcher.is_some() {
                 return input.len();
             }
@@ -141,29 +143,25 @@ impl Connection {
             let (rest, scanned) = (&input[used..], std::mem::take(&mut scanned));
             if self.arriving.is_some() {
                 match self.execute_arrived(rest, turn) {
-                    0 => break,
-                    bytes => used += bytes,
+                    None => break,
+                    Some(bytes) => used += bytes,
                 }
                 continue;
             }
-            if !self.authenticated && rest[0] != BINARY_MAGIC {
-                match self.authenticate(rest, turn) {
-                    0 => break,
-                    bytes => used += bytes,
-                }
-                if self.is_delayed() {
-                    // It is not for us to keep what a guesser sends.
-                    if input.len() - used > AUTH_MAX {
-                        self.close(Reason::Error);
-                        used = input.len();
-                    }
+            if self.speaks == Speaks::Unknown {
+                self.speaks = Speaks::by(rest[0], turn.shared);
+            }
+            if !self.authenticated {
+                let (bytes, goes_on) = self.before_login(rest, turn);
+                used += bytes;
+                if !goes_on {
                     break;
                 }
                 continue;
             }
             let parsed = match &self.unfinished {
                 Some(unfinished) => unfinished.request(rest),
-                None => parse_from(rest, scanned, &turn.shared.limits),
+                None => self.speaks.parse(rest, scanned, &turn.shared.limits),
             };
             match parsed {
                 Parsed::Incomplete { need, block } => {
@@ -184,14 +182,11 @@ impl Connection {
                         let left = turn.shared.settings.requests_per_event + 1 - commands;
                         // While it is held each command is weighed before it is executed.
                         let most = if held { 1 } else { left };
-                        let run = if bytes == rest.len() || most == 1 {
-                            self.execute_one(&request, hash, rest, bytes, turn)
-                        } else {
-                            self.execute_run(Ready { request, hash, used: bytes }, rest, most, turn)
-                        };
-                        used += run.used;
-                        commands += run.commands - 1;
-                        if run.paused {
+                        let first = Ready { request, hash, used: bytes };
+                        let batch = self.execute_keyed(first, rest, most, turn);
+                        used += batch.used;
+                        commands += batch.commands - 1;
+                        if batch.paused {
                             break;
                         }
                     } else {
@@ -221,6 +216,39 @@ impl Connection {
         n
     }
 
+    /// Executes what comes before a login. Returns the bytes used, and whether to go on with what is behind them.
+    fn before_login(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> (usize, bool) {
+        let used = match self.speaks {
+            Speaks::Binary => self.authenticate_packet(rest, turn),
+            _ => self.authenticate(rest, turn),
+        };
+        if self.is_delayed() && rest.len() - used > AUTH_MAX {
+            // It is not for us to keep what a guesser sends.
+            self.close(Reason::Error);
+            return (rest.len(), false);
+        }
+        (used, used > 0 && !self.is_delayed())
+    }
+
+    /// Executes the command about keys at the front of `input`, and maybe those that follow it, `most` at most.
+    fn execute_keyed(&mut self, first: Ready<'_>, input: &[u8], most: usize, turn: &mut Turn<'_>) -> Batch {
+        let mut batch = if first.used == input.len() || most == 1 {
+            self.execute_one(&first.request, first.hash, input, first.used, turn)
+        } else {
+            self.execute_batch(first, input, most, turn)
+        };
+        if std::mem::take(&mut self.holds_run) {
+            let rest = &input[batch.used..];
+            if let Some((used, commands)) = self.hold_run(rest, turn) {
+                batch =
+                    Batch { used: batch.used + used, commands: batch.commands + commands - 1, paused: false };
+            } else {
+                self.need = rest.len() + 1;
+            }
+        }
+        batch
+    }
+
     /// Executes the command at the front of `input`, whose length is `used`.
     fn execute_one(
         &mut self,
@@ -229,29 +257,29 @@ impl Connection {
         input: &[u8],
         used: usize,
         turn: &mut Turn<'_>,
-    ) -> Run {
+    ) -> Batch {
         let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::REQUESTS) && self.unfinished.is_none() {
+        if shared.watchers.wanted().has(Topics::REQUESTS) && self.is_new() {
             // They are told of each command before it is executed, and not under a shard's lock.
             self.announce(&input[..used], turn);
         }
         let done = self.command(request, hash, &input[..used], &mut shared.engine.shard_lock(), turn);
-        Run { used: done, commands: 1, paused: done < used }
+        Batch { used: done, commands: 1, paused: done < used }
     }
 
     /// Executes the command at the front of `input` and those about keys that follow it, `most` at most. All
     /// are parsed first, so that what they will read can be fetched while the first ones are executed.
-    fn execute_run<'i>(
+    fn execute_batch<'i>(
         &mut self,
         first: Ready<'i>,
         input: &'i [u8],
         mut most: usize,
         turn: &mut Turn<'_>,
-    ) -> Run {
+    ) -> Batch {
         let shared = turn.shared;
         if shared.watchers.wanted().has(Topics::REQUESTS) {
             // They are told of each command before it is executed, and not under a shard's lock.
-            if self.unfinished.is_none() {
+            if self.is_new() {
                 self.announce(&input[..first.used], turn);
             }
             most = 1;
@@ -263,7 +291,7 @@ impl Connection {
         ready.push(first);
         while ready.len() < most.min(PREFETCH_MAX)
             && parsed < input.len()
-            && let Parsed::Complete { request, used } = parse_from(&input[parsed..], 0, &shared.limits)
+            && let Parsed::Complete { request, used } = self.speaks.parse(&input[parsed..], 0, &shared.limits)
             && let Some(hash) = shared.engine.hash(&request)
         {
             parsed += used;
@@ -272,23 +300,23 @@ impl Connection {
         }
         let mut lock = shared.engine.shard_lock();
         lock.prefetch(&hashes);
-        let mut run = Run { used: 0, commands: 0, paused: false };
+        let mut batch = Batch { used: 0, commands: 0, paused: false };
         for Ready { request, hash, used } in &ready {
-            if run.commands > 0 && turn.is_full() {
+            if batch.commands > 0 && turn.is_full() {
                 break;
             }
-            run.commands += 1;
-            let done = self.command(request, *hash, &input[run.used..run.used + used], &mut lock, turn);
-            run.used += done;
+            batch.commands += 1;
+            let done = self.command(request, *hash, &input[batch.used..batch.used + used], &mut lock, turn);
+            batch.used += done;
             if done < *used {
-                run.paused = true;
+                batch.paused = true;
                 break;
             }
             if self.is_held() {
                 break;
             }
         }
-        run
+        batch
     }
 
     /// Executes one command about keys, whose bytes are `text`. Returns how many of them are done with; those of a `get`
@@ -306,6 +334,10 @@ impl Connection {
             self.begin_command(turn);
         }
         self.expects_pages = turn.shared.engine.stores_in_pages(request);
+        if self.joins_run(request) {
+            return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
+        }
+        (self.run, self.run_until_ms) = (Run::None, None);
         let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
@@ -337,6 +369,11 @@ impl Connection {
         text.len()
     }
 
+    /// The command at the front has not been looked at before.
+    fn is_new(&self) -> bool {
+        self.unfinished.is_none() && self.run_until_ms.is_none()
+    }
+
     #[inline]
     pub(super) fn begin_command(&mut self, turn: &Turn<'_>) {
         self.requests += 1;
@@ -355,6 +392,10 @@ impl Connection {
         self.begin_command(turn);
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(line, turn);
+        }
+        self.run = Run::None;
+        if let Request::Packet(packet, command) = request {
+            return self.packet_command(*packet, command, turn);
         }
         self.info.set_doing(Doing::Execute);
         let Request::Admin(admin) = request else {
@@ -379,9 +420,10 @@ impl Connection {
             Cause::Grammar => {}
             Cause::TooLarge => turn.counters.store_too_large.add(1),
             Cause::NoMemory => turn.counters.store_no_memory.add(1),
-            Cause::Binary { opcode, opaque } => {
-                reply::binary_unknown(&mut turn.out.bytes, opcode, opaque);
-            }
+        }
+        self.run = Run::None;
+        if let Some((packet, status)) = refused.packet {
+            reply::packet::error(&mut turn.out.bytes, packet, status);
         }
         if let Some(store) = &refused.store
             && let Some(key) = store.key()
@@ -398,7 +440,7 @@ impl Connection {
             reply::line(&mut turn.out.bytes, refused.reply);
         }
         if refused.close {
-            log::info(format_args!("{}: closed, not a memcached text protocol client", self.info.peer()));
+            self.log_broken();
             self.close(Reason::Error);
         }
     }
@@ -445,7 +487,7 @@ impl Connection {
     #[cold]
     pub(crate) fn answer_failure(&mut self, turn: &mut Turn<'_>) {
         let Some(is_last) = self.failures.answer(turn.now.ms) else { return };
-        reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE);
+        self.tell_failure(turn);
         self.has_more = !self.input.is_empty();
         if is_last {
             turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);

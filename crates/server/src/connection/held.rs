@@ -27,7 +27,8 @@ impl Connection {
 
     /// When a request has waited long enough, in milliseconds.
     pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
-        self.failures.answer_ms().or_else(|| self.replies.next_deadline_ms())
+        let held = self.failures.answer_ms().or_else(|| self.replies.next_deadline_ms());
+        held.into_iter().chain(self.run_until_ms).min()
     }
 
     /// Keeps a request that waits, behind all that was answered before it.
@@ -63,6 +64,7 @@ impl Connection {
 
     /// Answers the requests whose time is up; [`Connection::answer_held`] is to follow.
     pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
+        self.end_run(turn.now.ms);
         self.with_replies(turn, |replies, shared, cx| {
             replies.expire(cx.step.now.ms, |parked| shared.engine.expire(parked, cx));
         });

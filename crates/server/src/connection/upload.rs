@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_protocol::{Parsed, parse_from, reply};
+use cattlegrid_protocol::{Parsed, reply};
 
 use super::{Connection, Reason};
 use crate::state::{Message, Shared};
@@ -67,7 +67,7 @@ impl Connection {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn verify(&self, shared: &Shared) -> usize {
         let (bytes, caps) = (self.gathered_bytes(), &shared.caps);
-        assert!(!self.arrives() || self.input.is_empty() && self.need > 2);
+        assert!(!self.arrives() || self.input.is_empty() && self.need > self.speaks.end_bytes());
         match &self.upload {
             Some(upload) => {
                 assert!(self.need > self.input.len() && self.used == 0);
@@ -110,7 +110,7 @@ impl Connection {
         self.need = 0;
         if let Some(arriving) = self.arriving.take() {
             turn.shared.uploads.count(displaced, false);
-            if let Some(refused) = arriving.refusal(input.len(), turn.shared) {
+            if let Some(refused) = arriving.refusal(input.len(), self.speaks, turn.shared) {
                 self.refused(&refused, turn);
             }
             return self.publish(turn);
@@ -119,7 +119,12 @@ impl Connection {
             // It failed meanwhile.
             return;
         }
-        let parsed = parse_from(&input, scanned, &turn.shared.limits);
+        if self.run_until_ms.is_some() {
+            // It has come whole, but for its end.
+            (self.input, self.run_until_ms, self.has_more) = (input, Some(0), true);
+            return;
+        }
+        let parsed = self.speaks.parse(&input, scanned, &turn.shared.limits);
         if let Parsed::Incomplete { block: Some(refused), .. } = parsed {
             turn.shared.uploads.count(displaced, false);
             self.refused(&refused, turn);

@@ -5,7 +5,8 @@ use cattlegrid_store::{HugeValue, Memory};
 use proptest::prelude::*;
 
 use super::*;
-use crate::wait::park::Form;
+use crate::read::asked::{Asked, End};
+use crate::wait::park::{Form, Part};
 
 /// How long a hurried request may still wait, in milliseconds.
 const BEHIND_MS: u64 = 50;
@@ -17,7 +18,8 @@ fn waits(request: u64, deadline_ms: u64, keys: u8) -> Box<Parked> {
     else {
         panic!("{line:?}")
     };
-    let form = Form::Meta { meta: meta.to_owned(), verdict: None };
+    let part = Part::Key { slot: 0, asked: Asked::meta(&meta).to_owned(), verdict: None };
+    let form = Form::Get { parts: vec![part], end: End::Nothing };
     let mut parked = Parked::new(request, deadline_ms, BEHIND_MS as u32, false, form);
     parked.set_open(keys);
     Box::new(parked)

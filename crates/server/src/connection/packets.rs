@@ -1,0 +1,222 @@
+//! The binary protocol on a connection: which protocol it speaks, logging in by SASL, and the commands that are not about keys.
+//!
+//! # Invariants
+//! * The first byte of a connection decides what it speaks, and that stays so.
+//! * Before a login no command is executed but those that log in.
+
+use std::os::fd::AsRawFd as _;
+
+use cattlegrid_config::Protocol;
+use cattlegrid_protocol::{
+    Admin, BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketCommand, PacketStatus, Parsed, Request,
+    opcode, parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
+};
+
+use super::{Connection, Reason};
+use crate::commands;
+use crate::log;
+use crate::state::{Doing, Shared};
+use crate::stats;
+use crate::turn::Turn;
+use crate::watch::Topics;
+
+/// What a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Speaks {
+    /// Nothing has come.
+    #[default]
+    Unknown,
+    Text,
+    Binary,
+}
+
+impl Speaks {
+    /// What a connection speaks whose first byte is `first`.
+    pub(super) fn by(first: u8, shared: &Shared) -> Self {
+        match shared.settings.protocol {
+            Protocol::Binary => Self::Binary,
+            Protocol::Auto if first == BINARY_MAGIC => Self::Binary,
+            Protocol::Auto | Protocol::Ascii => Self::Text,
+        }
+    }
+
+    #[inline]
+    pub(super) fn parse<'i>(self, input: &'i [u8], scanned: usize, limits: &Limits) -> Parsed<'i> {
+        match self {
+            Self::Binary => parse_packet(input, limits),
+            _ => parse_from(input, scanned, limits),
+        }
+    }
+
+    /// Parses the beginning of a store, up to its data block.
+    pub(super) fn parse_apart<'i>(self, head: &'i [u8], is_ended: bool, limits: &Limits) -> Parsed<'i> {
+        match self {
+            Self::Binary => parse_packet_apart(head, limits),
+            _ => parse_apart(head, is_ended, limits),
+        }
+    }
+
+    /// Bytes that follow a data block.
+    pub(super) fn end_bytes(self) -> usize {
+        if self == Self::Binary { 0 } else { 2 }
+    }
+
+    /// Bytes of the command at the front of `input` up to its data block, if it may have one and they have come.
+    pub(super) fn head_bytes(self, input: &[u8]) -> Option<usize> {
+        if self == Self::Binary {
+            let header = input.first_chunk::<HEADER_BYTES>()?;
+            let key = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            let head = HEADER_BYTES + usize::from(header[4]) + key;
+            return (key <= KEY_MAX && input.len() >= head).then_some(head);
+        }
+        let line = &input[..input.len().min(cattlegrid_protocol::LINE_MAX + 1)];
+        memchr::memchr(b'\n', line).map(|lf| lf + 1)
+    }
+}
+
+/// The only mechanism to log in (RFC 4616).
+const PLAIN: &[u8] = b"PLAIN";
+/// The reply to a login, as memcached has it.
+const AUTHENTICATED: &str = "Authenticated";
+
+impl Connection {
+    /// A command that is not about a key.
+    pub(super) fn packet_command(
+        &mut self,
+        packet: Packet,
+        command: &PacketCommand<'_>,
+        turn: &mut Turn<'_>,
+    ) {
+        self.info.set_doing(Doing::Execute);
+        match command {
+            PacketCommand::Noop => reply::packet::done(&mut turn.out.bytes, packet, 0),
+            PacketCommand::Admin(admin) => self.packet_admin(packet, admin, turn),
+            PacketCommand::SaslList if turn.shared.settings.auth_binary() => {
+                reply::packet::text(&mut turn.out.bytes, packet, "PLAIN");
+            }
+            PacketCommand::SaslAuth { mechanism, data, first } if turn.shared.settings.auth_binary() => {
+                self.log_in(packet, mechanism, data, *first, turn);
+            }
+            PacketCommand::SaslList | PacketCommand::SaslAuth { .. } => {
+                reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::UnknownCommand);
+            }
+        }
+    }
+
+    fn packet_admin(&mut self, packet: Packet, admin: &Admin<'_>, turn: &mut Turn<'_>) {
+        let from = turn.out.bytes.len();
+        match admin {
+            Admin::Version => return reply::packet::text(&mut turn.out.bytes, packet, stats::VERSION),
+            Admin::FlushAll { .. } if !turn.shared.settings.flush => {
+                turn.counters.cmd_flush.add(1);
+                return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
+            }
+            _ => {}
+        }
+        match commands::admin(admin, self.token, turn) {
+            commands::After::Close => self.close(Reason::Quit),
+            commands::After::GoOn => {}
+            commands::After::Watch(_) | commands::After::Dump(_) => unreachable!("these have no packet"),
+        }
+        // What was written for a text client.
+        let text = turn.out.bytes.split_off(from);
+        let out = &mut turn.out.bytes;
+        match admin {
+            Admin::Stats(words) => write_stats(packet, *words, &text, out),
+            _ => reply::packet::done(out, packet, 0),
+        }
+    }
+
+    /// Before a login: the command at the front of `rest`. Returns the bytes used; 0: more are needed.
+    pub(super) fn authenticate_packet(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
+        let Some(header) = rest.first_chunk::<HEADER_BYTES>() else {
+            self.need = HEADER_BYTES;
+            return 0;
+        };
+        let packet = Packet { opcode: header[1], opaque: [header[12], header[13], header[14], header[15]] };
+        let is_login = matches!(packet.opcode, opcode::SASL_LIST | opcode::SASL_AUTH | opcode::SASL_STEP);
+        if header[0] == BINARY_MAGIC && !is_login {
+            reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
+            self.close(Reason::Error);
+            return rest.len();
+        }
+        if turn.shared.watchers.wanted().has(Topics::LOG) {
+            crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");
+        }
+        match parse_packet(rest, &turn.shared.limits) {
+            Parsed::Incomplete { need, .. } => {
+                self.need = need;
+                0
+            }
+            Parsed::Complete { request: Request::Packet(packet, command), used } => {
+                self.begin_command(turn);
+                self.packet_command(packet, &command, turn);
+                used
+            }
+            Parsed::Complete { used, .. } => used,
+            Parsed::Refused(refused) => {
+                self.refused(&refused, turn);
+                refused.used
+            }
+        }
+    }
+
+    fn log_in(&mut self, packet: Packet, mechanism: &[u8], data: &[u8], first: bool, turn: &mut Turn<'_>) {
+        turn.counters.auth_cmds.add(1);
+        if mechanism != PLAIN {
+            turn.counters.auth_errors.add(1);
+            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
+        }
+        if first && data.is_empty() {
+            // Its client wants to be asked.
+            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Continue);
+        }
+        self.authenticated = turn.shared.auth.as_ref().is_none_or(|auth| auth.check_plain(data));
+        if self.authenticated {
+            reply::packet::text(&mut turn.out.bytes, packet, AUTHENTICATED);
+        } else {
+            turn.counters.auth_errors.add(1);
+            self.failed_login = Some(packet);
+            self.failures.note(turn.now.ms);
+        }
+    }
+
+    /// Says that a login has failed.
+    pub(super) fn tell_failure(&mut self, turn: &mut Turn<'_>) {
+        match self.failed_login.take() {
+            Some(packet) => reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated),
+            None => reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE),
+        }
+    }
+
+    /// Logs why a client that breaks the grammar is left.
+    pub(super) fn log_broken(&self) {
+        let what = if self.speaks == Speaks::Binary { "binary" } else { "text" };
+        log::info(format_args!("{}: closed, not a client of memcached's {what} protocol", self.info.peer()));
+    }
+}
+
+/// Statistics as packets, from the lines of a text client.
+fn write_stats(packet: Packet, words: cattlegrid_protocol::Words<'_>, text: &[u8], out: &mut Vec<u8>) {
+    let mut words = words;
+    let detail = words.next() == Some(b"detail");
+    if detail && words.next() == Some(b"dump") {
+        let dump = text.strip_suffix(reply::END).unwrap_or(text);
+        reply::packet::stat(out, packet, b"detailed", dump);
+        return reply::packet::end_of_stats(out, packet);
+    }
+    for line in text.split(|b| *b == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if let Some(stat) = line.strip_prefix(b"STAT ") {
+            let name = stat.iter().position(|b| *b == b' ').unwrap_or(stat.len());
+            let (name, value) = stat.split_at(name);
+            reply::packet::stat(out, packet, name, value.strip_prefix(b" ").unwrap_or(value));
+        } else if line == b"ERROR" {
+            return reply::packet::error(out, packet, PacketStatus::NotFound);
+        } else if line.starts_with(b"CLIENT_ERROR") {
+            let line = std::str::from_utf8(line).expect("errors are texts of ours");
+            return reply::packet::error_line(out, packet, line);
+        }
+    }
+    reply::packet::end_of_stats(out, packet);
+}

@@ -1,0 +1,159 @@
+//! Runs of quiet gets, which are one multi-get: see the engine's `run`.
+//!
+//! Their gets are executed one by one until the first whose key another client computes. From there on the run must be known up
+//! to its end: what has arrived of it stays in `input` until the rest has come, for a short time at most.
+
+use cattlegrid_engine::{End, RunGet, ShardLock, is_of_run, is_quiet_get};
+use cattlegrid_protocol::{PacketCommand, Parsed, Request};
+
+use super::Connection;
+use crate::turn::Turn;
+use crate::watch::Topics;
+
+/// The run to which the last command belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Run {
+    /// None: it was no quiet get.
+    #[default]
+    None,
+    /// It may still be held.
+    Open,
+    /// It is not held: this connection computes one of its keys, or it was too long.
+    Computes,
+}
+
+/// How long a run that must be held is waited for to be whole, in milliseconds: clients send it at once.
+const WHOLE_MS: u64 = 10;
+/// Gets of a run that is held; of a longer one the others are not.
+const GETS_MAX: usize = 1024;
+
+impl Connection {
+    /// Whether a command is a get of a run.
+    #[inline]
+    pub(super) fn joins_run(&self, request: &Request<'_>) -> bool {
+        matches!(request, Request::PacketGet(_) | Request::MetaGet(_))
+            && (self.run != Run::None || is_quiet_get(request))
+            && is_of_run(request)
+    }
+
+    /// Executes a get of a run. False: it must be held with the rest of it.
+    pub(super) fn get_of_run(
+        &mut self,
+        request: &Request<'_>,
+        hash: u64,
+        len: usize,
+        lock: &mut ShardLock<'_>,
+        turn: &mut Turn<'_>,
+    ) -> bool {
+        let may_hold = self.run != Run::Computes;
+        let until_ms = self.run_until_ms.take();
+        let (shared, mut cx) = self.context(turn);
+        let computes = match shared.engine.get_of_run(request, hash, may_hold, lock, &mut cx) {
+            RunGet::Held => {
+                self.run_until_ms = until_ms;
+                self.holds_run = true;
+                return false;
+            }
+            RunGet::Computes => true,
+            RunGet::Done => !may_hold,
+            RunGet::Parked(parked) => {
+                self.park(parked, len, turn);
+                !may_hold
+            }
+        };
+        self.run = match computes {
+            _ if !is_quiet_get(request) => Run::None,
+            true => Run::Computes,
+            false => Run::Open,
+        };
+        true
+    }
+
+    /// Holds the run that `rest` begins with. Returns the bytes used, and the number of commands; None: the rest of it is waited
+    /// for.
+    #[cold]
+    pub(super) fn hold_run(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<(usize, usize)> {
+        let shared = turn.shared;
+        let (mut gets, mut ends) = (Vec::new(), Vec::new());
+        let (mut at, mut end, mut is_whole) = (0, End::Nothing, false);
+        while !is_whole && gets.len() <= GETS_MAX {
+            match self.speaks.parse(&rest[at..], 0, &shared.limits) {
+                Parsed::Complete { request, used } if is_of_run(&request) => {
+                    is_whole = !is_quiet_get(&request);
+                    let hash = shared.engine.hash(&request).expect("a get has a key");
+                    gets.push((request, hash));
+                    at += used;
+                    ends.push(at);
+                }
+                Parsed::Complete { request, used } => {
+                    match request {
+                        Request::MetaNoop => end = End::Mn,
+                        Request::Packet(packet, PacketCommand::Noop) => end = End::Noop(packet),
+                        _ => {}
+                    }
+                    if end != End::Nothing {
+                        at += used;
+                    }
+                    is_whole = true;
+                }
+                Parsed::Incomplete { block: None, .. } => break,
+                Parsed::Incomplete { .. } | Parsed::Refused(_) => is_whole = true,
+            }
+        }
+        if !is_whole && gets.len() <= GETS_MAX && self.may_come(turn) {
+            return None;
+        }
+        self.run_until_ms = None;
+        if shared.watchers.wanted().has(Topics::REQUESTS) {
+            // The first one was announced before.
+            let from = ends.iter().copied().chain([at]);
+            for (from, to) in from.clone().zip(from.skip(1)).filter(|(from, to)| from < to) {
+                self.announce(&rest[from..to], turn);
+            }
+        }
+        let bytes = turn.output_bytes;
+        let (shared, mut cx) = self.context(turn);
+        let mut lock = shared.engine.shard_lock();
+        let (done, parked) = shared.engine.get_run(&gets, end, bytes, &mut lock, &mut cx);
+        if done == 0 {
+            // It has become the name of a call.
+            let (request, hash) = &gets[0];
+            let parked = shared.engine.execute(request, *hash, &mut lock, &mut cx);
+            drop(lock);
+            if let Some(parked) = parked {
+                self.park(parked, ends[0], turn);
+            }
+            self.run = Run::None;
+            return Some((ends[0], 1));
+        }
+        drop(lock);
+        let is_all = done == gets.len();
+        let used = if is_all { at } else { ends[done - 1] };
+        if let Some(parked) = parked {
+            self.park(parked, used, turn);
+        }
+        self.run = if is_all && is_whole { Run::None } else { Run::Computes };
+        Some((used, done))
+    }
+
+    /// Whether more of the run may come.
+    fn may_come(&mut self, turn: &Turn<'_>) -> bool {
+        let until_ms = *self.run_until_ms.get_or_insert(turn.now.ms + WHOLE_MS);
+        turn.now.ms < until_ms && self.closing.is_none() && !self.hung_up
+    }
+
+    /// The rest of a run is waited for.
+    #[inline]
+    pub(crate) fn waits_for_run(&self) -> bool {
+        self.run_until_ms.is_some()
+    }
+
+    /// A run whose rest has not come in time is executed as it is.
+    #[cold]
+    pub(super) fn end_run(&mut self, now_ms: u64) {
+        if self.run_until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
+            self.need = 0;
+            self.has_more = true;
+        }
+    }
+}
