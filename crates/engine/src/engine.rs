@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_protocol::{Block, Request, StoreVerb, reply::error};
+use cattlegrid_protocol::{Block, Packet, Request, StoreVerb, reply::error};
 use cattlegrid_store::{
     ArrivingValue, HugeValue, Item, KeyHasher, Memory, PAGE_BYTES, Store, StoreConfig, StoreStats, StoreUsage,
 };
@@ -285,11 +285,11 @@ impl Engine {
         note_refused(key, Mode::of(verb), classic, status, cx);
     }
 
-    /// Removes a key whose new value was refused, so that the old one is not taken for it. `token`: the number of the
-    /// miss for which the value was computed, if the client named it.
-    pub fn invalidate(&self, key: &[u8], token: Option<u64>, cx: &mut Context<'_>) {
+    /// A new value was refused: ends its lease, and removes the old value if that could be taken for it (`drops_old`). `token`: the
+    /// number of the miss for which the value was computed, if the client named it.
+    pub fn invalidate(&self, key: &[u8], token: Option<u64>, drops_old: bool, cx: &mut Context<'_>) {
         let hash = self.hasher.hash(key);
-        let write = Write::refused(key, hash, token);
+        let write = Write { drops_old, ..Write::refused(key, hash, token) };
         let mut lock = self.shard_lock();
         lock.shard(hash).note_lookup(key, hash, Looker::Other, cx);
         lock.shard(hash).refused(&write, cx);
@@ -387,17 +387,18 @@ impl Engine {
         let (write, mode, classic) = match request {
             Request::Store(store) => {
                 let mode = Mode::of(store.verb);
-                (Write { mode, ..Write::set(store.key, hash, &[]) }, mode, true)
+                (Write { mode, drops_old: mode == Mode::Set, ..Write::set(store.key, hash, &[]) }, mode, true)
             }
             Request::MetaSet(meta, _) => {
                 let token = meta.set.has(b'C').then_some(meta.set.compare_cas);
                 let mode = Mode::of(meta.set.store_verb());
-                (Write::refused(meta.key.bytes(), hash, token), mode, false)
+                let drops_old = meta.packet.is_none_or(Packet::is_set);
+                (Write { drops_old, ..Write::refused(meta.key.bytes(), hash, token) }, mode, false)
             }
             _ => unreachable!("only these have a value"),
         };
         note_refused(write.key, mode, classic, "no_memory", cx);
-        if !classic || mode == Mode::Set {
+        if write.drops_old {
             lock.shard(hash).note_lookup(write.key, hash, Looker::Other, cx);
         }
         lock.shard(hash).refused(&write, cx);

@@ -164,7 +164,7 @@ impl Herd {
                     (Kind::Stale, _) | (_, Kind::Stale) => Kind::Stale,
                     (Kind::Early, Kind::Early) => Kind::Early,
                 };
-                if ask.how == How::Plain && lease.holder.is(connection) {
+                if !ask.how.is_explicit() && lease.holder.is(connection) {
                     if lease.reentries < lease.rule.policy().reentry {
                         lease.reentries += 1;
                         count(&counters.reentries);
@@ -207,8 +207,8 @@ impl Herd {
         if self.passes.passes(ask.hash, step.now_ms) {
             count(&counters.pass_misses);
             return match ask.how {
-                How::Plain if !absent => Role::Old,
-                How::Plain => Role::Miss(self.miss(ask.hash, rule, step)),
+                How::Plain | How::Quiet if !absent => Role::Old,
+                How::Plain | How::Quiet => Role::Miss(self.miss(ask.hash, rule, step)),
                 How::Explicit { .. } => {
                     // The key is not worth a lease, but its fill must be known by its token.
                     rule.begin_unleased();
@@ -289,7 +289,7 @@ impl Herd {
         if ask.found != Kind::Absent {
             return Role::Old;
         }
-        match ask.rule.policy().on_busy {
+        match ask.how.on_busy(ask.rule.policy()) {
             OnBusy::Miss => Role::Miss(self.miss(ask.hash, ask.rule, step)),
             OnBusy::Error => Role::Busy,
         }
@@ -356,7 +356,7 @@ impl Herd {
     }
 
     fn send_away<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Waited {
-        match ask.rule.policy().on_busy {
+        match ask.how.on_busy(ask.rule.policy()) {
             OnBusy::Miss => {
                 let record = self.miss(ask.hash, ask.rule, step);
                 if let Some(lease) = self.leases.of_key(ask.hash, ask.key) {
@@ -415,7 +415,7 @@ impl Herd {
         let queued = !lease.holder.computes();
         let by_loader = rule.policy().loader;
         let full = queued || by_loader || lease.computers >= rule.policy().max_computers;
-        let busy = (full || released) && rule.policy().on_busy == OnBusy::Error;
+        let busy = (full || released) && waiter.how.on_busy(rule.policy()) == OnBusy::Error;
         if !busy && !waiter.is_explicit() {
             lease.join(step.now_ms);
         }

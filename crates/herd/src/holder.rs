@@ -40,7 +40,7 @@ impl Holder {
     pub(crate) fn new(caller: &Arc<Caller>, how: How) -> Self {
         let holding = Holding::new(Arc::clone(caller));
         match how {
-            How::Plain => Self::Client(holding),
+            How::Plain | How::Quiet => Self::Client(holding),
             How::Explicit { detached, .. } => Self::Named { holding, detached },
         }
     }

@@ -36,7 +36,7 @@ pub struct Waiter {
 impl Waiter {
     /// Whether the client asked for the lease.
     pub fn is_explicit(&self) -> bool {
-        self.how != How::Plain
+        self.how.is_explicit()
     }
 }
 

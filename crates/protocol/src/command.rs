@@ -461,8 +461,8 @@ pub struct Refused<'a> {
     pub swallow: u64,
     /// Close the connection after the reply.
     pub close: bool,
-    /// The key of a refused store whose old value must not be served any more. As sent; see
-    /// [`Refused::invalidated`].
+    /// The key of a refused store whose old value must not be served any more, see [`Refused::drops_old`], or whose lease
+    /// has ended. As sent; see [`Refused::invalidated`].
     pub invalidate: Option<&'a [u8]>,
     /// `invalidate` is base64.
     pub invalidate_binary: bool,
@@ -534,7 +534,12 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// The key whose old value must go, decoded.
+    /// The old value of `invalidate` must go. Not that of a binary `add` or `replace`, as in memcached.
+    pub fn drops_old(&self) -> bool {
+        self.packet.is_none_or(|(packet, _)| packet.is_set())
+    }
+
+    /// `invalidate`, decoded.
     pub fn invalidated(&self) -> Option<MetaKey<'a>> {
         let key = self.invalidate?;
         if self.invalidate_binary { MetaKey::base64(key) } else { Some(MetaKey::plain(key)) }

@@ -104,6 +104,12 @@ impl Packet {
         )
     }
 
+    /// `set`: when it is refused, the old value could be taken for the new one.
+    #[inline]
+    pub fn is_set(self) -> bool {
+        matches!(self.opcode, opcode::SET | opcode::SETQ)
+    }
+
     /// The reply of a get has the key, that of a miss too.
     #[inline]
     pub fn returns_key(self) -> bool {
@@ -385,9 +391,8 @@ fn store<'a>(
     let refuse = |cause: Cause, status| {
         let verb = set.store_verb();
         let store = Some(RefusedStore { sent_key: key, is_binary: false, verb, classic: false });
-        // As memcached: only after a refused `set` could the old value be taken for the new one.
-        let invalidate = (set.mode == b'S').then_some(key);
         let token = set.has(b'C').then_some(set.compare_cas);
+        let invalidate = (header.packet.is_set() || token.is_some()).then_some(key);
         Refused { invalidate, store, token, cause, ..dropped(input, all, header.packet, status) }
     };
     // An append is refused by what it makes.

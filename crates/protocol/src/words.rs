@@ -117,7 +117,17 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-impl Words<'_> {
+impl<'a> Words<'a> {
+    /// The words of a text.
+    pub fn of(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    /// The text.
+    pub fn text(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Whether the last word is `noreply`: administrative commands then send no reply.
     pub fn noreply(&self) -> bool {
         noreply(self.rest)

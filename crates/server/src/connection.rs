@@ -40,7 +40,7 @@ use crate::watch::Watcher;
 use arriving::Arriving;
 use execute::Unfinished;
 use packets::Speaks;
-use runs::Run;
+use runs::{Run, RunRest};
 
 mod arriving;
 mod execute;
@@ -72,8 +72,8 @@ pub(crate) struct Connection {
     run: Run,
     /// What has come next must be held with the rest of its run.
     holds_run: bool,
-    /// The rest of a run at the front of `input` is waited for, until this time in milliseconds.
-    run_until_ms: Option<u64>,
+    /// Whether the rest of a run at the front of `input` is waited for.
+    run_rest: RunRest,
     requests: u64,
     outbox: Outbox,
     /// What [`crate::unsent`] was told that it keeps.
@@ -199,7 +199,7 @@ impl Connection {
             unfinished: None,
             run: Run::None,
             holds_run: false,
-            run_until_ms: None,
+            run_rest: RunRest::Here,
             requests: 0,
             outbox: Outbox::default(),
             unsent_bytes: 0,
@@ -507,7 +507,7 @@ impl Connection {
         }
         self.waits_for_room = false;
         (self.input, self.used, self.unfinished, self.arriving) = (Vec::new(), 0, None, None);
-        (self.run, self.run_until_ms) = (Run::None, None);
+        (self.run, self.run_rest) = (Run::None, RunRest::Here);
         self.has_more = false;
         self.dump = None;
         self.replies = ReplyQueue::default();

@@ -123,7 +123,7 @@ impl Shape<'_> {
             }
             (Shape::Packet { key, packet }, Answered::Miss) => reply::packet::miss(out, packet, key),
             (Shape::Packet { packet, .. }, Answered::Error(text)) => {
-                reply::packet::error_line(out, packet, text);
+                reply::packet::get_error_line(out, packet, text);
             }
             (Shape::Delete { noreply }, answered) => {
                 if noreply {

@@ -2,8 +2,11 @@
 
 use cattlegrid_protocol::{Get, Meta, OwnedMeta, Packet, PacketGet, reply};
 
+use cattlegrid_herd::How;
+
 use crate::output::Output;
 use crate::read::reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
+use crate::rules::decide::Query;
 use crate::step::Verdict;
 
 /// A key of a get.
@@ -47,6 +50,16 @@ impl<'k> Asked<'k> {
         self.touch.is_some()
     }
 
+    /// What it asks of the herd.
+    pub(crate) fn query(&self, hash: u64) -> Query<'k> {
+        let how = if self.is_quiet_packet() { How::Quiet } else { How::Plain };
+        Query { how, ..Query::plain(self.key, hash, self.touches()) }
+    }
+
+    fn is_quiet_packet(&self) -> bool {
+        matches!(self.form, Form::Packet(packet) if packet.is_quiet())
+    }
+
     /// The same, but that the item is not prolonged.
     #[inline]
     pub(crate) fn without_touch(self) -> Self {
@@ -84,10 +97,10 @@ impl<'k> Asked<'k> {
         }
     }
 
-    /// An error in place of the key's reply.
+    /// An error in place of the key's reply. A quiet get of the binary protocol is not told of it: its clients lose step.
     pub(crate) fn write_error(&self, line: &str, out: &mut Vec<u8>) {
         match self.form {
-            Form::Packet(packet) => reply::packet::error_line(out, packet, line),
+            Form::Packet(packet) => reply::packet::get_error_line(out, packet, line),
             _ => reply::line(out, line),
         }
     }

@@ -136,7 +136,7 @@ impl Shard {
                 _ => miss(asked, lookup, cx),
             };
         };
-        match self.decide(&Query::plain(key, hash, asked.touches()), &ruled, lookup, cx) {
+        match self.decide(&asked.query(hash), &ruled, lookup, cx) {
             Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),
             // An old value is not prolonged by the clients that read it.
             Decision::Old(found, _) => self.write_hit(&asked.without_touch(), hash, found, cx),
@@ -179,7 +179,7 @@ impl Shard {
                 return held;
             }
         }
-        let query = Query { hold_ms: Some(hold_ms), ..Query::plain(key, hash, asked.touches()) };
+        let query = Query { hold_ms: Some(hold_ms), ..asked.query(hash) };
         match self.hold(&query, &ruled, slot, asked.touch, cx) {
             Waited::Waits(_) => Held::Waits,
             Waited::Miss(_) => {

@@ -39,7 +39,7 @@ impl<'a> Query<'a> {
     }
 
     fn is_explicit(&self) -> bool {
-        self.how != How::Plain
+        self.how.is_explicit()
     }
 }
 

@@ -273,7 +273,9 @@ impl Shard {
         for waiter in waiters {
             let verdict = match (&old, &ruled) {
                 (Some(old), _) => Verdict::Value(Arc::clone(old)),
-                (None, Some(ruled)) if ruled.state.policy().on_busy == OnBusy::Error => Verdict::Busy,
+                (None, Some(ruled)) if waiter.how.on_busy(ruled.state.policy()) == OnBusy::Error => {
+                    Verdict::Busy
+                }
                 (None, ruled) => {
                     let state = ruled.as_ref().map(|ruled| ruled.state);
                     let miss = state

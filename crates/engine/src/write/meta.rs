@@ -1,6 +1,6 @@
 //! `ms` and `ma`.
 
-use cattlegrid_protocol::{Meta, Packet, PacketStatus, reply};
+use cattlegrid_protocol::{Meta, Packet, PacketStatus, opcode, reply};
 use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 
 use crate::event::{EventKind, Interest};
@@ -20,7 +20,7 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Flow {
         let (flags, len) = (&meta.set, data.len());
-        let mode = Mode::of(flags.store_verb());
+        let (mode, compare) = self.mode_of(meta);
         let negative = flags.has(b'n');
         let expiry = if flags.has(b'T') { cx.step.now.expiry(flags.exptime) } else { NEVER };
         let ends = if negative { self.negative_expiry(meta.key.bytes(), expiry, cx) } else { Some(expiry) };
@@ -41,11 +41,12 @@ impl Shard {
             tags,
             flags: if flags.has(b'F') { flags.client_flags } else { 0 },
             expiry,
-            compare: if flags.has(b'C') { flags.compare_cas } else { 0 },
+            compare,
             explicit_cas: flags.has(b'E').then_some(flags.explicit_cas),
             or_stale: flags.has(b'I'),
             vivify: flags.has(b'N').then(|| cx.step.now.expiry(flags.vivify)),
             takes_token: true,
+            drops_old: meta.packet.is_none_or(Packet::is_set),
             negative,
             ..Write::set(meta.key.bytes(), hash, &[])
         };
@@ -61,7 +62,7 @@ impl Shard {
             return Flow::Replied;
         }
         if let Some(packet) = meta.packet {
-            write_packet(packet, status, flags.mode, cas, &mut cx.out.bytes);
+            write_packet(packet, status, cas, &mut cx.out.bytes);
             return Flow::Replied;
         }
         let out = &mut cx.out.bytes;
@@ -69,6 +70,26 @@ impl Shard {
         return_flags(meta, &mut OfStored { cas, size }, out);
         reply::end_line(out);
         Flow::Replied
+    }
+
+    /// The mode, and the CAS that the item must have. Without CAS (`-C`) memcached compares none in an append, and of packets
+    /// in no store; a token of a lease counts all the same.
+    fn mode_of(&mut self, meta: &Meta<'_>) -> (Mode, u64) {
+        let set = &meta.set;
+        let mode = Mode::of(set.store_verb());
+        let compare = if set.has(b'C') { set.compare_cas } else { 0 };
+        let extends = matches!(mode, Mode::Append | Mode::Prepend);
+        let ignored = self.shared.hide_cas && compare != 0 && (extends || meta.packet.is_some());
+        if !ignored || self.rule_of(meta.key.bytes()).is_some() {
+            return (mode, compare);
+        }
+        let mode = match meta.packet.map(|packet| packet.opcode) {
+            Some(opcode::ADD | opcode::ADDQ) => Mode::Add,
+            Some(opcode::REPLACE | opcode::REPLACEQ) => Mode::Replace,
+            _ if extends => mode,
+            _ => Mode::Set,
+        };
+        (mode, 0)
     }
 
     /// The second in which a negative answer ends: `expiry`, or as its key's rule says; None: never, which is refused.
@@ -180,12 +201,12 @@ fn meta_arith_failed(status: &[u8], meta: &Meta<'_>, cx: &mut Context<'_>) -> Fl
     Flow::Replied
 }
 
-/// The reply to a store that came as a packet, with the mode of its `ms`.
-fn write_packet(packet: Packet, status: &[u8], mode: u8, cas: u64, out: &mut Vec<u8>) {
-    let status = match (status, mode) {
+/// The reply to a store that came as a packet.
+fn write_packet(packet: Packet, status: &[u8], cas: u64, out: &mut Vec<u8>) {
+    let status = match (status, packet.opcode) {
         (reply::HD, _) => return reply::packet::done(out, packet, cas),
-        (reply::EX, _) | (reply::NS, b'E') => PacketStatus::Exists,
-        (reply::NF, _) | (reply::NS, b'R') => PacketStatus::NotFound,
+        (reply::EX, _) | (reply::NS, opcode::ADD | opcode::ADDQ) => PacketStatus::Exists,
+        (reply::NF, _) | (reply::NS, opcode::REPLACE | opcode::REPLACEQ) => PacketStatus::NotFound,
         _ => PacketStatus::NotStored,
     };
     reply::packet::error(out, packet, status);

@@ -185,7 +185,7 @@ impl Shard {
 
     /// A write was refused (history 9): the miss that it would have filled, if its key is under a rule, stays unfilled.
     /// The old value is deleted where it could be taken for the new one: after a `set`, and after an `ms` in any mode,
-    /// as in memcached. Otherwise a lease passes to the next waiter, and the value stays.
+    /// as in memcached ([`Write::drops_old`]). Otherwise a lease passes to the next waiter, and the value stays.
     pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
         let mut by = None;
         if let Some(ruled) = self.rule_of(write.key) {
@@ -195,7 +195,7 @@ impl Shard {
             by = (fill != Fill::No).then_some(filler);
             self.consume(write.hash, &mut Filling { fill, by: filler, session: Some(cx.session) }, now_ms);
         }
-        let deletes = write.mode == Mode::Set || write.takes_token;
+        let deletes = write.drops_old;
         if let Some(by) = by {
             self.give_up_fill(write.hash, by, deletes, &mut cx.step);
         }

@@ -50,6 +50,8 @@ pub(crate) struct Write<'a> {
     pub(crate) vivify: Option<u32>,
     /// `compare` may be the token of a lease (`ms`).
     pub(crate) takes_token: bool,
+    /// When it is refused the old value must go.
+    pub(crate) drops_old: bool,
     /// The key is known to be absent.
     pub(crate) negative: bool,
     /// Tags that the client names.
@@ -118,6 +120,7 @@ impl<'a> Write<'a> {
             or_stale: false,
             vivify: None,
             takes_token: false,
+            drops_old: true,
             negative: false,
             tags: TagList::new(),
         }
@@ -183,6 +186,7 @@ impl Shard {
     ) -> Flow {
         let compare = if let StoreVerb::Cas(cas) = request.verb { cas } else { 0 };
         let write = Write {
+            drops_old: matches!(request.verb, StoreVerb::Set),
             mode: Mode::of(request.verb),
             data,
             flags: request.flags,

@@ -74,11 +74,36 @@ impl Sim {
             return;
         }
         self.visit(if self.computes(at, n) { "get by its computer" } else { "get" }, n);
-        match self.rng.below(10) {
+        match self.rng.below(12) {
+            10 | 11 => {
+                let mut keys: Vec<usize> =
+                    (0..1 + self.rng.below(4)).map(|_| self.rng.below(KEYS as u64) as usize).collect();
+                if self.one_at_a_time() {
+                    keys.sort_unstable();
+                    keys.dedup();
+                    keys.retain(|n| !self.computes(at, *n));
+                }
+                self.send_run(at, keys);
+            }
             0 if n != m => self.send(at, &format!("get {} {}|", key(n), key(m)), Want::Get(vec![n, m])),
             1 => self.send(at, &format!("mg {} v|", key(n)), Want::Meta { key: n, explicit: false }),
             _ => self.send(at, &format!("get {}|", key(n)), Want::Get(vec![n])),
         }
+    }
+
+    /// Quiet gets, one behind the other, are one multi-get.
+    fn send_run(&mut self, at: usize, keys: Vec<usize>) {
+        if keys.is_empty() {
+            return;
+        }
+        let gets = keys.iter().fold(String::new(), |gets, n| gets + &format!("mg {} k v q|", key(*n)));
+        self.send(at, &(gets + "mn|"), Want::Run(keys));
+        let number = self.connections[at].as_ref().unwrap().number;
+        self.note(if self.w.waiting(number) > 0 {
+            "a held run of quiet gets"
+        } else {
+            "a run of quiet gets"
+        });
     }
 
     fn ask_by_name(&mut self, at: usize) {

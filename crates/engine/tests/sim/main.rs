@@ -161,6 +161,8 @@ impl Stored {
 
 enum Want {
     Get(Vec<usize>),
+    /// Quiet gets and their `mn`.
+    Run(Vec<usize>),
     Meta {
         key: usize,
         explicit: bool,
@@ -683,7 +685,7 @@ const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-const STEPS_OF: [&str; 34] = [
+const STEPS_OF: [&str; 36] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -710,6 +712,8 @@ const STEPS_OF: [&str; 34] = [
     "a connection remembers no more",
     "a value is refused",
     "several gets in a packet",
+    "a run of quiet gets",
+    "a held run of quiet gets",
     "load",
     "refresh by the loader",
     "a load is cancelled",

@@ -12,6 +12,13 @@ impl Sim {
                 if connection.unread.is_empty() {
                     break;
                 }
+                let front = connection.pending.front().expect("nothing was asked");
+                if matches!(front.want, Want::Run(_))
+                    && !connection.unread.windows(4).any(|end| end == b"MN\r\n")
+                {
+                    // The gets before the first that waits are answered at once.
+                    break;
+                }
                 let request = connection.pending.pop_front().expect("nothing was asked");
                 let reply = take_reply(&mut connection.unread, &request.want);
                 self.take(at, &request, &reply);
@@ -23,7 +30,7 @@ impl Sim {
         let first = String::from_utf8_lossy(&reply[0]).into_owned();
         let number = self.connections[at].as_ref().unwrap().number;
         self.trace(|| format!("{number} < {}", reply.join(&b'|').escape_ascii()));
-        let busy = first.starts_with("SERVER_ERROR busy");
+        let busy = reply.iter().any(|line| line == b"SERVER_ERROR busy");
         let keys: &[usize] = match &request.want {
             Want::Line { accepted } => {
                 assert!(!first.starts_with("SERVER_ERROR"), "{first}");
@@ -39,7 +46,7 @@ impl Sim {
             }
             Want::Flush => return assert!(first.starts_with("VALUE"), "{first}"),
             Want::Meta { key, .. } | Want::ForCas(key) => std::slice::from_ref(key),
-            Want::Get(keys) => keys,
+            Want::Get(keys) | Want::Run(keys) => keys,
         };
         self.asked += keys.len() as u64;
         if busy {
@@ -50,6 +57,12 @@ impl Sim {
         for n in keys {
             let value = if meta {
                 (first.starts_with("VA ") && !first.starts_with("VA 0 ")).then(|| &reply[1])
+            } else if matches!(request.want, Want::Run(_)) {
+                let name = format!("k{}", key(*n));
+                let shows = |line: &Vec<u8>| {
+                    line.starts_with(b"VA ") && line.split(|b| *b == b' ').any(|word| word == name.as_bytes())
+                };
+                reply.iter().position(shows).map(|at| &reply[at + 1])
             } else {
                 let head = format!("VALUE {} ", key(*n));
                 reply.iter().position(|line| line.starts_with(head.as_bytes())).map(|at| &reply[at + 1])
@@ -150,6 +163,11 @@ fn take_reply(bytes: &mut Vec<u8>, want: &Want) -> Vec<Vec<u8>> {
     match want {
         Want::Get(_) | Want::ForCas(_) | Want::Flush => {
             while !matches!(&lines.last().unwrap()[..], b"END" | b"SERVER_ERROR busy") {
+                lines.push(take_line(bytes));
+            }
+        }
+        Want::Run(_) => {
+            while lines.last().unwrap() != b"MN" {
                 lines.push(take_line(bytes));
             }
         }

@@ -12,9 +12,9 @@ use cattlegrid_engine::rules::{
     Cascade, Change, Changes, Loading, Pattern, Rule, Rules, TagTemplate, Urgency,
 };
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Effects, Engine, EngineConfig, Event, Got, Interest, Landed, Load,
-    LoadEnd, LoadFailure, LoadOrder, Now, Output, Piece, ReplyQueue, RulesConfig, RunningCall, Step, Ticket,
-    Wake,
+    Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
+    Load, LoadEnd, LoadFailure, LoadOrder, Now, Output, Parked, Piece, ReplyQueue, RulesConfig, RunGet,
+    RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -303,6 +303,10 @@ impl World {
                 Parsed::Complete { request, used } => (request, used),
                 other => panic!("{:?}: {other:?}", rest.escape_ascii().to_string()),
             };
+            if is_of_run(&request) && is_quiet_get(&request) {
+                rest = self.execute_run(number, rest, &limits);
+                continue;
+            }
             rest = &rest[used..];
             self.execute(number, &request);
             let connection = self.connections.get_mut(&number).unwrap();
@@ -356,25 +360,97 @@ impl World {
             self.engine.execute(request, hash, &mut lock, &mut cx)
         };
         drop(lock);
-        assert!(out.huge.is_empty(), "values are small here");
-        for mut out in pieces.into_iter().chain([out]) {
-            connection.replies.push(&mut out, now.ms);
-        }
-        if let Some(parked) = parked {
-            if !connection.session.waits().iter().any(|wait| wait.request == parked.request()) {
-                let counts = matches!(request, Request::Get(_) | Request::MetaGet(_));
-                let before = connection.calls.insert(parked.request(), counts);
-                assert!(before.is_none(), "a request waits for one call at a time");
-            }
-            connection.replies.park(parked, LINE_BYTES, now.ms);
-        }
         if let Some(left) = left {
             let Request::Get(get) = request else { unreachable!() };
             let command: &[u8] = if get.cas { b"gets " } else { b"get " };
             connection.unfinished = Some([command, left.keys.rest(), b"\r\n"].concat());
         }
+        let counts = matches!(request, Request::Get(_) | Request::MetaGet(_));
+        self.hand_over(number, pieces.into_iter().chain([out]), parked, counts, &mut effects);
+    }
+
+    /// Executes the run of quiet gets that `input` begins with, as the server does. Returns what is behind it.
+    fn execute_run<'i>(&mut self, number: u64, input: &'i [u8], limits: &Limits) -> &'i [u8] {
+        let (mut gets, mut at, mut end) = (Vec::new(), 0, End::Nothing);
+        while let Parsed::Complete { request, used } = parse(&input[at..], limits) {
+            let is_quiet = is_quiet_get(&request);
+            if matches!(request, Request::MetaNoop) {
+                end = End::Mn;
+            } else if !is_of_run(&request) {
+                break;
+            } else {
+                let hash = self.engine.hash(&request).unwrap();
+                gets.push((request, hash));
+            }
+            at += used;
+            if !is_quiet {
+                break;
+            }
+        }
+        let (mut done, mut computes) = (0, false);
+        while done < gets.len() {
+            let (now, most) = (self.now(), self.most);
+            let connection = self.connections.get_mut(&number).unwrap();
+            connection.requests += 1;
+            let (mut out, mut effects) = (Output::default(), Effects::default());
+            let mut cx = Context {
+                step: Step { now, counters: &self.counters, interest: self.interest, effects: &mut effects },
+                ticket: Ticket { connection: number, request: connection.requests },
+                session: &mut connection.session,
+                out: &mut out,
+            };
+            let mut lock = self.engine.shard_lock();
+            let (request, hash) = &gets[done];
+            let mut parked = None;
+            match self.engine.get_of_run(request, *hash, !computes, &mut lock, &mut cx) {
+                RunGet::Done => done += 1,
+                RunGet::Computes => (done, computes) = (done + 1, true),
+                RunGet::Parked(call) => (done, parked) = (done + 1, Some(call)),
+                RunGet::Held => {
+                    let (some, waits) = self.engine.get_run(&gets[done..], end, most, &mut lock, &mut cx);
+                    assert!(some > 0, "no key names a call here");
+                    (done, parked, computes) = (done + some, waits, true);
+                    if done == gets.len() {
+                        end = End::Nothing;
+                    }
+                }
+            }
+            drop(lock);
+            self.hand_over(number, [out].into_iter(), parked, true, &mut effects);
+        }
+        if end == End::Mn {
+            // It is not part of what was held.
+            let mut out = Output::default();
+            out.bytes.extend_from_slice(cattlegrid_protocol::reply::MN);
+            self.hand_over(number, [out].into_iter(), None, false, &mut Effects::default());
+        }
+        &input[at..]
+    }
+
+    /// Sends what a request has written, and keeps it if it waits; `counts`: its keys are counted as those of gets.
+    fn hand_over(
+        &mut self,
+        number: u64,
+        written: impl Iterator<Item = Output>,
+        parked: Option<Box<Parked>>,
+        counts: bool,
+        effects: &mut Effects,
+    ) {
+        let now = self.now();
+        let connection = self.connections.get_mut(&number).unwrap();
+        for mut out in written {
+            assert!(out.huge.is_empty(), "values are small here");
+            connection.replies.push(&mut out, now.ms);
+        }
+        if let Some(parked) = parked {
+            if !connection.session.waits().iter().any(|wait| wait.request == parked.request()) {
+                let before = connection.calls.insert(parked.request(), counts);
+                assert!(before.is_none(), "a request waits for one call at a time");
+            }
+            connection.replies.park(parked, LINE_BYTES, now.ms);
+        }
         self.answer(number);
-        let wakes = self.take(&mut effects);
+        let wakes = self.take(effects);
         self.deliver(wakes);
         while !self.holds_calls && self.go_on() {}
     }
@@ -590,7 +666,7 @@ impl World {
     /// Does what the server does with a value that is too large.
     pub(crate) fn refuse(&mut self, number: u64, key: &str, token: Option<u64>) {
         let ((), wakes) =
-            self.with_context(number, |engine, cx| engine.invalidate(key.as_bytes(), token, cx));
+            self.with_context(number, |engine, cx| engine.invalidate(key.as_bytes(), token, true, cx));
         self.deliver(wakes);
     }
 

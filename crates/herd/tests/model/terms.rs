@@ -61,7 +61,8 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
 }
 
 pub(super) fn how(draw: &mut Draw<'_>) -> How {
-    match draw.below(4) {
+    match draw.below(5) {
+        1 => How::Quiet,
         0 => How::Explicit {
             detached: draw.once_in(2),
             lease_ms: draw.choose(&[None, Some(1), Some(10), Some(5_000)]),

@@ -1,7 +1,7 @@
 //! Replies of the binary protocol: a header of 24 bytes, extras, a key and a value.
 //!
-//! A quiet command's success, and the miss of a quiet get, are left out here: callers need not ask. Errors are always sent,
-//! as memcached does.
+//! A quiet command's success, and the miss of a quiet get, are left out here: callers need not ask. Errors are always sent, as
+//! memcached does, except those of a quiet get that it does not have ([`get_error_line`]).
 
 use super::error;
 use crate::packet::{HEADER_BYTES, Packet, PacketStatus};
@@ -113,6 +113,14 @@ pub fn error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
         _ => return error_text(out, packet, PacketStatus::Internal, line),
     };
     error(out, packet, status);
+}
+
+/// The same for a get: a quiet one has no reply. Clients that read the replies of quiet gets up to that of their noop take an
+/// error for the reply to another key, or for the noop's.
+pub fn get_error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
+    if !packet.is_quiet() {
+        error_line(out, packet, line);
+    }
 }
 
 fn error_text(out: &mut Vec<u8>, packet: Packet, status: PacketStatus, text: &str) {

@@ -152,6 +152,10 @@ fn a_store_that_is_too_large_or_finds_no_memory() {
         (refused.cause, refused.invalidate, refused.token),
         (Cause::TooLarge, Some(&b"key"[..]), Some(9))
     );
+    assert!(refused.drops_old());
+    let input = packet(opcode::REPLACE, 9, &[0; 8], b"key", &[b'v'; 200]);
+    let Parsed::Refused(replace) = parse_packet(&input, &limits) else { panic!() };
+    assert!(replace.invalidate.is_some() && !replace.drops_old(), "its lease ends, the value stays");
     let input = packet(opcode::ADD, 0, &[0; 8], b"key", &[b'v'; 100]);
     let Parsed::Incomplete { need, block: Some(refused) } = parse_packet(&input[..50], &limits) else {
         panic!()

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Ticket};
-use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
+use cattlegrid_protocol::{Cause, Get, Keys, LINE_MAX, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::packets::Speaks;
-use super::runs::Run;
+use super::runs::{Run, RunRest};
 use super::{Connection, Reason, held};
 use crate::auth::FAILURES_MAX;
 use crate::commands::{self, After};
@@ -60,8 +60,10 @@ impl Unfinished {
     }
 }
 
-/// Most bytes of a line and of a data block before authentication.
+/// Most bytes of a data block before authentication.
 const AUTH_MAX: usize = 4 << 10;
+/// A shorter line before authentication, its LF not counted, closes the connection.
+const SHORTEST: usize = 4;
 
 impl Connection {
     /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
@@ -337,7 +339,7 @@ impl Connection {
         if self.joins_run(request) {
             return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
         }
-        (self.run, self.run_until_ms) = (Run::None, None);
+        (self.run, self.run_rest) = (Run::None, RunRest::Here);
         let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
@@ -371,7 +373,7 @@ impl Connection {
 
     /// The command at the front has not been looked at before.
     fn is_new(&self) -> bool {
-        self.unfinished.is_none() && self.run_until_ms.is_none()
+        self.unfinished.is_none() && !self.waits_for_run()
     }
 
     #[inline]
@@ -434,7 +436,7 @@ impl Connection {
         }
         if let Some(key) = refused.invalidated() {
             let (shared, mut cx) = self.context(turn);
-            shared.engine.invalidate(key.bytes(), refused.token, &mut cx);
+            shared.engine.invalidate(key.bytes(), refused.token, refused.drops_old(), &mut cx);
         }
         if !refused.reply.is_empty() {
             reply::line(&mut turn.out.bytes, refused.reply);
@@ -448,12 +450,17 @@ impl Connection {
     /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password` as its
     /// data. As in memcached, only the length is looked at. Returns the bytes used; 0: more are needed.
     fn authenticate(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        let Some(end) = rest.iter().take(AUTH_MAX).position(|b| *b == b'\n') else {
-            if rest.len() >= AUTH_MAX {
+        let Some(end) = rest.iter().take(LINE_MAX + 1).position(|b| *b == b'\n') else {
+            if rest.len() > LINE_MAX {
                 self.close(Reason::Error);
             }
             return 0;
         };
+        if end < SHORTEST {
+            // As memcached. It is how a client of the binary protocol is told that it is not spoken.
+            self.close(Reason::Error);
+            return rest.len();
+        }
         if turn.shared.watchers.wanted().has(Topics::LOG) {
             // What looks like a line may be a password that its client has cut wrongly.
             crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");

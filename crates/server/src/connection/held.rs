@@ -28,7 +28,7 @@ impl Connection {
     /// When a request has waited long enough, in milliseconds.
     pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
         let held = self.failures.answer_ms().or_else(|| self.replies.next_deadline_ms());
-        held.into_iter().chain(self.run_until_ms).min()
+        held.into_iter().chain(self.run_rest.until_ms()).min()
     }
 
     /// Keeps a request that waits, behind all that was answered before it.

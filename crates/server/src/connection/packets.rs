@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd as _;
 use cattlegrid_config::Protocol;
 use cattlegrid_protocol::{
     Admin, BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketCommand, PacketStatus, Parsed, Request,
-    opcode, parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
+    Words, opcode, parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
 };
 
 use super::{Connection, Reason};
@@ -105,6 +105,13 @@ impl Connection {
 
     fn packet_admin(&mut self, packet: Packet, admin: &Admin<'_>, turn: &mut Turn<'_>) {
         let from = turn.out.bytes.len();
+        let mut admin = admin.clone();
+        if let Admin::Stats(words) = &mut admin {
+            match which_stats(words.text(), turn.shared.settings.dump) {
+                Some(known) => *words = Words::of(known),
+                None => return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::NotFound),
+            }
+        }
         match admin {
             Admin::Version => return reply::packet::text(&mut turn.out.bytes, packet, stats::VERSION),
             Admin::FlushAll { .. } if !turn.shared.settings.flush => {
@@ -113,7 +120,7 @@ impl Connection {
             }
             _ => {}
         }
-        match commands::admin(admin, self.token, turn) {
+        match commands::admin(&admin, self.token, turn) {
             commands::After::Close => self.close(Reason::Quit),
             commands::After::GoOn => {}
             commands::After::Watch(_) | commands::After::Dump(_) => unreachable!("these have no packet"),
@@ -122,7 +129,7 @@ impl Connection {
         let text = turn.out.bytes.split_off(from);
         let out = &mut turn.out.bytes;
         match admin {
-            Admin::Stats(words) => write_stats(packet, *words, &text, out),
+            Admin::Stats(words) => write_stats(packet, words, &text, out),
             _ => reply::packet::done(out, packet, 0),
         }
     }
@@ -196,11 +203,25 @@ impl Connection {
     }
 }
 
+/// The words of a text client for these statistics. As memcached it looks only at how some names begin.
+fn which_stats(key: &[u8], may_dump: bool) -> Option<&[u8]> {
+    let detail = key.strip_prefix(b"detail");
+    let begins = |known: &'static [u8]| key.starts_with(known).then_some(known);
+    match detail {
+        Some(_) if !may_dump => None,
+        Some(rest) if rest.starts_with(b" dump") => Some(b"detail dump"),
+        Some(rest) if rest.starts_with(b" on") => Some(b"detail on"),
+        Some(rest) if rest.starts_with(b" off") => Some(b"detail off"),
+        Some(_) => None,
+        // A text client's list of keys.
+        None if key.contains(&b' ') || key == b"cachedump" => None,
+        None => begins(b"reset").or_else(|| begins(b"settings")).or(Some(key)),
+    }
+}
+
 /// Statistics as packets, from the lines of a text client.
-fn write_stats(packet: Packet, words: cattlegrid_protocol::Words<'_>, text: &[u8], out: &mut Vec<u8>) {
-    let mut words = words;
-    let detail = words.next() == Some(b"detail");
-    if detail && words.next() == Some(b"dump") {
+fn write_stats(packet: Packet, words: Words<'_>, text: &[u8], out: &mut Vec<u8>) {
+    if words.text() == b"detail dump" {
         let dump = text.strip_suffix(reply::END).unwrap_or(text);
         reply::packet::stat(out, packet, b"detailed", dump);
         return reply::packet::end_of_stats(out, packet);
@@ -213,9 +234,6 @@ fn write_stats(packet: Packet, words: cattlegrid_protocol::Words<'_>, text: &[u8
             reply::packet::stat(out, packet, name, value.strip_prefix(b" ").unwrap_or(value));
         } else if line == b"ERROR" {
             return reply::packet::error(out, packet, PacketStatus::NotFound);
-        } else if line.starts_with(b"CLIENT_ERROR") {
-            let line = std::str::from_utf8(line).expect("errors are texts of ours");
-            return reply::packet::error_line(out, packet, line);
         }
     }
     reply::packet::end_of_stats(out, packet);

@@ -22,6 +22,25 @@ pub(super) enum Run {
     Computes,
 }
 
+/// Whether the rest of the run at the front of the input is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum RunRest {
+    /// No.
+    #[default]
+    Here,
+    /// Until this time, in milliseconds.
+    Awaited { until_ms: u64 },
+    /// It did not come in time: the run is executed as it is.
+    Over,
+}
+
+impl RunRest {
+    /// The time at which it must be here.
+    pub(super) fn until_ms(self) -> Option<u64> {
+        if let Self::Awaited { until_ms } = self { Some(until_ms) } else { None }
+    }
+}
+
 /// How long a run that must be held is waited for to be whole, in milliseconds: clients send it at once.
 const WHOLE_MS: u64 = 10;
 /// Gets of a run that is held; of a longer one the others are not.
@@ -46,11 +65,11 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> bool {
         let may_hold = self.run != Run::Computes;
-        let until_ms = self.run_until_ms.take();
+        let rest = std::mem::take(&mut self.run_rest);
         let (shared, mut cx) = self.context(turn);
         let computes = match shared.engine.get_of_run(request, hash, may_hold, lock, &mut cx) {
             RunGet::Held => {
-                self.run_until_ms = until_ms;
+                self.run_rest = rest;
                 self.holds_run = true;
                 return false;
             }
@@ -103,7 +122,7 @@ impl Connection {
         if !is_whole && gets.len() <= GETS_MAX && self.may_come(turn) {
             return None;
         }
-        self.run_until_ms = None;
+        self.run_rest = RunRest::Here;
         if shared.watchers.wanted().has(Topics::REQUESTS) {
             // The first one was announced before.
             let from = ends.iter().copied().chain([at]);
@@ -138,20 +157,24 @@ impl Connection {
 
     /// Whether more of the run may come.
     fn may_come(&mut self, turn: &Turn<'_>) -> bool {
-        let until_ms = *self.run_until_ms.get_or_insert(turn.now.ms + WHOLE_MS);
-        turn.now.ms < until_ms && self.closing.is_none() && !self.hung_up
+        if self.run_rest == RunRest::Here {
+            self.run_rest = RunRest::Awaited { until_ms: turn.now.ms + WHOLE_MS };
+        }
+        let is_over = self.run_rest.until_ms().is_none_or(|until_ms| until_ms <= turn.now.ms);
+        !is_over && self.closing.is_none() && !self.hung_up
     }
 
     /// The rest of a run is waited for.
     #[inline]
     pub(crate) fn waits_for_run(&self) -> bool {
-        self.run_until_ms.is_some()
+        self.run_rest != RunRest::Here
     }
 
     /// A run whose rest has not come in time is executed as it is.
     #[cold]
     pub(super) fn end_run(&mut self, now_ms: u64) {
-        if self.run_until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
+        if self.run_rest.until_ms().is_some_and(|until_ms| until_ms <= now_ms) {
+            self.run_rest = RunRest::Over;
             self.need = 0;
             self.has_more = true;
         }

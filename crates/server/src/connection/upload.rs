@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Parsed, reply};
 
+use super::runs::RunRest;
 use super::{Connection, Reason};
 use crate::state::{Message, Shared};
 use crate::turn::Turn;
@@ -119,9 +120,9 @@ impl Connection {
             // It failed meanwhile.
             return;
         }
-        if self.run_until_ms.is_some() {
+        if self.waits_for_run() {
             // It has come whole, but for its end.
-            (self.input, self.run_until_ms, self.has_more) = (input, Some(0), true);
+            (self.input, self.run_rest, self.has_more) = (input, RunRest::Over, true);
             return;
         }
         let parsed = self.speaks.parse(&input, scanned, &turn.shared.limits);
