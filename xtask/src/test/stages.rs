@@ -486,6 +486,7 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[
             fuzz!("text", "-dict=fuzz/protocol.dict"),
             fuzz!("meta", "-dict=fuzz/protocol.dict"),
+            fuzz!("packets"),
             fuzz!("response"),
             fuzz!("frames"),
             fuzz!("jsonl"),

@@ -4,6 +4,7 @@ mod cases;
 mod common;
 mod elements;
 mod numbers;
+mod packet_stream;
 mod packets;
 mod prop;
 mod responses;

@@ -2,22 +2,11 @@
 
 use cattlegrid_protocol::{
     Admin, Block, Cause, Limits, Packet, PacketCommand, PacketStatus, Parsed, Refused, Request, opcode,
-    parse_packet, parse_packet_apart, reply,
+    parse_packet, reply,
 };
 use proptest::prelude::*;
 
-const OPAQUE: [u8; 4] = *b"wxyz";
-
-fn packet(opcode: u8, cas: u64, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
-    let body = extras.len() + key.len() + value.len();
-    let mut out = vec![0x80, opcode];
-    out.extend((key.len() as u16).to_be_bytes());
-    out.extend([extras.len() as u8, 0, 0, 0]);
-    out.extend((body as u32).to_be_bytes());
-    out.extend(OPAQUE);
-    out.extend(cas.to_be_bytes());
-    [&out, extras, key, value].concat()
-}
+use crate::packet_stream::{OPAQUE, check, extras_of, packet};
 
 fn limits() -> Limits {
     Limits::default()
@@ -219,12 +208,7 @@ prop_compose! {
         key in proptest::collection::vec(any::<u8>(), 0..20),
         value in prop_oneof![Just(vec![]), proptest::collection::vec(any::<u8>(), 0..40)],
     ) -> Vec<u8> {
-        let extras = extras.unwrap_or_else(|| vec![1; match op {
-            0x01..=0x03 | 0x11..=0x13 => 8,
-            0x05 | 0x06 | 0x15 | 0x16 => 20,
-            0x1c..=0x1e | 0x23 | 0x24 => 4,
-            _ => 0,
-        }]);
+        let extras = extras.unwrap_or_else(|| vec![1; extras_of(op)]);
         packet(op, cas, &extras, &key, &value)
     }
 }
@@ -236,11 +220,14 @@ proptest! {
         if magic && !bytes.is_empty() {
             bytes[0] = 0x80;
         }
-        match parse_packet(&bytes, &limits()) {
-            Parsed::Incomplete { need, .. } => assert!(need > bytes.len()),
-            Parsed::Complete { used, .. } => assert!((24..=bytes.len()).contains(&used)),
-            Parsed::Refused(refused) => assert!((1..=bytes.len()).contains(&refused.used)),
-        }
+        check(&bytes, &limits());
+    }
+
+    #[test]
+    fn streams(packets in proptest::collection::vec(some_packet(), 0..8), cut in 0_usize..40) {
+        let mut stream = packets.concat();
+        stream.truncate(stream.len().saturating_sub(cut));
+        check(&stream, &Limits { max_item_bytes: 110, ..limits() });
     }
 
     /// What a packet is does not depend on how much of it has come, and more is asked for until it is known.
@@ -269,16 +256,5 @@ proptest! {
             (Parsed::Refused(a), Parsed::Refused(b)) => assert_eq!((a.packet, a.close), (b.packet, b.close)),
             (a, b) => assert_eq!(a, b),
         }
-    }
-
-    #[test]
-    fn a_store_apart(input in some_packet()) {
-        let Parsed::Complete { request: Request::MetaSet(meta, block), used } = parse_packet(&input, &limits())
-        else { return Ok(()) };
-        let head = used - block.len();
-        let Parsed::Complete { request: Request::MetaSet(apart, Block::Apart(len)), used } =
-            parse_packet_apart(&input[..head], &limits())
-        else { panic!() };
-        assert_eq!((apart, len, used), (meta, block.len(), head));
     }
 }
