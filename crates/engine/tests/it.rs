@@ -19,6 +19,7 @@ mod objects_sim;
 mod objects_types;
 mod orders;
 mod rules;
+mod runs;
 mod script_host;
 mod scripts;
 mod scripts_after;

@@ -17,7 +17,7 @@ use cattlegrid_engine::{
     RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
-use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+use cattlegrid_protocol::{BINARY_MAGIC, Limits, PacketCommand, Parsed, Request, parse, parse_packet};
 #[cfg(shuttle)]
 use shuttle::sync::Mutex;
 
@@ -152,6 +152,11 @@ pub(crate) fn config() -> RulesConfig {
         waiters: 65_536,
         control: (*b"@").into(),
     }
+}
+
+/// A command of any protocol.
+fn parse_any<'i>(input: &'i [u8], limits: &Limits) -> Parsed<'i> {
+    if input.first() == Some(&BINARY_MAGIC) { parse_packet(input, limits) } else { parse(input, limits) }
 }
 
 /// Bytes of a request's line, as far as it matters.
@@ -299,7 +304,7 @@ impl World {
             connection.session.set_sends_while_held();
         }
         while !rest.is_empty() {
-            let (request, used) = match parse(rest, &limits) {
+            let (request, used) = match parse_any(rest, &limits) {
                 Parsed::Complete { request, used } => (request, used),
                 other => panic!("{:?}: {other:?}", rest.escape_ascii().to_string()),
             };
@@ -372,15 +377,16 @@ impl World {
     /// Executes the run of quiet gets that `input` begins with, as the server does. Returns what is behind it.
     fn execute_run<'i>(&mut self, number: u64, input: &'i [u8], limits: &Limits) -> &'i [u8] {
         let (mut gets, mut at, mut end) = (Vec::new(), 0, End::Nothing);
-        while let Parsed::Complete { request, used } = parse(&input[at..], limits) {
+        while let Parsed::Complete { request, used } = parse_any(&input[at..], limits) {
             let is_quiet = is_quiet_get(&request);
-            if matches!(request, Request::MetaNoop) {
-                end = End::Mn;
-            } else if !is_of_run(&request) {
-                break;
-            } else {
-                let hash = self.engine.hash(&request).unwrap();
-                gets.push((request, hash));
+            match request {
+                Request::MetaNoop => end = End::Mn,
+                Request::Packet(packet, PacketCommand::Noop) => end = End::Noop(packet),
+                _ if is_of_run(&request) => {
+                    let hash = self.engine.hash(&request).unwrap();
+                    gets.push((request, hash));
+                }
+                _ => break,
             }
             at += used;
             if !is_quiet {
@@ -418,10 +424,13 @@ impl World {
             drop(lock);
             self.hand_over(number, [out].into_iter(), parked, true, &mut effects);
         }
-        if end == End::Mn {
+        if end != End::Nothing {
             // It is not part of what was held.
             let mut out = Output::default();
-            out.bytes.extend_from_slice(cattlegrid_protocol::reply::MN);
+            match end {
+                End::Noop(packet) => cattlegrid_protocol::reply::packet::done(&mut out.bytes, packet, 0),
+                _ => out.bytes.extend_from_slice(cattlegrid_protocol::reply::MN),
+            }
             self.hand_over(number, [out].into_iter(), None, false, &mut Effects::default());
         }
         &input[at..]
