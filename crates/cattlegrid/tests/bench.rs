@@ -112,6 +112,38 @@ fn a_stampede_makes_all_compute() {
 }
 
 #[test]
+fn the_binary_protocol() {
+    let [one, two] = [start(), start()];
+    for more in [
+        &["-k", "50", "--depth", "1"][..],
+        &["-k", "50", "--depth", "32"],
+        &["-k", "50", "--multiget", "32"],
+        &["-k", "9", "--ratio", "1:1", "-d", "3", "--multiget", "3", "--value-size", "0:1,7:1,600000:1"],
+        &["-k", "50", "--reconnect", "--ttl", "60", "--flags", "4294967295"],
+        &["-k", "50", "--vs", two.address(), "--turns", "2"],
+    ] {
+        let words = [one.address(), "--binary", "-n", "600", "-c", "3", "--json"];
+        let report = json(&[&words[..], more].concat());
+        let report = if more.contains(&"--vs") { &report["servers"][1][1] } else { &report };
+        assert!((number(report, "requests") - 600.0).abs() < 0.5, "{more:?}: {report}");
+        assert!((number(report, "hit_ratio") - 1.0).abs() < 1e-9, "{more:?}: {report}");
+    }
+    let words =
+        ["--binary", "-n", "2000", "-k", "100", "--ratio", "1:0", "--fill-on-miss", "-c", "1", "--json"];
+    let missed = number(&json(&[&[one.address()], &words[..]].concat()), "sets");
+    assert!((90.0..=100.0).contains(&missed), "{missed}");
+    let report = json(&[one.address(), "--binary", "--stampede", "20", "-c", "30", "-n", "90", "--json"]);
+    let (computed, held) = (number(&report, "computations"), number(&report, "held"));
+    assert!(computed >= 3.0 && (computed + held - 90.0).abs() < 0.5, "{report}");
+    // A server that would have answered lines.
+    let words = ["serve", "-p", "-1", "-t", "1", "-m", "16", "-B", "ascii"];
+    let text = Server::start(&Start::new(Path::new(PROGRAM), &words)).unwrap();
+    let Output { status, stderr, .. } = bench(&[text.address(), "--binary", "-d", "32", "-n", "500"]);
+    let said = String::from_utf8(stderr).unwrap();
+    assert!(status.code() == Some(1) && said.contains("not speak the binary protocol"), "{said}");
+}
+
+#[test]
 fn two_servers_by_turns() {
     let [one, two] = [start(), start()];
     let comparison = json(&[
@@ -181,6 +213,8 @@ fn tls_and_its_handshakes() {
     assert!((number(&report, "requests") - 200.0).abs() < 0.5, "{report}");
     let report =
         run(&["--ratio", "1:1", "-d", "3", "--value-size", "1:1,600000:1", "--tls-ca", ca.to_str().unwrap()]);
+    assert!((number(&report, "requests") - 200.0).abs() < 0.5, "{report}");
+    let report = run(&["--binary", "-d", "3", "--multiget", "3", "--value-size", "16383-16385"]);
     assert!((number(&report, "requests") - 200.0).abs() < 0.5, "{report}");
     let full = run(&["--ratio", "1:0", "--reconnect"]);
     assert!((number(&full, "handshakes") - 200.0).abs() < 0.5, "{full}");

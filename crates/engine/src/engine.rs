@@ -285,8 +285,8 @@ impl Engine {
         note_refused(key, Mode::of(verb), classic, status, cx);
     }
 
-    /// A new value was refused: ends its lease, and removes the old value if that could be taken for it (`drops_old`). `token`: the
-    /// number of the miss for which the value was computed, if the client named it.
+    /// A new value was refused: ends its lease, and removes the old value if that could be taken for it (`drops_old`).
+    /// `token`: the number of the miss for which the value was computed, if the client named it.
     pub fn invalidate(&self, key: &[u8], token: Option<u64>, drops_old: bool, cx: &mut Context<'_>) {
         let hash = self.hasher.hash(key);
         let write = Write { drops_old, ..Write::refused(key, hash, token) };

@@ -11,9 +11,10 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::progress::Progress;
+use crate::stampede::stampede_over;
 use crate::{
-    BenchError, Cpu, Memcached, Meter, Plan, Popularity, Replay, Report, Shape, Sizes, Spread, Tally, Target,
-    Tls, Ttls, Until, count, stampede,
+    BenchError, Binary, Cpu, Memcached, Meter, Plan, Popularity, Replay, Report, Shape, Sizes, Spread, Tally,
+    Target, Tls, Ttls, Until, Wire, count,
 };
 
 /// Loads a memcached-protocol server and verifies every reply.
@@ -40,6 +41,10 @@ pub struct BenchOptions {
     /// Keys that one get asks for, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = in_range(1, 1000))]
     multiget: u64,
+    /// Speak memcached's binary protocol, to both servers with --vs: GET and SET, and GETKQ for each key and NOOP where
+    /// --multiget asks for several. Without this: the text protocol.
+    #[arg(long)]
+    binary: bool,
     /// Close each connection after its batch, and open another one for the next: connect, get, close. To 127.0.0.1 the
     /// connections come from 250 addresses of this machine in turn, since a closed one keeps its port for a minute.
     #[arg(long)]
@@ -186,18 +191,36 @@ pub fn bench(options: &BenchOptions) -> Result<String, BenchError> {
     sys::raise_open_files(connections as usize, options.threads as usize, 0)
         .map_err(|error| BenchError::File(error.to_string()))?;
     let progress = Progress::start();
-    match (&options.vs, options.stampede) {
-        (_, Some(compute_ms)) => crowd(options, Duration::from_millis(compute_ms), &progress.meter),
-        (None, None) => single(options, &progress.meter),
-        (Some(other), None) => versus(options, other, &progress.meter),
+    if options.binary {
+        load(options, &Binary::default(), &progress.meter)
+    } else {
+        load(options, &Memcached, &progress.meter)
     }
 }
 
-fn crowd(options: &BenchOptions, compute: Duration, meter: &Meter) -> Result<String, BenchError> {
+fn load<W: Wire + Clone + Send>(
+    options: &BenchOptions,
+    wire: &W,
+    meter: &Meter,
+) -> Result<String, BenchError> {
+    match (&options.vs, options.stampede) {
+        (_, Some(compute_ms)) => crowd(options, wire, Duration::from_millis(compute_ms), meter),
+        (None, None) => single(options, wire, meter),
+        (Some(other), None) => versus(options, wire, other, meter),
+    }
+}
+
+fn crowd<W: Wire + Clone>(
+    options: &BenchOptions,
+    wire: &W,
+    compute: Duration,
+    meter: &Meter,
+) -> Result<String, BenchError> {
     let plan = Arc::new(options.plan(options.keys, false));
     let until = options.part(options.requests, 1.0);
     let connections = options.connections as usize;
-    let report = stampede(&plan, &options.address, options.pid, connections, compute, until, meter)?;
+    let pid = options.pid;
+    let report = stampede_over(wire, &plan, &options.address, pid, connections, compute, until, meter)?;
     Ok(if options.json { json(&report) } else { format!("{report}\n") })
 }
 
@@ -220,13 +243,14 @@ impl BenchOptions {
         }
     }
 
-    fn open(
+    fn open<W: Wire + Clone + Send>(
         &self,
+        wire: &W,
         plan: Plan,
         address: &str,
         pid: Option<u32>,
         meter: &Meter,
-    ) -> Result<Target<Memcached>, BenchError> {
+    ) -> Result<Target<W>, BenchError> {
         let tls = self.tls.then(|| Tls::new(address, self.tls_ca.as_deref(), self.resume)).transpose()?;
         let shape = Shape {
             threads: self.threads as usize,
@@ -236,7 +260,7 @@ impl BenchOptions {
             tls,
         };
         let fill = !plan.fill_on_miss;
-        let mut target = Target::open(&Memcached, &Arc::new(plan), address, pid, &shape)?;
+        let mut target = Target::open(wire, &Arc::new(plan), address, pid, &shape)?;
         if fill {
             target.fill(meter)?;
         }
@@ -253,7 +277,11 @@ impl BenchOptions {
     }
 }
 
-fn single(options: &BenchOptions, meter: &Meter) -> Result<String, BenchError> {
+fn single<W: Wire + Clone + Send>(
+    options: &BenchOptions,
+    wire: &W,
+    meter: &Meter,
+) -> Result<String, BenchError> {
     let mut keys = options.keys;
     let mut total = options.requests;
     let mut replay = None;
@@ -267,7 +295,7 @@ fn single(options: &BenchOptions, meter: &Meter) -> Result<String, BenchError> {
         replay = Some(Replay::new(trace));
     }
     let mut target =
-        options.open(options.plan(keys, replay.is_some()), &options.address, options.pid, meter)?;
+        options.open(wire, options.plan(keys, replay.is_some()), &options.address, options.pid, meter)?;
     if let Some(replay) = &replay {
         target.supply(replay);
     }
@@ -296,12 +324,17 @@ struct Comparison<'a> {
     turns: Vec<[Report; 2]>,
 }
 
-fn versus(options: &BenchOptions, other: &str, meter: &Meter) -> Result<String, BenchError> {
+fn versus<W: Wire + Clone + Send>(
+    options: &BenchOptions,
+    wire: &W,
+    other: &str,
+    meter: &Meter,
+) -> Result<String, BenchError> {
     let plan = options.plan(options.keys, false);
     let names = [&options.address, other];
     let mut targets = [
-        options.open(plan.clone(), names[0], options.pid, meter)?,
-        options.open(plan, names[1], options.vs_pid, meter)?,
+        options.open(wire, plan.clone(), names[0], options.pid, meter)?,
+        options.open(wire, plan, names[1], options.vs_pid, meter)?,
     ];
     if options.warmup > 0.0 {
         for target in &mut targets {

@@ -2,6 +2,7 @@
 //!
 //! # Invariants
 //! * A connection has at most one batch under way; its replies come in the order of its requests.
+//! * No two packets of a connection have the same number, until four billion have been sent.
 //! * [`Session::run`] returns only when no connection has a batch under way, unless it fails.
 
 use std::collections::VecDeque;
@@ -194,6 +195,8 @@ struct Connection {
     input: Input,
     /// Requests without their whole reply.
     requests: VecDeque<Request>,
+    /// The number of the next packet.
+    number: u32,
     /// The keys of all requests of the batch, and the next one to be answered.
     asked: Vec<Asked>,
     next: usize,
@@ -207,6 +210,8 @@ struct Connection {
 #[derive(Debug, Clone, Copy)]
 struct Request {
     op: Op,
+    /// The number of its first packet.
+    number: u32,
     /// The end of its keys in [`Connection::asked`].
     end: usize,
 }
@@ -234,7 +239,7 @@ const ROOM_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(50);
 
-impl<W: Wire> Session<W> {
+impl<W: Wire + Clone> Session<W> {
     /// Opens `connections` to the server; each will have `depth` requests under way.
     pub fn open(
         wire: W,
@@ -301,7 +306,7 @@ impl<W: Wire> Session<W> {
             if !ready.is_empty() {
                 heard = run.now;
             } else if run.now.duration_since(heard) > PATIENCE {
-                return Err(self.lost("no answer for 10 seconds"));
+                return Err(self.silent("no answer for 10 seconds", &run.tally));
             }
             for token in ready.drain(..) {
                 self.step(token, &mut run)?;
@@ -315,6 +320,11 @@ impl<W: Wire> Session<W> {
         BenchError::Lost(format!("{}: {how}", self.peer.name))
     }
 
+    /// The server says no more; in this run it has said what is in `tally`.
+    fn silent(&self, how: &str, tally: &Tally) -> BenchError {
+        self.lost(&format!("{how}{}", if tally.requests == 0 { self.wire.doubt() } else { "" }))
+    }
+
     /// Sends and receives what a connection is ready for.
     fn step(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), BenchError> {
         if self.connections[token].wants_write {
@@ -326,7 +336,9 @@ impl<W: Wire> Session<W> {
             let room = if is_fresh { &mut *self.buffer } else { connection.input.room() };
             let room_bytes = room.len();
             let received = match connection.link.read(room) {
-                Ok(0) => return Err(self.lost("the server closed a connection")),
+                Ok(0) => {
+                    return Err(self.silent("the server closed a connection", &run.tally));
+                }
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // What was read may have been the rest of a handshake.
@@ -381,9 +393,11 @@ impl<W: Wire> Session<W> {
             } else {
                 break;
             };
+            let number = connection.number(self.ids.len());
+            let wire = self.wire.numbered(number);
             match op {
                 Op::Set => {
-                    connection.ask_set(&self.wire, &self.plan, &self.peer, self.ids[0], &mut self.names);
+                    connection.ask_set(&wire, &self.plan, &self.peer, self.ids[0], &mut self.names);
                 }
                 Op::Get => {
                     self.names.clear();
@@ -391,10 +405,10 @@ impl<W: Wire> Session<W> {
                         self.plan.write_key(*id, &mut self.names);
                         connection.asked.push(Asked { id: *id, floor: self.peer.versions.floor(*id) });
                     }
-                    self.wire.get(self.names.chunks_exact(self.plan.key_bytes), &mut connection.output);
+                    wire.get(self.names.chunks_exact(self.plan.key_bytes), &mut connection.output);
                 }
             }
-            connection.requests.push_back(Request { op, end: connection.asked.len() });
+            connection.requests.push_back(Request { op, number, end: connection.asked.len() });
         }
         if connection.requests.is_empty() {
             return Ok(());
@@ -449,6 +463,7 @@ impl Connection {
             sent: 0,
             input: Input::default(),
             requests: VecDeque::new(),
+            number: 0,
             asked: Vec::new(),
             next: 0,
             first: 0,
@@ -465,6 +480,13 @@ impl Connection {
         self.first = 0;
     }
 
+    /// The number of the first packet of a request for this many keys: one packet for each of them, and one for their end.
+    fn number(&mut self, keys: usize) -> u32 {
+        let first = self.number;
+        self.number = first.wrapping_add(keys as u32 + 1);
+        first
+    }
+
     fn ask_set(&mut self, wire: &impl Wire, plan: &Plan, peer: &Peer, id: u64, name: &mut Vec<u8>) {
         name.clear();
         plan.write_key(id, name);
@@ -479,7 +501,7 @@ impl Connection {
     /// Reads what has arrived; gives the number of bytes that are done with.
     fn digest(
         &mut self,
-        wire: &impl Wire,
+        wire: &(impl Wire + Clone),
         plan: &Plan,
         peer: &Peer,
         input: &[u8],
@@ -488,6 +510,7 @@ impl Connection {
         let mut used = 0;
         while let Some(request) = self.requests.front().copied() {
             let keys = if request.op == Op::Get { request.end - self.first } else { 0 };
+            let wire = wire.numbered(request.number);
             let Some((element, bytes)) = wire.read(keys, self.next - self.first, &input[used..])? else {
                 break;
             };
@@ -496,12 +519,17 @@ impl Connection {
                 Element::Skip => false,
                 Element::Named { key, flags, data } => {
                     self.named(request, key, plan, run)?;
-                    let id = self.asked[self.next].id;
-                    if flags != plan.flags {
-                        return Err(Fault::Flags { id, flags, stored: plan.flags }.into());
-                    }
-                    self.hit(data, plan, peer, run)?;
+                    self.flagged_hit(flags, data, plan, peer, run)?;
                     false
+                }
+                Element::Placed { place, key, flags, data } => {
+                    self.placed(place, key, plan, run)?;
+                    self.flagged_hit(flags, data, plan, peer, run)?;
+                    false
+                }
+                Element::Found { flags, data } => {
+                    self.flagged_hit(flags, data, plan, peer, run)?;
+                    self.next == request.end
                 }
                 Element::Next(Some(data)) => {
                     self.hit(data, plan, peer, run)?;
@@ -552,6 +580,34 @@ impl Connection {
             self.miss(plan, run);
         }
         Err(Fault::Key { key: String::from_utf8_lossy(key).into_owned() })
+    }
+
+    /// Moves on to the key of this place in the request, which has this name; those before it were missed.
+    fn placed(&mut self, place: usize, key: &[u8], plan: &Plan, run: &mut Run<'_>) -> Result<(), Fault> {
+        let place = self.first + place;
+        // It is behind when it has been answered.
+        if place < self.next || plan.id(key) != Some(self.asked[place].id) {
+            return Err(Fault::Key { key: String::from_utf8_lossy(key).into_owned() });
+        }
+        while self.next < place {
+            self.miss(plan, run);
+        }
+        Ok(())
+    }
+
+    fn flagged_hit(
+        &mut self,
+        flags: u32,
+        data: &[u8],
+        plan: &Plan,
+        peer: &Peer,
+        run: &mut Run<'_>,
+    ) -> Result<(), Fault> {
+        let id = self.asked[self.next].id;
+        if flags != plan.flags {
+            return Err(Fault::Flags { id, flags, stored: plan.flags });
+        }
+        self.hit(data, plan, peer, run)
     }
 
     fn hit(&mut self, data: &[u8], plan: &Plan, peer: &Peer, run: &mut Run<'_>) -> Result<(), Fault> {

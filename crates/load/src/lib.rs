@@ -4,7 +4,7 @@
 //! is what one run of it saw, and [`Report`] what people read. A session is closed-loop: each connection sends
 //! a batch of `depth` requests, waits for all replies and sends the next.
 //!
-//! The speech of the server is a [`Wire`]; memcached's is [`Memcached`].
+//! The speech of the server is a [`Wire`]; memcached's are [`Memcached`], its text protocol, and [`Binary`].
 
 mod cli;
 mod driver;
@@ -32,7 +32,7 @@ pub use stampede::{StampedeReport, stampede};
 pub use target::{Shape, Target};
 pub use tls::Tls;
 pub use verify::{Contents, Fault, Versions};
-pub use wire::{Element, Memcached, Wire};
+pub use wire::{Binary, Element, Memcached, Wire};
 pub use workload::{Fill, Mix, Op, Plan, Popularity, Replay, Sizes, Supply, Ttls};
 
 /// Why a run ended early.

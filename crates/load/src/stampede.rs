@@ -19,7 +19,7 @@ use socket2::Socket;
 use crate::driver::Peer;
 use crate::report::micros;
 use crate::verify::{Contents, Fault};
-use crate::wire::{Element, Memcached, Wire as _};
+use crate::wire::{Element, Memcached, Wire};
 use crate::workload::Plan;
 use crate::{BenchError, Meter, Process, Spread, Tally, Until, count};
 
@@ -64,11 +64,26 @@ pub fn stampede(
     until: Until,
     meter: &Meter,
 ) -> Result<StampedeReport, BenchError> {
+    stampede_over(&Memcached, plan, address, pid, connections, compute, until, meter)
+}
+
+/// [`stampede`] in this protocol.
+#[expect(clippy::too_many_arguments, reason = "those of a stampede, and the protocol")]
+pub(crate) fn stampede_over<W: Wire + Clone>(
+    wire: &W,
+    plan: &Arc<Plan>,
+    address: &str,
+    pid: Option<u32>,
+    connections: usize,
+    compute: Duration,
+    until: Until,
+    meter: &Meter,
+) -> Result<StampedeReport, BenchError> {
     let process = pid.map(Process::new).transpose().map_err(BenchError::io("no process of this pid"))?;
     let cpu =
         || process.map(Process::cpu_time).transpose().map_err(BenchError::io("the server's processor time"));
     let peer = Peer::new(address, plan)?;
-    let crowd = Crowd::open(plan, &peer, connections, compute)?;
+    let crowd = Crowd::open(wire.clone(), plan, &peer, connections, compute)?;
     let before = cpu()?;
     let mut report = crowd.run(until, meter)?;
     let gets = report.rounds * report.connections;
@@ -78,7 +93,8 @@ pub fn stampede(
     Ok(report)
 }
 
-struct Crowd<'a> {
+struct Crowd<'a, W> {
+    wire: W,
     plan: &'a Plan,
     contents: Contents,
     clock: Clock,
@@ -114,8 +130,14 @@ const PATIENCE: Duration = Duration::from_secs(70);
 /// All computers of a key write the same value.
 const VERSION: u32 = 1;
 
-impl<'a> Crowd<'a> {
-    fn open(plan: &'a Plan, peer: &Peer, connections: usize, compute: Duration) -> Result<Self, BenchError> {
+impl<'a, W: Wire + Clone> Crowd<'a, W> {
+    fn open(
+        wire: W,
+        plan: &'a Plan,
+        peer: &Peer,
+        connections: usize,
+        compute: Duration,
+    ) -> Result<Self, BenchError> {
         let clock = Clock::new();
         let poller = Poller::new().map_err(BenchError::io("no epoll"))?;
         let mut clients = Vec::with_capacity(connections);
@@ -125,6 +147,7 @@ impl<'a> Crowd<'a> {
             clients.push(Client { socket, input: Vec::new(), asked: clock.now(), state: State::HasIt });
         }
         Ok(Self {
+            wire,
             plan,
             contents: Contents::new(plan.seed),
             clock,
@@ -180,7 +203,7 @@ impl<'a> Crowd<'a> {
         let mut key = Vec::new();
         self.plan.write_key(id, &mut key);
         let mut request = Vec::new();
-        Memcached.get(key.chunks_exact(key.len()), &mut request);
+        self.wire(State::Asking, id).get(key.chunks_exact(key.len()), &mut request);
         for client in &mut self.clients {
             client.asked = self.clock.now();
             client.state = State::Asking;
@@ -188,9 +211,10 @@ impl<'a> Crowd<'a> {
         }
         let mut set = Vec::new();
         let bytes = self.plan.value_bytes(id);
-        Memcached.set(&key, self.plan.flags, self.plan.ttl_seconds(id), bytes, &mut set);
+        let wire = self.wire(State::Setting, id);
+        wire.set(&key, self.plan.flags, self.plan.ttl_seconds(id), bytes, &mut set);
         self.contents.write(id, VERSION, bytes, &mut set);
-        Memcached.end_set(&mut set);
+        wire.end_set(&mut set);
 
         let (mut waiting, mut computed) = (self.clients.len(), 0);
         let mut heard = self.clock.now();
@@ -217,7 +241,7 @@ impl<'a> Crowd<'a> {
             if !ready.is_empty() {
                 heard = now;
             } else if self.computing.is_empty() && now.duration_since(heard) >= PATIENCE {
-                return Err(BenchError::Lost(format!("no answer for {} seconds", PATIENCE.as_secs())));
+                return Err(self.silent(&format!("no answer for {} seconds", PATIENCE.as_secs())));
             }
             for token in ready.drain(..) {
                 self.receive(token)?;
@@ -234,11 +258,21 @@ impl<'a> Crowd<'a> {
         Ok(computed)
     }
 
+    /// For the request of a client in this state, about key `id`: each has a number of its own.
+    fn wire(&self, state: State, id: u64) -> W {
+        self.wire.numbered((id as u32).wrapping_mul(2).wrapping_add(u32::from(state == State::Setting)))
+    }
+
+    fn silent(&self, how: &str) -> BenchError {
+        let doubt = if self.tally.requests == 0 { self.wire.doubt() } else { "" };
+        BenchError::Lost(format!("{how}{doubt}"))
+    }
+
     fn receive(&mut self, token: usize) -> Result<(), BenchError> {
-        let client = &mut self.clients[token];
         loop {
+            let client = &mut self.clients[token];
             match client.socket.read(&mut self.buffer) {
-                Ok(0) => return Err(BenchError::Lost("the server closed a connection".to_owned())),
+                Ok(0) => return Err(self.silent("the server closed a connection")),
                 Ok(n) => client.input.extend_from_slice(&self.buffer[..n]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -249,28 +283,27 @@ impl<'a> Crowd<'a> {
 
     /// Reads one reply, if it is there; returns what its client has come to.
     fn digest(&mut self, token: usize, id: u64, now: Instant) -> Result<Option<State>, BenchError> {
+        let wire = self.wire(self.clients[token].state, id);
         let client = &mut self.clients[token];
         let keys = usize::from(client.state == State::Asking);
-        let Some((element, mut used)) = Memcached.read(keys, 0, &client.input)? else { return Ok(None) };
+        let Some((element, mut used)) = wire.read(keys, 0, &client.input)? else { return Ok(None) };
         match (client.state, element) {
             (State::Asking, Element::Named { data, .. }) => {
                 // With its END, or not yet.
-                let Some((Element::End, end)) = Memcached.read(1, 1, &client.input[used..])? else {
+                let Some((Element::End, end)) = wire.read(1, 1, &client.input[used..])? else {
                     return Ok(None);
                 };
                 used += end;
-                if data.len() != self.plan.value_bytes(id) {
-                    return Err(
-                        Fault::Length { id, bytes: data.len(), stored: self.plan.value_bytes(id) }.into()
-                    );
-                }
-                if self.contents.check(id, data)?.is_some_and(|version| version != VERSION) {
-                    return Err(Fault::Content { id }.into());
-                }
+                right(self.plan, &self.contents, id, data)?;
                 self.held += 1;
                 client.state = State::HasIt;
             }
-            (State::Asking, Element::End) => {
+            (State::Asking, Element::Found { data, .. }) => {
+                right(self.plan, &self.contents, id, data)?;
+                self.held += 1;
+                client.state = State::HasIt;
+            }
+            (State::Asking, Element::End | Element::Next(None)) => {
                 self.computing.push_back((now, token));
                 client.state = State::Computing;
             }
@@ -286,6 +319,18 @@ impl<'a> Crowd<'a> {
         }
         Ok(Some(client.state))
     }
+}
+
+/// The value is that of key `id`.
+fn right(plan: &Plan, contents: &Contents, id: u64, data: &[u8]) -> Result<(), Fault> {
+    let stored = plan.value_bytes(id);
+    if data.len() != stored {
+        return Err(Fault::Length { id, bytes: data.len(), stored });
+    }
+    if contents.check(id, data)?.is_some_and(|version| version != VERSION) {
+        return Err(Fault::Content { id });
+    }
+    Ok(())
 }
 
 /// Sends a request to a server that is waiting for one.

@@ -96,7 +96,7 @@ impl Supply for &mut Box<dyn Supply> {
 }
 
 /// Runs each session in a thread; they start and end together.
-fn run<'a, W: Wire + Send + 'a, S: Supply>(
+fn run<'a, W: Wire + Clone + Send + 'a, S: Supply>(
     workers: impl Iterator<Item = (&'a mut Session<W>, S)>,
     until: Until,
     meter: &Meter,

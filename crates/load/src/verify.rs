@@ -25,6 +25,15 @@ pub enum Fault {
         /// The start of the reply.
         answer: String,
     },
+    /// A line of text in reply to a packet.
+    #[error(
+        "{answer:?} is not a packet: the server does not speak the binary protocol here; load it without --binary, or start \
+         it with -B auto"
+    )]
+    NotBinary {
+        /// The line.
+        answer: String,
+    },
     /// A value for a key that was not asked for, or was answered already.
     #[error("a value for key {key:?}, which was not asked for there")]
     Key {

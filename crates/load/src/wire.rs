@@ -6,8 +6,28 @@ use cattlegrid_protocol::{ErrorKind, ParsedResponse, Response, Status, parse_res
 
 use crate::verify::Fault;
 
+mod binary;
+
+pub use binary::Binary;
+
 /// A protocol: requests out, replies in.
 pub trait Wire {
+    /// The protocol for one request, whose packets are numbered from `first` on, and for its reply. Most protocols do not
+    /// number anything.
+    #[must_use]
+    fn numbered(&self, first: u32) -> Self
+    where
+        Self: Clone,
+    {
+        let _ = first;
+        self.clone()
+    }
+
+    /// What the end of a connection, or silence, may mean before the first reply: follows the words that say so.
+    fn doubt(&self) -> &'static str {
+        ""
+    }
+
     /// Appends a request for these keys; there is at least one.
     fn get(&self, keys: ChunksExact<'_, u8>, out: &mut Vec<u8>);
 
@@ -35,6 +55,24 @@ pub enum Element<'a> {
     Named {
         /// As the server sent it.
         key: &'a [u8],
+        /// Client flags.
+        flags: u32,
+        /// The value.
+        data: &'a [u8],
+    },
+    /// A value of which the reply says by number whose it is; keys asked for before this one and not answered are misses.
+    Placed {
+        /// Which of the request's keys, from 0; below their number.
+        place: usize,
+        /// As the server sent it.
+        key: &'a [u8],
+        /// Client flags.
+        flags: u32,
+        /// The value.
+        data: &'a [u8],
+    },
+    /// The answer to the next key: its value with client flags.
+    Found {
         /// Client flags.
         flags: u32,
         /// The value.

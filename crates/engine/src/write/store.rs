@@ -33,6 +33,7 @@ pub(crate) enum Mode {
 
 /// A write, of any command.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(crate) struct Write<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,

@@ -77,7 +77,7 @@ impl Sim {
         match self.rng.below(12) {
             10 | 11 => {
                 let mut keys: Vec<usize> =
-                    (0..1 + self.rng.below(4)).map(|_| self.rng.below(KEYS as u64) as usize).collect();
+                    (0..=self.rng.below(4)).map(|_| self.rng.below(KEYS as u64) as usize).collect();
                 if self.one_at_a_time() {
                     keys.sort_unstable();
                     keys.dedup();

@@ -4,8 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
+use cattlegrid_protocol::{Block, Limits, PacketCommand, Parsed, Request as Command, parse_packet, reply};
+
 use super::*;
-use crate::{Memcached, Mix, Popularity, Sizes, Ttls};
+use crate::{Binary, Memcached, Mix, Popularity, Sizes, Ttls};
 
 fn plan() -> Plan {
     Plan {
@@ -62,20 +64,85 @@ fn serve(stream: &TcpStream, edit: impl Fn(usize, Vec<u8>) -> Vec<u8>) -> io::Re
     Ok(())
 }
 
+/// The same in the binary protocol: `edit` may change the replies to the keys of a get and to its noop.
+fn serve_packets(
+    mut stream: &TcpStream,
+    edit: impl Fn(usize, Vec<Vec<u8>>) -> Vec<Vec<u8>>,
+) -> io::Result<()> {
+    let mut items = std::collections::HashMap::new();
+    let (mut input, mut buffer) = (Vec::new(), [0; 4096]);
+    let (mut gets, mut replies) = (0, Vec::new());
+    loop {
+        let Parsed::Complete { request, used } = parse_packet(&input, &Limits::default()) else {
+            match stream.read(&mut buffer)? {
+                0 => return Ok(()),
+                received => input.extend_from_slice(&buffer[..received]),
+            }
+            continue;
+        };
+        let mut out = Vec::new();
+        match request {
+            Command::MetaSet(set, Block::Here(value)) => {
+                items.insert(set.key.sent.to_vec(), (set.set.client_flags, value.to_vec()));
+                reply::packet::done(&mut out, set.packet.unwrap(), 1);
+                stream.write_all(&out)?;
+            }
+            Command::PacketGet(get) => {
+                if let Some((flags, value)) = items.get(get.key) {
+                    reply::packet::value_header(&mut out, get.packet, get.key, *flags, value.len(), 1);
+                    out.extend_from_slice(value);
+                    replies.push(out);
+                } else if !get.packet.is_quiet() {
+                    reply::packet::miss(&mut out, get.packet, get.key);
+                    replies.push(out);
+                }
+                if !get.packet.is_quiet() {
+                    gets += 1;
+                    stream.write_all(&edit(gets, std::mem::take(&mut replies)).concat())?;
+                }
+            }
+            Command::Packet(packet, PacketCommand::Noop) => {
+                reply::packet::done(&mut out, packet, 0);
+                replies.push(out);
+                gets += 1;
+                stream.write_all(&edit(gets, std::mem::take(&mut replies)).concat())?;
+            }
+            other => panic!("{other:?}"),
+        }
+        input.drain(..used);
+    }
+}
+
 /// One connection, 16 deep, 2,000 requests.
 fn run(plan: Plan, edit: impl Fn(usize, Vec<u8>) -> Vec<u8> + Send + 'static) -> Result<Tally, BenchError> {
+    run_over(Memcached, plan, move |stream| serve(stream, edit))
+}
+
+/// The same in the binary protocol.
+fn run_packets(
+    plan: Plan,
+    edit: impl Fn(usize, Vec<Vec<u8>>) -> Vec<Vec<u8>> + Send + 'static,
+) -> Result<Tally, BenchError> {
+    run_over(Binary::default(), plan, move |stream| serve_packets(stream, edit))
+}
+
+fn run_over<W: Wire + Clone>(
+    wire: W,
+    plan: Plan,
+    serve: impl FnOnce(&TcpStream) -> io::Result<()> + Send + 'static,
+) -> Result<Tally, BenchError> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = thread::spawn(move || {
         let stream = listener.accept().unwrap().0;
         stream.set_nodelay(true).unwrap();
-        serve(&stream, edit).unwrap_or_default();
+        serve(&stream).unwrap_or_default();
         stream.shutdown(Shutdown::Both).unwrap_or_default();
     });
     let peer = Arc::new(Peer::new(&address, &plan)?);
     let plan = Arc::new(plan);
     let mut mix = Mix::new(Arc::clone(&plan), 0);
-    let mut session = Session::open(Memcached, plan, peer, 1, 16)?;
+    let mut session = Session::open(wire, plan, peer, 1, 16)?;
     let tally = session.run(&mut mix, Until::Requests(2000), &Meter::default());
     drop(session);
     server.join().unwrap();
@@ -101,6 +168,20 @@ fn a_right_server_is_right() {
     assert_eq!(tally.keys_got, 3 * gets);
     assert!(tally.hits > tally.keys_got * 8 / 10 && tally.hits < tally.keys_got);
     assert!(tally.latency(1.0) > Duration::ZERO && tally.elapsed > Duration::ZERO);
+}
+
+#[test]
+fn a_right_server_is_right_in_packets() {
+    for multiget in [1, 3] {
+        let tally = run_packets(Plan { multiget, ..plan() }, |_, replies| replies).unwrap();
+        let gets = tally.requests - tally.sets;
+        assert!(tally.requests == 2000 && (800..1200).contains(&gets), "{gets}");
+        assert_eq!(tally.keys_got, multiget as u64 * gets);
+        assert!(tally.hits > tally.keys_got * 8 / 10 && tally.hits < tally.keys_got);
+        let filled = Plan { get_share: 1.0, fill_on_miss: true, multiget, ..plan() };
+        let tally = run_packets(filled, |_, replies| replies).unwrap();
+        assert!(tally.sets >= 50 && tally.hits > tally.keys_got * 8 / 10);
+    }
 }
 
 #[test]
@@ -152,6 +233,35 @@ fn wrong_replies_are_found() {
         ("END\r\n", "END\r\nEND\r\n", "a wrong reply"),
     ] {
         let error = run(plan(), replace(from, to)).expect_err(fault).to_string();
+        assert!(error.contains(fault), "{fault}: {error}");
+    }
+}
+
+#[test]
+fn wrong_packets_are_found() {
+    type Edit = fn(&mut Vec<Vec<u8>>);
+    // A reply has 24 bytes of header, the opaque at 12, then 4 bytes of flags, a key of 20 and a value.
+    let edits: [(Edit, &str); 9] = [
+        (|replies| replies[0][27] = 4, "flags 4 instead of 3"),
+        (|replies| replies[0][30] = b'x', "which was not asked for there"),
+        (|replies| replies.swap(0, 1), "which was not asked for there"),
+        (|replies| replies[1] = replies[0].clone(), "which was not asked for there"),
+        (|replies| replies[0][48] ^= 1, "its value is not what was stored"),
+        (|replies| replies[0][12] ^= 1, "opaque "),
+        (|replies| replies[0][1] = 0x0c, "opcode 0x0c instead of 0x0d"),
+        (|replies| replies[3][7] = 0x85, "get was answered with \"status 0x85"),
+        (|replies| replies[0] = b"ERROR\r\n".to_vec(), "does not speak the binary protocol"),
+    ];
+    for (wrong, fault) in edits {
+        let error = run_packets(plan(), move |gets, mut replies| {
+            // From the 200th get on, when every key has been set; of different keys.
+            let is_all = replies.len() == 4 && replies[0][28..48] != replies[1][28..48];
+            if gets >= 200 && is_all {
+                wrong(&mut replies);
+            }
+            replies
+        });
+        let error = error.expect_err(fault).to_string();
         assert!(error.contains(fault), "{fault}: {error}");
     }
 }
