@@ -10,6 +10,7 @@ use gungraun::{library_benchmark, library_benchmark_group, main};
 #[library_benchmark(setup = Load::new)]
 #[bench::get(Kind::GetHit)]
 #[bench::mg(Kind::MetaGetHit)]
+#[bench::packet(Kind::PacketHit)]
 #[bench::set(Kind::SetNew)]
 fn parse(load: Load) -> (u32, Load) {
     (black_box(load.parse()), load)
@@ -19,6 +20,9 @@ fn parse(load: Load) -> (u32, Load) {
 #[bench::get_hit(Kind::GetHit)]
 #[bench::get_miss(Kind::GetMiss)]
 #[bench::mg_hit(Kind::MetaGetHit)]
+#[bench::quiet_mg_hit(Kind::QuietMetaGetHit)]
+#[bench::packet_hit(Kind::PacketHit)]
+#[bench::quiet_packet_hit(Kind::QuietPacketHit)]
 #[bench::set_new(Kind::SetNew)]
 #[bench::set_over(Kind::SetOver)]
 #[bench::set_evicting(Kind::SetEvicting)]

@@ -9,11 +9,11 @@ use arrayvec::ArrayVec;
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
     Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Parked,
-    Piece, RulesConfig, Step, Ticket,
+    Piece, RulesConfig, RunGet, Step, Ticket, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_objects::{Host as _, Registry, Settings};
-use cattlegrid_protocol::{Limits, Parsed, Request, parse};
+use cattlegrid_protocol::{BINARY_MAGIC, Limits, Parsed, Request, opcode, parse, parse_packet};
 use cattlegrid_scripts::{Limits as ScriptLimits, Scripts, Sources};
 use cattlegrid_tags::Kind as BumpKind;
 
@@ -26,6 +26,12 @@ pub enum Kind {
     GetMiss,
     /// `mg KEY v` of an item that is there.
     MetaGetHit,
+    /// `mg KEY k v q` of such an item, one of a run.
+    QuietMetaGetHit,
+    /// GET of the binary protocol of such an item.
+    PacketHit,
+    /// GETKQ of such an item, one of a run.
+    QuietPacketHit,
     /// `set` of a new key.
     SetNew,
     /// `set` of a key that is there, to a value of the same length.
@@ -231,6 +237,9 @@ impl Load {
             Kind::GetHit
             | Kind::GetHitBesideScripts
             | Kind::MetaGetHit
+            | Kind::QuietMetaGetHit
+            | Kind::PacketHit
+            | Kind::QuietPacketHit
             | Kind::RuledHit
             | Kind::RuledHitBumped
             | Kind::SetOver => 0,
@@ -274,6 +283,9 @@ impl Load {
             | Kind::RuledMiss
             | Kind::Park => format!("get {key}\r\n"),
             Kind::MetaGetHit => format!("mg {key} v\r\n"),
+            Kind::QuietMetaGetHit => format!("mg {key} k v q\r\n"),
+            Kind::PacketHit => return self.ask_packet(opcode::GET, &key),
+            Kind::QuietPacketHit => return self.ask_packet(opcode::GETKQ, &key),
             // As long as the other keys.
             Kind::Quota | Kind::QuotaInLuau => format!("get quota:addandcheck:user{n:010}:1\r\n"),
             Kind::Share => format!("get share:addandcheck:user{n:010}:1\r\n"),
@@ -285,11 +297,28 @@ impl Load {
         self.input.extend_from_slice(request.as_bytes());
     }
 
+    fn ask_packet(&mut self, opcode: u8, key: &str) {
+        let mut header = [0; 24];
+        (header[0], header[1], header[3], header[11]) =
+            (BINARY_MAGIC, opcode, key.len() as u8, key.len() as u8);
+        self.input.extend_from_slice(&header);
+        self.input.extend_from_slice(key.as_bytes());
+    }
+
+    /// Parses the first request of `rest`, in the protocol that the connection speaks.
+    fn parse_one<'i>(&self, rest: &'i [u8]) -> Parsed<'i> {
+        if self.input.first() == Some(&BINARY_MAGIC) {
+            parse_packet(rest, &self.limits)
+        } else {
+            parse(rest, &self.limits)
+        }
+    }
+
     /// Parses the requests; returns their number.
     pub fn parse(&self) -> u32 {
         let mut rest = &self.input[..];
         let mut count = 0;
-        while let Parsed::Complete { request, used } = parse(rest, &self.limits) {
+        while let Parsed::Complete { request, used } = self.parse_one(rest) {
             std::hint::black_box(&request);
             rest = &rest[used..];
             count += 1;
@@ -323,7 +352,7 @@ impl Load {
             let mut hashes = ArrayVec::<u64, PREFETCH_MAX>::new();
             let mut requests = ArrayVec::<Request<'_>, PREFETCH_MAX>::new();
             while requests.len() < PREFETCH_MAX
-                && let Parsed::Complete { request, used } = parse(rest, &self.limits)
+                && let Parsed::Complete { request, used } = self.parse_one(rest)
                 && let Some(hash) = self.engine.hash(&request)
             {
                 hashes.push(hash);
@@ -352,6 +381,9 @@ impl Load {
                         Got::Parked(parked) => self.parked.push(*parked),
                         got => debug_assert!(matches!(got, Got::Done), "of one key"),
                     }
+                } else if is_of_run(request) && is_quiet_get(request) {
+                    let got = self.engine.get_of_run(request, *hash, true, &mut lock, &mut cx);
+                    debug_assert!(matches!(got, RunGet::Done), "nothing is leased");
                 } else {
                     let parked = self.engine.execute(request, *hash, &mut lock, &mut cx);
                     debug_assert!(parked.is_none(), "no `mg` waits here");
@@ -390,6 +422,9 @@ mod tests {
             (Kind::GetHit, "VALUE "),
             (Kind::GetMiss, "END"),
             (Kind::MetaGetHit, "VA "),
+            (Kind::QuietMetaGetHit, "VA "),
+            (Kind::PacketHit, "\u{1}\0\0\0\u{4}"),
+            (Kind::QuietPacketHit, "key:"),
             (Kind::SetNew, "STORED"),
             (Kind::SetOver, "STORED"),
             (Kind::SetEvicting, "STORED"),
@@ -409,7 +444,7 @@ mod tests {
             assert_eq!(load.parse(), REQUESTS);
             let (items, evictions) = load.items_and_evictions();
             load.run();
-            let replies = String::from_utf8(load.out.bytes.clone()).expect("digits");
+            let replies = String::from_utf8_lossy(&load.out.bytes).into_owned();
             if kind == Kind::Park {
                 assert_eq!((replies.as_str(), load.parked.len()), ("", 2 * REQUESTS as usize));
                 continue;

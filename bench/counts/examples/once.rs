@@ -3,7 +3,7 @@
 //!
 //! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the effect of
 //! `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`, `get_miss`, `mg_hit`,
-//! `set_new`, `set_over`, `set_evicting`, `ruled_hit`, `ruled_hit_bumped`, `ruled_miss`, `park`, `fill_wake`, `quota`,
+//! `quiet_mg_hit`, `packet_hit`, `quiet_packet_hit`, `set_new`, `set_over`, `set_evicting`, `ruled_hit`, `ruled_hit_bumped`, `ruled_miss`, `park`, `fill_wake`, `quota`,
 //! `set_beside_objects`, `share`, `share_reads`, `quota_in_luau`, `get_hit_beside_scripts`: a hundred requests; `locks`: a
 //! hundred times a shard's lock, taken and released. A number behind a KIND whose requests change no more than values makes
 //! as many times a hundred requests of it.
@@ -17,6 +17,9 @@ fn main() {
         Some("get_hit" | "locks") => Kind::GetHit,
         Some("get_miss") => Kind::GetMiss,
         Some("mg_hit") => Kind::MetaGetHit,
+        Some("quiet_mg_hit") => Kind::QuietMetaGetHit,
+        Some("packet_hit") => Kind::PacketHit,
+        Some("quiet_packet_hit") => Kind::QuietPacketHit,
         Some("set_new") => Kind::SetNew,
         Some("set_over") => Kind::SetOver,
         Some("set_evicting") => Kind::SetEvicting,

@@ -65,11 +65,13 @@ fn flush_all(delay: i64, noreply: bool, turn: &mut Turn<'_>) {
     if !turn.shared.settings.flush {
         return say(turn, noreply, reply::error::FLUSH_NOT_ALLOWED);
     }
-    // A delay is an exptime: relative up to 30 days, a Unix time above; 0 and what has passed is now.
-    let second = if delay <= 0 { turn.now.second } else { turn.now.expiry(delay) };
-    turn.shared.engine.flush(second, turn.now);
-    // What memcached calls oldest_live: items from before it are gone.
-    turn.shared.gauges.oldest.store(second.saturating_sub(1), Relaxed);
+    // A delay is an exptime: relative up to 30 days, a Unix time above; 0 and what has passed is now. As in memcached it
+    // ends a second early: a delay of 1 is none.
+    let now = turn.now.second;
+    let last = if delay <= 0 { now.saturating_sub(1) } else { turn.now.expiry(delay).saturating_sub(1) };
+    turn.shared.engine.flush(last.max(now), turn.now);
+    // What memcached calls oldest_live.
+    turn.shared.gauges.oldest.store(last, Relaxed);
     say(turn, noreply, "OK");
 }
 

@@ -213,8 +213,8 @@ fn which_stats(key: &[u8], may_dump: bool) -> Option<&[u8]> {
         Some(rest) if rest.starts_with(b" on") => Some(b"detail on"),
         Some(rest) if rest.starts_with(b" off") => Some(b"detail off"),
         Some(_) => None,
-        // A text client's list of keys.
-        None if key.contains(&b' ') || key == b"cachedump" => None,
+        // Lists of keys and of connections are for text clients.
+        None if key.contains(&b' ') || key == b"cachedump" || key == b"conns" => None,
         None => begins(b"reset").or_else(|| begins(b"settings")).or(Some(key)),
     }
 }

@@ -116,5 +116,4 @@ fn tls(lines: &mut Lines, shared: &Shared) {
     lines.stat("ssl_session_cache", yes_no(given.session_cache));
     lines.stat("ssl_kernel_tls", "no");
     lines.stat("ssl_min_version", if given.min_version == TlsVersion::Tls12 { "tlsv1.2" } else { "tlsv1.3" });
-    lines.stat("ssl_proto_errors", shared.counts().ssl_proto_errors);
 }
