@@ -25,7 +25,7 @@ SILENT = 0.5
 PAUSE = 0.0003
 """Seconds between the pieces of a case."""
 PATIENCE = 90
-"""Seconds that a replay waits in vain for all cases together; after that it takes a connection for silent at once."""
+"""Seconds that a replay waits without success for all cases together; after that it takes a connection for silent at once."""
 
 REPLY = 0x81
 PING = 0x7E7E7E7E

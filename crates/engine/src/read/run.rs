@@ -66,7 +66,7 @@ pub enum RunGet {
 pub fn is_of_run(request: &Request<'_>) -> bool {
     match request {
         Request::PacketGet(_) => true,
-        // One that asks for the lease, for a tag or for a method is answered by itself.
+        // A get of the lease, of a tag or of a method is answered by itself.
         Request::MetaGet(meta) => !is_explicit(meta) && !meta.set.has(b'G') && !meta.set.has(b'A'),
         _ => false,
     }

@@ -179,7 +179,7 @@ impl Header {
     }
 }
 
-/// Statuses for which the text protocol has a `SERVER_ERROR`: a set that gets one was refused, which is no fault of the reply.
+/// Statuses for which the text protocol has a `SERVER_ERROR`: a set that gets one was refused, and the reply is right.
 const REFUSALS: [PacketStatus; 4] =
     [PacketStatus::TooLarge, PacketStatus::OutOfMemory, PacketStatus::Internal, PacketStatus::Busy];
 

@@ -121,7 +121,7 @@ impl Connection {
             return;
         }
         if self.waits_for_run() {
-            // It has come whole, but for its end.
+            // It has come, except for its end.
             (self.input, self.run_rest, self.has_more) = (input, RunRest::Over, true);
             return;
         }
