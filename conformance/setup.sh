@@ -30,6 +30,12 @@ need openssl openssl
 need cc build-essential
 need node nodejs
 need npm npm
+need ruby ruby
+ruby -rdalli -e 0 2>/dev/null || missing="$missing ruby-dalli"
+need php php-cli
+php -r 'exit(class_exists("Memcached") ? 0 : 1);' >/dev/null 2>&1 || missing="$missing php-memcached"
+# With it libmemcached logs in, that of PHP and that of pylibmc.
+ls /usr/lib/*/sasl2/libplain.so >/dev/null 2>&1 || missing="$missing libsasl2-modules"
 if [ -n "$missing" ]; then
     echo "setup: installing Debian packages:$missing"
     as_root=

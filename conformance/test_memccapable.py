@@ -1,4 +1,4 @@
-"""libmemcached's own conformance program, over the text protocol."""
+"""libmemcached's own conformance program, over both protocols."""
 
 import re
 import subprocess
@@ -9,16 +9,25 @@ from harness import tool
 KNOWN = {"ascii delete", "ascii delete noreply"}
 
 
-def test_text_protocol(start, is_1_6_18):
-    server = start()
+def results(server, option, word):
+    """What each test of the program comes to, and all of its output."""
     done = subprocess.run(
-        [tool("memccapable"), "-h", "127.0.0.1", "-p", str(server.port), "-a", "-t", "20"],
+        [tool("memccapable"), "-h", "127.0.0.1", "-p", str(server.port), option, "-t", "20"],
         capture_output=True, text=True, timeout=200,
     )
     out = done.stdout + done.stderr
     # The name of a test goes to the standard output, and so does "[pass]"; "[FAIL]" goes to the other.
-    results = dict(re.findall(r"(ascii \w+(?: noreply)?) +(\[pass\])?", done.stdout))
-    failed = {name for name, result in results.items() if not result}
+    results = dict(re.findall(rf"({word} \w+(?: noreply)?) +(\[pass\])?", done.stdout))
     assert len(results) == 27, out
-    assert failed == (set() if is_1_6_18 else KNOWN), out
     assert server.running(), server.log()
+    return {name for name, result in results.items() if not result}, out
+
+
+def test_text_protocol(start, is_1_6_18):
+    failed, out = results(start(), "-a", "ascii")
+    assert failed == (set() if is_1_6_18 else KNOWN), out
+
+
+def test_binary_protocol(start):
+    failed, out = results(start(), "-b", "binary")
+    assert not failed and "All tests passed" in out, out

@@ -1,11 +1,12 @@
-"""The Node clients: npm `memcached`, `memcache-client` and `memjs` (binary protocol only)."""
+"""The Node clients: npm `memcached`, `memcache-client` and, over the binary protocol, `memjs`."""
 
 import pathlib
 import subprocess
 
 import pytest
 
-from harness import tool, wait_until
+from harness import tool
+from test_operations import users  # noqa: F401
 
 NODE = pathlib.Path(__file__).parent / "node"
 
@@ -20,19 +21,16 @@ def run(script, *args):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("script, groups", [("memcached.js", 9), ("memcache-client.js", 9)])
+@pytest.mark.parametrize("script, groups", [("memcached.js", 9), ("memcache-client.js", 9), ("memjs.js", 9)])
 def test_every_operation(start, script, groups):
     server = start()
     assert len(run(script, server.port)) == groups
     assert server.running(), server.log()
 
 
-def test_memjs_and_the_binary_protocol(start, kind, key):
-    """Refused cleanly: each call is an error, and text clients see nothing of it."""
-    server = start()
-    lines = run("memjs.js", server.port, "refused" if kind == "cattlegrid" else "served")
-    assert len(lines) == 10
-    with server.raw() as c:
-        assert c.set(key.encode(), b"v") == b"STORED" and c.get(key.encode()) == b"v"
-    if kind == "cattlegrid":
-        wait_until("refused connections are not kept", lambda: int(server.stats()["curr_connections"]) <= 3)
+@pytest.mark.only_cattlegrid
+def test_memjs_logs_in(start, users):  # noqa: F811
+    server = start("-S", "-Y", users)
+    assert len(run("memjs.js", server.port, "alice", "secret")) == 9
+    assert run("memjs.js", server.port, "alice", "wrong", "refused") == ["refused"]
+    assert server.running(), server.log()

@@ -423,7 +423,7 @@ mod tests {
             (Kind::GetMiss, "END"),
             (Kind::MetaGetHit, "VA "),
             (Kind::QuietMetaGetHit, "VA "),
-            (Kind::PacketHit, "\u{1}\0\0\0\u{4}"),
+            (Kind::PacketHit, "\u{fffd}\0\0\0\u{4}"),
             (Kind::QuietPacketHit, "key:"),
             (Kind::SetNew, "STORED"),
             (Kind::SetOver, "STORED"),

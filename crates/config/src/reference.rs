@@ -165,7 +165,8 @@ pub fn reference_markdown() -> String {
          else is refused |\n\
          | `-S -Y <file>` | log in against the file | SASL PLAIN against the same file | `auto`; anything else is refused \
          |\n\n\
-         `-S` without a file is refused. With both files only that of `-Y` is read, and a line in the log says so. \
+         A packet where the binary protocol is not spoken is taken for a line, as in memcached: its client gets an error in \
+         text, is closed, or waits until its own time limit. `-S` without a file is refused. With both files only that of `-Y` is read, and a line in the log says so. \
          Passwords are not encrypted by either protocol: `-Z` keeps them secret.\n\n\
          | | file of `-Y` | file of `MEMCACHED_SASL_PWDB`, in memcached's format |\n|---|---|---|\n\
          | line | `user:password`, 255 bytes at most | `user:password`, or `user:password:` and anything, which is ignored |\n\

@@ -4,6 +4,7 @@ use cattlegrid_protocol::{Get, Meta, OwnedMeta, Packet, PacketGet, reply};
 
 use cattlegrid_herd::How;
 
+use crate::counters::Counters;
 use crate::output::Output;
 use crate::read::reply::{failed_line, is_explicit, lease_reply, status_line, value_reply};
 use crate::rules::decide::Query;
@@ -48,6 +49,18 @@ impl<'k> Asked<'k> {
 
     pub(crate) fn touches(&self) -> bool {
         self.touch.is_some()
+    }
+
+    /// Counts it this many times. As in memcached a packet that touches is no get.
+    #[inline]
+    pub(crate) fn count(&self, times: u64, counters: &Counters) {
+        if !self.touches() {
+            return counters.cmd_get.add(times);
+        }
+        counters.cmd_touch.add(times);
+        if !matches!(self.form, Form::Packet(_)) {
+            counters.cmd_get.add(times);
+        }
     }
 
     /// What it asks of the herd.

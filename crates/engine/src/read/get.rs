@@ -59,10 +59,7 @@ impl Shard {
     #[inline]
     pub(crate) fn get(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) -> Answer {
         self.advance(&cx.step);
-        cx.step.counters.cmd_get.add(1);
-        if asked.touches() {
-            cx.step.counters.cmd_touch.add(1);
-        }
+        asked.count(1, cx.step.counters);
         let lookup = self.store.lookup(hash, asked.key);
         match lookup {
             Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {

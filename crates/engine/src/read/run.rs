@@ -100,6 +100,7 @@ impl Engine {
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(hash));
                 if may_hold {
                     uncount(request, cx);
+                    self.settle(lock, &mut cx.step);
                     return RunGet::Held;
                 }
                 shard.do_not_wait(&asked_of(request), hash, cx);
@@ -225,10 +226,7 @@ fn asked_of<'k>(request: &'k Request<'k>) -> Asked<'k> {
 fn uncount(request: &Request<'_>, cx: &Context<'_>) {
     let counters = cx.step.counters;
     let asked = asked_of(request);
-    counters.cmd_get.add(1_u64.wrapping_neg());
-    if asked.touches() {
-        counters.cmd_touch.add(1_u64.wrapping_neg());
-    }
+    asked.count(1_u64.wrapping_neg(), counters);
     if matches!(asked.form, Form::Meta(_)) {
         counters.cmd_meta.add(1_u64.wrapping_neg());
     }

@@ -64,7 +64,7 @@ impl Connection {
 
     /// Answers the requests whose time is up; [`Connection::answer_held`] is to follow.
     pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
-        self.end_run(turn.now.ms);
+        self.end_run(turn);
         self.with_replies(turn, |replies, shared, cx| {
             replies.expire(cx.step.now.ms, |parked| shared.engine.expire(parked, cx));
         });

@@ -172,11 +172,12 @@ impl Connection {
 
     /// A run whose rest has not come in time is executed as it is.
     #[cold]
-    pub(super) fn end_run(&mut self, now_ms: u64) {
-        if self.run_rest.until_ms().is_some_and(|until_ms| until_ms <= now_ms) {
+    pub(super) fn end_run(&mut self, turn: &Turn<'_>) {
+        if self.run_rest.until_ms().is_some_and(|until_ms| until_ms <= turn.now.ms) {
             self.run_rest = RunRest::Over;
             self.need = 0;
             self.has_more = true;
+            self.end_upload(turn.shared);
         }
     }
 }

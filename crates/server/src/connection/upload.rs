@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Parsed, reply};
 
+use super::packets::Speaks;
 use super::runs::RunRest;
 use super::{Connection, Reason};
 use crate::state::{Message, Shared};
@@ -132,7 +133,9 @@ impl Connection {
         } else {
             turn.shared.uploads.count(displaced, true);
             self.info.last_command.store(turn.now.second, Relaxed);
-            reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
+            if self.speaks != Speaks::Binary {
+                reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
+            }
             crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer()));
             self.close(Reason::Error);
         }

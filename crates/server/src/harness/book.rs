@@ -21,9 +21,12 @@ pub(super) const KEYS: [(&str, &str); 8] = [
 /// The first key that is never written: lines may have any number of these.
 pub(super) const UNWRITTEN: usize = 5;
 
+/// Keys under the rule.
+pub(super) const RULED: [usize; 2] = [2, 3];
+
 /// Whether a key is under the rule.
 pub(super) fn is_ruled(key: usize) -> bool {
-    KEYS[key].0.starts_with("r:")
+    RULED.contains(&key)
 }
 
 /// See the module's text.
@@ -39,8 +42,14 @@ pub(super) struct Book {
     pub(super) closed: u64,
     /// Those that were seen to end so.
     cut: u64,
+    /// Quiet packets that have no reply, as a later one has shown.
+    pub(super) silent: u64,
+    /// Connections that ended behind a packet that ends them.
+    pub(super) ended: u64,
     now: u64,
     pieces: BTreeMap<u64, Piece>,
+    /// The pieces of the value that had this CAS.
+    by_cas: BTreeMap<(usize, u64), Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -54,7 +63,18 @@ struct Piece {
 
 impl Book {
     pub(super) fn new(evictions: bool) -> Self {
-        Self { evictions, commands: 0, deletes: 0, closed: 0, cut: 0, now: 0, pieces: BTreeMap::new() }
+        Self {
+            evictions,
+            commands: 0,
+            deletes: 0,
+            closed: 0,
+            cut: 0,
+            silent: 0,
+            ended: 0,
+            now: 0,
+            pieces: BTreeMap::new(),
+            by_cas: BTreeMap::new(),
+        }
     }
 
     /// A connection has ended in the middle: whether the server has said so.
@@ -93,6 +113,28 @@ impl Book {
         self.pieces.get_mut(&serial).expect("it was written").known = Some(now);
     }
 
+    /// A store was refused, or not executed: its value must not be seen.
+    pub(super) fn refused(&mut self, serial: u64) {
+        self.pieces.get_mut(&serial).expect("it was written").dead = Some(0);
+    }
+
+    /// A value was stored under this CAS, 0: under none.
+    pub(super) fn stored_as(&mut self, key: usize, cas: u64, serial: u64) {
+        if cas != 0 {
+            self.has_cas(key, cas, &[serial]);
+        }
+    }
+
+    /// The newest CAS of a key that a client has seen.
+    pub(super) fn last_cas(&self, key: usize) -> u64 {
+        self.by_cas.range((key, 0)..=(key, u64::MAX)).next_back().map_or(0, |((_, cas), _)| *cas)
+    }
+
+    fn has_cas(&mut self, key: usize, cas: u64, serials: &[u64]) {
+        let known = self.by_cas.entry((key, cas)).or_insert_with(|| serials.to_vec());
+        assert_eq!(*known, serials, "two values of {} with the CAS {cas}", KEYS[key].0);
+    }
+
     /// A command that begins to be sent at `begun` has replaced or removed what was there, as is known now.
     pub(super) fn gone(&mut self, key: usize, begun: u64) {
         let now = self.tick();
@@ -103,8 +145,16 @@ impl Book {
         }
     }
 
-    /// A command sent at `sent` was answered with this value.
-    pub(super) fn seen(&self, key: usize, mut value: &[u8], sent: u64) {
+    /// As [`Book::seen`], with the value's CAS.
+    pub(super) fn seen_as(&mut self, key: usize, cas: u64, value: &[u8], sent: u64) {
+        assert_ne!(cas, 0, "a value without CAS");
+        let serials = self.seen(key, value, sent);
+        self.has_cas(key, cas, &serials);
+    }
+
+    /// A command sent at `sent` was answered with this value. Returns the serials of its pieces.
+    pub(super) fn seen(&self, key: usize, mut value: &[u8], sent: u64) -> Vec<u64> {
+        let mut serials = Vec::new();
         while !value.is_empty() {
             let head: Vec<&[u8]> = value.splitn(4, |b| *b == b'#').collect();
             let [name, serial, bytes, _] = head[..] else {
@@ -124,8 +174,10 @@ impl Book {
                 "an old value of {}: number {serial}, {piece:?}, in a reply to what was sent at {sent}",
                 KEYS[key].0
             );
+            serials.push(serial);
             value = &value[bytes..];
         }
+        serials
     }
 }
 
@@ -134,5 +186,7 @@ fn number_in(head: &str) -> usize {
     head.rsplit('#').nth(1).and_then(|text| text.parse().ok()).expect("it was written above")
 }
 
+/// The last command is the `flush` of a packet.
 const FILLING: &[u8] =
-    b"\r\nflush_all\r\ndelete p0\r\nget p1\r\nset p1 0 0 1\r\nx\r\nEND\r\nSTORED\r\nMN\r\n";
+    b"\r\nflush_all\r\ndelete p0\r\nget p1\r\nset p1 0 0 1\r\nx\r\nEND\r\nSTORED\r\nMN\r\n\
+    \x80\x08\0\0\0\0\0\0\0\0\0\0flsh\0\0\0\0\0\0\0\0";

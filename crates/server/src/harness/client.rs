@@ -1,23 +1,33 @@
 //! One client: what it sends, and the replies that each command may have.
 //!
-//! Replies are matched one to one and in order. A command that asks for silence has none; a quiet `ms` or `mg`, which
-//! may have one, is followed by `mn`, so that it is known whose a line is.
+//! Replies are matched one to one and in order. A command that asks for silence has none. A quiet `ms`, which may have one, is
+//! followed by `mn`, so that it is known whose a line is; a quiet `mg` has its opaque for that. A client speaks one protocol:
+//! what it sends as packets is in [`packets`], their replies in [`answers`].
+
+mod answers;
+mod packets;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use cattlegrid_protocol::{MetaStatus, ParsedResponse, Response, parse_response};
+use cattlegrid_protocol::{MetaStatus, ParsedResponse, Response, opcode, parse_response};
 
 use super::book::{Book, KEYS, UNWRITTEN, is_ruled};
 use super::{Choices, ITEM_MAX, caps};
+use answers::{Own, Sent};
+use packets::key_of_many;
 
 /// See the module's text.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(super) struct Client {
     stream: UnixStream,
+    /// No other client of the server has it.
+    number: u64,
+    /// It speaks the binary protocol.
+    binary: bool,
     /// It reads with all others; otherwise only when it is its turn.
     eager: bool,
     /// Bytes that are not sent yet, of the commands of `asked` that are not sent whole.
@@ -30,6 +40,10 @@ pub(super) struct Client {
     closing: bool,
     over: bool,
     opaques: u64,
+    /// Packets so far.
+    packets: u32,
+    /// What its own key has.
+    own: Own,
 }
 
 #[derive(Debug)]
@@ -83,6 +97,7 @@ enum What {
     /// Nothing is said.
     Silent,
     Noop,
+    Packet(Sent),
 }
 
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
@@ -92,9 +107,11 @@ const NO_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
 const NUMBER: &str = "0";
 
 impl Client {
-    pub(super) fn new(stream: UnixStream, eager: bool) -> Self {
+    pub(super) fn new(stream: UnixStream, number: u64, eager: bool, binary: bool) -> Self {
         Self {
             stream,
+            number,
+            binary,
             eager,
             unsent: VecDeque::new(),
             asked: VecDeque::new(),
@@ -103,6 +120,8 @@ impl Client {
             closing: false,
             over: false,
             opaques: 0,
+            packets: 0,
+            own: Own::default(),
         }
     }
 
@@ -118,9 +137,7 @@ impl Client {
 
     /// All that was sent has its replies.
     pub(super) fn is_answered(&self) -> bool {
-        self.asked.iter().all(|asked| matches!(asked.what, What::Silent) || asked.is_silent_store())
-            && self.unsent.is_empty()
-            && !self.half_closed
+        self.asked.iter().all(Asked::may_have_no_reply) && self.unsent.is_empty() && !self.half_closed
     }
 
     /// Whether it sends more commands.
@@ -133,9 +150,16 @@ impl Client {
         if !self.may_ask() {
             return;
         }
+        if self.binary {
+            return self.packet(choices, book);
+        }
         match choices.below(16) {
             0..=2 => self.get(choices),
-            3 | 4 => self.meta_get(choices),
+            3 => self.meta_get(choices),
+            4 => {
+                let first = choices.below(KEYS.len() as u64) as usize;
+                self.run_of_meta_gets(first, choices);
+            }
             5..=8 => self.store(choices, book),
             9..=11 => self.meta_set(choices, book),
             12 => self.delete(choices, book),
@@ -155,12 +179,7 @@ impl Client {
         // Short, longer than an upload's least, longer than the receive buffer.
         let count = choices.one_of(&[1, 1, 2, 5, 3_000, 7_000, 9_000]);
         let (first, step) = (choices.below(8) as usize, choices.one_of(&[0, 1, 3]));
-        // Its values are those of few keys.
-        let key = |n: usize| match (first + n * step) % KEYS.len() {
-            key if key < UNWRITTEN && n >= 5 => UNWRITTEN + key % 3,
-            key => key,
-        };
-        let keys: Vec<usize> = (0..count).map(key).collect();
+        let keys: Vec<usize> = (0..count).map(|n| key_of_many(first + n * step, n)).collect();
         let mut line = verb.as_bytes().to_vec();
         for key in &keys {
             line.extend_from_slice(blank(choices, count < 9).as_bytes());
@@ -176,14 +195,44 @@ impl Client {
     }
 
     fn meta_get(&mut self, choices: &mut Choices<'_>) {
-        let (key, word, base64) = key(choices);
+        let key = choices.below(KEYS.len() as u64) as usize;
         let quiet = choices.below(3) == 0;
+        self.meta_get_of(key, quiet, choices);
+        if quiet {
+            self.ask(b"mn\r\n", What::Noop);
+        }
+    }
+
+    fn meta_get_of(&mut self, key: usize, quiet: bool, choices: &mut Choices<'_>) {
+        let (word, base64) = form_of(key, choices);
         let opaque = self.opaque();
         let q = if quiet { " q" } else { "" };
         let line = format!("mg{}{word} v k {opaque}{q}{base64}\r\n", blank(choices, true));
         self.ask(line.as_bytes(), What::MetaGet { key, opaque, quiet });
-        if quiet {
-            self.ask(b"mn\r\n", What::Noop);
+    }
+
+    /// Quiet gets from this key on.
+    pub(super) fn run_of_gets(&mut self, first: usize, choices: &mut Choices<'_>, book: &mut Book) {
+        if self.binary {
+            self.run_of_packets(first, choices, book);
+        } else {
+            self.run_of_meta_gets(first, choices);
+        }
+    }
+
+    /// Quiet `mg`, and what ends them, if anything does for now.
+    fn run_of_meta_gets(&mut self, first: usize, choices: &mut Choices<'_>) {
+        let count = choices.one_of(&[2, 2, 3, 5, 8, 12, 70]);
+        let step = choices.one_of(&[0, 1, 1, 3]);
+        for n in 0..count {
+            self.meta_get_of(key_of_many(first + n * step, n), true, choices);
+        }
+        match choices.below(8) {
+            0..=3 => self.ask(b"mn\r\n", What::Noop),
+            4 => self.meta_get_of(first, false, choices),
+            5 => self.get_one(first),
+            6 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45-cattlegrid-0.1.0"])),
+            _ => {}
         }
     }
 
@@ -210,6 +259,9 @@ impl Client {
 
     /// A small value, which a refusal of the next one must remove.
     pub(super) fn set_small(&mut self, key: usize, book: &mut Book) {
+        if self.binary {
+            return self.set_small_packet(key, book);
+        }
         let mut value = Vec::new();
         let serial = book.write(key, 0, &mut value);
         let line = format!("set {} 0 0 {}", KEYS[key].0, value.len());
@@ -219,6 +271,9 @@ impl Client {
 
     /// One key.
     pub(super) fn get_one(&mut self, key: usize) {
+        if self.binary {
+            return self.get_packet(opcode::GETK, key);
+        }
         self.ask(format!("get {}\r\n", KEYS[key].0).as_bytes(), What::Get([key].into()));
     }
 
@@ -227,10 +282,17 @@ impl Client {
         self.meta_set_of(key, choices, book);
     }
 
-    /// `ms` in any form.
-    pub(super) fn meta_set_of(&mut self, key: usize, choices: &mut Choices<'_>, book: &mut Book) {
-        let (plain, base64) = KEYS[key];
-        let (word, base64) = if choices.below(2) == 0 { (plain, "") } else { (base64, " b") };
+    /// `ms`, or the store of a packet, in any form.
+    pub(super) fn store_any(&mut self, key: usize, choices: &mut Choices<'_>, book: &mut Book) {
+        if self.binary {
+            self.store_packet(key, choices, book);
+        } else {
+            self.meta_set_of(key, choices, book);
+        }
+    }
+
+    fn meta_set_of(&mut self, key: usize, choices: &mut Choices<'_>, book: &mut Book) {
+        let (word, base64) = form_of(key, choices);
         let mode = choices.one_of(&["", "", "MS", "ME", "MR", "MA", "MP", "C1"]);
         let quiet = choices.below(2) == 0;
         let (value, serial, too_large) = value(choices, book, key);
@@ -241,6 +303,18 @@ impl Client {
         if quiet {
             self.ask(b"mn\r\n", What::Noop);
         }
+    }
+
+    /// Deletes a key and asks for it, so that it has the lease of one under the rule.
+    pub(super) fn miss(&mut self, key: usize, book: &mut Book) {
+        book.deletes += 1;
+        if self.binary {
+            self.delete_quietly(key);
+        } else {
+            let line = format!("delete {} noreply\r\n", KEYS[key].0);
+            self.ask(line.as_bytes(), What::Delete { key, noreply: true });
+        }
+        self.get_one(key);
     }
 
     fn delete(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
@@ -276,6 +350,23 @@ impl Client {
         let (number, len) = (choices.below(256), choices.one_of(&[100, 3_000, 30_000, 60_000]));
         let line = format!("set f{number} 0 0 {len} noreply");
         self.ask_with(&line, &vec![b'f'; len], What::Silent);
+    }
+
+    /// Sends this many bytes of values that stay.
+    pub(super) fn fill_up(&mut self, bytes: usize) {
+        let mut left = bytes;
+        while left > 0 {
+            // The small ones take what is left between the large ones.
+            let len = [300, 3_000, 30_000].into_iter().rfind(|len| left > 10 * len).unwrap_or(300).min(left);
+            let line = format!("set q{left} 0 0 {len} noreply");
+            self.ask_with(&line, &vec![b'q'; len], What::Silent);
+            left -= len;
+        }
+    }
+
+    /// All that it has decided on is sent.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.unsent.is_empty()
     }
 
     fn opaque(&mut self) -> String {
@@ -362,12 +453,15 @@ impl Client {
         let mut at = 0;
         while at < self.received.len() {
             assert!(!self.closing, "after the last reply: {}", show(&self.received[at..]));
-            let Some(used) = self.match_next(at, book) else { break };
+            let used = if self.binary { self.match_packet(at, book) } else { self.match_next(at, book) };
+            let Some(used) = used else { break };
             at += used;
         }
         self.received.drain(..at);
         if ended {
-            let in_order = self.closing || self.half_closed && !self.waits_for_replies();
+            let in_order = self.closing
+                || self.half_closed && !self.waits_for_replies()
+                || self.received.is_empty() && self.ends_silently(book);
             assert!(
                 self.received.is_empty() && in_order || book.may_be_cut(),
                 "closed without a word, after {:?}, before {:?}",
@@ -380,9 +474,19 @@ impl Client {
 
     /// Something that was sent whole has a reply to come.
     fn waits_for_replies(&self) -> bool {
-        self.asked
-            .iter()
-            .any(|asked| asked.unsent == 0 && !matches!(asked.what, What::Silent) && !asked.is_silent_store())
+        self.asked.iter().any(|asked| asked.unsent == 0 && !asked.may_have_no_reply())
+    }
+
+    /// Asks for a reply that proves all commands before it to be executed.
+    pub(super) fn ask_for_proof(&mut self) {
+        if self.over || self.half_closed || self.closing {
+            return;
+        }
+        if self.binary {
+            self.prove();
+        } else {
+            self.ask(b"mn\r\n", What::Noop);
+        }
     }
 
     /// Matches the next reply; the bytes it has. None: it is not there whole.
@@ -439,8 +543,16 @@ enum Match {
 }
 
 impl Asked {
-    fn is_silent_store(&self) -> bool {
-        matches!(self.what, What::Store { noreply: true, .. } | What::Delete { noreply: true, .. })
+    /// It has none, or it is quiet.
+    fn may_have_no_reply(&self) -> bool {
+        match &self.what {
+            What::Silent
+            | What::Store { noreply: true, .. }
+            | What::Delete { noreply: true, .. }
+            | What::MetaGet { quiet: true, .. } => true,
+            What::Packet(sent) => sent.is_quiet(),
+            _ => false,
+        }
     }
 
     /// Whether there may be no memory for it. Where the store makes room only uploads are refused.
@@ -462,17 +574,19 @@ impl Asked {
         let one_of = |all: &[&str]| all.contains(&line.split(' ').next().unwrap_or_default());
         // A refusal comes as soon as the line is there, everything else when all is.
         let fits = match &self.what {
-            What::Get(_) => unreachable!("matched above"),
+            What::Get(_) | What::Packet(_) => unreachable!("matched elsewhere"),
             What::MetaGet { key, opaque, quiet } => match response {
-                Response::MetaValue { mut flags, data } => {
-                    assert!(flags.any(|flag| flag == opaque.as_bytes()), "{line} for {opaque}");
+                Response::MetaValue { flags, data }
+                    if flags.clone().any(|flag| flag == opaque.as_bytes()) =>
+                {
                     book.seen(*key, data, self.sent);
                     return Match::Whole;
                 }
+                // It missed.
+                _ if *quiet => return Match::None,
                 Response::Meta { status: MetaStatus::Miss, mut flags } => {
-                    !quiet && flags.any(|flag| flag == opaque.as_bytes())
+                    flags.any(|flag| flag == opaque.as_bytes())
                 }
-                Response::MetaNoop if *quiet => return Match::None,
                 _ => false,
             },
             What::Silent | What::Store { noreply: true, .. } | What::Delete { noreply: true, .. } => {
@@ -565,8 +679,13 @@ fn blank(choices: &mut Choices<'_>, chosen: bool) -> &'static str {
 /// A key, as it is sent, and the flag that says how.
 fn key(choices: &mut Choices<'_>) -> (usize, &'static str, &'static str) {
     let key = choices.below(KEYS.len() as u64) as usize;
+    let (word, flag) = form_of(key, choices);
+    (key, word, flag)
+}
+
+fn form_of(key: usize, choices: &mut Choices<'_>) -> (&'static str, &'static str) {
     let (plain, base64) = KEYS[key];
-    if choices.below(2) == 0 { (key, plain, "") } else { (key, base64, " b") }
+    if choices.below(2) == 0 { (plain, "") } else { (base64, " b") }
 }
 
 /// A value, its serial, and whether it is too large.
