@@ -190,7 +190,7 @@ def test_a_hundred_multi_gets_one_computation_a_key(many, opcode, end):
 
 
 def test_a_hundred_multi_gets_at_once(many):
-    """Nobody is first: with one thread each run is executed whole."""
+    """No client is first: with one thread each run is executed whole."""
     server = many(HOLDS, "-t", 1)
     with BinaryCrowd(server, 100) as crowd:
         assert ask_and_compute(crowd, [KEYS] * 100) == dict.fromkeys(KEYS, 1)
@@ -338,7 +338,7 @@ def test_multi_gets_of_all_protocols_together(many):
     assert computed(server) == 20
 
 
-# Who waits is released
+# Waiters are released
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -370,7 +370,7 @@ def test_the_holder_goes(herd, quiet, capsys):  # noqa: F811
 
 
 def test_the_holder_of_many_keys_goes(many, capsys):
-    """Whoever misses a key then computes it, and everybody is answered."""
+    """A client that misses a key then computes it, and all clients are answered."""
     server = many()
     [holder] = binaries(server, 1)
     holder.send(multi_get(KEYS))
@@ -408,7 +408,7 @@ def test_who_waits_goes_away(herd):  # noqa: F811
             crowd.drop(crowd.order.pop())
         wait_until("they are gone", lambda: int(server.stats()["curr_connections"]) <= 4)
         wait_until("they wait no more", lambda: held(server) <= 3)
-    wait_until("nobody waits", lambda: held(server) == 0)
+    wait_until("no key is waited for", lambda: held(server) == 0)
     assert holder.set(b"page:1", b"v") == OK
 
 

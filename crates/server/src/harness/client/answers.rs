@@ -1,6 +1,6 @@
 //! The replies that packets may have.
 //!
-//! A reply is matched by its opaque and opcode. One that is not of the first packet without a reply proves that this one was
+//! A reply is matched by its opaque and opcode. A reply that is not of the first packet without a reply proves that this one was
 //! executed and has none: it is quiet, and it succeeded, or it is a get and missed.
 
 use cattlegrid_protocol::{HEADER_BYTES, Packet, opcode};
@@ -207,7 +207,7 @@ impl Client {
         book.ended += 1;
     }
 
-    /// Whether the connection may end here without a reply: only quiet packets come before one that ends it so.
+    /// Whether the connection may end here without a reply: only quiet packets come before the packet that ends it so.
     pub(super) fn ends_silently(&mut self, book: &mut Book) -> bool {
         let is_quiet = |asked: &Asked| match &asked.what {
             What::Packet(sent) => sent.is_quiet(),
@@ -305,7 +305,7 @@ impl Sent {
         Match::Whole
     }
 
-    /// Checks what a status says of its client's own key, which nobody else writes.
+    /// Checks what a status says of its client's own key, which no other client writes.
     fn fits_own(&self, own: Own, status: u16, book: &Book) {
         let is_there = match (self.does, self.opcode) {
             (Does::Kept, _) => status == OK,
