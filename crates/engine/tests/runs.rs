@@ -34,7 +34,7 @@ fn replies(w: &mut World, connection: u64) -> Vec<(u8, u8, u8, String)> {
     while !rest.is_empty() {
         let (head, more) = rest.split_at(24);
         let (body, more) = more.split_at(usize::from(head[11]));
-        let text = String::from_utf8(body[usize::from(head[4])..].to_vec()).unwrap();
+        let text = String::from_utf8(body[usize::from(head[4])..].to_vec()).expect("texts");
         all.push((head[1], head[7], head[15], text));
         rest = more;
     }
