@@ -185,6 +185,42 @@ def test_the_right_password_behind_a_wrong_one(server):
         assert [reply.status for reply in c.replies(3)] == [AUTH_ERROR, OK, packets.NOT_FOUND]
 
 
+@pytest.mark.parametrize("behind", [b"", RIGHT, WRONG + RIGHT, store(b"k", b"v", packets.SETQ)])
+def test_a_wrong_login_after_a_right_one(server, member, behind):
+    """It is answered late and in its place, and logs out."""
+    bad = plain(b"alice", b"wrong", opaque=7)
+    with packets.connect(server, 20) as c:
+        began = time.monotonic()
+        c.send(RIGHT + packet(NOOP) + bad + behind + packet(GET, b"k", opaque=9))
+        got = replies(c.closed(20)) if RIGHT not in behind else c.replies(behind.count(b"PLAIN") + 4)
+        assert [(reply.opcode, reply.status) for reply in got[:3]] == [(SASL_AUTH, OK), (NOOP, OK), (SASL_AUTH, AUTH_ERROR)]
+        assert got[2].opaque == b"\0\0\0\7" and time.monotonic() - began > 0.9 * (1 + behind.count(WRONG))
+        last = packets.NOT_FOUND if RIGHT in behind else AUTH_ERROR
+        assert [reply.status for reply in got[3:]] == {b"": [last], RIGHT: [OK, last], WRONG + RIGHT: [AUTH_ERROR, OK, last]}.get(behind, [last])
+    assert member.get(b"k") is None
+
+
+def test_a_wrong_login_behind_a_held_get(start, users, tmp_path):  # noqa: F811
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nmatch = "page:{id}"\nhold = "20s"\nhold_behind = "20s"\n')
+    server = start("-S", "-Y", users, "--config", rules)
+    with joined(server) as holder, packets.connect(server, 20) as c:
+        assert holder.get(b"page:1") is None
+        assert c.ask(RIGHT).status == OK
+        c.send(packet(GET, b"page:1", opaque=1) + WRONG)
+        wait_until("it is held", lambda: holder.stats("cattlegrid")["held"] == "1")
+        assert holder.set(b"page:1", b"v") == OK
+        assert [(reply.opcode, reply.status) for reply in c.replies(2)] == [(GET, OK), (SASL_AUTH, AUTH_ERROR)]
+
+
+def test_a_step_that_nothing_began(server):
+    with packets.connect(server) as c:
+        assert c.ask(plain(b"alice", b"secret", opcode=packets.SASL_STEP)).status == AUTH_ERROR
+        assert c.ask(packet(SASL_AUTH, b"PLAIN")).status == packets.AUTH_CONTINUE
+        assert c.ask(plain(b"alice", b"secret", opcode=packets.SASL_STEP)).status == OK
+        assert c.get(b"k") is None
+
+
 def test_a_command_behind_a_wrong_password(server, member):
     with packets.connect(server) as c:
         c.send(WRONG + store(b"k", b"v"))

@@ -68,8 +68,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`. Each ends in one of `get_hits`, `get_misses`, `touch_hits`
-    /// and `touch_misses`, a held one when it is answered; only keys answered `SERVER_ERROR busy` end in none.
+    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`, and by gets of the binary protocol except its `gat`. Each
+    /// ends in one of `get_hits`, `get_misses`, `touch_hits` and `touch_misses`, a held one when it is answered; only keys
+    /// answered `SERVER_ERROR busy`, and those of connections that were reset while they were held, end in none.
     cmd_get,
     /// Storing commands: `set`, `add`, `replace`, `append`, `prepend`, `cas` and `ms`.
     cmd_set,

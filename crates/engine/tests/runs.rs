@@ -162,3 +162,70 @@ fn quiet_packets_are_not_told_that_the_server_is_busy() {
     w.expect(b, "set page:1 0 0 3|old|", "STORED|");
     w.expect(b, "get page:1|", "END|");
 }
+
+/// Values behind the missing one that are more than one turn sends: the part before them is held, then the rest is answered.
+#[test]
+fn large_values_behind_the_missing_one() {
+    for form in ["run", "get", "gets"] {
+        let policy = Policy { hold_many_ms: 100, ..policy() };
+        let (mut w, a, b) = scene(policy);
+        w.most = 40;
+        let fat = "f".repeat(50);
+        w.expect(a, &format!("set page:4 0 0 50|{fat}|set page:5 0 0 50|{fat}|"), "STORED|STORED|");
+        let ask = match form {
+            "run" => "mg page:1 k v q|mg page:4 k v q|mg page:5 k v q|mg page:2 k v q|mn|".to_owned(),
+            verb => format!("{verb} page:1 page:4 page:5 page:2|"),
+        };
+        let values = |one: bool, cas: &[u64]| -> String {
+            let all = [("page:1", "one"), ("page:4", &fat[..]), ("page:5", &fat[..]), ("page:2", "two")];
+            let mut text = String::new();
+            for (n, (key, value)) in all.iter().enumerate().skip(usize::from(!one)) {
+                let len = value.len();
+                let block = match form {
+                    "run" => format!("VA {len} k{key}|{value}|"),
+                    "get" => format!("VALUE {key} 0 {len}|{value}|"),
+                    _ => format!("VALUE {key} 0 {len} {}|{value}|", cas[n]),
+                };
+                text.push_str(&block);
+            }
+            text + if form == "run" { "MN|" } else { "END|" }
+        };
+        let cas = |w: &mut World| -> Vec<u64> {
+            ["page:1", "page:4", "page:5", "page:2"]
+                .map(|key| {
+                    let item = w.ask(a, &format!("mg {key} c|"));
+                    item.trim_end_matches('|').rsplit(" c").next().unwrap_or_default().parse().unwrap_or(0)
+                })
+                .to_vec()
+        };
+        w.expect(b, &ask, "");
+        w.pass(60);
+        assert_eq!((w.replies(b).as_str(), w.count("held")), ("", 1), "{form}");
+        w.expect(a, "set page:1 0 0 3|one|", "STORED|");
+        let now = cas(&mut w);
+        assert_eq!(w.replies(b), values(true, &now), "{form}");
+
+        w.expect(a, "delete page:1|get page:1|", "DELETED|END|");
+        w.expect(b, &ask, "");
+        w.pass(101);
+        assert_eq!(w.replies(b), values(false, &now), "{form}: once, and for hold_many");
+        assert_eq!(w.count("hold_expired"), 1);
+        // Of the rest of it no other key is waited for.
+        w.expect(a, "get page:1|delete page:2|get page:2|", "END|DELETED|END|");
+    }
+}
+
+/// In part of a get there is no place for an error: what would be one is a miss, and on record.
+#[test]
+fn a_part_of_a_get_is_not_told_that_the_server_is_busy() {
+    let (mut w, a, b) = scene(Policy { on_busy: OnBusy::Error, max_computers: 1, ..policy() });
+    w.most = 40;
+    let fat = "f".repeat(50);
+    w.expect(a, &format!("set page:4 0 0 50|{fat}|"), "STORED|");
+    w.expect(b, "get page:1 page:4 page:2|", "");
+    w.pass(101);
+    assert_eq!(w.replies(b), format!("VALUE page:4 0 50|{fat}|VALUE page:2 0 3|two|END|"));
+    w.expect(a, "delete page:1|", "NOT_FOUND|");
+    w.expect(b, "set page:1 0 0 3|old|", "STORED|");
+    w.expect(b, "mg page:1 v|", "EN|");
+}

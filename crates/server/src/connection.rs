@@ -93,6 +93,8 @@ pub(crate) struct Connection {
     failures: Failures,
     /// The packet of the last one, if it was one.
     failed_login: Option<Packet>,
+    /// A login by SASL has begun, and waits for its next step.
+    login_begun: bool,
     /// Commands that are executed behind a request that waits.
     read_ahead: u64,
     /// Bytes of their replies.
@@ -211,6 +213,7 @@ impl Connection {
             authenticated: shared.auth.is_none(),
             failures: Failures::default(),
             failed_login: None,
+            login_begun: false,
             has_more: false,
             queued: false,
             read_ahead: shared.settings.protection.read_ahead as u64,

@@ -22,8 +22,8 @@ pub(crate) struct Asked<'k> {
 /// The form of its reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Form<'k> {
-    /// A `VALUE` block, with its CAS or without; nothing for a miss.
-    Classic { cas: bool },
+    /// A `VALUE` block, with its CAS or without; nothing for a miss. `is_part`: see [`Asked::of_part`].
+    Classic { cas: bool, is_part: bool },
     /// A packet.
     Packet(Packet),
     /// What an `mg` shows.
@@ -34,7 +34,7 @@ impl<'k> Asked<'k> {
     /// A key of a classic get.
     #[inline]
     pub(crate) fn classic(get: &Get<'_>, key: &'k [u8]) -> Self {
-        Self { key, touch: get.touch, form: Form::Classic { cas: get.cas } }
+        Self { key, touch: get.touch, form: Form::Classic { cas: get.cas, is_part: false } }
     }
 
     #[inline]
@@ -65,12 +65,16 @@ impl<'k> Asked<'k> {
 
     /// What it asks of the herd.
     pub(crate) fn query(&self, hash: u64) -> Query<'k> {
-        let how = if self.is_quiet_packet() { How::Quiet } else { How::Plain };
+        let how = if self.takes_no_error() { How::Quiet } else { How::Plain };
         Query { how, ..Query::plain(self.key, hash, self.touches()) }
     }
 
-    fn is_quiet_packet(&self) -> bool {
-        matches!(self.form, Form::Packet(packet) if packet.is_quiet())
+    fn takes_no_error(&self) -> bool {
+        match self.form {
+            Form::Packet(packet) => packet.is_quiet(),
+            Form::Classic { is_part, .. } => is_part,
+            Form::Meta(_) => false,
+        }
     }
 
     /// The same, but that the item is not prolonged.
@@ -83,7 +87,7 @@ impl<'k> Asked<'k> {
     #[inline]
     pub(crate) fn begin_value(&self, flags: u32, len: usize, cas: u64, out: &mut Vec<u8>) {
         match self.form {
-            Form::Classic { cas: shown } => {
+            Form::Classic { cas: shown, .. } => {
                 reply::value_header(out, self.key, flags, len, shown.then_some(cas));
             }
             Form::Packet(packet) => reply::packet::value_header(out, packet, self.key, flags, len, cas),
@@ -118,10 +122,18 @@ impl<'k> Asked<'k> {
         }
     }
 
+    /// The same as a key of a part of a get, in whose place there can be no error: other keys have been answered.
+    pub(crate) fn of_part(self) -> Self {
+        match self.form {
+            Form::Classic { cas, .. } => Self { form: Form::Classic { cas, is_part: true }, ..self },
+            _ => self,
+        }
+    }
+
     /// A copy that outlives the request's bytes.
     pub(crate) fn to_owned(self) -> OwnedAsked {
         match self.form {
-            Form::Classic { cas } => OwnedAsked::Classic { key: self.key.into(), cas },
+            Form::Classic { cas, .. } => OwnedAsked::Classic { key: self.key.into(), cas },
             Form::Packet(packet) => OwnedAsked::Packet { key: self.key.into(), packet },
             Form::Meta(meta) => OwnedAsked::Meta(meta.to_owned()),
         }
@@ -148,7 +160,9 @@ impl OwnedAsked {
     /// Writes the key's reply.
     pub(crate) fn write(&self, verdict: Option<Verdict>, out: &mut Output) {
         let asked = match self {
-            Self::Classic { key, cas } => Asked { key, touch: None, form: Form::Classic { cas: *cas } },
+            Self::Classic { key, cas } => {
+                Asked { key, touch: None, form: Form::Classic { cas: *cas, is_part: false } }
+            }
             Self::Packet { key, packet } => Asked { key, touch: None, form: Form::Packet(*packet) },
             Self::Meta(meta) => return write_meta(&meta.as_meta(), verdict, out),
         };

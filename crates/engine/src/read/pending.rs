@@ -53,6 +53,7 @@ pub(crate) struct Pending<'k> {
 }
 
 /// A key that another client computes.
+#[derive(Clone, Copy)]
 pub(crate) struct LeasedKey<'k> {
     pub(crate) asked: Asked<'k>,
     pub(crate) hash: u64,
@@ -85,6 +86,13 @@ impl<'k> Pending<'k> {
                 self.leased.push(LeasedKey { asked, hash, at: cx.out.place(), holds });
             }
         }
+    }
+
+    /// The leased keys as those of a part of a get, which the others follow.
+    pub(crate) fn of_part(&self) -> Self {
+        let of_part = |key: &LeasedKey<'k>| LeasedKey { asked: key.asked.of_part(), ..*key };
+        let leased = self.leased.iter().map(of_part).collect();
+        Self { from: self.from, computes: false, busy: Vec::new(), leased, control: Vec::new() }
     }
 
     #[inline]

@@ -112,7 +112,7 @@ impl Engine {
 
     /// Executes the rest of a run, with the hashes of its keys, as one multi-get; `end`: what ends it. At most `bytes` bytes of
     /// output are made. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
-    /// request that waits. If not all are done, `end` is not either, and the others are not held.
+    /// request that waits. If not all are done, `end` is not either; the others come after what waits, and are not held.
     pub fn get_run(
         &self,
         gets: &[(Request<'_>, u64)],
@@ -146,10 +146,10 @@ impl Engine {
         }
         let is_all = done == gets.len();
         let end = if is_all { end } else { End::Nothing };
-        let many = done > 1;
+        let many = gets.len() > 1;
         let on_trial = many && pending.leased.iter().any(|leased| leased.holds.on_trial);
         let held = !pending.leased.is_empty()
-            && (is_all || plain == done && plain < KEYS_HELD_MAX)
+            && (is_all || done < KEYS_HELD_MAX)
             && !pending.computes
             && !on_trial
             && (!many || cx.session.can_withhold(done));

@@ -169,18 +169,27 @@ impl Engine {
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
-        let sent = left.is_some() || begun;
         // The keys that are there, or come meanwhile, are withheld, and are recorded as misses if the client gives up
         // (history 8).
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
-        if pending.computes || !pending.busy.is_empty() || sent || too_many || many_on_trial {
+        if pending.computes || !pending.busy.is_empty() || begun || too_many || many_on_trial {
             Self::answer_leased(pending, lock, cx);
             if let Some(left) = left {
                 return Got::More(left);
             }
             cx.out.bytes.extend_from_slice(reply::END);
             return Got::Done;
+        }
+        if let Some(left) = left {
+            // The output is full, or a call comes next: what was executed is held, and the rest is answered after it.
+            let end = get.keys.rest().len() - left.rest().len();
+            let all = Keys::of_rest(&get.keys.rest()[..end]).flatten();
+            let pending = pending.of_part();
+            return match self.park_get(all, &pending, many, End::Nothing, lock, cx) {
+                Some(parked) => Got::ParkedMore(parked, left),
+                None => Got::More(left),
+            };
         }
         let all = get.keys.clone().flatten();
         match self.park_get(all, pending, many, End::Classic, lock, cx) {

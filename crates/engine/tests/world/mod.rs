@@ -97,8 +97,10 @@ struct Connection {
     calls: BTreeMap<u64, bool>,
     /// The keys that are left of a `get`, behind a call that has not ended; as a command.
     unfinished: Option<Vec<u8>>,
-    /// What was sent behind it.
+    /// What was sent behind it, or behind the part of a run that waits.
     behind: Vec<u8>,
+    /// A part of the run in `behind` has been answered: the rest of it is not held.
+    run_computes: bool,
 }
 
 /// Rules of patterns and terms.
@@ -278,6 +280,7 @@ impl World {
             calls: BTreeMap::new(),
             unfinished: None,
             behind: Vec::new(),
+            run_computes: false,
         };
         self.connections.insert(number, connection);
         number
@@ -376,7 +379,7 @@ impl World {
 
     /// Executes the run of quiet gets that `input` begins with, as the server does. Returns what is behind it.
     fn execute_run<'i>(&mut self, number: u64, input: &'i [u8], limits: &Limits) -> &'i [u8] {
-        let (mut gets, mut at, mut end) = (Vec::new(), 0, End::Nothing);
+        let (mut gets, mut ends, mut at, mut end) = (Vec::new(), Vec::new(), 0, End::Nothing);
         while let Parsed::Complete { request, used } = parse_any(&input[at..], limits) {
             let is_quiet = is_quiet_get(&request);
             match request {
@@ -389,11 +392,13 @@ impl World {
                 _ => break,
             }
             at += used;
+            ends.push(at);
             if !is_quiet {
                 break;
             }
         }
-        let (mut done, mut computes) = (0, false);
+        let connection = self.connections.get_mut(&number).unwrap();
+        let (mut done, mut computes) = (0, std::mem::take(&mut connection.run_computes));
         while done < gets.len() {
             let (now, most) = (self.now(), self.most);
             let connection = self.connections.get_mut(&number).unwrap();
@@ -422,6 +427,13 @@ impl World {
                 }
             }
             drop(lock);
+            if parked.is_some() && done < gets.len() {
+                // The rest of it comes after what waits.
+                connection.behind = input[ends[done - 1]..].to_vec();
+                (connection.unfinished, connection.run_computes) = (Some(Vec::new()), true);
+                self.hand_over(number, [out].into_iter(), parked, true, &mut effects);
+                return &[];
+            }
             self.hand_over(number, [out].into_iter(), parked, true, &mut effects);
         }
         if end != End::Nothing {
@@ -472,9 +484,11 @@ impl World {
         }
         let line = connection.unfinished.take().unwrap();
         let behind = std::mem::take(&mut connection.behind);
-        connection.requests -= 1;
-        self.begun = true;
-        self.send_bytes(number, &line);
+        if !line.is_empty() {
+            connection.requests -= 1;
+            self.begun = true;
+            self.send_bytes(number, &line);
+        }
         self.send_bytes(number, &behind);
     }
 
@@ -592,6 +606,7 @@ impl World {
         self.connections.get_mut(&number).unwrap().replies = replies;
         self.answer(number);
         self.deliver(wakes);
+        self.resume(number);
     }
 
     /// The job under this token ends.

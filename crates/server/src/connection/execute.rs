@@ -30,12 +30,12 @@ struct Ready<'i> {
 }
 
 /// What a batch of commands came to.
-struct Batch {
+pub(super) struct Batch {
     /// Bytes of finished commands.
-    used: usize,
-    commands: usize,
-    /// The last command is not finished and goes on next turn.
-    paused: bool,
+    pub(super) used: usize,
+    pub(super) commands: usize,
+    /// The last command is not finished and goes on in a later turn.
+    pub(super) paused: bool,
 }
 
 /// A `get` that goes on in the next turn: what is left of it is at the front of the input.
@@ -60,7 +60,7 @@ impl Unfinished {
     }
 }
 
-/// Most bytes of a data block before authentication.
+/// Most bytes of a data block before authentication, and behind a wrong login.
 const AUTH_MAX: usize = 4 << 10;
 /// A shorter line before authentication, its LF not counted, closes the connection.
 const SHORTEST: usize = 4;
@@ -131,6 +131,15 @@ impl Connection {
             if self.dump.is_some() && !self.go_on_dumping(turn) {
                 break;
             }
+            if self.is_delayed() {
+                // Nothing behind a wrong login is looked at before its answer.
+                if input.len() - used <= AUTH_MAX {
+                    break;
+                }
+                // It is not for us to keep what a guesser sends.
+                self.close(Reason::Error);
+                continue;
+            }
             let held = self.is_held();
             if held && !self.may_read_ahead(turn) {
                 self.replies.set_blocked(true);
@@ -154,11 +163,11 @@ impl Connection {
                 self.speaks = Speaks::by(rest[0], turn.shared);
             }
             if !self.authenticated {
-                let (bytes, goes_on) = self.before_login(rest, turn);
-                used += bytes;
-                if !goes_on {
+                let bytes = self.before_login(rest, turn);
+                if bytes == 0 {
                     break;
                 }
+                used += bytes;
                 continue;
             }
             let parsed = match &self.unfinished {
@@ -218,18 +227,12 @@ impl Connection {
         n
     }
 
-    /// Executes what comes before a login. Returns the bytes used, and whether to go on with what is behind them.
-    fn before_login(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> (usize, bool) {
-        let used = match self.speaks {
+    /// Executes what comes before a login. Returns the bytes used; 0: more are needed.
+    fn before_login(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
+        match self.speaks {
             Speaks::Binary => self.authenticate_packet(rest, turn),
             _ => self.authenticate(rest, turn),
-        };
-        if self.is_delayed() && rest.len() - used > AUTH_MAX {
-            // It is not for us to keep what a guesser sends.
-            self.close(Reason::Error);
-            return (rest.len(), false);
         }
-        (used, used > 0 && !self.is_delayed())
     }
 
     /// Executes the command about keys at the front of `input`, and maybe those that follow it, `most` at most.
@@ -241,9 +244,9 @@ impl Connection {
         };
         if std::mem::take(&mut self.holds_run) {
             let rest = &input[batch.used..];
-            if let Some((used, commands)) = self.hold_run(rest, turn) {
-                batch =
-                    Batch { used: batch.used + used, commands: batch.commands + commands - 1, paused: false };
+            if let Some(run) = self.hold_run(rest, turn) {
+                let commands = batch.commands + run.commands - 1;
+                batch = Batch { used: batch.used + run.used, commands, paused: run.paused };
             } else {
                 self.need = rest.len() + 1;
             }

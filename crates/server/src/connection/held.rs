@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{Context, Counters, Now, Parked, ReplyQueue, Wake};
-use cattlegrid_protocol::{Admin, Request};
+use cattlegrid_protocol::{Admin, PacketCommand, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt;
@@ -134,7 +134,11 @@ impl Connection {
     }
 }
 
-/// Takes the connection over or ends the server: executed only when nothing is held before it.
+/// Takes the connection over, may end its login, or ends the server: executed only when nothing is held before it.
 pub(super) fn is_barrier(request: &Request<'_>) -> bool {
-    matches!(request, Request::Admin(Admin::Watch(_) | Admin::LruCrawler(_) | Admin::Shutdown { .. }))
+    matches!(
+        request,
+        Request::Admin(Admin::Watch(_) | Admin::LruCrawler(_) | Admin::Shutdown { .. })
+            | Request::Packet(_, PacketCommand::SaslAuth { .. })
+    )
 }

@@ -170,12 +170,13 @@ impl Connection {
 
     fn log_in(&mut self, packet: Packet, mechanism: &[u8], data: &[u8], first: bool, turn: &mut Turn<'_>) {
         turn.counters.auth_cmds.add(1);
-        if mechanism != PLAIN {
+        if mechanism != PLAIN || !first && !std::mem::take(&mut self.login_begun) {
             turn.counters.auth_errors.add(1);
             return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
         }
         if first && data.is_empty() {
             // Its client wants to be asked.
+            self.login_begun = true;
             return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Continue);
         }
         self.authenticated = turn.shared.auth.as_ref().is_none_or(|auth| auth.check_plain(data));

@@ -7,6 +7,7 @@ use cattlegrid_engine::{End, RunGet, ShardLock, is_of_run, is_quiet_get};
 use cattlegrid_protocol::{PacketCommand, Parsed, Request};
 
 use super::Connection;
+use super::execute::Batch;
 use crate::turn::Turn;
 use crate::watch::Topics;
 
@@ -88,10 +89,10 @@ impl Connection {
         true
     }
 
-    /// Holds the run that `rest` begins with. Returns the bytes used, and the number of commands; None: the rest of it is waited
-    /// for.
+    /// Holds the run that `rest` begins with, or the part of it whose output has room; the rest of it comes after that.
+    /// None: the rest of it is waited for.
     #[cold]
-    pub(super) fn hold_run(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<(usize, usize)> {
+    pub(super) fn hold_run(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<Batch> {
         let shared = turn.shared;
         let (mut gets, mut ends) = (Vec::new(), Vec::new());
         let (mut at, mut end, mut is_whole) = (0, End::Nothing, false);
@@ -143,16 +144,21 @@ impl Connection {
                 self.park(parked, ends[0], turn);
             }
             self.run = Run::None;
-            return Some((ends[0], 1));
+            return Some(Batch { used: ends[0], commands: 1, paused: false });
         }
         drop(lock);
         let is_all = done == gets.len();
         let used = if is_all { at } else { ends[done - 1] };
+        let paused = parked.is_some() && !is_all;
         if let Some(parked) = parked {
             self.park(parked, used, turn);
         }
+        if paused {
+            self.has_more = false;
+            self.replies.set_blocked(true);
+        }
         self.run = if is_all && is_whole { Run::None } else { Run::Computes };
-        Some((used, done))
+        Some(Batch { used, commands: done, paused })
     }
 
     /// Whether more of the run may come.
