@@ -146,22 +146,18 @@ def test_key_too_long_in_get(raw, key, verb):
     assert raw.get(k) == b"v"
 
 
-@pytest.mark.only_cattlegrid
-def test_a_binary_request_has_one_binary_error(server, raw):
-    """Its client knows at once, instead of waiting for a reply until its timeout."""
+def test_a_packet_whose_magic_comes_alone(server, raw):
+    """The first byte decides for the whole connection, in however many pieces the rest comes."""
     header = b"\x80\x00\0\x01\0\0\0\0\0\0\0\x01wxyz" + b"\0" * 8
-    error = b"\x81\x00\0\0\0\0\0\x81\0\0\0\x0fwxyz" + b"\0" * 8 + b"Unknown command"
-    raw.send(header[:7])
+    miss = b"\x81\x00\0\0\0\0\0\x01\0\0\0\x09wxyz" + b"\0" * 8 + b"Not found"
+    raw.send(header[:1])
     time.sleep(0.05)  # so that it most likely comes in two pieces; in one it must be answered likewise
-    raw.send(header[7:] + b"k" + header + b"k")
-    assert raw.closed() == error
-    with server.raw() as c:
-        c.send(b"mn\r\n" + header + b"k")
-        assert c.closed() == b"MN\r\n" + error
+    raw.send(header[1:] + b"k" + header + b"k" + b"get k\r\n" + b" " * 24)
+    assert raw.closed() in (miss * 2, miss, b""), "text is no packet: memcached may lose the replies before it"
 
 
 @pytest.mark.only_cattlegrid
-def test_binary_magic_closes(server, raw):
+def test_a_binary_quit_closes(server, raw):
     raw.send(b"\x80\x07" + b"\0" * 22)
     got = raw.closed()
     assert b"VALUE" not in got and len(got) < 200
