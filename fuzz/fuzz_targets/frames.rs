@@ -1,13 +1,13 @@
 //! Frames between a parent and its workers: any bytes, and frames with faults, in any parts.
 //!
-//! `cargo +nightly fuzz run frames -- -max_total_time=60`
+//! `cargo xtask fuzz frames -max_total_time=60`
 
 #![no_main]
 
 #[path = "../draw.rs"]
 #[allow(dead_code, reason = "shared by several targets")]
 mod draw;
-#[path = "../../crates/worker/tests/stream/mod.rs"]
+#[path = "../../crates/worker/tests/it/stream/mod.rs"]
 mod stream;
 
 use cattlegrid_worker::cancels_in;

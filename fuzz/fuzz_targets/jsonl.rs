@@ -1,6 +1,6 @@
 //! Lines of JSON of workers without an SDK: any bytes, and lines from a grammar, in any parts.
 //!
-//! `cargo +nightly fuzz run jsonl -- -max_total_time=60`
+//! `cargo xtask fuzz jsonl -max_total_time=60`
 
 #![no_main]
 
@@ -9,7 +9,7 @@
 mod draw;
 #[path = "../../crates/pool/src/jsonl.rs"]
 mod jsonl;
-#[path = "../../crates/pool/tests/lines/mod.rs"]
+#[path = "../../crates/pool/tests/it/lines/mod.rs"]
 mod lines;
 #[path = "../../crates/pool/src/long_line.rs"]
 mod long_line;

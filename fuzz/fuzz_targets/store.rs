@@ -1,7 +1,7 @@
 //! Random operations on a store, compared with a plain map; the whole structure is walked now and then.
 #![no_main]
 
-#[path = "../../crates/store/tests/model/mod.rs"]
+#[path = "../../crates/store/tests/it/model/mod.rs"]
 mod model;
 
 use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};

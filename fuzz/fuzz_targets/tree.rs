@@ -1,7 +1,7 @@
 //! Random operations on a tree whose budget is used up again and again, compared with a plain map; the tree is walked now and then.
 #![no_main]
 
-#[path = "../../crates/store/tests/tree/model.rs"]
+#[path = "../../crates/store/tests/it/tree/model.rs"]
 mod model;
 
 use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};

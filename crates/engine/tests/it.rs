@@ -1,5 +1,6 @@
-//! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own, and single
-//! requests. The simulation (`sim`) and the scheduler's orders (`shuttle`) are programs of their own.
+//! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own, single
+//! requests, and the simulation (`sim`). The scheduler's orders (`shuttle`) are a program of their own, since the engine is
+//! compiled with other locks for it.
 
 mod cascades;
 mod deadlines;
@@ -24,6 +25,7 @@ mod script_host;
 mod scripts;
 mod scripts_after;
 mod scripts_state;
+mod sim;
 mod slots;
 mod statistics;
 mod tags;

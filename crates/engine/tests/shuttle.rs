@@ -4,8 +4,8 @@
 //! Bugs", ASPLOS 2010). Every atomic behaves as if sequentially consistent; weaker orders are tested with loom, in
 //! `crates/tags`.
 //!
-//! `cargo xtask test --stage shuttle`. `RUNS=n` sets the number of runs of each scene; `SCHEDULE=...` repeats the run
-//! that a failure printed, of the test that is named.
+//! `cargo xtask test --stage models`. `RUNS=n` sets the number of runs of each scene, `SHUTTLE_SEED=n` tries other
+//! orders than those of every run (1); `SCHEDULE=...` repeats the run that a failure printed, of the test that is named.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -41,8 +41,9 @@ fn explore(scene: impl Fn() + Send + Sync + 'static) {
     if let Ok(schedule) = std::env::var("SCHEDULE") {
         return run(Box::new(ReplayScheduler::new_from_encoded(&schedule)));
     }
-    run(Box::new(RandomScheduler::new(runs / 2)));
-    run(Box::new(PctScheduler::new(CHANGES, runs / 2)));
+    let seed = std::env::var("SHUTTLE_SEED").map_or(1, |seed| seed.parse().unwrap());
+    run(Box::new(RandomScheduler::new_from_seed(seed, runs / 2)));
+    run(Box::new(PctScheduler::new_from_seed(seed, CHANGES, runs / 2)));
 }
 
 fn policy() -> Policy {

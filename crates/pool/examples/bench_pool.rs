@@ -185,7 +185,7 @@ fn start(launch: &Launch) {
     }
 }
 
-/// T8: from SIGKILL of a worker in a job to the caller's error. T9 is a test (`tests/failures`).
+/// T8: from SIGKILL of a worker in a job to the caller's error. T9 is a test (`tests/it/failures`).
 fn death(launch: &Launch) {
     let pool =
         Pool::builder(launch.clone()).on_error(|_| {}).max(1).idle(1).start(Duration::ZERO).spawn().wait();

@@ -411,7 +411,7 @@ mod tests {
             fn drop(&mut self) {
                 if std::thread::panicking() {
                     crate::log::error(format_args!(
-                        "again: CONNECTION_SEEDS={} cargo test -p cattlegrid --lib harness",
+                        "again: CONNECTION_SEEDS={} cargo nextest run -p cattlegrid-server harness",
                         self.0
                     ));
                 }

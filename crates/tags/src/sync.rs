@@ -1,4 +1,4 @@
-//! Locks and atomics: those of std, or those of a model checker: loom in `tests/loom.rs`, shuttle in the engine's
+//! Locks and atomics: those of std, or those of a model checker: loom in `tests/it/loom.rs`, shuttle in the engine's
 //! `tests/shuttle.rs`.
 
 #[cfg(not(any(loom, shuttle)))]

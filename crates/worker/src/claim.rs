@@ -19,7 +19,7 @@
 //!
 //! # Invariants
 //! * Only the worker stores `begun`, only the parent stores `taken`; neither ever falls.
-//! * No job is both begun and surely taken back; none is neither. `tests/loom.rs` tries the interleavings.
+//! * No job is both begun and surely taken back; none is neither. `tests/it/loom.rs` tries the interleavings.
 //! * When the worker dies, every number below `begun` that was not taken back counts as begun, every other one does not.
 
 use std::ops::Range;

@@ -7,7 +7,7 @@
 //!  └────────┴──────┴───────┴──────────┴─────────────────┴──────────────┘
 //! ```
 //! `len` counts the body only. `docs/worker-protocol.md` is the reference; its test vectors are checked
-//! against this file by `tests/vectors.rs`.
+//! against this file by `tests/it/vectors.rs`.
 
 /// Version of the protocol in HELLO and READY.
 pub const VERSION: u16 = 1;

@@ -1,6 +1,6 @@
 //! Which panics end a process. Each test is a scene of `panic-fixture`, in a process of its own.
 //!
-//! `cargo test --profile fast -p cattlegrid-panic-tests` runs them as the server ships: the fixture is no test, so it is
+//! `cargo xtask test --stage panics` runs them as the server ships: the fixture is no test, so it is
 //! compiled with what the profile says about panics.
 
 use std::os::unix::process::ExitStatusExt as _;

@@ -1,5 +1,5 @@
 //! Computing over a server without leases: what to do about an item that was read, and about the reply to each command.
-//! Without I/O, time is an argument; `tests/interleavings.rs` tries all orders of several clients.
+//! Without I/O, time is an argument; `tests/it/interleavings.rs` tries all orders of several clients.
 //!
 //! The lock of a computation is the item itself: a lock without a value where there was none (`add`), else the old
 //! value marked as being computed again (`cas`). The result replaces this lock, and nothing else, by `cas`: whatever happened to

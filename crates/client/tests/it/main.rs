@@ -1,0 +1,26 @@
+//! The tests of this crate as one program, which is compiled and linked once; its modules are the files beside this one.
+
+mod blocking;
+mod chaos;
+mod commands;
+mod computing;
+mod connections;
+mod ejection;
+mod examples;
+mod fake;
+mod guarantees;
+mod herd_servers;
+mod interleavings;
+/// What the crate's modules in `interleavings` import.
+mod item {
+    pub(crate) use cattlegrid_client::{Expiration, Written};
+}
+mod namespace_model;
+mod namespaces;
+mod near;
+mod objects;
+mod processes;
+mod route;
+mod secured;
+mod servers;
+mod spans;

@@ -1,0 +1,14 @@
+//! The tests of this crate as one program, which is compiled and linked once; its modules are the files beside this one.
+
+mod agree;
+mod errors;
+mod harness;
+mod keys;
+mod library;
+mod lint;
+mod natives;
+mod offline;
+mod refused;
+mod runaways;
+mod sandbox;
+mod source;
