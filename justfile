@@ -2,17 +2,21 @@
 _default:
     @just --list
 
-# Quick: layout, lints, unit tests
-check:
-    cargo xtask test --stage format --stage lints --stage unit --stage pool
+# After an edit: layout, lints and tests of what is changed, or of these crates
+quick *crates:
+    cargo xtask quick {{crates}}
 
 # Everything; installs what is missing
 test *options:
     cargo xtask test {{options}}
 
-# Random input to the parsers and the store
-fuzz:
-    cargo xtask test --stage fuzz-parsers --stage fuzz-states
+# Random input to all targets, or to one: just fuzz store -max_total_time=60
+fuzz *target:
+    cargo xtask {{ if target == "" { "test --stage fuzz" } else { "fuzz " + target } }}
+
+# A command whose processes are stopped and slowed at random
+disturb *command:
+    cargo xtask disturb {{command}}
 
 # Load a server and verify every reply: just bench HOST:PORT
 bench *options:
@@ -31,6 +35,10 @@ conformance *options:
 docs:
     cargo xtask docs
     cargo doc --workspace --no-deps
+
+# The optimised program, its symbols in a file beside it
+release:
+    cargo xtask release
 
 # The tour
 demo *options:

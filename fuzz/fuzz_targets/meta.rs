@@ -1,6 +1,6 @@
 //! Meta commands: the first byte chooses the command, the rest is key, flags and data block.
 //!
-//! `cargo +nightly fuzz run meta -- -dict=fuzz/protocol.dict -max_total_time=60`
+//! `cargo xtask fuzz meta -dict=fuzz/protocol.dict -max_total_time=60`
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Random bytes as names, arguments and data of calls of objects: every request gets a reply.
 //!
-//! `cargo +nightly fuzz run object_names -- -max_total_time=60`
+//! `cargo xtask fuzz object_names -max_total_time=60`
 
 #![no_main]
 

@@ -3,7 +3,7 @@
 //! Six bytes make a packet whose lengths are mostly those that its command should have; the first byte of the input says
 //! whether the bytes are taken as they are instead.
 //!
-//! `cargo +nightly fuzz run packets -- -max_total_time=60`
+//! `cargo xtask fuzz packets -max_total_time=60`
 
 #![no_main]
 

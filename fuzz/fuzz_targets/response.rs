@@ -1,6 +1,6 @@
 //! Replies as a client reads them: any bytes are elements or broken, whichever way they are split.
 //!
-//! `cargo +nightly fuzz run response -- -max_len=300 -max_total_time=60`
+//! `cargo xtask fuzz response -max_len=300 -max_total_time=60`
 
 #![no_main]
 

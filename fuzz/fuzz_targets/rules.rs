@@ -1,6 +1,6 @@
 //! Rule files from a grammar, and any text: refused with a reason, or accepted, printed and used.
 //!
-//! `cargo +nightly fuzz run rules -- -max_total_time=60`
+//! `cargo xtask fuzz rules -max_total_time=60`
 
 #![no_main]
 

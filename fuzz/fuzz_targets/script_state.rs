@@ -1,6 +1,6 @@
 //! Random bytes as states of objects of users' own types: an error, or a table that is written and read as the same.
 //!
-//! `cargo +nightly fuzz run script_state -- -max_total_time=60`
+//! `cargo xtask fuzz script_state -max_total_time=60`
 
 #![no_main]
 

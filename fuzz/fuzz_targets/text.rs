@@ -1,6 +1,6 @@
 //! Any bytes as a conversation: no panic, and the same replies however the bytes are split.
 //!
-//! `cargo +nightly fuzz run text -- -dict=fuzz/protocol.dict -max_total_time=60`
+//! `cargo xtask fuzz text -dict=fuzz/protocol.dict -max_total_time=60`
 
 #![no_main]
 

@@ -4,6 +4,7 @@
 //! * `schedule`: which stage may start now
 //! * `run`: one stage, its processes and its time
 //! * `memory`: what the machine has left
+//! * `flaky`: the tests of a stage that failed and passed when they were run again
 //!
 //! Each stage runs on a thread of its own and writes to `target/test-logs/STAGE.log`. Its output is printed when it
 //! ends, in one piece. A stage that was asked for alone is printed as it goes. A failure does not end the run: every
@@ -14,6 +15,7 @@
 //! * A stage's output is in its log file as soon as it is written, so that it outlives this program.
 //! * No process of a stage is left when its time is over or this program was told to stop.
 
+mod flaky;
 mod memory;
 mod run;
 mod schedule;
@@ -27,12 +29,15 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use run::{Stop, now};
+pub(crate) use run::{Stop, now};
 use schedule::{Outcome, Schedule};
 use stages::{STAGES, Stage};
 
 /// How often the runner looks for a signal, for memory that became free, and for output to follow.
 const TICK: Duration = Duration::from_millis(200);
+
+/// What a whole run may take.
+const BUDGET: &str = " (budget on two cores: 2400 s cold, 1500 s when everything is compiled)";
 
 /// How often it says what is running.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
@@ -94,15 +99,18 @@ struct Run<'a, W> {
     out: &'a mut W,
     /// The stage whose output is printed as it comes.
     followed: Option<&'static str>,
-    ended: Sender<(usize, Outcome)>,
-    ends: Receiver<(usize, Outcome)>,
+    ended: Sender<(usize, Outcome, Duration)>,
+    ends: Receiver<(usize, Outcome, Duration)>,
 }
 
-/// When a stage began, how long it took, and where its output is.
+/// When a stage began, how long it took, what it found, and where its output is.
 #[derive(Default)]
 struct Times {
     begin: Option<Instant>,
     took: Option<Duration>,
+    /// Time of processors that its commands used, as far as they have waited for their children.
+    cpu: Duration,
+    flaky: Vec<String>,
     /// Open for reading, after what is printed already.
     unprinted: Option<File>,
 }
@@ -137,7 +145,10 @@ impl<'a, W: Write> Run<'a, W> {
                 break;
             }
             match self.ends.recv_timeout(TICK) {
-                Ok((number, outcome)) => self.end(number, outcome),
+                Ok((number, outcome, cpu)) => {
+                    self.times[number].cpu = cpu;
+                    self.end(number, outcome);
+                }
                 Err(RecvTimeoutError::Timeout) => self.follow(),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("this run has a sender of its own"),
             }
@@ -168,12 +179,10 @@ impl<'a, W: Write> Run<'a, W> {
         self.times[number].unprinted = File::open(&path).ok();
         let (ended, stop) = (self.ended.clone(), self.stop.clone());
         thread::spawn(move || {
-            let outcome = match run::run(stage, &log, &stop) {
-                Ok(()) => Outcome::Passed,
-                Err(reason) => Outcome::Failed(reason),
-            };
+            let (done, cpu) = run::run(stage, &log, &stop);
+            let outcome = done.map_or_else(Outcome::Failed, |()| Outcome::Passed);
             // The receiver has gone: this program is ending.
-            let _unheard = ended.send((number, outcome));
+            let _unheard = ended.send((number, outcome, cpu));
         });
     }
 
@@ -184,6 +193,7 @@ impl<'a, W: Write> Run<'a, W> {
             self.say(format_args!("\n== {name}: output"));
         }
         self.print_output(number);
+        self.times[number].flaky = flaky::find(&self.log_path(self.stage(number)));
         let took = self.times[number].begin.map_or(Duration::ZERO, |begin| begin.elapsed());
         self.times[number].took = Some(took);
         let seconds = took.as_secs();
@@ -227,7 +237,10 @@ impl<'a, W: Write> Run<'a, W> {
     fn summary(self, took: Duration) -> Vec<&'static str> {
         let Self { schedule, times, out, .. } = self;
         let (mut failed, mut passed) = (Vec::new(), 0);
-        say_to(out, format_args!("\n{:<14} {:<8} {:>7}", "stage", "result", "seconds"));
+        say_to(
+            out,
+            format_args!("\n{:<14} {:<8} {:>7} {:>7} {:>7}", "stage", "result", "budget", "seconds", "CPU"),
+        );
         for ((stage, outcome), times) in schedule.outcomes().zip(&times) {
             let seconds = times.took.map_or_else(String::new, |took| format!("{:.1}", took.as_secs_f64()));
             let (result, reason) = match outcome {
@@ -236,7 +249,9 @@ impl<'a, W: Write> Run<'a, W> {
                 Some(Outcome::NotRun(reason)) => ("not run", reason.as_str()),
                 None => unreachable!("the run ends when every stage has ended"),
             };
-            let line = format!("{:<14} {result:<8} {seconds:>7}  {reason}", stage.name);
+            let (budget, cpu) = (stage.minutes * 60, times.cpu.as_secs_f64());
+            let line =
+                format!("{:<14} {result:<8} {budget:>7} {seconds:>7} {cpu:>7.1}  {reason}", stage.name);
             say_to(out, line.trim_end());
             if result == "passed" {
                 passed += 1;
@@ -244,7 +259,27 @@ impl<'a, W: Write> Run<'a, W> {
                 failed.push(stage.name);
             }
         }
-        say_to(out, format_args!("\nall of it took {} s", took.as_secs()));
+        let flaky = schedule.outcomes().zip(&times).flat_map(|((stage, _), times)| {
+            times.flaky.iter().map(|name| format!("flaky: {}: {name}", stage.name))
+        });
+        for (nth, line) in flaky.enumerate() {
+            let first = if nth == 0 {
+                "\nfailed, and passed when run again, which is a fault all the same:\n"
+            } else {
+                ""
+            };
+            say_to(out, format_args!("{first}{line}"));
+        }
+        let cpu: Duration = times.iter().map(|times| times.cpu).sum();
+        let budget = if schedule.outcomes().count() == STAGES.len() { BUDGET } else { "" };
+        say_to(
+            out,
+            format_args!(
+                "\nall of it took {} s{budget} and {} s of processors",
+                took.as_secs(),
+                cpu.as_secs()
+            ),
+        );
         say_to(out, format_args!("{passed} passed, {} failed", failed.len()));
         failed
     }
@@ -314,9 +349,9 @@ mod tests {
     fn stages_are_selected_by_name_with_what_they_need_and_keep_their_order() {
         let names = |options: &[&str]| select(options).map(|s| s.iter().map(|s| s.name).collect::<Vec<_>>());
         assert_eq!(names(&[]).map(|all| all.len()), Ok(STAGES.len()));
-        assert_eq!(names(&["--stage", "loom", "--stage", "docs"]), Ok(vec!["docs", "loom"]));
+        assert_eq!(names(&["--stage", "models", "--stage", "words"]), Ok(vec!["tools", "words", "models"]));
         assert_eq!(names(&["--stage", "conformance"]), Ok(vec!["packages", "build", "conformance"]));
-        assert!(names(&["--stage", "units"]).is_err_and(|error| error.contains("unit, demo, loom, shuttle")));
+        assert!(names(&["--stage", "units"]).is_err_and(|error| error.contains("unit, orders, lints, docs")));
         assert!(names(&["--stage"]).is_err());
         assert!(names(&["unit"]).is_err());
     }

@@ -7,8 +7,9 @@
 //! * When [`run`] returns because time is up or a signal came, no process of the stage's group is left.
 //! * A stage's log has each command in front of its output.
 
+use std::cell::Cell;
 use std::fmt::Display;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
@@ -19,9 +20,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-use super::stages::{COMPILERS, Stage, Step, When};
+use super::stages::{Stage, Step, When};
 
 /// How long a [`When::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
 const FETCH_MOST: Duration = Duration::from_secs(60);
@@ -34,12 +36,12 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Whether this program was told to stop, and by which signal. Clones share it.
 #[derive(Clone, Default)]
-pub(super) struct Stop(Arc<AtomicI32>);
+pub(crate) struct Stop(Arc<AtomicI32>);
 
 impl Stop {
     /// Takes over the signals that would end this program: its children must go first. Before the first thread, since
     /// threads inherit the mask; children do not.
-    pub(super) fn on_signals() -> Result<Self, String> {
+    pub(crate) fn on_signals() -> Result<Self, String> {
         let stop = Self::default();
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         signals.thread_block().map_err(|error| format!("signals cannot be blocked: {error}"))?;
@@ -58,21 +60,18 @@ impl Stop {
     }
 
     /// The last signal that came.
-    pub(super) fn signal(&self) -> Option<Signal> {
+    pub(crate) fn signal(&self) -> Option<Signal> {
         Signal::try_from(self.0.load(Ordering::Relaxed)).ok()
     }
 }
 
-/// Runs a stage; an error says which command failed and how. `log` is open for appending.
-pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> Result<(), String> {
+/// Runs a stage; an error says which command failed and how. `log` is open for appending. Returns the time of processors
+/// that its commands used, too.
+pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> (Result<(), String>, Duration) {
     let end = now() + Duration::from_secs(stage.minutes * 60);
-    let runner = Runner { log, stop, yields: stage.cores >= COMPILERS };
-    for step in stage.steps {
-        if runner.is_wanted(step, end)? {
-            runner.step(step, end)?;
-        }
-    }
-    Ok(())
+    let runner = Runner { log, stop, yields: stage.cores > 0, cpu: Cell::default() };
+    let each = |step: &Step| if runner.is_wanted(step, end)? { runner.tries(step, end) } else { Ok(()) };
+    (stage.steps.iter().try_for_each(each), runner.cpu.get())
 }
 
 struct Runner<'a> {
@@ -80,10 +79,12 @@ struct Runner<'a> {
     stop: &'a Stop,
     /// Whether its steps let other stages go first.
     yields: bool,
+    /// Used by the commands that have ended.
+    cpu: Cell<Duration>,
 }
 
-/// What a stage that compiles is run by, so that one beside it whose tests wait for timers and sockets is not late: with
-/// a third of the share of time that the other can have.
+/// What a stage that keeps processors busy is run by, so that the tests of one beside it that wait for timers and sockets are
+/// not late: with a third of the share of time that the other can have.
 const YIELDING: &[&str] = &["nice", "-n", "5"];
 
 /// Why a command did not succeed.
@@ -95,6 +96,20 @@ enum Failure {
     /// Its time was used up.
     Late,
 }
+
+/// How a command ended, and the time of processors that it used with all children that it waited for.
+type Ended = (std::io::Result<ExitStatus>, Duration);
+
+/// That time, of the text of `/proc/PID/stat`: its own in user and kernel mode, and its children's.
+fn cpu(stat: &str) -> Option<Duration> {
+    // The fields behind the name, which may have any characters; the first of them has number 3.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ticks = fields.skip(14 - 3).take(4).map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    Some(Duration::from_millis(ticks * 1000 / TICKS_A_SECOND))
+}
+
+/// The unit of these times, the same on all machines that Linux runs on today (`USER_HZ`).
+const TICKS_A_SECOND: u64 = 100;
 
 impl Runner<'_> {
     /// Whether a step must be run; an error if this program is told to stop meanwhile.
@@ -115,6 +130,23 @@ impl Runner<'_> {
                 }
             }
         }
+    }
+
+    /// Runs a step until it succeeds, as often as it may be tried.
+    fn tries(&self, step: &Step, end: Instant) -> Result<(), String> {
+        for nth in 1.. {
+            match self.step(step, end) {
+                Ok(()) if nth > 1 => self.note(format_args!("FLAKY {}", step.command.join(" "))),
+                Ok(()) => {}
+                Err(reason) if nth < step.tries && self.stop.signal().is_none() && now() < end => {
+                    self.note(format_args!("try {nth} of {}: {reason}", step.tries));
+                    continue;
+                }
+                Err(reason) => return Err(reason),
+            }
+            break;
+        }
+        Ok(())
     }
 
     fn step(&self, step: &Step, end: Instant) -> Result<(), String> {
@@ -140,10 +172,17 @@ impl Runner<'_> {
         let group = Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive i32s"));
         let (told, ended) = mpsc::channel();
         thread::spawn(move || {
+            // Read before the process is reaped: then it is gone.
+            let _ended = waitid(Id::Pid(group), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+            let cpu = fs::read_to_string(format!("/proc/{group}/stat")).ok().and_then(|stat| cpu(&stat));
             // The receiver has gone: this program is ending.
-            let _unheard = told.send(child.wait());
+            let _unheard = told.send((child.wait(), cpu.unwrap_or_default()));
         });
-        let failure = match self.wait(&ended, end) {
+        let waited = self.wait(&ended, end).map(|(status, cpu)| {
+            self.cpu.set(self.cpu.get() + cpu);
+            status
+        });
+        let failure = match waited {
             Ok(Ok(status)) if status.success() => return Ok(()),
             Ok(Ok(status)) => return Err(Failure::Failed(status.to_string())),
             Ok(Err(error)) => return Err(Failure::Failed(error.to_string())),
@@ -162,15 +201,11 @@ impl Runner<'_> {
     }
 
     /// Waits for the end of a command, of its time, or for a signal.
-    fn wait(
-        &self,
-        ended: &Receiver<std::io::Result<ExitStatus>>,
-        end: Instant,
-    ) -> Result<std::io::Result<ExitStatus>, Failure> {
+    fn wait(&self, ended: &Receiver<Ended>, end: Instant) -> Result<Ended, Failure> {
         loop {
             let left = end.saturating_duration_since(now());
             match ended.recv_timeout(left.min(POLL)) {
-                Ok(status) => return Ok(status),
+                Ok(ended) => return Ok(ended),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Failure::Failed("it was not seen to end".to_owned()));
                 }
@@ -194,9 +229,8 @@ impl Runner<'_> {
 }
 
 fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(words[0]);
-    // The stages know where results lie.
-    command.args(&words[1..]).current_dir(crate::root()).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
+    let mut command = crate::command(words[0]);
+    command.args(&words[1..]);
     command
 }
 
@@ -206,7 +240,7 @@ fn succeeds(probe: &[&str]) -> bool {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a stage has a budget of real time")]
-pub(super) fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
@@ -260,7 +294,7 @@ mod tests {
     fn a_failing_command_and_one_over_its_budget_are_told_apart() {
         let log = Log::new("late");
         let (file, stop) = (log.open(), Stop::default());
-        let runner = Runner { log: &file, stop: &stop, yields: false };
+        let runner = Runner { log: &file, stop: &stop, yields: false, cpu: Cell::default() };
         assert_eq!(runner.step(&step(&["true"]), far()), Ok(()));
         assert!(runner.step(&step(&["false"]), far()).is_err_and(|reason| reason.contains("exit status: 1")));
         let begin = now();
@@ -270,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_compiles_yields() {
+    fn a_stage_that_keeps_processors_busy_yields() {
         let log = Log::new("yields");
         let (file, stop) = (log.open(), Stop::default());
         let own = Command::new("nice").output().unwrap();
         let own: i32 = String::from_utf8(own.stdout).unwrap().trim().parse().unwrap();
         for (yields, more) in [(false, 0), (true, 5)] {
-            let runner = Runner { log: &file, stop: &stop, yields };
+            let runner = Runner { log: &file, stop: &stop, yields, cpu: Cell::default() };
             assert_eq!(runner.step(&step(&["sh", "-c", "echo niceness $(nice)"]), far()), Ok(()));
             let text = log.text();
             let niceness = text.rsplit("\nniceness ").next().unwrap().trim();
@@ -298,7 +332,7 @@ mod tests {
             }
             told.tell(Signal::SIGTERM);
         });
-        let runner = Runner { log: &file, stop: &stop, yields: false };
+        let runner = Runner { log: &file, stop: &stop, yields: false, cpu: Cell::default() };
         let stopped = runner.step(&step(&["sh", "-c", "sleep 60 & echo child $!; wait"]), far());
         teller.join().unwrap();
         assert!(stopped.is_err_and(|reason| reason.contains("stopped by SIGTERM")));
@@ -317,11 +351,44 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_fails_is_tried_again_and_named() {
+        let log = Log::new("tries");
+        let (file, stop) = (log.open(), Stop::default());
+        let runner = Runner { log: &file, stop: &stop, yields: false, cpu: Cell::default() };
+        // The log grows by a line with each try.
+        let path = Box::leak(log.0.display().to_string().into_boxed_str());
+        let count: &[&str] =
+            Box::leak(Box::new(["sh", "-c", "echo once; test $(grep -c ^once$ $0) = 4", path]));
+        let third = |tries| Step { tries, ..step(count) };
+        assert!(runner.tries(&third(2), far()).is_err_and(|reason| reason.contains("exit status: 1")));
+        assert_eq!(runner.tries(&third(3), far()), Ok(()));
+        let text = log.text();
+        assert!(text.contains("\ntry 1 of 2: ") && text.contains("\ntry 1 of 3: "), "{text}");
+        assert_eq!(
+            (text.matches("\nonce\n").count(), text.matches("\nFLAKY sh -c ").count()),
+            (4, 1),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn times_of_processors_are_those_of_the_command_and_its_children() {
+        const BUSY: &[Step] =
+            &[step(&["sh", "-c", "sh -c 'n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done'; true"])];
+        assert_eq!(cpu("7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 100 20 3 1 20 0"), Some(Duration::from_millis(1240)));
+        assert_eq!(cpu("7 (a"), None);
+        let log = Log::new("cpu");
+        let (done, cpu) = run(&Stage { steps: BUSY, ..PLAIN }, &log.open(), &Stop::default());
+        assert_eq!(done, Ok(()));
+        assert!(cpu > Duration::ZERO);
+    }
+
+    #[test]
     fn all_output_is_in_the_log_with_its_command() {
         const STEPS: &[Step] =
             &[step(&["sh", "-c", "echo out; echo err >&2"]), step(&["false"]), step(&["echo", "never"])];
         let log = Log::new("output");
-        let failed = run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default());
+        let (failed, _) = run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default());
         assert!(failed.is_err_and(|reason| reason.starts_with("false: ")));
         assert_eq!(log.text(), "$ sh -c echo out; echo err >&2\nout\nerr\n$ false\n");
     }
@@ -330,18 +397,16 @@ mod tests {
     fn what_cannot_be_fetched_is_left_out_and_what_can_must_be_right() {
         const ABSENT: &[Step] = &[Step {
             when: When::Fetched { by: &["false"], else_say: "left out, as a test wants it" },
-            env: &[],
-            command: &["false"],
+            ..step(&["false"])
         }];
         const LISTED: &[Step] =
-            &[Step { when: When::Fetched { by: &["true"], else_say: "" }, env: &[], command: &["false"] }];
+            &[Step { when: When::Fetched { by: &["true"], else_say: "" }, ..step(&["false"]) }];
         let log = Log::new("fetched");
         let (file, stop) = (log.open(), Stop::default());
-        let runner = Runner { log: &file, stop: &stop, yields: false };
+        let runner = Runner { log: &file, stop: &stop, yields: false, cpu: Cell::default() };
         let fetched = |by| Step {
             when: When::Fetched { by, else_say: "left out, as a test wants it" },
-            env: &[],
-            command: &["false"],
+            ..step(&["false"])
         };
         assert_eq!(runner.is_wanted(&fetched(&["true"]), far()), Ok(true));
         assert_eq!(runner.is_wanted(&fetched(&["false"]), far()), Ok(false));
@@ -351,19 +416,19 @@ mod tests {
         assert_eq!(runner.is_wanted(&hangs, begin + POLL), Ok(false));
         assert!(begin.elapsed() < Duration::from_secs(30));
 
-        assert_eq!(run(&Stage { steps: ABSENT, ..PLAIN }, &file, &stop), Ok(()));
+        assert_eq!(run(&Stage { steps: ABSENT, ..PLAIN }, &file, &stop).0, Ok(()));
         assert!(log.text().ends_with("left out, as a test wants it\n"));
-        let listed = run(&Stage { steps: LISTED, ..PLAIN }, &file, &stop);
+        let (listed, _) = run(&Stage { steps: LISTED, ..PLAIN }, &file, &stop);
         assert!(listed.is_err_and(|reason| reason.contains("exit status: 1")));
     }
 
     #[test]
     fn probes_decide_what_is_run() {
         const STEPS: &[Step] = &[
-            Step { when: When::Unless(&["true"]), env: &[], command: &["false"] },
-            Step { when: When::Unless(&["no-such-program"]), env: &[], command: &["true"] },
+            Step { when: When::Unless(&["true"]), ..step(&["false"]) },
+            Step { when: When::Unless(&["no-such-program"]), ..step(&["true"]) },
         ];
         let log = Log::new("probes");
-        assert_eq!(run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default()), Ok(()));
+        assert_eq!(run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default()).0, Ok(()));
     }
 }

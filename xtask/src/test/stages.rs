@@ -3,8 +3,8 @@
 //! [`STAGES`] is the whole list. Its order is the order of preference and of the summary: quick stages and those that
 //! others need come first. What a stage needs comes before it.
 //!
-//! A stage that compiles asks for all cores and yields to the others; a stage that mostly waits for timers, sockets or the
-//! network asks for none, so that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
+//! A stage that compiles or computes asks for cores and yields to the others; a stage that mostly waits for timers, sockets
+//! or the network asks for none, so that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
 //! and for servers what their options allow them.
 
 /// One thing that is tested.
@@ -13,7 +13,8 @@ pub(super) struct Stage {
     pub(super) name: &'static str,
     /// What it shows, in a few words.
     pub(super) shows: &'static str,
-    /// For all its steps together, on a slow machine that has to install and compile everything.
+    /// Its budget, for all its steps together, on a machine with two cores that has to install and compile everything
+    /// and does other work: the stage is ended then.
     pub(super) minutes: u64,
     /// Stages that must have passed before.
     pub(super) needs: &'static [&'static str],
@@ -30,6 +31,9 @@ pub(super) struct Stage {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) when: When,
+    /// How often it is run until it succeeds, at least 1. More than once: what has to do with real time and starts no
+    /// runner of tests, which would do so itself.
+    pub(super) tries: u32,
     pub(super) env: &'static [(&'static str, &'static str)],
     pub(super) command: &'static [&'static str],
 }
@@ -49,116 +53,60 @@ pub(super) enum When {
 }
 
 /// What a stage that compiles asks for: a compiler per core, of which more than four seldom have work.
-pub(super) const COMPILERS: usize = 4;
+const COMPILERS: usize = 4;
 
-/// cargo-fuzz needs unstable flags of the compiler: they are opened in the toolchain that builds all else.
-const OPENED: &[(&str, &str)] = &[("RUSTC_BOOTSTRAP", "1")];
-
-/// 20 s of random input, from the same seed in each run, to a target of `fuzz/`, with options of libFuzzer.
-macro_rules! fuzz {
-    ($target:literal $(, $option:literal)*) => {
-        Step {
-            when: When::Always,
-            env: OPENED,
-            command: &[
-                "cargo",
-                "fuzz",
-                "run",
-                $target,
-                "--",
-                "-max_total_time=20",
-                "-seed=1",
-                "-verbosity=0",
-                "-print_funcs=0",
-                "-malloc_limit_mb=256",
-                $($option),*
-            ],
-        }
+/// The tests of the workspace that a filter of nextest selects. Always all packages: naming one would choose other
+/// features of what the packages share, and compile half of it again.
+macro_rules! nextest {
+    ($($argument:literal),*) => {
+        &[
+            "cargo", "nextest", "run", "--workspace", "--features", "xtask/documents", "--locked",
+            "--profile", "ci", $($argument),*
+        ]
     };
 }
 
-/// Tests of some packages under the sanitizer, which needs an unstable flag, too. With a target named, build scripts and
-/// macros do without it. All packages are compiled for the first of these commands, with the same features.
-macro_rules! asan {
-    ($packages:literal $(, $argument:literal)*) => {
-        Step {
-            when: When::Always,
-            env: &[
-                ("RUSTC_BOOTSTRAP", "1"),
-                ("RUSTFLAGS", "-Zsanitizer=address"),
-                ("CARGO_TARGET_DIR", "target/asan"),
-                (RUNNER, concat!("xtask/of-package.sh ", $packages)),
-            ],
-            command: &[
-                "cargo",
-                "test",
-                "--locked",
-                "--target",
-                HOST,
-                "-p",
-                "cattlegrid-store",
-                "-p",
-                "cattlegrid-worker",
-                "-p",
-                "cattlegrid-pool",
-                "-p",
-                "cattlegrid-scripts",
-                "-p",
-                "cattlegrid-server",
-                "-p",
-                "cattlegrid",
-                "--lib",
-                "--test",
-                "prop",
-                "--test",
-                "tree",
-                "--test",
-                "basics",
-                "--test",
-                "options",
-                "--",
-                $($argument),*
-            ],
-        }
+/// Tests under the sanitizer and fuzz targets, compiled with a target named, so that build scripts and macros do without
+/// it. Always all of these packages, so that what they share is compiled once.
+macro_rules! sanitized {
+    ($($argument:expr),*) => {
+        &[
+            "cargo", "nextest", "run", "--locked", "--profile", "ci",
+            "--cargo-profile", "sanitized", "--target", crate::fuzz::HOST,
+            "-p", "cattlegrid-store", "-p", "cattlegrid-worker", "-p", "cattlegrid-pool",
+            "-p", "cattlegrid-scripts", "-p", "cattlegrid-server", "-p", "cattlegrid",
+            "-p", "cattlegrid-fuzz", "--features", "cattlegrid-fuzz/libfuzzer",
+            "--lib", "--test", "it", $($argument),*
+        ]
     };
 }
+
+/// This program, compiled by the command that started it.
+const XTASK: &str = "target/debug/xtask";
 
 pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "tools",
-        shows: "rustfmt, clippy, cargo-deny and cargo-fuzz are installed",
-        minutes: 20,
+        shows: "rustfmt, clippy, cargo-nextest and cargo-deny are installed",
+        minutes: 15,
         needs: &[],
         directory: None,
         cores: 0,
         memory_mib: 1500,
         steps: &[
-            Step {
-                when: When::Unless(&["cargo", "fmt", "--version"]),
-                env: &[],
-                command: &["rustup", "component", "add", "rustfmt"],
-            },
-            Step {
-                when: When::Unless(&["cargo", "clippy", "--version"]),
-                env: &[],
-                command: &["rustup", "component", "add", "clippy"],
-            },
-            Step {
-                when: When::Unless(&["cargo", "deny", "--version"]),
-                env: &[],
-                command: &["cargo", "install", "cargo-deny", "--locked", "--no-default-features"],
-            },
-            Step {
-                when: When::Unless(&["cargo", "fuzz", "--version"]),
-                env: &[],
-                command: &["cargo", "install", "cargo-fuzz", "--locked"],
-            },
+            unless(&["cargo", "fmt", "--version"], &["rustup", "component", "add", "rustfmt"]),
+            unless(&["cargo", "clippy", "--version"], &["rustup", "component", "add", "clippy"]),
+            installed(&["cargo", "nextest", "--version"], &["cargo", "install", "--locked", "cargo-nextest"]),
+            installed(
+                &["cargo", "deny", "--version"],
+                &["cargo", "install", "--locked", "cargo-deny", "--no-default-features"],
+            ),
         ],
     },
     Stage {
         name: "packages",
         shows: "Debian, Python and Node packages that tests use are installed",
-        minutes: 20,
+        minutes: 10,
         needs: &[],
         directory: None,
         cores: 0,
@@ -166,9 +114,40 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[step(&["conformance/setup.sh"])],
     },
     Stage {
+        name: "build",
+        shows: "the optimised server, and programs of tests, that other stages run",
+        minutes: 15,
+        needs: &[],
+        directory: Some("target/fast"),
+        cores: COMPILERS,
+        memory_mib: 2400,
+        // One command, so that what they share is compiled once.
+        steps: &[step(&[
+            "cargo",
+            "build",
+            "--locked",
+            "--profile",
+            "fast",
+            "-p",
+            "cattlegrid",
+            "-p",
+            "cattlegrid-examples",
+            "-p",
+            "cattlegrid-client",
+            "-p",
+            "cattlegrid-panic-tests",
+            "--bin",
+            "cattlegrid",
+            "--bin",
+            "factors",
+            "--example",
+            "ring",
+        ])],
+    },
+    Stage {
         name: "format",
         shows: "the code is laid out as rustfmt does it",
-        minutes: 5,
+        minutes: 1,
         needs: &["tools"],
         directory: None,
         cores: 0,
@@ -178,18 +157,17 @@ pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "words",
         shows: "phrases that are hard to read are not used",
-        minutes: 5,
+        minutes: 2,
         needs: &[],
         directory: None,
         cores: 0,
         memory_mib: 100,
-        // Compiled already: it runs this stage.
-        steps: &[step(&["target/debug/xtask", "words"])],
+        steps: &[step(&[XTASK, "words"])],
     },
     Stage {
         name: "licences",
         shows: "dependencies have licences and sources that are allowed, and no known vulnerability",
-        minutes: 5,
+        minutes: 3,
         needs: &["tools"],
         directory: None,
         cores: 0,
@@ -201,25 +179,107 @@ pub(super) const STAGES: &[Stage] = &[
                     by: &["cargo", "deny", "fetch", "db"],
                     else_say: "the advisory database cannot be fetched from here: advisories are not checked",
                 },
-                env: &[],
-                command: &["cargo", "deny", "--offline", "check", "advisories"],
+                ..step(&["cargo", "deny", "--offline", "check", "advisories"])
             },
         ],
     },
     Stage {
         name: "python",
         shows: "the workers' library for Python",
-        minutes: 5,
+        minutes: 3,
         needs: &["packages"],
         directory: None,
         cores: 0,
         memory_mib: 200,
-        steps: &[step(&["target/conformance/venv/bin/python", "-m", "pytest", "python"])],
+        steps: &[step(&[
+            "target/conformance/venv/bin/python",
+            "-m",
+            "pytest",
+            "-raR",
+            "--reruns",
+            "2",
+            "python",
+        ])],
+    },
+    Stage {
+        name: "conformance",
+        shows: "unmodified clients and recorded answers of memcached",
+        minutes: 30,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 4000,
+        steps: &[Step {
+            env: &[
+                ("CATTLEGRID_BIN", "target/fast/cattlegrid"),
+                ("CATTLEGRID_CLIENT_RING", "target/fast/examples/ring"),
+                ("CATTLEGRID_FACTORS", "target/fast/factors"),
+                ("CATTLEGRID_SET_UP", "1"),
+            ],
+            ..step(&["conformance/run.sh", "--reruns", "2"])
+        }],
+    },
+    Stage {
+        name: "tests",
+        shows: "the tests of all crates compile",
+        minutes: 12,
+        needs: &["tools"],
+        directory: Some("target/debug"),
+        cores: COMPILERS,
+        memory_mib: 2400,
+        steps: &[step(nextest!("--no-run"))],
+    },
+    Stage {
+        name: "pool",
+        shows: "workers as processes, in Rust, Python, Perl and Node",
+        minutes: 10,
+        // Workers in Python and Node are among what is tested.
+        needs: &["packages", "tests"],
+        directory: None,
+        cores: 0,
+        memory_mib: 1500,
+        steps: &[step(nextest!("-E", "package(=cattlegrid-pool)"))],
+    },
+    Stage {
+        name: "client",
+        shows: "the client against memcached and Cattlegrid: many processes, guarantees, servers killed and stopped",
+        minutes: 15,
+        needs: &["packages", "build", "tests"],
+        directory: None,
+        cores: 0, // fifty processes at a time, which mostly wait
+        memory_mib: 2000,
+        steps: &[Step {
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_CHAOS_SECONDS", "60")],
+            ..step(nextest!("--run-ignored", "only", "-E", "package(=cattlegrid-client)"))
+        }],
+    },
+    Stage {
+        name: "unit",
+        shows: "unit, property and whole-server tests, examples in the documentation, generated pages current",
+        minutes: 12,
+        needs: &["tests"],
+        directory: None,
+        cores: 2,
+        memory_mib: 1500,
+        steps: &[
+            step(nextest!("-E", "not package(=cattlegrid-pool) and not test(/^orders::/)")),
+            step(&["cargo", "test", "--workspace", "--features", "xtask/documents", "--locked", "--doc"]),
+        ],
+    },
+    Stage {
+        name: "orders",
+        shows: "all orders of the steps of a few clients that can differ",
+        minutes: 5,
+        needs: &["tests"],
+        directory: None,
+        cores: 1,
+        memory_mib: 500,
+        steps: &[step(nextest!("-E", "test(/^orders::/)"))],
     },
     Stage {
         name: "lints",
-        shows: "no warning of the compiler or of clippy, with all features and with none",
-        minutes: 15,
+        shows: "no warning of the compiler or of clippy, with the features of the tests and with none",
+        minutes: 10,
         needs: &["tools"],
         directory: Some("target/debug"),
         cores: COMPILERS,
@@ -230,18 +290,8 @@ pub(super) const STAGES: &[Stage] = &[
                 "clippy",
                 "--workspace",
                 "--all-targets",
-                "--all-features",
-                "--locked",
-                "--",
-                "-D",
-                "warnings",
-            ]),
-            step(&[
-                "cargo",
-                "clippy",
-                "-p",
-                "cattlegrid-client",
-                "--no-default-features",
+                "--features",
+                "xtask/documents",
                 "--locked",
                 "--",
                 "-D",
@@ -251,6 +301,8 @@ pub(super) const STAGES: &[Stage] = &[
             step(&[
                 "cargo",
                 "clippy",
+                "-p",
+                "cattlegrid-client",
                 "-p",
                 "cattlegrid",
                 "--no-default-features",
@@ -264,285 +316,170 @@ pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "docs",
         shows: "documentation without dead links",
-        minutes: 15,
-        needs: &[],
+        minutes: 8,
+        needs: &["lints"], // which has checked what it reads
         directory: Some("target/debug"),
         cores: COMPILERS,
         memory_mib: 2400,
         steps: &[Step {
-            when: When::Always,
             env: &[("RUSTDOCFLAGS", "-D warnings")],
-            command: &["cargo", "doc", "--workspace", "--no-deps", "--locked"],
+            ..step(&["cargo", "doc", "--workspace", "--no-deps", "--locked"])
         }],
-    },
-    Stage {
-        name: "build",
-        shows: "the optimised server, and programs of tests, that other stages run",
-        minutes: 15,
-        needs: &[],
-        directory: Some("target/fast"),
-        cores: COMPILERS,
-        memory_mib: 2400,
-        steps: &[
-            step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid"]),
-            // Programs of the conformance suite, which would wait there for cargo's lock.
-            step(&["cargo", "build", "--locked", "--profile", "fast", "-p", "cattlegrid-examples"]),
-            step(&[
-                "cargo",
-                "build",
-                "--locked",
-                "--profile",
-                "fast",
-                "-p",
-                "cattlegrid-client",
-                "--example",
-                "ring",
-            ]),
-        ],
     },
     Stage {
         name: "panics",
         shows: "which panics end the process and which cost a callback or a job, compiled as shipped",
-        minutes: 10,
-        needs: &["build"],
+        minutes: 5,
+        needs: &["tools", "build"],
         directory: Some("target/fast"),
         cores: COMPILERS,
         memory_mib: 2400,
-        steps: &[step(&["cargo", "test", "--locked", "--profile", "fast", "-p", "cattlegrid-panic-tests"])],
-    },
-    Stage {
-        name: "conformance",
-        shows: "unmodified clients and recorded answers of memcached",
-        minutes: 35,
-        needs: &["packages", "build"],
-        directory: None,
-        cores: 0,
-        memory_mib: 4000,
-        steps: &[Step {
-            when: When::Always,
-            env: &[
-                ("CATTLEGRID_BIN", "target/fast/cattlegrid"),
-                ("CATTLEGRID_CLIENT_RING", "target/fast/examples/ring"),
-                ("CATTLEGRID_FACTORS", "target/fast/factors"),
-                ("CATTLEGRID_SET_UP", "1"),
-            ],
-            command: &["conformance/run.sh"],
-        }],
-    },
-    Stage {
-        name: "tests",
-        shows: "the tests of all crates compile",
-        minutes: 20,
-        needs: &[],
-        directory: Some("target/debug"),
-        cores: COMPILERS,
-        memory_mib: 2400,
-        steps: &[step(&["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run"])],
-    },
-    Stage {
-        name: "pool",
-        shows: "workers as processes, in Rust, Python, Perl and Node",
-        minutes: 20,
-        // Workers in Python and Node are among what is tested.
-        needs: &["packages", "tests"],
-        directory: None,
-        cores: 0,
-        memory_mib: 1500,
-        steps: &[Step {
-            when: When::Always,
-            env: &[(RUNNER, "xtask/of-package.sh only cattlegrid-pool")],
-            command: TESTS,
-        }],
-    },
-    Stage {
-        name: "client",
-        shows: "the client against memcached and Cattlegrid: many processes, guarantees, servers killed and stopped",
-        minutes: 20,
-        needs: &["packages", "build", "tests"],
-        directory: None,
-        // Fifty processes at a time, which mostly wait.
-        cores: 1,
-        memory_mib: 2000,
-        steps: &[Step {
-            when: When::Always,
-            env: &[
-                ("CATTLEGRID_BIN", "target/fast/cattlegrid"),
-                ("CATTLEGRID_CHAOS_SECONDS", "60"),
-                (RUNNER, "xtask/of-package.sh only cattlegrid-client"),
-            ],
-            command: SERVER_TESTS,
-        }],
-    },
-    Stage {
-        name: "unit",
-        shows: "unit, property and whole-server tests, examples in the documentation, generated pages current",
-        minutes: 20,
-        needs: &["tests"],
-        directory: None,
-        cores: 2,
-        memory_mib: 1500,
-        steps: &[
-            Step {
-                when: When::Always,
-                env: &[(RUNNER, "xtask/of-package.sh without cattlegrid-pool")],
-                command: TESTS,
-            },
-            step(&["cargo", "test", "--workspace", "--all-features", "--locked", "--doc"]),
-        ],
+        steps: &[step(&[
+            "cargo",
+            "nextest",
+            "run",
+            "--locked",
+            "--profile",
+            "ci",
+            "--cargo-profile",
+            "fast",
+            // The packages of "build": others would choose other features of what they share.
+            "-p",
+            "cattlegrid",
+            "-p",
+            "cattlegrid-examples",
+            "-p",
+            "cattlegrid-client",
+            "-p",
+            "cattlegrid-panic-tests",
+            "--test",
+            "panics",
+        ])],
     },
     Stage {
         name: "demo",
         shows: "the tour, each of its replies verified",
-        minutes: 5,
+        minutes: 3,
         needs: &["build"],
         directory: None,
         cores: 1,
         memory_mib: 1000,
-        steps: &[step(&["target/fast/cattlegrid", "demo"])],
+        steps: &[Step { tries: 3, ..step(&["target/fast/cattlegrid", "demo"]) }],
     },
     Stage {
-        name: "loom",
-        shows: "interleavings of invalidations and look-ups, and of claims to jobs, under a model checker",
+        name: "models",
+        shows: "threads in the orders that model checkers try: invalidations and look-ups, claims to jobs, lanes in one engine",
         minutes: 10,
-        needs: &[],
-        directory: Some("target/loom"),
-        cores: 1,
-        memory_mib: 1000,
-        steps: &[Step {
-            when: When::Always,
-            env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-            command: &[
-                "cargo",
-                "test",
-                "--locked",
-                "-p",
-                "cattlegrid-tags",
-                "-p",
-                "cattlegrid-worker",
-                "--test",
-                "loom",
-            ],
-        }],
-    },
-    Stage {
-        name: "shuttle",
-        shows: "threads that meet in one engine, in the orders that a scheduler tries",
-        minutes: 10,
-        needs: &[],
-        directory: Some("target/shuttle"),
+        needs: &["tools"],
+        directory: Some("target/debug"),
         cores: 1,
         memory_mib: 1500,
-        steps: &[Step {
-            when: When::Always,
-            env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
-            command: &["cargo", "test", "--locked", "-p", "cattlegrid-engine", "--test", "shuttle"],
-        }],
+        steps: &[
+            Step {
+                env: &[("RUSTFLAGS", "--cfg loom")],
+                ..step(&[
+                    "cargo",
+                    "nextest",
+                    "run",
+                    "--locked",
+                    "--profile",
+                    "ci",
+                    "-p",
+                    "cattlegrid-tags",
+                    "-p",
+                    "cattlegrid-worker",
+                    "--test",
+                    "it",
+                ])
+            },
+            Step {
+                env: &[("RUSTFLAGS", "--cfg shuttle")],
+                ..step(&[
+                    "cargo",
+                    "nextest",
+                    "run",
+                    "--locked",
+                    "--profile",
+                    "ci",
+                    "-p",
+                    "cattlegrid-engine",
+                    "--test",
+                    "shuttle",
+                ])
+            },
+        ],
+    },
+    Stage {
+        name: "sanitized",
+        shows: "tests and fuzz targets compile under AddressSanitizer",
+        minutes: 15,
+        needs: &["tools", "packages"], // libFuzzer is compiled by c++
+        directory: Some(crate::fuzz::DIRECTORY),
+        cores: COMPILERS,
+        memory_mib: 4000,
+        steps: &[Step { env: SANITIZED, ..step(sanitized!("--no-run")) }],
     },
     Stage {
         name: "sanitizer",
         shows: "the modules with unsafe code, and processes of the pool, under AddressSanitizer",
-        minutes: 30,
-        needs: &[],
-        directory: Some("target/asan"),
-        cores: COMPILERS,
-        memory_mib: 4000,
+        minutes: 10,
+        needs: &["sanitized"],
+        directory: None,
+        cores: 1,
+        memory_mib: 3000,
         // Not under Miri: it knows neither mprotect nor fork, so that it would test replacements; and no stable toolchain has it.
-        steps: &[
-            asan!("only cattlegrid-store"),
-            // Real templates and workers. The sanitizer needs more address space than the test of limits allows.
-            asan!("only cattlegrid-worker,cattlegrid-pool", "--skip", "limits_and_privileges"),
-            // States through the VM's own interface.
-            asan!("only cattlegrid-scripts", "state::", "library::", "reply::"),
-            // The server's fork, its handlers of signals and its ring.
-            asan!(
-                "only cattlegrid-server,cattlegrid",
-                "sys::",
-                "ring::",
-                "signals::",
-                "a_daemon_is_ready",
-                "every_signal_ends_it_well"
-            ),
-        ],
+        steps: &[Step { env: SANITIZED, ..step(sanitized!("-E", UNSAFE_CODE)) }],
     },
     Stage {
-        name: "fuzz-build",
-        shows: "the targets that read random input compile",
-        minutes: 20,
-        needs: &["tools", "packages"], // libFuzzer is compiled by c++
-        directory: Some("fuzz/target"),
-        cores: COMPILERS,
-        memory_mib: 4000,
-        // All at once: what they share is compiled once, and side by side.
-        steps: &[Step { when: When::Always, env: OPENED, command: &["cargo", "fuzz", "build"] }],
-    },
-    Stage {
-        name: "fuzz-parsers",
-        shows: "20 s of random input to each parser",
+        name: "fuzz",
+        shows: "20 s of random input to each parser, the store, its trees, the herd, its rules, objects, states of scripts and connections",
         minutes: 10,
-        needs: &["fuzz-build"],
+        needs: &["sanitized"],
         directory: None,
         cores: 1,
         memory_mib: 2400,
-        steps: &[
-            fuzz!("text", "-dict=fuzz/protocol.dict"),
-            fuzz!("meta", "-dict=fuzz/protocol.dict"),
-            fuzz!("packets"),
-            fuzz!("response"),
-            fuzz!("frames"),
-            fuzz!("jsonl"),
-        ],
-    },
-    Stage {
-        name: "fuzz-states",
-        shows: "20 s of random input each to the store, its trees, the herd, its rules, objects, states of scripts and connections",
-        minutes: 10,
-        needs: &["fuzz-build"],
-        directory: None,
-        cores: 1,
-        memory_mib: 2400,
-        steps: &[
-            fuzz!("store"),
-            fuzz!("tree"),
-            fuzz!("connection", "-max_len=8192"),
-            fuzz!("herd", "-len_control=0", "-max_len=2000"),
-            fuzz!("rules", "-len_control=0", "-max_len=2000"),
-            fuzz!("object_names", "-len_control=0", "-max_len=4000"),
-            fuzz!("script_state", "-max_len=2000"),
-        ],
+        steps: &[Step {
+            env: SANITIZED,
+            ..step(sanitized!("--test-threads", "2", "-E", "package(=cattlegrid-fuzz)"))
+        }],
     },
 ];
 
-const HOST: &str =
-    if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
-
-/// How cargo names the program that starts the tests.
-const RUNNER: &str = if cfg!(target_arch = "aarch64") {
-    "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER"
-} else {
-    "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
-};
-
-/// All tests of all crates, compiled as the stage "tests" does it: naming a crate would choose other features of what
-/// the crates share, and compile half of it again.
-const TESTS: &[&str] =
-    &["cargo", "test", "--workspace", "--all-features", "--locked", "--no-fail-fast", "--tests"];
-
-/// Of these, the tests that need servers, which `cargo test` leaves out.
-const SERVER_TESTS: &[&str] = &[
-    "cargo",
-    "test",
-    "--workspace",
-    "--all-features",
-    "--locked",
-    "--no-fail-fast",
-    "--tests",
-    "--",
-    "--ignored",
+/// The sanitizer is an unstable flag, which is opened in the toolchain that builds all else.
+const SANITIZED: &[(&str, &str)] = &[
+    ("RUSTC_BOOTSTRAP", "1"),
+    ("RUSTFLAGS", crate::fuzz::FLAGS),
+    ("CARGO_TARGET_DIR", crate::fuzz::DIRECTORY),
 ];
 
-/// A command that is always run.
+/// Tests of modules with unsafe code, and of what they hold up.
+const UNSAFE_CODE: &str = "\
+    (package(=cattlegrid-store) and (kind(lib) or test(/^(prop|tree)::/))) \
+    or package(=cattlegrid-worker) \
+    or (package(=cattlegrid-pool) and (kind(lib) or test(/^basics::/)) and not test(limits_and_privileges)) \
+    or (package(=cattlegrid-scripts) and kind(lib) and test(/(state|library|reply)::/)) \
+    or (package(=cattlegrid-server) and kind(lib) and test(/(sys|ring|signals)::/)) \
+    or (package(=cattlegrid) and test(/a_daemon_is_ready|every_signal_ends_it_well/))";
+
+/// A command that is always run, once.
 pub(super) const fn step(command: &'static [&'static str]) -> Step {
-    Step { when: When::Always, env: &[], command }
+    Step { when: When::Always, tries: 1, env: &[], command }
+}
+
+/// A command that is run where another fails.
+const fn unless(probe: &'static [&'static str], command: &'static [&'static str]) -> Step {
+    Step { when: When::Unless(probe), ..step(command) }
+}
+
+/// A tool that cargo compiles where it is missing: to be there soon matters more than its speed.
+const fn installed(probe: &'static [&'static str], command: &'static [&'static str]) -> Step {
+    const SOON: &[(&str, &str)] = &[
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+        ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ];
+    Step { env: SOON, ..unless(probe, command) }
 }
 
 #[cfg(test)]
@@ -554,7 +491,7 @@ mod tests {
         for (i, stage) in STAGES.iter().enumerate() {
             assert!(STAGES[..i].iter().all(|other| other.name != stage.name), "{}", stage.name);
             assert!(stage.minutes > 0 && !stage.steps.is_empty(), "{}", stage.name);
-            assert!(stage.steps.iter().all(|step| !step.command.is_empty()), "{}", stage.name);
+            assert!(stage.steps.iter().all(|s| !s.command.is_empty() && s.tries > 0), "{}", stage.name);
             assert!(stage.memory_mib > 0, "{}", stage.name);
         }
     }
@@ -574,40 +511,27 @@ mod tests {
             for step in stage.steps {
                 let named =
                     step.env.iter().find(|(name, _)| *name == "CARGO_TARGET_DIR").map(|(_, value)| *value);
-                assert!(named.is_none() || named == stage.directory, "{}", stage.name);
+                // What a stage needs has compiled it.
+                let compiled =
+                    STAGES.iter().filter(|other| stage.needs.contains(&other.name)).map(|s| s.directory);
+                let known = compiled.chain([stage.directory]).any(|directory| directory == named);
+                assert!(named.is_none() || known, "{}", stage.name);
             }
         }
     }
 
-    /// A package that there is not would have its tests left out.
+    /// Of a package that there is not, no test would be run.
     #[test]
-    fn packages_whose_tests_are_run_apart_exist() {
-        let crates = std::fs::read_dir(format!("{}/crates", crate::root())).unwrap();
-        let manifests = crates.map(|entry| entry.unwrap().path().join("Cargo.toml"));
-        let manifests: Vec<_> = manifests.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    fn packages_that_filters_name_exist() {
+        let packages = crate::quick::packages().unwrap();
         let mut count = 0;
-        for (_, runner) in STAGES.iter().flat_map(|s| s.steps).flat_map(|s| s.env).filter(|e| e.0 == RUNNER) {
-            for package in runner.rsplit(' ').next().unwrap().split(',') {
-                let name = format!("name = \"{package}\"");
-                assert!(manifests.iter().any(|text| text.lines().any(|line| line == name)), "{package}");
+        for word in STAGES.iter().flat_map(|stage| stage.steps).flat_map(|step| step.command) {
+            for named in word.split("package(=").skip(1) {
+                let name = named.split(')').next().unwrap();
+                assert!(packages.iter().any(|package| package.name == name), "{name}");
                 count += 1;
             }
         }
-        assert_eq!(count, 9);
-    }
-
-    #[test]
-    fn every_fuzz_target_is_run_once() {
-        let manifest = std::fs::read_to_string(format!("{}/fuzz/Cargo.toml", crate::root())).unwrap();
-        let names = manifest.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
-        let steps: Vec<_> = STAGES.iter().flat_map(|stage| stage.steps).collect();
-        let mut count = 0;
-        for target in names.filter(|name| *name != "cattlegrid-fuzz") {
-            let runs =
-                steps.iter().filter(|step| step.command.contains(&"run") && step.command.contains(&target));
-            assert_eq!(runs.count(), 1, "{target}");
-            count += 1;
-        }
-        assert!(count >= 8, "{count} targets");
+        assert_eq!(count, 10);
     }
 }
