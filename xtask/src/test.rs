@@ -46,7 +46,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 pub(crate) fn test(options: &[&str]) -> Result<(), String> {
     if options == ["--list"] {
         for stage in STAGES {
-            say(format_args!("{:<12} at most {:>2} min  {}", stage.name, stage.minutes, stage.shows));
+            say(format_args!("{:<12} budget {:>2} min  {}", stage.name, stage.minutes, stage.shows));
         }
         return Ok(());
     }
@@ -164,7 +164,7 @@ impl<'a, W: Write> Run<'a, W> {
         let stage = self.stage(number);
         let count = self.times.len();
         let Stage { name, minutes, shows, .. } = stage;
-        self.say(format_args!("== {name}: started ({}/{count}, at most {minutes} min): {shows}", number + 1));
+        self.say(format_args!("== {name}: started ({}/{count}, budget {minutes} min): {shows}", number + 1));
         self.times[number].begin = Some(now());
         let path = self.log_path(stage);
         // Not truncated: a process of an earlier run may still have the old file.
@@ -243,7 +243,9 @@ impl<'a, W: Write> Run<'a, W> {
         );
         for ((stage, outcome), times) in schedule.outcomes().zip(&times) {
             let seconds = times.took.map_or_else(String::new, |took| format!("{:.1}", took.as_secs_f64()));
+            let is_over = times.took.is_some_and(|took| took.as_secs() >= stage.minutes * 60);
             let (result, reason) = match outcome {
+                Some(Outcome::Passed) if is_over => ("passed", "over its budget"),
                 Some(Outcome::Passed) => ("passed", ""),
                 Some(Outcome::Failed(reason)) => ("failed", reason.as_str()),
                 Some(Outcome::NotRun(reason)) => ("not run", reason.as_str()),

@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-use super::stages::{Stage, Step, When};
+use super::stages::{OVER, Stage, Step, When};
 
 /// How long a [`When::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
 const FETCH_MOST: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ impl Stop {
 /// Runs a stage; an error says which command failed and how. `log` is open for appending. Returns the time of processors
 /// that its commands used, too.
 pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> (Result<(), String>, Duration) {
-    let end = now() + Duration::from_secs(stage.minutes * 60);
+    let end = now() + Duration::from_secs(stage.minutes * 60 * OVER);
     let runner = Runner { log, stop, yields: stage.cores > 0, cpu: Cell::default() };
     let each = |step: &Step| if runner.is_wanted(step, end)? { runner.tries(step, end) } else { Ok(()) };
     (stage.steps.iter().try_for_each(each), runner.cpu.get())
