@@ -9,6 +9,10 @@ import pytest
 import harness
 from loaders import Scene
 
+# Workers of servers that are started from here would lose the rest of a long line of JSON when a signal interrupts its write
+# (docs/loaders.md).
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 
 def pytest_addoption(parser):
     parser.addoption("--server-bin", help="server to test (default: $CATTLEGRID_BIN, target/fast/cattlegrid, target/release/cattlegrid)")
