@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
 use nix::unistd::Pid;
 use rustix::process::setpriority_process;
 
@@ -101,8 +101,11 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<(Options, &'a [&'a str]), String> {
 fn run(options: &Options, command: &[&str], stop: &Stop) -> Result<(), String> {
     let line = command.join(" ");
     let failed = |error: std::io::Error| format!("{line}: {error}");
-    let mut child =
-        crate::command(command[0]).args(&command[1..]).process_group(0).spawn().map_err(failed)?;
+    // The command must get the signals that this program has taken over; children inherit what is blocked.
+    let taken = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let spawned = crate::command(command[0]).args(&command[1..]).process_group(0).spawn();
+    taken.and_then(|taken| taken.thread_set_mask()).map_err(|error| format!("signals: {error}"))?;
+    let mut child = spawned.map_err(failed)?;
     let group = i32::try_from(child.id()).expect("process ids are positive i32s");
     let mut is_told = false;
     let mut random = Random(options.seed.wrapping_mul(2).wrapping_add(1));

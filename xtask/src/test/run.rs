@@ -40,7 +40,7 @@ pub(crate) struct Stop(Arc<AtomicI32>);
 
 impl Stop {
     /// Takes over the signals that would end this program: its children must go first. Before the first thread, since
-    /// threads inherit the mask; children do not.
+    /// threads inherit the mask, and children do, too.
     pub(crate) fn on_signals() -> Result<Self, String> {
         let stop = Self::default();
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
