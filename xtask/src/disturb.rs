@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use rustix::process::setpriority_process;
 
@@ -52,7 +52,6 @@ struct Options {
 
 pub(crate) fn disturb(words: &[&str]) -> Result<(), String> {
     let (options, command) = parse(words)?;
-    // Before the first thread, which would be ended by a signal and this program with it.
     let stop = Stop::on_signals()?;
     eprintln!("disturb: seed {}", options.seed);
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
@@ -101,11 +100,8 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<(Options, &'a [&'a str]), String> {
 fn run(options: &Options, command: &[&str], stop: &Stop) -> Result<(), String> {
     let line = command.join(" ");
     let failed = |error: std::io::Error| format!("{line}: {error}");
-    // The command must get the signals that this program has taken over; children inherit what is blocked.
-    let taken = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    let spawned = crate::command(command[0]).args(&command[1..]).process_group(0).spawn();
-    taken.and_then(|taken| taken.thread_set_mask()).map_err(|error| format!("signals: {error}"))?;
-    let mut child = spawned.map_err(failed)?;
+    let mut child =
+        crate::command(command[0]).args(&command[1..]).process_group(0).spawn().map_err(failed)?;
     let group = i32::try_from(child.id()).expect("process ids are positive i32s");
     let mut is_told = false;
     let mut random = Random(options.seed.wrapping_mul(2).wrapping_add(1));

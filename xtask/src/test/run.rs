@@ -14,14 +14,15 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+use signal_hook::flag;
 
 use super::stages::{OVER, Stage, Step, When};
 
@@ -36,32 +37,28 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Whether this program was told to stop, and by which signal. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicI32>);
+pub(crate) struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// Takes over the signals that would end this program: its children must go first. Before the first thread, since
-    /// threads inherit the mask, and children do, too.
+    /// Takes over the signals that would end this program: its children must go first. Children have no handler of
+    /// their own and nothing blocked: they inherit the mask, and what is blocked in a test would be in all that it starts.
     pub(crate) fn on_signals() -> Result<Self, String> {
         let stop = Self::default();
-        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-        signals.thread_block().map_err(|error| format!("signals cannot be blocked: {error}"))?;
-        let told = stop.clone();
-        thread::spawn(move || {
-            while let Ok(signal) = signals.wait() {
-                told.tell(signal);
-            }
-        });
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            flag::register_usize(signal as i32, Arc::clone(&stop.0), signal as usize)
+                .map_err(|error| format!("{signal} cannot be taken over: {error}"))?;
+        }
         Ok(stop)
     }
 
     /// Tells every stage to stop.
     pub(super) fn tell(&self, signal: Signal) {
-        self.0.store(signal as i32, Ordering::Relaxed);
+        self.0.store(signal as usize, Ordering::Relaxed);
     }
 
     /// The last signal that came.
     pub(crate) fn signal(&self) -> Option<Signal> {
-        Signal::try_from(self.0.load(Ordering::Relaxed)).ok()
+        i32::try_from(self.0.load(Ordering::Relaxed)).ok().and_then(|number| Signal::try_from(number).ok())
     }
 }
 
@@ -348,6 +345,20 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(30), "process {child} goes on");
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn signals_are_taken_over_here_and_by_no_command() {
+        let log = Log::new("taken");
+        let (file, stop) = (log.open(), Stop::on_signals().unwrap());
+        let runner = Runner { log: &file, stop: &stop, yields: false, cpu: Cell::default() };
+        assert_eq!(runner.step(&step(&["grep", "^SigBlk", "/proc/self/status"]), far()), Ok(()));
+        assert!(log.text().ends_with("\nSigBlk:\t0000000000000000\n"), "{}", log.text());
+        let ended = runner.step(&step(&["sh", "-c", "kill $$"]), far());
+        assert!(ended.is_err_and(|reason| reason.contains("SIGTERM")));
+        assert_eq!(stop.signal(), None);
+        nix::sys::signal::raise(Signal::SIGHUP).unwrap();
+        assert_eq!(stop.signal(), Some(Signal::SIGHUP));
     }
 
     #[test]
