@@ -7,10 +7,13 @@ pub struct Interest(u8);
 impl Interest {
     /// Reads: [`EventKind::Get`].
     pub const FETCHERS: Self = Self(1);
+
     /// Writes: [`EventKind::Store`].
     pub const MUTATIONS: Self = Self(2);
+
     /// [`EventKind::Evicted`].
     pub const EVICTIONS: Self = Self(4);
+
     /// [`EventKind::Deleted`].
     pub const DELETIONS: Self = Self(8);
 

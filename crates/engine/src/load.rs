@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::delivered::DeliveredValue;
 use crate::rules::Rule;
-use crate::wait::delivered::DeliveredValue;
 
 /// What a loader is told.
 #[derive(Debug)]

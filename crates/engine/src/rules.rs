@@ -8,14 +8,17 @@
 //!   with `_lock` or `lock:`, or ends with `:lock` or `_lock`, as the key does.
 //! * Finding a rule allocates nothing and reads a key once for each pattern tried.
 
-pub(crate) mod active;
-mod cover;
-pub(crate) mod decide;
-mod example;
-mod index;
-mod lock;
 mod pattern;
+
+mod lock;
 mod template;
+
+mod cover;
+mod index;
+
+pub(crate) mod active;
+mod example;
+
 pub(crate) mod why;
 
 use std::sync::Arc;

@@ -1,44 +1,56 @@
-//! One shard: its store and its herd, and the dispatch of requests to the families of commands.
+//! One shard: its store and its herd.
+//!
+//! What it does is in the modules below. Each calls those before it in the list only.
+
+// What is under a key, and how it is replaced.
+pub(crate) mod put;
+pub(crate) mod standing;
+
+// What becomes of a request, and what is shown.
+pub(crate) mod flow;
+pub(crate) mod mg_header;
+pub(crate) mod miss;
+
+// Keys under a rule.
+pub(crate) mod ruled;
+
+mod decide;
+mod waits;
+mod why;
+
+mod invalidate;
+
+mod fill;
+
+mod write_ruled;
+
+// Objects.
+pub(crate) mod object;
+
+// Commands.
+mod mg_ruled;
+
+mod get;
+mod mg;
+mod store;
+
+mod delete;
+mod ms;
+
+mod execute;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, JobOrder, RuleState, Step as HerdStep};
-use cattlegrid_protocol::{Request, reply::error};
-use cattlegrid_store::{HugeValue, Lookup, Marks, Memory, Store};
+use cattlegrid_herd::Herd;
+use cattlegrid_store::{Lookup, Marks, Memory, Store};
 
-use crate::event::{Event, EventKind, Interest, Looker};
-use crate::item::Standing;
-use crate::load::{Load, LoadOrder};
-use crate::object::running::Queue;
-use crate::read::get::Answer;
-use crate::read::reply::Refusals;
-use crate::rules::decide::Holds;
-use crate::shared::{Names, Shared};
-use crate::step::{Context, Step};
-use crate::wait::delivered::{Delivered, DeliveredValue};
-use crate::wait::park::Parked;
-use crate::write::store::Data;
-
-/// The result of a request.
-#[derive(Debug)]
-#[must_use]
-pub enum Flow {
-    /// Executed; the reply, if it has one, is in the output.
-    Replied,
-    /// The request waits; the reply comes later.
-    Parked(Box<Parked>),
-    /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try again; after
-    /// [`Shard::insist`] it is answered in any case.
-    NeedsRoom(usize),
-    /// An `mg` without an item, whose key may name a call or an object.
-    Object,
-    /// As `Replied`; this connection has the lease of the key now.
-    Computes,
-    /// Nothing is written: another client has the lease of the key of an `mg`.
-    Leased(Holds),
-}
+use crate::event::Interest;
+use crate::names::Names;
+use crate::running::Queue;
+use crate::shared::Shared;
+use crate::step::Step;
 
 /// Bytes of a buffer that is kept between calls of objects.
 const VALUE_KEPT: usize = 64 << 10;
@@ -59,7 +71,7 @@ pub struct Shard {
     pub(crate) rolling: bool,
     /// When names of objects' calls are recognised: one of [`Names`].
     pub(crate) names: u8,
-    /// Answer "out of memory" rather than [`Flow::NeedsRoom`].
+    /// Answer "out of memory" rather than ask for room.
     insist: bool,
 }
 
@@ -89,171 +101,13 @@ impl Shard {
         &mut self.store
     }
 
-    /// Whether a request without room is answered with an error, instead of returning [`Flow::NeedsRoom`].
+    /// Whether a request without room is answered with an error, instead of returning [`Flow::NeedsRoom`](flow::Flow::NeedsRoom).
     pub fn insist(&mut self, on: bool) {
         self.insist = on;
     }
 
-    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log; always if it is
-    /// apart. The
-    /// keys of gets come here one by one, see `Shard::get`; requests without a key do not come here.
-    pub fn execute(
-        &mut self,
-        request: &Request<'_>,
-        hash: u64,
-        huge: Option<Arc<HugeValue>>,
-        cx: &mut Context<'_>,
-    ) -> Flow {
-        self.advance(&cx.step);
-        let watched = cx.step.interest != Interest::none();
-        let noted = cx.step.effects.events.len();
-        if watched {
-            self.note_look(request, hash, cx);
-        }
-        let flow = match request {
-            Request::Store(store) => self.classic_store(store, hash, Data::of(store.data, huge), cx),
-            Request::MetaSet(meta, data) => self.meta_set(meta, Data::of(*data, huge), hash, cx),
-            Request::Arith(arith) => self.classic_arith(arith, hash, cx),
-            Request::MetaArith(meta) => self.meta_arith(meta, hash, cx),
-            Request::Touch(touch) => self.touch(touch, hash, cx),
-            Request::Delete(delete) => self.classic_delete(delete, hash, cx),
-            Request::MetaGet(meta) => self.meta_get(meta, hash, cx),
-            Request::MetaDelete(meta) => self.meta_delete(meta, hash, cx),
-            Request::MetaDebug(key) => {
-                self.meta_debug(key, hash, cx);
-                Flow::Replied
-            }
-            Request::Get(_)
-            | Request::PacketGet(_)
-            | Request::MetaNoop
-            | Request::Admin(_)
-            | Request::Packet(..) => {
-                unreachable!("requests without one key stay outside the shard")
-            }
-        };
-        if watched {
-            if matches!(flow, Flow::NeedsRoom(_) | Flow::Object) {
-                // It is executed again, or as a call, and notes its look-up again.
-                cx.step.effects.events.truncate(noted);
-            }
-            self.note_evictions(cx);
-        }
-        flow
-    }
-
-    /// Notes the look-up with which a command other than a get begins: gets note theirs with its result.
-    #[cold]
-    fn note_look(&mut self, request: &Request<'_>, hash: u64, cx: &mut Context<'_>) {
-        let (key, by) = match request {
-            Request::Store(store) => (store.key, Looker::Other),
-            Request::Arith(arith) => (arith.key, Looker::Other),
-            Request::Touch(touch) => (touch.key, Looker::Other),
-            Request::Delete(delete) => (delete.key, Looker::Delete),
-            Request::MetaSet(meta, _) | Request::MetaArith(meta) | Request::MetaDelete(meta) => {
-                (meta.key.bytes(), Looker::Other)
-            }
-            Request::MetaDebug(key) => (key.bytes(), Looker::Other),
-            _ => return,
-        };
-        self.note_lookup(key, hash, by, cx);
-    }
-
-    /// Notes a look-up of a key whose reply does not depend on it.
-    #[cold]
-    pub(crate) fn note_lookup(&mut self, key: &[u8], hash: u64, by: Looker, cx: &mut Context<'_>) {
-        if !cx.step.interest.wants(Interest::FETCHERS) {
-            return;
-        }
-        self.advance(&cx.step);
-        let lookup = self.lookup(hash, key, &cx.step);
-        let size = self.find(hash, key, &cx.step).map(|found| self.store.item(found).value_len());
-        let status = match (size, lookup) {
-            (Some(_), _) => "found",
-            (None, Lookup::Expired) => "expired",
-            (None, Lookup::Flushed) => "flushed",
-            (None, _) => "not_found",
-        };
-        let size = size.unwrap_or(0);
-        cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
-    }
-
-    /// Removes a key whose new value was refused, so that the old one is not taken for it.
-    pub fn invalidate(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
-        self.advance(&cx.step);
-        if self.rule_of(key).is_some() {
-            self.delete_ruled(key, hash, cx);
-        } else if let Lookup::Found(found) = self.store.lookup(hash, key) {
-            self.store.remove(hash, found);
-        }
-    }
-
-    /// Calls the herd, if there are rules, and keeps the count of waiters and the next deadline.
-    pub(crate) fn with_herd<R>(
-        &mut self,
-        step: &mut Step<'_>,
-        act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivered>>) -> R,
-    ) -> Option<R> {
-        let herd = self.herd.as_deref_mut()?;
-        let before = herd.waiting();
-        let effects = &mut step.effects.herd;
-        let result = act(herd, &mut HerdStep { now_ms: step.now.ms, clock: &*self.shared, effects });
-        self.shared.waiting.fetch_add(herd.waiting().wrapping_sub(before), Ordering::Relaxed);
-        if let Some(deadline_ms) = herd.next_deadline_ms() {
-            step.effects.deadline_ms = step.effects.deadline_ms.min(deadline_ms);
-        }
-        if !step.effects.herd.jobs.is_empty() {
-            self.order_jobs(step);
-        }
-        Some(result)
-    }
-
-    /// Completes the orders of the herd for loaders with what it does not know: the rule, and the old value.
-    #[cold]
-    fn order_jobs(&mut self, step: &mut Step<'_>) {
-        for order in std::mem::take(&mut step.effects.herd.jobs) {
-            let order = match order {
-                JobOrder::Raise { token } => LoadOrder::Raise { token },
-                JobOrder::Cancel { token } => LoadOrder::Cancel { token },
-                JobOrder::Start { key, hash, token, hint, is_refresh } => {
-                    let active = Option::clone(&self.shared.rules());
-                    let ruled = active.as_ref().and_then(|active| active.find(&key));
-                    let Some((rule, loading)) = ruled
-                        .as_ref()
-                        .and_then(|ruled| Some((Arc::clone(ruled.rule), ruled.rule.loading.as_ref()?)))
-                    else {
-                        // The rules have changed: this lease was given under others.
-                        let end = |herd: &mut Herd, step: &mut HerdStep<'_, Arc<Delivered>>| {
-                            herd.finish_job(hash, token, step);
-                            herd.abandon(hash, step);
-                        };
-                        self.with_herd(step, end);
-                        continue;
-                    };
-                    let wants_old = loading.stale;
-                    let terms = ruled.as_ref().map(|ruled| &**ruled.state);
-                    let stale = if wants_old { self.old_value(&key, hash, terms, step) } else { None };
-                    LoadOrder::Start(Load { key, token, rule, hint, stale, is_refresh })
-                }
-            };
-            step.effects.order(order);
-        }
-    }
-
-    /// A copy of the value under a key, if it is one, fresh or old.
-    fn old_value(
-        &mut self,
-        key: &[u8],
-        hash: u64,
-        state: Option<&RuleState>,
-        step: &Step<'_>,
-    ) -> Option<DeliveredValue> {
-        let found = self.lookup_found(hash, key, step)?;
-        match self.standing(found, hash, state, step) {
-            Standing::Absent | Standing::Negative => None,
-            Standing::Stale | Standing::Fresh | Standing::Early => {
-                Some(DeliveredValue::of(self.store.item(found).value()))
-            }
-        }
+    pub(crate) fn insists(&self) -> bool {
+        self.insist
     }
 
     /// Moves the store on to the time of the request.
@@ -275,16 +129,6 @@ impl Shard {
     #[inline]
     pub(crate) fn names_now(&self) -> u64 {
         self.shared.names.load(Ordering::Relaxed)
-    }
-
-    /// The answer to a key that names a call or an object; None: it is an ordinary key.
-    pub(crate) fn named(&self, key: &[u8]) -> Option<Answer> {
-        if !self.shared.has_objects() {
-            return None;
-        }
-        let objects = self.shared.objects();
-        let registry = objects.as_ref()?;
-        registry.named(key).map(|named| Answer::Object(registry.spot(named, key)))
     }
 
     /// Whether the key names a call or an object.
@@ -331,39 +175,9 @@ impl Shard {
         if self.shared.hide_cas { 0 } else { cas }
     }
 
-    /// No room for this many bytes: asks for another attempt, or answers an error.
-    pub(crate) fn no_room(&mut self, bytes: usize, refusals: Refusals, cx: &mut Context<'_>) -> Flow {
-        if !self.insist {
-            return Flow::NeedsRoom(bytes);
-        }
-        cx.step.counters.store_no_memory.add(1);
-        refusals.write(error::OUT_OF_MEMORY, &mut cx.out.bytes);
-        Flow::Replied
-    }
-
-    fn note_evictions(&mut self, cx: &mut Context<'_>) {
-        if !cx.step.interest.wants(Interest::EVICTIONS) {
-            return;
-        }
-        let objects = self.shared.objects();
-        for evicted in self.store.drain_evicted() {
-            let key = match evicted.object {
-                None => evicted.key,
-                Some(type_id) => {
-                    let registry = objects.as_ref();
-                    // A type that was switched off has no name.
-                    let name = registry.and_then(|registry| registry.object_name(type_id, &evicted.key));
-                    let Some(name) = name else { continue };
-                    name.into()
-                }
-            };
-            let kind = EventKind::Evicted {
-                fetched: evicted.fetched,
-                ttl: cx.step.now.left(evicted.expiry),
-                idle: u64::from(cx.step.now.second.saturating_sub(evicted.accessed)),
-                size: evicted.value_len,
-            };
-            cx.step.effects.events.push((cx.ticket, Event { key, kind }));
-        }
+    /// Whether a call reads the object in steps, or others wait for it.
+    #[inline]
+    pub(crate) fn is_busy(&self, item_key: &[u8]) -> bool {
+        !self.busy.is_empty() && self.busy.contains_key(item_key)
     }
 }

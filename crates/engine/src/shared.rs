@@ -9,41 +9,12 @@ use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
-use crate::object::walk::NameWalk;
+use crate::delivered::DeliveredBytes;
+use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
 use crate::rules::{Rule, Rules};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
-use crate::wait::delivered::DeliveredBytes;
-
-/// When names of objects' calls are recognised: see [`Shared::names`].
-#[derive(Debug)]
-pub(crate) struct Names;
-
-impl Names {
-    /// There are no objects.
-    pub(crate) const OFF: u8 = 0;
-    /// After a look-up that has found nothing.
-    pub(crate) const AFTER: u8 = 1;
-    /// Before the look-up: there may be items under names of calls.
-    pub(crate) const FIRST: u8 = 2;
-
-    /// Of a value of [`Shared::names`].
-    #[inline]
-    pub(crate) fn state(names: u64) -> u8 {
-        (names & 3) as u8
-    }
-
-    /// How many times the types had been changed.
-    #[inline]
-    pub(crate) fn changes(names: u64) -> u64 {
-        names >> 2
-    }
-
-    pub(crate) fn of(state: u8, changes: u64) -> u64 {
-        changes << 2 | u64::from(state)
-    }
-}
 
 /// The numbers that decide which values may be served, and the options that commands obey.
 #[derive(Debug)]

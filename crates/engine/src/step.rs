@@ -8,17 +8,12 @@ use std::sync::Arc;
 use cattlegrid_herd::Session;
 
 use crate::counters::Counters;
+use crate::delivered::{Delivered, Wake};
 use crate::event::{Event, EventKind, Interest};
 use crate::load::LoadOrder;
-use crate::object::RunningCall;
 use crate::output::Output;
+use crate::running::RunningCall;
 use crate::time::Now;
-use crate::wait::delivered::Delivered;
-
-/// The end of one key's wait in one request.
-pub type Wake = cattlegrid_herd::Wake<Arc<Delivered>>;
-/// What became of a key that a request waited for.
-pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivered>>;
 
 /// Calls of objects that have taken this long, in nanoseconds, end a turn of their connection.
 pub const TURN_CALLS_NS: u64 = 1_000_000;

@@ -4,6 +4,7 @@ use cattlegrid_store::NEVER;
 
 /// Longest relative exptime in seconds; above it an exptime is a Unix time.
 pub(crate) const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
+
 /// A second that has always passed.
 pub(crate) const PAST: u32 = 1;
 

@@ -10,6 +10,7 @@ mod draw;
 mod ends;
 mod engine;
 mod fences;
+mod floors;
 mod grace;
 mod herd;
 mod loads;

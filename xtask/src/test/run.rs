@@ -51,7 +51,8 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Tells every stage to stop.
+    /// Tells every stage to stop, as a signal does.
+    #[cfg(test)]
     pub(super) fn tell(&self, signal: Signal) {
         self.0.store(signal as usize, Ordering::Relaxed);
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cattlegrid_herd::RuleState;
 use cattlegrid_tags::TagList;
 
-use crate::rules::{Captures, Rule, Rules};
+use crate::rules::pattern::Captures;
+use crate::rules::{Rule, Rules};
 
 /// The rules in force, and the state of each.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 //! A result is certain, since there is a key for which it happens. Without a result it may happen nevertheless: with
 //! patterns that share only some keys, with keys whose captures are equal, and with tags that clients name.
 
-use super::pattern::{Class, Pattern};
-use super::{Change, Rules};
+use crate::rules::pattern::{Class, Pattern};
+use crate::rules::{Change, Rules};
 
 /// A cascade on `set` and a rule that give the same tag to a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ const BEGINNINGS: [(&str, &str); 6] =
 
 impl Pattern {
     /// A key that it matches, in which all captures differ; `None`: none was found.
-    pub(super) fn example(&self) -> Option<String> {
+    pub(crate) fn example(&self) -> Option<String> {
         BEGINNINGS.into_iter().find_map(|(letter, digits)| {
             let mut key = self.prefix.to_vec();
             let mut expected = Vec::new();

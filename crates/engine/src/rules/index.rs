@@ -5,12 +5,12 @@
 //! whose prefix is at or above it, in the order of the patterns; the last bytes and the shortest length of each pattern
 //! are checked before it is tried.
 
-use super::lock::LockForms;
-use super::pattern::Pattern;
+use crate::rules::lock::LockForms;
+use crate::rules::pattern::Pattern;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// The root first; the children of a node are next to each other.
     nodes: Box<[Node]>,
     /// The byte that leads to each node; the root's is unused.
@@ -33,9 +33,9 @@ struct Node {
 
 /// A pattern that may match, and the quick checks for it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     /// Its place in the order of the patterns.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// A mask of the bits of a key's last four bytes that the pattern gives, and their values.
     end: (u32, u32),
     /// Length of the shortest key that it matches, in bytes.
@@ -45,7 +45,7 @@ pub(super) struct Candidate {
 
 /// Properties of a key, read once for all candidates.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct KeyTraits {
+pub(crate) struct KeyTraits {
     len: usize,
     /// Its last four bytes, the last one lowest.
     end: u32,
@@ -54,7 +54,7 @@ pub(super) struct KeyTraits {
 
 impl KeyTraits {
     #[inline]
-    pub(super) fn of(key: &[u8]) -> Self {
+    pub(crate) fn of(key: &[u8]) -> Self {
         Self { len: key.len(), end: end_of(key), locks: LockForms::of_key(key) }
     }
 }
@@ -81,7 +81,7 @@ impl Candidate {
     }
 
     #[inline]
-    pub(super) fn may_match(&self, key: KeyTraits) -> bool {
+    pub(crate) fn may_match(&self, key: KeyTraits) -> bool {
         key.end & self.end.0 == self.end.1
             && key.len >= usize::from(self.shortest)
             && self.locks.allow(key.locks)
@@ -90,7 +90,7 @@ impl Candidate {
 
 impl Index {
     /// `patterns` in their order.
-    pub(super) fn new(patterns: &[&Pattern]) -> Self {
+    pub(crate) fn new(patterns: &[&Pattern]) -> Self {
         let mut prefixes: Vec<&[u8]> = patterns.iter().map(|pattern| &*pattern.prefix).collect();
         prefixes.push(b"");
         prefixes.sort_unstable();
@@ -140,7 +140,7 @@ impl Index {
 
     /// Patterns with whose prefix `key` begins, in their order.
     #[inline]
-    pub(super) fn candidates(&self, key: &[u8]) -> &[Candidate] {
+    pub(crate) fn candidates(&self, key: &[u8]) -> &[Candidate] {
         let mut node = &self.nodes[0];
         let mut rest = key;
         while let Some((byte, tail)) = rest.split_first()

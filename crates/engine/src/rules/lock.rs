@@ -2,19 +2,19 @@
 //!
 //! A lock that is not held must be absent, so a rule applies to a lock key only if its pattern spells the lock out.
 
-use super::pattern::Pattern;
+use crate::rules::pattern::Pattern;
 
 /// Which of the four forms a key has, or a pattern spells out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LockForms(u8);
+pub(crate) struct LockForms(u8);
 
 impl LockForms {
     #[inline]
-    pub(super) fn of_key(key: &[u8]) -> Self {
+    pub(crate) fn of_key(key: &[u8]) -> Self {
         Self::of_ends(key, key)
     }
 
-    pub(super) fn of_pattern(pattern: &Pattern) -> Self {
+    pub(crate) fn of_pattern(pattern: &Pattern) -> Self {
         Self::of_ends(&pattern.prefix, pattern.suffix())
     }
 
@@ -33,12 +33,12 @@ impl LockForms {
 
     /// Whether a pattern that spells these forms out applies to a key with the forms `key`.
     #[inline]
-    pub(super) fn allow(self, key: Self) -> bool {
+    pub(crate) fn allow(self, key: Self) -> bool {
         key.0 == 0 || key.0 & self.0 != 0
     }
 
     /// Whether these include all forms of `other`.
-    pub(super) fn include(self, other: Self) -> bool {
+    pub(crate) fn include(self, other: Self) -> bool {
         other.0 & !self.0 == 0
     }
 }

@@ -18,22 +18,22 @@ pub const CAPTURES_MAX: usize = 8;
 pub struct Pattern {
     text: Box<str>,
     /// The literal before the first capture, with which every key begins.
-    pub(super) prefix: Box<[u8]>,
-    pub(super) captures: Box<[Capture]>,
+    pub(crate) prefix: Box<[u8]>,
+    pub(crate) captures: Box<[Capture]>,
 }
 
 /// A capture and what follows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Capture {
+pub(crate) struct Capture {
     name: Box<str>,
-    pub(super) class: Class,
+    pub(crate) class: Class,
     /// The literal up to the next capture or the end; empty only at the end.
-    pub(super) then: Box<[u8]>,
+    pub(crate) then: Box<[u8]>,
 }
 
 /// The class of bytes that a capture may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// All bytes except `:`.
     Segment,
     /// Digits.
@@ -44,7 +44,7 @@ pub(super) enum Class {
 
 impl Class {
     #[inline]
-    pub(super) fn has(self, byte: u8) -> bool {
+    pub(crate) fn has(self, byte: u8) -> bool {
         match self {
             Self::Segment => byte != b':',
             Self::Int => byte.is_ascii_digit(),
@@ -53,7 +53,7 @@ impl Class {
     }
 
     /// Whether every byte of `other` is in this class.
-    pub(super) fn includes(self, other: Self) -> bool {
+    pub(crate) fn includes(self, other: Self) -> bool {
         self == other || self == Self::Rest || (self == Self::Segment && other == Self::Int)
     }
 }
@@ -172,12 +172,12 @@ impl Pattern {
     }
 
     /// Length of the shortest key that it matches, in bytes.
-    pub(super) fn shortest(&self) -> usize {
+    pub(crate) fn shortest(&self) -> usize {
         self.prefix.len() + self.captures.iter().map(|capture| 1 + capture.then.len()).sum::<usize>()
     }
 
     /// The literal after the last capture, with which every key ends; the whole pattern if it has no capture.
-    pub(super) fn suffix(&self) -> &[u8] {
+    pub(crate) fn suffix(&self) -> &[u8] {
         self.captures.last().map_or(&self.prefix, |capture| &capture.then)
     }
 
@@ -243,7 +243,7 @@ impl<'k> Captures<'k> {
 }
 
 /// A part of a pattern or of a tag.
-pub(super) enum Piece<'t> {
+pub(crate) enum Piece<'t> {
     /// Literal text, with doubled braces made single.
     Literal(Vec<u8>),
     /// The text between braces.
@@ -251,7 +251,7 @@ pub(super) enum Piece<'t> {
 }
 
 /// The parts of `text`; literals are never empty and never touch.
-pub(super) fn pieces(text: &str) -> Result<Vec<Piece<'_>>, PatternError> {
+pub(crate) fn pieces(text: &str) -> Result<Vec<Piece<'_>>, PatternError> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(PatternError::Blank);
     }
@@ -296,7 +296,7 @@ fn read_capture(inner: &str) -> Result<(&str, Class), PatternError> {
     if is_name(name) { Ok((name, class)) } else { Err(PatternError::Name(inner.to_owned())) }
 }
 
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && text.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
 }

@@ -1,6 +1,6 @@
 //! Tags of a rule: names that are rendered from the captures of its pattern.
 
-use super::pattern::{Captures, Pattern, PatternError, Piece, is_name, pieces};
+use crate::rules::pattern::{Captures, Pattern, PatternError, Piece, is_name, pieces};
 
 /// Longest tag that a client may name, and longest literal text of a rule's tag, in bytes.
 ///

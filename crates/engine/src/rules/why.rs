@@ -1,17 +1,8 @@
 //! Everything that decides how a read of a key is answered, as `@why:` shows it. The engine collects it, and the server
 //! writes it.
 
-use std::sync::Arc;
-
 use cattlegrid_herd::LeaseView;
-use cattlegrid_store::{Lookup, Marks};
-use cattlegrid_tags::{Kind, TagHash, TagList};
 use serde::Serialize;
-
-use crate::item::Standing;
-use crate::rules::active::Match;
-use crate::shard::Shard;
-use crate::step::Step;
 
 /// Writes a [`Why`] as text, on one line.
 pub type Explain = fn(&Why) -> String;
@@ -177,101 +168,4 @@ pub struct WhyTag {
     pub soft: u64,
     /// Its name; `None`: it was named when the value was stored, and only its hash is kept.
     pub tag: Option<String>,
-}
-
-impl Shard {
-    /// Everything that decides how a read of this key is answered. `own_tags`: of the object with this name.
-    pub(crate) fn why(&mut self, key: &[u8], hash: u64, own_tags: &[u64], step: &Step<'_>) -> Why {
-        let now = step.now;
-        let shared = Arc::clone(&self.shared);
-        let active = shared.rules();
-        let ruled = active.as_ref().and_then(|active| active.find(key));
-        self.advance(step);
-        let (mut names, mut hashes) = (Vec::new(), TagList::new());
-        if let Some(Match { rule, captures, .. }) = &ruled {
-            for template in &rule.tags {
-                let mut name = Vec::new();
-                template.render(captures, &mut name);
-                let hash = shared.tag_hasher().hash_made(&name).get();
-                names.push((hash, Some(String::from_utf8_lossy(&name).into_owned())));
-            }
-            hashes = self.tags_of(rule, captures);
-        }
-        let mut stored = own_tags.to_vec();
-        let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
-            let state = ruled.as_ref().map(|ruled| &**ruled.state);
-            let standing = self.standing(found, hash, state, step);
-            let item = self.store().item(found);
-            stored.extend(item.tags());
-            Some(WhyItem {
-                cas: item.cas(),
-                edited: item.marks().has(Marks::EDITED),
-                grace: (item.grace_s() != 0).then(|| now.left(item.dead_at())).flatten(),
-                refresh_in: item.refresh_at().and_then(|second| now.left(second)),
-                size: item.value_len(),
-                stale: item.marks().has(Marks::STALE),
-                standing: name(standing),
-                stamp: item.stamp(),
-                ttl: now.left(item.expiry()),
-            })
-        } else {
-            None
-        };
-        for tag in stored {
-            if !names.iter().any(|(hash, _)| *hash == tag) {
-                names.push((tag, None));
-            }
-        }
-        let bumps = shared.tags().bumps();
-        let tag = |(hash, tag): (u64, Option<String>)| {
-            let stored = TagHash::from_stored(hash);
-            let (hard, soft) = (bumps.last(stored, Kind::Hard), bumps.last(stored, Kind::Soft));
-            WhyTag { hard, hash: format!("{hash:016x}"), soft, tag }
-        };
-        let (hard, soft) = shared.outside(hash, hashes.hashes(), now);
-        let (lease, fence, oldest_miss) = self.herd.as_deref_mut().map_or((None, None, None), |herd| {
-            let events = herd.fence.events(hash);
-            (
-                herd.lease(hash, key, now.ms).map(WhyLease::from),
-                Some(Numbers { hard: events.hard, soft: events.soft }),
-                herd.ledger.oldest(hash, now.ms).map(|oldest| oldest.number),
-            )
-        });
-        let floors = shared.tags().floors();
-        Why {
-            clock: shared.clock(),
-            fence,
-            floor: floors.hard(),
-            item,
-            key: String::from_utf8_lossy(key).into_owned(),
-            lease,
-            object: None,
-            oldest_miss,
-            outside: Numbers { hard, soft },
-            rolling: floors
-                .rolling()
-                .map(|floor| WhyRolling {
-                    number: floor.number,
-                    seconds: floor.period_ms / 1000,
-                    served: floor.share_served(now.ms),
-                })
-                .collect(),
-            rule: ruled.as_ref().map(|Match { rule, .. }| WhyRule {
-                pattern: rule.pattern.text().to_owned(),
-                number: rule.number,
-                loader: rule.loading.as_ref().map(|loading| loading.loader.to_string()),
-            }),
-            tags: names.into_iter().map(tag).collect(),
-        }
-    }
-}
-
-fn name(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Absent => "absent",
-        Standing::Negative => "negative",
-        Standing::Stale => "stale",
-        Standing::Fresh => "fresh",
-        Standing::Early => "due for a refresh",
-    }
 }

@@ -1,0 +1,123 @@
+//! What becomes of a request that names a call: it is answered at once, or waits.
+
+use cattlegrid_objects::{Listing, TooLarge};
+
+use crate::engine::Engine;
+use crate::engine::room::Room;
+use crate::event::{EventKind, Interest, Looker};
+use crate::parked::Parked;
+use crate::reply::call::{Answered, Shape, Shows, TOO_LARGE};
+use crate::shard::flow::Executed;
+use crate::shard::object::{Call, Ran};
+use crate::shards::ShardLock;
+use crate::step::{Context, Step};
+
+/// What became of a request that names a call or an object.
+#[derive(Debug)]
+pub(crate) enum Called {
+    /// Its reply is written: of a `get` the key's block, or nothing.
+    Written,
+    /// Its reply is an error, which is written: of a `get` that has no other key.
+    Refused,
+    /// It waits.
+    Parked(Box<Parked>),
+}
+
+impl Called {
+    /// The request, if it waits.
+    pub(crate) fn parked(self) -> Option<Box<Parked>> {
+        if let Self::Parked(parked) = self { Some(parked) } else { None }
+    }
+}
+
+impl From<Called> for Executed {
+    fn from(called: Called) -> Self {
+        called.parked().map_or(Self::Done, Self::Parked)
+    }
+}
+
+/// A request that names a call: how it is answered, and what that takes.
+pub(crate) struct CallCx<'a, 'l, 'c> {
+    /// The form of the reply.
+    pub(crate) shape: Shape<'a>,
+    /// As the client wrote it.
+    pub(crate) key: &'a [u8],
+    /// No key follows.
+    pub(crate) last: bool,
+    pub(crate) lock: &'a mut ShardLock<'l>,
+    pub(crate) cx: &'a mut Context<'c>,
+}
+
+impl CallCx<'_, '_, '_> {
+    /// Writes the reply.
+    pub(crate) fn answer(&mut self, answered: Answered<'_>) -> Called {
+        let Self { shape, key, ref mut cx, .. } = *self;
+        shape.count(answered, cx.step.counters);
+        shape.write(answered, &mut cx.out.bytes);
+        let (status, size) = match answered {
+            Answered::Value(shows) => ("found", shows.value.len()),
+            _ => ("not_found", 0),
+        };
+        if matches!(shape, Shape::Get { .. } | Shape::Packet { .. } | Shape::Get2(_)) {
+            let by = if matches!(shape, Shape::Get2(_)) { Looker::Other } else { Looker::Get };
+            cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
+        }
+        match answered {
+            Answered::Error(_) if shape.is_alone() => Called::Refused,
+            _ => Called::Written,
+        }
+    }
+
+    pub(crate) fn error(&mut self, text: &str) -> Called {
+        self.answer(Answered::Error(text))
+    }
+
+    /// Answers a call of this method with what it has listed.
+    pub(crate) fn answer_listing(
+        &mut self,
+        call: &Call<'_>,
+        listing: Listing,
+        (cas, ttl): (u64, Option<u64>),
+    ) -> Called {
+        let counter = self.cx.step.counters.methods.of(call.registry.number(call.method));
+        let flags = listing.flags(call.registry.settings().json_flags);
+        match listing.finish() {
+            Ok(Some(value)) => {
+                counter.bytes.add(value.len() as u64);
+                self.answer(Answered::Value(Shows { value: &value, flags, cas, ttl }))
+            }
+            Ok(None) => {
+                counter.misses.add(1);
+                self.answer(Answered::Miss)
+            }
+            Err(TooLarge) => {
+                counter.errors.add(1);
+                self.error(TOO_LARGE)
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others. `has_object`: the
+    /// object is busy with this call; otherwise it must not be busy.
+    pub(crate) fn run_with_room(
+        &self,
+        call: &Call<'_>,
+        has_object: bool,
+        lock: &mut ShardLock<'_>,
+        step: &Step<'_>,
+    ) -> Ran {
+        let ran = self.with_room(Room::Anywhere, call.hash, lock, |lock, _| {
+            let shard = lock.shard(call.hash);
+            if !has_object && shard.is_busy(call.item_key) {
+                return Ok(Ran::Busy);
+            }
+            match shard.run_object(call, step) {
+                Ran::NoRoom(bytes) => Err(bytes),
+                ran => Ok(ran),
+            }
+        });
+        ran.unwrap_or_else(Ran::NoRoom)
+    }
+}

@@ -1,0 +1,396 @@
+//! Invalidation by name: tags, cascades, flushes, and the control keys that any client can type.
+//!
+//! A tag is bumped by a control key, by a meta command with `G`, or by a cascade of a rule file. A bump takes a number
+//! of the clock, and touches neither items nor leases: an item whose stamp is smaller is found to be dead or stale when
+//! it is looked up.
+
+use std::collections::VecDeque;
+
+use cattlegrid_objects::Named;
+use cattlegrid_protocol::{Keys, Meta, Request, reply};
+use cattlegrid_tags::{Kind, TagError, TagHash};
+
+use crate::engine::Engine;
+use crate::engine::pending::{Got, Pending};
+use crate::reply::get::Asked;
+use crate::reply::meta::{OfCommand, Refusals, Shown, count_meta, hit, refusals_of, return_flags};
+use crate::rules::why::WhyObject;
+use crate::running::item_key;
+use crate::shard::object::left;
+use crate::step::{Context, Step};
+use crate::time::Now;
+
+/// Longest rolling flush, in seconds.
+pub const ROLLING_FLUSH_MAX_S: u64 = 24 * 60 * 60;
+
+/// The reply to an unknown control key, or to a command that it does not take.
+const UNKNOWN: &str = "CLIENT_ERROR unknown control key";
+
+/// The parsed text of a control key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Control<'k> {
+    /// `tag:T`.
+    Tag(&'k [u8]),
+    /// `bump:T`.
+    Bump(&'k [u8]),
+    /// `flush:SECONDS`.
+    Flush(u64),
+    /// `why:KEY`.
+    Why(&'k [u8]),
+}
+
+/// The answer to a control key as an item: it has no flags, no CAS and no end, and was never read. Its size.
+struct OfText(usize);
+
+impl<'k> Control<'k> {
+    /// `rest`: the key without the prefix.
+    fn parse(rest: &'k [u8]) -> Result<Self, String> {
+        if let Some(tag) = rest.strip_prefix(b"tag:") {
+            Ok(Self::Tag(tag))
+        } else if let Some(tag) = rest.strip_prefix(b"bump:") {
+            Ok(Self::Bump(tag))
+        } else if let Some(key) = rest.strip_prefix(b"why:").filter(|key| !key.is_empty()) {
+            Ok(Self::Why(key))
+        } else if let Some(seconds) = rest.strip_prefix(b"flush:") {
+            let seconds = std::str::from_utf8(seconds).ok().and_then(|text| text.parse().ok());
+            match seconds.filter(|seconds| (1..=ROLLING_FLUSH_MAX_S).contains(seconds)) {
+                Some(seconds) => Ok(Self::Flush(seconds)),
+                None => Err(format!("CLIENT_ERROR flush: seconds must be 1 to {ROLLING_FLUSH_MAX_S}")),
+            }
+        } else {
+            Err(UNKNOWN.to_owned())
+        }
+    }
+}
+
+impl Engine {
+    /// Takes the memory of the tags' arrays out of the budget, once: they are in use from now on.
+    pub(crate) fn reserve_tags(&self) -> std::io::Result<()> {
+        if self.tags_reserved() { Ok(()) } else { self.reserve(self.shared().tags().bumps().memory_bytes()) }
+    }
+
+    /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush.
+    pub fn flush(&self, second: u32, now: Now) {
+        self.shared().flush(second, now.second);
+    }
+
+    /// Whether a request other than a classic `get` is about a tag or a control key.
+    #[inline]
+    pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
+        let key: &[u8] = match request {
+            Request::Store(store) => store.key,
+            Request::Arith(arith) => arith.key,
+            Request::Touch(touch) => touch.key,
+            Request::Delete(delete) => delete.key,
+            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
+                if meta.set.has(b'G') {
+                    return true;
+                }
+                meta.key.bytes()
+            }
+            Request::MetaSet(meta, _) => meta.key.bytes(),
+            _ => return false,
+        };
+        self.shared().control(key).is_some()
+    }
+
+    /// Executes a request about a tag or a control key.
+    #[cold]
+    pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
+        let key: &[u8] = match request {
+            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
+                return self.execute_meta(request, meta, cx);
+            }
+            Request::Delete(delete) => delete.key,
+            Request::Arith(arith) => arith.key,
+            Request::Store(store) => store.key,
+            Request::Touch(touch) => touch.key,
+            _ => return refusals_of(request).write(UNKNOWN, &mut cx.out.bytes),
+        };
+        let asked = self.control(key);
+        let text = match (request, asked) {
+            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard, cx.step.now) {
+                Ok(_) => "DELETED".to_owned(),
+                Err(error) => format!("CLIENT_ERROR {error}"),
+            },
+            (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
+                match self.bump(tag, Kind::Hard, cx.step.now) {
+                    Ok(number) => number.to_string(),
+                    Err(error) => format!("CLIENT_ERROR {error}"),
+                }
+            }
+            (_, Err(error)) => error,
+            _ => UNKNOWN.to_owned(),
+        };
+        // A packet is never answered otherwise than by an error here.
+        refusals_of(request).write(&text, &mut cx.out.bytes);
+    }
+
+    /// `mg md ma` with `G`, where the key is a tag, or with a control key.
+    fn execute_meta(&self, request: &Request<'_>, meta: &Meta<'_>, cx: &mut Context<'_>) {
+        count_meta(meta, cx);
+        let flags = &meta.set;
+        if flags.has(b'A') {
+            // A call, or a question about a tag: it cannot be both.
+            return reply::line(&mut cx.out.bytes, reply::error::INVALID_FLAG);
+        }
+        let asked = if flags.has(b'G') {
+            let tag = Control::Tag(meta.key.bytes());
+            self.check_names(tag).map(|()| tag)
+        } else {
+            self.check(meta.key.bytes())
+        };
+        let text = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
+            Ok(text) => text,
+            Err(error) => return Refusals::of(meta.packet).write(&error, &mut cx.out.bytes),
+        };
+        if let Some(packet) = meta.packet {
+            // The number of a bump, or nothing.
+            return match text.and_then(|text| text.parse().ok()) {
+                Some(number) => reply::packet::sum(&mut cx.out.bytes, packet, number, 0),
+                None => reply::packet::done(&mut cx.out.bytes, packet, 0),
+            };
+        }
+        if flags.has(b'q') && !matches!(request, Request::MetaGet(_)) {
+            return;
+        }
+        let out = &mut cx.out.bytes;
+        let len = text.as_ref().map_or(0, String::len);
+        let shown = text.filter(|_| flags.has(b'v'));
+        hit(len, shown.is_some(), out);
+        if matches!(request, Request::MetaGet(_)) {
+            return_flags(meta, &mut OfText(len), out);
+        } else {
+            return_flags(meta, &mut OfCommand, out);
+        }
+        reply::end_line(out);
+        if let Some(text) = shown {
+            reply::line(out, &text);
+        }
+    }
+
+    /// Executes a meta command with a control key like its classic form. Returns the text of its answer, if it has one.
+    fn obey(
+        &self,
+        request: &Request<'_>,
+        meta: &Meta<'_>,
+        control: Control<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<String>, String> {
+        let flags = &meta.set;
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let one_up = !matches!(flags.mode, b'D' | b'-') && (!flags.has(b'D') || flags.delta == 1);
+        match (request, control) {
+            (Request::MetaGet(_), _) => {
+                cx.step.counters.cmd_get.add(1);
+                cx.step.counters.get_hits.add(1);
+                Ok(Some(self.tell(control, cx)))
+            }
+            (Request::MetaDelete(_), Control::Tag(tag)) => self
+                .bump(tag, kind, cx.step.now)
+                .map(|_| None)
+                .map_err(|error| format!("CLIENT_ERROR {error}")),
+            (Request::MetaArith(_), Control::Tag(tag)) if one_up || flags.has(b'G') => {
+                let number =
+                    self.bump(tag, kind, cx.step.now).map_err(|error| format!("CLIENT_ERROR {error}"))?;
+                Ok(Some(number.to_string()))
+            }
+            _ => Err(UNKNOWN.to_owned()),
+        }
+    }
+
+    /// The text of a `get` of a control key; a `bump` and a `flush` are executed. The key must have been checked.
+    fn tell(&self, control: Control<'_>, cx: &mut Context<'_>) -> String {
+        match control {
+            Control::Tag(tag) => {
+                let tag = self.shared().tag_hasher().hash_made(tag);
+                self.describe_tag(tag, cx.step.now)
+            }
+            Control::Bump(tag) => {
+                self.use_tags();
+                let tag = self.shared().tag_hasher().hash_made(tag);
+                self.shared().bump(tag, Kind::Hard, cx.step.now).to_string()
+            }
+            Control::Flush(seconds) => {
+                self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
+            }
+            Control::Why(key) => {
+                let named = self.why_object(key, &cx.step);
+                let (key, tags) = named.as_ref().map_or((key, &[][..]), |(name, _, tags)| (&**name, &**tags));
+                let hash = self.hash_key(key);
+                let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, tags, &cx.step);
+                why.object = named.map(|(_, object, _)| object);
+                self.explain(&why)
+            }
+        }
+    }
+
+    pub(crate) fn bump(&self, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
+        let tag = self.shared().tag_hasher().hash(name)?;
+        self.use_tags();
+        Ok(self.shared().bump(tag, kind, now))
+    }
+
+    /// Takes the arrays' memory out of the limit, since they are in use. A failure to do so is no reason to refuse the
+    /// bump.
+    fn use_tags(&self) {
+        if self.reserve_tags().is_err() {
+            debug_assert!(false, "the limit can always be lowered");
+        }
+    }
+
+    /// Number of the last bump, seconds since then, share of items older than that which are wrongly found stale.
+    fn describe_tag(&self, tag: TagHash, now: Now) -> String {
+        let bumps = self.shared().tags().bumps();
+        let last = bumps.last(tag, Kind::Hard).max(bumps.last(tag, Kind::Soft));
+        let since = if last == 0 { 0 } else { self.shared().age_s(last, now.ms) };
+        format!("{last} {since} {:.6}", bumps.estimate(last))
+    }
+
+    /// A `get` with control keys among its keys: answers them at their places; other keys as they were found.
+    #[cold]
+    pub(crate) fn answer_control<'k>(
+        &self,
+        pending: &Pending<'_>,
+        left: Option<Keys<'k>>,
+        cas: bool,
+        cx: &mut Context<'_>,
+    ) -> Got<'k> {
+        cx.step.counters.get_hits.add(pending.control.len() as u64);
+        let mut cuts = Vec::with_capacity(pending.control.len() + 1);
+        for (_, at) in pending.control.iter().rev() {
+            cuts.push(cx.out.split_off(*at));
+        }
+        cuts.push(cx.out.split_off(pending.from));
+        // All of them are parsed before the first is executed.
+        let asked: Result<Vec<_>, String> =
+            pending.control.iter().map(|(key, _)| Ok((*key, self.check(key)?))).collect();
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                reply::line(&mut cx.out.bytes, &error);
+                return Got::Done;
+            }
+        };
+        for (key, control) in asked {
+            if let Some(cut) = cuts.pop() {
+                cx.out.append(cut);
+            }
+            let text = self.tell(control, cx);
+            // These values have no CAS, but clients read one after `gets`.
+            reply::value_header(&mut cx.out.bytes, key, 0, text.len(), cas.then_some(0));
+            reply::line(&mut cx.out.bytes, &text);
+        }
+        if let Some(cut) = cuts.pop() {
+            cx.out.append(cut);
+        }
+        if let Some(left) = left {
+            return Got::More(left);
+        }
+        cx.out.bytes.extend_from_slice(reply::END);
+        Got::Done
+    }
+
+    /// A get of the binary protocol with a control key.
+    #[cold]
+    pub(crate) fn answer_control_key(&self, asked: &Asked<'_>, cx: &mut Context<'_>) {
+        cx.step.counters.get_hits.add(1);
+        match self.check(asked.key) {
+            Ok(control) => {
+                let text = self.tell(control, cx);
+                asked.begin_value(0, text.len(), 0, &mut cx.out.bytes);
+                cx.out.bytes.extend_from_slice(text.as_bytes());
+                asked.end_value(&mut cx.out.bytes);
+            }
+            Err(error) => asked.write_error(&error, &mut cx.out.bytes),
+        }
+    }
+
+    fn control<'k>(&self, key: &'k [u8]) -> Result<Control<'k>, String> {
+        self.shared().control(key).map_or_else(|| Err(UNKNOWN.to_owned()), Control::parse)
+    }
+
+    fn check<'k>(&self, key: &'k [u8]) -> Result<Control<'k>, String> {
+        let control = self.control(key)?;
+        self.check_names(control)?;
+        Ok(control)
+    }
+
+    /// Whether the key's tag is valid, and its command allowed.
+    fn check_names(&self, control: Control<'_>) -> Result<(), String> {
+        match control {
+            Control::Tag(tag) | Control::Bump(tag) => match self.shared().tag_hasher().hash(tag) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("CLIENT_ERROR {error}")),
+            },
+            Control::Flush(_) if !self.allows_flush() => Err("CLIENT_ERROR flush_all not allowed".to_owned()),
+            Control::Flush(_) | Control::Why(_) => Ok(()),
+        }
+    }
+}
+
+impl Shown for OfText {
+    fn size(&self) -> Option<usize> {
+        Some(self.0)
+    }
+
+    fn ttl(&self) -> Option<Option<u64>> {
+        Some(None)
+    }
+
+    fn cas(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn client_flags(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    fn last_access(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn hit_before(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+impl Engine {
+    /// The object that a key names, as `@why:` shows it: its own name, what it is, and its tags.
+    pub(crate) fn why_object(&self, key: &[u8], step: &Step<'_>) -> Option<(Vec<u8>, WhyObject, Vec<u64>)> {
+        let objects = self.shared().objects();
+        let registry = objects.as_ref()?;
+        let mut buffer = Vec::new();
+        let (type_id, method, own) = match registry.named(key)? {
+            Named::Object { type_id, key } => (type_id, None, key),
+            Named::Call(name) => {
+                let (key, _) = registry.split(&name, &mut buffer).ok()?;
+                (name.type_id, Some(registry.names(name.method).1), key)
+            }
+        };
+        let item_key = item_key(type_id, own)?;
+        let hash = self.hash_object(&item_key);
+        let mut shard = self.shards.lock(self.shards.number(hash));
+        shard.advance(step);
+        let waiting = shard.busy.get(&*item_key).map(VecDeque::len);
+        let found = shard.find_object(hash, &item_key, step);
+        let item = found.map(|found| shard.store.item(found));
+        let tree_bytes =
+            found.and_then(|found| shard.store.tree(found)).map_or(0, cattlegrid_store::Tree::held_bytes);
+        let tags = item.as_ref().map_or(Vec::new(), |item| item.tags().collect());
+        let object = WhyObject {
+            busy: waiting.is_some(),
+            cas: item.map_or(0, |item| item.cas()),
+            evict: if registry.is_pinned(type_id) { "never" } else { "normal" },
+            exists: found.is_some(),
+            key: String::from_utf8_lossy(own).into_owned(),
+            method,
+            size: item.map_or(0, |item| item.value_len()) + tree_bytes,
+            ttl: item.and_then(|item| left(step.now, item.expiry())),
+            type_name: registry.type_name(type_id),
+            waiting: waiting.unwrap_or(0),
+        };
+        drop(shard);
+        Some((registry.object_name(type_id, own)?, object, tags))
+    }
+}

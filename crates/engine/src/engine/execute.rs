@@ -1,0 +1,184 @@
+//! Executes a request about one key: about a tag, a call of an object, or for the key's shard.
+
+use std::sync::Arc;
+
+use cattlegrid_protocol::reply::error;
+use cattlegrid_protocol::{Block, Packet, Request, StoreVerb};
+use cattlegrid_store::HugeValue;
+
+use crate::engine::Engine;
+use crate::engine::room::{Room, drop_write};
+use crate::event::Looker;
+use crate::parked::Parked;
+use crate::reply::meta::refusals_of;
+use crate::shard::flow::{Executed, Flow};
+use crate::shard::put::{Data, Mode, Write, note_refused};
+use crate::shards::ShardLock;
+use crate::step::Context;
+use crate::sync::Ordering;
+
+impl Engine {
+    /// Executes a request about one key with this hash. A `get` is for [`Engine::get`]; requests without a key are the
+    /// server's. Returns a request that waits: its reply comes later.
+    ///
+    /// # Panics
+    /// On a `get`, on a request without a key, and on one whose data block is apart.
+    pub fn execute(
+        &self,
+        request: &Request<'_>,
+        hash: u64,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
+        self.execute_with(request, hash, None, false, lock, cx).parked()
+    }
+
+    /// As [`Engine::execute`], of a request whose data block is apart: `value`.
+    ///
+    /// # Panics
+    /// On a request for which [`Engine::may_arrive`] is not true.
+    pub fn execute_arrived(
+        &self,
+        request: &Request<'_>,
+        hash: u64,
+        value: Arc<HugeValue>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
+        self.execute_with(request, hash, Some(value), false, lock, cx).parked()
+    }
+
+    /// `of_run`: it is a get of a run, and is not held here.
+    pub(crate) fn execute_with(
+        &self,
+        request: &Request<'_>,
+        hash: u64,
+        mut huge: Option<Arc<HugeValue>>,
+        of_run: bool,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Executed {
+        if let Request::PacketGet(get) = request {
+            return self.get_packet(get, hash, of_run, lock, cx);
+        }
+        if self.is_about_tags(request) {
+            // The first use of tags takes memory from all shards.
+            lock.release();
+            self.execute_tags(request, cx);
+            return Executed::Done;
+        }
+        let names = self.shared.names.load(Ordering::Acquire);
+        if Self::may_call(names, request)
+            && let Some(called) = self.execute_object(request, lock, cx)
+        {
+            return called.into();
+        }
+        if let Some(Block::Here(bytes)) = request.block() {
+            match self.data(bytes, lock) {
+                Some(Data::Huge(pages)) => huge = Some(pages),
+                Some(Data::Inline(_)) => {}
+                None => {
+                    self.refuse(request, hash, lock, cx);
+                    return Executed::Done;
+                }
+            }
+        }
+        let ran = self.with_room(Room::Others, hash, lock, |lock, last| {
+            // Types may have been switched on in between, and the search for items under their names may have passed this
+            // shard.
+            let mut shard = lock.shard(hash);
+            if shard.names_now() != names {
+                if let Some(called) = self.execute_object(request, lock, cx) {
+                    return Ok(Err(called));
+                }
+                shard = lock.shard(hash);
+            }
+            shard.insist(last);
+            let flow = shard.execute(request, hash, huge.clone(), cx);
+            shard.insist(false);
+            if let Flow::NeedsRoom(bytes) = flow { Err(bytes) } else { Ok(Ok(flow)) }
+        });
+        let mut flow = match ran.expect("a shard that insists always replies") {
+            Ok(flow) => flow,
+            Err(called) => return called.into(),
+        };
+        if let (Flow::Leased(holds), Request::MetaGet(meta)) = (&flow, request)
+            && !of_run
+        {
+            flow = lock.shard(hash).meta_wait(meta, hash, *holds, cx);
+        }
+        self.settle(lock, &mut cx.step);
+        match flow {
+            Flow::Replied => Executed::Done,
+            Flow::Computes => Executed::Computes,
+            Flow::Leased(holds) => Executed::Leased(holds),
+            Flow::Parked(parked) => {
+                self.check_circle(lock, cx);
+                Executed::Parked(parked)
+            }
+            Flow::Object => {
+                let Request::MetaGet(meta) = request else { unreachable!("only `mg` is recognised late") };
+                self.meta_get_object(meta, lock, cx).map_or(Executed::Done, Executed::Parked)
+            }
+            Flow::NeedsRoom(_) => unreachable!("it was executed with room"),
+        }
+    }
+
+    /// Notes a store that was not executed, since it is too large (`too_large`) or there is no memory for its data.
+    pub fn note_refused(
+        &self,
+        key: &[u8],
+        verb: StoreVerb,
+        classic: bool,
+        too_large: bool,
+        cx: &mut Context<'_>,
+    ) {
+        let status = if too_large { "too_large" } else { "no_memory" };
+        note_refused(key, Mode::of(verb), classic, status, cx);
+    }
+
+    /// A new value was refused: ends its lease, and removes the old value if that could be taken for it (`drops_old`).
+    /// `token`: the number of the miss for which the value was computed, if the client named it.
+    pub fn invalidate(&self, key: &[u8], token: Option<u64>, drops_old: bool, cx: &mut Context<'_>) {
+        let hash = self.hasher.hash(key);
+        let write = Write { drops_old, ..Write::refused(key, hash, token) };
+        let mut lock = self.shard_lock();
+        lock.shard(hash).note_lookup(key, hash, Looker::Other, cx);
+        lock.shard(hash).refused(&write, cx);
+        self.settle(&mut lock, &mut cx.step);
+    }
+
+    /// Whether the data block of a request may arrive in the pages in which it will stay. What is not stored as it comes may
+    /// not: arguments of calls, data of control keys, parts of values.
+    pub fn may_arrive(&self, request: &Request<'_>) -> bool {
+        let verb = match request {
+            Request::Store(store) => store.verb,
+            Request::MetaSet(meta, _) if !meta.set.has(b'A') => meta.set.store_verb(),
+            _ => return false,
+        };
+        self.stores_in_pages(request)
+            && !matches!(verb, StoreVerb::Append | StoreVerb::Prepend)
+            && !self.is_about_tags(request)
+    }
+
+    /// There are no pages for a value: answers an error.
+    fn refuse(&self, request: &Request<'_>, hash: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        refusals_of(request).write(error::OUT_OF_MEMORY, &mut cx.out.bytes);
+        let (write, noted) = match request {
+            Request::Store(store) => {
+                let mode = Mode::of(store.verb);
+                let write = Write { mode, drops_old: mode == Mode::Set, ..Write::set(store.key, hash, &[]) };
+                (write, (mode, true))
+            }
+            Request::MetaSet(meta, _) => {
+                let token = meta.set.has(b'C').then_some(meta.set.compare_cas);
+                let mode = Mode::of(meta.set.store_verb());
+                let drops_old = meta.packet.is_none_or(Packet::is_set);
+                (Write { drops_old, ..Write::refused(meta.key.bytes(), hash, token) }, (mode, false))
+            }
+            _ => unreachable!("only these have a value"),
+        };
+        drop_write(&write, noted, lock, cx);
+        self.settle(lock, &mut cx.step);
+    }
+}

@@ -1,0 +1,271 @@
+//! The end of a loader's job: its value is stored by the lease's token, or its waiters are told that there is none.
+//!
+//! What a client does with `ms key <size> C<token>` and `md key C<token> Pe<text>` is done here without a request, a session
+//! or a reply. The value is a fill: if the key was invalidated after the job began, it is dropped. It is no `set`: it is not
+//! counted as one and sets off no cascade, since nothing has changed behind the cache.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::{Filler, Herd, JobFailure, OnBusy, Waiter};
+use cattlegrid_store::NEVER;
+use cattlegrid_tags::TagList;
+
+use crate::delivered::{Delivered, DeliveredValue, Verdict};
+use crate::engine::Engine;
+use crate::engine::room::Room;
+use crate::event::{Event, EventKind, Interest};
+use crate::load::{Landed, Load, LoadEnd, LoadFailure};
+use crate::shard::Shard;
+use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
+use crate::shard::standing::Standing;
+use crate::shards::ShardLock;
+use crate::step::{Step, Ticket};
+use crate::time::PAST;
+
+// As clients get them: percent-encoded.
+const TOO_MANY_TAGS: &[u8] = b"the%20value%20has%20more%20tags%20than%20fit";
+const TOO_LARGE: &[u8] = b"the%20value%20is%20larger%20than%20an%20item%20may%20be";
+const IS_A_METHOD: &[u8] = b"the%20key%20names%20a%20method%20of%20an%20object";
+const NO_ROOM: &[u8] = b"there%20is%20no%20memory%20for%20the%20value";
+
+impl Engine {
+    /// Takes the end of a job that [`crate::LoadOrder::Start`] has begun; to be called once for each.
+    pub fn finish_load(
+        &self,
+        load: &Load,
+        end: &LoadEnd<'_>,
+        lock: &mut ShardLock<'_>,
+        step: &mut Step<'_>,
+    ) -> Landed {
+        let landed = self.land(load, end, lock, step);
+        self.settle(lock, step);
+        landed
+    }
+
+    fn land(&self, load: &Load, end: &LoadEnd<'_>, lock: &mut ShardLock<'_>, step: &mut Step<'_>) -> Landed {
+        let hash = self.hash_key(&load.key);
+        let write = match *end {
+            LoadEnd::Failed { text, cause } => {
+                let shard = lock.shard(hash);
+                if !shard.finish_job(load, hash, false, step) {
+                    return Landed::Late;
+                }
+                return shard.load_failed(load, hash, cause, text, Landed::Failed, step);
+            }
+            LoadEnd::Value { data, flags, ttl_s, tags } => {
+                let ttl_s = ttl_s.unwrap_or_else(|| load.rule.loading.as_ref().map_or(0, |l| l.ttl_s.into()));
+                let Some(tags) = self.tag_list(tags) else {
+                    let shard = lock.shard(hash);
+                    if !shard.finish_job(load, hash, true, step) {
+                        return Landed::Late;
+                    }
+                    let text = TOO_MANY_TAGS;
+                    let failed = Landed::TooManyTags;
+                    return shard.load_failed(load, hash, LoadFailure::Error, text, failed, step);
+                };
+                Write { flags, tags, expiry: expiry(ttl_s, step), ..write(load, hash, data) }
+            }
+            LoadEnd::NotFound { ttl_s } => {
+                let ttl_s = ttl_s.unwrap_or(load.rule.negative_ttl_s);
+                // Without a time it is for the waiters, and not kept.
+                let expiry = if ttl_s == 0 { PAST } else { expiry(ttl_s.into(), step) };
+                Write { negative: true, expiry, ..write(load, hash, &[]) }
+            }
+        };
+        self.land_value(load, write, lock, step)
+    }
+
+    fn land_value(
+        &self,
+        load: &Load,
+        mut write: Write<'_>,
+        lock: &mut ShardLock<'_>,
+        step: &mut Step<'_>,
+    ) -> Landed {
+        let hash = write.hash;
+        let fits = self.shared().fits(&load.key, write.flags, write.data.len());
+        let mut room = fits;
+        if let Data::Inline(bytes) = write.data
+            && fits
+        {
+            match self.data(bytes, lock) {
+                Some(data) => write.data = data,
+                None => room = false,
+            }
+        }
+        let shard = lock.shard(hash);
+        if !shard.finish_job(load, hash, true, step) {
+            return Landed::Late;
+        }
+        let mut is_first = true;
+        let landed = self.with_room(Room::Others, hash, lock, |lock, _| {
+            let shard = lock.shard(hash);
+            // Its lease may have ended while room was made.
+            if !std::mem::take(&mut is_first) && !shard.is_current(load, hash) {
+                return Ok(Some(Landed::Late));
+            }
+            if shard.is_named(&load.key) {
+                // The types of objects have changed since it began.
+                let (cause, text) = (LoadFailure::Error, IS_A_METHOD);
+                return Ok(Some(shard.load_failed(load, hash, cause, text, Landed::Failed, step)));
+            }
+            if room { shard.store_load(load, &write, step).map(Some) } else { Ok(None) }
+        });
+        landed.ok().flatten().unwrap_or_else(|| {
+            let (text, failed) = if fits {
+                step.counters.store_no_memory.add(1);
+                (NO_ROOM, Landed::NoRoom)
+            } else {
+                step.counters.store_too_large.add(1);
+                (TOO_LARGE, Landed::TooLarge)
+            };
+            let shard = lock.shard(hash);
+            shard.load_failed(load, hash, LoadFailure::Error, text, failed, step)
+        })
+    }
+
+    /// Tags that a loader names; None: there are too many, or a name is empty or too long.
+    fn tag_list(&self, names: &[&[u8]]) -> Option<TagList> {
+        let mut list = TagList::new();
+        for name in names {
+            list.insert(self.shared().tag_hasher().hash(name).ok()?).ok()?;
+        }
+        Some(list)
+    }
+}
+
+fn write<'a>(load: &'a Load, hash: u64, data: &'a [u8]) -> Write<'a> {
+    Write { mode: Mode::Cas, compare: load.token, takes_token: true, ..Write::set(&load.key, hash, data) }
+}
+
+/// The second of the expiry.
+fn expiry(ttl_s: i64, step: &Step<'_>) -> u32 {
+    match ttl_s {
+        0 => NEVER,
+        ..0 => PAST,
+        _ => step.now.second.saturating_add(u32::try_from(ttl_s).unwrap_or(u32::MAX)),
+    }
+}
+
+impl Shard {
+    /// The job has ended. False: its lease does not stand, and its result, if it is one (`late`), is dropped.
+    fn finish_job(&mut self, load: &Load, hash: u64, late: bool, step: &mut Step<'_>) -> bool {
+        self.advance(step);
+        let stands = self.with_herd(step, |herd, step| herd.finish_job(hash, load.token, step));
+        let stands = stands == Some(true);
+        if late && !stands {
+            self.count_late(load);
+        }
+        stands
+    }
+
+    fn is_current(&self, load: &Load, hash: u64) -> bool {
+        let current = |herd: &Herd| herd.is_current(hash, load.token);
+        let is_current = self.herd.as_deref().is_some_and(current);
+        if !is_current {
+            self.count_late(load);
+        }
+        is_current
+    }
+
+    fn count_late(&self, load: &Load) {
+        let active = self.shared.rules();
+        if let Some(state) = active.as_ref().and_then(|active| active.state_of(load.rule.pattern.text())) {
+            state.counters().loads_late.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Stores the value under the lease that stands. An error: the bytes for which the shard has no room.
+    fn store_load(&mut self, load: &Load, write: &Write<'_>, step: &mut Step<'_>) -> Result<Landed, usize> {
+        let hash = write.hash;
+        let Some(ruled) = self.rule_of(&load.key) else {
+            // Its rule is gone, and its lease goes next.
+            self.with_herd(step, |herd, step| herd.abandon(hash, step));
+            return Ok(Landed::Late);
+        };
+        if ruled.tags.union(&write.tags).is_err() {
+            let text = TOO_MANY_TAGS;
+            let failed = Landed::TooManyTags;
+            return Ok(self.load_failed(load, hash, LoadFailure::Error, text, failed, step));
+        }
+        let by = Filler { connection: None, token: Some(load.token), pooled: false };
+        let filling = Filling { fill: Fill::ByToken(load.token), by, session: None };
+        let found = self.lookup_found(hash, &load.key, step);
+        let landed = match self.store_value(write, found, filling, &ruled, step) {
+            Outcome::Stored { .. } => Landed::Stored,
+            Outcome::NoRoom(bytes) => return Err(bytes),
+            Outcome::NotStored | Outcome::Exists | Outcome::NotFound => {
+                self.count_late(load);
+                Landed::Late
+            }
+        };
+        if step.interest.wants(Interest::MUTATIONS) {
+            let status = if landed == Landed::Stored { "stored" } else { "not_stored" };
+            let ttl = step.now.left(write.expiry).unwrap_or(0);
+            let (command, size) = ("cas", write.data.len());
+            let kind = EventKind::Store { status, command, ttl, size, classic: false };
+            step.effects.events.push((Ticket::NONE, Event { key: load.key.clone(), kind }));
+        }
+        Ok(landed)
+    }
+
+    /// The job under the lease that stands has failed: its waiters get the old value, if there is one.
+    fn load_failed(
+        &mut self,
+        load: &Load,
+        hash: u64,
+        cause: LoadFailure,
+        text: &[u8],
+        landed: Landed,
+        step: &mut Step<'_>,
+    ) -> Landed {
+        let why = match cause {
+            LoadFailure::Error => JobFailure::Error,
+            // A job that was taken back while its lease stands was queued in a pool that a reload has replaced.
+            LoadFailure::Lost | LoadFailure::Cancelled => JobFailure::Lost,
+            LoadFailure::Refused => JobFailure::Refused,
+        };
+        let waiters = self.with_herd(step, |herd, step| herd.job_failed(hash, why, text, step));
+        self.answer_failed(load, hash, waiters.unwrap_or_default(), step);
+        landed
+    }
+
+    fn answer_failed(&mut self, load: &Load, hash: u64, waiters: Vec<Waiter>, step: &mut Step<'_>) {
+        if waiters.is_empty() {
+            return;
+        }
+        let active = self.shared.rules();
+        let ruled = active.as_ref().and_then(|active| active.find(&load.key));
+        let old = ruled.as_ref().and_then(|ruled| {
+            let found = self.lookup_found(hash, &load.key, step)?;
+            let standing = self.standing(found, hash, Some(ruled.state), step);
+            matches!(standing, Standing::Stale | Standing::Early | Standing::Fresh).then_some(found)
+        });
+        let old = old.map(|found| {
+            let item = self.store.item(found);
+            let value = DeliveredValue::of(item.value());
+            Arc::new(Delivered {
+                flags: item.flags(),
+                cas: self.shown_cas(item.cas()),
+                ttl: step.now.left(item.expiry()),
+                counted: self.shared.delivered.count(value.copied_bytes()),
+                value,
+            })
+        });
+        for waiter in waiters {
+            let verdict = match (&old, &ruled) {
+                (Some(old), _) => Verdict::Value(Arc::clone(old)),
+                (None, Some(ruled)) if waiter.how.on_busy(ruled.state.policy()) == OnBusy::Error => {
+                    Verdict::Busy
+                }
+                (None, ruled) => {
+                    let state = ruled.as_ref().map(|ruled| ruled.state);
+                    let miss = state
+                        .and_then(|state| self.with_herd(step, |herd, step| herd.miss(hash, state, step)));
+                    Verdict::Miss { record: miss, hint: None }
+                }
+            };
+            step.effects.herd.wake(waiter, verdict);
+        }
+    }
+}

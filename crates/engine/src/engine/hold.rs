@@ -1,0 +1,365 @@
+//! Requests that wait, across shards: how a `get` is parked, and how its deadline, the end of its connection or a
+//! circle of waiting connections ends the wait.
+//!
+//! A held get leaves its keys' places in the queues of their leases and a [`Parked`] reply on its connection. Shards
+//! are locked one at a time; between two locks other threads may decide a wait, and their decision comes as a wake.
+//!
+//! # Histories
+//! H is the holder, W a waiter, X another client; each connection is served by one thread. The tests named are in
+//! `tests/`; `late.rs` is in those of `herd`.
+//!
+//! 1. W's `get` finds key 1 leased. Before W is queued, the shard's lock is released, for another key of the same
+//!    `get`; H's value is stored, or H's lease ends. `hold_key` looks again, under the lock under which it queues W: W
+//!    gets the value or the lease, or waits for the client that has the lease by then. (`shuttle.rs`:
+//!    `many_keys_in_many_shards`)
+//! 2. W's time is up on its thread. On another thread H's value is stored, or H's lease passes to W, and W is taken out
+//!    of the queue. `expire` finds W gone: the result comes as a wake, and answers W. The request has no deadline from
+//!    then on, so it is not expired again. (`shuttle.rs`: `end_of_a_hold_and_fill`, `timeout_fill_and_close`,
+//!    `failure_close_and_the_end_of_a_hold`)
+//! 3. W's `get` of several keys is answered at once after all, because it gets the lease of one of them. Its wait for
+//!    another key was decided on another thread in this moment: its wake finds no request, but if it was given that
+//!    lease too, its session must know. `note_decided` records it. (`late.rs`:
+//!    `the_miss_of_a_lease_whose_time_is_up_ends_with_its_window`)
+//! 4. A holds key 1 and waits for key 2; B holds key 2 and begins to wait for key 1 at the same time. Both publish
+//!    first and look for a circle afterwards: the one that publishes last finds it, and gives up a wait, as a miss.
+//!    (`shuttle.rs`: `publish_and_check_of_two` and the two after it, `orders.rs`: `every_circle_is_cut`)
+//! 5. A and B wait for each other according to what they have published, but B has lost its lease since: the circle is
+//!    not real. Each edge is verified in its shard, and the search repeated without those that are untrue. After
+//!    [`UNTRUE_MAX`] of these, or on a path of too many edges, a wait is given up without proof. (`herd`:
+//!    `an_outdated_edge_hides_no_circle`)
+//! 6. A waits for key 2, and is given the lease of key 1, for which B waits, while B holds key 2: the promotion closes
+//!    the circle. So A looks again when it gets the wake. (`shuttle.rs`: `a_promotion_that_closes_a_circle`)
+//! 7. W gives up waiting: its client closes the connection and computes the value. Its miss is recorded as of the
+//!    number at which it began to wait, so that a delete since then drops its value, on whichever connection it comes.
+//!    (`fences.rs`: `a_client_that_gives_up_waiting_may_compute`)
+//! 8. The same for the keys of W's `get` that were there when it asked, or came while it waited: W has not seen their
+//!    values, and may compute them. They are withheld ([`Withheld`]), and recorded as misses if W gives up.
+//!    (`fences.rs`: `a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there`,
+//!    `a_client_that_gives_up_waiting_may_compute_the_keys_that_came_meanwhile`,
+//!    `a_get_that_was_answered_withholds_nothing_any_more`)
+//! 9. W's connection is closed, and the lease has passed to W in the same moment: history 9 of the herd's `end`.
+//!    (`shuttle.rs`: `promote_and_close`)
+//! 10. A timer on one thread ends leases. On another thread X flushes, or bumps a tag: `timeout_ms` and the flag that
+//!     asks for a look are reset before the look, so an event during the look asks for another one. (`shuttle.rs`:
+//!     `timeouts_and_an_event_that_revokes`)
+//! 11. A lease of a rule with `rule_computers` ends in one shard and gives its slot to a lease in another. `settle`
+//!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
+//!     `slots_of_a_rule`)
+
+use cattlegrid_herd::{Edge, Walk, Withdrawn, Withheld};
+use cattlegrid_protocol::{Get, Keys, reply};
+
+use crate::engine::Engine;
+use crate::engine::pending::{Got, LeasedKey, Pending};
+use crate::parked::{Form, Parked, Part, TRIAL_MS, done_part};
+use crate::reply::get::End;
+use crate::shard::flow::Held;
+use crate::shard::miss::count_miss;
+use crate::shards::ShardLock;
+use crate::step::Context;
+
+/// Most keys that one request waits for.
+pub(crate) const KEYS_HELD_MAX: usize = 1024;
+
+/// Untrue edges of circles after which a wait is given up (history 5).
+const UNTRUE_MAX: usize = 8;
+
+impl Engine {
+    /// The rest of a `get` with keys that other clients compute: waits for them if this client has nothing to compute
+    /// itself.
+    #[cold]
+    pub(crate) fn finish_get<'k>(
+        &self,
+        get: &Get<'k>,
+        pending: &Pending<'_>,
+        begun: bool,
+        left: Option<Keys<'k>>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Got<'k> {
+        if !pending.control.is_empty() {
+            // A get with a control key does not wait.
+            Self::answer_leased(pending, lock, cx);
+            lock.release();
+            return self.answer_control(pending, left, get.cas, cx);
+        }
+        if !pending.busy.is_empty() && !begun {
+            let _dropped = cx.out.split_off(pending.from);
+            reply::line(&mut cx.out.bytes, reply::error::BUSY);
+            for leased in &pending.leased {
+                let shard = lock.shard(leased.hash);
+                shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
+            }
+            return Got::Done;
+        }
+        // A client that got a lease must hear of it now; and a get that was sent in part is not held.
+        let too_many = pending.leased.len() > KEYS_HELD_MAX;
+        let many = get.keys.clone().flatten().nth(1).is_some();
+        let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
+        // The keys that are there, or come meanwhile, are withheld, and are recorded as misses if the client gives up
+        // (history 8).
+        let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
+        let too_many = too_many || many && !cx.session.can_withhold(keys);
+        if pending.computes || !pending.busy.is_empty() || begun || too_many || many_on_trial {
+            Self::answer_leased(pending, lock, cx);
+            if let Some(left) = left {
+                return Got::More(left);
+            }
+            cx.out.bytes.extend_from_slice(reply::END);
+            return Got::Done;
+        }
+        if let Some(left) = left {
+            // The output is full, or a call comes next: what was executed is held, and the rest is answered after it.
+            let end = get.keys.rest().len() - left.rest().len();
+            let all = Keys::of_rest(&get.keys.rest()[..end]).flatten();
+            let pending = pending.of_part();
+            return match self.park_get(all, &pending, many, End::Nothing, lock, cx) {
+                Some(parked) => Got::ParkedMore(parked, left),
+                None => Got::More(left),
+            };
+        }
+        let all = get.keys.clone().flatten();
+        match self.park_get(all, pending, many, End::Classic, lock, cx) {
+            Some(parked) => Got::Parked(parked),
+            None => Got::Done,
+        }
+    }
+
+    /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an error.
+    pub(crate) fn answer_leased(pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for (asked, hash) in &pending.busy {
+            lock.shard(*hash).do_not_wait(asked, *hash, cx);
+        }
+        for leased in &pending.leased {
+            let shard = lock.shard(leased.hash);
+            shard.do_not_wait(&leased.asked, leased.hash, cx);
+            shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
+        }
+    }
+
+    /// Lets a get wait for those of its keys that other clients compute. `all`: its keys; `many`: it has more than one. None: it
+    /// is answered after all.
+    pub(crate) fn park_get<'k>(
+        &self,
+        all: impl Iterator<Item = &'k [u8]>,
+        pending: &Pending<'_>,
+        many: bool,
+        end: End,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
+        let touches = pending.leased.iter().any(|leased| leased.asked.touches());
+        let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
+        let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);
+        let behind_ms = pending.leased.iter().map(|key| key.holds.behind_ms).min().unwrap_or(0);
+        // The output so far, cut at the places of the keys that may wait.
+        let mut cuts = Vec::with_capacity(pending.leased.len() + 1);
+        for leased in pending.leased.iter().rev() {
+            cuts.push(cx.out.split_off(leased.at));
+        }
+        cuts.push(cx.out.split_off(pending.from));
+        let (mut parts, mut waits, mut computes, mut busy) = (Vec::new(), 0, false, false);
+        for (slot, leased) in pending.leased.iter().enumerate() {
+            push_done(&mut parts, cuts.pop());
+            let slot = slot as u16;
+            let shard = lock.shard(leased.hash);
+            match shard.hold_key(&leased.asked, leased.hash, slot, hold_ms, cx) {
+                Held::Waits => {
+                    parts.push(Part::Key { slot, asked: leased.asked.to_owned(), verdict: None });
+                    waits += 1;
+                }
+                Held::Written => done_part(&mut parts, cx, pending.from),
+                Held::Compute => {
+                    computes = true;
+                    done_part(&mut parts, cx, pending.from);
+                }
+                Held::Busy if end == End::Classic => busy = true,
+                Held::Busy => {
+                    leased.asked.write_error(reply::error::BUSY, &mut cx.out.bytes);
+                    done_part(&mut parts, cx, pending.from);
+                }
+            }
+        }
+        push_done(&mut parts, cuts.pop());
+        if waits > 0 && !computes && !busy {
+            if many {
+                self.withhold(all, pending, lock, cx);
+            }
+            let mut deadline = cx.step.now.ms + u64::from(hold_ms);
+            let full_ms = pending.leased.iter().any(|key| key.holds.on_trial).then_some(deadline);
+            if full_ms.is_some() {
+                deadline = cx.step.now.ms + u64::from(hold_ms.min(TRIAL_MS));
+            }
+            let form = Form::Get { parts, end };
+            self.check_circle(lock, cx);
+            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
+            return Some(Box::new(parked.on_trial(full_ms)));
+        }
+        let withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
+        if busy {
+            reply::line(&mut cx.out.bytes, reply::error::BUSY);
+            return None;
+        }
+        (0..withdrawn).for_each(|_| count_miss(touches, cx));
+        for part in parts {
+            match part {
+                Part::Done(done) => cx.out.append(done),
+                Part::Key { asked, .. } => asked.write(None, cx.out),
+            }
+        }
+        end.write(&mut cx.out.bytes);
+        None
+    }
+
+    /// Withholds the keys of a request that are there while it waits for the others (history 8).
+    fn withhold<'k>(
+        &self,
+        all: impl Iterator<Item = &'k [u8]>,
+        pending: &Pending<'_>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) {
+        for key in all {
+            let hash = self.hash_key(key);
+            if !pending.leased.iter().any(|leased| leased.hash == hash) {
+                lock.shard(hash).withhold(key, hash, cx);
+            }
+        }
+    }
+
+    /// Takes back all waits of a request that is answered after all. Returns their number.
+    fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> usize {
+        let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
+        for wait in &own {
+            let shard = lock.shard(wait.hash);
+            if !shard.withdraw(wait, Withdrawn::Answered, cx) {
+                // History 3: its wake finds no request, but the client is answered a miss all the same.
+                shard.note_decided(wait, cx);
+            }
+            cx.session.end_wait(wait.request, wait.slot);
+        }
+        own.len()
+    }
+
+    /// Ends a circle of connections that wait for each other (histories 4 to 6): to be called when this connection has
+    /// begun to wait, or was given a lease while it waits. If it is part of a circle, it gives up a wait of its own, as
+    /// a miss.
+    pub fn check_circle(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        let graph = &self.shared().graph;
+        let mut walk = cx.session.publish(graph);
+        let mut untrue = Vec::new();
+        let hash = loop {
+            match walk {
+                Walk::Clear => return,
+                Walk::Circle(edges) if untrue.len() < UNTRUE_MAX => {
+                    // History 5: what was published may be out of date; a real circle stays.
+                    let is_untrue = |edge: &&Edge| {
+                        let herd = lock.shard(edge.hash).herd.as_ref();
+                        herd.and_then(|herd| herd.holder(edge.hash)) != Some(edge.holder)
+                    };
+                    match edges.iter().find(is_untrue) {
+                        Some(edge) => untrue.push(*edge),
+                        None => break edges[0].hash,
+                    }
+                    walk = graph.look_again(cx.session.caller().number(), &untrue);
+                }
+                Walk::Circle(_) | Walk::TooLong => match cx.session.waits().last() {
+                    Some(wait) => break wait.hash,
+                    None => return,
+                },
+            }
+        };
+        let Some(wait) = cx.session.waits().iter().find(|wait| wait.hash == hash).copied() else {
+            return;
+        };
+        // Its wake is on the way in any case; with it comes another search, if it waits for more.
+        lock.shard(hash).give_up(&wait, Withdrawn::Circle, cx);
+        self.settle(lock, &mut cx.step);
+    }
+
+    /// Answers what is still open of a parked request whose time is up. A wait that was decided elsewhere at the same
+    /// moment comes as a wake (history 2); it must not be expired again.
+    pub fn expire(&self, parked: &mut Parked, cx: &mut Context<'_>) {
+        self.end_waits(parked, false, cx);
+    }
+
+    /// Answers a parked request at once: its connection sends no more, or the server stops.
+    pub fn release(&self, parked: &mut Parked, cx: &mut Context<'_>) {
+        self.end_waits(parked, true, cx);
+    }
+
+    fn end_waits(&self, parked: &mut Parked, released: bool, cx: &mut Context<'_>) {
+        if !released && parked.go_on(cx.session) {
+            return;
+        }
+        let mut lock = self.shard_lock();
+        let request = parked.request();
+        // Its client may have given up: then it may compute the keys that it has not seen (history 8).
+        let mut withheld = if released { cx.session.take_withheld(Some(request)) } else { Vec::new() };
+        let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
+        for wait in own {
+            if let Some(verdict) = lock.shard(wait.hash).expire(&wait, released, cx) {
+                if verdict.record().is_some() {
+                    forget_one(&mut withheld, wait.hash);
+                }
+                parked.resolve(wait.slot, verdict, cx.session, cx.step.now.ms, cx.step.counters);
+            }
+        }
+        Self::record_withheld(withheld, &mut lock, cx);
+        self.settle(&mut lock, &mut cx.step);
+        parked.never_again();
+    }
+
+    /// Ends the session of a closed connection; `orderly`: its client said so. Its waits end, its leases
+    /// pass on (histories 7 to 9).
+    pub fn leave(&self, orderly: bool, cx: &mut Context<'_>) {
+        let connection = cx.session.caller().number();
+        cx.session.caller().set_gone();
+        cx.session.unpublish(&self.shared().graph);
+        let waits = cx.session.waits().to_vec();
+        let records = cx.session.take_records();
+        if waits.is_empty() && records.is_empty() {
+            return;
+        }
+        let mut lock = self.shard_lock();
+        let mut withheld = cx.session.take_withheld(None);
+        for wait in waits {
+            let recorded = lock.shard(wait.hash).with_herd(&mut cx.step, |herd, step| {
+                herd.forget_waiter(wait.hash, wait.waiter, connection, &records, step)
+            });
+            if recorded == Some(true) {
+                forget_one(&mut withheld, wait.hash);
+            }
+            cx.session.end_wait(wait.request, wait.slot);
+        }
+        Self::record_withheld(withheld, &mut lock, cx);
+        // Its misses stay in the ledger: in a pool the fill comes on another connection.
+        for record in records.iter().filter(|record| record.leased) {
+            lock.shard(record.hash).with_herd(&mut cx.step, |herd, step| {
+                herd.holder_closed(record.hash, connection, orderly, step);
+            });
+        }
+        self.settle(&mut lock, &mut cx.step);
+        debug_assert!(cx.session.waits().is_empty());
+    }
+
+    /// Records what was withheld from a client that gave up as misses (history 8).
+    fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for Withheld { hash, number, window_ms } in withheld {
+            if let Some(herd) = &mut lock.shard(hash).herd {
+                herd.ledger.record(hash, number, cx.step.now.ms, window_ms);
+            }
+        }
+    }
+}
+
+/// The miss of this key is recorded already.
+fn forget_one(withheld: &mut Vec<Withheld>, hash: u64) {
+    if let Some(at) = withheld.iter().position(|one| one.hash == hash) {
+        withheld.swap_remove(at);
+    }
+}
+
+fn push_done(parts: &mut Vec<Part>, done: Option<crate::Output>) {
+    parts.extend(done.filter(|done| !done.is_empty()).map(Part::Done));
+}

@@ -1,0 +1,102 @@
+//! A `get` while it is executed, piece by piece: the size of a piece, its result, and the keys that are neither hits
+//! nor plain misses.
+
+use cattlegrid_protocol::Keys;
+
+use crate::parked::Parked;
+use crate::query::Holds;
+use crate::reply::get::Asked;
+use crate::shard::flow::Answer;
+use crate::step::Context;
+
+/// How much of a `get` is executed at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Earlier keys are answered already, and their output may have been sent.
+    pub begun: bool,
+    /// The piece ends when the output has this many bytes or more.
+    pub bytes: usize,
+    /// Most keys of the piece, above 0.
+    pub keys: usize,
+}
+
+impl Piece {
+    /// The whole `get` as one piece.
+    pub const ALL: Self = Self { begun: false, bytes: usize::MAX, keys: usize::MAX };
+}
+
+/// The result of a piece of a `get`.
+#[derive(Debug)]
+#[must_use]
+pub enum Got<'k> {
+    /// Answered; `END` is written.
+    Done,
+    /// These keys, at least one, are still to answer.
+    More(Keys<'k>),
+    /// The `get` waits; nothing is written, except what was answered before an object's call.
+    Parked(Box<Parked>),
+    /// The same, and then there are these keys, at least one, to answer.
+    ParkedMore(Box<Parked>, Keys<'k>),
+}
+
+/// The keys of a `get` that are neither hits nor plain misses.
+pub(crate) struct Pending<'k> {
+    /// Where its output begins.
+    pub(crate) from: (usize, usize),
+    /// The `get` has the lease of one of its keys.
+    pub(crate) computes: bool,
+    /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
+    pub(crate) busy: Vec<(Asked<'k>, u64)>,
+    pub(crate) leased: Vec<LeasedKey<'k>>,
+    /// Control keys, and their places in the output.
+    pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
+}
+
+/// A key that another client computes.
+#[derive(Clone, Copy)]
+pub(crate) struct LeasedKey<'k> {
+    pub(crate) asked: Asked<'k>,
+    pub(crate) hash: u64,
+    /// Its place in the output.
+    pub(crate) at: (usize, usize),
+    pub(crate) holds: Holds,
+}
+
+impl<'k> Pending<'k> {
+    #[inline]
+    pub(crate) fn new(cx: &Context<'_>) -> Self {
+        Self {
+            from: cx.out.place(),
+            computes: false,
+            busy: Vec::new(),
+            leased: Vec::new(),
+            control: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn note(&mut self, asked: Asked<'k>, hash: u64, answer: Answer, cx: &Context<'_>) {
+        match answer {
+            // Calls of objects are executed at once.
+            Answer::Hit | Answer::Miss | Answer::Object(_) => {}
+            Answer::Compute => self.computes = true,
+            Answer::Busy => self.busy.push((asked, hash)),
+            Answer::Control => self.control.push((asked.key, cx.out.place())),
+            Answer::Leased(holds) => {
+                self.leased.push(LeasedKey { asked, hash, at: cx.out.place(), holds });
+            }
+        }
+    }
+
+    /// The leased keys as those of a part of a get, which the others follow.
+    pub(crate) fn of_part(&self) -> Self {
+        let of_part = |key: &LeasedKey<'k>| LeasedKey { asked: key.asked.of_part(), ..*key };
+        let leased = self.leased.iter().map(of_part).collect();
+        Self { from: self.from, computes: false, busy: Vec::new(), leased, control: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn is_special(&self) -> bool {
+        !self.busy.is_empty() || !self.leased.is_empty() || !self.control.is_empty()
+    }
+}

@@ -1,0 +1,184 @@
+//! Room: which values are kept in the log and which in pages of their own, and what is evicted in other shards when there is
+//! none.
+
+use cattlegrid_protocol::Request;
+use cattlegrid_store::{ArrivingValue, HugeValue, PAGE_BYTES};
+
+use crate::engine::Engine;
+use crate::event::Looker;
+use crate::shard::put::{Data, Mode, Write, note_refused};
+use crate::shards::ShardLock;
+use crate::step::Context;
+use crate::sync::Ordering;
+
+/// Where room is made for what a shard could not take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// In other shards, once: the shard has evicted what it could.
+    Others,
+    /// In the shard as well, which has evicted nothing, and more with each of several attempts: other threads may take what was
+    /// freed.
+    Anywhere,
+}
+
+impl Room {
+    fn attempts(self) -> usize {
+        match self {
+            Self::Others => 2,
+            Self::Anywhere => 4,
+        }
+    }
+}
+
+impl Engine {
+    /// Whether a value of `len` bytes is kept in the log, and not in its own pages.
+    #[inline]
+    pub(crate) fn fits_the_log(&self, len: usize) -> bool {
+        len <= self.inline_max
+    }
+
+    /// Whether a request stores a value that will have pages of its own.
+    #[inline]
+    pub fn stores_in_pages(&self, request: &Request<'_>) -> bool {
+        request.block().is_some_and(|data| !self.fits_the_log(data.len()))
+    }
+
+    /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts from the fullest
+    /// shards to get these, while none is locked. None: there is no memory.
+    pub(crate) fn data<'d>(&self, bytes: &'d [u8], lock: &mut ShardLock<'_>) -> Option<Data<'d>> {
+        if self.fits_the_log(bytes.len()) {
+            return Some(Data::Inline(bytes));
+        }
+        lock.release();
+        let copied = self.with_free_pages(bytes.len(), || HugeValue::new(&self.memory, &[bytes]));
+        copied.map(Data::Huge)
+    }
+
+    /// Calls `run`, which uses the shard of this hash, until it finds room there. Its error is the number of bytes for which
+    /// there was none, after which nothing may have changed; then some are freed, and it is called again. `true`: for the last
+    /// time.
+    #[inline]
+    pub(crate) fn with_room<T>(
+        &self,
+        place: Room,
+        hash: u64,
+        lock: &mut ShardLock<'_>,
+        mut run: impl FnMut(&mut ShardLock<'_>, bool) -> Result<T, usize>,
+    ) -> Result<T, usize> {
+        for attempt in 1..place.attempts() {
+            match run(lock, false) {
+                Err(bytes) => self.make_room(place, bytes * attempt, hash, lock),
+                done => return done,
+            }
+        }
+        run(lock, true)
+    }
+
+    #[cold]
+    fn make_room(&self, place: Room, bytes: usize, hash: u64, lock: &mut ShardLock<'_>) {
+        if place == Room::Anywhere {
+            if self.evictions {
+                lock.shard(hash).store.give_back(bytes);
+            }
+            if self.memory.free_bytes() >= bytes {
+                return;
+            }
+        }
+        lock.release();
+        self.free(bytes.max(self.segment_bytes), Some(hash));
+    }
+
+    /// Takes pages for `bytes` more bytes of a value that arrives; evicts from the fullest shards to get them. No shard may be
+    /// locked by the caller. False: there is no memory, and nothing was taken.
+    pub fn grow(&self, value: &mut ArrivingValue, bytes: usize) -> bool {
+        self.with_free_pages(value.lacks(bytes), || value.grow(bytes).then_some(())).is_some()
+    }
+
+    /// Calls `take`, which takes `bytes` bytes of pages, until there are as many. None: they cannot be had.
+    fn with_free_pages<T>(&self, bytes: usize, mut take: impl FnMut() -> Option<T>) -> Option<T> {
+        // Other threads may take what was freed: try several times, for more than is needed.
+        for _ in 0..4 {
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            let missing = (bytes + PAGE_BYTES).saturating_sub(self.memory.free_bytes()).max(PAGE_BYTES);
+            if self.free(missing, None) == 0 {
+                break;
+            }
+        }
+        take()
+    }
+
+    /// Evicts until `bytes` bytes have gone back to the memory, from the fullest shards first; not from the shard of
+    /// the hash `except`. Returns the number of bytes freed.
+    fn free(&self, bytes: usize, except: Option<u64>) -> usize {
+        if !self.evictions {
+            return 0;
+        }
+        let except = except.map(|hash| self.shards.number(hash));
+        let mut freed = 0;
+        let mut by_size: Vec<(usize, usize)> = (0..self.shards.len())
+            .filter(|n| Some(*n) != except)
+            .map(|n| (self.shards.lock(n).store().held_bytes(), n))
+            .collect();
+        by_size.sort_unstable_by(|a, b| b.cmp(a));
+        // A small share from each shard first, so that one large value does not empty one shard.
+        let piece = bytes.div_ceil(by_size.len().max(1)).max(self.segment_bytes / 4);
+        for share in [piece, usize::MAX] {
+            for &(_, number) in &by_size {
+                if freed >= bytes {
+                    return freed;
+                }
+                freed += self.shards.lock(number).store_mut().give_back(share.min(bytes - freed));
+            }
+        }
+        freed
+    }
+
+    /// Takes bytes of the budget for another use than items.
+    pub(crate) fn reserve(&self, bytes: usize) -> std::io::Result<()> {
+        let limit = self.limit_bytes();
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        self.set_memory_limit(limit, usize::MAX)
+    }
+
+    /// The memory budget in bytes, with the share of the rules.
+    pub fn limit_bytes(&self) -> usize {
+        self.memory.limit_bytes() + self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Raises or lowers the budget in bytes (`cache_memlimit`); evicts what no longer fits. Of values that have left the store and
+    /// are still being sent more than `pinned_max` bytes are about to go: nothing is evicted for these.
+    ///
+    /// # Errors
+    /// `InvalidInput` above four times the first budget; the system's when it refuses the memory.
+    pub fn set_memory_limit(&self, bytes: usize, pinned_max: usize) -> std::io::Result<()> {
+        self.memory.set_limit(bytes.saturating_sub(self.reserved.load(Ordering::Relaxed)))?;
+        for _ in 0..16 {
+            let leaving = self.memory.pinned_bytes().saturating_sub(pinned_max);
+            let over = self.memory.used_bytes().saturating_sub(leaving + self.memory.limit_bytes());
+            if over == 0 || self.free(over, None) == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// There are no pages for a value: its write ends without having begun, and is noted with its mode and whether it was a
+/// classic command. Drops the old value where it could be taken for the
+/// new one.
+pub(crate) fn drop_write(
+    write: &Write<'_>,
+    (mode, classic): (Mode, bool),
+    lock: &mut ShardLock<'_>,
+    cx: &mut Context<'_>,
+) {
+    cx.step.counters.store_no_memory.add(1);
+    note_refused(write.key, mode, classic, "no_memory", cx);
+    let shard = lock.shard(write.hash);
+    if write.drops_old {
+        shard.note_lookup(write.key, write.hash, Looker::Other, cx);
+    }
+    shard.refused(write, cx);
+}

@@ -1,0 +1,167 @@
+//! Runs of quiet gets: several commands that are one multi-get.
+//!
+//! A client of the binary protocol asks for many keys with quiet gets and a `noop`, one of the meta protocol with `mg ... q`
+//! and `mn`. They are executed one by one while no key is leased by another client. The first such key makes the rest of the run,
+//! up to its end, one multi-get: it is held once, for `hold_many`, and its end is answered with it. Were each get held for itself,
+//! the finished `noop` behind it would cut its hold, and a key that is asked for behind a get that waits is never leased to its
+//! client.
+//!
+//! # Invariants
+//! * A run that has the lease of a key is not held: its client must hear of it now.
+//! * A get that is left for [`Engine::get_run`] has written and counted nothing.
+
+use cattlegrid_protocol::Request;
+
+use crate::engine::Engine;
+use crate::engine::hold::KEYS_HELD_MAX;
+use crate::engine::pending::{LeasedKey, Pending};
+use crate::parked::Parked;
+use crate::reply::get::{Asked, End, Form};
+use crate::reply::meta::is_explicit;
+use crate::shard::flow::Executed;
+use crate::shards::ShardLock;
+use crate::step::Context;
+
+/// What became of a get of a run.
+#[derive(Debug)]
+#[must_use]
+pub enum RunGet {
+    /// It is done.
+    Done,
+    /// It is done, and its connection computes the key: the rest of the run is not held.
+    Computes,
+    /// It waits, for the call of an object.
+    Parked(Box<Parked>),
+    /// Nothing was done: the rest of the run, from this get on, is for [`Engine::get_run`].
+    Held,
+}
+
+/// Whether a request may be part of a run that is held as one.
+pub fn is_of_run(request: &Request<'_>) -> bool {
+    match request {
+        Request::PacketGet(_) => true,
+        // A get of the lease, of a tag or of a method is answered by itself.
+        Request::MetaGet(meta) => !is_explicit(meta) && !meta.set.has(b'G') && !meta.set.has(b'A'),
+        _ => false,
+    }
+}
+
+/// Whether a get of a run is quiet: the first that is not ends it.
+pub fn is_quiet_get(request: &Request<'_>) -> bool {
+    match request {
+        Request::PacketGet(get) => get.packet.is_quiet(),
+        Request::MetaGet(meta) => meta.set.has(b'q'),
+        _ => false,
+    }
+}
+
+impl Engine {
+    /// Executes a get of a run: see [`is_of_run`]. `may_hold`: the run does not compute any key so far.
+    pub fn get_of_run(
+        &self,
+        request: &Request<'_>,
+        hash: u64,
+        may_hold: bool,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> RunGet {
+        match self.execute_with(request, hash, None, true, lock, cx) {
+            Executed::Done => RunGet::Done,
+            Executed::Computes => RunGet::Computes,
+            Executed::Parked(parked) => RunGet::Parked(parked),
+            Executed::Leased(_) => {
+                let shard = lock.shard(hash);
+                shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(hash));
+                if may_hold {
+                    uncount(request, cx);
+                    self.settle(lock, &mut cx.step);
+                    return RunGet::Held;
+                }
+                shard.do_not_wait(&asked_of(request), hash, cx);
+                self.settle(lock, &mut cx.step);
+                RunGet::Done
+            }
+        }
+    }
+
+    /// Executes the rest of a run, with the hashes of its keys, as one multi-get; `end`: what ends it. At most `bytes` bytes of
+    /// output are made. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
+    /// request that waits. If not all are done, `end` is not either; the others come after what waits, and are not held.
+    pub fn get_run(
+        &self,
+        gets: &[(Request<'_>, u64)],
+        end: End,
+        bytes: usize,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) -> (usize, Option<Box<Parked>>) {
+        let plain = gets.iter().take(KEYS_HELD_MAX).take_while(|(get, _)| self.is_plain(get)).count();
+        let mut pending = Pending::new(cx);
+        let mut done = 0;
+        for (request, hash) in &gets[..plain] {
+            if done > 0 && cx.out.len() >= bytes {
+                break;
+            }
+            let at = cx.out.place();
+            match self.execute_with(request, *hash, None, true, lock, cx) {
+                Executed::Computes => pending.computes = true,
+                Executed::Leased(holds) => {
+                    pending.leased.push(LeasedKey { asked: asked_of(request), hash: *hash, at, holds });
+                }
+                Executed::Parked(parked) => {
+                    // Its type was switched on in between: nothing can wait behind it here.
+                    Self::answer_leased(&pending, lock, cx);
+                    self.settle(lock, &mut cx.step);
+                    return (done + 1, Some(parked));
+                }
+                Executed::Done => {}
+            }
+            done += 1;
+        }
+        let is_all = done == gets.len();
+        let end = if is_all { end } else { End::Nothing };
+        let many = gets.len() > 1;
+        let on_trial = many && pending.leased.iter().any(|leased| leased.holds.on_trial);
+        let held = !pending.leased.is_empty()
+            && (is_all || done < KEYS_HELD_MAX)
+            && !pending.computes
+            && !on_trial
+            && (!many || cx.session.can_withhold(done));
+        if held {
+            let all = gets[..done].iter().map(|(request, _)| asked_of(request).key);
+            let parked = self.park_get(all, &pending, many, end, lock, cx);
+            self.settle(lock, &mut cx.step);
+            return (done, parked);
+        }
+        Self::answer_leased(&pending, lock, cx);
+        self.settle(lock, &mut cx.step);
+        end.write(&mut cx.out.bytes);
+        (done, None)
+    }
+
+    /// Whether a get's key is neither a control key nor the name of a call.
+    fn is_plain(&self, request: &Request<'_>) -> bool {
+        let key = asked_of(request).key;
+        let shared = self.shared();
+        shared.control(key).is_none() && shared.objects().as_ref().is_none_or(|all| all.named(key).is_none())
+    }
+}
+
+/// The key of a get of a run.
+fn asked_of<'k>(request: &'k Request<'k>) -> Asked<'k> {
+    match request {
+        Request::PacketGet(get) => Asked::packet(get),
+        Request::MetaGet(meta) => Asked::meta(meta),
+        _ => unreachable!("a run has no other commands"),
+    }
+}
+
+/// A get that is executed again counts once.
+fn uncount(request: &Request<'_>, cx: &Context<'_>) {
+    let counters = cx.step.counters;
+    let asked = asked_of(request);
+    asked.count(1_u64.wrapping_neg(), counters);
+    if matches!(asked.form, Form::Meta(_)) {
+        counters.cmd_meta.add(1_u64.wrapping_neg());
+    }
+}

@@ -1,0 +1,212 @@
+//! Types that are switched on while there are items: plain items under names that become names of calls are removed, and
+//! so are the objects of types that are switched off. Objects of a type whose `evict` has changed are marked anew, as far as
+//! `pinned_max` allows.
+//!
+//! The walk goes over the index of each shard, some buckets a call. An index that shrinks may move entries to buckets that
+//! were passed, so the shard is walked again then. Until the walk has ended, names are recognised before the look-up, so
+//! nothing that it has not reached yet is served.
+//!
+//! A request that began under other types finds that they have changed, by [`Shared::names`], when it has locked its shard:
+//! a command that stores looks at its key again, and a call of a type that is switched off is a miss. So nothing comes in
+//! behind the walk.
+//!
+//! [`Shared::names`]: crate::shared::Shared
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES};
+use cattlegrid_objects::Registry;
+
+use crate::engine::Engine;
+use crate::names::{Cursor, NameWalk, Names};
+use crate::rules::Rules;
+use crate::sync::{PoisonError, TryLockError};
+use crate::time::Now;
+
+/// Items that a call looks at.
+const ITEMS: usize = 16 << 10;
+
+/// Items that are looked at under one lock.
+const ITEMS_LOCKED: usize = 256;
+
+/// What rules may take of the memory limit, and how many requests may wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RulesConfig {
+    /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit when tags are used.
+    pub tag_bytes: usize,
+    /// Bytes for leases and outstanding misses.
+    pub ledger_bytes: usize,
+    /// Bytes for the last events of keys.
+    pub fence_bytes: usize,
+    /// Most requests that are held at once.
+    pub waiters: usize,
+    /// Prefix of control keys; empty: there are none.
+    pub control: Box<[u8]>,
+}
+
+impl Engine {
+    /// Switches types of objects on; None: none. Looks at all items first if those that the change before removes are not all
+    /// removed yet. What is stored under names that become names of calls is removed, some at
+    /// each [`Engine::tick`].
+    pub fn set_objects(&self, registry: Option<Arc<Registry>>) {
+        let shared = self.shared();
+        let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(new), Some(old)) = (&registry, self.objects())
+            && new.settings() == old.settings()
+            && digest(new) == digest(&old)
+        {
+            // The names are the same. A host that was loaded anew has no disabled methods.
+            shared.set_registry(registry);
+            return;
+        }
+        // What the change before removes does not come back with this one.
+        if let Some(mut under_way) = walk.take() {
+            let before = self.objects();
+            while self.walk_some_names(&mut under_way, before.as_deref()) {}
+        }
+        let is_on = registry.is_some();
+        let were_on = shared.has_objects();
+        shared.set_registry(registry);
+        if !is_on && !were_on {
+            return;
+        }
+        // Before the walk: nothing is stored under these names from now on.
+        let changes = Names::changes(shared.names.load(Ordering::Relaxed)) + 1;
+        let state = if is_on { Names::FIRST } else { Names::OFF };
+        shared.names.store(Names::of(state, changes), Ordering::Release);
+        *walk = Some(NameWalk { shrinks: self.shrinks(0), ..NameWalk::default() });
+        drop(walk);
+        if self.usage().0.items == 0 {
+            self.walk_names();
+        }
+    }
+
+    /// A piece of the walk. True: there is more.
+    pub(crate) fn walk_names(&self) -> bool {
+        let shared = self.shared();
+        let mut walk = match shared.name_walk.try_lock() {
+            Ok(walk) => walk,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // The types are being changed, on a thread that may have all items to look at.
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        let Some(now) = walk.as_mut() else { return false };
+        let registry = Option::clone(&shared.objects());
+        for _ in 0..ITEMS / ITEMS_LOCKED {
+            if self.walk_some_names(now, registry.as_deref()) {
+                continue;
+            }
+            *walk = None;
+            if registry.is_some() {
+                let changes = Names::changes(shared.names.load(Ordering::Relaxed));
+                shared.names.store(Names::of(Names::AFTER, changes), Ordering::Release);
+            }
+            return false;
+        }
+        true
+    }
+
+    fn walk_some_names(&self, walk: &mut NameWalk, registry: Option<&Registry>) -> bool {
+        let number = walk.at.shard();
+        if number >= self.shard_count() {
+            return false;
+        }
+        let mut shard = self.shards.lock(number);
+        let mut doomed: Vec<(Box<[u8]>, bool)> = Vec::new();
+        let mut changed: Vec<(Box<[u8]>, bool)> = Vec::new();
+        let next = shard.store().scan(walk.at.bucket(), ITEMS_LOCKED, |item| {
+            let (key, is_object) = (item.key(), item.is_object());
+            let stays = match item.object() {
+                Some((type_id, _)) => registry.is_some_and(|registry| registry.has_type(type_id)),
+                None => registry.is_none_or(|registry| registry.named(key).is_none()),
+            };
+            if !stays {
+                doomed.push((key.into(), is_object));
+            } else if let (Some((type_id, _)), Some(registry)) = (item.object(), registry)
+                && registry.is_pinned(type_id) != item.marks().is_pinned()
+            {
+                changed.push((key.into(), registry.is_pinned(type_id)));
+            }
+        });
+        for (key, is_object) in doomed {
+            let hash = if is_object { self.hash_object(&key) } else { self.hash_key(&key) };
+            shard.remove_any(hash, &key, is_object);
+        }
+        let room = registry.map_or(0, |registry| registry.settings().pinned_max);
+        for (key, pinned) in changed {
+            let hash = self.hash_object(&key);
+            shard.pin(hash, &key, pinned, self.memory(), room);
+        }
+        match next {
+            Some(bucket) => walk.at = Cursor::at(number, bucket),
+            None if shard.store().index_shrinks() != walk.shrinks => {
+                (walk.at, walk.shrinks) = (Cursor::at(number, 0), shard.store().index_shrinks());
+            }
+            None => {
+                drop(shard);
+                (walk.at, walk.shrinks) = (Cursor::at(number + 1, 0), self.shrinks(number + 1));
+            }
+        }
+        true
+    }
+
+    fn shrinks(&self, number: usize) -> u64 {
+        if number < self.shard_count() { self.shards.lock(number).store().index_shrinks() } else { 0 }
+    }
+
+    /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of misses that are too
+    /// old, and notes what statistics would have to walk for. True: there is more to do.
+    pub fn tick(&self, now: Now) -> bool {
+        self.shared.settle(now.ms);
+        let more_names = self.walk_names();
+        let floor = self.shared.floor(now.second);
+        let mut more = more_names;
+        for number in 0..self.shards.len() {
+            let mut shard = self.shards.lock(number);
+            shard.store_mut().advance(now.second, floor);
+            more |= shard.store_mut().tick();
+            if let Some(herd) = &mut shard.herd {
+                herd.ledger.settle(now.ms);
+            }
+        }
+        more
+    }
+
+    /// Puts these rules in force; None: no key has a rule. The tables that they need are allocated once, of the sizes
+    /// of `config`, and are part of the memory limit.
+    ///
+    /// # Errors
+    /// The system's, when it refuses to shrink the memory for items.
+    pub fn set_rules(&self, rules: Option<Arc<Rules>>, config: &RulesConfig) -> std::io::Result<()> {
+        if let Some(rules) = &rules {
+            let shared = self.shared();
+            shared.set_control(&config.control);
+            shared.set_shards(self.shard_count());
+            shared.waiting_max.store(config.waiters, Ordering::Relaxed);
+            if rules.rules().iter().any(|rule| !rule.tags.is_empty()) || rules.has_cascades() {
+                self.reserve_tags()?;
+            }
+            if self.shards.lock(0).herd.is_none() {
+                self.reserve(config.ledger_bytes + config.fence_bytes)?;
+            }
+            let shards = self.shard_count();
+            // Half of the bytes are for leases, the other half for misses.
+            let herd = HerdConfig {
+                leases: (config.ledger_bytes / 2 / LEASE_BYTES / shards).max(16),
+                ledger_bytes: config.ledger_bytes / 2 / shards,
+                fence_bytes: config.fence_bytes / shards,
+            };
+            for number in 0..shards {
+                self.shards.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd)));
+            }
+        }
+        self.shared().set_rules(rules);
+        Ok(())
+    }
+}
+
+/// The number of the host's sources and limits; 0 without a host.
+fn digest(registry: &Registry) -> u64 {
+    registry.host().map_or(0, |host| host.digest())
+}

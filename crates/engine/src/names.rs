@@ -1,0 +1,61 @@
+//! When names of objects' calls are recognised, and how far a walk over the shards has come.
+
+/// A position in a scan of all items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    pub(crate) shard: usize,
+    pub(crate) bucket: usize,
+}
+
+/// When names of objects' calls are recognised: see [`Shared::names`](crate::shared::Shared::names).
+#[derive(Debug)]
+pub(crate) struct Names;
+
+/// A walk under way.
+#[derive(Debug, Default)]
+pub(crate) struct NameWalk {
+    pub(crate) at: Cursor,
+    /// Times that the present shard's index had shrunk when its walk began.
+    pub(crate) shrinks: u64,
+}
+
+impl Cursor {
+    pub(crate) fn at(shard: usize, bucket: usize) -> Self {
+        Self { shard, bucket }
+    }
+
+    pub(crate) fn shard(&self) -> usize {
+        self.shard
+    }
+
+    pub(crate) fn bucket(&self) -> usize {
+        self.bucket
+    }
+}
+
+impl Names {
+    /// There are no objects.
+    pub(crate) const OFF: u8 = 0;
+
+    /// After a look-up that has found nothing.
+    pub(crate) const AFTER: u8 = 1;
+
+    /// Before the look-up: there may be items under names of calls.
+    pub(crate) const FIRST: u8 = 2;
+
+    /// Of a value of [`Shared::names`](crate::shared::Shared::names).
+    #[inline]
+    pub(crate) fn state(names: u64) -> u8 {
+        (names & 3) as u8
+    }
+
+    /// How many times the types had been changed.
+    #[inline]
+    pub(crate) fn changes(names: u64) -> u64 {
+        names >> 2
+    }
+
+    pub(crate) fn of(state: u8, changes: u64) -> u64 {
+        changes << 2 | u64::from(state)
+    }
+}

@@ -1,0 +1,255 @@
+//! Requests that wait for a value, and how they are woken.
+//!
+//! A request that is held leaves a [`Parked`] instead of its reply. The server keeps it in its place among the
+//! connection's replies, passes the [`crate::Wake`]s that come to it, and writes its reply when it is done.
+//!
+//! # Invariants
+//! * A key's verdict is set once; a request is done when all its keys have one.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::Session;
+use cattlegrid_protocol::reply;
+use cattlegrid_store::HugeValue;
+
+use crate::counters::Counters;
+use crate::delivered::{DeliveredValue, Verdict};
+use crate::output::Output;
+use crate::reply::call::OwnedShape;
+use crate::reply::get::{End, OwnedAsked};
+use crate::step::Context;
+
+/// The slot of the wake of a call.
+pub(crate) const CALL_SLOT: u16 = u16::MAX;
+
+/// How long a get of a connection that computes its key is held on trial, to see whether something else is sent on the
+/// connection, in milliseconds.
+pub(crate) const TRIAL_MS: u32 = 10;
+
+/// A request that waits. See the module's text.
+#[derive(Debug)]
+pub struct Parked {
+    request: u64,
+    deadline_ms: u64,
+    /// The full deadline, if its connection turns out to be shared; the wait is a trial until then.
+    full_ms: Option<u64>,
+    hold_behind_ms: u32,
+    /// Keys still waited for.
+    open: u16,
+    /// A `gat`, or an `mg` with `T`: it is counted as a touch.
+    touches: bool,
+    form: Form,
+}
+
+/// The form of the reply.
+#[derive(Debug)]
+pub(crate) enum Form {
+    /// A get of one or many keys, and what follows them.
+    Get { parts: Vec<Part>, end: End },
+    /// The call of an object, and its result. `is_barrier`: the next command of its connection has to wait for it.
+    Call { shape: OwnedShape, is_barrier: bool, verdict: Option<Verdict> },
+}
+
+/// A piece of the reply to a get.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// Keys that were answered at once.
+    Done(Output),
+    /// A key that is waited for.
+    Key { slot: u16, asked: OwnedAsked, verdict: Option<Verdict> },
+}
+
+impl Parked {
+    pub(crate) fn new(
+        request: u64,
+        deadline_ms: u64,
+        hold_behind_ms: u32,
+        touches: bool,
+        form: Form,
+    ) -> Self {
+        let open = match &form {
+            Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
+            Form::Call { .. } => 1,
+        };
+        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, touches, form }
+    }
+
+    /// The request.
+    pub fn request(&self) -> u64 {
+        self.request
+    }
+
+    /// When its time is up, in milliseconds since the start; then [`crate::Engine::expire`] is due. Afterwards
+    /// `u64::MAX`, or another time at which it must be expired again.
+    pub fn deadline_ms(&self) -> u64 {
+        self.deadline_ms
+    }
+
+    /// A finished reply waits behind it: shortens the remaining time to `hold_behind`.
+    pub fn hurry(&mut self, now_ms: u64) {
+        if self.deadline_ms != u64::MAX {
+            self.deadline_ms = self.deadline_ms.min(now_ms + u64::from(self.hold_behind_ms));
+        }
+    }
+
+    /// Makes it a trial, which continues until `full_ms` if its connection turns out to be shared.
+    #[must_use]
+    pub(crate) fn on_trial(mut self, full_ms: Option<u64>) -> Self {
+        self.full_ms = full_ms;
+        self
+    }
+
+    /// Its time is up: continues a trial if its connection is shared. True: it waits until `full_ms`.
+    pub(crate) fn go_on(&mut self, session: &mut Session) -> bool {
+        let full_ms = self.full_ms.take().filter(|_| session.shares(self.request));
+        if let Some(full_ms) = full_ms {
+            self.deadline_ms = full_ms;
+        }
+        full_ms.is_some()
+    }
+
+    /// It was expired; the keys that are open come as wakes.
+    pub(crate) fn never_again(&mut self) {
+        self.deadline_ms = u64::MAX;
+    }
+
+    /// Bytes kept for the reply: its own, and those of values that it shares with other requests.
+    pub fn kept_bytes(&self) -> (usize, usize) {
+        let value = |verdict: &Option<Verdict>| match verdict {
+            Some(Verdict::Value(value)) => value.copied_bytes(),
+            _ => 0,
+        };
+        match &self.form {
+            Form::Get { parts, .. } => parts.iter().fold((0, 0), |(own, shared), part| match part {
+                Part::Done(done) => (own + done.bytes.capacity(), shared),
+                Part::Key { asked, verdict, .. } => (own + asked.bytes(), shared + value(verdict)),
+            }),
+            Form::Call { shape, verdict, .. } => (shape.bytes(), value(verdict)),
+        }
+    }
+
+    /// Calls `each` with the values in their own pages that are kept for the reply.
+    pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
+        let value = |verdict: &Option<Verdict>, each: &mut dyn FnMut(&Arc<HugeValue>)| {
+            if let Some(Verdict::Value(value)) = verdict
+                && let DeliveredValue::Huge(huge) = &value.value
+            {
+                each(huge);
+            }
+        };
+        match &self.form {
+            Form::Get { parts, .. } => parts.iter().for_each(|part| match part {
+                Part::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
+                Part::Key { verdict, .. } => value(verdict, each),
+            }),
+            Form::Call { verdict, .. } => value(verdict, each),
+        }
+    }
+
+    /// Whether the next command of its connection must not be executed before it has ended: it may change something then.
+    pub fn is_barrier(&self) -> bool {
+        matches!(self.form, Form::Call { is_barrier: true, .. })
+    }
+
+    /// Whether no key is waited for any more: the reply can be written.
+    pub fn is_done(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Takes a wake of this request. A key whose verdict is known, and every key of a request that is done, is left as
+    /// it is. Counts a hit or a miss.
+    pub fn resolve(
+        &mut self,
+        slot: u16,
+        verdict: Verdict,
+        session: &mut Session,
+        now_ms: u64,
+        counters: &Counters,
+    ) {
+        if let Form::Call { shape, verdict: place, .. } = &mut self.form {
+            if place.is_none() && slot == CALL_SLOT {
+                shape.count(&verdict, counters);
+                *place = Some(verdict);
+                self.open -= 1;
+            }
+            return;
+        }
+        if session.end_wait(self.request, slot).is_none() {
+            return;
+        }
+        if let Some(record) = verdict.record() {
+            session.record(*record, now_ms);
+            // A client that got a lease must hear of it now, not when its other keys are there.
+            if record.leased {
+                self.deadline_ms = self.deadline_ms.min(now_ms);
+            }
+        }
+        let place = match &mut self.form {
+            Form::Get { parts, .. } => parts.iter_mut().find_map(|part| match part {
+                Part::Key { slot: own, verdict, .. } if *own == slot => Some(verdict),
+                _ => None,
+            }),
+            Form::Call { .. } => None,
+        };
+        if let Some(place @ None) = place {
+            count(&verdict, self.touches, counters);
+            *place = Some(verdict);
+            self.open -= 1;
+        }
+    }
+
+    /// Writes the reply.
+    pub fn write(self, out: &mut Output) {
+        match self.form {
+            Form::Get { parts, end } => write_get(parts, end, out),
+            Form::Call { shape, verdict, .. } => {
+                let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
+                shape.write(&verdict, out);
+            }
+        }
+    }
+}
+
+fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
+    match (verdict, touches) {
+        (Verdict::Busy, _) => {}
+        (Verdict::Value(_), true) => counters.touch_hits.add(1),
+        (Verdict::Value(_), false) => counters.get_hits.add(1),
+        (_, true) => counters.touch_misses.add(1),
+        (_, false) => counters.get_misses.add(1),
+    }
+}
+
+fn write_get(parts: Vec<Part>, end: End, out: &mut Output) {
+    let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy), .. });
+    if end == End::Classic && parts.iter().any(busy) {
+        return reply::line(&mut out.bytes, reply::error::BUSY);
+    }
+    for part in parts {
+        match part {
+            Part::Done(done) => out.append(done),
+            Part::Key { asked, verdict, .. } => asked.write(verdict, out),
+        }
+    }
+    end.write(&mut out.bytes);
+}
+
+/// A part of a classic reply of which some keys wait: cuts off what was written since `from`.
+pub(crate) fn done_part(parts: &mut Vec<Part>, cx: &mut Context<'_>, from: (usize, usize)) {
+    let done = cx.out.split_off(from);
+    if !done.is_empty() {
+        parts.push(Part::Done(done));
+    }
+}
+
+/// For tests of the reply queue: they set the number of open keys themselves.
+#[cfg(test)]
+impl Parked {
+    pub(crate) fn open(&self) -> u8 {
+        self.open as u8
+    }
+
+    pub(crate) fn set_open(&mut self, open: u8) {
+        self.open = open.into();
+    }
+}

@@ -1,0 +1,136 @@
+//! The answer to a client that asks for a key under a rule, before it is written.
+
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Ask, Hold, Kind, Role, Waited};
+use cattlegrid_store::{Found, Lookup, NEVER};
+use cattlegrid_tags::TagList;
+
+use crate::query::{Decision, Holds, Query};
+use crate::rules::active::Match;
+use crate::shard::Shard;
+use crate::shard::standing::Standing;
+use crate::step::Context;
+
+impl Shard {
+    /// Decides about a key that was looked up.
+    pub(crate) fn decide(
+        &mut self,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Decision {
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let standing = found.map_or(Standing::Absent, |found| self.standing_for(query, found, ruled, cx));
+        let (kind, old) = match (standing, found) {
+            (Standing::Fresh, Some(found)) => return Decision::Fresh(found),
+            (Standing::Early, Some(found)) if query.prolongs => return Decision::Fresh(found),
+            (Standing::Early, Some(found)) => (Kind::Early, Some((found, Kind::Early))),
+            (Standing::Stale, Some(found)) => (Kind::Stale, Some((found, Kind::Stale))),
+            (Standing::Negative, _) => {
+                self.record_miss(query.hash, ruled.state, cx);
+                return Decision::Negative;
+            }
+            _ => (Kind::Absent, None),
+        };
+        let policy = *ruled.state.policy();
+        if !policy.leases {
+            self.record_miss(query.hash, ruled.state, cx);
+            return Decision::Miss;
+        }
+        let hold_ms = query.hold_ms.unwrap_or(policy.hold_ms);
+        let tags = self.tags_of(ruled.rule, &ruled.captures);
+        let ask = self.ask(query, ruled, &tags, kind, hold_ms, cx);
+        let session = &*cx.session;
+        let role = self.with_herd(&mut cx.step, |herd, step| herd.ask(&ask, session, step));
+        let now_ms = cx.step.now.ms;
+        match (role.expect("rules come with herds"), old) {
+            (Role::Compute(grant), old) => {
+                let (token, hint) = grant.accept(cx.session, now_ms);
+                Decision::Compute { token, hint, old }
+            }
+            (Role::Miss(record), _) => {
+                cx.session.record(record, now_ms);
+                Decision::Miss
+            }
+            (Role::Old, Some((found, kind))) => {
+                let counters = ruled.state.counters();
+                counters.computes_saved.fetch_add(1, Ordering::Relaxed);
+                if kind == Kind::Stale {
+                    counters.stale_served.fetch_add(1, Ordering::Relaxed);
+                }
+                Decision::Old(found, kind)
+            }
+            (Role::Old, None) => unreachable!("an old value is offered where there is one"),
+            (Role::Leased, _) if query.is_explicit() && hold_ms == 0 => {
+                self.record_miss(query.hash, ruled.state, cx);
+                Decision::Miss
+            }
+            (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
+                one_ms: hold_ms,
+                many_ms: policy.hold_many_ms,
+                behind_ms: policy.hold_behind_ms,
+                on_trial: matches!(role, Role::Trial),
+            }),
+            (Role::Busy, _) => Decision::Busy,
+        }
+    }
+
+    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is;
+    /// `touch`: the exptime that the value gets.
+    pub(crate) fn hold(
+        &mut self,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        slot: u16,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Waited {
+        let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
+        let tags = self.tags_of(ruled.rule, &ruled.captures);
+        let ask = self.ask(query, ruled, &tags, Kind::Absent, hold_ms, cx);
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
+        let hold = Hold { request: cx.ticket.request, slot, touch, room };
+        let session = &mut *cx.session;
+        let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(&ask, &hold, session, step));
+        let waited = waited.expect("rules come with herds");
+        if let Waited::Miss(record) = &waited {
+            cx.session.record(*record, cx.step.now.ms);
+        }
+        waited
+    }
+
+    fn ask<'a>(
+        &self,
+        query: &Query<'a>,
+        ruled: &Match<'a>,
+        tags: &'a TagList,
+        found: Kind,
+        hold_ms: u32,
+        cx: &Context<'_>,
+    ) -> Ask<'a> {
+        Ask {
+            key: query.key,
+            hash: query.hash,
+            rule: ruled.state,
+            found,
+            how: query.how,
+            last_event: self.shared.last_event(query.hash, tags.hashes(), cx.step.now),
+            tags: tags.hashes(),
+            hint: query.hint,
+            hold_ms,
+        }
+    }
+
+    /// The standing of the item under the key for a client that asks in this way.
+    fn standing_for(&self, query: &Query<'_>, found: Found, ruled: &Match<'_>, cx: &Context<'_>) -> Standing {
+        let expiry = self.store.item(found).expiry();
+        let is_due = expiry != NEVER && query.recache.is_some_and(|second| expiry < second);
+        match self.standing(found, query.hash, Some(ruled.state), &cx.step) {
+            Standing::Fresh if is_due => Standing::Early,
+            standing => standing,
+        }
+    }
+}

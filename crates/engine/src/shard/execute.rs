@@ -1,0 +1,129 @@
+//! Sends a request about one key to its command, and notes what watchers want to see.
+
+use std::sync::Arc;
+
+use cattlegrid_protocol::Request;
+use cattlegrid_store::HugeValue;
+
+use crate::event::{Event, EventKind, Interest, Looker};
+use crate::shard::Shard;
+use crate::shard::flow::Flow;
+use crate::shard::put::{Data, Outcome, Write};
+use crate::step::Context;
+
+impl Shard {
+    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log; always if it is
+    /// apart. The
+    /// keys of gets come here one by one, see `Shard::get`; requests without a key do not come here.
+    pub fn execute(
+        &mut self,
+        request: &Request<'_>,
+        hash: u64,
+        huge: Option<Arc<HugeValue>>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        self.advance(&cx.step);
+        let watched = cx.step.interest != Interest::none();
+        let noted = cx.step.effects.events.len();
+        if watched {
+            self.note_look(request, hash, cx);
+        }
+        let flow = match request {
+            Request::Store(store) => self.classic_store(store, hash, Data::of(store.data, huge), cx),
+            Request::MetaSet(meta, data) => self.meta_set(meta, Data::of(*data, huge), hash, cx),
+            Request::Arith(arith) => self.classic_arith(arith, hash, cx),
+            Request::MetaArith(meta) => self.meta_arith(meta, hash, cx),
+            Request::Touch(touch) => self.touch(touch, hash, cx),
+            Request::Delete(delete) => self.classic_delete(delete, hash, cx),
+            Request::MetaGet(meta) => self.meta_get(meta, hash, cx),
+            Request::MetaDelete(meta) => self.meta_delete(meta, hash, cx),
+            Request::MetaDebug(key) => {
+                self.meta_debug(key, hash, cx);
+                Flow::Replied
+            }
+            Request::Get(_)
+            | Request::PacketGet(_)
+            | Request::MetaNoop
+            | Request::Admin(_)
+            | Request::Packet(..) => {
+                unreachable!("requests without one key stay outside the shard")
+            }
+        };
+        if watched {
+            if matches!(flow, Flow::NeedsRoom(_) | Flow::Object) {
+                // It is executed again, or as a call, and notes its look-up again.
+                cx.step.effects.events.truncate(noted);
+            }
+            self.note_evictions(cx);
+        }
+        flow
+    }
+
+    /// A `set` that no client has sent, and nobody hears of. An error: the bytes for which there was no room; nothing has
+    /// changed then, but for the `last` time the write is refused.
+    pub(crate) fn set(&mut self, write: &Write<'_>, last: bool, cx: &mut Context<'_>) -> Result<(), usize> {
+        self.advance(&cx.step);
+        if self.is_named(write.key) {
+            // Types were switched on in between.
+            return Ok(());
+        }
+        let noted = cx.step.effects.events.len();
+        self.note_lookup(write.key, write.hash, Looker::Other, cx);
+        let done = match self.write(write, cx) {
+            Outcome::NoRoom(bytes) if last => {
+                self.refuse_write(write, cx);
+                Err(bytes)
+            }
+            Outcome::NoRoom(bytes) => {
+                cx.step.effects.events.truncate(noted);
+                Err(bytes)
+            }
+            _ => Ok(()),
+        };
+        self.note_evictions(cx);
+        done
+    }
+
+    /// Notes the look-up with which a command other than a get begins: gets note theirs with its result.
+    #[cold]
+    fn note_look(&mut self, request: &Request<'_>, hash: u64, cx: &mut Context<'_>) {
+        let (key, by) = match request {
+            Request::Store(store) => (store.key, Looker::Other),
+            Request::Arith(arith) => (arith.key, Looker::Other),
+            Request::Touch(touch) => (touch.key, Looker::Other),
+            Request::Delete(delete) => (delete.key, Looker::Delete),
+            Request::MetaSet(meta, _) | Request::MetaArith(meta) | Request::MetaDelete(meta) => {
+                (meta.key.bytes(), Looker::Other)
+            }
+            Request::MetaDebug(key) => (key.bytes(), Looker::Other),
+            _ => return,
+        };
+        self.note_lookup(key, hash, by, cx);
+    }
+
+    fn note_evictions(&mut self, cx: &mut Context<'_>) {
+        if !cx.step.interest.wants(Interest::EVICTIONS) {
+            return;
+        }
+        let objects = self.shared.objects();
+        for evicted in self.store.drain_evicted() {
+            let key = match evicted.object {
+                None => evicted.key,
+                Some(type_id) => {
+                    let registry = objects.as_ref();
+                    // A type that was switched off has no name.
+                    let name = registry.and_then(|registry| registry.object_name(type_id, &evicted.key));
+                    let Some(name) = name else { continue };
+                    name.into()
+                }
+            };
+            let kind = EventKind::Evicted {
+                fetched: evicted.fetched,
+                ttl: cx.step.now.left(evicted.expiry),
+                idle: u64::from(cx.step.now.second.saturating_sub(evicted.accessed)),
+                size: evicted.value_len,
+            };
+            cx.step.effects.events.push((cx.ticket, Event { key, kind }));
+        }
+    }
+}

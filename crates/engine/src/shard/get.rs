@@ -1,0 +1,190 @@
+//! `get gets gat gats` of one key, and the gets of the binary protocol.
+//!
+//! A hit of a plain value, or of one whose tags are valid, is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A
+//! miss of a key that may have a rule, and an item that is more than a value (in its grace, due for a refresh, with a bumped
+//! tag, stale, a negative answer), are passed on to [`Shard::get_ruled`].
+
+use std::sync::Arc;
+
+use cattlegrid_herd::Waited;
+use cattlegrid_store::{Found, Lookup};
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::names::Names;
+use crate::query::{Decision, Query};
+use crate::reply::get::{Asked, Form};
+use crate::rules::Change;
+use crate::rules::active::ActiveRules;
+use crate::shard::Shard;
+use crate::shard::flow::{Answer, Held};
+use crate::shard::miss::{answer_miss, miss};
+use crate::shard::standing::Standing;
+use crate::step::Context;
+
+impl Shard {
+    /// Answers one key of a get other than `mg`: its value, or the miss if that has a reply.
+    #[inline]
+    pub(crate) fn get(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) -> Answer {
+        self.advance(&cx.step);
+        asked.count(1, cx.step.counters);
+        let lookup = self.store.lookup(hash, asked.key);
+        match lookup {
+            Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {
+                self.write_hit(asked, hash, found, cx)
+            }
+            // A miss of a key that may have a rule, or an item that is more than a value.
+            Lookup::Found(_) => self.get_ruled(asked, hash, lookup, cx),
+            _ if self.herd.is_some() || self.names != Names::OFF => self.get_ruled(asked, hash, lookup, cx),
+            _ => miss(asked, lookup, cx),
+        }
+    }
+
+    /// Writes a hit.
+    #[inline]
+    pub(crate) fn write_hit(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        found: Found,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let (key, touch) = (asked.key, asked.touch);
+        let mut found = found;
+        if let Some(exptime) = touch {
+            found = self.store.set_expiry(hash, found, cx.step.now.expiry(exptime));
+            cx.step.counters.touch_hits.add(1);
+        } else {
+            cx.step.counters.get_hits.add(1);
+        }
+        let item = self.store.item(found);
+        let (value, size) = (item.value(), item.value_len());
+        asked.begin_value(item.flags(), size, self.shown_cas(item.cas()), &mut cx.out.bytes);
+        cx.out.value(value);
+        asked.end_value(&mut cx.out.bytes);
+        self.store.count_read(found);
+        cx.note(Interest::FETCHERS, key, || EventKind::Get { status: "found", size, by: Looker::Get });
+        if touch.is_some() {
+            self.cascade(key, hash, Change::Touch, cx.step.now);
+        }
+        Answer::Hit
+    }
+
+    /// A key of a `get` that is neither a plain hit nor a plain miss.
+    #[cold]
+    pub(crate) fn get_ruled(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let key = asked.key;
+        if self.shared.control(key).is_some() {
+            return Answer::Control;
+        }
+        if (self.names == Names::FIRST || !matches!(lookup, Lookup::Found(_)))
+            && let Some(answer) = self.named(key)
+        {
+            return answer;
+        }
+        let lookup = match lookup {
+            Lookup::Found(found) => self.invalidated(hash, found, &cx.step),
+            _ => lookup,
+        };
+        let active = self.shared.rules();
+        let ruled = active.as_ref().and_then(|active| active.find(key));
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some(ruled) = ruled else {
+            return match found.map(|found| (found, self.standing(found, hash, None, &cx.step))) {
+                Some((found, Standing::Fresh)) => self.write_hit(asked, hash, found, cx),
+                _ => miss(asked, lookup, cx),
+            };
+        };
+        match self.decide(&asked.query(hash), &ruled, lookup, cx) {
+            Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),
+            // An old value is not prolonged by the clients that read it.
+            Decision::Old(found, _) => self.write_hit(&asked.without_touch(), hash, found, cx),
+            Decision::Negative => miss(asked, Lookup::Absent, cx),
+            Decision::Miss => miss(asked, lookup, cx),
+            Decision::Compute { .. } => {
+                answer_miss(asked, lookup, cx);
+                Answer::Compute
+            }
+            Decision::Leased(holds) => Answer::Leased(holds),
+            Decision::Busy => Answer::Busy,
+        }
+    }
+
+    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds. The shard's lock may have been
+    /// released since, so the key is looked up again (history 1 of `hold`).
+    pub(crate) fn hold_key(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        slot: u16,
+        hold_ms: u32,
+        cx: &mut Context<'_>,
+    ) -> Held {
+        let key = asked.key;
+        self.advance(&cx.step);
+        let active = self.shared.rules();
+        let lookup = self.lookup(hash, key, &cx.step);
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
+            // The rules have changed in between.
+            return self.ask_again(asked, hash, lookup, cx).unwrap_or(Held::Written);
+        };
+        let standing =
+            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
+        let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
+        if standing != Standing::Absent || !leased {
+            // Otherwise another client has the lease again; or the rule has no free slot.
+            if let Some(held) = self.ask_again(asked, hash, lookup, cx) {
+                return held;
+            }
+        }
+        let query = Query { hold_ms: Some(hold_ms), ..asked.query(hash) };
+        match self.hold(&query, &ruled, slot, asked.touch, cx) {
+            Waited::Waits(_) => Held::Waits,
+            Waited::Miss(_) => {
+                answer_miss(asked, lookup, cx);
+                Held::Written
+            }
+            Waited::Busy => Held::Busy,
+        }
+    }
+
+    /// Asks again for a key that was leased when it was asked for first. None: it is leased.
+    fn ask_again(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Option<Held> {
+        let answer = match asked.form {
+            Form::Meta(meta) => self.meta_ask_again(meta, hash, lookup, cx),
+            _ => self.get_ruled(asked, hash, lookup, cx),
+        };
+        match answer {
+            Answer::Compute => Some(Held::Compute),
+            Answer::Busy => Some(Held::Busy),
+            // Its type was switched on in between.
+            Answer::Object(_) => {
+                answer_miss(asked, lookup, cx);
+                Some(Held::Written)
+            }
+            Answer::Hit | Answer::Miss | Answer::Control => Some(Held::Written),
+            Answer::Leased(_) => None,
+        }
+    }
+
+    /// Answers a key as a miss that is not waited for after [`Answer::Leased`].
+    pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
+        let active = self.shared.rules();
+        if let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) {
+            self.record_miss(hash, ruled.state, cx);
+        }
+        answer_miss(asked, Lookup::Absent, cx);
+    }
+}

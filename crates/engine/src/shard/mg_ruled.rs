@@ -1,0 +1,235 @@
+//! `mg` of keys under a rule with leases: how a decision is written.
+
+use cattlegrid_herd::{How, Kind, Waited};
+use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_store::{Found, Lookup, NEVER};
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::parked::{Form, Parked, Part, TRIAL_MS};
+use crate::query::{Advice, Decision, Holds, Query};
+use crate::reply::get::{Asked, End};
+use crate::reply::meta::{is_explicit, lease_reply};
+use crate::rules::Change;
+use crate::rules::active::Match;
+use crate::shard::Shard;
+use crate::shard::flow::{Answer, Flow};
+use crate::shard::mg_header::Served;
+use crate::shard::miss::{count_miss, meta_busy, meta_get_miss, meta_miss};
+use crate::step::Context;
+
+impl Shard {
+    /// Whether an `mg` has to look for the key's rule: not for a plain hit that needs no refresh.
+    #[inline]
+    pub(crate) fn may_be_ruled(&self, meta: &Meta<'_>, lookup: Lookup, cx: &Context<'_>) -> bool {
+        let Lookup::Found(found) = lookup else { return true };
+        let item = self.store.item(found);
+        self.rolling || !item.is_plain(cx.step.now.second) || recache_due(meta, item.expiry(), cx)
+    }
+
+    /// `mg` of a key under a rule with leases that is absent, old, due for a refresh or a negative answer.
+    #[cold]
+    pub(crate) fn meta_get_ruled(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        lookup: Lookup,
+        ruled: &Match<'_>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let touches = meta.set.has(b'T');
+        cx.step.counters.cmd_meta.add(1);
+        cx.step.counters.cmd_get.add(1);
+        if touches {
+            cx.step.counters.cmd_touch.add(1);
+        }
+        self.meta_decide(meta, hash, lookup, ruled, cx)
+    }
+
+    /// Asks again for a key that was leased when an `mg` asked for it first.
+    pub(crate) fn meta_ask_again(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Answer {
+        let active = self.shared.rules();
+        let flow = match active.as_ref().and_then(|active| active.find(meta.key.bytes())) {
+            Some(ruled) if ruled.state.policy().leases => self.meta_decide(meta, hash, lookup, &ruled, cx),
+            // The rules have changed in between.
+            _ => match self.find(hash, meta.key.bytes(), &cx.step) {
+                Some(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
+                None => return Answer::Object(None),
+            },
+        };
+        match flow {
+            Flow::Computes => Answer::Compute,
+            Flow::Leased(holds) => Answer::Leased(holds),
+            _ => Answer::Hit,
+        }
+    }
+
+    fn meta_decide(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        lookup: Lookup,
+        ruled: &Match<'_>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
+        let query = meta_query(meta, hash, cx);
+        match self.decide(&query, ruled, lookup, cx) {
+            Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
+            Decision::Old(found, kind) => {
+                let mark = match (kind, explicit) {
+                    (Kind::Stale, _) => Mark::Lost(true),
+                    (_, true) => Mark::Lost(false),
+                    (_, false) => Mark::None,
+                };
+                self.meta_hit(meta, hash, found, mark, None, cx)
+            }
+            Decision::Negative => {
+                meta_get_miss(meta, Lookup::Absent, touches, cx);
+                Flow::Replied
+            }
+            Decision::Compute { token, hint, old } if explicit => {
+                count_miss(touches, cx);
+                let hint = hint.as_deref();
+                if let Some((found, kind)) = old {
+                    return self.meta_hit(meta, hash, found, Mark::Won(token, kind == Kind::Stale), hint, cx);
+                }
+                lease_reply(meta, Some(token), hint, cx.out);
+                Flow::Replied
+            }
+            Decision::Compute { .. } => {
+                let Flow::Replied = meta_miss(meta, cx) else { unreachable!() };
+                Flow::Computes
+            }
+            Decision::Miss => meta_miss(meta, cx),
+            Decision::Leased(holds) => Flow::Leased(holds),
+            Decision::Busy => meta_busy(cx),
+        }
+    }
+
+    /// Waits for the key of an `mg` after [`Flow::Leased`].
+    pub(crate) fn meta_wait(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        holds: Holds,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let asked = Asked::meta(meta);
+        let active = self.shared.rules();
+        let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) else {
+            // The rules have changed in between.
+            return meta_miss(meta, cx);
+        };
+        match self.hold(&meta_query(meta, hash, cx), &ruled, 0, asked.touch, cx) {
+            Waited::Waits(_) => {
+                let full = cx.step.now.ms + u64::from(holds.one_ms);
+                let deadline =
+                    if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
+                let part = Part::Key { slot: 0, asked: asked.to_owned(), verdict: None };
+                let form = Form::Get { parts: vec![part], end: End::Nothing };
+                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, asked.touches(), form);
+                Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
+            }
+            Waited::Miss(_) => meta_miss(meta, cx),
+            Waited::Busy => meta_busy(cx),
+        }
+    }
+
+    /// Writes a hit of a key under a rule, with the flags of its lease.
+    fn meta_hit(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        found: Found,
+        mark: Mark,
+        hint: Option<&[u8]>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let flags = &meta.set;
+        let (cas, size) = (self.store.item(found).cas(), self.store.item(found).value_len());
+        let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == cas);
+        let token = if let Mark::Won(token, _) = mark { Some(token) } else { None };
+        // An old value is not prolonged by the clients that read it.
+        let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
+        let served = if old { Served::Old } else { Served::Value };
+        let (expiry, _) = self.meta_get_header(meta, found, served, with_value, token, cx);
+        let out = &mut cx.out.bytes;
+        if let Mark::Lost(_) = mark {
+            reply::lost(out);
+        }
+        if let Mark::Lost(true) | Mark::Won(_, true) = mark {
+            reply::stale(out);
+        }
+        if let Mark::Won(..) = mark {
+            reply::won(out);
+        }
+        if let Some(hint) = hint {
+            out.extend_from_slice(b" Ph");
+            out.extend_from_slice(hint);
+        }
+        reply::end_line(out);
+        if with_value {
+            cx.out.value(self.store.item(found).value());
+            reply::end_line(&mut cx.out.bytes);
+        }
+        if token.is_none() {
+            if flags.has(b'T') {
+                cx.step.counters.touch_hits.add(1);
+            } else {
+                cx.step.counters.get_hits.add(1);
+            }
+        }
+        let found = match expiry {
+            Some(expiry) => self.store.set_expiry(hash, found, expiry),
+            None => found,
+        };
+        if !flags.has(b'u') {
+            self.store.count_read(found);
+        }
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+            status: "found",
+            size,
+            by: Looker::Other,
+        });
+        if flags.has(b'T') && !old {
+            self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
+        }
+        Flow::Replied
+    }
+}
+
+/// What an `mg` asks of the herd.
+fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) -> Query<'a> {
+    let (advice, explicit) = (Advice::of(meta), is_explicit(meta));
+    Query {
+        key: meta.key.bytes(),
+        hash,
+        how: if explicit { advice.how(meta) } else { How::Plain },
+        prolongs: meta.set.has(b'T') && !explicit,
+        recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
+        hint: advice.hint,
+        hold_ms: explicit.then(|| advice.wait_ms.unwrap_or(0)),
+    }
+}
+
+/// The lease flags of a hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// Nothing.
+    None,
+    /// `W`: this client has the lease; the token. True: the value is old.
+    Won(u64, bool),
+    /// `Z`: another client has the lease. True: the value is old.
+    Lost(bool),
+}
+
+/// Whether `R` asks for a refresh of a value with this expiry.
+fn recache_due(meta: &Meta<'_>, expiry: u32, cx: &Context<'_>) -> bool {
+    meta.set.has(b'R') && expiry != NEVER && expiry < cx.step.now.expiry(meta.set.recache)
+}

@@ -1,0 +1,95 @@
+//! Misses: how they are counted, recorded and written.
+
+use cattlegrid_protocol::{Meta, reply};
+use cattlegrid_store::Lookup;
+
+use crate::event::{EventKind, Interest, Looker};
+use crate::reply::get::{Asked, Form};
+use crate::reply::meta::{is_explicit, lease_reply, status_line};
+use crate::shard::flow::{Answer, Flow};
+use crate::step::Context;
+
+/// Counts a miss.
+#[inline]
+pub(crate) fn missed(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+    let status = match lookup {
+        Lookup::Expired => {
+            cx.step.counters.get_expired.add(1);
+            "expired"
+        }
+        Lookup::Flushed => {
+            cx.step.counters.get_flushed.add(1);
+            "flushed"
+        }
+        Lookup::Found(_) | Lookup::Absent => "not_found",
+    };
+    count_miss(asked.touches(), cx);
+    let by = if matches!(asked.form, Form::Meta(_)) { Looker::Other } else { Looker::Get };
+    cx.note(Interest::FETCHERS, asked.key, || EventKind::Get { status, size: 0, by });
+}
+
+pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: &mut Context<'_>) {
+    let (counter, status) = match lookup {
+        Lookup::Expired => (Some(&cx.step.counters.get_expired), "expired"),
+        Lookup::Flushed => (Some(&cx.step.counters.get_flushed), "flushed"),
+        _ => (None, "not_found"),
+    };
+    if let Some(counter) = counter {
+        counter.add(1);
+    }
+    count_miss(touches, cx);
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::Other });
+    if !meta.set.has(b'q') {
+        status_line(&mut cx.out.bytes, reply::EN, meta);
+    }
+}
+
+#[inline]
+pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
+    if touches {
+        cx.step.counters.touch_misses.add(1);
+    } else {
+        cx.step.counters.get_misses.add(1);
+    }
+}
+
+/// A miss of a key under a rule: `Z` for a client that asked for the lease.
+pub(crate) fn meta_miss(meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
+    count_miss(meta.set.has(b'T'), cx);
+    if is_explicit(meta) {
+        lease_reply(meta, None, None, cx.out);
+    } else {
+        meta_get_miss_uncounted(meta, cx);
+    }
+    Flow::Replied
+}
+
+pub(crate) fn meta_busy(cx: &mut Context<'_>) -> Flow {
+    reply::line(&mut cx.out.bytes, reply::error::BUSY);
+    Flow::Replied
+}
+
+/// `EN`, unless the command is quiet.
+fn meta_get_miss_uncounted(meta: &Meta<'_>, cx: &mut Context<'_>) {
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+        status: "not_found",
+        size: 0,
+        by: Looker::Other,
+    });
+    if !meta.set.has(b'q') {
+        status_line(&mut cx.out.bytes, reply::EN, meta);
+    }
+}
+
+/// Counts a miss, and writes its reply if there is one.
+#[inline]
+pub(crate) fn answer_miss(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+    missed(asked, lookup, cx);
+    asked.write_miss(&mut cx.out.bytes);
+}
+
+#[inline]
+pub(crate) fn miss(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+    answer_miss(asked, lookup, cx);
+    Answer::Miss
+}

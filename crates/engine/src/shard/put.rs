@@ -1,0 +1,399 @@
+//! What a write is, and how the store puts its value in the place of what is there: what `set add replace append prepend cas`,
+//! `ms`, fills and loads share.
+
+use std::sync::Arc;
+
+use cattlegrid_herd::{Filler, Session};
+use cattlegrid_protocol::{Block, Limits, StoreVerb};
+use cattlegrid_store::{Attributes, Found, HugeValue, Item, Marks, NEVER, NewValue, TAGS_MAX, Value};
+use cattlegrid_tags::TagList;
+
+use crate::event::{EventKind, Interest};
+use crate::shard::Shard;
+use crate::step::Context;
+
+/// Items that memcached keeps in one piece; in larger ones it does not look for a number (`slab_chunk_max`, 512 KiB).
+pub(crate) const WHOLE: Limits =
+    Limits { max_item_bytes: 512 << 10, max_get_line_bytes: 0, debugtime: false, extensions: false };
+
+/// Largest buffer kept between requests, in bytes.
+const SCRATCH_MAX: usize = 256 << 10;
+
+/// How a write relates to the open misses of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Not a fill.
+    No,
+    /// A fill that counts as of this number.
+    Of(u64),
+    /// A possible fill, of a miss that is not known: the miss stays open.
+    Perhaps(u64),
+    /// A fill that counts as of this number, which it has shown as a token.
+    ByToken(u64),
+}
+
+/// A write as a fill, and who fills.
+pub(crate) struct Filling<'a> {
+    pub(crate) fill: Fill,
+    pub(crate) by: Filler,
+    /// The session of the connection; None: the filler has no connection, but a token.
+    pub(crate) session: Option<&'a mut Session>,
+}
+
+/// How a write treats the present value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    /// Only over an item with the CAS of [`Write::compare`].
+    Cas,
+}
+
+/// A write, of any command.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
+pub(crate) struct Write<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+    pub(crate) mode: Mode,
+    pub(crate) data: Data<'a>,
+    pub(crate) flags: u32,
+    pub(crate) expiry: u32,
+    /// The CAS that the item must have; 0 is none.
+    pub(crate) compare: u64,
+    /// The CAS to give the item instead of the next number.
+    pub(crate) explicit_cas: Option<u64>,
+    /// A lower CAS than the item's stores the value as stale (`I`).
+    pub(crate) or_stale: bool,
+    /// An append to an absent key stores with this expiry (`N`).
+    pub(crate) vivify: Option<u32>,
+    /// `compare` may be the token of a lease (`ms`).
+    pub(crate) takes_token: bool,
+    /// When it is refused the old value must go.
+    pub(crate) drops_old: bool,
+    /// The key is known to be absent.
+    pub(crate) negative: bool,
+    /// Tags that the client names.
+    pub(crate) tags: TagList,
+}
+
+/// The data of a write.
+#[derive(Debug, Clone)]
+pub(crate) enum Data<'a> {
+    /// They fit the log.
+    Inline(&'a [u8]),
+    /// They are too long for it, and in pages of their own.
+    Huge(Arc<HugeValue>),
+}
+
+/// The result of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Stored under this CAS, with `size` bytes of value.
+    Stored {
+        cas: u64,
+        size: usize,
+    },
+    NotStored,
+    Exists,
+    NotFound,
+    /// The value would be longer than 4 GiB.
+    NoRoom(usize),
+}
+
+/// The result of an addition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sum {
+    Is(u64, Found),
+    NotNumeric,
+    NotFound,
+    Exists,
+    NoRoom,
+}
+
+impl Shard {
+    /// Stores an item's value again with other attributes. False: no room.
+    pub(crate) fn rewrite(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        found: Found,
+        attributes: &Attributes<'_>,
+    ) -> bool {
+        match self.store.item(found).value() {
+            Value::Huge(huge) => {
+                let huge = Arc::clone(huge);
+                self.store.put(hash, key, attributes, NewValue::Huge(huge)).is_ok()
+            }
+            Value::Inline(value) => {
+                let mut copy = std::mem::take(&mut self.scratch);
+                copy.clear();
+                copy.extend_from_slice(value);
+                let stored = self.store.put(hash, key, attributes, NewValue::Inline([&copy, &[]]));
+                self.keep_scratch(copy);
+                stored.is_ok()
+            }
+        }
+    }
+}
+
+impl Fill {
+    pub(crate) fn stamp(self) -> Option<u64> {
+        match self {
+            Self::No => None,
+            Self::Of(number) | Self::Perhaps(number) | Self::ByToken(number) => Some(number),
+        }
+    }
+
+    pub(crate) fn token(self) -> Option<u64> {
+        if let Self::ByToken(token) = self { Some(token) } else { None }
+    }
+}
+
+impl<'a> Data<'a> {
+    /// A data block; `huge`, if it is in pages of its own.
+    ///
+    /// # Panics
+    /// It is apart, and not in pages.
+    pub(crate) fn of(block: Block<'a>, huge: Option<Arc<HugeValue>>) -> Self {
+        match huge {
+            Some(huge) => Self::Huge(huge),
+            None => Self::Inline(block.here().expect("what is apart is in pages")),
+        }
+    }
+
+    /// Bytes of the data.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Huge(huge) => huge.len(),
+        }
+    }
+
+    /// As a value to store.
+    pub(crate) fn to_value(&self) -> NewValue<'a> {
+        match self {
+            Self::Inline(bytes) => NewValue::Inline([bytes, &[]]),
+            Self::Huge(huge) => NewValue::Huge(Arc::clone(huge)),
+        }
+    }
+
+    /// The bytes, in pieces.
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let (bytes, huge) = match self {
+            Self::Inline(bytes) => (Some(*bytes), None),
+            Self::Huge(huge) => (None, Some(huge)),
+        };
+        bytes.into_iter().chain(huge.into_iter().flat_map(|huge| huge.slices()))
+    }
+}
+
+impl<'a> Write<'a> {
+    /// A plain `set` without flags or expiry.
+    pub(crate) fn set(key: &'a [u8], hash: u64, data: &'a [u8]) -> Self {
+        Self {
+            key,
+            hash,
+            mode: Mode::Set,
+            data: Data::Inline(data),
+            flags: 0,
+            expiry: NEVER,
+            compare: 0,
+            explicit_cas: None,
+            or_stale: false,
+            vivify: None,
+            takes_token: false,
+            drops_old: true,
+            negative: false,
+            tags: TagList::new(),
+        }
+    }
+
+    /// A `set` or `ms` that was refused. `token`: the `C` of an `ms`.
+    pub(crate) fn refused(key: &'a [u8], hash: u64, token: Option<u64>) -> Self {
+        let mode = if token.is_some() { Mode::Cas } else { Mode::Set };
+        let (compare, takes_token) = (token.unwrap_or(0), token.is_some());
+        Self { mode, compare, takes_token, ..Self::set(key, hash, &[]) }
+    }
+}
+
+impl Shard {
+    pub(crate) fn write_new(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
+        let expiry = match (write.mode, write.vivify) {
+            (Mode::Set | Mode::Add, _) => write.expiry,
+            (Mode::Append | Mode::Prepend, Some(expiry)) => expiry,
+            (Mode::Cas, _) => return Outcome::NotFound,
+            (Mode::Append | Mode::Prepend | Mode::Replace, _) => return Outcome::NotStored,
+        };
+        self.put(write, expiry, Marks::none(), cx)
+    }
+
+    pub(crate) fn write_over(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
+        let item = self.store.item(found);
+        let (cas, expiry) = (item.cas(), item.expiry());
+        match write.mode {
+            Mode::Add => Outcome::NotStored,
+            Mode::Cas if write.compare == cas => self.put(write, write.expiry, Marks::none(), cx),
+            Mode::Cas if write.or_stale && write.compare != 0 && write.compare < cas => {
+                let won = if item.marks().has(Marks::WON) { Marks::WON } else { Marks::none() };
+                self.put(write, expiry, Marks::STALE.with(won), cx)
+            }
+            Mode::Cas => Outcome::Exists,
+            Mode::Set | Mode::Replace => self.put(write, write.expiry, Marks::none(), cx),
+            Mode::Append | Mode::Prepend if write.compare != 0 && write.compare != cas => Outcome::Exists,
+            Mode::Append | Mode::Prepend => self.extend(write, found, cx),
+        }
+    }
+
+    /// Stores the data as they came.
+    fn put(&mut self, write: &Write<'_>, expiry: u32, marks: Marks, cx: &mut Context<'_>) -> Outcome {
+        let size = write.data.len();
+        let (cas, stamp) = self.numbers(write.explicit_cas);
+        let attributes = Attributes {
+            flags: write.flags,
+            expiry,
+            accessed: cx.step.now.second,
+            cas,
+            stamp,
+            tags: write.tags.hashes(),
+            marks: if write.negative { marks.with(Marks::NEGATIVE) } else { marks },
+            ..Attributes::default()
+        };
+        match self.store.put(write.hash, write.key, &attributes, write.data.to_value()) {
+            Ok(()) => Outcome::Stored { cas: self.shown_cas(cas), size },
+            Err(_) => Outcome::NoRoom(size),
+        }
+    }
+
+    /// Stores the old value with the data before or after it; everything else stays as it was.
+    fn extend(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
+        let old = self.store.item(found);
+        let size = old.value_len() + write.data.len();
+        if !self.shared.fits(write.key, old.flags(), size) {
+            return Outcome::NotStored;
+        }
+        let (cas, stamp) = self.numbers(write.explicit_cas);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let mut room = [0; TAGS_MAX];
+        let item = self.store.item(found);
+        // What lies in the log may move while room is made.
+        let value = match item.value() {
+            Value::Inline(bytes) => {
+                scratch.extend_from_slice(bytes);
+                None
+            }
+            Value::Huge(huge) => Some(Arc::clone(huge)),
+        };
+        let attributes = Attributes {
+            cas,
+            stamp: self.kept_stamp(&item).or(stamp),
+            accessed: cx.step.now.second,
+            marks: Marks::EDITED,
+            ..item.attributes(&mut room)
+        };
+        let stored = self.put_joined(write, &attributes, value, &scratch);
+        self.keep_scratch(scratch);
+        if stored { Outcome::Stored { cas: self.shown_cas(cas), size } } else { Outcome::NoRoom(size) }
+    }
+
+    /// The stamp of an item that is changed in place, if it has its own or rules could ask for it: the item counts as
+    /// of the same moment after the change.
+    pub(crate) fn kept_stamp(&self, item: &Item<'_>) -> Option<u64> {
+        let mut room = [0; TAGS_MAX];
+        if self.herd.is_some() { Some(item.stamp()) } else { item.attributes(&mut room).stamp }
+    }
+
+    /// Stores `huge`, or the bytes in `scratch` if there is none, with the data before or after it.
+    fn put_joined(
+        &mut self,
+        write: &Write<'_>,
+        attributes: &Attributes<'_>,
+        huge: Option<Arc<HugeValue>>,
+        scratch: &[u8],
+    ) -> bool {
+        let old = huge.map_or(Data::Inline(scratch), Data::Huge);
+        let parts = if write.mode == Mode::Append { [&old, &write.data] } else { [&write.data, &old] };
+        let len = old.len() + write.data.len();
+        let value = match (parts, old.len()) {
+            ([Data::Inline(first), Data::Inline(second)], _) if len <= self.store.config().inline_max() => {
+                Some(NewValue::Inline([first, second]))
+            }
+            // The old value keeps its pages until the new one has its own.
+            (_, old_len) if len + old_len <= self.store.memory_limit() / 2 => {
+                let slices: Vec<&[u8]> = parts.iter().flat_map(|part| part.slices()).collect();
+                self.store.huge_value(&slices).map(NewValue::Huge)
+            }
+            _ => {
+                let mut joined = Vec::new();
+                let fits = joined.try_reserve_exact(len).is_ok();
+                if fits {
+                    let slices = parts.iter().flat_map(|part| part.slices());
+                    slices.for_each(|slice| joined.extend_from_slice(slice));
+                }
+                drop(old);
+                fits.then(|| self.store.huge_value(&[&joined])).flatten().map(NewValue::Huge)
+            }
+        };
+        value.is_some_and(|value| self.store.put(write.hash, write.key, attributes, value).is_ok())
+    }
+
+    /// The CAS of a write, and its stamp if that is another number.
+    pub(crate) fn numbers(&self, explicit_cas: Option<u64>) -> (u64, Option<u64>) {
+        let number = self.shared.tick();
+        explicit_cas.map_or((number, None), |cas| (cas, Some(number)))
+    }
+
+    /// Keeps the buffer for the next request, unless it has grown large.
+    pub(crate) fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
+        scratch.clear();
+        if scratch.capacity() <= SCRATCH_MAX {
+            self.scratch = scratch;
+        }
+    }
+}
+
+impl Mode {
+    /// The mode of a classic command.
+    pub(crate) fn of(verb: StoreVerb) -> Self {
+        match verb {
+            StoreVerb::Set => Self::Set,
+            StoreVerb::Add => Self::Add,
+            StoreVerb::Replace => Self::Replace,
+            StoreVerb::Append => Self::Append,
+            StoreVerb::Prepend => Self::Prepend,
+            StoreVerb::Cas(_) => Self::Cas,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Append => "append",
+            Self::Prepend => "prepend",
+            Self::Cas => "cas",
+        }
+    }
+}
+
+/// Notes a store that is refused with this status. As in memcached its time to live and size are not known.
+pub(crate) fn note_refused(
+    key: &[u8],
+    mode: Mode,
+    classic: bool,
+    status: &'static str,
+    cx: &mut Context<'_>,
+) {
+    cx.note(Interest::MUTATIONS, key, || EventKind::Store {
+        status,
+        command: mode.name(),
+        ttl: 0,
+        size: 0,
+        classic,
+    });
+}

@@ -1,0 +1,213 @@
+//! What all commands about keys under a rule need: the rule of a key and its tags, the herd, cascades, and the raising of a
+//! key's fence.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Filler, Herd, JobOrder, RuleState, Session, Step as HerdStep};
+use cattlegrid_protocol::Meta;
+use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
+use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
+
+use crate::delivered::{Delivered, DeliveredValue};
+use crate::load::{Load, LoadOrder};
+use crate::rules::active::{Match, Ruled};
+
+use crate::rules::{Captures, Change, Rule};
+use crate::shard::Shard;
+use crate::shard::put::Fill;
+use crate::shard::standing::Standing;
+use crate::step::{Context, Step};
+use crate::time::Now;
+
+impl Shard {
+    /// A change of a key invalidates what was derived from it. To be called after the change: a refused command has no
+    /// cascade.
+    #[inline]
+    pub(crate) fn cascade(&mut self, key: &[u8], hash: u64, change: Change, now: Now) {
+        self.cascade_as(Kind::Hard, key, hash, change, now);
+    }
+
+    /// The same, softly after a soft invalidation.
+    #[inline]
+    pub(crate) fn cascade_as(&mut self, kind: Kind, key: &[u8], hash: u64, change: Change, now: Now) {
+        if self.herd.is_some() {
+            self.cascade_ruled(kind, key, hash, change, now);
+        }
+    }
+
+    fn cascade_ruled(&mut self, kind: Kind, key: &[u8], hash: u64, change: Change, now: Now) {
+        let active = self.shared.rules();
+        let Some(active) = active.as_ref() else { return };
+        let mut bumped = Vec::new();
+        for (cascade, captures) in active.rules().cascades(key, change) {
+            for template in &cascade.bump {
+                self.scratch.clear();
+                template.render(&captures, &mut self.scratch);
+                let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+                if !bumped.contains(&tag) {
+                    bumped.push(tag);
+                }
+            }
+        }
+        if bumped.is_empty() || change != Change::Delete && self.bump_carried(key, hash, &bumped) {
+            return;
+        }
+        for tag in bumped {
+            self.shared.bump(tag, kind, now);
+        }
+    }
+
+    /// Invalidates the tags if the item under the key carries one of them: it was changed itself, and must stay valid.
+    /// False: it carries none, and nothing was done.
+    fn bump_carried(&mut self, key: &[u8], hash: u64, bumped: &[TagHash]) -> bool {
+        let Lookup::Found(found) = self.store.lookup(hash, key) else { return false };
+        let item = self.store.item(found);
+        if !item.tags().any(|tag| bumped.contains(&TagHash::from_stored(tag))) {
+            return false;
+        }
+        if let Some(stamp) = self.shared.bump_carried(bumped, item.stamp(), item.tags()) {
+            let mut room = [0; TAGS_MAX];
+            let attributes = Attributes { stamp: Some(stamp), ..item.attributes(&mut room) };
+            // Without room it is invalidated as well.
+            let _kept = self.rewrite(key, hash, found, &attributes);
+        }
+        true
+    }
+
+    /// The tags that an `ms` names, if they fit together with those of the key's rule.
+    pub(crate) fn tags_named(&mut self, meta: &Meta<'_>) -> Result<TagList, TagError> {
+        if !meta.set.has(b'G') {
+            return Ok(TagList::new());
+        }
+        let token = meta.flags.into_iter().find(|token| token[0] == b'G').unwrap_or(b"G");
+        let named = self.shared.tag_hasher().parse_list(&token[1..])?;
+        match self.rule_of(meta.key.bytes()) {
+            Some(ruled) => ruled.tags.union(&named).map(|_| named),
+            None => Ok(named),
+        }
+    }
+
+    /// Calls the herd, if there are rules, and keeps the count of waiters and the next deadline.
+    pub(crate) fn with_herd<R>(
+        &mut self,
+        step: &mut Step<'_>,
+        act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivered>>) -> R,
+    ) -> Option<R> {
+        let herd = self.herd.as_deref_mut()?;
+        let before = herd.waiting();
+        let effects = &mut step.effects.herd;
+        let result = act(herd, &mut HerdStep { now_ms: step.now.ms, clock: &*self.shared, effects });
+        self.shared.waiting.fetch_add(herd.waiting().wrapping_sub(before), Ordering::Relaxed);
+        if let Some(deadline_ms) = herd.next_deadline_ms() {
+            step.effects.deadline_ms = step.effects.deadline_ms.min(deadline_ms);
+        }
+        if !step.effects.herd.jobs.is_empty() {
+            self.order_jobs(step);
+        }
+        Some(result)
+    }
+
+    /// Completes the orders of the herd for loaders with what it does not know: the rule, and the old value.
+    #[cold]
+    fn order_jobs(&mut self, step: &mut Step<'_>) {
+        for order in std::mem::take(&mut step.effects.herd.jobs) {
+            let order = match order {
+                JobOrder::Raise { token } => LoadOrder::Raise { token },
+                JobOrder::Cancel { token } => LoadOrder::Cancel { token },
+                JobOrder::Start { key, hash, token, hint, is_refresh } => {
+                    let active = Option::clone(&self.shared.rules());
+                    let ruled = active.as_ref().and_then(|active| active.find(&key));
+                    let Some((rule, loading)) = ruled
+                        .as_ref()
+                        .and_then(|ruled| Some((Arc::clone(ruled.rule), ruled.rule.loading.as_ref()?)))
+                    else {
+                        // The rules have changed: this lease was given under others.
+                        let end = |herd: &mut Herd, step: &mut HerdStep<'_, Arc<Delivered>>| {
+                            herd.finish_job(hash, token, step);
+                            herd.abandon(hash, step);
+                        };
+                        self.with_herd(step, end);
+                        continue;
+                    };
+                    let wants_old = loading.stale;
+                    let terms = ruled.as_ref().map(|ruled| &**ruled.state);
+                    let stale = if wants_old { self.old_value(&key, hash, terms, step) } else { None };
+                    LoadOrder::Start(Load { key, token, rule, hint, stale, is_refresh })
+                }
+            };
+            step.effects.order(order);
+        }
+    }
+
+    /// A copy of the value under a key, if it is one, fresh or old.
+    fn old_value(
+        &mut self,
+        key: &[u8],
+        hash: u64,
+        state: Option<&RuleState>,
+        step: &Step<'_>,
+    ) -> Option<DeliveredValue> {
+        let found = self.lookup_found(hash, key, step)?;
+        match self.standing(found, hash, state, step) {
+            Standing::Absent | Standing::Negative => None,
+            Standing::Stale | Standing::Fresh | Standing::Early => {
+                Some(DeliveredValue::of(self.store.item(found).value()))
+            }
+        }
+    }
+
+    /// The rule of a key, if it has one.
+    pub(crate) fn rule_of(&mut self, key: &[u8]) -> Option<Ruled> {
+        self.herd.as_ref()?;
+        let active = self.shared.rules();
+        let Match { rule, state, captures } = active.as_ref()?.find(key)?;
+        let tags = self.tags_of(rule, &captures);
+        Some(Ruled { state: Arc::clone(state), tags, negative_ttl_s: rule.negative_ttl_s })
+    }
+
+    pub(crate) fn holds(&self, hash: u64, by: Filler) -> bool {
+        self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by))
+    }
+
+    pub(crate) fn raise_hard(&mut self, hash: u64, number: u64) {
+        if let Some(herd) = &mut self.herd {
+            herd.fence.raise_hard(hash, number);
+        }
+    }
+
+    /// A value was changed in place while a loader may refresh it: the result of its job would be older.
+    pub(crate) fn revoke_load(&mut self, key: &[u8], hash: u64, ruled: &Ruled, step: &mut Step<'_>) {
+        if ruled.state.policy().loader {
+            self.with_herd(step, |herd, step| herd.invalidated(hash, key, step));
+        }
+    }
+
+    /// Hashes of the tags that a rule gives a key.
+    pub(crate) fn tags_of(&mut self, rule: &Rule, captures: &Captures<'_>) -> TagList {
+        let mut list = TagList::new();
+        for template in &rule.tags {
+            self.scratch.clear();
+            template.render(captures, &mut self.scratch);
+            let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+            // A rule has at most as many tags as fit.
+            let fits = list.insert(tag);
+            debug_assert!(fits.is_ok(), "a rule has at most eight tags");
+        }
+        list
+    }
+
+    /// Records a miss under a rule without a lease.
+    pub(crate) fn record_miss(&mut self, hash: u64, rule: &RuleState, cx: &mut Context<'_>) {
+        let record = self.with_herd(&mut cx.step, |herd, step| herd.miss(hash, rule, step));
+        if let Some(record) = record {
+            cx.session.record(record, cx.step.now.ms);
+        }
+    }
+}
+
+/// The filler, according to the records of its connection.
+pub(crate) fn filler(hash: u64, fill: Fill, session: &Session, now_ms: u64) -> Filler {
+    let pooled = matches!(fill, Fill::Of(_)) && session.oldest(hash, now_ms).is_none();
+    Filler { connection: Some(session.caller().number()), token: fill.token(), pooled }
+}

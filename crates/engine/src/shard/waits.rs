@@ -1,0 +1,107 @@
+//! The waits of one connection, seen from a shard: how each is ended before its value comes.
+//!
+//! # Histories
+//! A client sends several commands on one connection without waiting for replies. The tests named are in `tests/`.
+//!
+//! 1. `get 1` waits for another client's value; then the same connection sends `delete 1`, or `set 1` as a client that
+//!    is not the holder. The `get` comes first in the order of the connection, so it must not see the result of the
+//!    second command: it is answered first, as a miss. (`herd.rs`: `a_delete_answers_the_gets_before_it`, `ends.rs`:
+//!    `each_held_get_ends_in_one_counter`)
+//! 2. The connection is the holder, and is shared by several threads: `get 1` of another thread waits, then the
+//!    holder's `set 1` comes on it. This is the value that the `get` waits for: it is not answered before, and gets the
+//!    value. (`herd.rs`: `one_multiplexed_connection_and_many_processes`)
+//! 3. A wait is ended here while another thread has decided it: nothing is found in the queue, and the wake that is on
+//!    its way answers the request. (`shuttle.rs`: `end_of_a_hold_and_fill`)
+//! 4. The rules change while a get asks for the key. The new rules are loaded under the shard's lock: a get that comes
+//!    later asks under these or newer ones, so no lease is left behind that they do not know. (`shuttle.rs`:
+//!    `other_rules_while_clients_wait`)
+
+use std::sync::Arc;
+
+use cattlegrid_herd::{Filler, Wait, Withdrawn, Withheld};
+use cattlegrid_store::Lookup;
+
+use crate::delivered::{Verdict, Wake};
+use crate::shard::Shard;
+use crate::step::{Context, Step};
+
+impl Shard {
+    /// Ends the wait for one key when its time is up; `released`: its connection sends no more. None: it was decided
+    /// already (history 3).
+    pub(crate) fn expire(&mut self, wait: &Wait, released: bool, cx: &mut Context<'_>) -> Option<Verdict> {
+        self.advance(&cx.step);
+        self.with_herd(&mut cx.step, |herd, step| herd.expire(wait.hash, wait.waiter, released, step))?
+    }
+
+    /// Ends a wait early, as a miss that this connection knows of. False: it was decided already (history 3).
+    pub(crate) fn withdraw(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) -> bool {
+        let record =
+            self.with_herd(&mut cx.step, |herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
+        let Some(record) = record.flatten() else { return false };
+        cx.session.record(record, cx.step.now.ms);
+        true
+    }
+
+    /// Answers earlier commands of the same connection that wait for a key that it writes now (history 1). The holder's
+    /// write is its fill, and wakes them (history 2).
+    pub(crate) fn answer_own_waits(&mut self, hash: u64, by: Filler, cx: &mut Context<'_>) {
+        if cx.session.waits().is_empty() || self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by)) {
+            return;
+        }
+        self.answer_all_own_waits(hash, cx);
+    }
+
+    /// The same for a delete: the holder's is not a fill.
+    pub(crate) fn answer_all_own_waits(&mut self, hash: u64, cx: &mut Context<'_>) {
+        let own: Vec<Wait> = cx.session.waits().iter().filter(|wait| wait.hash == hash).copied().collect();
+        for wait in own {
+            self.give_up(&wait, Withdrawn::OwnWrite, cx);
+        }
+    }
+
+    /// Ends a wait of this connection as a miss, and wakes the request.
+    pub(crate) fn give_up(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) {
+        if !self.withdraw(wait, why, cx) {
+            return;
+        }
+        let caller = Arc::clone(cx.session.caller());
+        let verdict = Verdict::Miss { record: None, hint: None };
+        cx.step.effects.wake(Wake { caller, request: wait.request, slot: wait.slot, verdict });
+    }
+
+    /// Withholds the value of a key under a rule while its request waits.
+    pub(crate) fn withhold(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
+        let Lookup::Found(_) = self.lookup(hash, key, &cx.step) else { return };
+        let Some(ruled) = self.rule_of(key) else { return };
+        let (number, window_ms) = (self.shared.clock(), ruled.state.fill_window_ms());
+        cx.session.withhold(cx.ticket.request, Withheld { hash, number, window_ms });
+    }
+
+    /// Records a wait that was decided elsewhere at the same moment and whose wake comes too late: if it got the lease,
+    /// that is this connection's, and otherwise it has a miss.
+    pub(crate) fn note_decided(&mut self, wait: &Wait, cx: &mut Context<'_>) {
+        let connection = cx.session.caller().number();
+        let record = self.with_herd(&mut cx.step, |herd, step| herd.promoted(wait.hash, connection, step));
+        if let Some(record) = record {
+            cx.session.record(record, cx.step.now.ms);
+        }
+    }
+
+    /// Ends the leases of keys that no rule leases any more: a `set` of such a key does not look for waiters.
+    pub(crate) fn end_unruled(&mut self, step: &mut Step<'_>) {
+        // History 4.
+        let active = Option::clone(&self.shared.rules());
+        let leases = |key: &[u8]| {
+            let found = active.as_ref().and_then(|active| active.find(key));
+            found.is_some_and(|ruled| ruled.state.policy().leases)
+        };
+        self.with_herd(step, |herd, step| herd.end_unruled(leases, step));
+    }
+
+    pub(crate) fn revoke(&mut self, step: &mut Step<'_>) {
+        let now = step.now;
+        let shared = Arc::clone(&self.shared);
+        let below = |hash, tags: &[u64]| shared.last_event(hash, tags, now);
+        self.with_herd(step, |herd, step| herd.revoke(below, step));
+    }
+}

@@ -1,0 +1,207 @@
+//! Writes and deletes of keys under a rule: to which miss a write belongs, and what happens to a write that belongs to
+//! none.
+//!
+//! A fill counts as of its miss; see `fill`. Any other write takes effect as it comes.
+//!
+//! # Histories
+//! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in `tests/`.
+//!
+//! 1. H misses at 5 on one connection of a pool. X deletes at 6. H stores on another connection, which has no miss of
+//!    the key: the ledger's oldest miss is 5, the fill counts as of it and is dropped. (`fences.rs`:
+//!    `a_fill_from_another_connection_counts_as_of_the_miss_too`)
+//! 2. The same, but H's first connection is closed before the fill: its miss stays in the ledger. (`fences.rs`:
+//!    `a_pool_that_closes_connections_while_it_computes_stores_nothing_old`,
+//!    `a_closed_connection_leaves_its_misses_open`)
+//! 3. H misses at 5, X deletes at 6, W misses at 7 and stores first. With `owner = "key"` it is not known whose value
+//!    it is: the fill counts as of 5, the smallest open miss, and is dropped, though W computed it after the delete. So
+//!    is H's own fill. The client that misses next computes once more, and its value is stored. With `owner =
+//!    "connection"` W's value counts as of 7 and is stored. (`fences.rs`:
+//!    `a_value_computed_before_a_delete_is_never_served`)
+//! 4. H misses at 5. X writes the key with a `set` at 6, without having missed it. With `owner = "key"` this counts as
+//!    the fill of H's miss, as of 5, and H's older value replaces it later. With `owner = "connection"` X's `set` is
+//!    not a fill: it raises the fence to 6, and H's fill is dropped. (`orders.rs`: `two_fillers_and_an_invalidation`)
+//! 5. A connection has missed more keys than its session remembers, this key among them. With `owner = "connection"`
+//!    its `set` may be a fill: it counts as of the ledger's oldest miss, which stays open. (`fences.rs`:
+//!    `misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys`)
+//! 6. H gets the lease by name at 5; its deadline passes. H's `ms` shows token 5, which is known for a fill window
+//!    more: a fill as of 5. After that the token is unknown, and the `ms` an ordinary `cas`. (`tokens.rs`:
+//!    `a_late_token_takes_no_other_miss_with_it`, `a_token_used_after_its_window_takes_no_other_miss_with_it`)
+//! 7. X reads the CAS 5 of a value, and the value is invalidated softly. X's `cas` with 5 finds a stale value and is
+//!    answered `EXISTS`: the CAS of a value that was invalidated is no longer valid. (`tags.rs`:
+//!    `a_soft_bump_leaves_the_old_value_to_all_but_one`)
+//! 8. X shows with `ms I` a CAS that is older than the item's: the value that it brings may be from before a delete,
+//!    and would be served for the rule's grace. Instead the newer value that is there is marked stale. (`grace.rs`:
+//!    `a_value_for_an_older_cas_marks_the_newer_one`)
+//! 9. H's value is refused, because it is too large or there is no memory. It would have filled H's miss, which is
+//!    counted off, and the lease passes on. After a `set` or an `ms` the key is deleted, so that the old value is not
+//!    taken for the new one. (`herd.rs`: `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
+
+use cattlegrid_herd::{Owner, Session};
+use cattlegrid_store::{Found, Lookup, Marks, Value};
+use cattlegrid_tags::Validity;
+
+use crate::rules::active::Ruled;
+use crate::shard::Shard;
+use crate::shard::put::{Fill, Filling, Mode, Outcome, Write};
+use crate::shard::ruled::filler;
+use crate::shard::standing::{Standing, is_stub};
+use crate::step::Context;
+
+impl Shard {
+    /// A storing command of a key under a rule.
+    pub(crate) fn write_ruled(&mut self, write: &Write<'_>, ruled: &Ruled, cx: &mut Context<'_>) -> Outcome {
+        let found = self.lookup_found(write.hash, write.key, &cx.step);
+        let standing = found
+            .map_or(Standing::Absent, |found| self.standing(found, write.hash, Some(&ruled.state), &cx.step));
+        let fresh = found.filter(|_| matches!(standing, Standing::Fresh | Standing::Early));
+        let fill = self.fill_of(write, fresh, ruled, cx.session, cx.step.now.ms);
+        let by = filler(write.hash, fill, cx.session, cx.step.now.ms);
+        self.answer_own_waits(write.hash, by, cx);
+        let stores = match (write.mode, fresh) {
+            // Only the holder may refresh a value that is still good with an `add`.
+            (Mode::Add, Some(_)) => self.holds(write.hash, by),
+            (Mode::Set | Mode::Add, _) | (Mode::Replace, Some(_)) => true,
+            (Mode::Cas, _) if fill.token().is_some() => true,
+            (Mode::Cas, Some(fresh)) => self.store.item(fresh).cas() == write.compare,
+            (Mode::Append | Mode::Prepend, None) => write.vivify.is_some(),
+            (Mode::Append | Mode::Prepend, Some(_)) | (Mode::Replace | Mode::Cas, None) => false,
+        };
+        if stores {
+            let filling = Filling { fill, by, session: Some(cx.session) };
+            return self.store_value(write, found, filling, ruled, &mut cx.step);
+        }
+        let outcome = match (write.mode, fresh) {
+            (Mode::Cas, None) => match found {
+                // History 7: its old CAS is not valid any more.
+                Some(found) if self.is_softened(found, write.hash, cx) && standing != Standing::Negative => {
+                    Outcome::Exists
+                }
+                _ => Outcome::NotFound,
+            },
+            (Mode::Cas, Some(fresh)) if ruled.state.policy().leases && self.is_older(write, fresh) => {
+                self.mark_for_older(write, fresh, cx)
+            }
+            (Mode::Cas | Mode::Append | Mode::Prepend, Some(fresh)) => {
+                // The value that replaces another one, marked stale or expired, carries the rule's tags as well.
+                let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+                let outcome = self.write_over(&Write { tags, data: write.data.clone(), ..*write }, fresh, cx);
+                if let Outcome::Stored { .. } = outcome {
+                    self.raise_hard(write.hash, self.shared.clock());
+                    self.revoke_load(write.key, write.hash, ruled, &mut cx.step);
+                }
+                outcome
+            }
+            _ => Outcome::NotStored,
+        };
+        if fill != Fill::No && outcome == Outcome::NotStored {
+            self.consume(write.hash, &mut Filling { fill, by, session: Some(cx.session) }, cx.step.now.ms);
+        }
+        outcome
+    }
+
+    /// Whether it is an `ms` with `I` that shows an older CAS than the item's.
+    fn is_older(&self, write: &Write<'_>, fresh: Found) -> bool {
+        write.or_stale && write.compare != 0 && write.compare < self.store.item(fresh).cas()
+    }
+
+    /// History 8: such an `ms` asks for the value to be computed again, and its own value is not used.
+    fn mark_for_older(&mut self, write: &Write<'_>, fresh: Found, cx: &mut Context<'_>) -> Outcome {
+        let numbers = self.numbers(write.explicit_cas);
+        if !self.mark_stale(write.key, write.hash, fresh, numbers, None, cx) {
+            return Outcome::NoRoom(write.data.len());
+        }
+        let number = numbers.1.unwrap_or(numbers.0);
+        self.invalidate_softly(write.key, write.hash, number, cx);
+        Outcome::Stored { cas: self.shown_cas(numbers.0), size: write.data.len() }
+    }
+
+    /// Whether an item was invalidated softly, by a tag or by its own key.
+    fn is_softened(&self, found: Found, hash: u64, cx: &Context<'_>) -> bool {
+        let item = self.store.item(found);
+        item.marks().has(Marks::STALE)
+            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.step.now.ms) == Validity::Stale
+    }
+
+    /// To which miss this write belongs, if to any (histories 1 to 6).
+    fn fill_of(
+        &mut self,
+        write: &Write<'_>,
+        fresh: Option<Found>,
+        ruled: &Ruled,
+        session: &Session,
+        now_ms: u64,
+    ) -> Fill {
+        let Some(herd) = &mut self.herd else { return Fill::No };
+        match write.mode {
+            Mode::Cas if write.takes_token => {
+                let own = fresh.filter(|fresh| self.store.item(*fresh).cas() == write.compare);
+                match own {
+                    // The stub was made at the miss.
+                    Some(own) if !ruled.state.policy().leases && is_stub(&self.store.item(own)) => {
+                        Fill::Of(self.store.item(own).stamp())
+                    }
+                    None if herd.knows_token(write.hash, write.compare, now_ms) => {
+                        Fill::ByToken(write.compare)
+                    }
+                    _ => Fill::No,
+                }
+            }
+            Mode::Set | Mode::Add => {
+                let own = session.oldest(write.hash, now_ms);
+                let mut of_key = || herd.ledger.oldest(write.hash, now_ms).map(|oldest| oldest.number);
+                match ruled.state.policy().owner {
+                    Owner::Key => own.into_iter().chain(of_key()).min().map_or(Fill::No, Fill::Of),
+                    // History 5: its own miss may be one without room among its records.
+                    Owner::Connection if own.is_none() && session.has_lost(now_ms) => {
+                        of_key().map_or(Fill::No, Fill::Perhaps)
+                    }
+                    Owner::Connection => own.map_or(Fill::No, Fill::Of),
+                }
+            }
+            _ => Fill::No,
+        }
+    }
+
+    /// A write was refused (history 9): the miss that it would have filled, if its key is under a rule, stays unfilled.
+    /// The old value is deleted where it could be taken for the new one: after a `set`, and after an `ms` in any mode,
+    /// as in memcached ([`Write::drops_old`]). Otherwise a lease passes to the next waiter, and the value stays.
+    pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
+        let mut by = None;
+        if let Some(ruled) = self.rule_of(write.key) {
+            let now_ms = cx.step.now.ms;
+            let fill = self.fill_of(write, None, &ruled, cx.session, now_ms);
+            let filler = filler(write.hash, fill, cx.session, now_ms);
+            by = (fill != Fill::No).then_some(filler);
+            self.consume(write.hash, &mut Filling { fill, by: filler, session: Some(cx.session) }, now_ms);
+        }
+        let deletes = write.drops_old;
+        if let Some(by) = by {
+            self.give_up_fill(write.hash, by, deletes, &mut cx.step);
+        }
+        if deletes {
+            self.invalidate(write.key, write.hash, cx);
+        }
+    }
+
+    /// A key under a rule was changed in place, or was created by arithmetic (`created`).
+    pub(crate) fn changed(&mut self, key: &[u8], hash: u64, created: bool, cx: &mut Context<'_>) {
+        let Some(ruled) = self.rule_of(key) else { return };
+        self.raise_hard(hash, self.shared.clock());
+        self.revoke_load(key, hash, &ruled, &mut cx.step);
+        let Lookup::Found(found) = self.store.lookup(hash, key) else { return };
+        if !created {
+            return;
+        }
+        let item = self.store.item(found);
+        let (flags, cas, expiry) = (item.flags(), item.cas(), item.expiry());
+        let mut value = Vec::new();
+        if let Value::Inline(bytes) = item.value() {
+            value.extend_from_slice(bytes);
+        }
+        let write = Write { flags, expiry, ..Write::set(key, hash, &value) };
+        let by = filler(hash, Fill::No, cx.session, cx.step.now.ms);
+        self.answer_own_waits(hash, by, cx);
+        let waiters = self.take_waiters(&write, by, None, &mut cx.step);
+        self.deliver(&write, cas, expiry, &ruled.state, waiters, &mut cx.step);
+    }
+}
