@@ -1,7 +1,7 @@
-//! One client's connection: its unread input, its unsent output, and how a turn goes. `execute` is the middle of a turn,
-//! `held` what happens while a request waits, `runs` how a run of
-//! quiet gets is held, `packets` what only the binary protocol has, `upload` what becomes of a large command that arrives in pieces, `arriving` of a
-//! data block that arrives in pages.
+//! One client's connection: its unread input, its unsent output, and how a turn goes. `input` is what has arrived and is not
+//! executed, `execute` the middle of a turn, `held` what happens while a request waits, `runs` how a run of quiet gets is held,
+//! `login` what comes before a login, `packets` what only the binary protocol has, `upload` what becomes of a large command
+//! that arrives in pieces, `arriving` of a data block that arrives in pages.
 //!
 //! A turn is receive, execute, send; the lane does each for a batch of connections at a time. Input is
 //! received into a buffer that all connections of a lane share; a connection owns a buffer only while a
@@ -14,7 +14,6 @@
 //!
 //! # Invariants
 //! * Replies leave in the order of their requests.
-//! * `input` is empty unless a command has arrived in part, or commands are left over for the next turn.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -22,12 +21,11 @@ use std::sync::Arc;
 
 use cattlegrid_engine::{Counters, Output, ReplyQueue};
 use cattlegrid_herd::{Caller, Session};
-use cattlegrid_protocol::{Packet, reply};
+use cattlegrid_protocol::reply;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
-use crate::auth::Failures;
 use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
@@ -35,16 +33,17 @@ use crate::shortage;
 use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;
 use crate::turn::Turn;
-use crate::uploads::Upload;
 use crate::watch::Watcher;
-use arriving::Arriving;
-use execute::Unfinished;
+use input::Input;
+use login::Login;
 use packets::Speaks;
-use runs::{Run, RunRest};
+use runs::Run;
 
 mod arriving;
 mod execute;
 mod held;
+mod input;
+mod login;
 mod packets;
 mod runs;
 mod unsent;
@@ -57,23 +56,11 @@ pub(crate) struct Connection {
     /// What the poller calls it.
     pub(crate) token: u64,
     speaks: Speaks,
-    input: Vec<u8>,
-    /// Bytes at the front of `input` that are done with.
-    used: usize,
-    /// Bytes of `input` in which no end of line was found.
-    scanned: usize,
-    /// Bytes that `input` must have before a whole command can be in it.
-    need: usize,
-    /// Bytes to come that belong to a refused command.
-    swallow: u64,
-    /// The command at the front of `input`, if a part of it is answered.
-    unfinished: Option<Unfinished>,
+    phase: Phase,
+    login: Login,
+    input: Input,
     /// The run of quiet gets that is going on.
     run: Run,
-    /// What has come next must be held with the rest of its run.
-    holds_run: bool,
-    /// Whether the rest of a run at the front of `input` is waited for.
-    run_rest: RunRest,
     requests: u64,
     outbox: Outbox,
     /// What [`crate::unsent`] was told that it keeps.
@@ -82,19 +69,6 @@ pub(crate) struct Connection {
     taken_ms: u64,
     /// Unsent output is scarce, and its client has not taken what was sent: it is not read.
     waits_for_room: bool,
-    /// The command at the front of `input`, if it is large and arrives in pieces.
-    upload: Option<Upload>,
-    /// The store whose data block arrives in pages.
-    arriving: Option<Box<Arriving>>,
-    /// Its last command was a store of a value that has pages of its own.
-    expects_pages: bool,
-    authenticated: bool,
-    /// Wrong logins; while one waits for its answer nothing is received or executed.
-    failures: Failures,
-    /// The packet of the last one, if it was one.
-    failed_login: Option<Packet>,
-    /// A login by SASL has begun, and waits for its next step.
-    login_begun: bool,
     /// Commands that are executed behind a request that waits.
     read_ahead: u64,
     /// Bytes of their replies.
@@ -116,9 +90,20 @@ pub(crate) struct Connection {
     /// Its entry in the lane's deadlines.
     pub(crate) deadline_ms: Option<u64>,
     tls: Option<Box<TlsSession>>,
-    pub(crate) watcher: Option<Arc<Watcher>>,
-    pub(crate) dump: Option<Box<Dump>>,
     session: Session,
+}
+
+/// What a connection is there for.
+#[derive(Debug)]
+enum Phase {
+    /// Nothing but to log in.
+    BeforeLogin,
+    /// Its commands are executed.
+    Serving,
+    /// It gets lines, and what it sends is dropped.
+    Watching(Arc<Watcher>),
+    /// It gets a dump; its commands are executed afterwards.
+    Dumping(Box<Dump>),
 }
 
 /// Why a connection is closed.
@@ -193,27 +178,15 @@ impl Connection {
             info,
             token,
             speaks: Speaks::Unknown,
-            input: Vec::new(),
-            used: 0,
-            scanned: 0,
-            need: 0,
-            swallow: 0,
-            unfinished: None,
+            phase: if shared.auth.is_none() { Phase::Serving } else { Phase::BeforeLogin },
+            login: Login::default(),
+            input: Input::default(),
             run: Run::None,
-            holds_run: false,
-            run_rest: RunRest::Here,
             requests: 0,
             outbox: Outbox::default(),
             unsent_bytes: 0,
             taken_ms: 0,
             waits_for_room: false,
-            upload: None,
-            arriving: None,
-            expects_pages: false,
-            authenticated: shared.auth.is_none(),
-            failures: Failures::default(),
-            failed_login: None,
-            login_begun: false,
             has_more: false,
             queued: false,
             read_ahead: shared.settings.protection.read_ahead as u64,
@@ -225,8 +198,6 @@ impl Connection {
             at_end: false,
             deadline_ms: None,
             tls,
-            watcher: None,
-            dump: None,
             session,
         })
     }
@@ -237,10 +208,7 @@ impl Connection {
 
     /// There is work left that needs no receiving, and room for its replies.
     pub(crate) fn has_more(&self) -> bool {
-        !self.is_stuck()
-            && !self.waits_for_room
-            && (self.has_more || self.dump.is_some())
-            && !self.is_delayed()
+        !self.is_stuck() && !self.waits_for_room && (self.has_more || self.is_dumping()) && !self.is_delayed()
     }
 
     /// Replies wait for the client to read.
@@ -255,16 +223,19 @@ impl Connection {
         self.waits_for_room
     }
 
-    /// A wrong login waits for its answer.
-    #[inline]
-    pub(crate) fn is_delayed(&self) -> bool {
-        self.failures.answer_ms().is_some()
+    /// It gets a dump.
+    pub(crate) fn is_dumping(&self) -> bool {
+        matches!(self.phase, Phase::Dumping(_))
+    }
+
+    pub(crate) fn watcher(&self) -> Option<&Arc<Watcher>> {
+        if let Phase::Watching(watcher) = &self.phase { Some(watcher) } else { None }
     }
 
     /// Bytes of the buffers that it keeps between turns.
     pub(crate) fn buffer_bytes(&self) -> usize {
         let raw = self.tls.as_ref().map_or(0, |tls| tls.raw_bytes());
-        self.input.capacity() + raw + self.kept_bytes().0
+        self.input.bytes.capacity() + raw + self.kept_bytes().0
     }
 
     /// Says why it is about to be closed, unless that would land amid a reply.
@@ -325,7 +296,7 @@ impl Connection {
             self.look_for_hang_up();
             return Received::Nothing;
         }
-        let at_a_command = self.is_at_a_command();
+        let at_a_command = self.input.is_at_a_command();
         if self.tls.is_none() && self.arrives() && self.make_page_room(shared).is_err() {
             return Received::NoMemory;
         }
@@ -334,15 +305,15 @@ impl Connection {
             self.receive_tls(room, shared, counters)
         } else if self.arrives() {
             self.receive_pages(room, shared)
-        } else if self.input.is_empty() {
+        } else if self.input.bytes.is_empty() {
             self.receive_begin(room, shared)
         } else {
-            self.drop_used();
-            let missing = self.need.saturating_sub(self.input.len());
+            self.input.drop_used();
+            let missing = self.input.need(self.speaks).saturating_sub(self.input.bytes.len());
             if !self.make_room(missing.clamp(1, GROWTH_MIN), &shared.caps) {
                 return Received::NoMemory;
             }
-            let room = spare_capacity(&mut self.input);
+            let room = spare_capacity(&mut self.input.bytes);
             recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| (n, 0))
         };
         match received {
@@ -362,7 +333,7 @@ impl Connection {
                 // Over TLS a record may have arrived in part.
                 if self.is_held()
                     && at_a_command
-                    && (self.tls.is_none() || in_room > 0 || !self.input.is_empty())
+                    && (self.tls.is_none() || in_room > 0 || !self.input.bytes.is_empty())
                 {
                     self.session.set_sends_while_held();
                 }
@@ -376,26 +347,19 @@ impl Connection {
         }
     }
 
-    /// What is done with is kept only until more is received.
-    fn drop_used(&mut self) {
-        if self.used > 0 {
-            self.input.drain(..std::mem::take(&mut self.used));
-        }
-    }
-
     /// Grows `input` when it has room for fewer than `least` bytes: to what its command needs, at most to twice its size.
     /// False: the system refuses the memory.
     fn make_room(&mut self, least: usize, caps: &Caps) -> bool {
-        let len = self.input.len();
-        if self.input.capacity() - len < least {
-            let more = match self.need.saturating_sub(len) {
+        let len = self.input.bytes.len();
+        if self.input.bytes.capacity() - len < least {
+            let more = match self.input.need(self.speaks).saturating_sub(len) {
                 // A line that has not ended: how much will come is not known.
                 0 | 1 => len.max(GROWTH_MIN),
                 missing => missing.min(len.max(caps.upload_bytes)),
             };
             let more = more.max(least);
             let fits = more < GROWTH_LARGE || shortage::leaves_room(len + more);
-            return fits && self.input.try_reserve_exact(more).is_ok();
+            return fits && self.input.bytes.try_reserve_exact(more).is_ok();
         }
         true
     }
@@ -409,7 +373,7 @@ impl Connection {
         counters: &Counters,
     ) -> rustix::io::Result<(usize, usize)> {
         let Some(mut tls) = self.tls.take() else { return Ok((0, 0)) };
-        self.drop_used();
+        self.input.drop_used();
         let received = match tls.receive(self.info.fd.as_fd(), room.len()) {
             Ok(received) if received > 0 => received,
             other => {
@@ -419,7 +383,7 @@ impl Connection {
         };
         // Room for all that may be decrypted now.
         let fits = room.len() >= tls.raw_bytes() + received;
-        let mut is_own = !fits || !self.input.is_empty() || self.arriving.is_some();
+        let mut is_own = !fits || !self.input.bytes.is_empty() || self.input.arriving().is_some();
         let (mut in_room, mut no_memory) = (0, false);
         let decrypted = tls.decrypt(received, |mut plain| {
             if !is_own && in_room == 0 {
@@ -484,7 +448,7 @@ impl Connection {
         match sent {
             Some(sent) => {
                 counters.bytes_written.add(sent as u64);
-                if let Some(dump) = &self.dump {
+                if let Phase::Dumping(dump) = &self.phase {
                     dump.note_sent(sent);
                 }
                 if sent > 0 || self.unsent_bytes == 0 {
@@ -509,12 +473,14 @@ impl Connection {
             tls.forget();
         }
         self.waits_for_room = false;
-        (self.input, self.used, self.unfinished, self.arriving) = (Vec::new(), 0, None, None);
-        (self.run, self.run_rest) = (Run::None, RunRest::Here);
+        self.input.clear();
+        self.run = Run::None;
         self.has_more = false;
-        self.dump = None;
+        if self.is_dumping() {
+            self.phase = Phase::Serving;
+        }
         self.replies = ReplyQueue::default();
-        self.failures = Failures::default();
+        self.login = Login::default();
         self.closing = Some(Reason::Error);
     }
 
@@ -552,7 +518,7 @@ impl Connection {
         self.discard(shared);
         self.end_upload(shared);
         shared.unsent.change(std::mem::take(&mut self.unsent_bytes), 0);
-        if let Some(watcher) = self.watcher.take() {
+        if let Some(watcher) = self.watcher() {
             shared.watchers.remove(watcher.lane, watcher.token);
         }
     }

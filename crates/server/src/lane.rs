@@ -337,7 +337,7 @@ impl<'a> Lane<'a> {
         {
             note_held(connection, &mut self.deadlines);
         }
-        if let Some(watcher) = &connection.watcher
+        if let Some(watcher) = connection.watcher()
             && !connection.is_stuck()
             && watcher.has_lines()
         {
@@ -531,7 +531,7 @@ impl<'a> Lane<'a> {
     #[cold]
     fn end_dump(&mut self, token: u64) {
         let Some(connection) = at_token(&mut self.connections, token) else { return };
-        if connection.dump.is_some() && connection.is_stuck() {
+        if connection.is_dumping() && connection.is_stuck() {
             self.shared.dumps.stalled.fetch_add(1, Relaxed);
             log::info(format_args!("{}: closed, it does not read its dump", connection.info.peer()));
             self.close(token, Reason::Error);
@@ -612,7 +612,7 @@ impl<'a> Lane<'a> {
         let now_ms = self.now().ms;
         let counters = &self.shared.lanes[self.number].counters;
         let Some(connection) = at_token(&mut self.connections, token) else { return };
-        let Some(watcher) = connection.watcher.clone() else { return };
+        let Some(watcher) = connection.watcher().cloned() else { return };
         // While it is stuck the lines stay with the watcher, whose buffer has a limit.
         if !connection.is_stuck() {
             let out = &mut self.outputs[0];
@@ -705,7 +705,7 @@ impl<'a> Lane<'a> {
             .iter()
             .flatten()
             .filter(|c| {
-                c.watcher.is_none()
+                c.watcher().is_none()
                     && !c.is_held()
                     && !c.is_stuck()
                     && !c.has_more()

@@ -3,16 +3,15 @@
 //! A value too long for the log has pages of its own, and its bytes are received straight into them as soon as its line is
 //! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::state::Caps) or for four times what has arrived, at
 //! most 16 times that, at a time; when the memory is full items are evicted for them. The old value stays until the new
-//! one is whole. Where a block is not stored as it comes, or no pages are available, it is gathered in `input` like
+//! one is whole. Where a block is not stored as it comes, or no pages are available, it is gathered in the buffer like
 //! any other command: then the refusal is that of a store which finds no room at its end.
 //!
 //! The receive behind a large value is a small one, since the next command is probably such a store as well: most of its block
 //! then need not be copied.
 //!
 //! # Invariants
-//! * While bytes of the value are missing `input` is empty. Afterwards `input` begins with the end of its block, CRLF; in the
-//!   binary protocol there is none.
-//! * While the value or its end is missing `need` is the number of bytes that are.
+//! * While bytes of the value are missing the connection's buffer is empty. Afterwards it begins with the end of its block,
+//!   CRLF; in the binary protocol there is none.
 //! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::state::Caps) of the memory.
 
 use std::io::IoSliceMut;
@@ -23,8 +22,9 @@ use cattlegrid_store::ArrivingValue;
 use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, recv};
 
+use super::input::{Front, Input};
 use super::packets::Speaks;
-use super::{Connection, GROWTH_LARGE};
+use super::{Connection, GROWTH_LARGE, Phase};
 use crate::shortage;
 use crate::state::{Caps, Shared};
 use crate::turn::Turn;
@@ -42,6 +42,11 @@ impl Arriving {
     /// Bytes of the line, and of the value what has arrived or has room in its pages.
     pub(super) fn bytes(&self) -> usize {
         self.line.len() + self.value.filled() + self.value.room()
+    }
+
+    /// Bytes that have not come of the value and the end of its block, whatever has come of that.
+    pub(super) fn missing(&self, speaks: Speaks) -> usize {
+        self.value.missing() + speaks.end_bytes()
     }
 
     /// How to refuse it; `ended`: bytes of the block's end that have arrived.
@@ -66,7 +71,7 @@ impl Connection {
     /// Bytes of a value are missing that arrives in pages.
     #[inline]
     pub(super) fn arrives(&self) -> bool {
-        self.arriving.as_ref().is_some_and(|arriving| arriving.value.missing() > 0)
+        self.input.arriving().is_some_and(|arriving| arriving.value.missing() > 0)
     }
 
     /// Receives at the beginning of a command: into `room`, or, what is the block of a large value, into its pages. Returns
@@ -77,7 +82,7 @@ impl Connection {
         shared: &Shared,
     ) -> rustix::io::Result<(usize, usize)> {
         let small = shared.caps.begin_bytes;
-        if !self.expects_pages || room.len() <= small || !self.may_begin() {
+        if !self.input.expects_pages || room.len() <= small || !self.may_begin() {
             return recv(self.fd(), room, RecvFlags::empty()).map(|(_, n)| (n, n));
         }
         let (_, received) = recv(self.fd(), &mut room[..small], RecvFlags::empty())?;
@@ -94,11 +99,9 @@ impl Connection {
 
     /// What arrives next is executed next, whatever it is.
     fn may_begin(&self) -> bool {
-        self.is_at_a_command()
-            && self.authenticated
+        self.input.is_at_a_command()
+            && matches!(self.phase, Phase::Serving)
             && self.closing.is_none()
-            && self.watcher.is_none()
-            && self.dump.is_none()
             && !self.is_held()
     }
 
@@ -125,43 +128,38 @@ impl Connection {
         }
         value.fill(here);
         self.speaks = speaks;
-        self.need = value.missing() + speaks.end_bytes();
-        self.arriving = Some(Box::new(Arriving { line: line.into(), value }));
+        self.input.front = Front::Arriving(Box::new(Arriving { line: line.into(), value }));
         line.len() + here.len()
     }
 
-    /// Makes sure that the value that arrives has room in its pages; otherwise moves what has arrived to `input`.
+    /// Makes sure that the value that arrives has room in its pages; otherwise moves what has arrived to the
+    /// buffer.
     ///
     /// # Errors
     /// There are no pages, and the system refuses the memory. Nothing has changed.
     pub(super) fn make_page_room(&mut self, shared: &Shared) -> Result<(), NoMemory> {
-        let Some(mut arriving) = self.arriving.take() else { return Ok(()) };
+        let Front::Arriving(arriving) = &mut self.input.front else { return Ok(()) };
         let value = &mut arriving.value;
         if value.room() > 0 || take_pages(value, piece(value.filled(), &shared.caps), shared) {
-            self.arriving = Some(arriving);
             return Ok(());
         }
-        let moved = self.gather(&arriving);
-        if moved.is_err() {
-            self.arriving = Some(arriving);
-        }
-        moved
+        self.gather()
     }
 
-    /// Copies a command whose block cannot go on in pages to `input`, which is empty.
+    /// Copies a command whose block cannot go on in pages to the buffer, which is empty.
     #[cold]
-    fn gather(&mut self, arriving: &Arriving) -> Result<(), NoMemory> {
-        let Arriving { line, value } = arriving;
+    fn gather(&mut self) -> Result<(), NoMemory> {
+        let Some(Arriving { line, value }) = self.input.arriving() else { return Ok(()) };
         let bytes = line.len() + value.filled();
         let fits = bytes < GROWTH_LARGE || shortage::leaves_room(bytes);
-        let mut input = Vec::new();
-        if !fits || input.try_reserve_exact(bytes).is_err() {
+        let mut gathered = Vec::new();
+        if !fits || gathered.try_reserve_exact(bytes).is_err() {
             return Err(NoMemory);
         }
-        input.extend_from_slice(line);
-        value.slices().for_each(|slice| input.extend_from_slice(slice));
-        (self.input, self.used, self.scanned) = (input, 0, 0);
-        self.need = bytes + value.missing() + self.speaks.end_bytes();
+        gathered.extend_from_slice(line);
+        value.slices().for_each(|slice| gathered.extend_from_slice(slice));
+        let need = bytes + value.missing() + self.speaks.end_bytes();
+        self.input.gathered(gathered, need);
         Ok(())
     }
 
@@ -172,8 +170,9 @@ impl Connection {
         room: &mut [u8],
         shared: &Shared,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Self { arriving: Some(arriving), info, need, speaks, .. } = self else { return Ok((0, 0)) };
-        let end_bytes = speaks.end_bytes();
+        let Self { input: Input { front: Front::Arriving(arriving), .. }, info, .. } = self else {
+            return Ok((0, 0));
+        };
         let value = &mut arriving.value;
         // What is behind it may be another such value.
         let behind = room.len().min(shared.caps.begin_bytes);
@@ -196,7 +195,6 @@ impl Connection {
             received += n;
             let landed = n.min(into_pages);
             value.advance(landed);
-            *need = value.missing() + end_bytes;
             if n > landed {
                 return Ok((received, n - landed));
             }
@@ -218,7 +216,7 @@ impl Connection {
         if may { self.begin_to_arrive(plain, 0, shared) } else { 0 }
     }
 
-    /// Takes what was decrypted: into the pages of the value that arrives, and behind it into `input`.
+    /// Takes what was decrypted: into the pages of the value that arrives, and behind it into the buffer.
     ///
     /// # Errors
     /// The system refuses the memory.
@@ -226,16 +224,15 @@ impl Connection {
         plain = &plain[self.begin_with(plain, shared)..];
         while self.arrives() && !plain.is_empty() {
             self.make_page_room(shared)?;
-            if let Some(arriving) = &mut self.arriving {
+            if let Front::Arriving(arriving) = &mut self.input.front {
                 plain = &plain[arriving.value.fill(plain)..];
-                self.need = arriving.value.missing() + self.speaks.end_bytes();
             }
         }
         if !plain.is_empty() {
             if !self.make_room(plain.len(), &shared.caps) {
                 return Err(NoMemory);
             }
-            self.input.extend_from_slice(plain);
+            self.input.bytes.extend_from_slice(plain);
         }
         Ok(())
     }
@@ -243,20 +240,15 @@ impl Connection {
     /// The value has arrived, and nothing of its command is missing.
     #[inline]
     pub(super) fn has_arrived(&self) -> bool {
-        self.arriving.as_ref().is_some_and(|arriving| arriving.value.missing() == 0)
-            && self.speaks.end_bytes() == 0
+        self.input.arriving().is_some_and(|arriving| arriving.missing(self.speaks) == 0)
     }
 
     /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of `rest`; None: the
     /// block's end has not come whole.
     pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<usize> {
-        let Some(end) = rest.get(..self.speaks.end_bytes()) else {
-            self.need = self.speaks.end_bytes();
-            return None;
-        };
-        let arriving = self.arriving.take()?;
-        let Arriving { line, value } = *arriving;
-        self.expects_pages = true;
+        let end = rest.get(..self.speaks.end_bytes())?;
+        let Arriving { line, value } = *self.input.take_arriving()?;
+        self.input.expects_pages = true;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);
         }
@@ -281,8 +273,8 @@ impl Connection {
 
     /// No more of it will come: its pages go back.
     pub(super) fn give_up_arriving(&mut self, shared: &Shared) {
-        if self.arriving.take().is_some() {
-            (self.input, self.need) = (Vec::new(), 0);
+        if self.input.arriving().is_some() {
+            self.input.clear();
             self.end_upload(shared);
         }
     }

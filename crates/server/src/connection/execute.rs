@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Ticket};
-use cattlegrid_protocol::{Cause, Get, Keys, LINE_MAX, Parsed, Refused, Request, reply};
+use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
+use super::input::Front;
+use super::login::AUTH_MAX;
 use super::packets::Speaks;
-use super::runs::{Run, RunRest};
-use super::{Connection, Reason, held};
-use crate::auth::FAILURES_MAX;
+use super::runs::Run;
+use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::log;
@@ -38,6 +39,13 @@ pub(super) struct Batch {
     pub(super) paused: bool,
 }
 
+impl Batch {
+    /// One command of which this many bytes are done with; None: it goes on in a later turn.
+    fn one(used: Option<usize>) -> Self {
+        Self { used: used.unwrap_or(0), commands: 1, paused: used.is_none() }
+    }
+}
+
 /// A `get` that goes on in the next turn: what is left of it is at the front of the input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unfinished {
@@ -60,19 +68,15 @@ impl Unfinished {
     }
 }
 
-/// Most bytes of a data block before authentication, and behind a wrong login.
-const AUTH_MAX: usize = 4 << 10;
-/// A shorter line before authentication, its LF not counted, closes the connection.
-const SHORTEST: usize = 4;
-
 impl Connection {
     /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
     pub(crate) fn execute(&mut self, shared: Option<&[u8]>, turn: &mut Turn<'_>) {
-        if shared.is_none() && self.input.len() - self.used < self.need {
+        let (here, need) = (self.input.bytes.len() - self.input.used, self.input.need(self.speaks));
+        if shared.is_none() && here < need {
             return self.note_upload(true, turn);
         }
-        let own = std::mem::take(&mut self.input);
-        let before = std::mem::take(&mut self.used);
+        let own = std::mem::take(&mut self.input.bytes);
+        let before = std::mem::take(&mut self.input.used);
         let input = shared.unwrap_or(&own[before..]);
         self.has_more = false;
         self.replies.set_blocked(false);
@@ -80,9 +84,9 @@ impl Connection {
         if used < input.len() {
             if shared.is_none() && (self.has_more || before + used == 0) {
                 // Nothing is received before it is used up, or it is the command that was there before.
-                (self.input, self.used) = (own, before + used);
+                (self.input.bytes, self.input.used) = (own, before + used);
             } else {
-                self.input = input[used..].to_vec();
+                self.input.bytes = input[used..].to_vec();
             }
         }
         self.note_upload(used == 0, turn);
@@ -96,14 +100,14 @@ impl Connection {
 
     /// Bytes of a data block are missing, refused or not.
     pub(crate) fn awaits_block(&self) -> bool {
-        self.swallow > 0 || self.need > self.input.len() + 1
+        self.input.awaits_block(self.speaks)
     }
 
     /// What it does between turns.
     fn doing(&self) -> Doing {
-        if self.watcher.is_some() {
+        if self.watcher().is_some() {
             Doing::Watch
-        } else if self.swallow > 0 {
+        } else if self.input.swallows() {
             Doing::Swallow
         } else if self.awaits_block() {
             Doing::Block
@@ -112,127 +116,124 @@ impl Connection {
         }
     }
 
+    /// Executes what is in `input`. Returns the bytes that are done with.
     fn execute_all(&mut self, input: &[u8], turn: &mut Turn<'_>) -> usize {
-        let mut used = 0;
-        let mut commands = 0;
-        let mut scanned = self.scanned;
-        (self.scanned, self.need) = (0, 0);
-        if input.is_empty() && self.dump.is_some() {
+        let (mut used, mut commands) = (0, 0);
+        let mut scanned = self.input.begin();
+        if input.is_empty() {
             self.go_on_dumping(turn);
         }
         while used < input.len() || self.has_arrived() {
-            if self.closing.is_some_and(|reason| reason != Reason::End) || self.watcher.is_some() {
-                return input.len();
-            }
-            if self.swallow > 0 {
-                used += self.drop_swallowed(input.len() - used, turn);
-                continue;
-            }
-            if self.dump.is_some() && !self.go_on_dumping(turn) {
-                break;
-            }
-            if self.is_delayed() {
-                // Nothing behind a wrong login is looked at before its answer.
-                if input.len() - used <= AUTH_MAX {
-                    break;
-                }
+            let rest = &input[used..];
+            if self.is_delayed() && rest.len() > AUTH_MAX {
                 // It is not for us to keep what a guesser sends.
                 self.close(Reason::Error);
+            }
+            if self.is_deaf() {
+                return input.len();
+            }
+            if self.input.swallows() {
+                used += self.drop_swallowed(rest.len(), turn);
                 continue;
             }
-            let held = self.is_held();
-            if held && !self.may_read_ahead(turn) {
-                self.replies.set_blocked(true);
+            if !self.may_execute(commands, turn) {
                 break;
             }
-            if commands >= turn.shared.settings.requests_per_event || turn.is_full() {
-                turn.counters.conn_yields.add(1);
-                self.has_more = true;
+            let most = turn.shared.settings.requests_per_event - commands;
+            let next = self.execute_next(rest, std::mem::take(&mut scanned), most, turn);
+            used += next.used;
+            commands += next.commands;
+            if next.paused {
                 break;
-            }
-            commands += 1;
-            let (rest, scanned) = (&input[used..], std::mem::take(&mut scanned));
-            if self.arriving.is_some() {
-                match self.execute_arrived(rest, turn) {
-                    None => break,
-                    Some(bytes) => used += bytes,
-                }
-                continue;
-            }
-            if self.speaks == Speaks::Unknown {
-                self.speaks = Speaks::by(rest[0], turn.shared);
-            }
-            if !self.authenticated {
-                let bytes = self.before_login(rest, turn);
-                if bytes == 0 {
-                    break;
-                }
-                used += bytes;
-                continue;
-            }
-            let parsed = match &self.unfinished {
-                Some(unfinished) => unfinished.request(rest),
-                None => self.speaks.parse(rest, scanned, &turn.shared.limits),
-            };
-            match parsed {
-                Parsed::Incomplete { need, block } => {
-                    let taken = if block.is_some() { self.begin_to_arrive(rest, 0, turn.shared) } else { 0 };
-                    if taken > 0 {
-                        used += taken;
-                        continue;
-                    }
-                    (self.scanned, self.need) = (rest.len(), need);
-                    break;
-                }
-                Parsed::Complete { request, used: bytes } => {
-                    if held && held::is_barrier(&request) {
-                        self.replies.set_blocked(true);
-                        break;
-                    }
-                    if let Some(hash) = turn.shared.engine.hash(&request) {
-                        let left = turn.shared.settings.requests_per_event + 1 - commands;
-                        // While it is held each command is weighed before it is executed.
-                        let most = if held { 1 } else { left };
-                        let first = Ready { request, hash, used: bytes };
-                        let batch = self.execute_keyed(first, rest, most, turn);
-                        used += batch.used;
-                        commands += batch.commands - 1;
-                        if batch.paused {
-                            break;
-                        }
-                    } else {
-                        self.command_without_key(&request, &rest[..bytes], turn);
-                        used += bytes;
-                    }
-                }
-                Parsed::Refused(refused) => {
-                    if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
-                        self.announce(&rest[..refused.used], turn);
-                    }
-                    used += refused.used;
-                    self.refused(&refused, turn);
-                }
             }
         }
         turn.commands += commands;
         used
     }
 
+    /// What it sends is dropped.
+    fn is_deaf(&self) -> bool {
+        self.closing.is_some_and(|reason| reason != Reason::End) || self.watcher().is_some()
+    }
+
+    /// Whether the next command may be looked at in this turn, which has executed `commands`.
+    fn may_execute(&mut self, commands: usize, turn: &mut Turn<'_>) -> bool {
+        if self.is_dumping() && !self.go_on_dumping(turn) {
+            return false;
+        }
+        if self.is_delayed() {
+            // Nothing behind a wrong login is looked at before its answer.
+            return false;
+        }
+        if self.is_held() && !self.may_read_ahead(turn) {
+            self.replies.set_blocked(true);
+            return false;
+        }
+        if commands >= turn.shared.settings.requests_per_event || turn.is_full() {
+            turn.counters.conn_yields.add(1);
+            self.has_more = true;
+            return false;
+        }
+        true
+    }
+
+    /// Executes the command at the front of `rest`, and maybe those that follow it, `most` at most.
+    fn execute_next(&mut self, rest: &[u8], scanned: usize, most: usize, turn: &mut Turn<'_>) -> Batch {
+        if self.input.arriving().is_some() {
+            return Batch::one(self.execute_arrived(rest, turn));
+        }
+        if self.speaks == Speaks::Unknown {
+            self.speaks = Speaks::by(rest[0], turn.shared);
+        }
+        if matches!(self.phase, Phase::BeforeLogin) {
+            let used = self.before_login(rest, turn);
+            return Batch::one((used > 0).then_some(used));
+        }
+        let parsed = match &self.input.front {
+            Front::Unfinished(unfinished) => unfinished.request(rest),
+            _ => self.speaks.parse(rest, scanned, &turn.shared.limits),
+        };
+        match parsed {
+            Parsed::Incomplete { need, block } => {
+                let taken = if block.is_some() { self.begin_to_arrive(rest, 0, turn.shared) } else { 0 };
+                if taken == 0 {
+                    self.input.front = Front::Partial { scanned: rest.len(), need };
+                }
+                Batch::one((taken > 0).then_some(taken))
+            }
+            Parsed::Complete { request, used } => {
+                let held = self.is_held();
+                if held && held::is_barrier(&request) {
+                    self.replies.set_blocked(true);
+                    return Batch::one(None);
+                }
+                let Some(hash) = turn.shared.engine.hash(&request) else {
+                    self.command_without_key(&request, &rest[..used], turn);
+                    return Batch::one(Some(used));
+                };
+                // While it is held each command is weighed before it is executed.
+                let most = if held { 1 } else { most };
+                self.execute_keyed(Ready { request, hash, used }, rest, most, turn)
+            }
+            Parsed::Refused(refused) => {
+                if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
+                    self.announce(&rest[..refused.used], turn);
+                }
+                let used = refused.used;
+                self.refused(&refused, turn);
+                Batch::one(Some(used))
+            }
+        }
+    }
+
     /// Drops bytes of a refused command, of which `most` have arrived; how many.
     fn drop_swallowed(&mut self, most: usize, turn: &Turn<'_>) -> usize {
-        let n = most.min(usize::try_from(self.swallow).unwrap_or(usize::MAX));
-        self.swallow -= n as u64;
+        let Front::Swallow(left) = self.input.front else { return 0 };
+        let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.input.swallow(left - n as u64);
         // A data block that arrives is no silence, refused or not.
         self.info.last_command.store(turn.now.second, Relaxed);
         n
-    }
-
-    /// Executes what comes before a login. Returns the bytes used; 0: more are needed.
-    fn before_login(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        match self.speaks {
-            Speaks::Binary => self.authenticate_packet(rest, turn),
-            _ => self.authenticate(rest, turn),
-        }
     }
 
     /// Executes the command about keys at the front of `input`, and maybe those that follow it, `most` at most.
@@ -242,14 +243,11 @@ impl Connection {
         } else {
             self.execute_batch(first, input, most, turn)
         };
-        if std::mem::take(&mut self.holds_run) {
-            let rest = &input[batch.used..];
-            if let Some(run) = self.hold_run(rest, turn) {
-                let commands = batch.commands + run.commands - 1;
-                batch = Batch { used: batch.used + run.used, commands, paused: run.paused };
-            } else {
-                self.need = rest.len() + 1;
-            }
+        if self.input.has_run()
+            && let Some(run) = self.hold_run(&input[batch.used..], turn)
+        {
+            let commands = batch.commands + run.commands - 1;
+            batch = Batch { used: batch.used + run.used, commands, paused: run.paused };
         }
         batch
     }
@@ -334,15 +332,16 @@ impl Connection {
         lock: &mut ShardLock<'_>,
         turn: &mut Turn<'_>,
     ) -> usize {
-        let begun = self.unfinished.take().is_some();
+        let begun = self.input.take_unfinished();
         if !begun {
             self.begin_command(turn);
         }
-        self.expects_pages = turn.shared.engine.stores_in_pages(request);
+        self.input.expects_pages = turn.shared.engine.stores_in_pages(request);
         if self.joins_run(request) {
             return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
         }
-        (self.run, self.run_rest) = (Run::None, RunRest::Here);
+        self.run = Run::None;
+        self.input.take_run();
         let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
@@ -376,7 +375,7 @@ impl Connection {
 
     /// The command at the front has not been looked at before.
     fn is_new(&self) -> bool {
-        self.unfinished.is_none() && !self.waits_for_run()
+        !matches!(self.input.front, Front::Unfinished(_) | Front::Run { .. })
     }
 
     #[inline]
@@ -389,7 +388,7 @@ impl Connection {
     fn put_off(&mut self, get: &Get<'_>, left: &Keys<'_>, text: &[u8]) -> usize {
         let keys = left.rest().len();
         let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
-        self.unfinished = Some(Unfinished { cas: get.cas, touch: get.touch, keys, line });
+        self.input.front = Front::Unfinished(Unfinished { cas: get.cas, touch: get.touch, keys, line });
         line
     }
 
@@ -413,14 +412,14 @@ impl Connection {
             After::Dump(dump) => {
                 // Without it a slow reader may be taken for a silent one.
                 let _as_it_was = set_socket_send_buffer_size(&self.info.fd, SEND_BUFFER_BYTES);
-                self.dump = Some(Box::new(dump));
+                self.phase = Phase::Dumping(Box::new(dump));
             }
         }
     }
 
     pub(super) fn refused(&mut self, refused: &Refused<'_>, turn: &mut Turn<'_>) {
         self.info.last_command.store(turn.now.second, Relaxed);
-        self.swallow = refused.swallow;
+        self.input.swallow(refused.swallow);
         match refused.cause {
             Cause::Grammar => {}
             Cause::TooLarge => turn.counters.store_too_large.add(1),
@@ -450,63 +449,6 @@ impl Connection {
         }
     }
 
-    /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password` as its
-    /// data. As in memcached, only the length is looked at. Returns the bytes used; 0: more are needed.
-    fn authenticate(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        let Some(end) = rest.iter().take(LINE_MAX + 1).position(|b| *b == b'\n') else {
-            if rest.len() > LINE_MAX {
-                self.close(Reason::Error);
-            }
-            return 0;
-        };
-        if end < SHORTEST {
-            // As memcached. It is how a client of the binary protocol is told that it is not spoken.
-            self.close(Reason::Error);
-            return rest.len();
-        }
-        if turn.shared.watchers.wanted().has(Topics::LOG) {
-            // What looks like a line may be a password that its client has cut wrongly.
-            crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");
-        }
-        let mut words = rest[..end].trim_ascii_end().split(|b| *b == b' ').filter(|w| !w.is_empty());
-        let is_set = words.next() == Some(b"set");
-        let len = words.nth(3).and_then(|w| std::str::from_utf8(w).ok()?.parse::<usize>().ok());
-        let (true, Some(len @ ..=AUTH_MAX)) = (is_set, len) else {
-            reply::line(&mut turn.out.bytes, reply::error::UNAUTHENTICATED);
-            return end + 1;
-        };
-        let Some(data) = rest.get(end + 1..end + 1 + len + 2) else { return 0 };
-        if data.ends_with(b"\r\n") && !data.contains(&b' ') {
-            reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad authentication token format");
-        } else if let Some(payload) = data.strip_suffix(b"\r\n") {
-            turn.counters.auth_cmds.add(1);
-            if turn.shared.auth.as_ref().is_none_or(|auth| auth.check(payload)) {
-                self.authenticated = true;
-                turn.out.bytes.extend_from_slice(reply::STORED);
-            } else {
-                turn.counters.auth_errors.add(1);
-                self.failures.note(turn.now.ms);
-            }
-        } else {
-            reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad command line termination");
-        }
-        end + 1 + len + 2
-    }
-
-    /// Answers a wrong login whose time has come.
-    #[cold]
-    pub(crate) fn answer_failure(&mut self, turn: &mut Turn<'_>) {
-        let Some(is_last) = self.failures.answer(turn.now.ms) else { return };
-        self.tell_failure(turn);
-        self.has_more = !self.input.is_empty();
-        if is_last {
-            turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);
-            log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer()));
-            (self.input, self.has_more) = (Vec::new(), false);
-            self.close(Reason::Error);
-        }
-    }
-
     fn watch(&mut self, topics: Topics, turn: &mut Turn<'_>) {
         let limit = turn.shared.settings.watcher_buffer_bytes;
         let watcher = Arc::new(Watcher::new(topics, turn.lane, self.token, limit));
@@ -514,15 +456,15 @@ impl Connection {
             return reply::line(&mut turn.out.bytes, "WATCHER_TOO_MANY log watcher limit reached");
         }
         turn.out.bytes.extend_from_slice(reply::OK);
-        self.watcher = Some(watcher);
+        self.phase = Phase::Watching(watcher);
     }
 
     /// True when the dump is finished.
     fn go_on_dumping(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(dump) = &mut self.dump else { return true };
+        let Phase::Dumping(dump) = &mut self.phase else { return true };
         let done = dump.go_on(&turn.shared.engine, turn.now, &mut turn.out.bytes);
         if done {
-            self.dump = None;
+            self.phase = Phase::Serving;
         }
         done
     }

@@ -20,15 +20,10 @@ impl Connection {
         self.closing.is_some() || self.replies.is_full(self.requests, self.read_ahead, self.read_ahead_bytes)
     }
 
-    /// What arrives next begins a command: nothing of an earlier receive is left over or incomplete.
-    pub(super) fn is_at_a_command(&self) -> bool {
-        self.input.is_empty() && self.swallow == 0 && self.upload.is_none() && self.arriving.is_none()
-    }
-
     /// When a request has waited long enough, in milliseconds.
     pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
-        let held = self.failures.answer_ms().or_else(|| self.replies.next_deadline_ms());
-        held.into_iter().chain(self.run_rest.until_ms()).min()
+        let held = self.login.answer_ms().or_else(|| self.replies.next_deadline_ms());
+        held.into_iter().chain(self.input.run_until_ms()).min()
     }
 
     /// Keeps a request that waits, behind all that was answered before it.

@@ -1,15 +1,12 @@
-//! The binary protocol on a connection: which protocol it speaks, logging in by SASL, and the commands that are not about keys.
+//! The binary protocol on a connection: which protocol it speaks, and the commands that are not about keys.
 //!
 //! # Invariants
 //! * The first byte of a connection decides what it speaks, and that stays so.
-//! * Before a login no command is executed but those that log in.
-
-use std::os::fd::AsRawFd as _;
 
 use cattlegrid_config::Protocol;
 use cattlegrid_protocol::{
-    Admin, BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketCommand, PacketStatus, Parsed, Request,
-    Words, opcode, parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
+    Admin, BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketCommand, PacketStatus, Parsed, Words,
+    parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
 };
 
 use super::{Connection, Reason};
@@ -18,7 +15,6 @@ use crate::log;
 use crate::state::{Doing, Shared};
 use crate::stats;
 use crate::turn::Turn;
-use crate::watch::Topics;
 
 /// What a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,11 +70,6 @@ impl Speaks {
     }
 }
 
-/// The only mechanism to log in (RFC 4616).
-const PLAIN: &[u8] = b"PLAIN";
-/// The reply to a login, as memcached has it.
-const AUTHENTICATED: &str = "Authenticated";
-
 impl Connection {
     /// A command that is not about a key.
     pub(super) fn packet_command(
@@ -131,69 +122,6 @@ impl Connection {
         match admin {
             Admin::Stats(words) => write_stats(packet, words, &text, out),
             _ => reply::packet::done(out, packet, 0),
-        }
-    }
-
-    /// Before a login: the command at the front of `rest`. Returns the bytes used; 0: more are needed.
-    pub(super) fn authenticate_packet(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        let Some(header) = rest.first_chunk::<HEADER_BYTES>() else {
-            self.need = HEADER_BYTES;
-            return 0;
-        };
-        let packet = Packet { opcode: header[1], opaque: [header[12], header[13], header[14], header[15]] };
-        let is_login = matches!(packet.opcode, opcode::SASL_LIST | opcode::SASL_AUTH | opcode::SASL_STEP);
-        if header[0] == BINARY_MAGIC && !is_login {
-            reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
-            self.close(Reason::Error);
-            return rest.len();
-        }
-        if turn.shared.watchers.wanted().has(Topics::LOG) {
-            crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");
-        }
-        match parse_packet(rest, &turn.shared.limits) {
-            Parsed::Incomplete { need, .. } => {
-                self.need = need;
-                0
-            }
-            Parsed::Complete { request: Request::Packet(packet, command), used } => {
-                self.begin_command(turn);
-                self.packet_command(packet, &command, turn);
-                used
-            }
-            Parsed::Complete { used, .. } => used,
-            Parsed::Refused(refused) => {
-                self.refused(&refused, turn);
-                refused.used
-            }
-        }
-    }
-
-    fn log_in(&mut self, packet: Packet, mechanism: &[u8], data: &[u8], first: bool, turn: &mut Turn<'_>) {
-        turn.counters.auth_cmds.add(1);
-        if mechanism != PLAIN || !first && !std::mem::take(&mut self.login_begun) {
-            turn.counters.auth_errors.add(1);
-            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
-        }
-        if first && data.is_empty() {
-            // Its client wants to be asked.
-            self.login_begun = true;
-            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Continue);
-        }
-        self.authenticated = turn.shared.auth.as_ref().is_none_or(|auth| auth.check_plain(data));
-        if self.authenticated {
-            reply::packet::text(&mut turn.out.bytes, packet, AUTHENTICATED);
-        } else {
-            turn.counters.auth_errors.add(1);
-            self.failed_login = Some(packet);
-            self.failures.note(turn.now.ms);
-        }
-    }
-
-    /// Says that a login has failed.
-    pub(super) fn tell_failure(&mut self, turn: &mut Turn<'_>) {
-        match self.failed_login.take() {
-            Some(packet) => reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated),
-            None => reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE),
         }
     }
 

@@ -8,6 +8,7 @@ use cattlegrid_protocol::{PacketCommand, Parsed, Request};
 
 use super::Connection;
 use super::execute::Batch;
+use super::input::Front;
 use crate::turn::Turn;
 use crate::watch::Topics;
 
@@ -23,23 +24,15 @@ pub(super) enum Run {
     Computes,
 }
 
-/// Whether the rest of the run at the front of the input is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Whether the rest of a run that must be held is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunRest {
-    /// No.
-    #[default]
-    Here,
+    /// It has not been looked for.
+    Begins,
     /// Until this time, in milliseconds.
     Awaited { until_ms: u64 },
     /// It did not come in time: the run is executed as it is.
     Over,
-}
-
-impl RunRest {
-    /// The time at which it must be here.
-    pub(super) fn until_ms(self) -> Option<u64> {
-        if let Self::Awaited { until_ms } = self { Some(until_ms) } else { None }
-    }
 }
 
 /// How long a run that must be held is waited for to be whole, in milliseconds: clients send it at once.
@@ -66,12 +59,11 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> bool {
         let may_hold = self.run != Run::Computes;
-        let rest = std::mem::take(&mut self.run_rest);
+        let rest = self.input.take_run();
         let (shared, mut cx) = self.context(turn);
         let computes = match shared.engine.get_of_run(request, hash, may_hold, lock, &mut cx) {
             RunGet::Held => {
-                self.run_rest = rest;
-                self.holds_run = true;
+                self.input.front = Front::Run { rest, need: 0 };
                 return false;
             }
             RunGet::Computes => true,
@@ -120,10 +112,10 @@ impl Connection {
                 Parsed::Incomplete { .. } | Parsed::Refused(_) => is_whole = true,
             }
         }
-        if !is_whole && gets.len() <= GETS_MAX && self.may_come(turn) {
+        if !is_whole && gets.len() <= GETS_MAX && self.may_come(rest.len(), turn) {
             return None;
         }
-        self.run_rest = RunRest::Here;
+        self.input.front = Front::Idle;
         if shared.watchers.wanted().has(Topics::REQUESTS) {
             // The first one was announced before.
             let from = ends.iter().copied().chain([at]);
@@ -161,29 +153,36 @@ impl Connection {
         Some(Batch { used, commands: done, paused })
     }
 
-    /// Whether more of the run may come.
-    fn may_come(&mut self, turn: &Turn<'_>) -> bool {
-        if self.run_rest == RunRest::Here {
-            self.run_rest = RunRest::Awaited { until_ms: turn.now.ms + WHOLE_MS };
-        }
-        let is_over = self.run_rest.until_ms().is_none_or(|until_ms| until_ms <= turn.now.ms);
-        !is_over && self.closing.is_none() && !self.hung_up
+    /// Whether more of the run may come than these bytes.
+    fn may_come(&mut self, bytes: usize, turn: &Turn<'_>) -> bool {
+        let Front::Run { rest, need } = &mut self.input.front else { return false };
+        let until_ms = match *rest {
+            RunRest::Begins => turn.now.ms + WHOLE_MS,
+            RunRest::Awaited { until_ms } => until_ms,
+            RunRest::Over => return false,
+        };
+        (*rest, *need) = (RunRest::Awaited { until_ms }, bytes + 1);
+        until_ms > turn.now.ms && self.closing.is_none() && !self.hung_up
     }
 
     /// The rest of a run is waited for.
     #[inline]
     pub(crate) fn waits_for_run(&self) -> bool {
-        self.run_rest != RunRest::Here
+        self.input.has_run()
     }
 
     /// A run whose rest has not come in time is executed as it is.
     #[cold]
     pub(super) fn end_run(&mut self, turn: &Turn<'_>) {
-        if self.run_rest.until_ms().is_some_and(|until_ms| until_ms <= turn.now.ms) {
-            self.run_rest = RunRest::Over;
-            self.need = 0;
-            self.has_more = true;
+        if self.input.run_until_ms().is_some_and(|until_ms| until_ms <= turn.now.ms) {
+            self.run_is_over();
             self.end_upload(turn.shared);
         }
+    }
+
+    /// No more of the run at the front will come.
+    pub(super) fn run_is_over(&mut self) {
+        self.input.front = Front::Run { rest: RunRest::Over, need: 0 };
+        self.has_more = true;
     }
 }

@@ -7,7 +7,6 @@
 //! of one receive at most, or of a long line that is being answered.
 //!
 //! # Invariants
-//! * `upload` is there only while the command at the front of `input` is incomplete, and is of that command.
 //! * A refused command is answered once, or not at all where its form asks for silence, in its place among the replies;
 //!   none of its bytes is taken for anything else.
 
@@ -15,8 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Parsed, reply};
 
+use super::arriving::Arriving;
 use super::packets::Speaks;
-use super::runs::RunRest;
 use super::{Connection, Reason};
 use crate::state::{Message, Shared};
 use crate::turn::Turn;
@@ -27,32 +26,33 @@ impl Connection {
     /// command that was there before.
     #[inline]
     pub(super) fn note_upload(&mut self, goes_on: bool, turn: &mut Turn<'_>) {
-        if self.upload.is_some() && !(goes_on && self.need > 0) {
+        let need = self.input.need(self.speaks);
+        if self.has_upload() && !(goes_on && need > 0) {
             self.end_upload(turn.shared);
         }
-        // A data block that arrives is no silence; a refused one: see `execute_all`.
-        if self.need > self.input.len() + 1 {
+        // A data block that arrives is no silence; a refused one: see `drop_swallowed`.
+        if need > self.input.bytes.len() + 1 {
             self.info.last_command.store(turn.now.second, Relaxed);
         }
-        let is_large = self.upload.is_some() || self.gathered_bytes() >= turn.shared.caps.upload_bytes;
-        if self.need > 0 && is_large {
+        let is_large = self.has_upload() || self.gathered_bytes() >= turn.shared.caps.upload_bytes;
+        if need > 0 && is_large {
             self.claim(turn);
         }
     }
 
     /// Bytes of memory that the command at the front has, which arrives in pieces.
     fn gathered_bytes(&self) -> usize {
-        self.input.capacity() + self.arriving.as_ref().map_or(0, |arriving| arriving.bytes())
+        self.input.bytes.capacity() + self.input.arriving().map_or(0, Arriving::bytes)
     }
 
     /// A large command arrives in pieces.
     pub(crate) fn has_upload(&self) -> bool {
-        self.upload.is_some()
+        self.input.upload.is_some()
     }
 
     /// The upload is over, if there is one.
     pub(super) fn end_upload(&mut self, shared: &Shared) {
-        if let Some(upload) = self.upload.take() {
+        if let Some(upload) = self.input.upload.take() {
             shared.uploads.end(&upload);
         }
     }
@@ -60,7 +60,7 @@ impl Connection {
     /// An upload gives way to another; if it is over, nothing happens.
     #[cold]
     pub(crate) fn give_way(&mut self, upload: u64, turn: &mut Turn<'_>) {
-        if self.upload.as_ref().is_some_and(|own| own.id() == upload) {
+        if self.input.upload.as_ref().is_some_and(|own| own.id() == upload) {
             self.refuse_upload(true, turn);
         }
     }
@@ -69,13 +69,14 @@ impl Connection {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn verify(&self, shared: &Shared) -> usize {
         let (bytes, caps) = (self.gathered_bytes(), &shared.caps);
-        assert!(!self.arrives() || self.input.is_empty() && self.need > self.speaks.end_bytes());
-        match &self.upload {
+        let need = self.input.need(self.speaks);
+        assert!(!self.arrives() || self.input.bytes.is_empty() && need > self.speaks.end_bytes());
+        match &self.input.upload {
             Some(upload) => {
-                assert!(self.need > self.input.len() && self.used == 0);
+                assert!(need > self.input.bytes.len() && self.input.used == 0);
                 assert_eq!(upload.bytes(), bytes);
             }
-            None if self.need > 0 => assert!(bytes < caps.upload_bytes, "{bytes} bytes are not counted"),
+            None if need > 0 => assert!(bytes < caps.upload_bytes, "{bytes} bytes are not counted"),
             // A line that is being answered, or one receive.
             None => assert!(bytes <= 2 * caps.get_line_bytes.max(caps.receive_bytes), "{bytes}"),
         }
@@ -86,7 +87,7 @@ impl Connection {
     fn claim(&mut self, turn: &mut Turn<'_>) {
         let origin = Origin { peer: self.info.peer_key, lane: turn.lane, token: self.token };
         let (uploads, bytes) = (&turn.shared.uploads, self.gathered_bytes());
-        match uploads.claim(&mut self.upload, origin, bytes, turn.now.ms) {
+        match uploads.claim(&mut self.input.upload, origin, bytes, turn.now.ms) {
             Claim::Granted(leave) => {
                 for one in leave {
                     let message = Message::GiveWay { token: one.token, upload: one.upload };
@@ -94,7 +95,7 @@ impl Connection {
                 }
             }
             Claim::Refused => {
-                let displaced = self.upload.as_ref().is_some_and(|upload| uploads.is_leaving(upload));
+                let displaced = self.input.upload.as_ref().is_some_and(|upload| uploads.is_leaving(upload));
                 self.refuse_upload(displaced, turn);
             }
         }
@@ -106,11 +107,8 @@ impl Connection {
     #[cold]
     pub(crate) fn refuse_upload(&mut self, displaced: bool, turn: &mut Turn<'_>) {
         self.end_upload(turn.shared);
-        self.drop_used();
-        let input = std::mem::take(&mut self.input);
-        let scanned = std::mem::take(&mut self.scanned);
-        self.need = 0;
-        if let Some(arriving) = self.arriving.take() {
+        let (input, scanned) = self.input.take_bytes();
+        if let Some(arriving) = self.input.take_arriving() {
             turn.shared.uploads.count(displaced, false);
             if let Some(refused) = arriving.refusal(input.len(), self.speaks, turn.shared) {
                 self.refused(&refused, turn);
@@ -121,9 +119,10 @@ impl Connection {
             // It failed meanwhile.
             return;
         }
-        if self.waits_for_run() {
+        if self.input.has_run() {
             // It has come, except for its end.
-            (self.input, self.run_rest, self.has_more) = (input, RunRest::Over, true);
+            self.input.bytes = input;
+            self.run_is_over();
             return;
         }
         let parsed = self.speaks.parse(&input, scanned, &turn.shared.limits);

@@ -1,0 +1,194 @@
+//! What comes before a login, how a client logs in, and how long it waits for the answer to a wrong one.
+//!
+//! # Invariants
+//! * Before a login no command is executed but those that log in.
+//! * While a wrong login waits for its answer nothing is received or executed.
+
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cattlegrid_protocol::{
+    BINARY_MAGIC, HEADER_BYTES, LINE_MAX, Packet, PacketStatus, Parsed, Request, opcode, parse_packet, reply,
+};
+
+use super::input::Front;
+use super::packets::Speaks;
+use super::{Connection, Phase, Reason};
+use crate::auth::{FAILURES_MAX, Failures};
+use crate::log;
+use crate::turn::Turn;
+use crate::watch::Topics;
+
+/// Most bytes of a data block before authentication, and behind a wrong login.
+pub(super) const AUTH_MAX: usize = 4 << 10;
+/// A shorter line before authentication, its LF not counted, closes the connection.
+const SHORTEST: usize = 4;
+
+/// The only mechanism to log in (RFC 4616).
+const PLAIN: &[u8] = b"PLAIN";
+/// The reply to a login, as memcached has it.
+const AUTHENTICATED: &str = "Authenticated";
+
+/// How far a login has come.
+#[derive(Debug, Default)]
+pub(super) struct Login {
+    /// Wrong ones.
+    failures: Failures,
+    /// The packet of the last one, if it was one.
+    failed: Option<Packet>,
+    /// One by SASL has begun, and waits for its next step.
+    is_begun: bool,
+}
+
+impl Login {
+    /// When a wrong one is answered, in milliseconds, if one waits for that.
+    #[inline]
+    pub(super) fn answer_ms(&self) -> Option<u64> {
+        self.failures.answer_ms()
+    }
+}
+
+impl Connection {
+    /// A wrong login waits for its answer.
+    #[inline]
+    pub(crate) fn is_delayed(&self) -> bool {
+        self.login.answer_ms().is_some()
+    }
+
+    /// Executes what comes before a login. Returns the bytes used; 0: more are needed.
+    pub(super) fn before_login(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
+        match self.speaks {
+            Speaks::Binary => self.authenticate_packet(rest, turn),
+            _ => self.authenticate(rest, turn),
+        }
+    }
+
+    /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password` as its
+    /// data. As in memcached, only the length is looked at. Returns the bytes used; 0: more are needed.
+    fn authenticate(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
+        let Some(end) = rest.iter().take(LINE_MAX + 1).position(|b| *b == b'\n') else {
+            if rest.len() > LINE_MAX {
+                self.close(Reason::Error);
+            }
+            return 0;
+        };
+        if end < SHORTEST {
+            // As memcached. It is how a client of the binary protocol is told that it is not spoken.
+            self.close(Reason::Error);
+            return rest.len();
+        }
+        if turn.shared.watchers.wanted().has(Topics::LOG) {
+            // What looks like a line may be a password that its client has cut wrongly.
+            crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");
+        }
+        let mut words = rest[..end].trim_ascii_end().split(|b| *b == b' ').filter(|w| !w.is_empty());
+        let is_set = words.next() == Some(b"set");
+        let len = words.nth(3).and_then(|w| std::str::from_utf8(w).ok()?.parse::<usize>().ok());
+        let (true, Some(len @ ..=AUTH_MAX)) = (is_set, len) else {
+            reply::line(&mut turn.out.bytes, reply::error::UNAUTHENTICATED);
+            return end + 1;
+        };
+        let Some(data) = rest.get(end + 1..end + 1 + len + 2) else { return 0 };
+        if data.ends_with(b"\r\n") && !data.contains(&b' ') {
+            reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad authentication token format");
+        } else if let Some(payload) = data.strip_suffix(b"\r\n") {
+            turn.counters.auth_cmds.add(1);
+            if turn.shared.auth.as_ref().is_none_or(|auth| auth.check(payload)) {
+                self.phase = Phase::Serving;
+                turn.out.bytes.extend_from_slice(reply::STORED);
+            } else {
+                turn.counters.auth_errors.add(1);
+                self.login.failures.note(turn.now.ms);
+            }
+        } else {
+            reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad command line termination");
+        }
+        end + 1 + len + 2
+    }
+
+    /// Before a login: the command at the front of `rest`. Returns the bytes used; 0: more are needed.
+    fn authenticate_packet(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
+        let Some(header) = rest.first_chunk::<HEADER_BYTES>() else {
+            self.input.front = Front::Partial { scanned: 0, need: HEADER_BYTES };
+            return 0;
+        };
+        let packet = Packet { opcode: header[1], opaque: [header[12], header[13], header[14], header[15]] };
+        let is_login = matches!(packet.opcode, opcode::SASL_LIST | opcode::SASL_AUTH | opcode::SASL_STEP);
+        if header[0] == BINARY_MAGIC && !is_login {
+            reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
+            self.close(Reason::Error);
+            return rest.len();
+        }
+        if turn.shared.watchers.wanted().has(Topics::LOG) {
+            crate::wire_log::request(self.info.fd.as_raw_fd(), b"(before login)");
+        }
+        match parse_packet(rest, &turn.shared.limits) {
+            Parsed::Incomplete { need, .. } => {
+                self.input.front = Front::Partial { scanned: 0, need };
+                0
+            }
+            Parsed::Complete { request: Request::Packet(packet, command), used } => {
+                self.begin_command(turn);
+                self.packet_command(packet, &command, turn);
+                used
+            }
+            Parsed::Complete { used, .. } => used,
+            Parsed::Refused(refused) => {
+                self.refused(&refused, turn);
+                refused.used
+            }
+        }
+    }
+
+    pub(super) fn log_in(
+        &mut self,
+        packet: Packet,
+        mechanism: &[u8],
+        data: &[u8],
+        first: bool,
+        turn: &mut Turn<'_>,
+    ) {
+        turn.counters.auth_cmds.add(1);
+        if mechanism != PLAIN || !first && !std::mem::take(&mut self.login.is_begun) {
+            turn.counters.auth_errors.add(1);
+            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated);
+        }
+        if first && data.is_empty() {
+            // Its client wants to be asked.
+            self.login.is_begun = true;
+            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Continue);
+        }
+        if turn.shared.auth.as_ref().is_none_or(|auth| auth.check_plain(data)) {
+            self.phase = Phase::Serving;
+            reply::packet::text(&mut turn.out.bytes, packet, AUTHENTICATED);
+        } else {
+            turn.counters.auth_errors.add(1);
+            self.phase = Phase::BeforeLogin;
+            self.login.failed = Some(packet);
+            self.login.failures.note(turn.now.ms);
+        }
+    }
+
+    /// Answers a wrong login whose time has come.
+    #[cold]
+    pub(crate) fn answer_failure(&mut self, turn: &mut Turn<'_>) {
+        let Some(is_last) = self.login.failures.answer(turn.now.ms) else { return };
+        self.tell_failure(turn);
+        self.has_more = !self.input.bytes.is_empty();
+        if is_last {
+            turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);
+            log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer()));
+            self.input.clear();
+            self.has_more = false;
+            self.close(Reason::Error);
+        }
+    }
+
+    /// Says that a login has failed.
+    fn tell_failure(&mut self, turn: &mut Turn<'_>) {
+        match self.login.failed.take() {
+            Some(packet) => reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Unauthenticated),
+            None => reply::line(&mut turn.out.bytes, reply::error::AUTHENTICATION_FAILURE),
+        }
+    }
+}
