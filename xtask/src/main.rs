@@ -23,6 +23,8 @@ mod docs {
         if status.success() { Ok(()) } else { Err(format!("with the feature documents: {status}")) }
     }
 }
+#[cfg(test)]
+mod architecture;
 mod disturb;
 mod fuzz;
 mod quick;

@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) use run::{Stop, now};
 use schedule::{Outcome, Schedule};
+#[cfg(test)]
+pub(crate) use stages::UNSAFE_CODE;
 use stages::{STAGES, Stage};
 
 /// How often the runner looks for a signal, for memory that became free, and for output to follow.

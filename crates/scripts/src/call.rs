@@ -216,7 +216,7 @@ impl Attempt<'_> {
         let run = Run { scripts, bound: &bound, definition, about, place, call, number, runs };
         let mut current = Current { call, world, number, written: Written::default() };
         let (ran, breach) = current::enter(&mut current, || {
-            raw_call::timed(&bound.vm.slot, number, || cattlegrid_panic::guarded(|| run.run(out)))
+            raw_call::timed(bound.vm.slot(), number, || cattlegrid_panic::guarded(|| run.run(out)))
         });
         let written = current.written;
         // A script may have taken a panic for an error of a coroutine.

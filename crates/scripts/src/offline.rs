@@ -17,17 +17,16 @@ use std::time::Duration;
 
 use cattlegrid_objects::{Host, Registry, Settings, Zone};
 use mlua::chunk::ChunkMode;
-use mlua::{Function, Lua, Value};
+use mlua::{Function, Value};
 
 use crate::call::{is_memory, text_of};
 use crate::limits::{Breach, Limits};
 use crate::load;
 use crate::problem::{Problem, Severity};
-use crate::raw_call::{self, Interrupt};
+use crate::raw_call::{self, Watched};
 use crate::scripts::Scripts;
 use crate::source::{Source, Sources};
 use crate::vm;
-use crate::watchdog::Slot;
 use store::Store;
 
 /// Longest time that a file of tests takes, on the processor.
@@ -109,14 +108,7 @@ struct File<'f> {
     name: String,
     chunk: Function,
     shared: Rc<RefCell<Shared>>,
-    slot: Arc<Slot>,
-    _lua: Lua,
-}
-
-impl Drop for File<'_> {
-    fn drop(&mut self) {
-        self.slot.close();
-    }
+    watched: Watched,
 }
 
 impl<'f> File<'f> {
@@ -137,13 +129,13 @@ impl<'f> File<'f> {
             .into_function()
             .map_err(wrong)?;
         lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES).map_err(wrong)?;
-        let slot = Slot::new(Interrupt::of(&lua).map_err(wrong)?, FILE_TIME);
-        Ok(Self { source, registry, name, chunk, shared, slot, _lua: lua })
+        let watched = Watched::new(&lua, FILE_TIME).map_err(wrong)?;
+        Ok(Self { source, registry, name, chunk, shared, watched })
     }
 
     fn run(&mut self) -> Result<Vec<Tested>, Vec<Problem>> {
         // Calls of types have numbers of their own, in slots of their own.
-        let slot = Arc::clone(&self.slot);
+        let slot = Arc::clone(self.watched.slot());
         let (ran, breach) = raw_call::timed(&slot, 1, || self.run_all());
         let text = match breach {
             None => return ran,

@@ -8,6 +8,8 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use mlua::{Function, Lua, MultiValue, Value, ffi};
 
@@ -136,8 +138,14 @@ pub(crate) struct Interrupt(*mut ffi::lua_Callbacks);
 unsafe impl Send for Interrupt {}
 
 impl Interrupt {
-    /// Of this VM, which must be there as long as this is used.
-    pub(crate) fn of(lua: &Lua) -> mlua::Result<Self> {
+    /// Of this VM.
+    ///
+    /// # Errors
+    /// The VM has no memory.
+    ///
+    /// # Safety
+    /// The VM must be there as long as [`Interrupt::set`] is called.
+    unsafe fn of(lua: &Lua) -> mlua::Result<Self> {
         let mut callbacks = ptr::null_mut();
         // SAFETY: the state is that of the VM; its callbacks are a part of it.
         unsafe { lua.exec_raw::<()>((), |state| callbacks = ffi::lua_callbacks(state)) }?;
@@ -146,8 +154,39 @@ impl Interrupt {
 
     /// From now on the VM calls [`interrupted`] at each safepoint.
     pub(crate) fn set(&self) {
-        // SAFETY: the VM is there, as `of` asks. The field is a word that is read and written whole.
+        // SAFETY: the VM is there, which who called `of` has promised. The field is a word that is read and written whole.
         unsafe { (*self.0).interrupt = Some(interrupted) };
+    }
+}
+
+/// A VM as the watchdog sees it, as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    slot: Arc<Slot>,
+    /// Keeps the VM for the interrupt.
+    _lua: Lua,
+}
+
+impl Watched {
+    /// Of this VM, which is this thread's; `limit`: what a call may take of the processor's time.
+    ///
+    /// # Errors
+    /// The VM has no memory.
+    pub(crate) fn new(lua: &Lua, limit: Duration) -> mlua::Result<Self> {
+        // SAFETY: the slot is closed, after which it sets nothing, before this clone of the VM is dropped.
+        let interrupt = unsafe { Interrupt::of(lua) }?;
+        Ok(Self { slot: Slot::new(interrupt, limit), _lua: lua.clone() })
+    }
+
+    /// Where calls are noted.
+    pub(crate) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.slot.close();
     }
 }
 

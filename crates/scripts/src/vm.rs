@@ -12,7 +12,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::c_void;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::chunk::ChunkMode;
@@ -24,7 +23,7 @@ use crate::call;
 use crate::caught;
 use crate::library;
 use crate::limits::{Breach, Limits};
-use crate::raw_call::{self, Interrupt};
+use crate::raw_call::{self, Watched};
 use crate::texts;
 use crate::watchdog::Slot;
 
@@ -60,8 +59,8 @@ const LOAD_TIME: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) lua: Lua,
-    /// Where the watchdog finds it.
-    pub(crate) slot: Arc<Slot>,
+    /// What the watchdog sees of it.
+    watched: Watched,
     /// What the sources of types have returned, in their order.
     pub(crate) returned: Vec<Table>,
     /// The processor's time that each source has run for, by its name.
@@ -80,6 +79,11 @@ pub(crate) struct LoadError {
 }
 
 impl Vm {
+    /// Where calls are noted.
+    pub(crate) fn slot(&self) -> &Slot {
+        self.watched.slot()
+    }
+
     /// A VM that has run all sources.
     ///
     /// # Errors
@@ -90,11 +94,10 @@ impl Vm {
             move |error| LoadError { file, error }
         };
         let lua = sandbox(program, limits.memory_bytes).map_err(failed(""))?;
-        let interrupt = || Interrupt::of(&lua).map_err(failed(""));
         lua.set_app_data(Took::default());
-        let loading = Slot::new(interrupt()?, LOAD_TIME.max(limits.time));
-        let (returned, breach) = raw_call::timed(&loading, 1, || Self::load(&lua, program, limits));
-        loading.close();
+        let loading = Watched::new(&lua, LOAD_TIME.max(limits.time)).map_err(failed(""))?;
+        let (returned, breach) = raw_call::timed(loading.slot(), 1, || Self::load(&lua, program, limits));
+        drop(loading);
         let returned = returned.map_err(|LoadError { file, error }| {
             let text = match breach {
                 Some(Breach::Time) => {
@@ -108,9 +111,9 @@ impl Vm {
         })?;
         let settled_bytes = lua.used_memory();
         lua.set_memory_limit(settled_bytes.saturating_add(limits.memory_bytes)).map_err(failed(""))?;
-        let slot = Slot::new(interrupt()?, limits.time);
+        let watched = Watched::new(&lua, limits.time).map_err(failed(""))?;
         let took = lua.remove_app_data::<Took>().unwrap_or_default().of.into_inner();
-        Ok(Self { lua, slot, returned, took, settled_bytes, memory_bytes: limits.memory_bytes })
+        Ok(Self { lua, watched, returned, took, settled_bytes, memory_bytes: limits.memory_bytes })
     }
 
     fn load(lua: &Lua, program: &Program, limits: &Limits) -> Result<Vec<Table>, LoadError> {
@@ -166,12 +169,6 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Integer(_) => "number",
         other => other.type_name(),
-    }
-}
-
-impl Drop for Vm {
-    fn drop(&mut self) {
-        self.slot.close();
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) struct Connection {
 /// What a connection is there for.
 #[derive(Debug)]
 enum Phase {
-    /// Nothing but to log in.
+    /// Only to log in.
     BeforeLogin,
     /// Its commands are executed.
     Serving,

@@ -31,7 +31,12 @@ pub(crate) fn run(control: OwnedFd, keep: &[i32], allow_threads: bool) -> OwnedF
         .or_else(|n| if allow_threads { Ok(SingleThreaded::assume()) } else { Err(n) });
     let proof = match proof {
         Ok(proof) => proof,
-        Err(threads) => fatal(
+        Err(None) => fatal(
+            &control,
+            "/proc is missing, so that it is not known whether the template has one thread; a fork could copy locks without their owners. \
+             Mount /proc, start every worker anew (mode exec), or, in a pool of your own, call Launch::allow_threads",
+        ),
+        Err(Some(threads)) => fatal(
             &control,
             &format!(
                 "the template has {threads} threads ({}); a fork would copy locks without their owners. {}\
@@ -49,7 +54,7 @@ pub(crate) fn run(control: OwnedFd, keep: &[i32], allow_threads: bool) -> OwnedF
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).ok();
     let ready = Control::Ready {
         version: VERSION,
-        threads: sys::thread_count().min(u16::MAX.into()) as u16,
+        threads: sys::thread_count().map_or(0, |count| count.min(u16::MAX.into()) as u16),
         pid: std::process::id(),
         rss_kib: rss_kib(),
         sdk: concat!("rust/", env!("CARGO_PKG_VERSION")).into(),

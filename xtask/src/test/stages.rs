@@ -456,11 +456,11 @@ const SANITIZED: &[(&str, &str)] = &[
 ];
 
 /// Tests of modules with unsafe code, and of what they hold up.
-const UNSAFE_CODE: &str = "\
+pub(crate) const UNSAFE_CODE: &str = "\
     (package(=cattlegrid-store) and (kind(lib) or test(/^(prop|tree)::/))) \
     or package(=cattlegrid-worker) \
     or (package(=cattlegrid-pool) and (kind(lib) or test(/^basics::/)) and not test(limits_and_privileges)) \
-    or (package(=cattlegrid-scripts) and kind(lib) and test(/(state|library|reply)::/)) \
+    or (package(=cattlegrid-scripts) and kind(lib)) \
     or (package(=cattlegrid-server) and kind(lib) and test(/(sys|ring|signals)::/)) \
     or (package(=cattlegrid) and test(/a_daemon_is_ready|every_signal_ends_it_well/))";
 

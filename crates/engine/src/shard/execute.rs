@@ -60,7 +60,7 @@ impl Shard {
     }
 
     /// A `set` that no client has sent, and nobody hears of. An error: the bytes for which there was no room; nothing has
-    /// changed then, but for the `last` time the write is refused.
+    /// changed then; the `last` time the write is refused.
     pub(crate) fn set(&mut self, write: &Write<'_>, last: bool, cx: &mut Context<'_>) -> Result<(), usize> {
         self.advance(&cx.step);
         if self.is_named(write.key) {

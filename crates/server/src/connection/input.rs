@@ -92,7 +92,7 @@ impl Input {
         self.front = if bytes == 0 { Front::Idle } else { Front::Swallow(bytes) };
     }
 
-    /// The `get` at the front goes on; whether it is one that was begun before.
+    /// The `get` at the front goes on; whether a part of it was answered before.
     pub(super) fn take_unfinished(&mut self) -> bool {
         let is_begun = matches!(self.front, Front::Unfinished(_));
         if is_begun {

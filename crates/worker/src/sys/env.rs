@@ -2,9 +2,9 @@
 
 use super::thread_count;
 
-/// Removes variables from the environment if this process has one thread; another thread could be reading it.
+/// Removes variables from the environment if this process is known to have one thread; another thread could be reading it.
 pub(crate) fn scrub_env(names: &[&str]) {
-    if thread_count() != 1 {
+    if thread_count() != Some(1) {
         return;
     }
     for name in names {

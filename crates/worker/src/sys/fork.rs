@@ -6,6 +6,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::path::Path;
 
 use rustix::process::Pid;
 
@@ -32,11 +33,11 @@ impl SingleThreaded {
     /// Counts the threads of this process.
     ///
     /// # Errors
-    /// The number of threads when it is not 1.
-    pub(crate) fn check() -> Result<Self, usize> {
+    /// The number of threads when it is not 1; None when it is not known.
+    pub(crate) fn check() -> Result<Self, Option<usize>> {
         match thread_count() {
-            1 => Ok(Self { here: PhantomData }),
-            more => Err(more),
+            Some(1) => Ok(Self { here: PhantomData }),
+            other => Err(other),
         }
     }
 
@@ -93,9 +94,13 @@ pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
     Ok(Some(Exit { status: code, maxrss_kib: usage.ru_maxrss.unsigned_abs() }))
 }
 
-/// Threads of this process; 1 where `/proc` is missing.
-pub fn thread_count() -> usize {
-    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+/// Threads of this process; None where `/proc` is missing: then there may be others.
+pub fn thread_count() -> Option<usize> {
+    entries(Path::new("/proc/self/task"))
+}
+
+fn entries(folder: &Path) -> Option<usize> {
+    std::fs::read_dir(folder).ok()?.try_fold(0, |count, entry| entry.ok().map(|_| count + 1))
 }
 
 #[cfg(all(test, not(miri)))]
@@ -105,8 +110,13 @@ mod tests {
     #[test]
     fn a_test_process_has_threads_and_is_refused() {
         // The test harness runs this on a thread of its own.
-        let threads = thread_count();
-        assert!(threads >= 2);
-        assert!(SingleThreaded::check().is_err_and(|n| n >= 2));
+        assert!(thread_count() >= Some(2));
+        assert!(SingleThreaded::check().is_err_and(|count| count >= Some(2)));
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_counts_nothing() {
+        assert_eq!(entries(Path::new("/proc/self/no-such-folder")), None);
+        assert!(entries(Path::new("/proc/self/fd")) >= Some(3));
     }
 }
