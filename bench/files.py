@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Which files of the source a request passes, from the socket to the socket.
+
+    bench/files.py target/release/cattlegrid
+
+The server must have been built with lines: CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --release. It runs
+under Callgrind (Debian's valgrind), which is switched on when the connections are open and warm. Counted are the files of
+this repository of which the thread that serves has executed a line, inlined or not. Prints a list for a plain `get` and for
+a miss of a key under a rule, the get that is held, the fill and the reply to both.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+TIMES = 50
+
+
+def connect(path):
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(60)
+    client.connect(path)
+    return client, client.makefile("rb")
+
+
+def exchange(pair, request, end):
+    pair[0].sendall(request)
+    return read(pair, end)
+
+
+def read(pair, end):
+    lines = []
+    while not lines or lines[-1] != end:
+        line = pair[1].readline()
+        assert line, "the server has closed the connection"
+        lines.append(line)
+    return lines
+
+
+def plain_get(a, _b):
+    reply = exchange(a, b"get plain\r\n", b"END\r\n")
+    assert len(reply) == 3, reply
+
+
+def held_miss(a, b, number=[0]):
+    number[0] += 1
+    key = b"page:%d" % number[0]
+    assert exchange(a, b"get %s\r\n" % key, b"END\r\n") == [b"END\r\n"]
+    b[0].sendall(b"get %s\r\n" % key)
+    # The server executes what it has received before it sees the next command, on its only lane.
+    assert exchange(a, b"get plain\r\n", b"END\r\n")
+    assert exchange(a, b"set %s 0 0 5\r\nvalue\r\n" % key, b"STORED\r\n")
+    assert len(read(b, b"END\r\n")) == 3
+
+
+def files(server, name, act):
+    with tempfile.TemporaryDirectory() as folder:
+        rules = f"{folder}/rules.toml"
+        with open(rules, "w") as file:
+            file.write('[[rule]]\nmatch = "page:{id}"\n')
+        path, out = f"{folder}/socket", f"{folder}/out"
+        valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes",
+                    f"--callgrind-out-file={out}"]
+        run = subprocess.Popen([*valgrind, server, "-s", path, "-t", "1", f"--config={rules}", "-m", "64", "-u", "root"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not os.path.exists(path):
+                assert run.poll() is None, "the server has ended"
+                time.sleep(0.1)
+            time.sleep(1)
+            a, b = connect(path), connect(path)
+            exchange(a, b"set plain 0 0 5\r\nvalue\r\n", b"STORED\r\n")
+            for _ in range(5):
+                act(a, b)
+            subprocess.run(["callgrind_control", "-i", "on", str(run.pid)], check=True, stdout=subprocess.DEVNULL)
+            for _ in range(TIMES):
+                act(a, b)
+            subprocess.run(["callgrind_control", "-i", "off", str(run.pid)], check=True, stdout=subprocess.DEVNULL)
+        finally:
+            run.terminate()
+            run.wait()
+        threads = [executed(f"{folder}/{file}") for file in os.listdir(folder) if file.startswith("out-")]
+        lines = max(threads, key=lambda thread: sum(thread.values()))
+        print(f"{name}: {len(lines)} files")
+        for file in sorted(lines):
+            print(f"    {lines[file] / TIMES:8.0f} instructions  {file}")
+
+
+def executed(profile):
+    """Instructions by file of a thread."""
+    names, current, costs, skip = {}, None, {}, False
+    with open(profile) as text:
+        for line in text:
+            if match := re.match(r"(fl|fi|fe)=\((\d+)\)(?: (.*))?$", line):
+                if match[3]:
+                    names[match[2]] = match[3]
+                current = names[match[2]]
+            elif match := re.match(r"cf[il]=\((\d+)\)(?: (.*))?$", line):
+                if match[2]:
+                    names[match[1]] = match[2]
+            elif line.startswith("calls="):
+                skip = True
+            elif re.match(r"[+\-*\d]", line):
+                # The line behind `calls` has what the called function costs.
+                if not skip and current and (match := re.search(r"(?:^|/)(crates/.*\.rs)$", current)):
+                    costs[match[1]] = costs.get(match[1], 0) + int(line.split()[1])
+                skip = False
+    return costs
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    files(sys.argv[1], "plain get", plain_get)
+    files(sys.argv[1], "held miss and its fill", held_miss)
