@@ -59,6 +59,12 @@ fn has(files: &BTreeSet<String>, within: &str, word: &str) -> bool {
     })
 }
 
+/// Whether there is this file or folder.
+fn has_exactly(files: &BTreeSet<String>, path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    files.contains(path) || files.iter().any(|file| file.starts_with(&format!("{path}/")))
+}
+
 #[test]
 fn files_that_are_named_exist() {
     let (files, text) = (files(), text());
@@ -83,7 +89,7 @@ fn files_that_are_named_exist() {
             count += 1;
             let (first, rest) = word.split_once('/').unwrap_or((word, ""));
             let is_there = if crates.contains(first) && !rest.is_empty() {
-                has(&files, &format!("crates/{first}/src/"), rest)
+                has_exactly(&files, &format!("crates/{first}/src/{rest}"))
             } else {
                 let is_own = |name: &String| has(&files, &format!("crates/{name}/"), word);
                 of.iter().any(is_own) || (of.is_empty() || word.contains('/')) && has(&files, "", word)
@@ -95,6 +101,33 @@ fn files_that_are_named_exist() {
     }
     assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
     assert!(count > 250, "{count} files are named");
+}
+
+#[test]
+fn methods_that_are_named_exist() {
+    let sources: String = files()
+        .iter()
+        .filter(|file| is_source(file))
+        .map(|file| fs::read_to_string(format!("{}/{file}", crate::root())).expect("it is listed"))
+        .collect();
+    let text = text();
+    let is_method = |word: &&str| {
+        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        word.split_once("::").is_some_and(|(ty, method)| {
+            ty.starts_with(char::is_uppercase)
+                && method.starts_with(char::is_lowercase)
+                && is_name(ty)
+                && is_name(method)
+        })
+    };
+    let methods: BTreeSet<&str> = text.lines().flat_map(quoted).filter(is_method).collect();
+    let is_missing = |word: &&str| {
+        let name = word.rsplit("::").next().expect("a name");
+        !sources.contains(&format!("fn {name}(")) && !sources.contains(&format!("fn {name}<"))
+    };
+    let missing: Vec<_> = methods.iter().copied().filter(is_missing).collect();
+    assert!(missing.is_empty(), "docs/architecture.md names methods that do not exist: {missing:?}");
+    assert!(methods.len() > 15, "{methods:?}");
 }
 
 /// Modules that open `unsafe_code`, as `store::memory`.

@@ -1,6 +1,6 @@
-//! A stored value on its way to the requests that wait for it.
+//! A value, or the answer of a call, on its way to the requests that wait for it.
 //!
-//! It is copied out of the store once, whatever happens to the item, and shared by its waiters. The bytes of all such
+//! It is copied once, whatever happens to the item, and shared by its waiters. The bytes of all such
 //! copies are counted while they live.
 
 use std::sync::Arc;

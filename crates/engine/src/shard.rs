@@ -15,7 +15,7 @@ pub(crate) mod miss;
 pub(crate) mod ruled;
 
 mod decide;
-mod waits;
+mod ends;
 mod why;
 
 mod invalidate;
@@ -35,6 +35,7 @@ mod mg;
 mod store;
 
 mod delete;
+mod hold;
 mod ms;
 
 mod execute;

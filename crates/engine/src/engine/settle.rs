@@ -18,7 +18,7 @@ impl Engine {
         (next != u64::MAX).then_some(next)
     }
 
-    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10). Any thread may
+    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of `engine/hold.rs`). Any thread may
     /// call it.
     pub fn handle_timeouts(&self, step: &mut Step<'_>) {
         let (shared, now) = (self.shared(), step.now);
@@ -45,7 +45,7 @@ impl Engine {
         self.settle(&mut lock, step);
     }
 
-    /// Does the work that a step leaves for other shards (history 11), and notes the next deadline. Every method that
+    /// Does the work that a step leaves for other shards (history 11 of `engine/hold.rs`), and notes the next deadline. Every method that
     /// takes a step or a context ends with it; the rest of the effects is the server's.
     #[inline]
     pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {

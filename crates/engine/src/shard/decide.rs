@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Ask, Hold, Kind, Role, Waited};
+use cattlegrid_herd::{Ask, Kind, Role};
 use cattlegrid_store::{Found, Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
@@ -77,32 +77,8 @@ impl Shard {
         }
     }
 
-    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is;
-    /// `touch`: the exptime that the value gets.
-    pub(crate) fn hold(
-        &mut self,
-        query: &Query<'_>,
-        ruled: &Match<'_>,
-        slot: u16,
-        touch: Option<i64>,
-        cx: &mut Context<'_>,
-    ) -> Waited {
-        let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
-        let tags = self.tags_of(ruled.rule, &ruled.captures);
-        let ask = self.ask(query, ruled, &tags, Kind::Absent, hold_ms, cx);
-        let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
-        let hold = Hold { request: cx.ticket.request, slot, touch, room };
-        let session = &mut *cx.session;
-        let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(&ask, &hold, session, step));
-        let waited = waited.expect("rules come with herds");
-        if let Waited::Miss(record) = &waited {
-            cx.session.record(*record, cx.step.now.ms);
-        }
-        waited
-    }
-
-    fn ask<'a>(
+    /// What is asked of the herd.
+    pub(crate) fn ask<'a>(
         &self,
         query: &Query<'a>,
         ruled: &Match<'a>,

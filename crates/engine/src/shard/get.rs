@@ -4,19 +4,15 @@
 //! miss of a key that may have a rule, and an item that is more than a value (in its grace, due for a refresh, with a bumped
 //! tag, stale, a negative answer), are passed on to [`Shard::get_ruled`].
 
-use std::sync::Arc;
-
-use cattlegrid_herd::Waited;
 use cattlegrid_store::{Found, Lookup};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::names::Names;
-use crate::query::{Decision, Query};
-use crate::reply::get::{Asked, Form};
+use crate::query::Decision;
+use crate::reply::get::Asked;
 use crate::rules::Change;
-use crate::rules::active::ActiveRules;
 use crate::shard::Shard;
-use crate::shard::flow::{Answer, Held};
+use crate::shard::flow::Answer;
 use crate::shard::miss::{answer_miss, miss};
 use crate::shard::standing::Standing;
 use crate::step::Context;
@@ -113,78 +109,5 @@ impl Shard {
             Decision::Leased(holds) => Answer::Leased(holds),
             Decision::Busy => Answer::Busy,
         }
-    }
-
-    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds. The shard's lock may have been
-    /// released since, so the key is looked up again (history 1 of `hold`).
-    pub(crate) fn hold_key(
-        &mut self,
-        asked: &Asked<'_>,
-        hash: u64,
-        slot: u16,
-        hold_ms: u32,
-        cx: &mut Context<'_>,
-    ) -> Held {
-        let key = asked.key;
-        self.advance(&cx.step);
-        let active = self.shared.rules();
-        let lookup = self.lookup(hash, key, &cx.step);
-        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
-        let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
-            // The rules have changed in between.
-            return self.ask_again(asked, hash, lookup, cx).unwrap_or(Held::Written);
-        };
-        let standing =
-            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
-        let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
-        if standing != Standing::Absent || !leased {
-            // Otherwise another client has the lease again; or the rule has no free slot.
-            if let Some(held) = self.ask_again(asked, hash, lookup, cx) {
-                return held;
-            }
-        }
-        let query = Query { hold_ms: Some(hold_ms), ..asked.query(hash) };
-        match self.hold(&query, &ruled, slot, asked.touch, cx) {
-            Waited::Waits(_) => Held::Waits,
-            Waited::Miss(_) => {
-                answer_miss(asked, lookup, cx);
-                Held::Written
-            }
-            Waited::Busy => Held::Busy,
-        }
-    }
-
-    /// Asks again for a key that was leased when it was asked for first. None: it is leased.
-    fn ask_again(
-        &mut self,
-        asked: &Asked<'_>,
-        hash: u64,
-        lookup: Lookup,
-        cx: &mut Context<'_>,
-    ) -> Option<Held> {
-        let answer = match asked.form {
-            Form::Meta(meta) => self.meta_ask_again(meta, hash, lookup, cx),
-            _ => self.get_ruled(asked, hash, lookup, cx),
-        };
-        match answer {
-            Answer::Compute => Some(Held::Compute),
-            Answer::Busy => Some(Held::Busy),
-            // Its type was switched on in between.
-            Answer::Object(_) => {
-                answer_miss(asked, lookup, cx);
-                Some(Held::Written)
-            }
-            Answer::Hit | Answer::Miss | Answer::Control => Some(Held::Written),
-            Answer::Leased(_) => None,
-        }
-    }
-
-    /// Answers a key as a miss that is not waited for after [`Answer::Leased`].
-    pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
-        let active = self.shared.rules();
-        if let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) {
-            self.record_miss(hash, ruled.state, cx);
-        }
-        answer_miss(asked, Lookup::Absent, cx);
     }
 }

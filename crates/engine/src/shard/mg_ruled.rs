@@ -1,13 +1,11 @@
 //! `mg` of keys under a rule with leases: how a decision is written.
 
-use cattlegrid_herd::{How, Kind, Waited};
+use cattlegrid_herd::{How, Kind};
 use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::{Found, Lookup, NEVER};
 
 use crate::event::{EventKind, Interest, Looker};
-use crate::parked::{Form, Parked, Part, TRIAL_MS};
-use crate::query::{Advice, Decision, Holds, Query};
-use crate::reply::get::{Asked, End};
+use crate::query::{Advice, Decision, Query};
 use crate::reply::meta::{is_explicit, lease_reply};
 use crate::rules::Change;
 use crate::rules::active::Match;
@@ -112,35 +110,6 @@ impl Shard {
         }
     }
 
-    /// Waits for the key of an `mg` after [`Flow::Leased`].
-    pub(crate) fn meta_wait(
-        &mut self,
-        meta: &Meta<'_>,
-        hash: u64,
-        holds: Holds,
-        cx: &mut Context<'_>,
-    ) -> Flow {
-        let asked = Asked::meta(meta);
-        let active = self.shared.rules();
-        let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) else {
-            // The rules have changed in between.
-            return meta_miss(meta, cx);
-        };
-        match self.hold(&meta_query(meta, hash, cx), &ruled, 0, asked.touch, cx) {
-            Waited::Waits(_) => {
-                let full = cx.step.now.ms + u64::from(holds.one_ms);
-                let deadline =
-                    if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
-                let part = Part::Key { slot: 0, asked: asked.to_owned(), verdict: None };
-                let form = Form::Get { parts: vec![part], end: End::Nothing };
-                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, asked.touches(), form);
-                Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
-            }
-            Waited::Miss(_) => meta_miss(meta, cx),
-            Waited::Busy => meta_busy(cx),
-        }
-    }
-
     /// Writes a hit of a key under a rule, with the flags of its lease.
     fn meta_hit(
         &mut self,
@@ -205,7 +174,7 @@ impl Shard {
 }
 
 /// What an `mg` asks of the herd.
-fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) -> Query<'a> {
+pub(crate) fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) -> Query<'a> {
     let (advice, explicit) = (Advice::of(meta), is_explicit(meta));
     Query {
         key: meta.key.bytes(),

@@ -1,4 +1,5 @@
-//! The waits of one connection, seen from a shard: how each is ended before its value comes.
+//! Waits of one connection, seen from a shard: how each is ended before its value comes. And leases that other rules or events
+//! end.
 //!
 //! # Histories
 //! A client sends several commands on one connection without waiting for replies. The tests named are in `tests/`.

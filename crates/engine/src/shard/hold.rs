@@ -1,0 +1,151 @@
+//! The wait for a key that another client computes: how it begins, for a `get` and for an `mg`. `ends` is how it ends before its
+//! value comes, `fill` how the value reaches it.
+//!
+//! The engine holds a `get` whose keys it has all asked for (`engine/hold.rs`), and an `mg` at once (`engine/execute.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cattlegrid_herd::{Hold, Kind, Waited};
+use cattlegrid_protocol::Meta;
+use cattlegrid_store::Lookup;
+
+use crate::parked::{Form as ParkedForm, Parked, Part, TRIAL_MS};
+use crate::query::{Holds, Query};
+use crate::reply::get::{Asked, End, Form};
+use crate::rules::active::{ActiveRules, Match};
+use crate::shard::Shard;
+use crate::shard::flow::{Answer, Flow, Held};
+use crate::shard::mg_ruled::meta_query;
+use crate::shard::miss::{answer_miss, meta_busy, meta_miss};
+use crate::shard::standing::Standing;
+use crate::step::Context;
+
+impl Shard {
+    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is;
+    /// `touch`: the exptime that the value gets.
+    fn hold(
+        &mut self,
+        query: &Query<'_>,
+        ruled: &Match<'_>,
+        slot: u16,
+        touch: Option<i64>,
+        cx: &mut Context<'_>,
+    ) -> Waited {
+        let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
+        let tags = self.tags_of(ruled.rule, &ruled.captures);
+        let ask = self.ask(query, ruled, &tags, Kind::Absent, hold_ms, cx);
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
+        let hold = Hold { request: cx.ticket.request, slot, touch, room };
+        let session = &mut *cx.session;
+        let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(&ask, &hold, session, step));
+        let waited = waited.expect("rules come with herds");
+        if let Waited::Miss(record) = &waited {
+            cx.session.record(*record, cx.step.now.ms);
+        }
+        waited
+    }
+
+    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds. The shard's lock may have been
+    /// released since, so the key is looked up again (history 1 of `engine/hold.rs`).
+    pub(crate) fn hold_key(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        slot: u16,
+        hold_ms: u32,
+        cx: &mut Context<'_>,
+    ) -> Held {
+        let key = asked.key;
+        self.advance(&cx.step);
+        let active = self.shared.rules();
+        let lookup = self.lookup(hash, key, &cx.step);
+        let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
+        let Some(ruled) = active.as_ref().and_then(|active: &Arc<ActiveRules>| active.find(key)) else {
+            // The rules have changed in between.
+            return self.ask_again(asked, hash, lookup, cx).unwrap_or(Held::Written);
+        };
+        let standing =
+            found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
+        let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
+        if standing != Standing::Absent || !leased {
+            // Otherwise another client has the lease again; or the rule has no free slot.
+            if let Some(held) = self.ask_again(asked, hash, lookup, cx) {
+                return held;
+            }
+        }
+        let query = Query { hold_ms: Some(hold_ms), ..asked.query(hash) };
+        match self.hold(&query, &ruled, slot, asked.touch, cx) {
+            Waited::Waits(_) => Held::Waits,
+            Waited::Miss(_) => {
+                answer_miss(asked, lookup, cx);
+                Held::Written
+            }
+            Waited::Busy => Held::Busy,
+        }
+    }
+
+    /// Asks again for a key that was leased when it was asked for first. None: it is leased.
+    fn ask_again(
+        &mut self,
+        asked: &Asked<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> Option<Held> {
+        let answer = match asked.form {
+            Form::Meta(meta) => self.meta_ask_again(meta, hash, lookup, cx),
+            _ => self.get_ruled(asked, hash, lookup, cx),
+        };
+        match answer {
+            Answer::Compute => Some(Held::Compute),
+            Answer::Busy => Some(Held::Busy),
+            // Its type was switched on in between.
+            Answer::Object(_) => {
+                answer_miss(asked, lookup, cx);
+                Some(Held::Written)
+            }
+            Answer::Hit | Answer::Miss | Answer::Control => Some(Held::Written),
+            Answer::Leased(_) => None,
+        }
+    }
+
+    /// Answers a key as a miss that is not waited for after [`Answer::Leased`].
+    pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
+        let active = self.shared.rules();
+        if let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) {
+            self.record_miss(hash, ruled.state, cx);
+        }
+        answer_miss(asked, Lookup::Absent, cx);
+    }
+
+    /// Waits for the key of an `mg` after [`Flow::Leased`].
+    pub(crate) fn meta_wait(
+        &mut self,
+        meta: &Meta<'_>,
+        hash: u64,
+        holds: Holds,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        let asked = Asked::meta(meta);
+        let active = self.shared.rules();
+        let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) else {
+            // The rules have changed in between.
+            return meta_miss(meta, cx);
+        };
+        match self.hold(&meta_query(meta, hash, cx), &ruled, 0, asked.touch, cx) {
+            Waited::Waits(_) => {
+                let full = cx.step.now.ms + u64::from(holds.one_ms);
+                let deadline =
+                    if holds.on_trial { full.min(cx.step.now.ms + u64::from(TRIAL_MS)) } else { full };
+                let part = Part::Key { slot: 0, asked: asked.to_owned(), verdict: None };
+                let form = ParkedForm::Get { parts: vec![part], end: End::Nothing };
+                let parked = Parked::new(cx.ticket.request, deadline, holds.behind_ms, asked.touches(), form);
+                Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
+            }
+            Waited::Miss(_) => meta_miss(meta, cx),
+            Waited::Busy => meta_busy(cx),
+        }
+    }
+}
