@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Which files of the source a request passes, from the socket to the socket.
 
-    bench/files.py target/release/cattlegrid
+    bench/files.py target/release/cattlegrid [FILE]
 
 The server must have been built with lines: CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --release. It runs
 under Callgrind (Debian's valgrind), which is switched on when the connections are open and warm. Counted are the files of
 this repository of which the thread that serves has executed a line, inlined or not. Prints a list for a plain `get` and for
-a miss of a key under a rule, the get that is held, the fill and the reply to both.
+a miss of a key under a rule, the get that is held, the fill and the reply to both; with a FILE, as engine/src/event.rs, its lines.
 """
 
 import os
@@ -57,7 +57,7 @@ def held_miss(a, b, number=[0]):
     assert len(read(b, b"END\r\n")) == 3
 
 
-def files(server, name, act):
+def files(server, name, act, wanted):
     with tempfile.TemporaryDirectory() as folder:
         rules = f"{folder}/rules.toml"
         with open(rules, "w") as file:
@@ -86,14 +86,20 @@ def files(server, name, act):
             run.wait()
         threads = [executed(f"{folder}/{file}") for file in os.listdir(folder) if file.startswith("out-")]
         lines = max(threads, key=lambda thread: sum(thread.values()))
-        print(f"{name}: {len(lines)} files")
-        for file in sorted(lines):
-            print(f"    {lines[file] / TIMES:8.0f} instructions  {file}")
+        by_file = {}
+        for (file, _), cost in lines.items():
+            by_file[file] = by_file.get(file, 0) + cost
+        print(f"{name}: {len(by_file)} files, {sum(by_file.values()) / TIMES:.0f} instructions")
+        for file in sorted(by_file):
+            print(f"    {by_file[file] / TIMES:8.1f} instructions  {file}")
+            for (of, line), cost in sorted(lines.items()):
+                if of == file and wanted and file.endswith(wanted):
+                    print(f"        {cost / TIMES:8.1f}  line {line}")
 
 
 def executed(profile):
-    """Instructions by file of a thread."""
-    names, current, costs, skip = {}, None, {}, False
+    """Instructions by file and line of a thread."""
+    names, current, costs, skip, at = {}, None, {}, False, 0
     with open(profile) as text:
         for line in text:
             if match := re.match(r"(fl|fi|fe)=\((\d+)\)(?: (.*))?$", line):
@@ -106,15 +112,20 @@ def executed(profile):
             elif line.startswith("calls="):
                 skip = True
             elif re.match(r"[+\-*\d]", line):
+                # The first column is a line, or how far it is from the one before.
+                where = line.split()[0]
+                at = at + int(where) if where[0] in "+-" else at if where == "*" else int(where)
                 # The line behind `calls` has what the called function costs.
-                if not skip and current and "/rustc/" not in current and (match := re.search(r"(?:^|/)(crates/[^/]+/src/.*\.rs)$", current)):
-                    costs[match[1]] = costs.get(match[1], 0) + int(line.split()[1])
+                # Code of line 0 is the compiler's own.
+                if not skip and at and current and "/rustc/" not in current and (match := re.search(r"(?:^|/)(crates/[^/]+/src/.*\.rs)$", current)):
+                    costs[match[1], at] = costs.get((match[1], at), 0) + int(line.split()[1])
                 skip = False
     return costs
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    files(sys.argv[1], "plain get", plain_get)
-    files(sys.argv[1], "held miss and its fill", held_miss)
+    wanted = sys.argv[2] if len(sys.argv) == 3 else None
+    files(sys.argv[1], "plain get", plain_get, wanted)
+    files(sys.argv[1], "held miss and its fill", held_miss, wanted)

@@ -34,9 +34,8 @@ use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;
 use crate::turn::Turn;
 use crate::watch::Watcher;
-use input::Input;
+use input::{Input, Speaks};
 use login::Login;
-use packets::Speaks;
 use runs::Run;
 
 mod arriving;
@@ -55,7 +54,6 @@ pub(crate) struct Connection {
     pub(crate) info: Arc<ConnectionInfo>,
     /// What the poller calls it.
     pub(crate) token: u64,
-    speaks: Speaks,
     phase: Phase,
     login: Login,
     input: Input,
@@ -177,7 +175,6 @@ impl Connection {
         Ok(Self {
             info,
             token,
-            speaks: Speaks::Unknown,
             phase: if shared.auth.is_none() { Phase::Serving } else { Phase::BeforeLogin },
             login: Login::default(),
             input: Input::default(),
@@ -240,11 +237,29 @@ impl Connection {
 
     /// Says why it is about to be closed, unless that would land amid a reply.
     pub(crate) fn tell_no_memory(&self) {
-        if self.tls.is_none() && !self.is_stuck() && !self.is_held() && self.speaks != Speaks::Binary {
+        if self.tls.is_none() && !self.is_stuck() && !self.is_held() && self.input.speaks != Speaks::Binary {
             let text = format!("{}\r\n", reply::error::OUT_OF_MEMORY_READING);
             // Who does not take it sees the end.
             let _sent = send_now(self.info.fd.as_fd(), text.as_bytes());
         }
+    }
+
+    /// Whether it keeps output, or has kept some when it was last counted.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.is_stuck() || self.unsent_bytes > 0 || self.is_held()
+    }
+
+    /// The rest of a run is waited for.
+    #[inline]
+    pub(crate) fn waits_for_run(&self) -> bool {
+        self.input.has_run()
+    }
+
+    /// A large command arrives in pieces.
+    #[inline]
+    pub(crate) fn has_upload(&self) -> bool {
+        self.input.upload.is_some()
     }
 
     /// A request waits.
@@ -296,20 +311,24 @@ impl Connection {
             self.look_for_hang_up();
             return Received::Nothing;
         }
-        let at_a_command = self.input.is_at_a_command();
-        if self.tls.is_none() && self.arrives() && self.make_page_room(shared).is_err() {
+        let reads_ahead = self.is_held() && self.input.is_at_a_command();
+        if self.tls.is_none() && self.input.arrives() && self.make_page_room(shared).is_err() {
             return Received::NoMemory;
         }
         // All bytes, and those of them in `room`.
         let received = if self.tls.is_some() {
             self.receive_tls(room, shared, counters)
-        } else if self.arrives() {
+        } else if self.input.arrives() {
             self.receive_pages(room, shared)
         } else if self.input.bytes.is_empty() {
-            self.receive_begin(room, shared)
+            if self.input.expects_pages && room.len() > shared.caps.begin_bytes && self.may_begin() {
+                self.receive_begin(room, shared)
+            } else {
+                recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| (n, n))
+            }
         } else {
             self.input.drop_used();
-            let missing = self.input.need(self.speaks).saturating_sub(self.input.bytes.len());
+            let missing = self.input.need().saturating_sub(self.input.bytes.len());
             if !self.make_room(missing.clamp(1, GROWTH_MIN), &shared.caps) {
                 return Received::NoMemory;
             }
@@ -331,10 +350,7 @@ impl Connection {
             Ok((n, in_room)) => {
                 counters.bytes_read.add(n as u64);
                 // Over TLS a record may have arrived in part.
-                if self.is_held()
-                    && at_a_command
-                    && (self.tls.is_none() || in_room > 0 || !self.input.bytes.is_empty())
-                {
+                if reads_ahead && (self.tls.is_none() || in_room > 0 || !self.input.bytes.is_empty()) {
                     self.session.set_sends_while_held();
                 }
                 if in_room > 0 { Received::Shared(in_room) } else { Received::Own }
@@ -352,7 +368,7 @@ impl Connection {
     fn make_room(&mut self, least: usize, caps: &Caps) -> bool {
         let len = self.input.bytes.len();
         if self.input.bytes.capacity() - len < least {
-            let more = match self.input.need(self.speaks).saturating_sub(len) {
+            let more = match self.input.need().saturating_sub(len) {
                 // A line that has not ended: how much will come is not known.
                 0 | 1 => len.max(GROWTH_MIN),
                 missing => missing.min(len.max(caps.upload_bytes)),

@@ -194,18 +194,6 @@ impl Store {
         {}
     }
 
-    /// Begins or ends the recording of evicted items.
-    pub fn record_evictions(&mut self, on: bool) {
-        if on != self.evicted.is_some() {
-            self.evicted = on.then(Vec::new);
-        }
-    }
-
-    /// The items evicted since the last call, if they are recorded.
-    pub fn drain_evicted(&mut self) -> impl Iterator<Item = Evicted> + '_ {
-        self.evicted.iter_mut().flat_map(|e| e.drain(..))
-    }
-
     /// Empties one segment whole. False: there is none to empty, or a pinned item in it cannot move.
     fn collect_one(&mut self, to_memory: bool) -> bool {
         if self.walk.is_none() && !self.begin_walk() {

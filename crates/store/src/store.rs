@@ -701,4 +701,16 @@ impl Store {
         let into = &mut self.log.bytes_mut(location)[..allotted];
         item::write(into, key, attributes, len, false, parts);
     }
+
+    /// Begins or ends the recording of evicted items.
+    pub fn record_evictions(&mut self, on: bool) {
+        if on != self.evicted.is_some() {
+            self.evicted = on.then(Vec::new);
+        }
+    }
+
+    /// The items evicted since the last call, if they are recorded.
+    pub fn drain_evicted(&mut self) -> impl Iterator<Item = Evicted> + '_ {
+        self.evicted.iter_mut().flat_map(|e| e.drain(..))
+    }
 }

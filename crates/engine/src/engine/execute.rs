@@ -73,35 +73,44 @@ impl Engine {
         {
             return called.into();
         }
-        if let Some(Block::Here(bytes)) = request.block() {
-            match self.data(bytes, lock) {
-                Some(Data::Huge(pages)) => huge = Some(pages),
-                Some(Data::Inline(_)) => {}
-                None => {
-                    self.refuse(request, hash, lock, cx);
-                    return Executed::Done;
-                }
-            }
+        if let Some(Block::Here(bytes)) = request.block()
+            && !self.fits_the_log(bytes.len())
+        {
+            let Some(Data::Huge(pages)) = self.data(bytes, lock) else {
+                self.refuse(request, hash, lock, cx);
+                return Executed::Done;
+            };
+            huge = Some(pages);
         }
-        let ran = self.with_room(Room::Others, hash, lock, |lock, last| {
-            // Types may have been switched on in between, and the search for items under their names may have passed this
-            // shard.
-            let mut shard = lock.shard(hash);
-            if shard.names_now() != names {
-                if let Some(called) = self.execute_object(request, lock, cx) {
-                    return Ok(Err(called));
-                }
-                shard = lock.shard(hash);
+        // Types may have been switched on in between, and the search for items under their names may have passed this shard.
+        let mut shard = lock.shard(hash);
+        if shard.names_now() != names {
+            if let Some(called) = self.execute_object(request, lock, cx) {
+                return called.into();
             }
-            shard.insist(last);
-            let flow = shard.execute(request, hash, huge.clone(), cx);
-            shard.insist(false);
-            if let Flow::NeedsRoom(bytes) = flow { Err(bytes) } else { Ok(Ok(flow)) }
-        });
-        let mut flow = match ran.expect("a shard that insists always replies") {
-            Ok(flow) => flow,
-            Err(called) => return called.into(),
-        };
+            shard = lock.shard(hash);
+        }
+        let mut flow = shard.execute(request, hash, huge.clone(), cx);
+        if let Flow::NeedsRoom(bytes) = flow {
+            let mut called = None;
+            let again = self.with_more_room(Room::Others, bytes, hash, lock, |lock, last| {
+                if lock.shard(hash).names_now() != names {
+                    called = self.execute_object(request, lock, cx);
+                    if called.is_some() {
+                        return Ok(Flow::Replied);
+                    }
+                }
+                let shard = lock.shard(hash);
+                shard.insist(last);
+                let flow = shard.execute(request, hash, huge.clone(), cx);
+                shard.insist(false);
+                if let Flow::NeedsRoom(bytes) = flow { Err(bytes) } else { Ok(flow) }
+            });
+            if let Some(called) = called {
+                return called.into();
+            }
+            flow = again.expect("a shard that insists always replies");
+        }
         if let (Flow::Leased(holds), Request::MetaGet(meta)) = (&flow, request)
             && !of_run
         {

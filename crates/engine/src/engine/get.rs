@@ -37,12 +37,13 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Got<'k> {
         let mut keys = get.keys.clone().flatten();
-        let one = keys.next().filter(|_| keys.clone().next().is_none());
-        let mut pending = Pending::new(cx);
-        let left = match one {
-            Some(key) if cx.out.len() < piece.bytes => {
-                let answer = lock.shard(first).get(&Asked::classic(get, key), first, cx);
-                if let Answer::Object(spot) = answer {
+        let one = keys.next().filter(|_| keys.next().is_none());
+        let (mut pending, mut left) = (None, None);
+        if let Some(key) = one.filter(|_| cx.out.len() < piece.bytes) {
+            let from = cx.out.place();
+            match lock.shard(first).get(&Asked::classic(get, key), first, cx) {
+                Answer::Hit | Answer::Miss => {}
+                Answer::Object(spot) => {
                     let shape = Shape::Get { key, cas: get.cas, alone: !piece.begun };
                     let request = CallCx { shape, key, last: true, lock, cx };
                     match self.get_object(spot, get.touch.is_some(), request) {
@@ -50,26 +51,29 @@ impl Engine {
                         Called::Refused => return Got::Done,
                         Called::Parked(parked) => return Got::Parked(parked),
                     }
-                } else if answer != Answer::Hit {
-                    pending.note(Asked::classic(get, key), first, answer, cx);
                 }
-                None
+                answer => {
+                    let one = pending.insert(Pending::at(from));
+                    one.note(Asked::classic(get, key), first, answer, cx);
+                }
             }
-            _ => match self.get_many(get, piece, lock, &mut pending, cx) {
-                Stop::End => None,
-                Stop::More(left) => Some(left),
-                Stop::Parked(parked, left) => {
+        } else {
+            let many = pending.insert(Pending::at(cx.out.place()));
+            match self.get_many(get, piece, lock, many, cx) {
+                Stop::End => {}
+                Stop::More(rest) => left = Some(rest),
+                Stop::Parked(parked, rest) => {
                     self.settle(lock, &mut cx.step);
-                    return match left {
+                    return match rest {
                         None => Got::Parked(parked),
-                        Some(left) => Got::ParkedMore(parked, left),
+                        Some(rest) => Got::ParkedMore(parked, rest),
                     };
                 }
-            },
-        };
+            }
+        }
         // A lease that was revoked may have had a slot of its rule.
         self.settle(lock, &mut cx.step);
-        if pending.is_special() {
+        if let Some(pending) = pending.filter(Pending::is_special) {
             let got = self.finish_get(get, &pending, piece.begun, left, lock, cx);
             self.settle(lock, &mut cx.step);
             return got;
@@ -148,7 +152,7 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Executed {
         let asked = Asked::packet(get);
-        let mut pending = Pending::new(cx);
+        let mut pending = Pending::at(cx.out.place());
         let answer = lock.shard(hash).get(&asked, hash, cx);
         // A lease that was revoked may have had a slot of its rule.
         self.settle(lock, &mut cx.step);

@@ -63,15 +63,10 @@ pub(crate) struct LeasedKey<'k> {
 }
 
 impl<'k> Pending<'k> {
+    /// Of a `get` whose output begins there.
     #[inline]
-    pub(crate) fn new(cx: &Context<'_>) -> Self {
-        Self {
-            from: cx.out.place(),
-            computes: false,
-            busy: Vec::new(),
-            leased: Vec::new(),
-            control: Vec::new(),
-        }
+    pub(crate) fn at(from: (usize, usize)) -> Self {
+        Self { from, computes: false, busy: Vec::new(), leased: Vec::new(), control: Vec::new() }
     }
 
     #[inline]

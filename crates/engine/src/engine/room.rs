@@ -65,16 +65,35 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         mut run: impl FnMut(&mut ShardLock<'_>, bool) -> Result<T, usize>,
     ) -> Result<T, usize> {
-        for attempt in 1..place.attempts() {
+        match run(lock, false) {
+            Err(bytes) => self.with_more_room(place, bytes, hash, lock, run),
+            done => done,
+        }
+    }
+
+    /// The same after a first call that has found no room for this many bytes.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn with_more_room<T>(
+        &self,
+        place: Room,
+        mut bytes: usize,
+        hash: u64,
+        lock: &mut ShardLock<'_>,
+        mut run: impl FnMut(&mut ShardLock<'_>, bool) -> Result<T, usize>,
+    ) -> Result<T, usize> {
+        let last = place.attempts() - 1;
+        for attempt in 1..last {
+            self.make_room(place, bytes * attempt, hash, lock);
             match run(lock, false) {
-                Err(bytes) => self.make_room(place, bytes * attempt, hash, lock),
+                Err(more) => bytes = more,
                 done => return done,
             }
         }
+        self.make_room(place, bytes * last, hash, lock);
         run(lock, true)
     }
 
-    #[cold]
     fn make_room(&self, place: Room, bytes: usize, hash: u64, lock: &mut ShardLock<'_>) {
         if place == Room::Anywhere {
             if self.evictions {

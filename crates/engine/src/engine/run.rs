@@ -96,7 +96,7 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> (usize, Option<Box<Parked>>) {
         let plain = gets.iter().take(KEYS_HELD_MAX).take_while(|(get, _)| self.is_plain(get)).count();
-        let mut pending = Pending::new(cx);
+        let mut pending = Pending::at(cx.out.place());
         let mut done = 0;
         for (request, hash) in &gets[..plain] {
             if done > 0 && cx.out.len() >= bytes {

@@ -22,8 +22,7 @@ use cattlegrid_store::ArrivingValue;
 use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, recv};
 
-use super::input::{Front, Input};
-use super::packets::Speaks;
+use super::input::{Front, Input, Speaks};
 use super::{Connection, GROWTH_LARGE, Phase};
 use crate::shortage;
 use crate::state::{Caps, Shared};
@@ -49,6 +48,11 @@ impl Arriving {
         self.value.missing() + speaks.end_bytes()
     }
 
+    /// Bytes of the value are missing.
+    pub(super) fn is_partial(&self) -> bool {
+        self.value.missing() > 0
+    }
+
     /// How to refuse it; `ended`: bytes of the block's end that have arrived.
     pub(super) fn refusal(&self, ended: usize, speaks: Speaks, shared: &Shared) -> Option<Refused<'_>> {
         let Parsed::Incomplete { block: Some(refused), .. } = speaks.parse(&self.line, 0, &shared.limits)
@@ -68,23 +72,15 @@ const SLICES: usize = 16;
 const PIECES_MAX: usize = 16;
 
 impl Connection {
-    /// Bytes of a value are missing that arrives in pages.
-    #[inline]
-    pub(super) fn arrives(&self) -> bool {
-        self.input.arriving().is_some_and(|arriving| arriving.value.missing() > 0)
-    }
-
-    /// Receives at the beginning of a command: into `room`, or, what is the block of a large value, into its pages. Returns
-    /// how many bytes were received, and how many of them are in `room`.
+    /// Receives at the beginning of a command that is probably a large store: into `room`, which must have more than
+    /// [`Caps::begin_bytes`](crate::state::Caps), or, what is the block of a large value, into its pages. Returns how many bytes
+    /// were received, and how many of them are in `room`.
     pub(super) fn receive_begin(
         &mut self,
         room: &mut [u8],
         shared: &Shared,
     ) -> rustix::io::Result<(usize, usize)> {
         let small = shared.caps.begin_bytes;
-        if !self.input.expects_pages || room.len() <= small || !self.may_begin() {
-            return recv(self.fd(), room, RecvFlags::empty()).map(|(_, n)| (n, n));
-        }
         let (_, received) = recv(self.fd(), &mut room[..small], RecvFlags::empty())?;
         // What is full is probably not all.
         if received < small || self.begin_to_arrive(&room[..received], shared.caps.piece_bytes, shared) == 0 {
@@ -98,7 +94,7 @@ impl Connection {
     }
 
     /// What arrives next is executed next, whatever it is.
-    fn may_begin(&self) -> bool {
+    pub(super) fn may_begin(&self) -> bool {
         self.input.is_at_a_command()
             && matches!(self.phase, Phase::Serving)
             && self.closing.is_none()
@@ -108,7 +104,7 @@ impl Connection {
     /// Takes what is there of the store at the front of `input`, if its block may arrive in pages: the bytes taken, or 0.
     /// `more`: bytes for which it takes pages as well.
     pub(super) fn begin_to_arrive(&mut self, input: &[u8], more: usize, shared: &Shared) -> usize {
-        let speaks = match self.speaks {
+        let speaks = match self.input.speaks {
             Speaks::Unknown => Speaks::by(input[0], shared),
             known => known,
         };
@@ -127,7 +123,7 @@ impl Connection {
             return 0;
         }
         value.fill(here);
-        self.speaks = speaks;
+        self.input.speaks = speaks;
         self.input.front = Front::Arriving(Box::new(Arriving { line: line.into(), value }));
         line.len() + here.len()
     }
@@ -158,7 +154,7 @@ impl Connection {
         }
         gathered.extend_from_slice(line);
         value.slices().for_each(|slice| gathered.extend_from_slice(slice));
-        let need = bytes + value.missing() + self.speaks.end_bytes();
+        let need = bytes + value.missing() + self.input.speaks.end_bytes();
         self.input.gathered(gathered, need);
         Ok(())
     }
@@ -222,7 +218,7 @@ impl Connection {
     /// The system refuses the memory.
     pub(super) fn take_plain(&mut self, mut plain: &[u8], shared: &Shared) -> Result<(), NoMemory> {
         plain = &plain[self.begin_with(plain, shared)..];
-        while self.arrives() && !plain.is_empty() {
+        while self.input.arrives() && !plain.is_empty() {
             self.make_page_room(shared)?;
             if let Front::Arriving(arriving) = &mut self.input.front {
                 plain = &plain[arriving.value.fill(plain)..];
@@ -237,22 +233,16 @@ impl Connection {
         Ok(())
     }
 
-    /// The value has arrived, and nothing of its command is missing.
-    #[inline]
-    pub(super) fn has_arrived(&self) -> bool {
-        self.input.arriving().is_some_and(|arriving| arriving.missing(self.speaks) == 0)
-    }
-
     /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of `rest`; None: the
     /// block's end has not come whole.
     pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<usize> {
-        let end = rest.get(..self.speaks.end_bytes())?;
+        let end = rest.get(..self.input.speaks.end_bytes())?;
         let Arriving { line, value } = *self.input.take_arriving()?;
         self.input.expects_pages = true;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);
         }
-        match self.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits) {
+        match self.input.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits) {
             Parsed::Complete { request, .. } => {
                 self.begin_command(turn);
                 let (shared, mut cx) = self.context(turn);

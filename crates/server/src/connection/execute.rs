@@ -9,9 +9,8 @@ use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Tick
 use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use super::input::Front;
+use super::input::{Front, Speaks};
 use super::login::AUTH_MAX;
-use super::packets::Speaks;
 use super::runs::Run;
 use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
@@ -71,8 +70,7 @@ impl Unfinished {
 impl Connection {
     /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
     pub(crate) fn execute(&mut self, shared: Option<&[u8]>, turn: &mut Turn<'_>) {
-        let (here, need) = (self.input.bytes.len() - self.input.used, self.input.need(self.speaks));
-        if shared.is_none() && here < need {
+        if shared.is_none() && self.input.bytes.len() - self.input.used < self.input.need() {
             return self.note_upload(true, turn);
         }
         let own = std::mem::take(&mut self.input.bytes);
@@ -89,7 +87,9 @@ impl Connection {
                 self.input.bytes = input[used..].to_vec();
             }
         }
-        self.note_upload(used == 0, turn);
+        if self.has_upload() || !self.input.is_idle() {
+            self.note_upload(used == 0, turn);
+        }
         self.info.set_doing(self.doing());
         if log::enabled(log::Level::Trace) {
             let (fd, state) = (self.info.fd.as_raw_fd(), self.info.state());
@@ -100,13 +100,15 @@ impl Connection {
 
     /// Bytes of a data block are missing, refused or not.
     pub(crate) fn awaits_block(&self) -> bool {
-        self.input.awaits_block(self.speaks)
+        self.input.awaits_block()
     }
 
     /// What it does between turns.
     fn doing(&self) -> Doing {
         if self.watcher().is_some() {
             Doing::Watch
+        } else if self.input.is_idle() {
+            Doing::Read
         } else if self.input.swallows() {
             Doing::Swallow
         } else if self.awaits_block() {
@@ -123,7 +125,7 @@ impl Connection {
         if input.is_empty() {
             self.go_on_dumping(turn);
         }
-        while used < input.len() || self.has_arrived() {
+        while used < input.len() || self.input.has_arrived() {
             let rest = &input[used..];
             if self.is_delayed() && rest.len() > AUTH_MAX {
                 // It is not for us to keep what a guesser sends.
@@ -182,8 +184,8 @@ impl Connection {
         if self.input.arriving().is_some() {
             return Batch::one(self.execute_arrived(rest, turn));
         }
-        if self.speaks == Speaks::Unknown {
-            self.speaks = Speaks::by(rest[0], turn.shared);
+        if self.input.speaks == Speaks::Unknown {
+            self.input.speaks = Speaks::by(rest[0], turn.shared);
         }
         if matches!(self.phase, Phase::BeforeLogin) {
             let used = self.before_login(rest, turn);
@@ -191,7 +193,7 @@ impl Connection {
         }
         let parsed = match &self.input.front {
             Front::Unfinished(unfinished) => unfinished.request(rest),
-            _ => self.speaks.parse(rest, scanned, &turn.shared.limits),
+            _ => self.input.speaks.parse(rest, scanned, &turn.shared.limits),
         };
         match parsed {
             Parsed::Incomplete { need, block } => {
@@ -294,7 +296,8 @@ impl Connection {
         ready.push(first);
         while ready.len() < most.min(PREFETCH_MAX)
             && parsed < input.len()
-            && let Parsed::Complete { request, used } = self.speaks.parse(&input[parsed..], 0, &shared.limits)
+            && let Parsed::Complete { request, used } =
+                self.input.speaks.parse(&input[parsed..], 0, &shared.limits)
             && let Some(hash) = shared.engine.hash(&request)
         {
             parsed += used;
@@ -337,7 +340,8 @@ impl Connection {
             self.begin_command(turn);
         }
         self.input.expects_pages = turn.shared.engine.stores_in_pages(request);
-        if self.joins_run(request) {
+        let is_get_of_run = matches!(request, Request::PacketGet(_) | Request::MetaGet(_));
+        if is_get_of_run && self.joins_run(request) {
             return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
         }
         self.run = Run::None;

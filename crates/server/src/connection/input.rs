@@ -1,20 +1,28 @@
-//! What a connection has received and not executed: bytes, and what stands at their front.
+//! What a connection has received and not executed: bytes, what stands at their front, and which protocol they are in.
 //!
 //! # Invariants
+//! * The first byte of a connection decides what it speaks, and that stays so.
 //! * `bytes` is empty unless a command has arrived in part, or commands are left over for the next turn.
 //! * `upload` is there only while the command at the front is incomplete, and is of that command.
 
 use std::mem::take;
 
+use cattlegrid_config::Protocol;
+use cattlegrid_protocol::{
+    BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Parsed, parse_apart, parse_from, parse_packet,
+    parse_packet_apart,
+};
+
 use super::arriving::Arriving;
 use super::execute::Unfinished;
-use super::packets::Speaks;
 use super::runs::RunRest;
+use crate::state::Shared;
 use crate::uploads::Upload;
 
 /// The unread input of a connection. See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Input {
+    pub(super) speaks: Speaks,
     pub(super) bytes: Vec<u8>,
     /// Bytes at the front of `bytes` that are done with.
     pub(super) used: usize,
@@ -23,6 +31,60 @@ pub(super) struct Input {
     pub(super) upload: Option<Upload>,
     /// The last command was a store of a value that has pages of its own.
     pub(super) expects_pages: bool,
+}
+
+/// What a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Speaks {
+    /// Nothing has come.
+    #[default]
+    Unknown,
+    Text,
+    Binary,
+}
+
+impl Speaks {
+    /// What a connection speaks whose first byte is `first`.
+    pub(super) fn by(first: u8, shared: &Shared) -> Self {
+        match shared.settings.protocol {
+            Protocol::Binary => Self::Binary,
+            Protocol::Auto if first == BINARY_MAGIC => Self::Binary,
+            Protocol::Auto | Protocol::Ascii => Self::Text,
+        }
+    }
+
+    #[inline]
+    pub(super) fn parse<'i>(self, input: &'i [u8], scanned: usize, limits: &Limits) -> Parsed<'i> {
+        match self {
+            Self::Binary => parse_packet(input, limits),
+            _ => parse_from(input, scanned, limits),
+        }
+    }
+
+    /// Parses the beginning of a store, up to its data block.
+    pub(super) fn parse_apart<'i>(self, head: &'i [u8], is_ended: bool, limits: &Limits) -> Parsed<'i> {
+        match self {
+            Self::Binary => parse_packet_apart(head, limits),
+            _ => parse_apart(head, is_ended, limits),
+        }
+    }
+
+    /// Bytes that follow a data block.
+    pub(super) fn end_bytes(self) -> usize {
+        if self == Self::Binary { 0 } else { 2 }
+    }
+
+    /// Bytes of the command at the front of `input` up to its data block, if it may have one and they have come.
+    pub(super) fn head_bytes(self, input: &[u8]) -> Option<usize> {
+        if self == Self::Binary {
+            let header = input.first_chunk::<HEADER_BYTES>()?;
+            let key = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            let head = HEADER_BYTES + usize::from(header[4]) + key;
+            return (key <= KEY_MAX && input.len() >= head).then_some(head);
+        }
+        let line = &input[..input.len().min(cattlegrid_protocol::LINE_MAX + 1)];
+        memchr::memchr(b'\n', line).map(|lf| lf + 1)
+    }
 }
 
 /// What stands at the front of the input.
@@ -44,12 +106,18 @@ pub(super) enum Front {
 }
 
 impl Input {
+    /// Nothing is at the front that was looked at.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.front, Front::Idle)
+    }
+
     /// Bytes that there must be before a whole command can be among them; 0: there may be one.
-    pub(super) fn need(&self, speaks: Speaks) -> usize {
+    pub(super) fn need(&self) -> usize {
         match &self.front {
             Front::Partial { need, .. } | Front::Run { need, .. } => *need,
             Front::Arriving(arriving) => {
-                let missing = arriving.missing(speaks);
+                let missing = arriving.missing(self.speaks);
                 if self.bytes.len() - self.used < missing { missing } else { 0 }
             }
             Front::Idle | Front::Swallow(_) | Front::Unfinished(_) => 0,
@@ -79,8 +147,8 @@ impl Input {
     }
 
     /// Bytes of a data block are missing, refused or not.
-    pub(super) fn awaits_block(&self, speaks: Speaks) -> bool {
-        self.swallows() || self.need(speaks) > self.bytes.len() + 1
+    pub(super) fn awaits_block(&self) -> bool {
+        self.swallows() || self.need() > self.bytes.len() + 1
     }
 
     pub(super) fn swallows(&self) -> bool {
@@ -104,6 +172,18 @@ impl Input {
     /// The store whose data block arrives, if there is one.
     pub(super) fn arriving(&self) -> Option<&Arriving> {
         if let Front::Arriving(arriving) = &self.front { Some(arriving) } else { None }
+    }
+
+    /// Bytes of a value are missing that arrives in pages.
+    #[inline]
+    pub(super) fn arrives(&self) -> bool {
+        self.arriving().is_some_and(Arriving::is_partial)
+    }
+
+    /// The value has arrived, and nothing of its command is missing.
+    #[inline]
+    pub(super) fn has_arrived(&self) -> bool {
+        self.arriving().is_some_and(|arriving| arriving.missing(self.speaks) == 0)
     }
 
     pub(super) fn take_arriving(&mut self) -> Option<Box<Arriving>> {
@@ -148,9 +228,9 @@ impl Input {
         }
     }
 
-    /// Forgets all, except for what the memory of an upload was counted by.
+    /// Forgets what has come, except for what the memory of an upload was counted by.
     pub(super) fn clear(&mut self) {
-        *self = Self { upload: self.upload.take(), ..Self::default() };
+        *self = Self { speaks: self.speaks, upload: self.upload.take(), ..Self::default() };
     }
 
     /// The same bytes are at the front of a command that has arrived in part.

@@ -12,7 +12,7 @@ use cattlegrid_protocol::{
 };
 
 use super::input::Front;
-use super::packets::Speaks;
+use super::input::Speaks;
 use super::{Connection, Phase, Reason};
 use crate::auth::{FAILURES_MAX, Failures};
 use crate::log;
@@ -57,7 +57,7 @@ impl Connection {
 
     /// Executes what comes before a login. Returns the bytes used; 0: more are needed.
     pub(super) fn before_login(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
-        match self.speaks {
+        match self.input.speaks {
             Speaks::Binary => self.authenticate_packet(rest, turn),
             _ => self.authenticate(rest, turn),
         }

@@ -1,74 +1,14 @@
-//! The binary protocol on a connection: which protocol it speaks, and the commands that are not about keys.
-//!
-//! # Invariants
-//! * The first byte of a connection decides what it speaks, and that stays so.
+//! The binary protocol on a connection: the commands that are not about keys.
 
-use cattlegrid_config::Protocol;
-use cattlegrid_protocol::{
-    Admin, BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketCommand, PacketStatus, Parsed, Words,
-    parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
-};
+use cattlegrid_protocol::{Admin, Packet, PacketCommand, PacketStatus, Words, reply};
 
+use super::input::Speaks;
 use super::{Connection, Reason};
 use crate::commands;
 use crate::log;
-use crate::state::{Doing, Shared};
+use crate::state::Doing;
 use crate::stats;
 use crate::turn::Turn;
-
-/// What a connection speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Speaks {
-    /// Nothing has come.
-    #[default]
-    Unknown,
-    Text,
-    Binary,
-}
-
-impl Speaks {
-    /// What a connection speaks whose first byte is `first`.
-    pub(super) fn by(first: u8, shared: &Shared) -> Self {
-        match shared.settings.protocol {
-            Protocol::Binary => Self::Binary,
-            Protocol::Auto if first == BINARY_MAGIC => Self::Binary,
-            Protocol::Auto | Protocol::Ascii => Self::Text,
-        }
-    }
-
-    #[inline]
-    pub(super) fn parse<'i>(self, input: &'i [u8], scanned: usize, limits: &Limits) -> Parsed<'i> {
-        match self {
-            Self::Binary => parse_packet(input, limits),
-            _ => parse_from(input, scanned, limits),
-        }
-    }
-
-    /// Parses the beginning of a store, up to its data block.
-    pub(super) fn parse_apart<'i>(self, head: &'i [u8], is_ended: bool, limits: &Limits) -> Parsed<'i> {
-        match self {
-            Self::Binary => parse_packet_apart(head, limits),
-            _ => parse_apart(head, is_ended, limits),
-        }
-    }
-
-    /// Bytes that follow a data block.
-    pub(super) fn end_bytes(self) -> usize {
-        if self == Self::Binary { 0 } else { 2 }
-    }
-
-    /// Bytes of the command at the front of `input` up to its data block, if it may have one and they have come.
-    pub(super) fn head_bytes(self, input: &[u8]) -> Option<usize> {
-        if self == Self::Binary {
-            let header = input.first_chunk::<HEADER_BYTES>()?;
-            let key = usize::from(u16::from_be_bytes([header[2], header[3]]));
-            let head = HEADER_BYTES + usize::from(header[4]) + key;
-            return (key <= KEY_MAX && input.len() >= head).then_some(head);
-        }
-        let line = &input[..input.len().min(cattlegrid_protocol::LINE_MAX + 1)];
-        memchr::memchr(b'\n', line).map(|lf| lf + 1)
-    }
-}
 
 impl Connection {
     /// A command that is not about a key.
@@ -127,7 +67,7 @@ impl Connection {
 
     /// Logs why a client that breaks the grammar is left.
     pub(super) fn log_broken(&self) {
-        let what = if self.speaks == Speaks::Binary { "binary" } else { "text" };
+        let what = if self.input.speaks == Speaks::Binary { "binary" } else { "text" };
         log::info(format_args!("{}: closed, not a client of memcached's {what} protocol", self.info.peer()));
     }
 }

@@ -41,12 +41,10 @@ const WHOLE_MS: u64 = 10;
 const GETS_MAX: usize = 1024;
 
 impl Connection {
-    /// Whether a command is a get of a run.
+    /// Whether a get of the binary protocol or an `mg` is one of a run.
     #[inline]
     pub(super) fn joins_run(&self, request: &Request<'_>) -> bool {
-        matches!(request, Request::PacketGet(_) | Request::MetaGet(_))
-            && (self.run != Run::None || is_quiet_get(request))
-            && is_of_run(request)
+        (self.run != Run::None || is_quiet_get(request)) && is_of_run(request)
     }
 
     /// Executes a get of a run. False: it must be held with the rest of it.
@@ -89,7 +87,7 @@ impl Connection {
         let (mut gets, mut ends) = (Vec::new(), Vec::new());
         let (mut at, mut end, mut is_whole) = (0, End::Nothing, false);
         while !is_whole && gets.len() <= GETS_MAX {
-            match self.speaks.parse(&rest[at..], 0, &shared.limits) {
+            match self.input.speaks.parse(&rest[at..], 0, &shared.limits) {
                 Parsed::Complete { request, used } if is_of_run(&request) => {
                     is_whole = !is_quiet_get(&request);
                     let hash = shared.engine.hash(&request).expect("a get has a key");
@@ -163,12 +161,6 @@ impl Connection {
         };
         (*rest, *need) = (RunRest::Awaited { until_ms }, bytes + 1);
         until_ms > turn.now.ms && self.closing.is_none() && !self.hung_up
-    }
-
-    /// The rest of a run is waited for.
-    #[inline]
-    pub(crate) fn waits_for_run(&self) -> bool {
-        self.input.has_run()
     }
 
     /// A run whose rest has not come in time is executed as it is.

@@ -14,12 +14,6 @@ use crate::state::Shared;
 use crate::unsent::Keeper;
 
 impl Connection {
-    /// Whether it keeps output, or has kept some when it was last counted.
-    #[inline]
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.is_stuck() || self.unsent_bytes > 0 || self.is_held()
-    }
-
     /// Tells the server's sum what it keeps now. True: that is more than before.
     #[cold]
     pub(crate) fn count_unsent(&mut self, shared: &Shared) -> bool {

@@ -15,18 +15,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_protocol::{Parsed, reply};
 
 use super::arriving::Arriving;
-use super::packets::Speaks;
+use super::input::Speaks;
 use super::{Connection, Reason};
 use crate::state::{Message, Shared};
 use crate::turn::Turn;
 use crate::uploads::{Claim, Origin};
 
 impl Connection {
-    /// After each receive: what has arrived of a command counts among the uploads if it is large. `goes_on`: it is the
+    /// After a receive of a part of a command, or of what ends one: it counts among the uploads if it is large. `goes_on`: it is the
     /// command that was there before.
-    #[inline]
     pub(super) fn note_upload(&mut self, goes_on: bool, turn: &mut Turn<'_>) {
-        let need = self.input.need(self.speaks);
+        let need = self.input.need();
         if self.has_upload() && !(goes_on && need > 0) {
             self.end_upload(turn.shared);
         }
@@ -43,11 +42,6 @@ impl Connection {
     /// Bytes of memory that the command at the front has, which arrives in pieces.
     fn gathered_bytes(&self) -> usize {
         self.input.bytes.capacity() + self.input.arriving().map_or(0, Arriving::bytes)
-    }
-
-    /// A large command arrives in pieces.
-    pub(crate) fn has_upload(&self) -> bool {
-        self.input.upload.is_some()
     }
 
     /// The upload is over, if there is one.
@@ -69,8 +63,8 @@ impl Connection {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn verify(&self, shared: &Shared) -> usize {
         let (bytes, caps) = (self.gathered_bytes(), &shared.caps);
-        let need = self.input.need(self.speaks);
-        assert!(!self.arrives() || self.input.bytes.is_empty() && need > self.speaks.end_bytes());
+        let need = self.input.need();
+        assert!(!self.input.arrives() || self.input.bytes.is_empty() && need > self.input.speaks.end_bytes());
         match &self.input.upload {
             Some(upload) => {
                 assert!(need > self.input.bytes.len() && self.input.used == 0);
@@ -110,7 +104,7 @@ impl Connection {
         let (input, scanned) = self.input.take_bytes();
         if let Some(arriving) = self.input.take_arriving() {
             turn.shared.uploads.count(displaced, false);
-            if let Some(refused) = arriving.refusal(input.len(), self.speaks, turn.shared) {
+            if let Some(refused) = arriving.refusal(input.len(), self.input.speaks, turn.shared) {
                 self.refused(&refused, turn);
             }
             return self.publish(turn);
@@ -125,14 +119,14 @@ impl Connection {
             self.run_is_over();
             return;
         }
-        let parsed = self.speaks.parse(&input, scanned, &turn.shared.limits);
+        let parsed = self.input.speaks.parse(&input, scanned, &turn.shared.limits);
         if let Parsed::Incomplete { block: Some(refused), .. } = parsed {
             turn.shared.uploads.count(displaced, false);
             self.refused(&refused, turn);
         } else {
             turn.shared.uploads.count(displaced, true);
             self.info.last_command.store(turn.now.second, Relaxed);
-            if self.speaks != Speaks::Binary {
+            if self.input.speaks != Speaks::Binary {
                 reply::line(&mut turn.out.bytes, reply::error::OUT_OF_MEMORY_READING);
             }
             crate::log::info(format_args!("{}: closed, no memory for its request line", self.info.peer()));

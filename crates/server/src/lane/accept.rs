@@ -25,14 +25,10 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// Accepts from the listeners that were reported. One connection each in a round that has little else to do: to find out that
+    /// Accepts from the listeners that were reported, some. One connection each in a round that has little else to do: to find out that
     /// no other waits is almost as expensive as to accept it. While there are more in each round, twice as many as in the
     /// one before. `others`: what else was reported.
     pub(super) fn accept(&mut self, others: usize) {
-        if self.knocks.is_empty() {
-            self.accepts = 1;
-            return;
-        }
         let (mut knocks, entrances) = (std::mem::take(&mut self.knocks), Arc::clone(&self.entrances));
         let most = self.accepts.max(others / 2).min(ACCEPTED_A_ROUND);
         self.accepts = 2 * most;
@@ -94,10 +90,4 @@ impl Lane<'_> {
 
 fn listener_token(number: usize) -> u64 {
     WAKER - 1 - number as u64
-}
-
-/// The listener that a token stands for.
-pub(super) fn listener(token: u64, entrances: &[Entrance]) -> Option<usize> {
-    let number = (WAKER - 1).checked_sub(token)? as usize;
-    (number < entrances.len()).then_some(number)
 }

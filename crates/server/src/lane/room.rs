@@ -33,11 +33,8 @@ impl Lane<'_> {
         }
     }
 
-    /// Once a second while unsent output is scarce: closes connections whose clients take nothing, until it is not.
+    /// After a round in which there is unsent output; once a second while it is scarce: closes connections whose clients take nothing, until it is not.
     pub(super) fn check_unsent(&mut self) {
-        if !self.has_unsent {
-            return;
-        }
         let now = self.now();
         if now.second == self.last_unsent_check {
             return;
