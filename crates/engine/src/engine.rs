@@ -50,7 +50,6 @@ use crate::rules::why::{Explain, Why};
 use crate::shard::Shard;
 use crate::shards::{ShardLock, Shards};
 use crate::shared::Shared;
-use crate::step::Step;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Now;
 
@@ -226,20 +225,5 @@ impl Engine {
     /// As [`Shard::shown_cas`].
     pub(crate) fn shown_cas(&self, cas: u64) -> u64 {
         if self.shared().hide_cas { 0 } else { cas }
-    }
-
-    /// When [`Engine::handle_timeouts`] has work to do, in milliseconds since the start.
-    pub fn next_timeout_ms(&self) -> Option<u64> {
-        let next = self.shared().timeout_ms.load(Ordering::Acquire);
-        (next != u64::MAX).then_some(next)
-    }
-
-    /// Does the work that a step leaves for other shards (history 11 of `engine/hold.rs`), and notes the next deadline. Every method that
-    /// takes a step or a context ends with it; the rest of the effects is the server's.
-    #[inline]
-    pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
-        if !step.effects.is_settled() {
-            self.settle_some(lock, step);
-        }
     }
 }

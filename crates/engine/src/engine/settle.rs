@@ -12,6 +12,12 @@ use crate::step::Step;
 const REVOKE_EVERY_MS: u64 = 10;
 
 impl Engine {
+    /// When [`Engine::handle_timeouts`] has work to do, in milliseconds since the start.
+    pub fn next_timeout_ms(&self) -> Option<u64> {
+        let next = self.shared().timeout_ms.load(Ordering::Acquire);
+        (next != u64::MAX).then_some(next)
+    }
+
     /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of `engine/hold.rs`). Any thread may
     /// call it.
     pub fn handle_timeouts(&self, step: &mut Step<'_>) {
@@ -39,9 +45,16 @@ impl Engine {
         self.settle(&mut lock, step);
     }
 
-    /// The work of [`Engine::settle`].
-    #[cold]
-    pub(crate) fn settle_some(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+    /// Does the work that a step leaves for other shards (history 11 of `engine/hold.rs`), and notes the next deadline. Every method that
+    /// takes a step or a context ends with it; the rest of the effects is the server's.
+    #[inline]
+    pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+        if !step.effects.is_settled() {
+            self.settle_some(lock, step);
+        }
+    }
+
+    fn settle_some(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
         while !step.effects.herd.admitted.is_empty() {
             for admitted in std::mem::take(&mut step.effects.herd.admitted) {
                 lock.shard(admitted.hash).with_herd(step, |herd, step| herd.admit(&admitted, step));
