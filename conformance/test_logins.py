@@ -1,11 +1,13 @@
 """Wrong logins under `-Y`: they are slow, end their connection, and cost nobody else anything."""
 
+import os
+import signal
 import time
 
 import pytest
 
 from harness import wait_until
-from test_operations import login, users  # noqa: F401
+from test_operations import login, make_certificate, tls, users  # noqa: F401
 
 pytestmark = pytest.mark.only_cattlegrid
 WRONG = b"CLIENT_ERROR authentication failure"
@@ -74,3 +76,25 @@ def test_clients_that_go_while_they_wait(server, member):
     # A count of connections alone would also hold before the first is accepted.
     wait_until("all were refused", lambda: member.stats()["auth_errors"] == "50")
     wait_until("they are gone", lambda: member.stats()["curr_connections"] == "1")
+
+
+def test_what_a_guesser_sends_before_it_ends_a_tls_session(start, users, open_dir):  # noqa: F811
+    """A wrong login, much behind it, and the end of the session come at once: the connection is closed, and others are served."""
+    make_certificate(open_dir)
+    certificate = f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem"
+    server = start("-Y", users, "-t", 1, "-Z", "-o", certificate)
+    with tls(server) as guesser, tls(server) as c:
+        assert login(c, "alice", "secret") == b"STORED"
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            guesser.send(attempt(b"wrong") + b"x" * 10_000)
+            guesser.sock.setblocking(False)
+            with pytest.raises(OSError):
+                # Sends that the session ends, and would wait for the answer.
+                guesser.sock.unwrap()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until("the login is counted", lambda: c.stats()["auth_errors"] == "1")
+        for _ in range(100):
+            assert c.get(b"k") is None
+        wait_until("it is closed", lambda: c.stats()["curr_connections"] == "1")

@@ -101,8 +101,9 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> bool {
-        if self.shared().control(write.key).is_some() {
-            // There was no rule file when the method was run.
+        let is_named = || self.objects().is_some_and(|registry| registry.named(write.key).is_some());
+        if self.shared().control(write.key).is_some() || is_named() {
+            // There was no rule file, or there were other types, when the method was run.
             return true;
         }
         let stored = match self.data(data, lock) {

@@ -71,6 +71,8 @@ impl Connection {
     /// Executes what has arrived: `shared` if it was received there, or the connection's own buffer.
     pub(crate) fn execute(&mut self, shared: Option<&[u8]>, turn: &mut Turn<'_>) {
         if shared.is_none() && self.input.bytes.len() - self.input.used < self.input.need() {
+            // There is nothing to do without receiving.
+            self.has_more = false;
             return self.note_upload(true, turn);
         }
         let own = std::mem::take(&mut self.input.bytes);
@@ -128,17 +130,19 @@ impl Connection {
         while used < input.len() || self.input.has_arrived() {
             let rest = &input[used..];
             if self.is_delayed() && rest.len() > AUTH_MAX {
-                // It is not for us to keep what a guesser sends.
-                self.close(Reason::Error);
+                // It is not for us to keep what a guesser sends, whatever else ends it.
+                self.closing = Some(Reason::Error);
             }
             if self.is_deaf() {
+                // A value that has arrived goes with what is behind it.
+                self.input.front = Front::Idle;
                 return input.len();
             }
             if self.input.swallows() {
                 used += self.drop_swallowed(rest.len(), turn);
                 continue;
             }
-            if !self.may_execute(commands, turn) {
+            if self.input.lacks_end(rest.len()) || !self.may_execute(commands, turn) {
                 break;
             }
             let most = turn.shared.settings.requests_per_event - commands;

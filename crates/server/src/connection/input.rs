@@ -186,6 +186,13 @@ impl Input {
         self.arriving().is_some_and(|arriving| arriving.missing(self.speaks) == 0)
     }
 
+    /// The value has arrived, and of these bytes behind it more are needed to end its block: a turn that ends now has nothing
+    /// left to do.
+    #[inline]
+    pub(super) fn lacks_end(&self, behind: usize) -> bool {
+        self.arriving().is_some() && behind < self.speaks.end_bytes()
+    }
+
     pub(super) fn take_arriving(&mut self) -> Option<Box<Arriving>> {
         match take(&mut self.front) {
             Front::Arriving(arriving) => Some(arriving),

@@ -37,7 +37,13 @@ fn caps() -> Caps {
 }
 
 fn server(caps: Caps, evictions: bool) -> Arc<Shared> {
+    server_with(caps, evictions, Settings::default().requests_per_event)
+}
+
+/// `most`: commands of a turn.
+fn server_with(caps: Caps, evictions: bool, most: usize) -> Arc<Shared> {
     let mut settings = Settings::default();
+    settings.requests_per_event = most;
     settings.threads = 1;
     settings.memory_bytes = 4 << 20;
     settings.item_bytes_max = ITEM_MAX;
@@ -137,9 +143,9 @@ fn command(line: &str, len: usize, end: &[u8]) -> Vec<u8> {
     [line.replace("LEN", &len.to_string()).as_bytes(), b"\r\n", &value(len), end].concat()
 }
 
-/// What `pieces` are answered by a server of their own, and the most that arrived in pages.
-fn answers(caps: Caps, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
-    let shared = server(caps, true);
+/// What `pieces` are answered by a server of their own, and the most that arrived in pages. `most`: commands of a turn.
+fn answers(caps: Caps, most: usize, pieces: &[&[u8]]) -> (Vec<u8>, usize) {
+    let shared = server_with(caps, true, most);
     let mut bed = Bed::new(&shared);
     let mut client = bed.connect();
     let mut replies = Vec::new();
@@ -196,7 +202,7 @@ fn check(line: &str, len: usize, end: &[u8]) -> usize {
     for before in [&[BEFORE[0], BEFORE[1]].concat()[..], &[BEFORE[0], &large].concat()] {
         let all = [before, &store, BEHIND].concat();
         let at_once = Caps { receive_bytes: 1 << 20, begin_bytes: 1 << 20, ..caps() };
-        let (expected, in_pages) = answers(at_once, &[&all]);
+        let (expected, in_pages) = answers(at_once, 256, &[&all]);
         assert_eq!(in_pages, 0, "all of it came at once");
         let from = before.len();
         let (data, data_end) = (from + line_len, from + line_len + len);
@@ -208,6 +214,9 @@ fn check(line: &str, len: usize, end: &[u8]) -> usize {
             vec![from, data],
             vec![from, data + 599],
             vec![from, data + PAGE_BYTES, data + 2 * PAGE_BYTES],
+            vec![data_end + 1],
+            vec![from, data_end],
+            vec![from, data_end + 1],
             vec![from, data, data_end - 1],
             vec![from, data, data_end],
             vec![from, data + 700, data_end + 1],
@@ -222,12 +231,12 @@ fn check(line: &str, len: usize, end: &[u8]) -> usize {
             let mut at = 0;
             let pieces: Vec<&[u8]> =
                 cuts.iter().map(|cut| &all[std::mem::replace(&mut at, *cut).min(*cut)..*cut]).collect();
-            // With pages, with few, and with none.
-            for part in [4, 4 << 20 >> 13, usize::MAX] {
-                let (replies, in_pages) = answers(Caps { arriving_part: part, ..caps() }, &pieces);
+            // With pages, with few, and with none; in turns of so many commands that one ends at each place.
+            for (part, most) in [(4, 256), (4 << 20 >> 13, 256), (usize::MAX, 256), (4, 1), (4, 2), (4, 3)] {
+                let (replies, in_pages) = answers(Caps { arriving_part: part, ..caps() }, most, &pieces);
                 assert!(
                     replies == expected,
-                    "{line} {len} {end:?} cut at {cuts:?}, a part in {part}: {} instead of {}",
+                    "{line} {len} {end:?} cut at {cuts:?}, a part in {part}, {most} a turn: {} instead of {}",
                     replies.escape_ascii(),
                     expected.escape_ascii()
                 );
