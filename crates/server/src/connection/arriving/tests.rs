@@ -231,7 +231,7 @@ fn check(line: &str, len: usize, end: &[u8]) -> usize {
             let mut at = 0;
             let pieces: Vec<&[u8]> =
                 cuts.iter().map(|cut| &all[std::mem::replace(&mut at, *cut).min(*cut)..*cut]).collect();
-            // With pages, with few, and with none; in turns of so many commands that one ends at each place.
+            // With pages, with few, and with none; in turns of few commands, so that one ends at each place.
             for (part, most) in [(4, 256), (4 << 20 >> 13, 256), (usize::MAX, 256), (4, 1), (4, 2), (4, 3)] {
                 let (replies, in_pages) = answers(Caps { arriving_part: part, ..caps() }, most, &pieces);
                 assert!(
