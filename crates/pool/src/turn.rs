@@ -92,6 +92,10 @@ impl Driver {
         let inbox = Arc::clone(&self.shared.inbox);
         loop {
             inbox.take(&mut messages);
+            if !messages.is_empty() {
+                // They may have come after the last look at the clock, however long ago that was: no job's time begins before it.
+                self.now = now();
+            }
             for message in messages.drain(..) {
                 self.on_message(message);
             }
