@@ -9,6 +9,7 @@ this repository of which the thread that serves has executed a line, inlined or 
 a miss of a key under a rule, the get that is held, the fill and the reply to both; with a FILE, as engine/src/event.rs, its lines.
 """
 
+import itertools
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ import tempfile
 import time
 
 TIMES = 50
+NUMBERS = itertools.count()
 
 
 def connect(path):
@@ -46,9 +48,8 @@ def plain_get(a, _b):
     assert len(reply) == 3, reply
 
 
-def held_miss(a, b, number=[0]):
-    number[0] += 1
-    key = b"page:%d" % number[0]
+def held_miss(a, b):
+    key = b"page:%d" % next(NUMBERS)
     assert exchange(a, b"get %s\r\n" % key, b"END\r\n") == [b"END\r\n"]
     b[0].sendall(b"get %s\r\n" % key)
     # The server executes what it has received before it sees the next command, on its only lane.
@@ -86,6 +87,8 @@ def files(server, name, act, wanted):
             run.wait()
         threads = [executed(f"{folder}/{file}") for file in os.listdir(folder) if file.startswith("out-")]
         lines = max(threads, key=lambda thread: sum(thread.values()))
+        if not lines:
+            sys.exit(f"{server} has no lines: build it with CARGO_PROFILE_RELEASE_DEBUG=line-tables-only")
         by_file = {}
         for (file, _), cost in lines.items():
             by_file[file] = by_file.get(file, 0) + cost

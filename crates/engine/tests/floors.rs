@@ -85,12 +85,14 @@ struct Definitions {
     functions: HashMap<String, Ty>,
 }
 
-/// Methods that the standard library has, too, so that a receiver of an unknown type says nothing.
-const COMMON: &str = "is_current is_quiet is_plain finish_job stamp extend fits named add allow append apply as_slice begin bits by bytes call clear clock count end expire find finish flags flush \
-    forget get has has_any held insert is_done is_empty iter key key_state keys last left len line load lock match_key max name names new next next_timeout_ms \
-    note now number of or order park pop position push put read register release remove request reserve reset rest \
-    rules settle shards shown size slices split_off start state store take tags text tick to_owned touch unix_ms \
-    usage value wait wake wants with write";
+/// Methods that the standard library or another crate has, too, so that a receiver of an unknown type says nothing. An arrow
+/// "by its name" that is none shows that a name is missing here.
+const COMMON: &str = "add allow append apply as_slice begin bits by bytes call clear clock count end expire extend find \
+    finish finish_job fits flags flush forget get has has_any held insert is_current is_done is_empty \
+    is_plain is_quiet iter key key_state keys last left len line load lock match_key max name named \
+    names new next next_timeout_ms note now number of or order park pop position push put read register \
+    release remove request reserve reset rest rules settle shards shown size slices split_off stamp \
+    start state store tags take text tick to_owned touch unix_ms usage value wait wake wants with write";
 
 /// Files of the crate with their texts; the list of its modules is not among them.
 fn texts() -> Vec<(String, String)> {

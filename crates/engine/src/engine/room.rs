@@ -185,8 +185,7 @@ impl Engine {
 }
 
 /// There are no pages for a value: its write ends without having begun, and is noted with its mode and whether it was a
-/// classic command. Drops the old value where it could be taken for the
-/// new one.
+/// classic command. Drops the old value where it could be taken for the new one.
 pub(crate) fn drop_write(
     write: &Write<'_>,
     (mode, classic): (Mode, bool),

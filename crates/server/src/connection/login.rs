@@ -11,8 +11,7 @@ use cattlegrid_protocol::{
     BINARY_MAGIC, HEADER_BYTES, LINE_MAX, Packet, PacketStatus, Parsed, Request, opcode, parse_packet, reply,
 };
 
-use super::input::Front;
-use super::input::Speaks;
+use super::input::{Front, Speaks};
 use super::{Connection, Phase, Reason};
 use crate::auth::{FAILURES_MAX, Failures};
 use crate::log;
