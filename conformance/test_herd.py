@@ -662,7 +662,7 @@ def test_fenced_after_eviction(herd):
 
 def test_fenced_with_the_smallest_tables(herd):
     """Tables that overflow cost computations, never a stale value."""
-    smallest = '[server]\nledger_memory = "64KiB"\nfence_memory = "64KiB"\n' + rule(terms=HOLDS + 'owner = "key"')
+    smallest = '[server]\nledger_memory = "64KiB"\nfence_memory = "64KiB"\n' + rule(terms=HOLDS + 'ambiguous = "drop"')
     server = herd(smallest, "-m", 64)
     a, b, c = raws(server, 3)
     count = 20_000

@@ -167,8 +167,8 @@ def test_commands_that_are_no_gets_start_no_job(scene):
             assert ask(c, line) in (b"NOT_FOUND", b"NF"), line
         assert ask(c, b"append page:1 0 0 1\r\nx") == b"NOT_STORED"
         assert ask(c, b"replace page:1 0 0 1\r\nx") == b"NOT_STORED"
-        assert ask(c, b"add page:1 0 0 1\r\nx") == b"STORED"
-        assert ask(c, b"me page:2") == b"EN"
+        assert ask(c, b"add page:2 0 0 1\r\nx") == b"STORED"
+        assert ask(c, b"me page:3") == b"EN"
     assert scene.stats()["jobs"] == 0
 
 

@@ -45,11 +45,17 @@ USERS = (12543, 7, 8)
 
 
 def fill(c):
-    """Five last watched products and a basket for each user."""
+    """Five last watched products and a basket for each user, after a look: soon after the server's start a value whose miss it does
+    not know is not stored if it was invalidated."""
+
+    def store(key, value):
+        c.get(key)
+        assert c.set(key, value.encode())
+
     for user in USERS:
         for product in PRODUCTS:
-            assert c.set(f"prodLastWatched:{user}:{product}", f"{user} saw {product}".encode())
-        assert c.set(f"shoppingbasket:{user}", f"basket of {user}".encode())
+            store(f"prodLastWatched:{user}:{product}", f"{user} saw {product}")
+        store(f"shoppingbasket:{user}", f"basket of {user}")
     assert c.set("other", b"untouched")
 
 
@@ -257,8 +263,7 @@ def test_computed_before_a_bump_stored_after_it(shop):
         assert b.delete("@tag:fresh:1")
         assert waiter.line() == b"END", "one new lease"
         assert a.set("fresh:1", b"old") is True
-        why = json.loads(c.get("@why:fresh:1"))
-        assert why["item"] is None and why["lease"]["waiters"] == 0
+        assert json.loads(c.get("@why:fresh:1"))["item"] is None
 
 
 def test_computed_before_a_soft_bump_stored_after_it(shop):

@@ -189,7 +189,7 @@ impl Load {
             engine.set_objects(Some(Arc::new(registry_with_scripts())));
         }
         if kind.is_ruled() {
-            engine.set_rules(Some(rules(kind.is_tagged())), &rules_config()).expect("a few MiB");
+            engine.set_rules(Some(rules(kind.is_tagged())), &rules_config(), 2_000).expect("a few MiB");
         }
         let connection = |number: u64| {
             let peer = engine.shared().peers().join(PeerKey::Process(number as i32));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cattlegrid_engine::rules::{Cascade, Change, Loading, Rule, TagTemplate, Urgency};
-use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, FillWindow, LeaseTime, OnBusy, Owner, Policy};
 
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::protection::{Protection, ServerDraft};
@@ -86,7 +86,8 @@ pub(crate) struct CascadeDraft {
 /// Keys by which a rule asks for leases.
 pub(crate) const PROTECTING: [&str; 5] = ["hold", "lease", "grace", "early", "loader"];
 /// Keys that mean something without leases.
-pub(crate) const UNLEASED: [&str; 5] = ["match", "tags", "owner", "fill_window", "negative_ttl"];
+pub(crate) const UNLEASED: [&str; 7] =
+    ["match", "tags", "owner", "fill_window", "ambiguous", "after_start", "negative_ttl"];
 /// Keys that say how a loader is used.
 pub(crate) const LOADING: [&str; 2] = ["ttl", "priority"];
 /// Keys about clients that compute: under a loader none does.
@@ -226,19 +227,34 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
             OnBusy::Error => "\"error\"",
         }.to_owned())),
     key("owner", choice(&["key", "connection"]), "\"key\"",
-        "Which miss a value that is stored belongs to: the oldest open one of its key, or that of the same connection.",
+        "Which miss a value that is stored belongs to: any open one of its key, or that of the same connection.",
         set!(policy.owner, given => if given.text() == "connection" { Owner::Connection } else { Owner::Key }),
         |rule| Some(match rule.policy.owner {
             Owner::Key => "\"key\"",
             Owner::Connection => "\"connection\"",
         }.to_owned())),
     key("fill_window", Kind::AutoMs { min: 10, max: HOUR }, "\"auto\"",
-        "How long a miss is remembered for the value that belongs to it. auto: twice the lease, 2 s to 60 s.",
+        "How long a miss is remembered for the value that belongs to it. auto: 60 s.",
         set!(policy.fill_window, given => given.ms_or_auto().map_or(FillWindow::Auto, FillWindow::Fixed)),
         |rule| Some(match rule.policy.fill_window {
             FillWindow::Auto => "\"auto\"".to_owned(),
             FillWindow::Fixed(given) => ms(given),
         })),
+    key("ambiguous", choice(&["serve", "drop"]), "\"serve\"",
+        "What becomes of a value that may be older than a delete: it is served for a limited time, or dropped.",
+        set!(policy.ambiguous, given => if given.text() == "drop" { Ambiguous::Drop } else { Ambiguous::Serve }),
+        |rule| Some(match rule.policy.ambiguous {
+            Ambiguous::Serve => "\"serve\"",
+            Ambiguous::Drop => "\"drop\"",
+        }.to_owned())),
+    key("after_start", choice(&["keep", "drop"]), "\"keep\"",
+        "What becomes of values whose miss is not known, for one fill_window after a start or a change of rules: they are kept unless their \
+         key was invalidated since, or dropped.",
+        set!(policy.after_start, given => if given.text() == "drop" { AfterStart::Drop } else { AfterStart::Keep }),
+        |rule| Some(match rule.policy.after_start {
+            AfterStart::Keep => "\"keep\"",
+            AfterStart::Drop => "\"drop\"",
+        }.to_owned())),
     key("negative_ttl", Kind::Seconds { max: 30 * DAY }, "\"0s\", \"1s\" under a loader",
         "How long a negative answer (ms with the flag n, or a loader's \"not found\") counts that has no time to live. 0: it needs one.",
         set!(negative_ttl_s, given => Some(given.seconds())),
@@ -395,12 +411,12 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         "For the numbers of tags. A part of the memory limit, as the next two.",
         set!(tag_bytes, given => Some(given.bytes())),
         |own| Some(format!("\"{}\"", show_size(own.tag_bytes as u64)))),
-    key("ledger_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/64, at least \"1MiB\"",
-        "For open misses.",
+    key("ledger_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32, at least \"2MiB\"",
+        "Half for leases, half for open misses.",
         set!(ledger_bytes, given => Some(given.bytes())),
         |own| Some(format!("\"{}\"", show_size(own.ledger_bytes as u64)))),
     key("fence_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/128, at least \"1MiB\"",
-        "For the last event of each key.",
+        "For the last invalidations of keys.",
         set!(fence_bytes, given => Some(given.bytes())),
         |own| Some(format!("\"{}\"", show_size(own.fence_bytes as u64)))),
     key("waiters", number(0, 16 * MANY), "65536",

@@ -34,7 +34,7 @@ impl ServerDraft {
         Protection {
             control: self.control.clone().unwrap_or_else(|| "@".to_owned()),
             tag_bytes: self.tag_bytes.unwrap_or(memory_bytes / 32),
-            ledger_bytes: self.ledger_bytes.unwrap_or((memory_bytes / 64).max(1 << 20)),
+            ledger_bytes: self.ledger_bytes.unwrap_or((memory_bytes / 32).max(2 << 20)),
             fence_bytes: self.fence_bytes.unwrap_or((memory_bytes / 128).max(1 << 20)),
             waiters: self.waiters.unwrap_or(1 << 16),
             read_ahead: self.read_ahead.unwrap_or(64),

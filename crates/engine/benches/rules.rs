@@ -37,7 +37,7 @@ fn main() {
     show("100 of one prefix, none", &alike, b"page:1234567:partxx", None);
 
     let shared = Shared::new(false, 1 << 20, 0, 1);
-    shared.set_rules(Some(Arc::new(kinds)));
+    shared.set_rules(Some(Arc::new(kinds)), 0);
     let read = || shared.rules().as_ref().map_or(0, |rules| rules.rules().rules().len() as u32);
     println!("{:26} {:6.1} ns", "the rules in force", measure(read));
 }

@@ -59,7 +59,9 @@ pub use query::Holds;
 pub use reply::get::End;
 pub use reply_queue::ReplyQueue;
 pub use rules::active::ActiveRules;
-pub use rules::why::{Explain, Numbers, Why, WhyItem, WhyLease, WhyObject, WhyRolling, WhyRule, WhyTag};
+pub use rules::why::{
+    Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyObject, WhyRolling, WhyRule, WhyTag,
+};
 pub use running::RunningCall;
 pub use shard::Shard;
 pub use shard::flow::Flow;

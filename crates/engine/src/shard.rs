@@ -5,6 +5,7 @@
 // What is under a key, and how it is replaced.
 pub(crate) mod put;
 pub(crate) mod standing;
+mod value_hash;
 
 // What becomes of a request, and what is shown.
 pub(crate) mod flow;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
-use cattlegrid_herd::{Admitted, Clock, Peers, WaitGraph};
+use cattlegrid_herd::{Admitted, AfterStart, Clock, Events, Peers, RuleState, Start, WaitGraph};
 use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
 use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
@@ -61,6 +61,12 @@ pub struct Shared {
     /// Number of the last change after which a key may have no rule any more: no fence has noted the events of such
     /// keys since.
     uncovered: AtomicU64,
+    /// Rules were put in force, or no rules.
+    has_been_ruled: AtomicBool,
+    /// The clock's number at the start, or at the last change of rules after which keys may have another rule.
+    start: AtomicU64,
+    /// When that was, in milliseconds since the start; `u64::MAX`: never.
+    start_ms: AtomicU64,
     /// An event outside the shards may revoke leases.
     revoke: AtomicBool,
     /// Other rules are in force, and leases of keys without a rule have not been ended yet.
@@ -100,6 +106,9 @@ impl Shared {
             calls: AtomicUsize::new(0),
             graph: WaitGraph::default(),
             uncovered: AtomicU64::new(0),
+            has_been_ruled: AtomicBool::new(false),
+            start: AtomicU64::new(0),
+            start_ms: AtomicU64::new(u64::MAX),
             shards: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             delivered: DeliveredBytes::default(),
@@ -258,7 +267,7 @@ impl Shared {
     }
 
     /// The last hard and the last soft event that concern a key with these tags, except for those in its shard.
-    pub(crate) fn outside(&self, hash: u64, tags: &[u64], now: Now) -> (u64, u64) {
+    pub(crate) fn outside(&self, hash: u64, tags: &[u64], now: Now) -> Events {
         let (mut hard, mut soft) = (self.floor(now.second), 0);
         if self.is_rolling() {
             for floor in self.tags.floors().rolling() {
@@ -277,13 +286,7 @@ impl Shared {
                 soft = soft.max(self.tags.bumps().last(tag, BumpKind::Soft));
             }
         }
-        (hard, soft)
-    }
-
-    /// The larger of these.
-    pub(crate) fn last_event(&self, hash: u64, tags: &[u64], now: Now) -> u64 {
-        let (hard, soft) = self.outside(hash, tags, now);
-        hard.max(soft)
+        Events { hard, soft }
     }
 
     /// Notes the clock's number at this time, so that the age of the numbers that follow is known.
@@ -359,26 +362,58 @@ impl Shared {
         Names::state(self.names.load(Ordering::Acquire)) == Names::FIRST
     }
 
-    /// Puts these rules in force. Requests under way finish under the old ones. For rules that need tables in the
-    /// shards see [`crate::Engine::set_rules`].
-    pub fn set_rules(&self, rules: Option<Arc<Rules>>) {
+    /// Puts these rules in force, at this time in milliseconds since the start. Requests under way finish under the old ones. For
+    /// rules that need tables in the shards see [`crate::Engine::set_rules`].
+    pub fn set_rules(&self, rules: Option<Arc<Rules>>, now_ms: u64) {
         let old = self.rules.load_full();
         let new = rules.map(|rules| Arc::new(ActiveRules::new(rules, old.as_deref())));
-        // With other tags, a fill of an earlier miss would not be compared with bumps of the tags of before.
-        let stays = |rule: &Arc<Rule>| {
-            new.as_ref().is_some_and(|new| {
-                new.each().any(|(one, _)| one.pattern.text() == rule.pattern.text() && one.tags == rule.tags)
-            })
+        // A key may have another rule, or other tags: its misses were recorded under the old ones if at all, and a fill of an
+        // earlier miss would not be compared with bumps of the tags of before.
+        let same = |old: &ActiveRules, new: &ActiveRules| {
+            let is_same =
+                |old: &Rule, new: &Rule| old.pattern.text() == new.pattern.text() && old.tags == new.tags;
+            old.each().count() == new.each().count()
+                && old.each().zip(new.each()).all(|((old, _), (new, _))| is_same(old, new))
         };
-        let uncovers = old.is_some_and(|old| old.each().any(|(rule, _)| !stays(rule)));
+        // The first rules are those of the start.
+        let uncovers = self.has_been_ruled.swap(true, Ordering::AcqRel)
+            && match (&old, &new) {
+                (Some(old), Some(new)) => !same(old, new),
+                (None, None) => false,
+                (None, Some(_)) | (Some(_), None) => true,
+            };
+        if uncovers {
+            self.note_start(now_ms);
+        }
         let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
         self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
         self.rules.store(new);
         self.reruled.store(true, Ordering::Release);
         self.timeout_ms.store(0, Ordering::Release);
         if uncovers {
-            self.uncovered.fetch_max(self.tick(), Ordering::AcqRel);
+            let number = self.tick();
+            self.uncovered.fetch_max(number, Ordering::AcqRel);
+            // The change itself is no event of the keys whose misses it makes uncertain.
+            self.start.fetch_max(number, Ordering::AcqRel);
         }
+    }
+
+    /// Misses from before this moment were not recorded as those that come. To be called when the server has started.
+    pub fn note_start(&self, now_ms: u64) {
+        self.start.store(self.clock(), Ordering::Release);
+        self.start_ms.store(now_ms, Ordering::Release);
+    }
+
+    /// The start, while misses from before it may be open under a rule with these terms.
+    #[inline]
+    pub(crate) fn start(&self, rule: &RuleState, now_ms: u64) -> Option<Start> {
+        let start_ms = self.start_ms.load(Ordering::Acquire);
+        let until_ms = start_ms.saturating_add(rule.fill_window_ms().into());
+        (start_ms != u64::MAX && now_ms < until_ms).then(|| Start {
+            number: self.start.load(Ordering::Acquire),
+            until_ms,
+            drops: rule.policy().after_start == AfterStart::Drop,
+        })
     }
 
     /// The number of the last change of rules after which a key may have been without one. A miss from before it may be
@@ -459,9 +494,9 @@ mod tests {
         let shared = Shared::new(false, 1 << 20, 0, 1);
         assert!(shared.rules().is_none());
         let rules = Arc::new(Rules::new(Vec::new(), Vec::new()));
-        shared.set_rules(Some(Arc::clone(&rules)));
+        shared.set_rules(Some(Arc::clone(&rules)), 0);
         let held = shared.rules();
-        shared.set_rules(None);
+        shared.set_rules(None, 0);
         assert!(shared.rules().is_none());
         assert!(held.as_ref().is_some_and(|held| Arc::ptr_eq(held.rules(), &rules)));
     }

@@ -184,7 +184,7 @@ fn every_outcome_of_every_command() {
 fn dropped(w: &World) -> u64 {
     let active = w.engine.shared().rules();
     let (_, state) = active.as_ref().unwrap().each().nth(1).unwrap();
-    state.counters().fills_dropped_late.load(Ordering::Relaxed)
+    state.counters().fills_dropped_old.load(Ordering::Relaxed)
 }
 
 /// A `set` that came too late is answered `STORED`, and may have been an ordinary write that was taken for a late fill:

@@ -2,6 +2,7 @@
 //! requests, and the simulation (`sim`). The scheduler's orders (`shuttle`) are a program of their own, since the engine is
 //! compiled with other locks for it.
 
+mod account;
 mod cascades;
 mod deadlines;
 #[path = "../../../fuzz/draw.rs"]

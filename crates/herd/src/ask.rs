@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::fence::Events;
 use crate::grant::Grant;
 use crate::how::How;
 use crate::lease::Kind;
@@ -22,9 +23,9 @@ pub struct Ask<'a> {
     pub found: Kind,
     /// How it is asked for.
     pub how: How,
-    /// Number of the last event from outside the shard that concerns the key, hard or soft: a flush, a bump of its
-    /// tags. A lease with a smaller token is revoked.
-    pub last_event: u64,
+    /// Numbers of the last events from outside the shard that concern the key: a flush, a bump of its tags. A lease with a
+    /// smaller token is revoked.
+    pub outside: Events,
     /// Hashes of the key's tags.
     pub tags: &'a [u64],
     /// The hint for the client that computes.

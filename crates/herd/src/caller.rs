@@ -18,6 +18,9 @@ pub enum PeerKey {
     Process(i32),
 }
 
+/// Fills of a peer from which on it counts as a peer that keeps its connections.
+pub const UNCROSSED: u64 = 1000;
+
 /// A peer, and how many of its connections could carry the `set` of a value that other clients wait for.
 #[derive(Debug)]
 pub struct Peer {
@@ -28,9 +31,22 @@ pub struct Peer {
     free: AtomicU32,
     /// Leases that they hold.
     leases: AtomicU32,
+    /// Fills without a token that came on the connection of their miss, and others.
+    fills: [AtomicU64; 2],
 }
 
 impl Peer {
+    /// A fill without a token came; `own`: on the connection of a miss of its key.
+    pub fn note_fill(&self, own: bool) {
+        self.fills[usize::from(!own)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has several connections, and has sent many fills, each on the connection of a miss of its key.
+    fn keeps_connections(&self) -> bool {
+        let [own, crossed] = [0, 1].map(|at| self.fills[at].load(Ordering::Relaxed));
+        own >= UNCROSSED && crossed == 0 && self.open.load(Ordering::Relaxed) > 1
+    }
+
     /// Where it is.
     pub fn key(&self) -> PeerKey {
         self.key
@@ -71,7 +87,8 @@ impl Peers {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let peer = peers.entry(key).or_insert_with(|| {
             let [open, free, leases] = [0; 3].map(AtomicU32::new);
-            Arc::new(Peer { key, open, free, leases })
+            let fills = [0; 2].map(AtomicU64::new);
+            Arc::new(Peer { key, open, free, leases, fills })
         });
         peer.open.fetch_add(1, Ordering::SeqCst);
         peer.give_free();
@@ -91,6 +108,13 @@ impl Peers {
     /// Number of peers that have a connection.
     pub fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Number of connected peers that have several connections and have sent [`UNCROSSED`] fills or more, each on the connection that
+    /// was answered the miss. That says nothing for certain: a pool may cross once in many fills. Walks all peers.
+    pub fn keep_connections(&self) -> usize {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.values().filter(|peer| peer.keeps_connections()).count()
     }
 
     /// No peer is connected.
@@ -206,6 +230,18 @@ impl Drop for Holding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_keeps_its_connections_until_it_crosses() {
+        let peers = Peers::default();
+        let [peer, again] = [(); 2].map(|()| peers.join(PeerKey::Process(7)));
+        (0..UNCROSSED - 1).for_each(|_| peer.note_fill(true));
+        assert_eq!(peers.keep_connections(), 0);
+        again.note_fill(true);
+        assert_eq!(peers.keep_connections(), 1);
+        peer.note_fill(false);
+        assert_eq!(peers.keep_connections(), 0);
+    }
 
     #[test]
     fn the_last_free_connection_stays() {

@@ -18,16 +18,16 @@ use std::sync::atomic::AtomicU64;
 
 use crate::ask::{Ask, Hold, Role, Waited, Withdrawn};
 use crate::effects::{JobOrder, Step, Verdict};
-use crate::fence::Fence;
+use crate::fence::{Events, Fence};
 use crate::grant::Grant;
 use crate::hash::BuildIdentity;
 use crate::holder::{Holder, lease_ms};
 use crate::how::{Filler, How};
 use crate::lease::{Kind, Lease, LeaseView};
 use crate::leases::Leases;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Surroundings};
 use crate::pass::PassList;
-use crate::policy::{FILL_WINDOW_MAX_MS, OnBusy};
+use crate::policy::{FILL_WINDOW_AUTO_MS, OnBusy};
 use crate::rule::{Prediction, RuleState, count};
 use crate::session::{Record, Session, Wait, Withheld};
 use crate::slots::Start;
@@ -50,9 +50,9 @@ pub struct Herd {
     leases_max: usize,
     /// Jobs of loaders that have begun and not ended, by their keys' hashes.
     jobs: HashMap<u64, load::Jobs, BuildIdentity>,
-    /// Outstanding misses.
+    /// Open misses.
     pub ledger: Ledger,
-    /// The last event of each key.
+    /// The last events of keys, by slots: asked for fills whose miss is known, and where misses are lost.
     pub fence: Fence,
 }
 
@@ -106,12 +106,28 @@ impl Herd {
         }
     }
 
-    /// Records a miss without a lease.
+    /// Records a miss without a lease. Events outside the shard that its key's account does not know yet are found at its next
+    /// fill.
     pub fn miss<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
+        self.miss_after(hash, Events::default(), rule, step)
+    }
+
+    /// The same after these events outside the shard.
+    pub fn miss_after<V>(
+        &mut self,
+        hash: u64,
+        outside: Events,
+        rule: &RuleState,
+        step: &Step<'_, V>,
+    ) -> Record {
         if rule.policy().leases && !rule.policy().loader {
             rule.begin_unleased();
         }
-        self.record(hash, step.clock.last(), false, rule, step)
+        self.record(hash, step.clock.last(), false, outside, rule, step)
+    }
+
+    fn missed<V>(&mut self, ask: &Ask<'_>, step: &Step<'_, V>) -> Record {
+        self.miss_after(ask.hash, ask.outside, ask.rule, step)
     }
 
     fn record<V>(
@@ -119,16 +135,44 @@ impl Herd {
         hash: u64,
         number: u64,
         leased: bool,
+        outside: Events,
         rule: &RuleState,
         step: &Step<'_, V>,
     ) -> Record {
         let window = self.window_ms(hash, leased, rule, step.now_ms);
-        self.ledger.record(hash, number, step.now_ms, window);
+        let is_kept = self.ledger.record(hash, number, outside, step.now_ms, window);
+        if !is_kept {
+            count(&rule.counters().misses_lost);
+        }
         let until_ms = step.now_ms + u64::from(window);
         if leased && let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.token == number) {
-            lease.missed_until_ms = until_ms;
+            lease.missed_until_ms = if is_kept { until_ms } else { 0 };
         }
         Record { hash, number, until_ms, leased }
+    }
+
+    /// Surroundings of a key, of what is noted in this shard and outside it.
+    pub fn surroundings(&self, hash: u64, outside: Events) -> Surroundings {
+        let (slot, written) = (self.fence.events(hash), self.fence.events_and_writes(hash));
+        Surroundings { outside, slot, written, start: None }
+    }
+
+    /// The key was deleted, by this number.
+    pub fn note_hard(&mut self, hash: u64, number: u64) {
+        self.fence.raise_hard(hash, number);
+        self.ledger.harden(hash, number);
+    }
+
+    /// The key was written by a client that has not missed it, or was changed in place, by this number.
+    pub fn note_written(&mut self, hash: u64, number: u64) {
+        self.fence.raise_written(hash, number);
+        self.ledger.harden(hash, number);
+    }
+
+    /// The key was invalidated softly, by this number.
+    pub fn note_soft(&mut self, hash: u64, number: u64) {
+        self.fence.raise_soft(hash, number);
+        self.ledger.soften(hash, number);
     }
 
     /// How long a miss is remembered: a holder's at least until its deadline. (The deadline may have passed without
@@ -151,7 +195,7 @@ impl Herd {
         match self.leases.get_mut(ask.hash) {
             // Another key of the same hash.
             Some(lease) if *lease.key != *ask.key => match ask.found {
-                Kind::Absent => Role::Miss(self.miss(ask.hash, ask.rule, step)),
+                Kind::Absent => Role::Miss(self.missed(ask, step)),
                 Kind::Stale | Kind::Early => Role::Old,
             },
             Some(lease) => {
@@ -168,7 +212,7 @@ impl Herd {
                     if lease.reentries < lease.rule.policy().reentry {
                         lease.reentries += 1;
                         count(&counters.reentries);
-                        return Role::Miss(self.miss(ask.hash, ask.rule, step));
+                        return Role::Miss(self.missed(ask, step));
                     }
                     return match ask.found {
                         Kind::Stale | Kind::Early => Role::Old,
@@ -181,7 +225,7 @@ impl Herd {
                         }
                         Kind::Absent => {
                             count(&counters.reentries);
-                            Role::Miss(self.miss(ask.hash, ask.rule, step))
+                            Role::Miss(self.missed(ask, step))
                         }
                     };
                 }
@@ -208,11 +252,11 @@ impl Herd {
             count(&counters.pass_misses);
             return match ask.how {
                 How::Plain | How::Quiet if !absent => Role::Old,
-                How::Plain | How::Quiet => Role::Miss(self.miss(ask.hash, rule, step)),
+                How::Plain | How::Quiet => Role::Miss(self.missed(ask, step)),
                 How::Explicit { .. } => {
                     // The key is not worth a lease, but its fill must be known by its token.
                     rule.begin_unleased();
-                    let record = self.record(ask.hash, step.clock.tick(), true, rule, step);
+                    let record = self.record(ask.hash, step.clock.tick(), true, ask.outside, rule, step);
                     self.end_token(ask.hash, record.number, record.until_ms, rule, step.now_ms);
                     Role::Compute(Grant::new(record, ask.hint.map(Into::into)))
                 }
@@ -225,7 +269,7 @@ impl Herd {
         // The client could not know that it is the holder before the replies ahead of this one are sent.
         if session.is_behind() {
             count(&counters.misses_behind);
-            return if absent { Role::Miss(self.miss(ask.hash, rule, step)) } else { Role::Old };
+            return if absent { Role::Miss(self.missed(ask, step)) } else { Role::Old };
         }
         if self.leases.len() >= self.leases_max && !self.displace(step) {
             count(&counters.busy_leases);
@@ -251,7 +295,7 @@ impl Herd {
             Kind::Stale => &counters.leases_stale,
             Kind::Early => &counters.leases_early,
         });
-        let record = self.record(ask.hash, token, true, rule, step);
+        let record = self.record(ask.hash, token, true, ask.outside, rule, step);
         Role::Compute(Grant::new(record, ask.hint.map(Into::into)))
     }
 
@@ -290,7 +334,7 @@ impl Herd {
             return Role::Old;
         }
         match ask.how.on_busy(ask.rule.policy()) {
-            OnBusy::Miss => Role::Miss(self.miss(ask.hash, ask.rule, step)),
+            OnBusy::Miss => Role::Miss(self.missed(ask, step)),
             OnBusy::Error => Role::Busy,
         }
     }
@@ -358,7 +402,7 @@ impl Herd {
     fn send_away<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Waited {
         match ask.how.on_busy(ask.rule.policy()) {
             OnBusy::Miss => {
-                let record = self.miss(ask.hash, ask.rule, step);
+                let record = self.missed(ask, step);
                 if let Some(lease) = self.leases.of_key(ask.hash, ask.key) {
                     lease.join(step.now_ms);
                 }
@@ -435,8 +479,8 @@ impl Herd {
     /// miss of the lease, if the connection has it now, otherwise a miss without a lease.
     pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Record {
         let Some(lease) = self.leases.get(hash) else {
-            let (number, window) = (step.clock.last(), FILL_WINDOW_MAX_MS);
-            self.ledger.record(hash, number, step.now_ms, window);
+            let (number, window) = (step.clock.last(), FILL_WINDOW_AUTO_MS);
+            self.ledger.record(hash, number, Events::default(), step.now_ms, window);
             return Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: false };
         };
         let rule = Arc::clone(&lease.rule);
@@ -475,7 +519,7 @@ impl Herd {
             let rule = Arc::clone(&lease.rule);
             rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
             count(&rule.counters().held_gone);
-            self.record(hash, waiter.since, false, &rule, step);
+            self.record(hash, waiter.since, false, Events::default(), &rule, step);
             self.drop_if_deserted(hash);
             return true;
         }

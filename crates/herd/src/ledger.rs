@@ -1,48 +1,97 @@
-//! Outstanding misses by key: to which miss a fill without a token belongs.
+//! The accounts of a shard's keys: which misses are open, and what becomes of a fill. See [`Account`].
 //!
-//! An entry holds the number of outstanding misses of a key and the smallest number that was noted at one of them. A
-//! fill lowers the count and never raises the number, because it is not known whose fill it was; when the count is 0
-//! the entry is removed. A client that never fills must not hold its key's number down forever. So an entry has two
-//! generations, and the older one ages out as a whole when its last miss is a fill window old.
-//!
-//! It is not known either to which generation a fill belongs. It is counted against the younger one, so the older
-//! number stays; the younger one's count may then be too small by this number of fills when the older one ages out. So
-//! that many misses are carried over, every time: a miss that is never filled is passed from generation to generation
-//! while further misses of its key arrive, each time under the number of a younger miss.
+//! Most keys have one open miss, which takes [`ENTRY_BYTES`]; an account with more lies apart. The table is bounded: a miss that
+//! finds no room leaves its number in a fixed array, in a slot by hash ([`Loss`]). While such a number counts, misses of its
+//! keys may be open that are not on record: a fill may belong to one of them, so it takes nothing off the record, and after an
+//! event it is never certainly new.
 //!
 //! A closed connection changes nothing here. Pools close a connection while the thread that used it still computes, and
 //! its fill comes on another connection.
 //!
-//! The table is bounded. A miss that finds no room leaves its number in a fixed array, in a slot by hash: the smallest
-//! number lost, kept until a fill window has passed since the slot's last loss. A fill counts as of the smaller of its
-//! entry's and its slot's number: a fill is dropped rather than stored wrongly. While a slot counts, a fill does not
-//! lower an entry: its miss may be the lost one.
+//! Before the start, and before a change of rules that gave keys another rule, misses were not recorded as they are now
+//! ([`Start`]). For one fill window they count as lost; a fill of a key without a record is an ordinary write, unless there was a
+//! hard event since.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 
-use crate::fence::slot;
+use crate::account::{Account, Judgement, Lost, Missing, Moment, SLOTS, Softened, Values};
+use crate::fence::{Events, slot};
 use crate::hash::BuildIdentity;
 
-/// Outstanding misses of a shard's keys. See the module's text.
+/// Open misses of a shard's keys. See the module's text.
 #[derive(Debug)]
 pub struct Ledger {
     entries: HashMap<u64, Entry, BuildIdentity>,
+    /// Most keys.
     most: usize,
+    /// Bytes that entries and accounts may take.
+    most_bytes: usize,
+    /// Accounts that lie apart.
+    apart: usize,
+    /// Different numbers kept of an account.
+    slots: usize,
     lost: Box<[Loss]>,
-    /// Slots of `lost` with an `until`: those that count, and those that did at the last [`Ledger::settle`].
+    /// Slots of `lost` that count, and those that did at the last [`Ledger::settle`].
     lost_slots: usize,
     /// When the next [`Ledger::settle`] has something to do, in milliseconds.
     settle_ms: u64,
-    /// Misses that found no room: they decide when the search for aged entries is repeated.
+    /// Misses that found no room.
     losses: u64,
+    /// The key of the last fill, and its account before it.
+    undo: Option<(u64, Entry)>,
 }
 
-/// The smallest number that found no room in the table.
+/// The misses of a key.
+#[derive(Debug)]
+enum Entry {
+    /// The only one since the key had none, and the hard event that is known.
+    One {
+        number: u64,
+        at_ms: u64,
+        hard: u64,
+        window_ms: u32,
+    },
+    Many(Box<Account>),
+}
+
+impl Entry {
+    fn to_account(&self) -> Account {
+        match self {
+            Self::One { number, at_ms, hard, window_ms } => {
+                let mut account = Account::default();
+                account.record(*number, *at_ms, u64::from(*window_ms), SLOTS);
+                account.harden(*hard);
+                account
+            }
+            Self::Many(account) => (**account).clone(),
+        }
+    }
+
+    /// True: it has no open miss.
+    fn pass(&mut self, now_ms: u64) -> bool {
+        match self {
+            Self::One { at_ms, window_ms, .. } => *at_ms + u64::from(*window_ms) <= now_ms,
+            Self::Many(account) => {
+                account.pass(now_ms);
+                account.is_empty()
+            }
+        }
+    }
+}
+
+/// The smallest numbers that found no room. The younger takes them for half a fill window and as long as the older counts; so a
+/// key with losses again and again is not held down for ever.
 #[derive(Debug, Clone, Copy, Default)]
 struct Loss {
+    old: Generation,
+    young: Generation,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Generation {
     number: u64,
-    /// In units of [`TICK_MS`], so that a slot takes 16 bytes.
+    /// In units of [`TICK_MS`], as `until`.
     since: u32,
     /// 0: it stands for no miss.
     until: u32,
@@ -51,87 +100,95 @@ struct Loss {
 /// Unit of the times in [`Loss`], in milliseconds.
 const TICK_MS: u64 = 10;
 
-impl Loss {
+impl Generation {
     fn counts(&self, now_ms: u64) -> bool {
         u64::from(self.until) * TICK_MS > now_ms
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    old: Generation,
-    new: Generation,
-    /// Fills counted against `new` that may have belonged to `old`.
-    unsure: u32,
-    window_ms: u32,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Generation {
-    /// The smallest number; meaningless while nothing is recorded (`until_ms` is 0).
-    oldest: u64,
-    count: u32,
-    /// Misses carried over from the generation before.
-    carried: u32,
-    start_ms: u64,
-    until_ms: u64,
-}
-
-impl Generation {
-    fn is_empty(&self) -> bool {
-        self.until_ms == 0
-    }
-
-    fn total(&self) -> u32 {
-        self.count + self.carried
-    }
-
-    /// Whether a miss with this number may be in this generation.
-    fn covers(&self, number: u64) -> bool {
-        !self.is_empty() && number >= self.oldest
-    }
-}
-
-impl Entry {
-    /// Drops what is too old.
-    fn age(&mut self, now_ms: u64) {
-        let window = u64::from(self.window_ms);
-        if !self.old.is_empty() && self.old.until_ms <= now_ms {
-            if !self.new.is_empty() {
-                self.new.carried += self.old.total().min(self.unsure);
-            }
-            self.old = Generation::default();
-            self.unsure = 0;
+impl Loss {
+    fn lose(&mut self, number: u64, window_ms: u64, now_ms: u64) {
+        let ticks = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
+        let since = ticks(now_ms / TICK_MS);
+        if !self.young.counts(now_ms) {
+            self.young = Generation { number, since, until: 0 };
+        } else if !self.old.counts(now_ms) && u64::from(self.young.since) * TICK_MS + window_ms / 2 <= now_ms
+        {
+            self.old = std::mem::replace(&mut self.young, Generation { number, since, until: 0 });
         }
-        if self.old.is_empty() && !self.new.is_empty() {
-            if self.new.until_ms <= now_ms {
-                self.new = Generation::default();
-            } else if self.new.start_ms + window / 2 <= now_ms {
-                self.old = std::mem::take(&mut self.new);
-            }
-        }
+        self.young.number = self.young.number.min(number);
+        self.young.until = self.young.until.max(ticks((now_ms + window_ms).div_ceil(TICK_MS))).max(1);
     }
 
-    fn total(&self) -> u32 {
-        self.old.total() + self.new.total()
-    }
-
-    fn oldest(&self) -> Option<Oldest> {
-        let generations = [&self.old, &self.new].into_iter().filter(|g| !g.is_empty());
-        let oldest = generations.min_by_key(|generation| generation.oldest)?;
-        (self.total() > 0).then_some(Oldest { number: oldest.oldest, since_ms: oldest.start_ms, lost: false })
+    fn counting(&self, now_ms: u64) -> Option<Lost> {
+        let counting = [self.old, self.young].into_iter().filter(|generation| generation.counts(now_ms));
+        counting
+            .map(|one| Lost { number: one.number, until_ms: u64::from(one.until) * TICK_MS })
+            .reduce(|a, b| Lost { number: a.number.min(b.number), until_ms: a.until_ms.max(b.until_ms) })
     }
 }
 
-/// The oldest outstanding miss of a key, or a lost miss that may be one.
+/// A moment before which misses were not recorded as they are now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Oldest {
-    /// Its number: a fill counts as of this number at the latest.
+pub struct Start {
+    /// The clock's number then.
     pub number: u64,
-    /// When it was noted at the latest, in milliseconds since the start.
-    pub since_ms: u64,
-    /// The miss found no room in the table, and may be another key's.
-    pub lost: bool,
+    /// Until when it counts, in milliseconds.
+    pub until_ms: u64,
+    /// A fill of a key without a record is dropped, whether there was an event or not.
+    pub drops: bool,
+}
+
+/// What is known of a key besides its account.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Surroundings {
+    /// The last events that concern it and are noted outside the shard.
+    pub outside: Events,
+    /// The last events of the keys that share its slot in the fence, without their writes: asked after a start.
+    pub slot: Events,
+    /// The same with their writes: asked where there are lost misses.
+    pub written: Events,
+    /// A start that counts.
+    pub start: Option<Start>,
+}
+
+/// What becomes of a fill, and of what is under its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judged {
+    /// The verdict.
+    pub judgement: Judgement,
+    /// Whether a soft event is newer.
+    pub softened: Softened,
+    /// No old miss is on record any more: a provisional value under the key goes, and a value that comes now is not kept as provisional.
+    pub closed: bool,
+    /// When that will be at the latest, in milliseconds: a provisional value ends then.
+    pub closes_ms: u64,
+    /// How long the fill was computed, at least, in milliseconds.
+    pub sample_ms: Option<u64>,
+}
+
+impl Judged {
+    /// Of a fill whose miss is known, or that belongs to none.
+    pub fn known(judgement: Judgement) -> Self {
+        Self { judgement, softened: Softened::No, closed: true, closes_ms: 0, sample_ms: None }
+    }
+}
+
+/// An account, as `@why:` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AccountView {
+    /// The smallest number on record.
+    pub oldest: Option<u64>,
+    /// Misses on record.
+    pub open: u32,
+    /// Those of them that are older than the last hard event.
+    pub old: u32,
+    /// The last hard event that the account knows.
+    pub hard: u64,
+    /// Fills since then of which it is not known whether they are old.
+    pub ambiguous: u32,
+    /// The smallest number of a miss that is not on record.
+    pub lost: Option<u64>,
 }
 
 /// Milliseconds from one look for what is too old to the next.
@@ -139,123 +196,262 @@ const SETTLE_MS: u64 = 900;
 /// Keys for which that time counts once.
 const SETTLED_KEYS: usize = 16_384;
 
-/// Bytes that an entry takes in its table.
-const ENTRY_BYTES: usize = 2 * (size_of::<Entry>() + 16);
+/// Bytes that a key with one open miss takes, right after its table has grown to twice its size.
+pub const ENTRY_BYTES: usize = (size_of::<(u64, Entry)>() + 1) * 16 / 7;
+/// Bytes that an account takes besides when the key has had more than one.
+pub const ACCOUNT_BYTES: usize = size_of::<Account>() + 16;
 
 impl Ledger {
-    /// A ledger of at most `bytes` bytes: seven eighths for entries, the rest for misses that find no room.
+    /// A ledger of at most `bytes` bytes: seven eighths for accounts, the rest for misses that find no room.
     pub fn new(bytes: usize) -> Self {
         let slots = 1 << (bytes / 8 / size_of::<Loss>()).max(1).ilog2();
-        Self::with(bytes * 7 / 8 / ENTRY_BYTES, slots)
+        Self { most_bytes: bytes * 7 / 8, most: usize::MAX, ..Self::with(1, slots) }
     }
 
-    /// A ledger of `entries` entries and `slots` slots for lost misses (a power of two).
+    /// A ledger of `entries` keys and `slots` slots for lost misses (a power of two).
     pub fn with(entries: usize, slots: usize) -> Self {
         debug_assert!(slots.is_power_of_two());
         Self {
             entries: HashMap::with_hasher(BuildIdentity),
             most: entries.max(1),
+            most_bytes: usize::MAX,
+            apart: 0,
+            slots: SLOTS,
             lost: vec![Loss::default(); slots].into(),
             lost_slots: 0,
             settle_ms: 0,
             losses: 0,
+            undo: None,
         }
     }
 
-    /// Records a miss under a rule whose fill window is `window_ms` milliseconds. `now_ms`: milliseconds since the
-    /// start.
-    pub fn record(&mut self, hash: u64, number: u64, now_ms: u64, window_ms: u32) {
-        if self.entries.len() >= self.most && !self.entries.contains_key(&hash) {
+    /// Whether a miss of the key may be on record: then events outside the shard matter for it.
+    pub fn has(&self, hash: u64) -> bool {
+        self.entries.contains_key(&hash)
+    }
+
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.entries.len() * ENTRY_BYTES + self.apart * ACCOUNT_BYTES + bytes <= self.most_bytes
+    }
+
+    /// Records a miss under a rule whose fill window is `window_ms` milliseconds. `events`: those outside the shard, if a miss of
+    /// the key was on record ([`Ledger::has`]). `now_ms`: milliseconds since the start. False: there is no room for it.
+    pub fn record(&mut self, hash: u64, number: u64, events: Events, now_ms: u64, window_ms: u32) -> bool {
+        if !self.entries.contains_key(&hash)
+            && (self.entries.len() >= self.most || !self.has_room_for(ENTRY_BYTES))
+        {
             // A walk is worth its time only if the last one found an aged entry.
             if self.losses.is_multiple_of(64) {
                 self.drop_aged(now_ms);
             }
-            if self.entries.len() >= self.most {
-                return self.lose(hash, number, now_ms + u64::from(window_ms), now_ms);
+            if self.entries.len() >= self.most || !self.has_room_for(ENTRY_BYTES) {
+                self.lose(hash, number, window_ms, now_ms);
+                return false;
             }
         }
-        let entry = self.entries.entry(hash).or_insert(Entry {
-            old: Generation::default(),
-            new: Generation::default(),
-            unsure: 0,
-            window_ms,
-        });
-        entry.window_ms = window_ms;
-        entry.age(now_ms);
-        let new = &mut entry.new;
-        if new.is_empty() {
-            *new = Generation { oldest: number, start_ms: now_ms.max(1), ..*new };
+        let has_room = self.has_room_for(ACCOUNT_BYTES);
+        let one = Entry::One { number, at_ms: now_ms, hard: 0, window_ms };
+        let mut place = match self.entries.entry(hash) {
+            MapEntry::Vacant(place) => {
+                place.insert(one);
+                return true;
+            }
+            MapEntry::Occupied(place) => place,
+        };
+        if place.get_mut().pass(now_ms) {
+            if matches!(place.insert(one), Entry::Many(_)) {
+                self.apart -= 1;
+            }
+            return true;
         }
-        new.oldest = new.oldest.min(number);
-        new.count += 1;
-        // The window may have become shorter since; a miss keeps the window of its own time.
-        new.until_ms = new.until_ms.max(now_ms + u64::from(window_ms)).max(1);
+        match place.get_mut() {
+            Entry::Many(account) => {
+                account.harden(events.hard);
+                account.soften(events.soft);
+                account.record(number, now_ms, u64::from(window_ms), self.slots);
+            }
+            Entry::One { .. } if !has_room => {
+                self.lose(hash, number, window_ms, now_ms);
+                return false;
+            }
+            entry @ Entry::One { .. } => {
+                let mut account = entry.to_account();
+                account.harden(events.hard);
+                account.soften(events.soft);
+                account.record(number, now_ms, u64::from(window_ms), self.slots);
+                *entry = Entry::Many(Box::new(account));
+                self.apart += 1;
+            }
+        }
+        true
     }
 
-    fn lose(&mut self, hash: u64, number: u64, until_ms: u64, now_ms: u64) {
+    fn lose(&mut self, hash: u64, number: u64, window_ms: u32, now_ms: u64) {
         self.losses += 1;
         let at = slot(hash, self.lost.len());
         let loss = &mut self.lost[at];
-        let ticks = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
-        if !loss.counts(now_ms) || number < loss.number {
-            (loss.number, loss.since) = (number, ticks(now_ms / TICK_MS));
-        }
-        self.lost_slots += usize::from(loss.until == 0);
-        loss.until = loss.until.max(ticks(until_ms.div_ceil(TICK_MS))).max(1);
+        self.lost_slots += usize::from(loss.counting(now_ms).is_none() && loss.young.until == 0);
+        loss.lose(number, u64::from(window_ms), now_ms);
     }
 
-    /// The miss as of which a fill counts, if a miss of the key is outstanding or may be.
-    pub fn oldest(&mut self, hash: u64, now_ms: u64) -> Option<Oldest> {
-        let entry = match self.entries.entry(hash) {
-            MapEntry::Occupied(mut entry) => {
-                entry.get_mut().age(now_ms);
-                let oldest = entry.get().oldest();
-                if oldest.is_none() {
-                    entry.remove();
-                }
-                oldest
+    fn missing(&self, hash: u64, start: Option<Start>, now_ms: u64) -> Missing {
+        Missing {
+            lost: self.lost[slot(hash, self.lost.len())].counting(now_ms),
+            before: start.map(|start| Lost { number: start.number, until_ms: start.until_ms }),
+            keeps_all: start.is_some_and(|start| start.drops),
+        }
+    }
+
+    /// The key was written or deleted: this number was taken.
+    pub fn harden(&mut self, hash: u64, number: u64) {
+        match self.entries.get_mut(&hash) {
+            None => {}
+            Some(Entry::One { hard, .. }) => *hard = (*hard).max(number),
+            Some(Entry::Many(account)) => account.harden(number),
+        }
+    }
+
+    /// These events outside the shard concern the key.
+    pub fn note(&mut self, hash: u64, events: Events) {
+        self.harden(hash, events.hard);
+        if events.soft > events.hard {
+            self.soften(hash, events.soft);
+        }
+    }
+
+    /// The key was invalidated softly: this number was taken.
+    pub fn soften(&mut self, hash: u64, number: u64) {
+        let has_room = self.has_room_for(ACCOUNT_BYTES);
+        match self.entries.get_mut(&hash) {
+            None => {}
+            Some(Entry::Many(account)) => account.soften(number),
+            Some(entry) if has_room => {
+                let mut account = entry.to_account();
+                account.soften(number);
+                *entry = Entry::Many(Box::new(account));
+                self.apart += 1;
             }
-            MapEntry::Vacant(_) => None,
+            // Without room it counts as a hard event: the value is computed again.
+            Some(Entry::One { hard, .. }) => *hard = (*hard).max(number),
+        }
+    }
+
+    /// Judges a fill that does not say to which miss it belongs, and takes it off the record. [`Ledger::undo`] puts it back.
+    pub fn fill(&mut self, hash: u64, around: &Surroundings, moment: &Moment, values: &dyn Values) -> Judged {
+        let missing = self.missing(hash, around.start, moment.now_ms);
+        self.undo = None;
+        let mut outside = around.outside;
+        // An event from before the account began is noted in the slot only.
+        if missing.lost.is_some() {
+            outside = outside.max(around.written);
+        } else if missing.before.is_some() {
+            // A value from before the start can overwrite a write, as in memcached; a second write is none the less kept.
+            outside = outside.max(around.slot);
+        }
+        let has_room = self.has_room_for(ACCOUNT_BYTES);
+        let mut place = match self.entries.entry(hash) {
+            MapEntry::Vacant(_) => return fill_unrecorded(around, outside, &missing, moment, values),
+            MapEntry::Occupied(place) => place,
         };
-        let loss = self.lost[slot(hash, self.lost.len())];
-        let loss = loss.counts(now_ms).then_some(Oldest {
-            number: loss.number,
-            since_ms: u64::from(loss.since) * TICK_MS,
-            lost: true,
-        });
-        entry.into_iter().chain(loss).min_by_key(|oldest| oldest.number)
+        if place.get_mut().pass(moment.now_ms) {
+            self.apart -= usize::from(matches!(place.remove(), Entry::Many(_)));
+            return fill_unrecorded(around, outside, &missing, moment, values);
+        }
+        if let Entry::One { number, at_ms, hard, .. } = place.get()
+            && missing == Missing::default()
+        {
+            let hard = (*hard).max(outside.hard);
+            let stamp = *number;
+            let judgement = if stamp < hard { Judgement::Old } else { Judgement::Clean { stamp } };
+            let softened = if stamp < outside.soft { Softened::Now(outside.soft) } else { Softened::No };
+            let sample_ms = Some(moment.now_ms.saturating_sub(*at_ms));
+            self.undo = Some((hash, place.remove()));
+            return Judged { softened, sample_ms, ..Judged::known(judgement) };
+        }
+        let mut account = place.get().to_account();
+        account.harden(outside.hard);
+        account.soften(outside.soft);
+        if !has_room && matches!(place.get(), Entry::One { .. }) {
+            account.forget_age();
+        }
+        let judged = judge(&mut account, moment, &missing, values);
+        let old = match (place.get_mut(), account.is_empty()) {
+            (_, true) => {
+                let old = place.remove();
+                self.apart -= usize::from(matches!(old, Entry::Many(_)));
+                old
+            }
+            (Entry::Many(many), false) => Entry::Many(Box::new(std::mem::replace(&mut **many, account))),
+            // Lost misses leave its miss on record, with what is counted since the event.
+            (one, false) if has_room => {
+                self.apart += 1;
+                std::mem::replace(one, Entry::Many(Box::new(account)))
+            }
+            (Entry::One { number, at_ms, hard, window_ms }, false) => {
+                let old = Entry::One { number: *number, at_ms: *at_ms, hard: *hard, window_ms: *window_ms };
+                *hard = (*hard).max(outside.hard);
+                old
+            }
+        };
+        self.undo = Some((hash, old));
+        judged
     }
 
-    /// A fill came for a miss: for the miss with this `number` if it is known, otherwise for any of them.
-    pub fn fill(&mut self, hash: u64, number: Option<u64>, now_ms: u64) {
-        self.lower(hash, now_ms, |entry| {
-            // A token is known for longer than its miss is remembered.
-            if number.is_some_and(|number| !entry.old.covers(number) && !entry.new.covers(number)) {
-                return;
+    /// The last fill could not be stored, and comes again: its key's account is as before it.
+    pub fn undo(&mut self, hash: u64) {
+        if let Some((_, entry)) = self.undo.take().filter(|(of, _)| *of == hash) {
+            self.apart += usize::from(matches!(entry, Entry::Many(_)));
+            if let Some(Entry::Many(_)) = self.entries.insert(hash, entry) {
+                self.apart -= 1;
             }
-            if entry.new.count > 0 {
-                entry.new.count -= 1;
-                entry.unsure += u32::from(entry.old.total() > 0);
-            } else if entry.old.count > 0 {
-                entry.old.count -= 1;
-            } else if entry.new.carried > 0 {
-                entry.new.carried -= 1;
-            } else {
-                entry.old.carried = entry.old.carried.saturating_sub(1);
-            }
-        });
+        }
     }
 
-    fn lower(&mut self, hash: u64, now_ms: u64, lower: impl FnOnce(&mut Entry)) {
-        if self.lost[slot(hash, self.lost.len())].counts(now_ms) {
-            return;
+    /// A fill came for the miss with this number, or for any: takes it off the record. True: no old miss is on record any more, and
+    /// a provisional value of the key goes.
+    pub fn take(&mut self, hash: u64, number: Option<u64>, around: &Surroundings, now_ms: u64) -> bool {
+        let missing = self.missing(hash, around.start, now_ms);
+        let MapEntry::Occupied(mut place) = self.entries.entry(hash) else {
+            return missing == Missing::default();
+        };
+        if missing == Missing::default() && matches!(place.get(), Entry::One { .. }) {
+            place.remove();
+            return true;
         }
-        let MapEntry::Occupied(mut entry) = self.entries.entry(hash) else { return };
-        entry.get_mut().age(now_ms);
-        lower(entry.get_mut());
-        if entry.get().total() == 0 {
-            entry.remove();
+        let mut account = place.get().to_account();
+        account.pass(now_ms);
+        account.harden(around.outside.hard);
+        account.soften(around.outside.soft);
+        account.take(number, &missing);
+        let closed = account.is_closed(&missing);
+        if account.is_empty() {
+            self.apart -= usize::from(matches!(place.remove(), Entry::Many(_)));
+        } else if let Entry::Many(many) = place.get_mut() {
+            **many = account;
         }
+        closed
+    }
+
+    /// What is known of the key.
+    pub fn view(&mut self, hash: u64, around: &Surroundings, now_ms: u64) -> AccountView {
+        let lost = self.missing(hash, around.start, now_ms).lost;
+        let mut account = self.entries.get(&hash).map(Entry::to_account).unwrap_or_default();
+        account.pass(now_ms);
+        account.harden(around.outside.hard);
+        AccountView {
+            oldest: account.numbers().next().map(|(number, _)| number),
+            open: account.open(),
+            old: account.old(),
+            hard: account.hard(),
+            ambiguous: account.since(),
+            lost: lost.map(|lost| lost.number),
+        }
+    }
+
+    /// The smallest number of a miss of the key that is on record, or may be open all the same.
+    pub fn oldest(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
+        let view = self.view(hash, &Surroundings::default(), now_ms);
+        view.oldest.into_iter().chain(view.lost).min()
     }
 
     /// About once a second: lets go of what is too old, so that [`Ledger::len`] and [`Ledger::lost_slots`] say what counts. A
@@ -268,11 +464,11 @@ impl Ledger {
         self.drop_aged(now_ms);
         if self.lost_slots > 0 {
             for loss in &mut self.lost {
-                if !loss.counts(now_ms) {
-                    loss.until = 0;
+                if loss.counting(now_ms).is_none() {
+                    *loss = Loss::default();
                 }
             }
-            self.lost_slots = self.lost.iter().filter(|loss| loss.until > 0).count();
+            self.lost_slots = self.slots_in_loss(now_ms);
         }
     }
 
@@ -281,7 +477,7 @@ impl Ledger {
         self.lost_slots
     }
 
-    /// Keys with outstanding misses. Walks the table.
+    /// Keys with open misses. Walks the table.
     pub fn outstanding(&mut self, now_ms: u64) -> usize {
         self.drop_aged(now_ms);
         self.entries.len()
@@ -289,9 +485,11 @@ impl Ledger {
 
     /// Drops entries that are too old.
     fn drop_aged(&mut self, now_ms: u64) {
+        let apart = &mut self.apart;
         self.entries.retain(|_, entry| {
-            entry.age(now_ms);
-            entry.total() > 0
+            let is_over = entry.pass(now_ms);
+            *apart -= usize::from(is_over && matches!(entry, Entry::Many(_)));
+            !is_over
         });
     }
 
@@ -307,179 +505,168 @@ impl Ledger {
 
     /// Slots that stand for misses that found no room. Walks all of them.
     pub fn slots_in_loss(&self, now_ms: u64) -> usize {
-        self.lost.iter().filter(|loss| loss.counts(now_ms)).count()
+        self.lost.iter().filter(|loss| loss.counting(now_ms).is_some()).count()
     }
+}
+
+/// No miss of the key is on record.
+fn fill_unrecorded(
+    around: &Surroundings,
+    outside: Events,
+    missing: &Missing,
+    moment: &Moment,
+    values: &dyn Values,
+) -> Judged {
+    if around.start.is_some_and(|start| start.drops || outside.hard > start.number) {
+        return Judged { closed: false, ..Judged::known(Judgement::Unrecorded) };
+    }
+    if missing.lost.is_none() {
+        let soft = around.start.filter(|start| outside.soft > start.number).map(|_| outside.soft);
+        let softened = soft.map_or(Softened::No, |soft| Softened::Later { soft, until_ms: moment.life_ms() });
+        return Judged { softened, ..Judged::known(Judgement::Write) };
+    }
+    let mut account = Account::default();
+    account.harden(outside.hard);
+    account.soften(outside.soft);
+    judge(&mut account, moment, missing, values)
+}
+
+fn judge(account: &mut Account, moment: &Moment, missing: &Missing, values: &dyn Values) -> Judged {
+    let sample_ms = account.sample_ms(moment.now_ms);
+    let judgement = account.judge(moment, missing, values);
+    let softened = match judgement {
+        Judgement::Clean { stamp }
+        | Judgement::Proved { stamp, .. }
+        | Judgement::Provisional { stamp, .. } => account.softened(stamp, moment, missing),
+        _ => Softened::No,
+    };
+    account.take(None, missing);
+    let (closed, closes_ms) = (account.is_closed(missing), account.closes_ms(missing));
+    Judged { judgement, softened, closed, closes_ms, sample_ms }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::Shown;
 
     const WINDOW: u32 = 1000;
 
-    fn ledger() -> Ledger {
-        Ledger::with(100, 4)
+    struct Same;
+
+    impl Values for Same {
+        fn fill(&self) -> u64 {
+            7
+        }
+
+        fn shown(&self) -> Option<Shown> {
+            None
+        }
     }
 
-    fn number(ledger: &mut Ledger, hash: u64, now_ms: u64) -> Option<u64> {
-        ledger.oldest(hash, now_ms).map(|oldest| oldest.number)
+    fn record(ledger: &mut Ledger, hash: u64, number: u64, now_ms: u64) -> bool {
+        ledger.record(hash, number, Events::default(), now_ms, WINDOW)
     }
 
-    #[test]
-    fn a_fill_lowers_the_count_and_never_raises_the_number() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 5, WINDOW);
-        ledger.record(1, 20, 6, WINDOW);
-        assert_eq!(number(&mut ledger, 1, 7), Some(10));
-        ledger.fill(1, None, 8);
-        assert_eq!(number(&mut ledger, 1, 9), Some(10), "whose fill it was is not known");
-        ledger.fill(1, None, 9);
-        assert_eq!(ledger.oldest(1, 9), None);
-        assert!(ledger.is_empty());
-    }
-
-    #[test]
-    fn only_misses_older_than_a_window_age_out() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 100, WINDOW);
-        ledger.record(1, 20, 700, WINDOW);
-        assert_eq!(number(&mut ledger, 1, 1099), Some(10));
-        assert_eq!(number(&mut ledger, 1, 1100), Some(20), "the first was never filled");
-        assert_eq!(number(&mut ledger, 1, 1699), Some(20));
-        assert_eq!(ledger.oldest(1, 1700), None);
+    fn fill(ledger: &mut Ledger, hash: u64, now_ms: u64) -> Judgement {
+        let moment = Moment { now_ms, p99_ms: 1, strict: false };
+        ledger.fill(hash, &Surroundings::default(), &moment, &Same).judgement
     }
 
     #[test]
-    fn a_fill_of_the_older_miss_does_not_hide_the_younger_one() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 100, WINDOW);
-        ledger.record(1, 20, 1000, WINDOW);
-        ledger.fill(1, None, 1050);
-        // It was the fill of the first miss. The second is outstanding, long after the first would have aged out.
-        assert_eq!(number(&mut ledger, 1, 1500), Some(20));
-        ledger.fill(1, None, 1600);
-        assert_eq!(ledger.oldest(1, 1600), None);
+    fn what_a_key_takes() {
+        assert_eq!((ENTRY_BYTES, ACCOUNT_BYTES), (93, 584));
     }
 
     #[test]
-    fn a_client_that_never_fills_does_not_hold_the_number_down_forever() {
-        let mut ledger = ledger();
-        ledger.record(1, 1, 1, WINDOW);
-        let mut number = 1;
-        for now in (10..20_000).step_by(10) {
-            number += 1;
-            ledger.record(1, number, now, WINDOW);
-            if now > 6000 {
-                let oldest = ledger.oldest(1, now).unwrap().number;
-                assert!(number - oldest <= 10 * u64::from(WINDOW) / 10, "{oldest} of {number} at {now}");
+    fn the_memory_is_bounded_and_losses_are_counted() {
+        for bytes in [1 << 14, 1 << 18] {
+            let mut ledger = Ledger::new(bytes);
+            let mut kept = 0_usize;
+            for n in 0..10_000_u64 {
+                let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                kept += usize::from(record(&mut ledger, hash, n, 0));
+                // Every fourth key is missed twice.
+                if n % 4 == 0 {
+                    record(&mut ledger, hash, n, 1);
+                }
             }
-            ledger.fill(1, None, now + 5);
+            let used = ledger.len() * ENTRY_BYTES + ledger.apart * ACCOUNT_BYTES;
+            assert!(used <= bytes * 7 / 8 && used > bytes * 7 / 8 - 2 * ACCOUNT_BYTES, "{used} of {bytes}");
+            assert_eq!(kept, ledger.len());
+            assert!(ledger.lost_slots() > 0 && ledger.apart > 0);
+            ledger.settle(10_000);
+            assert_eq!((ledger.len(), ledger.apart, ledger.lost_slots()), (0, 0, 0));
         }
-        assert_eq!(ledger.oldest(1, 22_000), None);
     }
 
     #[test]
-    fn a_miss_that_is_too_old_is_not_outstanding() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.record(2, 11, 500, WINDOW);
-        assert_eq!((ledger.outstanding(999), ledger.len()), (2, 2));
-        assert_eq!((ledger.outstanding(1000), ledger.outstanding(1500), ledger.len()), (1, 0, 0));
-    }
-
-    #[test]
-    fn a_miss_without_room_leaves_its_number() {
+    fn a_lost_miss_is_remembered_for_its_slot() {
         let mut ledger = Ledger::with(2, 1);
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.record(2, 11, 0, WINDOW);
-        ledger.record(3, 12, 100, WINDOW);
-        ledger.record(4, 13, 200, WINDOW);
-        assert_eq!(number(&mut ledger, 3, 300), Some(12));
-        assert_eq!(number(&mut ledger, 9, 300), Some(12), "fails closed");
-        assert_eq!(number(&mut ledger, 1, 300), Some(10));
-        assert_eq!(ledger.slots_in_loss(300), 1);
-        assert_eq!(ledger.oldest(9, 1200), None);
+        assert!(record(&mut ledger, 1, 10, 0) && record(&mut ledger, 2, 11, 0));
+        assert!(!record(&mut ledger, 3, 12, 100));
+        assert_eq!([1, 3, 9].map(|hash| ledger.oldest(hash, 300)), [Some(10), Some(12), Some(12)]);
+        assert_eq!((ledger.slots_in_loss(300), ledger.slots_in_loss(1_100)), (1, 0));
+        // A fill may be of the lost miss: the key's own stays on record.
+        assert_eq!(fill(&mut ledger, 1, 300), Judgement::Clean { stamp: 10 });
+        assert_eq!(ledger.oldest(1, 300), Some(10));
+        assert_eq!(fill(&mut ledger, 9, 300), Judgement::Clean { stamp: 12 });
+        assert_eq!(ledger.outstanding(1_000), 0);
+        assert_eq!(fill(&mut ledger, 9, 1_100), Judgement::Write);
     }
 
     #[test]
-    fn counts_follow_each_miss_and_ageing_waits_for_settle() {
-        let mut ledger = Ledger::with(2, 4);
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.record(2, 11, 0, WINDOW);
-        assert_eq!((ledger.len(), ledger.lost_slots()), (2, 0));
-        (100..200_u64).for_each(|n| ledger.record(n << 56 | n << 24 | n, n, 150, WINDOW));
-        assert_eq!(ledger.lost_slots(), ledger.slots_in_loss(150));
-        assert!(ledger.lost_slots() > 0);
-        // Again in the same slots, counted once.
-        (100..200_u64).for_each(|n| ledger.record(n << 56 | n << 24 | n, n + 100, 150, WINDOW));
-        assert_eq!(ledger.lost_slots(), ledger.slots_in_loss(150));
-        ledger.settle(200);
-        assert_eq!((ledger.len(), ledger.lost_slots()), (2, ledger.slots_in_loss(200)));
-        let slots = ledger.lost_slots();
-        ledger.settle(1_050);
-        assert_eq!((ledger.len(), ledger.lost_slots()), (2, slots), "not yet a second");
-        ledger.settle(1_101);
-        assert_eq!((ledger.len(), ledger.lost_slots()), (0, slots), "49 ms are left");
-        ledger.settle(3_000);
-        assert_eq!((ledger.lost_slots(), ledger.slots_in_loss(3_000)), (0, 0));
-        assert_eq!(ledger.oldest(1, 3_000), None);
-    }
-
-    #[test]
-    fn a_miss_that_is_never_filled_is_passed_on_while_misses_go_on() {
-        let mut ledger = ledger();
-        ledger.record(1, 1, 1, WINDOW);
-        let mut number = 1;
-        for now in (100..10_000).step_by(100) {
-            number += 1;
-            ledger.record(1, number, now, WINDOW);
-            ledger.fill(1, None, now + 5);
-            // A miss is outstanding all the time, and it is at most two windows old.
-            let oldest = ledger.oldest(1, now + 6).unwrap();
-            assert!(oldest.since_ms + 2 * u64::from(WINDOW) >= now, "{oldest:?} at {now}");
+    fn steady_losses_do_not_keep_a_number_for_ever() {
+        let mut ledger = Ledger::with(1, 1);
+        record(&mut ledger, 1, 1, 0);
+        let window = u64::from(WINDOW);
+        for n in 2..1_000 {
+            let now_ms = n * 100;
+            record(&mut ledger, 1, n, now_ms);
+            record(&mut ledger, 2, n, now_ms);
+            let oldest = ledger.oldest(3, now_ms).expect("it was lost");
+            assert!(n - oldest <= 2 * window / 100, "{oldest} at {n}");
+            // And what is lost counts for a window at least.
+            assert!(n < 2 + window / 100 || oldest <= n - window / 100 + 1, "{oldest} at {n}");
         }
-        assert_eq!(ledger.oldest(1, 9_900 + u64::from(WINDOW)), None, "a pause of a window ends it");
     }
 
     #[test]
-    fn the_oldest_miss_says_since_when_and_whether_it_was_lost() {
-        let mut ledger = Ledger::with(1, 1);
-        ledger.record(1, 10, 100, WINDOW);
-        ledger.record(1, 11, 200, WINDOW);
-        assert_eq!(ledger.oldest(1, 300), Some(Oldest { number: 10, since_ms: 100, lost: false }));
-        ledger.record(2, 5, 300, WINDOW);
-        let lost = Some(Oldest { number: 5, since_ms: 300, lost: true });
-        assert_eq!((ledger.oldest(1, 400), ledger.oldest(2, 400)), (lost, lost));
+    fn a_fill_that_is_undone_comes_again_as_if_for_the_first_time() {
+        for misses in 1..3 {
+            let mut ledger = Ledger::with(10, 1);
+            (0..misses).for_each(|n| assert!(record(&mut ledger, 1, 10 + n, n)));
+            ledger.harden(1, 11);
+            let first = fill(&mut ledger, 1, 5);
+            let after = ledger.view(1, &Surroundings::default(), 5);
+            ledger.undo(1);
+            ledger.undo(1);
+            assert_eq!(fill(&mut ledger, 1, 5), first);
+            assert_eq!(ledger.view(1, &Surroundings::default(), 5), after);
+        }
     }
 
     #[test]
-    fn a_token_whose_miss_is_forgotten_takes_no_other() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.record(1, 20, 1500, WINDOW);
-        ledger.fill(1, Some(10), 1600);
-        assert_eq!(number(&mut ledger, 1, 1700), Some(20));
-        ledger.fill(1, Some(20), 1800);
-        assert!(ledger.is_empty());
+    fn a_token_takes_its_own_miss() {
+        let mut ledger = Ledger::with(10, 1);
+        record(&mut ledger, 1, 10, 0);
+        record(&mut ledger, 1, 20, 10);
+        let around = Surroundings::default();
+        assert!(ledger.take(1, Some(10), &around, 20), "nothing old is open");
+        assert_eq!(ledger.oldest(1, 20), Some(20));
+        ledger.harden(1, 25);
+        record(&mut ledger, 1, 30, 30);
+        assert!(!ledger.take(1, Some(30), &around, 40), "20 is");
+        assert!(ledger.take(1, Some(20), &around, 50));
+        assert!(ledger.is_empty() && ledger.apart == 0);
     }
 
     #[test]
-    fn a_fill_of_a_lost_miss_takes_no_other() {
-        let mut ledger = Ledger::with(1, 1);
-        ledger.record(2, 5, 0, WINDOW);
-        ledger.record(1, 10, 500, WINDOW);
-        assert_eq!(number(&mut ledger, 2, 1300), Some(10), "its entry is over and makes room");
-        ledger.record(1, 20, 1400, WINDOW);
-        ledger.fill(1, None, 1450);
-        assert_eq!(number(&mut ledger, 1, 2000), Some(20), "longer than the loss counts");
-    }
-
-    #[test]
-    fn a_miss_keeps_the_window_it_was_told_under() {
-        let mut ledger = ledger();
-        ledger.record(1, 10, 0, WINDOW);
-        ledger.record(1, 20, 10, WINDOW / 10);
-        assert_eq!(number(&mut ledger, 1, 900), Some(10));
-        assert_eq!(ledger.oldest(1, 1000), None);
+    fn a_miss_keeps_the_longest_window_of_its_account() {
+        let mut ledger = Ledger::with(10, 1);
+        record(&mut ledger, 1, 10, 0);
+        ledger.record(1, 20, Events::default(), 10, WINDOW / 10);
+        assert_eq!(ledger.oldest(1, 999), Some(10));
+        assert_eq!((ledger.oldest(1, 1000), ledger.oldest(1, 1010)), (Some(20), None));
     }
 }

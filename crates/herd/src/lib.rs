@@ -9,12 +9,14 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod ask;
 mod caller;
 mod cycle;
 mod duty;
 mod effects;
 mod fence;
+mod fill_times;
 mod freshness;
 mod grant;
 mod hash;
@@ -33,8 +35,9 @@ mod sync;
 mod times;
 mod waiters;
 
+pub use account::{Account, Judgement, Lost, Missing, Moment, Shown, Softened, Values};
 pub use ask::{Ask, Hold, Role, Waited, Withdrawn};
-pub use caller::{Caller, Peer, PeerKey, Peers};
+pub use caller::{Caller, Peer, PeerKey, Peers, UNCROSSED};
 pub use cycle::{EDGES_MAX, Edge, WaitGraph, Walk};
 pub use effects::{Clock, Effects, JobOrder, Step, Verdict, Wake};
 pub use fence::{Events, Fence};
@@ -43,11 +46,12 @@ pub use grant::Grant;
 pub use herd::{Herd, HerdConfig, JobFailure, LEASE_BYTES};
 pub use how::{Filler, How};
 pub use lease::{Kind, LeaseView};
-pub use ledger::{Ledger, Oldest};
+pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, Judged, Ledger, Start, Surroundings};
 pub use policy::{
-    FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Policy,
+    AfterStart, Ambiguous, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS,
+    LeaseTime, OnBusy, Owner, Policy,
 };
-pub use rule::{Admitted, DropCause, RuleCounters, RuleState, WAIT_BUCKETS_MS};
+pub use rule::{Admitted, FILL_UNLEARNED_MS, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 pub use session::{RECORDS_MAX, Record, Session, Wait, Withheld};
 pub use slots::{NESTED_MAX, QUEUED_MAX};
 pub use times::{Ran, Times};

@@ -18,13 +18,14 @@ pub const LEASE_MAX_MS: u32 = 30_000;
 /// The automatic lease before anything is learned, in milliseconds.
 pub const LEASE_UNLEARNED_MS: u32 = 3_000;
 
-/// Longest automatic fill window, in milliseconds.
-pub(crate) const FILL_WINDOW_MAX_MS: u32 = 60_000;
+/// The automatic fill window, in milliseconds. Longer than any computation that is worth its value: a miss that is
+/// filled later than its window is not known any more.
+pub const FILL_WINDOW_AUTO_MS: u32 = 60_000;
 
 /// How long a miss is remembered for the fill that belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FillWindow {
-    /// Twice the lease time, within 2 s..=60 s.
+    /// [`FILL_WINDOW_AUTO_MS`].
     #[default]
     Auto,
     /// This number of milliseconds.
@@ -44,11 +45,31 @@ pub enum OnBusy {
 /// To which miss a fill without a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Owner {
-    /// The oldest outstanding miss of the key, of any connection: right for connection pools.
+    /// Any miss of the key, of any connection: the key's account decides. Right for connection pools.
     #[default]
     Key,
     /// A miss of the connection that fills.
     Connection,
+}
+
+/// What becomes of a fill that may be older than a delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ambiguous {
+    /// It may be served for a time ([`crate::Judgement::Provisional`]).
+    #[default]
+    Serve,
+    /// It is dropped.
+    Drop,
+}
+
+/// What becomes of a fill without a record, for one fill window after a start or a change of rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AfterStart {
+    /// It is kept, unless its key was deleted or invalidated since the start.
+    #[default]
+    Keep,
+    /// It is dropped.
+    Drop,
 }
 
 /// The terms of one rule. Times are in milliseconds, except for `grace_s`.
@@ -91,6 +112,10 @@ pub struct Policy {
     pub owner: Owner,
     /// How long a miss is remembered.
     pub fill_window: FillWindow,
+    /// What becomes of a fill that may be older than a delete.
+    pub ambiguous: Ambiguous,
+    /// What becomes of a fill that may be older than the start.
+    pub after_start: AfterStart,
 }
 
 impl Default for Policy {
@@ -115,6 +140,8 @@ impl Default for Policy {
             on_busy: OnBusy::Miss,
             owner: Owner::Key,
             fill_window: FillWindow::Auto,
+            ambiguous: Ambiguous::Serve,
+            after_start: AfterStart::Keep,
         }
     }
 }

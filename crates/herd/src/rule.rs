@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::account::Judgement;
+use crate::fill_times::FillTimes;
 use crate::policy::{
-    FILL_WINDOW_MAX_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
+    FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
 };
 use crate::slots::{Slots, Start};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,6 +27,9 @@ pub struct RuleState {
 struct Running {
     times: Mutex<Times>,
     learned: Learned,
+    fill_times: Mutex<FillTimes>,
+    /// The usual computing time of fills in milliseconds; 0: not known yet.
+    fill_p99_ms: AtomicU32,
     slots: Mutex<Slots>,
     /// Leases that compute.
     computing: AtomicU32,
@@ -78,14 +83,20 @@ fn learned(ms: &AtomicU32) -> Option<u32> {
 struct Minute {
     start_ms: u64,
     fills: u64,
-    abandoned: u64,
-    abandoned_percent: u32,
+    ambiguous: u64,
+    ambiguous_percent: u32,
 }
 
-/// Share of fills, in per cent, above which a warning says that they are dropped for misses that stay unfilled.
-const ABANDONED_PERCENT: u32 = 10;
-/// Fewer abandoned fills in a minute give no warning.
-const ABANDONED_LEAST: u64 = 5;
+/// Share of fills, in per cent, above which a warning says that they are dropped though they may have been new.
+const AMBIGUOUS_PERCENT: u32 = 10;
+/// Fewer such fills in a minute give no warning.
+const AMBIGUOUS_LEAST: u64 = 5;
+
+/// The usual computing time of fills before anything is learned, in milliseconds.
+pub const FILL_UNLEARNED_MS: u64 = 1000;
+/// A rule whose p99 is above this many times its p50 mixes kinds of work: after a delete its fast values are judged as if they
+/// were slow.
+const MIXED: u32 = 10;
 
 /// A lease that waited for a slot of its rule and has got one, which must be used or given back
 /// ([`crate::Herd::admit`]).
@@ -98,22 +109,6 @@ pub struct Admitted {
     pub hash: u64,
     /// The lease's token.
     pub token: u64,
-}
-
-/// Why a fill is dropped. The event is a write, a delete or a hard invalidation of the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DropCause {
-    /// Its own miss was before the event: it was computed too early.
-    Late,
-    /// Another client's miss was before the event, and may still be filled.
-    Other,
-    /// The same, and that miss has been open for longer than a lease: it counts as abandoned.
-    Abandoned,
-    /// A miss for which the ledger had no room was before the event.
-    Overflow,
-    /// An older miss was before the event, and the filling connection has missed the key more than once: its client
-    /// asked twice before it stored, or two threads share the connection.
-    Repeated,
 }
 
 /// What a lease notes when its computation begins.
@@ -220,7 +215,7 @@ impl RuleState {
     pub fn fill_window_ms(&self) -> u32 {
         match self.policy.fill_window {
             FillWindow::Fixed(ms) => ms,
-            FillWindow::Auto => self.lease_ms().saturating_mul(2).clamp(2_000, FILL_WINDOW_MAX_MS),
+            FillWindow::Auto => FILL_WINDOW_AUTO_MS,
         }
     }
 
@@ -282,26 +277,56 @@ impl RuleState {
         self.slots().leave(token);
     }
 
-    /// Counts a fill that was dropped.
-    pub fn count_dropped(&self, cause: DropCause) {
+    /// The computing time of fills that only one in a hundred exceeds, in milliseconds, at least 1: of the last 200 fills, as long
+    /// as can be said of each; [`FILL_UNLEARNED_MS`] while fewer than 8 are known.
+    pub fn fill_p99_ms(&self) -> u64 {
+        match self.running.fill_p99_ms.load(Relaxed) {
+            0 => FILL_UNLEARNED_MS,
+            ms => ms.into(),
+        }
+    }
+
+    /// A fill came this many milliseconds after the newest open miss of its key.
+    pub fn learn_fill(&self, ms: u64) {
+        let most = self.fill_window_ms() / 8;
+        let ms = u32::try_from(ms).unwrap_or(most).min(most);
+        let mut times = self.running.fill_times.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(p99) = times.learn(ms) {
+            self.running.fill_p99_ms.store(p99.max(1), Relaxed);
+        }
+    }
+
+    /// The p50 and the p99 of what [`RuleState::learn_fill`] has learned, if the p99 is more than ten times the p50: the rule mixes
+    /// kinds of work.
+    pub fn mixed_ms(&self) -> Option<(u32, u32)> {
+        let times = self.running.fill_times.lock().unwrap_or_else(PoisonError::into_inner);
+        let (p50, p99) = times.middle_and_p99()?;
+        (p99 > p50.max(1).saturating_mul(MIXED)).then_some((p50, p99))
+    }
+
+    /// Counts what became of a fill.
+    pub fn count_fill(&self, judgement: Judgement) {
         let counters = self.counters();
-        count(&counters.fills_dropped);
-        count(match cause {
-            DropCause::Late => &counters.fills_dropped_late,
-            DropCause::Other => &counters.fills_dropped_other,
-            DropCause::Abandoned => &counters.fills_dropped_abandoned,
-            DropCause::Overflow => &counters.fills_dropped_overflow,
-            DropCause::Repeated => &counters.fills_dropped_repeated,
-        });
+        let (kind, all) = match judgement {
+            Judgement::Write => return,
+            Judgement::Clean { .. } => return count(&counters.fills_stored),
+            Judgement::Proved { .. } => (&counters.fills_proved, &counters.fills_stored),
+            Judgement::Provisional { .. } => (&counters.fills_provisional, &counters.fills_stored),
+            Judgement::Old => (&counters.fills_dropped_old, &counters.fills_dropped),
+            Judgement::Unrecorded => (&counters.fills_dropped_unrecorded, &counters.fills_dropped),
+            Judgement::Dropped { .. } => (&counters.fills_dropped_ambiguous, &counters.fills_dropped),
+        };
+        count(kind);
+        count(all);
     }
 
-    /// Share of the fills of the last whole minute that were dropped for abandoned misses, in per cent: 11..=100, None
+    /// Share of the fills of the last whole minute that were dropped though they may have been new, in per cent: 11..=100, None
     /// below.
-    pub fn abandoned_percent(&self) -> Option<u32> {
-        Some(self.minute().abandoned_percent).filter(|percent| *percent > ABANDONED_PERCENT)
+    pub fn ambiguous_percent(&self) -> Option<u32> {
+        Some(self.minute().ambiguous_percent).filter(|percent| *percent > AMBIGUOUS_PERCENT)
     }
 
-    /// Ends the minute if it is over, and returns the new [`RuleState::abandoned_percent`] then. To be called about
+    /// Ends the minute if it is over, and returns the new [`RuleState::ambiguous_percent`] then. To be called about
     /// once per second; `now_ms`: milliseconds since the start.
     pub fn end_minute(&self, now_ms: u64) -> Option<u32> {
         let mut minute = self.minute();
@@ -311,19 +336,19 @@ impl RuleState {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = self.counters();
         let all = [&counters.fills_stored, &counters.fills_stale, &counters.fills_dropped].map(load);
-        let (fills, abandoned) = (all.iter().sum::<u64>(), load(&counters.fills_dropped_abandoned));
+        let (fills, ambiguous) = (all.iter().sum::<u64>(), load(&counters.fills_dropped_ambiguous));
         // After `stats reset` the counters begin at 0.
-        let since = abandoned.saturating_sub(minute.abandoned);
+        let since = ambiguous.saturating_sub(minute.ambiguous);
         let percent = since.saturating_mul(100) / fills.saturating_sub(minute.fills).max(1);
-        let enough = since >= ABANDONED_LEAST;
+        let enough = since >= AMBIGUOUS_LEAST;
         *minute = Minute {
             start_ms: now_ms,
             fills,
-            abandoned,
-            abandoned_percent: if enough { percent.min(100) as u32 } else { 0 },
+            ambiguous,
+            ambiguous_percent: if enough { percent.min(100) as u32 } else { 0 },
         };
         drop(minute);
-        self.abandoned_percent()
+        self.ambiguous_percent()
     }
 
     fn minute(&self) -> MutexGuard<'_, Minute> {
@@ -525,21 +550,31 @@ rule_counters! {
     loads_refused,
     /// Fills stored.
     fills_stored,
-    /// Fills dropped because the key was written or invalidated after their miss.
+    /// Fills of these of which it is certain, by equal values, that they are newer than the last delete or invalidation. Each counts
+    /// in `fills_stored` as well.
+    fills_proved,
+    /// Fills of these that may be older than it, and are served for a limited time. Each counts in `fills_stored` as well.
+    fills_provisional,
+    /// Fills dropped because the key was deleted or invalidated after their miss, or may have been.
     fills_dropped,
-    /// Fills dropped that were computed too early: after a miss that the filling connection was told of, or whose token it
-    /// showed. Each counts in `fills_dropped` as well.
-    fills_dropped_late,
-    /// Fills dropped because of another connection's miss, which may still be filled. Each counts in `fills_dropped` as well.
-    fills_dropped_other,
-    /// Fills dropped because of a miss that has been open for longer than a lease and is probably never filled. Each counts
-    /// in `fills_dropped` as well.
-    fills_dropped_abandoned,
-    /// Fills dropped because of a miss for which `ledger_memory` had no room. Each counts in `fills_dropped` as well.
-    fills_dropped_overflow,
-    /// Fills dropped on a connection that has several open misses of the key, the last of them after the event: a client that
-    /// asked twice before it stored, or two threads that share a connection. Each counts in `fills_dropped` as well.
-    fills_dropped_repeated,
+    /// Fills of these that are certainly older than the last delete or invalidation.
+    fills_dropped_old,
+    /// Fills of these that may have been newer: other misses from before it may be open.
+    fills_dropped_ambiguous,
+    /// Fills of these whose miss was before the start, or before their key had its rule, with a delete or invalidation since then.
+    fills_dropped_unrecorded,
+    /// Fills without a token that came on the connection that was answered the miss.
+    fills_own,
+    /// Fills without a token that came on another connection, as in pools.
+    fills_crossed,
+    /// Values that got a limited life because another value came which may be newer.
+    values_doubted,
+    /// Values that ended with their limited life before they were replaced, as reads have found.
+    lives_ended,
+    /// Values of a limited life that ended because all misses from before the last delete or invalidation were filled.
+    lives_closed,
+    /// Misses for which `ledger_memory` had no room.
+    misses_lost,
     /// Fills stored as stale because the key was softly invalidated after their miss.
     fills_stale,
     /// Negative answers stored.
@@ -589,31 +624,31 @@ mod tests {
     #[test]
     fn the_automatic_lease_follows_what_is_learned() {
         let rule = RuleState::new(Policy::default());
-        assert_eq!((rule.lease_ms(), rule.fill_window_ms()), (3000, 6000));
+        assert_eq!((rule.lease_ms(), rule.fill_window_ms()), (3000, 60_000));
         for n in 0..8 {
             let begun = rule.begin(n * 1000);
             rule.end(&begun, true, None, n * 1000 + 300);
         }
-        assert_eq!((rule.lease_ms(), rule.fill_window_ms()), (1200, 2400));
+        assert_eq!((rule.lease_ms(), rule.fill_window_ms()), (1200, 60_000));
         assert_eq!(rule.learned_ms(), Some([300, 300, 300]));
         let kept = rule.with_policy(Policy { lease: LeaseTime::Fixed(700), ..Policy::default() });
         assert_eq!((kept.lease_ms(), kept.p90_ms()), (700, Some(300)));
     }
 
     #[test]
-    fn a_minute_with_many_abandoned_misses_gives_a_warning() {
+    fn a_minute_with_many_ambiguous_fills_gives_a_warning() {
         let rule = RuleState::new(Policy::default());
-        let fills = |stored: u64, abandoned: u64| {
+        let fills = |stored: u64, ambiguous: u64| {
             rule.counters().fills_stored.fetch_add(stored, Relaxed);
-            (0..abandoned).for_each(|_| rule.count_dropped(DropCause::Abandoned));
-            rule.count_dropped(DropCause::Late);
+            (0..ambiguous).for_each(|_| rule.count_fill(Judgement::Dropped { doubt_ms: None }));
+            rule.count_fill(Judgement::Old);
         };
         fills(79, 20);
-        assert_eq!((rule.end_minute(59_999), rule.abandoned_percent()), (None, None), "it is not over");
-        assert_eq!((rule.end_minute(60_000), rule.abandoned_percent()), (Some(20), Some(20)));
+        assert_eq!((rule.end_minute(59_999), rule.ambiguous_percent()), (None, None), "it is not over");
+        assert_eq!((rule.end_minute(60_000), rule.ambiguous_percent()), (Some(20), Some(20)));
         fills(89, 10);
-        assert_eq!((rule.end_minute(119_999), rule.abandoned_percent()), (None, Some(20)));
-        assert_eq!((rule.end_minute(120_000), rule.abandoned_percent()), (None, None), "a tenth is not more");
+        assert_eq!((rule.end_minute(119_999), rule.ambiguous_percent()), (None, Some(20)));
+        assert_eq!((rule.end_minute(120_000), rule.ambiguous_percent()), (None, None), "a tenth is not more");
         fills(0, 4);
         assert_eq!(rule.end_minute(180_000), None, "few");
         rule.counters().reset();

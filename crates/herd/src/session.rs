@@ -183,14 +183,7 @@ impl Session {
         of_key.map(|record| record.number).min()
     }
 
-    /// Whether it has several open misses of a key, the last of them not before `number`.
-    pub fn repeats(&self, hash: u64, number: u64, now_ms: u64) -> bool {
-        let of_key = self.records.iter().filter(|record| record.hash == hash && record.until_ms > now_ms);
-        let (count, last) = of_key.fold((0, 0), |(count, last), record| (count + 1, record.number.max(last)));
-        count > 1 && last >= number
-    }
-
-    /// Takes the oldest record of a key out: it was filled.
+    /// Takes a record of a key out, the oldest: a fill came on this connection.
     pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<Record> {
         let (at, _) = self
             .records
@@ -199,6 +192,11 @@ impl Session {
             .filter(|(_, record)| record.hash == hash && record.until_ms > now_ms)
             .min_by_key(|(_, record)| record.number)?;
         Some(self.records.swap_remove(at))
+    }
+
+    /// Takes all records of a key out: its client has stored the key, and has no other computation of it under way.
+    pub fn take_all(&mut self, hash: u64) -> Vec<Record> {
+        self.records.extract_if(.., |record| record.hash == hash).collect()
     }
 
     /// Takes the record that came with this token out. (A miss without a token may have noted the same number.)

@@ -227,7 +227,7 @@ impl<'a> Control<'a> {
     }
 
     /// Says once what would help: of each rule whose `hold` is shorter than its computations, and of crowded tags. And once a
-    /// minute, while it lasts, of each rule of which many fills are dropped for misses that are never filled.
+    /// minute, while it lasts, of each rule of which many fills are dropped though they may be new.
     fn advise(&mut self, now_ms: u64) {
         let shared = self.shared.engine.shared();
         if shared.tags().stats().is_crowded() && self.advised.insert("tag_memory".to_owned()) {
@@ -237,8 +237,10 @@ impl<'a> Control<'a> {
         let Some(active) = active.as_ref() else { return };
         for (rule, state) in active.each() {
             let (hold_ms, pattern) = (state.policy().hold_ms, rule.pattern.text());
-            if let Some(percent) = state.end_minute(now_ms) {
-                log::warning(format_args!("rule {pattern}: {}", stats::abandoned(percent)));
+            if state.end_minute(now_ms).is_some()
+                && let Some(advice) = stats::advice(state)
+            {
+                log::warning(format_args!("rule {pattern}: {advice}"));
             }
             let given_up = state.counters().busy_prediction.load(Relaxed) > 0;
             if let Some(p90) = state.p90_ms().filter(|p90| given_up && hold_ms > 0 && *p90 > hold_ms)

@@ -154,7 +154,7 @@ fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
     };
     shared
         .engine
-        .set_rules(Some(Arc::new(Rules::new(vec![rule], Vec::new()))), &config)
+        .set_rules(Some(Arc::new(Rules::new(vec![rule], Vec::new()))), &config, 0)
         .expect("memory for one rule");
     shared
 }

@@ -118,8 +118,9 @@ pub(crate) fn share(
     .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;
     if let Some(file) = &settings.rule_file {
         engine
-            .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection))
+            .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection), clock.millis())
             .map_err(io("there is no memory for the rules"))?;
+        engine.shared().note_start(clock.millis());
     }
     if let Some(objects) = &settings.objects {
         engine.set_objects(Some(Arc::new(objects.registry())));

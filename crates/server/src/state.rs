@@ -436,7 +436,9 @@ impl Shared {
             }
             let rules = rules_config(&self.settings.protection);
             self.loaders
-                .commit(loaders, || self.engine.set_rules(Some(Arc::clone(&newer.rules)), &rules))
+                .commit(loaders, || {
+                    self.engine.set_rules(Some(Arc::clone(&newer.rules)), &rules, self.clock.millis())
+                })
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
             // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
             self.lanes[0].tell(Message::Wakes(Vec::new()));

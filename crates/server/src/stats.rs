@@ -33,7 +33,7 @@ use crate::turn::Turn;
 use definition::{Definition, Sink, Value, put_all};
 
 pub use reference::reference_markdown;
-pub(crate) use rules::abandoned;
+pub(crate) use rules::advice;
 
 /// What this server says it is: the version it behaves as, and its own.
 pub(crate) const VERSION: &str = concat!("1.6.45-cattlegrid-", env!("CARGO_PKG_VERSION"));

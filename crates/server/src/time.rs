@@ -70,6 +70,11 @@ impl Clock {
     }
 
     /// Milliseconds since the moment from which [`Clock::seconds`] counts.
+    pub fn millis(&self) -> u64 {
+        self.millis_at(self.now())
+    }
+
+    /// The same as of `now`.
     pub fn millis_at(&self, now: Instant) -> u64 {
         let passed = now.saturating_duration_since(self.0.started).as_millis();
         let moved = u64::from(FIRST_SECOND) + u64::from(self.0.advanced.load(Ordering::Relaxed));

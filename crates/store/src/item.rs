@@ -4,6 +4,9 @@
 //!  0   1     2     4            8       12        16      24
 //! | kl | sl | state | value len | expiry | accessed | cas | flags? stamp? grace? refresh? tags? | key | value |
 //! ```
+//! An item with a life has no grace and is never due: `refresh` then has its highest bit set and holds the end of the life, by
+//! which the expiry is bounded too ([`Life`]).
+//!
 //! Little-endian, 8-byte aligned, padded to a multiple of 8. `kl` is the key's length. Optional fields are
 //! there when their bit in `state` is. `sl` and the top bits of `state` count the slack behind the value,
 //! in units of 8 bytes, so that a value can be rewritten in place. Instead of a huge value or a tree the item has its number
@@ -108,6 +111,43 @@ const OPTIONAL: [u8; 16] = {
     table
 };
 
+/// The limited life of a value that may have to be computed again, apart from its expiry: it ends as if it was evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// Milliseconds since the server's start.
+    pub ends_ms: u64,
+    /// It was provisional when it was stored; otherwise it was doubted later.
+    pub provisional: bool,
+}
+
+/// When an item should be refreshed, or the end of its limited life before its expiry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refresh(u32);
+
+impl Refresh {
+    /// Seconds before its expiry from which on it should be refreshed, below 2^31; 0 is never.
+    pub fn lead(seconds: u32) -> Self {
+        Self(seconds & !HAS_LIFE)
+    }
+
+    /// The life that ends so long before this expiry, if it is one.
+    #[inline]
+    fn life(self, expiry: u32) -> Option<Life> {
+        if self.0 & HAS_LIFE == 0 {
+            return None;
+        }
+        let ends_ms = (u64::from(expiry) * 1000).saturating_sub((self.0 & LIFE_MS).into());
+        Some(Life { ends_ms, provisional: self.0 & IS_PROVISIONAL != 0 })
+    }
+}
+
+/// In the field of the refresh lead: the item has a life.
+const HAS_LIFE: u32 = 1 << 31;
+/// The same: it is provisional.
+const IS_PROVISIONAL: u32 = 1 << 30;
+/// The same: milliseconds from the end of the life to the expiry, below 1,000.
+const LIFE_MS: u32 = IS_PROVISIONAL - 1;
+
 /// The fields of an item other than key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes<'a> {
@@ -123,8 +163,8 @@ pub struct Attributes<'a> {
     pub stamp: Option<u64>,
     /// Seconds for which it may be served stale after its expiry; 0 is not at all.
     pub grace_s: u32,
-    /// Seconds before its expiry from which on it should be refreshed; 0 is never.
-    pub refresh_lead_s: u32,
+    /// When it should be refreshed, or its limited life ([`Attributes::with_life`]).
+    pub refresh: Refresh,
     /// Hashes of its tags, [`TAGS_MAX`] at most.
     pub tags: &'a [u64],
     /// Its marks.
@@ -136,6 +176,33 @@ impl Attributes<'_> {
     pub(crate) fn dead_at(&self) -> u32 {
         end_of_grace(self.expiry, self.grace_s)
     }
+
+    /// Its limited life.
+    pub fn life(&self) -> Option<Life> {
+        self.refresh.life(self.expiry)
+    }
+
+    /// The same with this limited life, with which it has neither grace nor refresh, and expires in the second of its end at the
+    /// latest.
+    #[must_use]
+    pub fn with_life(self, life: Option<Life>) -> Self {
+        let Some(life) = life else { return self };
+        let expiry = earlier(self.expiry, second_of_end(life.ends_ms));
+        let left = (u64::from(expiry) * 1000).saturating_sub(life.ends_ms);
+        let left = u32::try_from(left).unwrap_or(0) & LIFE_MS;
+        let provisional = if life.provisional { IS_PROVISIONAL } else { 0 };
+        Self { expiry, grace_s: 0, refresh: Refresh(HAS_LIFE | provisional | left), ..self }
+    }
+}
+
+/// The second by whose beginning this millisecond has passed.
+fn second_of_end(ms: u64) -> u32 {
+    u32::try_from(ms.div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+}
+
+/// The earlier of two expiries.
+fn earlier(a: u32, b: u32) -> u32 {
+    if a == NEVER || b == NEVER { a.max(b) } else { a.min(b) }
 }
 
 /// A stored item.
@@ -300,7 +367,8 @@ impl<'a> Item<'a> {
     /// Whether it has expired or should be refreshed.
     #[inline]
     fn is_over_or_due(&self, now: u32) -> bool {
-        self.expiry() != NEVER && self.expiry() <= now.saturating_add(self.refresh_lead_s())
+        // With a life this is always so: its bit is above all seconds.
+        self.expiry() != NEVER && self.expiry() <= now.saturating_add(refresh(self.bytes))
     }
 
     /// Hashes of its tags.
@@ -330,11 +398,14 @@ impl<'a> Item<'a> {
 
     /// Seconds before its expiry from which on it should be refreshed; 0 is never.
     pub fn refresh_lead_s(&self) -> u32 {
-        let state = state(self.bytes);
-        if state & HAS_REFRESH == 0 {
-            return 0;
-        }
-        u32_at(self.bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 7)]))
+        let refresh = refresh(self.bytes);
+        if refresh & HAS_LIFE == 0 { refresh } else { 0 }
+    }
+
+    /// Its limited life, if it has one.
+    #[inline]
+    pub fn life(&self) -> Option<Life> {
+        Refresh(refresh(self.bytes)).life(self.expiry())
     }
 
     /// All fields other than key and value; the tags are put into `room`.
@@ -351,7 +422,7 @@ impl<'a> Item<'a> {
             cas: self.cas(),
             stamp: (state(self.bytes) & HAS_STAMP != 0).then(|| self.stamp()),
             grace_s: self.grace_s(),
-            refresh_lead_s: self.refresh_lead_s(),
+            refresh: Refresh(refresh(self.bytes)),
             tags: &room[..count],
             marks: self.marks(),
         }
@@ -410,8 +481,8 @@ pub(crate) fn write(
     if attributes.grace_s != 0 {
         put(&attributes.grace_s.to_le_bytes());
     }
-    if attributes.refresh_lead_s != 0 {
-        put(&attributes.refresh_lead_s.to_le_bytes());
+    if attributes.refresh.0 != 0 {
+        put(&attributes.refresh.0.to_le_bytes());
     }
     if !attributes.tags.is_empty() {
         put(&[attributes.tags.len() as u8]);
@@ -428,7 +499,7 @@ fn optional_bits(attributes: &Attributes<'_>) -> u16 {
     bit(attributes.flags != 0, HAS_FLAGS)
         | bit(attributes.stamp.is_some(), HAS_STAMP)
         | bit(attributes.grace_s != 0, HAS_GRACE)
-        | bit(attributes.refresh_lead_s != 0, HAS_REFRESH)
+        | bit(attributes.refresh.0 != 0, HAS_REFRESH)
         | bit(!attributes.tags.is_empty(), HAS_TAGS)
 }
 
@@ -498,6 +569,16 @@ fn end_of_grace(expiry: u32, grace_s: u32) -> u32 {
     if expiry == NEVER { NEVER } else { expiry.saturating_add(grace_s) }
 }
 
+/// The field of the refresh lead; 0 if there is none.
+#[inline]
+fn refresh(bytes: &[u8]) -> u32 {
+    let state = state(bytes);
+    if state & HAS_REFRESH == 0 {
+        return 0;
+    }
+    u32_at(bytes, HEADER + usize::from(OPTIONAL[usize::from(state & 7)]))
+}
+
 #[inline]
 pub(crate) fn stamp(bytes: &[u8]) -> u64 {
     let state = state(bytes);
@@ -516,7 +597,10 @@ pub(crate) fn set_marks(bytes: &mut [u8], marks: Marks) {
     set_state(bytes, state(bytes) & !MARKS | marks.0);
 }
 
+/// The end of a life does not move: an item that has one expires then at the latest.
 pub(crate) fn set_expiry(bytes: &mut [u8], expiry: u32) {
+    let has_life = refresh(bytes) & HAS_LIFE != 0;
+    let expiry = if has_life { earlier(expiry, u32_at(bytes, 8)) } else { expiry };
     bytes[8..12].copy_from_slice(&expiry.to_le_bytes());
 }
 
@@ -623,7 +707,8 @@ mod tests {
 
     #[test]
     fn grace_and_refresh_move_with_the_expiry() {
-        let attributes = Attributes { expiry: 100, grace_s: 5, refresh_lead_s: 10, ..Attributes::default() };
+        let attributes =
+            Attributes { expiry: 100, grace_s: 5, refresh: Refresh::lead(10), ..Attributes::default() };
         let mut bytes = vec![0; needed(&attributes, 1, 1)];
         write(&mut bytes, b"k", &attributes, 1, false, [b"v", b""]);
         let item = |bytes: &[u8], now| (dead_at(bytes), Item::new(bytes, None).is_plain(now));
@@ -637,17 +722,45 @@ mod tests {
         assert_eq!(item(&bytes, 1).0, u32::MAX);
     }
 
+    #[test]
+    fn the_end_of_a_life_does_not_move() {
+        let life = |ends_ms| Some(Life { ends_ms, provisional: true });
+        let attributes =
+            Attributes { expiry: NEVER, grace_s: 9, ..Attributes::default() }.with_life(life(100_250));
+        let mut bytes = vec![0; needed(&attributes, 1, 1)];
+        write(&mut bytes, b"k", &attributes, 1, false, [b"v", b""]);
+        let item = |bytes: &[u8]| (Item::new(bytes, None).life(), dead_at(bytes));
+        assert_eq!(item(&bytes), (life(100_250), 101), "without grace");
+        for longer in [NEVER, 102, u32::MAX] {
+            set_expiry(&mut bytes, longer);
+            assert_eq!(item(&bytes), (life(100_250), 101));
+        }
+        set_expiry(&mut bytes, 50);
+        assert_eq!(item(&bytes), (life(49_250), 50), "it expires before");
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            flags: u32, expiry: u32, accessed: u32, cas: u64, stamp: Option<u64>, grace_s: u32, refresh_lead_s: u32,
+            flags: u32, expiry: u32, accessed: u32, cas: u64, stamp: Option<u64>, grace_s: u32,
+            lead_s in 0..HAS_LIFE, life: Option<(u32, bool)>,
             tags in prop::collection::vec(any::<u64>(), 0..=TAGS_MAX), marks: u16,
             key in prop::collection::vec(any::<u8>(), 1..=250), value in prop::collection::vec(any::<u8>(), 0..600),
             cut in 0_usize..600, slack in 0_usize..=SLACK_MAX / 8,
         ) {
             let attributes = Attributes {
-                flags, expiry, accessed, cas, stamp, grace_s, refresh_lead_s, tags: &tags, marks: Marks(marks & MARKS),
+                flags,
+                expiry,
+                accessed,
+                cas,
+                stamp,
+                grace_s,
+                refresh: Refresh::lead(lead_s),
+                tags: &tags,
+                marks: Marks(marks & MARKS),
             };
+            let life = life.map(|(ends_ms, provisional)| Life { ends_ms: ends_ms.into(), provisional });
+            let attributes = attributes.with_life(life);
             let needed = needed(&attributes, key.len(), value.len());
             let mut bytes = vec![0xEE; needed + slack * 8 + 8];
             let end = bytes.len() - 8;
@@ -660,6 +773,12 @@ mod tests {
             prop_assert!(matches!(item.value(), Value::Inline(v) if v == &value[..]));
             let mut room = [0; TAGS_MAX];
             prop_assert_eq!(item.attributes(&mut room), attributes);
+            if let Some(life) = life {
+                let ends_ms = life.ends_ms.min(u64::from(attributes.expiry) * 1000);
+                prop_assert_eq!(item.life(), Some(Life { ends_ms, ..life }));
+                prop_assert_eq!((item.grace_s(), item.refresh_at()), (0, None));
+            }
+            prop_assert!(life.is_none() || !item.is_plain_but_for_tags(0));
             prop_assert_eq!(item.stamp(), stamp.unwrap_or(cas));
             prop_assert_eq!(item.dead_at(), attributes.dead_at());
             set_dead(&mut bytes);

@@ -35,7 +35,7 @@ pub use counters::{StoreStats, StoreUsage};
 pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
 pub use index::prefetch_line;
-pub use item::{Attributes, Item, Marks, NEVER, TAGS_MAX, Value};
+pub use item::{Attributes, Item, Life, Marks, NEVER, Refresh, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run, Runs};
 pub use object::PinnedFull;
 pub use stats::StoreHeld;

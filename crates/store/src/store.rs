@@ -316,6 +316,11 @@ impl Store {
         self.item_of(self.log.bytes(found.location))
     }
 
+    /// A hash of these bytes, seeded as that of the keys.
+    pub fn hash_bytes(&self, bytes: &[u8]) -> u64 {
+        self.hasher.hash(bytes)
+    }
+
     /// Whether the item is a plain value now: see [`Item::is_plain`].
     #[inline]
     pub fn is_plain(&self, found: Found) -> bool {

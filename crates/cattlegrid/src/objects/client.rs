@@ -77,7 +77,7 @@ impl Client {
                 waiters: own.waiters,
                 control: own.control.as_bytes().into(),
             };
-            engine.set_rules(Some(Arc::clone(&file.rules)), &config)?;
+            engine.set_rules(Some(Arc::clone(&file.rules)), &config, 0)?;
         }
         let objects = settings.objects.as_ref().expect("types are switched on");
         let registry = Arc::new(objects.registry());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, FillWindow, LeaseTime, OnBusy, Owner, Policy};
 use proptest::prelude::*;
 
 use crate::check::check;
@@ -291,7 +291,7 @@ fn every_key_of_a_rule_reaches_it() {
     let keys = "hold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
                 grace = \"6s\"\nearly = \"auto\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
                 max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
-                owner = \"connection\"\nfill_window = \"13s\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\n";
+                owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\n";
     let Rule { policy, tags, negative_ttl_s, .. } = rule(keys);
     let expected = Policy {
         leases: true,
@@ -312,6 +312,8 @@ fn every_key_of_a_rule_reaches_it() {
         on_busy: OnBusy::Error,
         owner: Owner::Connection,
         fill_window: FillWindow::Fixed(13_000),
+        ambiguous: Ambiguous::Drop,
+        after_start: AfterStart::Drop,
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {
@@ -327,14 +329,14 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
     let expected = Protection {
         control: "@".to_owned(),
         tag_bytes: 32 << 20,
-        ledger_bytes: 16 << 20,
+        ledger_bytes: 32 << 20,
         fence_bytes: 8 << 20,
         waiters: 65_536,
         read_ahead: 64,
     };
     assert_eq!(protection("[server]\nmemory_limit = \"1GiB\""), expected);
     let small = protection("[server]\nmemory_limit = 32");
-    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (1 << 20, 1 << 20, 1 << 20));
+    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (1 << 20, 2 << 20, 1 << 20));
     let given = protection(
         "[server]\ncontrol = \"\"\ntag_memory = \"2MiB\"\nledger_memory = \"3m\"\nfence_memory = 65536\n\
          waiters = 5\nread_ahead = 6",
@@ -362,7 +364,7 @@ fn check_shows_every_default() {
 threads = 2
 control = \"@\"
 tag_memory = \"2MiB\"
-ledger_memory = \"1MiB\"
+ledger_memory = \"2MiB\"
 fence_memory = \"1MiB\"
 waiters = 65536
 read_ahead = 64
@@ -384,6 +386,8 @@ max_computers = 4
 on_busy = \"miss\"
 owner = \"key\"
 fill_window = \"auto\"
+ambiguous = \"serve\"
+after_start = \"keep\"
 negative_ttl = \"0s\"
 tags = [\"p:{id}\"]
 
@@ -391,6 +395,8 @@ tags = [\"p:{id}\"]
 match = \"last:{user}:{rest*}\"
 owner = \"key\"
 fill_window = \"auto\"
+ambiguous = \"serve\"
+after_start = \"keep\"
 negative_ttl = \"0s\"
 tags = []
 

@@ -111,7 +111,7 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         waiters: 10,
         control: (*b"@").into(),
     };
-    engine.set_rules(Some(Arc::clone(&file.rules)), &config).expect("there is memory");
+    engine.set_rules(Some(Arc::clone(&file.rules)), &config, 2_000).expect("there is memory");
     let filled = file.rules.rules().iter().take(20).map(|rule| fill_in(rule.pattern.text()));
     for key in filled.chain(keys.iter().cloned()) {
         if key.is_empty() || key.len() > 250 || key.iter().any(|byte| *byte <= b' ' || *byte == 127) {
@@ -126,7 +126,7 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         }
     }
     engine.verify();
-    engine.set_rules(None, &config).expect("it gives memory back");
+    engine.set_rules(None, &config, 10_000).expect("it gives memory back");
 }
 
 /// A key of a pattern: each capture holds a digit.

@@ -189,8 +189,8 @@ impl Shard {
             return Ok(self.load_failed(load, hash, LoadFailure::Error, text, failed, step));
         }
         let by = Filler { connection: None, token: Some(load.token), pooled: false };
-        let filling = Filling { fill: Fill::ByToken(load.token), by, session: None };
         let found = self.lookup_found(hash, &load.key, step);
+        let filling = Filling { fill: Fill::ByToken(load.token), by, session: None, shown: found };
         let landed = match self.store_value(write, found, filling, &ruled, step) {
             Outcome::Stored { .. } => Landed::Stored,
             Outcome::NoRoom(bytes) => return Err(bytes),

@@ -46,7 +46,7 @@
 //!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
 //!     `slots_of_a_rule`)
 
-use cattlegrid_herd::{Edge, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{Edge, Events, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
 
 use crate::engine::Engine;
@@ -347,7 +347,7 @@ impl Engine {
     fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for Withheld { hash, number, window_ms } in withheld {
             if let Some(herd) = &mut lock.shard(hash).herd {
-                herd.ledger.record(hash, number, cx.step.now.ms, window_ms);
+                herd.ledger.record(hash, number, Events::default(), cx.step.now.ms, window_ms);
             }
         }
     }

@@ -173,12 +173,17 @@ impl Engine {
         more
     }
 
-    /// Puts these rules in force; None: no key has a rule. The tables that they need are allocated once, of the sizes
+    /// Puts these rules in force, at this time in milliseconds since the start; None: no key has a rule. The tables that they need are allocated once, of the sizes
     /// of `config`, and are part of the memory limit.
     ///
     /// # Errors
     /// The system's, when it refuses to shrink the memory for items.
-    pub fn set_rules(&self, rules: Option<Arc<Rules>>, config: &RulesConfig) -> std::io::Result<()> {
+    pub fn set_rules(
+        &self,
+        rules: Option<Arc<Rules>>,
+        config: &RulesConfig,
+        now_ms: u64,
+    ) -> std::io::Result<()> {
         if let Some(rules) = &rules {
             let shared = self.shared();
             shared.set_control(&config.control);
@@ -201,7 +206,7 @@ impl Engine {
                 self.shards.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd)));
             }
         }
-        self.shared().set_rules(rules);
+        self.shared().set_rules(rules, now_ms);
         Ok(())
     }
 }

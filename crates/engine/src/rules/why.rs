@@ -1,7 +1,7 @@
 //! Everything that decides how a read of a key is answered, as `@why:` shows it. The engine collects it, and the server
 //! writes it.
 
-use cattlegrid_herd::LeaseView;
+use cattlegrid_herd::{AccountView, LeaseView};
 use serde::Serialize;
 
 /// Writes a [`Why`] as text, on one line.
@@ -10,6 +10,8 @@ pub type Explain = fn(&Why) -> String;
 /// See the module's text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Why {
+    /// Its open misses; `None`: there are no rules.
+    pub account: Option<WhyAccount>,
     /// The last number given out.
     pub clock: u64,
     /// The last events of the key that its shard has noted; `None`: there are no rules.
@@ -55,6 +57,8 @@ pub struct WhyItem {
     pub edited: bool,
     /// Seconds for which it may be served as a stale value.
     pub grace: Option<u64>,
+    /// Its limited life: another value may be newer; `None`: it has none.
+    pub life: Option<WhyLife>,
     /// Seconds until it is due for a refresh.
     pub refresh_in: Option<u64>,
     /// Bytes of its value.
@@ -67,6 +71,37 @@ pub struct WhyItem {
     pub stamp: u64,
     /// Seconds to live; `None`: forever.
     pub ttl: Option<u64>,
+}
+
+/// The limited life of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WhyLife {
+    /// Milliseconds until its end.
+    pub ends_in_ms: u64,
+    /// It was stored as provisional; otherwise it was doubted later.
+    pub provisional: bool,
+}
+
+/// The open misses of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WhyAccount {
+    /// Fills since the last hard event of which it is not known whether they are older.
+    pub ambiguous: u32,
+    /// The last hard event that it knows.
+    pub hard: u64,
+    /// The smallest number of a miss that found no room in `ledger_memory`, and may be another key's.
+    pub lost: Option<u64>,
+    /// Misses from before the last hard event.
+    pub old: u32,
+    /// All its misses.
+    pub open: u32,
+}
+
+impl From<&AccountView> for WhyAccount {
+    fn from(view: &AccountView) -> Self {
+        let AccountView { open, old, hard, ambiguous, lost, .. } = *view;
+        Self { ambiguous, hard, lost, old, open }
+    }
 }
 
 /// An object.

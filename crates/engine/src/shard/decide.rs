@@ -29,14 +29,14 @@ impl Shard {
             (Standing::Early, Some(found)) => (Kind::Early, Some((found, Kind::Early))),
             (Standing::Stale, Some(found)) => (Kind::Stale, Some((found, Kind::Stale))),
             (Standing::Negative, _) => {
-                self.record_miss(query.hash, ruled.state, cx);
+                self.record_miss(query.hash, ruled, cx);
                 return Decision::Negative;
             }
             _ => (Kind::Absent, None),
         };
         let policy = *ruled.state.policy();
         if !policy.leases {
-            self.record_miss(query.hash, ruled.state, cx);
+            self.record_miss(query.hash, ruled, cx);
             return Decision::Miss;
         }
         let hold_ms = query.hold_ms.unwrap_or(policy.hold_ms);
@@ -64,7 +64,7 @@ impl Shard {
             }
             (Role::Old, None) => unreachable!("an old value is offered where there is one"),
             (Role::Leased, _) if query.is_explicit() && hold_ms == 0 => {
-                self.record_miss(query.hash, ruled.state, cx);
+                self.record_miss(query.hash, ruled, cx);
                 Decision::Miss
             }
             (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
@@ -93,7 +93,7 @@ impl Shard {
             rule: ruled.state,
             found,
             how: query.how,
-            last_event: self.shared.last_event(query.hash, tags.hashes(), cx.step.now),
+            outside: self.shared.outside(query.hash, tags.hashes(), cx.step.now),
             tags: tags.hashes(),
             hint: query.hint,
             hold_ms,
@@ -103,7 +103,9 @@ impl Shard {
     /// The standing of the item under the key for a client that asks in this way.
     fn standing_for(&self, query: &Query<'_>, found: Found, ruled: &Match<'_>, cx: &Context<'_>) -> Standing {
         let expiry = self.store.item(found).expiry();
-        let is_due = expiry != NEVER && query.recache.is_some_and(|second| expiry < second);
+        // The end of a limited life is no expiry: no client is sent to refresh the value before.
+        let has_life = self.store.item(found).life().is_some();
+        let is_due = !has_life && expiry != NEVER && query.recache.is_some_and(|second| expiry < second);
         match self.standing(found, query.hash, Some(ruled.state), &cx.step) {
             Standing::Fresh if is_due => Standing::Early,
             standing => standing,

@@ -125,6 +125,7 @@ impl Shard {
         let mut cascades = false;
         let status = if let Some(token) = gives_up {
             let text = Advice::of(meta).error;
+            self.use_token(hash, token, key, cx);
             let failed = self.with_herd(&mut cx.step, |herd, step| herd.failed(hash, token, text, step));
             cx.session.take_number(hash, token);
             if failed == Some(true) { reply::HD } else { reply::NF }
@@ -218,7 +219,8 @@ impl Shard {
         let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
         if flags.has(b'x') {
             let mut room = [0; TAGS_MAX];
-            let tags = self.store.item(found).attributes(&mut room).tags;
+            let Attributes { tags, .. } = self.store.item(found).attributes(&mut room);
+            let life = self.store.item(found).life();
             let bare = Attributes {
                 tags,
                 expiry: expiry.unwrap_or(NEVER),
@@ -228,6 +230,7 @@ impl Shard {
                 marks: stale,
                 ..Attributes::default()
             };
+            let bare = bare.with_life(life);
             return self.store.put(hash, meta.key.bytes(), &bare, NewValue::Inline([&[], &[]])).is_ok();
         }
         self.mark_stale(meta.key.bytes(), hash, found, (cas, stamp), expiry, cx)

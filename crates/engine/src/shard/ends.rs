@@ -102,7 +102,7 @@ impl Shard {
     pub(crate) fn revoke(&mut self, step: &mut Step<'_>) {
         let now = step.now;
         let shared = Arc::clone(&self.shared);
-        let below = |hash, tags: &[u64]| shared.last_event(hash, tags, now);
-        self.with_herd(step, |herd, step| herd.revoke(below, step));
+        let events = |hash, tags: &[u64]| shared.outside(hash, tags, now);
+        self.with_herd(step, |herd, step| herd.revoke(events, step));
     }
 }

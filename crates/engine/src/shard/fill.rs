@@ -1,8 +1,9 @@
 //! Fills: values that were computed for a miss of a key under a rule.
 //!
-//! A fill counts as of its miss: as of the number that the clock showed there ([`Fill`], decided in `write_ruled`). It is
-//! stored only if no hard event (a write, a delete, a hard bump, a flush) of its key has a larger number; a larger soft
-//! event makes it stale on arrival. It comes on a connection, or without one and shows the lease's token.
+//! A fill counts as of its miss: as of the number that the clock showed there. Where the miss is known ([`Fill`], decided in
+//! `write_ruled`), it is stored only if no hard event (a write, a delete, a hard bump, a flush) of its key has a larger number; a
+//! larger soft event makes it stale on arrival. Where it is not known, the key's account decides ([`Judgement`]). A fill comes on a
+//! connection, or without one and shows the lease's token.
 //!
 //! # Histories
 //! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named
@@ -24,10 +25,9 @@
 //!    the miss at the earliest. It goes to waiters that began before 6. (`fences.rs`:
 //!    `soft_invalidation_makes_a_late_fill_stale`, `grace.rs`:
 //!    `a_fill_that_is_stale_on_arrival_is_served_for_the_grace_from_its_miss`)
-//! 5. H misses at 5, W at 6, both compute. H stores at 7: the item's stamp is 5, and so is the fence. W stores: its
-//!    fill counts as of 5 or 6, which is not below the fence, and replaces H's value. Had the fence been raised to 7,
-//!    every later fill of an open miss would be dropped. (`herd.rs`:
-//!    `the_deadline_promotes_and_the_others_go_on_waiting`)
+//! 5. H misses at 5, W at 6, both compute. H stores at 7: the item's stamp is 5, and no event is noted. W stores: its
+//!    fill counts as of 5 or 6, and replaces H's value. Were this write an event, every later fill of an open miss would be
+//!    dropped. (`herd.rs`: `the_deadline_promotes_and_the_others_go_on_waiting`)
 //! 6. H misses at 5, W waits. H stores a value that has expired already (exptime -1): W gets it, and nothing is kept.
 //!    The clock moves on, so that no miss after this one notes 5 as well. The same from a client that is not the holder
 //!    is a delete. (`herd.rs`: `a_value_can_be_given_to_waiters_and_not_be_kept`)
@@ -44,12 +44,27 @@
 //!     source, stores: it cannot be told from H, whose value would be old, and is dropped. But job 7 may have read the source
 //!     before C changed it. So C's `set` counts as a delete: the job is revoked, and another one begins.
 //!     (`loads.rs`: `a_set_that_is_dropped_counts_as_a_delete`)
+//! 11. H misses at 5, X deletes at 6, W misses at 6 and stores: its fill may be H's, of the value from before 6. It is shown for a
+//!     time, and goes to all waiters ([`Judgement::Provisional`]). H stores: the last old miss is filled, and the provisional
+//!     value goes. (`account.rs`: `a_provisional_value_goes_when_the_old_miss_is_filled`)
+//! 12. A value is judged, and the shard has no room for it. The request comes again when there is room, and is judged as if for the
+//!     first time. (`account.rs`: `a_fill_that_waits_for_room_is_judged_once`)
+//! 13. Under `owner = "connection"` a connection has missed more keys than it remembers, or the server has just started. It stores a
+//!     key, and it is not known whether that is the fill of a miss from before X's delete or a new value. It is dropped, and the
+//!     value that is there, which may be older, is deleted. (`account.rs`: `a_write_that_may_be_a_fill_leaves_nothing_older`)
+//! 14. H has token 5 and is late; W has the lease under token 7 and stores: the item's stamp is 7. H's value is not older than an
+//!     event, but 5 < 7: it is dropped, since W's was computed later. (`tokens.rs`, `herd.rs`:
+//!     `the_deadline_promotes_and_the_others_go_on_waiting`)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{DropCause, Filler, RuleState, Waiter, refresh_lead_s};
-use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER};
+use cattlegrid_herd::{
+    Ambiguous, Filler, Judged, Judgement, Moment, RuleState, Session, Shown, Softened, Surroundings, Values,
+    Waiter, refresh_lead_s,
+};
+use cattlegrid_store::{Attributes, Found, Life, Lookup, Marks, NEVER, Refresh, Store, TAGS_MAX};
+use cattlegrid_tags::TagList;
 
 use crate::delivered::{Delivered, DeliveredValue, Verdict};
 use crate::rules::Change;
@@ -57,7 +72,9 @@ use crate::rules::active::Ruled;
 use crate::shard::Shard;
 use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
 use crate::shard::standing::is_stub;
+use crate::shard::value_hash::{hash_item, hash_write};
 use crate::step::Step;
+use crate::time::Now;
 
 impl Shard {
     /// Stores a whole value or drops it, and wakes the waiters.
@@ -70,160 +87,291 @@ impl Shard {
         step: &mut Step<'_>,
     ) -> Outcome {
         let Filling { fill, by, .. } = filling;
-        let counters = ruled.state.counters();
-        // More tags than fit were refused before.
-        let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
-        // History 2: no fence knows these events.
-        let (mut hard, mut soft) = self.shared.outside(write.hash, tags.hashes(), step.now);
-        // A loader's lease ends with each event of its key: the fence would only add those of keys that share its slot.
-        let by_loader = filling.session.is_none();
-        if let Some(herd) = self.herd.as_mut().filter(|_| !by_loader) {
-            if let Some(stamp) = fill.stamp() {
-                herd.fence.note_fill(self.shared.clock().saturating_sub(stamp), self.shared.shards());
-            }
-            let events = herd.fence.events(write.hash);
-            (hard, soft) = (hard.max(events.hard), soft.max(events.soft));
-        }
-        // History 3: a miss under rules that have gone since may be older than an event that was not noted.
-        hard = hard.max(self.shared.uncovered());
-        if fill.stamp().is_some_and(|stamp| stamp < hard) {
-            ruled.state.count_dropped(self.cause_of_drop(write.hash, &filling, hard, ruled, step.now.ms));
-            self.consume(write.hash, &mut filling, step.now.ms);
-            if ruled.state.policy().loader && fill.token().is_none() {
-                // History 10.
-                self.delete_unawaited(write.key, write.hash, step);
-            } else {
-                self.with_herd(step, |herd, step| herd.dropped(write.hash, by, step));
-            }
-            let unleased = found.filter(|_| !ruled.state.policy().leases);
-            if let Some(stub) = unleased.filter(|found| is_stub(&self.store.item(*found))) {
-                // History 7: the stub would never be filled, and the next client wins again.
-                self.store.remove(write.hash, stub);
-            }
-            return match (write.mode, found) {
-                (Mode::Cas, Some(_)) => Outcome::Exists,
-                (Mode::Cas, None) => Outcome::NotFound,
-                (Mode::Add, _) => Outcome::NotStored,
-                // History 1: to others it was stored just before the event.
-                _ => Outcome::Stored { cas: 0, size: write.data.len() },
-            };
-        }
-        let stale = fill.stamp().filter(|stamp| *stamp < soft).map(|_| soft);
         let appends = matches!(write.mode, Mode::Append | Mode::Prepend);
         let expiry = write.vivify.filter(|_| appends).unwrap_or(write.expiry);
-        if expiry != NEVER && expiry <= step.now.second {
-            return self.store_nothing(write, found, filling, stale, ruled, step);
+        let is_over = expiry != NEVER && expiry <= step.now.second;
+        if is_over && !self.holds(write.hash, by) {
+            return self.delete_for(write, filling, ruled, step);
         }
+        // More tags than fit were refused before.
+        let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+        let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, step.now);
+        let judged = self.judge(write, &filling, &tags, &around, ruled, step.now);
+        if let (Fill::Any { .. }, Some(session), true) =
+            (fill, &filling.session, judged.judgement != Judgement::Write)
+        {
+            note_crossing(write.hash, session, &ruled.state, step.now.ms);
+        }
+        if !judged.judgement.stores() {
+            return self.drop_fill(write, found, filling, &judged, &around, ruled, step);
+        }
+        if is_over || matches!(judged.judgement, Judgement::Provisional { .. }) && judged.closed {
+            return self.give_only(write, found, filling, &judged, &around, ruled, step);
+        }
+        let Some((cas, ends)) = self.put_fill(write, expiry, &filling, &judged, &tags, ruled, step.now)
+        else {
+            if let Some(herd) = &mut self.herd {
+                // History 12.
+                herd.ledger.undo(write.hash);
+            }
+            return Outcome::NoRoom(write.data.len());
+        };
+        let soft = softened_by(&judged);
+        count_stored(write, fill, &judged, soft, ruled);
+        self.consume(write.hash, &mut filling, &around, step.now.ms);
+        let waiters = self.take_waiters(write, by, soft, step);
+        self.deliver(write, cas, ends, &ruled.state, waiters, step);
+        Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
+    }
+
+    /// What becomes of a write.
+    fn judge(
+        &mut self,
+        write: &Write<'_>,
+        filling: &Filling<'_>,
+        tags: &TagList,
+        around: &Surroundings,
+        ruled: &Ruled,
+        now: Now,
+    ) -> Judged {
+        let hash = write.hash;
+        let known = Judged::known(Judgement::Write);
+        match filling.fill {
+            Fill::No => known,
+            Fill::Of(number) | Fill::ByToken(number) => {
+                // A loader's lease ends with each event of its key: the fence would only add those of keys that share its
+                // slot. The others know no fence of the events outside (history 2).
+                let by_loader = filling.session.is_none();
+                let events = if by_loader { around.outside } else { around.outside.max(around.written) };
+                if let Some(herd) = self.herd.as_mut().filter(|_| !by_loader) {
+                    herd.fence.note_fill(self.shared.clock().saturating_sub(number), self.shared.shards());
+                }
+                // History 14.
+                let newer = filling.shown.map(|shown| self.store.item(shown).stamp());
+                if number < events.hard || newer.is_some_and(|stamp| number < stamp) {
+                    return Judged::known(Judgement::Old);
+                }
+                let softened = if number < events.soft { Softened::Now(events.soft) } else { Softened::No };
+                Judged { softened, ..Judged::known(Judgement::Clean { stamp: number }) }
+            }
+            Fill::Any { strict } => {
+                let Some(herd) = &mut self.herd else { return known };
+                let drops = around.start.is_some_and(|start| start.drops);
+                let strict = strict || drops || ruled.state.policy().ambiguous == Ambiguous::Drop;
+                let moment = Moment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
+                let values = Compared { store: &self.store, write, tags, shown: filling.shown };
+                herd.ledger.fill(hash, around, &moment, &values)
+            }
+        }
+    }
+
+    /// Puts the value into the store. Returns its CAS and its expiry; None: no room.
+    #[expect(clippy::too_many_arguments, reason = "one piece of `store_value`")]
+    fn put_fill(
+        &mut self,
+        write: &Write<'_>,
+        expiry: u32,
+        filling: &Filling<'_>,
+        judged: &Judged,
+        tags: &TagList,
+        ruled: &Ruled,
+        now: Now,
+    ) -> Option<(u64, u32)> {
         let number = self.shared.tick();
         let cas = write.explicit_cas.unwrap_or(number);
-        let stamp = fill.stamp().unwrap_or(number);
+        let mut stamp = judged.judgement.stamp().unwrap_or(number);
+        let mut ends = expiry;
         let policy = ruled.state.policy();
-        let lead_s = if policy.early && expiry != NEVER && !write.negative {
-            refresh_lead_s(expiry - step.now.second, ruled.state.p90_ms(), write.hash)
+        let grace_s = if write.negative { 0 } else { policy.grace_s };
+        let mut marks = Marks::none();
+        match judged.softened {
+            Softened::No => {}
+            Softened::Later { soft, until_ms } => {
+                // A flush that is phased in will be a hard event: it must stay above the stamp if it is.
+                if self.shared.tags().floors().highest() <= stamp {
+                    stamp = stamp.max(soft);
+                }
+                let second = u32::try_from(until_ms.div_ceil(1000)).unwrap_or(u32::MAX);
+                ends = if expiry == NEVER { second } else { expiry.min(second) };
+            }
+            Softened::Now(_) => {
+                marks = Marks::STALE;
+                // History 4: the soft event has ended the value, in the moment of the miss at the earliest. Grace counts from
+                // there.
+                if grace_s > 0 {
+                    let since = self.shared.second_of(stamp);
+                    ends = if expiry == NEVER { since } else { expiry.min(since) };
+                }
+            }
+        }
+        let lead_s = if policy.early && ends != NEVER && !write.negative && marks == Marks::none() {
+            refresh_lead_s(ends.saturating_sub(now.second), ruled.state.p90_ms(), write.hash)
         } else {
             0
         };
-        let grace_s = if write.negative { 0 } else { policy.grace_s };
-        // History 4: the soft event has ended the value, in the moment of the miss at the earliest. Grace counts from
-        // there.
-        let ends = if stale.is_some() && grace_s > 0 {
-            let since = self.shared.second_of(stamp);
-            if expiry == NEVER { since } else { expiry.min(since) }
-        } else {
-            expiry
-        };
-        let mut marks = if stale.is_some() { Marks::STALE } else { Marks::none() };
         if write.negative {
             marks = marks.with(Marks::NEGATIVE);
         }
-        if appends {
+        if matches!(write.mode, Mode::Append | Mode::Prepend) {
             marks = marks.with(Marks::EDITED);
         }
         let attributes = Attributes {
             flags: write.flags,
             expiry: ends,
-            accessed: step.now.second,
+            accessed: now.second,
             cas,
             stamp: (stamp != cas).then_some(stamp),
             grace_s,
-            refresh_lead_s: lead_s,
+            refresh: Refresh::lead(lead_s),
             tags: tags.hashes(),
             marks,
         };
-        if self.store.put(write.hash, write.key, &attributes, write.data.to_value()).is_err() {
-            return Outcome::NoRoom(write.data.len());
+        let attributes = attributes.with_life(self.life_of(write, filling, judged));
+        self.store.put(write.hash, write.key, &attributes, write.data.to_value()).ok()?;
+        // History 5: a fill is no event.
+        if is_event(filling.fill, judged.judgement) {
+            self.raise_written(write.hash, number);
         }
-        match (write.negative, fill, stale) {
-            (true, ..) => counters.negatives.fetch_add(1, Ordering::Relaxed),
-            (_, Fill::No, _) => 0,
-            (_, _, None) => counters.fills_stored.fetch_add(1, Ordering::Relaxed),
-            (_, _, Some(_)) => counters.fills_stale.fetch_add(1, Ordering::Relaxed),
-        };
-        self.consume(write.hash, &mut filling, step.now.ms);
-        // History 5: to the stamp, and not to the number of this write.
-        self.raise_hard(write.hash, stamp);
-        let waiters = self.take_waiters(write, by, stale, step);
-        self.deliver(write, cas, ends, &ruled.state, waiters, step);
-        Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
+        Some((cas, ends))
     }
 
-    /// Why a fill is dropped; `hard` is the event that came after its miss.
-    fn cause_of_drop(
-        &mut self,
-        hash: u64,
-        filling: &Filling<'_>,
-        hard: u64,
-        ruled: &Ruled,
-        now_ms: u64,
-    ) -> DropCause {
-        let (fill, session) = (filling.fill, filling.session.as_deref());
-        if fill.token().is_none() && session.is_some_and(|session| session.repeats(hash, hard, now_ms)) {
-            return DropCause::Repeated;
-        }
-        let own = fill.token().or_else(|| session?.oldest(hash, now_ms));
-        if own.is_some_and(|own| own < hard) {
-            return DropCause::Late;
-        }
-        let oldest = self.herd.as_mut().and_then(|herd| herd.ledger.oldest(hash, now_ms));
-        match oldest {
-            Some(oldest) if oldest.lost => DropCause::Overflow,
-            // A client that takes longer than a lease counts as dead.
-            Some(oldest) if oldest.since_ms + u64::from(ruled.state.lease_ms()) <= now_ms => {
-                DropCause::Abandoned
+    /// The limited life of a value that is stored.
+    fn life_of(&self, write: &Write<'_>, filling: &Filling<'_>, judged: &Judged) -> Option<Life> {
+        let present = || filling.shown.and_then(|shown| self.store.item(shown).life());
+        match judged.judgement {
+            // A change of the value that is there, which may be old, is as old as that.
+            Judgement::Write if write.mode == Mode::Cas => present(),
+            Judgement::Proved { again: true, .. } => present(),
+            Judgement::Provisional { until_ms, instead, .. } => {
+                let mut ends_ms = until_ms.min(judged.closes_ms);
+                if let Some(present) = present().filter(|_| instead) {
+                    ends_ms = ends_ms.min(present.ends_ms);
+                }
+                Some(Life { ends_ms, provisional: true })
             }
-            _ => DropCause::Other,
+            _ => None,
         }
     }
 
-    /// A value that has expired on arrival (history 6): the holder's goes to all waiters, and nothing is kept; any
-    /// other is a delete.
-    fn store_nothing(
+    /// A fill that is not stored, though it is answered as if it had been just before the event.
+    #[expect(clippy::too_many_arguments, reason = "one piece of `store_value`")]
+    fn drop_fill(
         &mut self,
         write: &Write<'_>,
         found: Option<Found>,
         mut filling: Filling<'_>,
-        stale: Option<u64>,
+        judged: &Judged,
+        around: &Surroundings,
+        ruled: &Ruled,
+        step: &mut Step<'_>,
+    ) -> Outcome {
+        let Filling { fill, by, shown, .. } = filling;
+        ruled.state.count_fill(judged.judgement);
+        learn(judged, ruled);
+        let closed = self.consume(write.hash, &mut filling, around, step.now.ms) || judged.closed;
+        let by_loader = ruled.state.policy().loader && fill.token().is_none();
+        if by_loader || fill == (Fill::Any { strict: true }) {
+            // Histories 10, 13.
+            self.delete_unawaited(write.key, write.hash, step);
+        } else {
+            let visible = shown.is_some_and(|shown| self.after_drop(write, shown, judged, closed, ruled));
+            let anyones = !visible && fill.number().is_none();
+            self.with_herd(step, |herd, step| herd.dropped(write.hash, write.key, by, anyones, step));
+        }
+        let unleased = found.filter(|_| !ruled.state.policy().leases);
+        if let Some(stub) = unleased.filter(|found| is_stub(&self.store.item(*found))) {
+            // History 7: the stub would never be filled, and the next client wins again.
+            self.store.remove(write.hash, stub);
+        }
+        match (write.mode, found) {
+            (Mode::Cas, Some(_)) => Outcome::Exists,
+            (Mode::Cas, None) => Outcome::NotFound,
+            (Mode::Add, _) => Outcome::NotStored,
+            // History 1: to others it was stored just before the event.
+            _ => Outcome::Stored { cas: 0, size: write.data.len() },
+        }
+    }
+
+    /// What a dropped fill does to the value that is there. Returns whether there is one still.
+    fn after_drop(
+        &mut self,
+        write: &Write<'_>,
+        shown: Found,
+        judged: &Judged,
+        closed: bool,
+        ruled: &Ruled,
+    ) -> bool {
+        let life = self.store.item(shown).life();
+        if closed && life.is_some_and(|life| life.provisional) {
+            ruled.state.counters().lives_closed.fetch_add(1, Ordering::Relaxed);
+            self.store.remove(write.hash, shown);
+            return false;
+        }
+        if let Judgement::Dropped { doubt_ms: Some(ends_ms) } = judged.judgement
+            && life.is_none_or(|life| life.ends_ms > ends_ms)
+        {
+            if life.is_none() {
+                ruled.state.counters().values_doubted.fetch_add(1, Ordering::Relaxed);
+            }
+            let mut room = [0; TAGS_MAX];
+            let life = Some(Life { ends_ms, provisional: false });
+            let item = self.store.item(shown);
+            let attributes = item.attributes(&mut room).with_life(life);
+            if !self.rewrite(write.key, write.hash, shown, &attributes) {
+                // Without room for the end of its life it ends now.
+                self.store.remove(write.hash, shown);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A value that goes to all waiters and is not kept: it has expired on arrival (history 6), or its limited life is over before
+    /// it begins. What is there goes as well.
+    #[expect(clippy::too_many_arguments, reason = "one piece of `store_value`")]
+    fn give_only(
+        &mut self,
+        write: &Write<'_>,
+        found: Option<Found>,
+        mut filling: Filling<'_>,
+        judged: &Judged,
+        around: &Surroundings,
         ruled: &Ruled,
         step: &mut Step<'_>,
     ) -> Outcome {
         let Filling { fill, by, .. } = filling;
-        let by_holder = self.holds(write.hash, by);
-        self.consume(write.hash, &mut filling, step.now.ms);
-        if by_holder {
-            if let Some(found) = found {
-                self.store.remove(write.hash, found);
-            }
-            // The clock moves on for a fill as well: no later miss may note the number of an earlier one.
-            let taken = self.shared.tick();
-            let number = fill.stamp().unwrap_or(taken);
-            self.raise_hard(write.hash, number);
-            let waiters = self.take_waiters(write, by, stale, step);
-            ruled.state.counters().fills_stored.fetch_add(1, Ordering::Relaxed);
-            self.deliver(write, number, write.expiry, &ruled.state, waiters, step);
-        } else {
-            // The waits of its own connection were answered before.
-            self.delete_unawaited(write.key, write.hash, step);
+        learn(judged, ruled);
+        self.consume(write.hash, &mut filling, around, step.now.ms);
+        if let Some(found) = found {
+            self.store.remove(write.hash, found);
         }
+        // The clock moves on for a fill as well: no later miss may note the number of an earlier one.
+        let taken = self.shared.tick();
+        let number = judged.judgement.stamp().unwrap_or(taken);
+        if is_event(fill, judged.judgement) {
+            self.raise_written(write.hash, taken);
+        }
+        if judged.judgement == Judgement::Write {
+            ruled.state.counters().fills_stored.fetch_add(1, Ordering::Relaxed);
+        } else {
+            ruled.state.count_fill(judged.judgement);
+        }
+        let waiters = self.take_waiters(write, by, softened_by(judged), step);
+        self.deliver(write, number, write.expiry, &ruled.state, waiters, step);
+        Outcome::Stored { cas: 0, size: write.data.len() }
+    }
+
+    /// A value that has expired on arrival and is not the holder's (history 6): a delete.
+    fn delete_for(
+        &mut self,
+        write: &Write<'_>,
+        mut filling: Filling<'_>,
+        ruled: &Ruled,
+        step: &mut Step<'_>,
+    ) -> Outcome {
+        self.use_up(write, &mut filling, false, ruled, step.now);
+        // The waits of its own connection were answered before.
+        self.delete_unawaited(write.key, write.hash, step);
         Outcome::Stored { cas: 0, size: write.data.len() }
     }
 
@@ -283,23 +431,60 @@ impl Shard {
         }
     }
 
-    /// Counts off the miss of a fill.
-    pub(crate) fn consume(&mut self, hash: u64, filling: &mut Filling<'_>, now_ms: u64) {
-        let Some(herd) = &mut self.herd else { return };
-        match filling.fill {
-            Fill::No | Fill::Perhaps(_) => {}
-            Fill::Of(_) => {
-                if let Some(session) = &mut filling.session {
-                    session.take_oldest(hash, now_ms);
-                }
-                herd.ledger.fill(hash, None, now_ms);
+    /// Takes the miss of a fill whose miss is known off the record. True: no old miss is on record any more.
+    fn consume(&mut self, hash: u64, filling: &mut Filling<'_>, around: &Surroundings, now_ms: u64) -> bool {
+        let Some(herd) = &mut self.herd else { return false };
+        match (filling.fill, &mut filling.session) {
+            (Fill::No, _) | (Fill::Any { .. }, None) => false,
+            (Fill::Any { .. }, Some(session)) => {
+                session.take_oldest(hash, now_ms);
+                false
             }
-            Fill::ByToken(token) => {
-                if let Some(session) = &mut filling.session {
+            (Fill::Of(number), session) => {
+                // Its client has no other computation of the key under way.
+                let own = session.as_mut().map(|session| session.take_all(hash)).unwrap_or_default();
+                let mut closed = false;
+                for record in own.iter().filter(|record| record.until_ms > now_ms) {
+                    closed = herd.ledger.take(hash, Some(record.number), around, now_ms);
+                }
+                if own.is_empty() {
+                    closed = herd.ledger.take(hash, Some(number), around, now_ms);
+                }
+                closed
+            }
+            (Fill::ByToken(token), session) => {
+                if let Some(session) = session {
                     session.take_number(hash, token);
                 }
-                herd.use_token(hash, token, now_ms);
+                herd.use_token(hash, token, around, now_ms)
             }
+        }
+    }
+
+    /// A write that stores nothing takes its miss off the record all the same. `counts`: its value is compared with others.
+    pub(crate) fn use_up(
+        &mut self,
+        write: &Write<'_>,
+        filling: &mut Filling<'_>,
+        counts: bool,
+        ruled: &Ruled,
+        now: Now,
+    ) {
+        let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
+        let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, now);
+        let mut closed = self.consume(write.hash, filling, &around, now.ms);
+        if let Fill::Any { .. } = filling.fill {
+            closed = if counts {
+                self.judge(write, filling, &tags, &around, ruled, now).closed
+            } else {
+                self.herd.as_mut().is_some_and(|herd| herd.ledger.take(write.hash, None, &around, now.ms))
+            };
+        }
+        if let Some(shown) = filling.shown.filter(|_| closed)
+            && self.store.item(shown).life().is_some_and(|life| life.provisional)
+        {
+            ruled.state.counters().lives_closed.fetch_add(1, Ordering::Relaxed);
+            self.store.remove(write.hash, shown);
         }
     }
 
@@ -307,7 +492,65 @@ impl Shard {
     pub(crate) fn give_up_fill(&mut self, hash: u64, by: Filler, deletes: bool, step: &mut Step<'_>) {
         self.with_herd(step, |herd, step| {
             // The delete passes the lease on, but does not show that the key cannot be filled.
-            if deletes { herd.refused(hash, by, step) } else { herd.dropped(hash, by, step) }
+            if deletes { herd.refused(hash, by, step) } else { herd.gave_up(hash, by, step) }
         });
+    }
+}
+
+fn count_stored(write: &Write<'_>, fill: Fill, judged: &Judged, soft: Option<u64>, ruled: &Ruled) {
+    let counters = ruled.state.counters();
+    if write.negative {
+        counters.negatives.fetch_add(1, Ordering::Relaxed);
+    } else if fill != Fill::No && soft.is_some() {
+        counters.fills_stale.fetch_add(1, Ordering::Relaxed);
+    } else if fill != Fill::No {
+        ruled.state.count_fill(judged.judgement);
+    }
+    learn(judged, ruled);
+}
+
+/// Counts whether a fill came on the connection that was answered a miss of its key.
+fn note_crossing(hash: u64, session: &Session, rule: &RuleState, now_ms: u64) {
+    let is_own = session.oldest(hash, now_ms).is_some();
+    session.caller().peer().note_fill(is_own);
+    let counters = rule.counters();
+    let counter = if is_own { &counters.fills_own } else { &counters.fills_crossed };
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Learns how long the fill was computed.
+fn learn(judged: &Judged, ruled: &Ruled) {
+    if let Some(ms) = judged.sample_ms {
+        ruled.state.learn_fill(ms);
+    }
+}
+
+/// Whether a value that is stored makes fills of earlier misses old: it is an ordinary write, or may be one where each fill is known.
+fn is_event(fill: Fill, judgement: Judgement) -> bool {
+    judgement == Judgement::Write || fill == Fill::Any { strict: true }
+}
+
+/// The soft event to which a value is older for certain.
+fn softened_by(judged: &Judged) -> Option<u64> {
+    if let Softened::Now(soft) = judged.softened { Some(soft) } else { None }
+}
+
+/// A fill and the value that is there, compared when that is needed.
+struct Compared<'a> {
+    store: &'a Store,
+    write: &'a Write<'a>,
+    tags: &'a TagList,
+    shown: Option<Found>,
+}
+
+impl Values for Compared<'_> {
+    fn fill(&self) -> u64 {
+        hash_write(self.store, self.write, self.tags.hashes())
+    }
+
+    fn shown(&self) -> Option<Shown> {
+        let item = self.store.item(self.shown?);
+        let provisional = item.life().is_some_and(|life| life.provisional);
+        Some(Shown { value: hash_item(self.store, &item), provisional })
     }
 }

@@ -115,7 +115,7 @@ impl Shard {
     pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
         let active = self.shared.rules();
         if let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) {
-            self.record_miss(hash, ruled.state, cx);
+            self.record_miss(hash, &ruled, cx);
         }
         answer_miss(asked, Lookup::Absent, cx);
     }

@@ -42,6 +42,10 @@ impl Shard {
                 old.expiry.min(cx.step.now.second)
             });
         }
+        if let (Some(end), Some(_)) = (expiry, old.life()) {
+            // The end of its life does not move.
+            expiry = Some(if end == NEVER { old.expiry } else { end.min(old.expiry) });
+        }
         let kept = self.kept_stamp(&item);
         if stamp.is_none() && kept.is_none() && grace_s == old.grace_s {
             self.store.set_cas(found, cas);
@@ -82,7 +86,7 @@ impl Shard {
     pub(crate) fn invalidate_softly(&mut self, key: &[u8], hash: u64, number: u64, cx: &mut Context<'_>) {
         self.answer_all_own_waits(hash, cx);
         self.with_herd(&mut cx.step, |herd, step| {
-            herd.fence.raise_soft(hash, number);
+            herd.note_soft(hash, number);
             herd.invalidated(hash, key, step);
         });
     }

@@ -67,7 +67,7 @@ impl Shard {
         }
         let Some(found) = found else {
             if let Some(ruled) = &unleased {
-                self.record_miss(hash, &ruled.state, cx);
+                self.record_miss_of(hash, &ruled.state, &ruled.tags, cx);
             }
             meta_get_miss(meta, lookup, touches, cx);
             return Flow::Replied;
@@ -81,7 +81,7 @@ impl Shard {
         }
         let computes = self.meta_get_hit(meta, hash, found, created, cx);
         if let Some(ruled) = unleased.filter(|_| computes) {
-            self.record_miss(hash, &ruled.state, cx);
+            self.record_miss_of(hash, &ruled.state, &ruled.tags, cx);
         }
         Flow::Replied
     }

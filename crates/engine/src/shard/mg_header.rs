@@ -69,7 +69,12 @@ impl Shown for OfItem<'_> {
         match letter {
             b'N' if self.served == Served::Stub => self.expiry = Some(self.now.expiry(self.flags.vivify)),
             b'T' if self.served == Served::Old => {}
-            b'T' => self.expiry = Some(self.now.expiry(self.flags.exptime)),
+            b'T' => {
+                let (to, has_life) = (self.now.expiry(self.flags.exptime), self.item.life().is_some());
+                // The end of a limited life does not move.
+                let bound = has_life && (to == NEVER || to > self.item.expiry());
+                self.expiry = Some(if bound { self.item.expiry() } else { to });
+            }
             b'R' => {
                 let ends = self.ends();
                 self.recache = self.served != Served::Stub

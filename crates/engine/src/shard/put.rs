@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cattlegrid_herd::{Filler, Session};
 use cattlegrid_protocol::{Block, Limits, StoreVerb};
-use cattlegrid_store::{Attributes, Found, HugeValue, Item, Marks, NEVER, NewValue, TAGS_MAX, Value};
+use cattlegrid_store::{Attributes, Found, HugeValue, Item, Life, Marks, NEVER, NewValue, TAGS_MAX, Value};
 use cattlegrid_tags::TagList;
 
 use crate::event::{EventKind, Interest};
@@ -24,12 +24,12 @@ const SCRATCH_MAX: usize = 256 << 10;
 pub(crate) enum Fill {
     /// Not a fill.
     No,
-    /// A fill that counts as of this number.
+    /// A fill of the miss with this number, which was answered on the same connection.
     Of(u64),
-    /// A possible fill, of a miss that is not known: the miss stays open.
-    Perhaps(u64),
-    /// A fill that counts as of this number, which it has shown as a token.
+    /// A fill of the miss with this number, which it has shown as a token.
     ByToken(u64),
+    /// A fill of any open miss of the key, if there is one: its account decides. `strict`: what is not known to be new is dropped.
+    Any { strict: bool },
 }
 
 /// A write as a fill, and who fills.
@@ -38,6 +38,8 @@ pub(crate) struct Filling<'a> {
     pub(crate) by: Filler,
     /// The session of the connection; None: the filler has no connection, but a token.
     pub(crate) session: Option<&'a mut Session>,
+    /// The item that a reader would get now, apart from old values in their grace.
+    pub(crate) shown: Option<Found>,
 }
 
 /// How a write treats the present value.
@@ -141,10 +143,11 @@ impl Shard {
 }
 
 impl Fill {
-    pub(crate) fn stamp(self) -> Option<u64> {
+    /// The number of its miss, if it is known.
+    pub(crate) fn number(self) -> Option<u64> {
         match self {
-            Self::No => None,
-            Self::Of(number) | Self::Perhaps(number) | Self::ByToken(number) => Some(number),
+            Self::No | Self::Any { .. } => None,
+            Self::Of(number) | Self::ByToken(number) => Some(number),
         }
     }
 
@@ -228,28 +231,36 @@ impl Shard {
             (Mode::Cas, _) => return Outcome::NotFound,
             (Mode::Append | Mode::Prepend | Mode::Replace, _) => return Outcome::NotStored,
         };
-        self.put(write, expiry, Marks::none(), cx)
+        self.put(write, expiry, Marks::none(), None, cx)
     }
 
     pub(crate) fn write_over(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
         let item = self.store.item(found);
-        let (cas, expiry) = (item.cas(), item.expiry());
+        // What replaces a value by its CAS was made from it, and may be as old.
+        let (cas, expiry, life) = (item.cas(), item.expiry(), item.life());
         match write.mode {
             Mode::Add => Outcome::NotStored,
-            Mode::Cas if write.compare == cas => self.put(write, write.expiry, Marks::none(), cx),
+            Mode::Cas if write.compare == cas => self.put(write, write.expiry, Marks::none(), life, cx),
             Mode::Cas if write.or_stale && write.compare != 0 && write.compare < cas => {
                 let won = if item.marks().has(Marks::WON) { Marks::WON } else { Marks::none() };
-                self.put(write, expiry, Marks::STALE.with(won), cx)
+                self.put(write, expiry, Marks::STALE.with(won), life, cx)
             }
             Mode::Cas => Outcome::Exists,
-            Mode::Set | Mode::Replace => self.put(write, write.expiry, Marks::none(), cx),
+            Mode::Set | Mode::Replace => self.put(write, write.expiry, Marks::none(), None, cx),
             Mode::Append | Mode::Prepend if write.compare != 0 && write.compare != cas => Outcome::Exists,
             Mode::Append | Mode::Prepend => self.extend(write, found, cx),
         }
     }
 
     /// Stores the data as they came.
-    fn put(&mut self, write: &Write<'_>, expiry: u32, marks: Marks, cx: &mut Context<'_>) -> Outcome {
+    fn put(
+        &mut self,
+        write: &Write<'_>,
+        expiry: u32,
+        marks: Marks,
+        life: Option<Life>,
+        cx: &mut Context<'_>,
+    ) -> Outcome {
         let size = write.data.len();
         let (cas, stamp) = self.numbers(write.explicit_cas);
         let attributes = Attributes {
@@ -262,6 +273,7 @@ impl Shard {
             marks: if write.negative { marks.with(Marks::NEGATIVE) } else { marks },
             ..Attributes::default()
         };
+        let attributes = attributes.with_life(life);
         match self.store.put(write.hash, write.key, &attributes, write.data.to_value()) {
             Ok(()) => Outcome::Stored { cas: self.shown_cas(cas), size },
             Err(_) => Outcome::NoRoom(size),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Filler, Herd, JobOrder, RuleState, Session, Step as HerdStep};
+use cattlegrid_herd::{Filler, Herd, JobOrder, RuleState, Session, Step as HerdStep, Surroundings};
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
 use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
@@ -170,10 +170,33 @@ impl Shard {
         self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by))
     }
 
+    /// The key was deleted, by this number: fills of earlier misses are old.
     pub(crate) fn raise_hard(&mut self, hash: u64, number: u64) {
         if let Some(herd) = &mut self.herd {
-            herd.fence.raise_hard(hash, number);
+            herd.note_hard(hash, number);
         }
+    }
+
+    /// The key was written, by this number: fills of earlier misses are old.
+    pub(crate) fn raise_written(&mut self, hash: u64, number: u64) {
+        if let Some(herd) = &mut self.herd {
+            herd.note_written(hash, number);
+        }
+    }
+
+    /// What a fill of a key with these tags is judged by, besides its account.
+    pub(crate) fn surroundings(&self, hash: u64, tags: &[u64], rule: &RuleState, now: Now) -> Surroundings {
+        let mut outside = self.shared.outside(hash, tags, now);
+        // A miss under rules that have gone since may be older than an event that was not noted.
+        outside.hard = outside.hard.max(self.shared.uncovered());
+        let start = self.shared.start(rule, now.ms);
+        let around = self.herd.as_ref().map(|herd| herd.surroundings(hash, outside));
+        let mut around = around.unwrap_or_default();
+        if start.is_some() {
+            // A flush that is phased in will be an event.
+            around.slot.hard = around.slot.hard.max(self.shared.tags().floors().highest());
+        }
+        Surroundings { outside, start, ..around }
     }
 
     /// A value was changed in place while a loader may refresh it: the result of its job would be older.
@@ -197,9 +220,39 @@ impl Shard {
         list
     }
 
+    /// The computation of this token has ended without a value: its miss is not open any more.
+    pub(crate) fn use_token(&mut self, hash: u64, token: u64, key: &[u8], cx: &Context<'_>) {
+        let Some(ruled) = self.rule_of(key) else { return };
+        let around = self.surroundings(hash, ruled.tags.hashes(), &ruled.state, cx.step.now);
+        let Some(herd) = &mut self.herd else { return };
+        if herd.use_token(hash, token, &around, cx.step.now.ms)
+            && let Some(found) = self.lookup_found(hash, key, &cx.step)
+            && self.store.item(found).life().is_some_and(|life| life.provisional)
+        {
+            ruled.state.counters().lives_closed.fetch_add(1, Ordering::Relaxed);
+            self.store.remove(hash, found);
+        }
+    }
+
     /// Records a miss under a rule without a lease.
-    pub(crate) fn record_miss(&mut self, hash: u64, rule: &RuleState, cx: &mut Context<'_>) {
-        let record = self.with_herd(&mut cx.step, |herd, step| herd.miss(hash, rule, step));
+    pub(crate) fn record_miss(&mut self, hash: u64, ruled: &Match<'_>, cx: &mut Context<'_>) {
+        // A key without an open miss has none that could be older than an event.
+        let has_open = self.herd.as_ref().is_some_and(|herd| herd.ledger.has(hash));
+        let tags = has_open.then(|| self.tags_of(ruled.rule, &ruled.captures));
+        self.record_miss_of(hash, ruled.state, &tags.unwrap_or_default(), cx);
+    }
+
+    /// The same of a key with these tags.
+    pub(crate) fn record_miss_of(
+        &mut self,
+        hash: u64,
+        rule: &RuleState,
+        tags: &TagList,
+        cx: &mut Context<'_>,
+    ) {
+        let outside = self.shared.outside(hash, tags.hashes(), cx.step.now);
+        let miss = |herd: &mut Herd, step: &mut HerdStep<'_, _>| herd.miss_after(hash, outside, rule, step);
+        let record = self.with_herd(&mut cx.step, miss);
         if let Some(record) = record {
             cx.session.record(record, cx.step.now.ms);
         }
@@ -208,6 +261,6 @@ impl Shard {
 
 /// The filler, according to the records of its connection.
 pub(crate) fn filler(hash: u64, fill: Fill, session: &Session, now_ms: u64) -> Filler {
-    let pooled = matches!(fill, Fill::Of(_)) && session.oldest(hash, now_ms).is_none();
+    let pooled = matches!(fill, Fill::Any { .. }) && session.oldest(hash, now_ms).is_none();
     Filler { connection: Some(session.caller().number()), token: fill.token(), pooled }
 }

@@ -99,6 +99,10 @@ impl Shard {
             return Lookup::Found(found);
         }
         let item = self.store.item(found);
+        if has_ended(&item, step.now) {
+            self.store.remove(hash, found);
+            return Lookup::Absent;
+        }
         match self.shared.tags().check(item.stamp(), item.tags(), hash, step.now.ms) {
             Validity::Valid => Lookup::Found(found),
             Validity::Dead => {
@@ -175,6 +179,9 @@ impl Shard {
     fn standing_at(&self, found: Found, hash: u64, rule: Option<&RuleState>, now: Now) -> Standing {
         let item = self.store.item(found);
         let marks = item.marks();
+        if has_ended(&item, now) {
+            return Standing::Absent;
+        }
         if marks.has(Marks::NEGATIVE) {
             // It has no grace: a soft invalidation ends it as well.
             let validity = self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms);
@@ -220,6 +227,11 @@ impl Shard {
         let size = size.unwrap_or(0);
         cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
     }
+}
+
+/// Whether the limited life of an item is over.
+fn has_ended(item: &Item<'_>, now: Now) -> bool {
+    item.life().is_some_and(|life| life.ends_ms <= now.ms)
 }
 
 /// Whether an item is a stub: `N` created it at a miss, and the client that won it has not filled it yet.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use cattlegrid_herd::{Events, Surroundings};
 use cattlegrid_store::{Lookup, Marks};
 use cattlegrid_tags::{Kind, TagHash, TagList};
 
 use crate::rules::active::Match;
-use crate::rules::why::{Numbers, Why, WhyItem, WhyLease, WhyRolling, WhyRule, WhyTag};
+use crate::rules::why::{Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyRolling, WhyRule, WhyTag};
 use crate::shard::Shard;
 use crate::shard::standing::Standing;
 use crate::step::Step;
@@ -38,6 +39,10 @@ impl Shard {
             Some(WhyItem {
                 cas: item.cas(),
                 edited: item.marks().has(Marks::EDITED),
+                life: item.life().map(|life| WhyLife {
+                    ends_in_ms: life.ends_ms.saturating_sub(now.ms),
+                    provisional: life.provisional,
+                }),
                 grace: (item.grace_s() != 0).then(|| now.left(item.dead_at())).flatten(),
                 refresh_in: item.refresh_at().and_then(|second| now.left(second)),
                 size: item.value_len(),
@@ -60,17 +65,20 @@ impl Shard {
             let (hard, soft) = (bumps.last(stored, Kind::Hard), bumps.last(stored, Kind::Soft));
             WhyTag { hard, hash: format!("{hash:016x}"), soft, tag }
         };
-        let (hard, soft) = shared.outside(hash, hashes.hashes(), now);
-        let (lease, fence, oldest_miss) = self.herd.as_deref_mut().map_or((None, None, None), |herd| {
-            let events = herd.fence.events(hash);
+        let Events { hard, soft } = shared.outside(hash, hashes.hashes(), now);
+        let start = ruled.as_ref().and_then(|ruled| shared.start(ruled.state, now.ms));
+        let (lease, fence, view) = self.herd.as_deref_mut().map_or((None, None, None), |herd| {
+            let slot = herd.fence.events_and_writes(hash);
+            let around = Surroundings { start, ..herd.surroundings(hash, Events { hard, soft }) };
             (
                 herd.lease(hash, key, now.ms).map(WhyLease::from),
-                Some(Numbers { hard: events.hard, soft: events.soft }),
-                herd.ledger.oldest(hash, now.ms).map(|oldest| oldest.number),
+                Some(Numbers { hard: slot.hard, soft: slot.soft }),
+                Some(herd.ledger.view(hash, &around, now.ms)),
             )
         });
         let floors = shared.tags().floors();
         Why {
+            account: view.as_ref().map(WhyAccount::from),
             clock: shared.clock(),
             fence,
             floor: floors.hard(),
@@ -78,7 +86,7 @@ impl Shard {
             key: String::from_utf8_lossy(key).into_owned(),
             lease,
             object: None,
-            oldest_miss,
+            oldest_miss: view.and_then(|view| view.oldest.into_iter().chain(view.lost).min()),
             outside: Numbers { hard, soft },
             rolling: floors
                 .rolling()

@@ -7,21 +7,20 @@
 //! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in `tests/`.
 //!
 //! 1. H misses at 5 on one connection of a pool. X deletes at 6. H stores on another connection, which has no miss of
-//!    the key: the ledger's oldest miss is 5, the fill counts as of it and is dropped. (`fences.rs`:
+//!    the key: no miss came after 6, so the fill is old and is dropped. (`fences.rs`:
 //!    `a_fill_from_another_connection_counts_as_of_the_miss_too`)
 //! 2. The same, but H's first connection is closed before the fill: its miss stays in the ledger. (`fences.rs`:
 //!    `a_pool_that_closes_connections_while_it_computes_stores_nothing_old`,
 //!    `a_closed_connection_leaves_its_misses_open`)
 //! 3. H misses at 5, X deletes at 6, W misses at 7 and stores first. With `owner = "key"` it is not known whose value
-//!    it is: the fill counts as of 5, the smallest open miss, and is dropped, though W computed it after the delete. So
-//!    is H's own fill. The client that misses next computes once more, and its value is stored. With `owner =
-//!    "connection"` W's value counts as of 7 and is stored. (`fences.rs`:
-//!    `a_value_computed_before_a_delete_is_never_served`)
+//!    it is: soon after the delete it is dropped, later it is stored as provisional, until H's fill comes as well. With
+//!    `ambiguous = "drop"` both are dropped, and the client that misses next computes once more. With `owner = "connection"` W's value
+//!    counts as of 7 and is stored. (`fences.rs`: `a_value_computed_before_a_delete_is_never_kept`)
 //! 4. H misses at 5. X writes the key with a `set` at 6, without having missed it. With `owner = "key"` this counts as
 //!    the fill of H's miss, as of 5, and H's older value replaces it later. With `owner = "connection"` X's `set` is
 //!    not a fill: it raises the fence to 6, and H's fill is dropped. (`orders.rs`: `two_fillers_and_an_invalidation`)
 //! 5. A connection has missed more keys than its session remembers, this key among them. With `owner = "connection"`
-//!    its `set` may be a fill: it counts as of the ledger's oldest miss, which stays open. (`fences.rs`:
+//!    its `set` may be a fill: the key's account decides, and what is not known to be new is dropped. (`fences.rs`:
 //!    `misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys`)
 //! 6. H gets the lease by name at 5; its deadline passes. H's `ms` shows token 5, which is known for a fill window
 //!    more: a fill as of 5. After that the token is unknown, and the `ms` an ordinary `cas`. (`tokens.rs`:
@@ -55,6 +54,8 @@ impl Shard {
             .map_or(Standing::Absent, |found| self.standing(found, write.hash, Some(&ruled.state), &cx.step));
         let fresh = found.filter(|_| matches!(standing, Standing::Fresh | Standing::Early));
         let fill = self.fill_of(write, fresh, ruled, cx.session, cx.step.now.ms);
+        let is_shown = matches!(standing, Standing::Fresh | Standing::Early | Standing::Negative);
+        let shown = found.filter(|found| is_shown && !is_stub(&self.store.item(*found)));
         let by = filler(write.hash, fill, cx.session, cx.step.now.ms);
         self.answer_own_waits(write.hash, by, cx);
         let stores = match (write.mode, fresh) {
@@ -67,7 +68,7 @@ impl Shard {
             (Mode::Append | Mode::Prepend, Some(_)) | (Mode::Replace | Mode::Cas, None) => false,
         };
         if stores {
-            let filling = Filling { fill, by, session: Some(cx.session) };
+            let filling = Filling { fill, by, session: Some(cx.session), shown };
             return self.store_value(write, found, filling, ruled, &mut cx.step);
         }
         let outcome = match (write.mode, fresh) {
@@ -86,7 +87,7 @@ impl Shard {
                 let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
                 let outcome = self.write_over(&Write { tags, data: write.data.clone(), ..*write }, fresh, cx);
                 if let Outcome::Stored { .. } = outcome {
-                    self.raise_hard(write.hash, self.shared.clock());
+                    self.raise_written(write.hash, self.shared.clock());
                     self.revoke_load(write.key, write.hash, ruled, &mut cx.step);
                 }
                 outcome
@@ -94,7 +95,8 @@ impl Shard {
             _ => Outcome::NotStored,
         };
         if fill != Fill::No && outcome == Outcome::NotStored {
-            self.consume(write.hash, &mut Filling { fill, by, session: Some(cx.session) }, cx.step.now.ms);
+            let mut filling = Filling { fill, by, session: Some(cx.session), shown };
+            self.use_up(write, &mut filling, true, ruled, cx.step.now);
         }
         outcome
     }
@@ -147,15 +149,15 @@ impl Shard {
                 }
             }
             Mode::Set | Mode::Add => {
-                let own = session.oldest(write.hash, now_ms);
-                let mut of_key = || herd.ledger.oldest(write.hash, now_ms).map(|oldest| oldest.number);
-                match ruled.state.policy().owner {
-                    Owner::Key => own.into_iter().chain(of_key()).min().map_or(Fill::No, Fill::Of),
-                    // History 5: its own miss may be one without room among its records.
-                    Owner::Connection if own.is_none() && session.has_lost(now_ms) => {
-                        of_key().map_or(Fill::No, Fill::Perhaps)
-                    }
-                    Owner::Connection => own.map_or(Fill::No, Fill::Of),
+                if ruled.state.policy().owner == Owner::Key {
+                    return Fill::Any { strict: false };
+                }
+                match session.oldest(write.hash, now_ms) {
+                    Some(own) => Fill::Of(own),
+                    // History 5: its own miss may be one without room among its records, or from before the start.
+                    None if session.has_lost(now_ms) => Fill::Any { strict: true },
+                    None if self.shared.start(&ruled.state, now_ms).is_some() => Fill::Any { strict: true },
+                    None => Fill::No,
                 }
             }
             _ => Fill::No,
@@ -172,7 +174,8 @@ impl Shard {
             let fill = self.fill_of(write, None, &ruled, cx.session, now_ms);
             let filler = filler(write.hash, fill, cx.session, now_ms);
             by = (fill != Fill::No).then_some(filler);
-            self.consume(write.hash, &mut Filling { fill, by: filler, session: Some(cx.session) }, now_ms);
+            let mut filling = Filling { fill, by: filler, session: Some(cx.session), shown: None };
+            self.use_up(write, &mut filling, false, &ruled, cx.step.now);
         }
         let deletes = write.drops_old;
         if let Some(by) = by {
@@ -186,7 +189,7 @@ impl Shard {
     /// A key under a rule was changed in place, or was created by arithmetic (`created`).
     pub(crate) fn changed(&mut self, key: &[u8], hash: u64, created: bool, cx: &mut Context<'_>) {
         let Some(ruled) = self.rule_of(key) else { return };
-        self.raise_hard(hash, self.shared.clock());
+        self.raise_written(hash, self.shared.clock());
         self.revoke_load(key, hash, &ruled, &mut cx.step);
         let Lookup::Found(found) = self.store.lookup(hash, key) else { return };
         if !created {

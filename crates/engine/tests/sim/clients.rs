@@ -38,7 +38,7 @@ impl Sim {
             }
             Kind::Sync | Kind::Pool | Kind::Elastic => {
                 self.read(at);
-                if self.promise == Promise::OneConnection && self.rng.one_in(30) || self.may_set() {
+                if self.may_set() {
                     // The present state.
                     let n = self.rng.below(KEYS as u64) as usize;
                     if self.is_idle(at) && !self.computes(at, n) {
@@ -121,6 +121,7 @@ impl Sim {
     }
 
     fn write(&mut self, at: usize) {
+        self.withheld = [0; KEYS];
         let n = self.rng.below(KEYS as u64) as usize;
         match self.rng.below(8) {
             0 => {
@@ -252,9 +253,25 @@ impl Sim {
         // A write of a key without a miss is not a fill, whatever other keys its connection has missed.
         let number = self.connections[at].as_ref().unwrap().number;
         let missed = self.w.has_missed(number, &key(n)) || self.has_open_miss(n);
-        let dropped = self.count_of("fills_dropped");
+        let dropped = |sim: &Self| sim.count_of("fills_dropped") - sim.count_of("fills_dropped_unrecorded");
+        let before = dropped(self);
         self.store(at, n, version, exptime, verb, None);
-        assert!(missed || self.count_of("fills_dropped") == dropped, "a write is taken for a fill");
+        assert!(missed || dropped(self) == before, "a write is taken for a fill");
+    }
+
+    fn fill_p99_ms(&self) -> u64 {
+        let active = self.w.engine.shared().rules();
+        let all = active.iter().flat_map(|active| active.each().map(|(_, state)| state.fill_p99_ms()));
+        all.max().unwrap_or(1000)
+    }
+
+    /// The number of the last hard event that the key's account knows: also one of another key in the same slot.
+    fn hard_of(&mut self, n: usize) -> u64 {
+        let observer = self.w.connect();
+        let why = self.w.ask(observer, &format!("get @why:{}|", key(n)));
+        self.w.close(observer, true);
+        let hard = why.split("\"hard\":").nth(1).and_then(|rest| rest.split(',').next());
+        hard.map_or(0, |hard| hard.parse().unwrap())
     }
 
     fn has_open_miss(&mut self, n: usize) -> bool {
@@ -283,13 +300,28 @@ impl Sim {
             Ok(seconds @ 1..) => self.second() + seconds + grace_s,
             _ => u64::MAX,
         };
-        let number = self.stored.len();
-        let mut stored = Stored { version, until, grace_s };
+        let p99_ms = self.fill_p99_ms();
+        let life_ms = job.map_or(0, |job| self.w.ms - job.missed_ms).max(4 * p99_ms);
+        let mut stored = Stored { version, until, grace_s, shown_until_ms: self.w.ms + life_ms };
         if let Some(second) = job.and_then(|job| self.softs[n].get(job.softs)) {
-            stored.soften(*second);
+            if matches!(verb, Verb::Token(_)) {
+                stored.soften(*second);
+            } else {
+                // It is not known whether it is older: it becomes stale after its life.
+                stored.until = stored.until.min(stored.shown_until_ms.div_ceil(1000) + 1 + grace_s);
+            }
         }
-        self.stored.push(stored);
-        self.of_key[n].push(number);
+        let same = self.of_key[n].iter().copied().find(|same| self.stored[*same].version == version);
+        let number = if let Some(same) = same.filter(|_| self.equal && job.is_some()) {
+            let old = &mut self.stored[same];
+            (old.until, old.grace_s) = (old.until.max(stored.until), old.grace_s.max(grace_s));
+            old.shown_until_ms = old.shown_until_ms.max(stored.shown_until_ms);
+            same
+        } else {
+            self.stored.push(stored);
+            self.of_key[n].push(self.stored.len() - 1);
+            self.stored.len() - 1
+        };
         let (k, value) = (key(n), format!("{version}.{number}."));
         let len = value.len();
         let line = match verb {
@@ -367,16 +399,29 @@ impl Sim {
         Some(self.rng.of(&idle))
     }
 
+    /// A key whose misses are filled is not without a value for more than nine of them after an event.
+    fn note_withheld(&mut self, n: usize, before: u64) {
+        if self.count_of("fills_dropped_ambiguous") == before || self.w.peek(&key(n)).is_some() {
+            return;
+        }
+        self.withheld[n] += 1;
+        let is_bounded = self.policy.ambiguous == Ambiguous::Serve && self.promise == Promise::Pools;
+        assert!(!is_bounded || self.withheld[n] <= 9, "{} has no value for too long", key(n));
+    }
+
     fn fill(&mut self, at: usize, job: &Job) {
         let n = job.key;
         let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12, 3600]);
         let k = key(n);
         let before = ["fills_stored", "fills_dropped", "fills_stale"].map(|name| self.count_of(name));
+        let ambiguous = self.count_of("fills_dropped_ambiguous");
         let state = self.w.engine.key_state(k.as_bytes(), self.w.now());
+        let hard = self.hard_of(n);
         let mut event = "";
         match (job.token, self.rng.below(12)) {
             (token, 3) if self.rng.one_in(4) => {
                 self.note("a value is refused");
+                self.withheld[n] = 0;
                 let number = self.connections[at].as_ref().unwrap().number;
                 return self.w.refuse(number, &k, token);
             }
@@ -401,6 +446,11 @@ impl Sim {
             }
             (None, _) => self.store(at, n, job.version, exptime, Verb::Set, Some(job)),
         }
+        if self.hard_of(n) > hard {
+            // An event, also of a value that was refused or has expired on arrival.
+            self.withheld[n] = 0;
+        }
+        self.note_withheld(n, ambiguous);
         if event.is_empty() {
             for (name, before) in ["fills_stored", "fills_dropped", "fills_stale"].iter().zip(before) {
                 if self.count_of(name) > before {

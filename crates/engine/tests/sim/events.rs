@@ -16,8 +16,9 @@ impl Sim {
 
     pub(crate) fn reload(&mut self) {
         self.note("reload");
-        let owner = self.policy.owner;
-        self.policy = draw_policy(&mut self.rng, owner);
+        self.withheld = [0; KEYS];
+        let Policy { owner, ambiguous, .. } = self.policy;
+        self.policy = Policy { ambiguous, ..draw_policy(&mut self.rng, owner) };
         self.hold_max_ms = self.longest_hold();
         self.trace(|| format!("{:?}", self.policy));
         let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];

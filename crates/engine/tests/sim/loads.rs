@@ -96,7 +96,7 @@ impl Sim {
             _ => u64::MAX,
         };
         let number = self.stored.len();
-        let mut stored = Stored { version: load.version, until, grace_s };
+        let mut stored = Stored { version: load.version, until, grace_s, shown_until_ms: 0 };
         if let Some(second) = self.softs[n].get(load.softs) {
             stored.soften(*second);
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use crate::world::World;
 use cattlegrid_engine::{KeyState, RulesConfig};
 use cattlegrid_herd::{
-    FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters,
+    Ambiguous, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters,
 };
 use cattlegrid_tags::Kind as BumpKind;
 
@@ -81,7 +81,7 @@ impl Rng {
 enum Promise {
     /// `owner = "key"`: gets and sets on any connections; no client sets without a miss.
     Pools,
-    /// `owner = "key"`, get and set on one connection, one computation of a key at a time: any client may set.
+    /// `owner = "key"`, get and set on one connection, one computation of a key at a time; no client sets without a miss.
     OneConnection,
     /// `owner = "connection"`, one computation of a key at a time on a connection.
     Owners,
@@ -149,6 +149,8 @@ struct Stored {
     /// The second from which on it must not be served.
     until: u64,
     grace_s: u64,
+    /// When its limited life is over, if it is old, in milliseconds.
+    shown_until_ms: u64,
 }
 
 impl Stored {
@@ -197,6 +199,7 @@ struct Job {
 /// How often an event met a key in a state.
 type Visits = BTreeMap<(&'static str, KeyState), u64>;
 
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 struct Sim {
     w: World,
     rng: Rng,
@@ -216,6 +219,12 @@ struct Sim {
     stored: Vec<Stored>,
     /// Values of each key that may be in the cache, by number.
     of_key: [Vec<usize>; KEYS],
+    /// Values of the same version are the same bytes.
+    equal: bool,
+    /// Old values shown for a time.
+    shown_old: u64,
+    /// For each key: fills dropped with nothing to show since its last event, though they may have been new.
+    withheld: [u64; KEYS],
     /// The seconds of soft invalidations, by key.
     softs: [Vec<u64>; KEYS],
     /// Values carry a tag that their clients name; the rule gives them none.
@@ -249,7 +258,8 @@ impl Sim {
             Promise::Nothing => rng.of(&[Owner::Key, Owner::Connection]),
             _ => Owner::Key,
         };
-        let policy = draw_policy(&mut rng, owner);
+        let ambiguous = rng.of(&[Ambiguous::Serve, Ambiguous::Serve, Ambiguous::Drop]);
+        let policy = Policy { ambiguous, ..draw_policy(&mut rng, owner) };
         let tiny = rng.one_in(2);
         let config = RulesConfig {
             tag_bytes: if tiny { 128 } else { 1 << 12 },
@@ -280,6 +290,9 @@ impl Sim {
             counter_over: u64::MAX,
             stored: Vec::new(),
             of_key: Default::default(),
+            equal: rng.one_in(2),
+            shown_old: 0,
+            withheld: [0; KEYS],
             softs: Default::default(),
             names_tags: rng.one_in(3),
             unruled: false,
@@ -524,6 +537,7 @@ impl Sim {
 
     /// A client of any kind sends a command that belongs to no computation, at any time: it must do no harm.
     fn intrude(&mut self, client: usize) {
+        self.withheld = [0; KEYS];
         let at = self.clients[client].connections[0];
         if !self.is_idle(at) && self.clients[client].kind != Kind::Multiplexed {
             return;
@@ -587,9 +601,11 @@ impl Sim {
             return;
         }
         if self.rng.one_in(3) {
-            self.counter_over = self.w.ms / 1000 + 2;
             self.send(at, "set count:1 0 2 1|5|", Want::Line { accepted: true });
             self.send(at, "incr count:1 1|", Want::Line { accepted: false });
+            // Where it is taken for a value from before a soft invalidation it is an old value, and no counter.
+            let is_counter = self.w.peek("count:1").is_some_and(|value| value == b"6");
+            self.counter_over = if is_counter { self.w.ms / 1000 + 2 } else { u64::MAX };
         } else {
             self.send(at, "mg count:1 v|", Want::Counter);
         }
@@ -607,6 +623,15 @@ impl Sim {
         self.w.pass(61_000);
         self.end_loads();
         self.w.engine.verify();
+        for (what, counter) in [
+            ("proved", "fills_proved"),
+            ("provisional", "fills_provisional"),
+            ("doubted", "values_doubted"),
+            ("lost", "misses_lost"),
+        ] {
+            *self.steps.entry(what).or_default() += self.count_of(counter);
+        }
+        *self.steps.entry("an old value is shown for a time").or_default() += self.shown_old;
         assert!(self.w.engine.is_quiet());
         assert!(self.w.engine.shared().peers().is_empty());
         assert_eq!(self.w.engine.next_timeout_ms(), None);
@@ -684,7 +709,7 @@ const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-const STEPS_OF: [&str; 36] = [
+const STEPS_OF: [&str; 41] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -721,6 +746,11 @@ const STEPS_OF: [&str; 36] = [
     "the loader finds nothing",
     "the loader's value is stored",
     "a refresh is raised",
+    "an old value is shown for a time",
+    "proved",
+    "provisional",
+    "doubted",
+    "lost",
 ];
 
 /// Events that only leases have.

@@ -92,7 +92,7 @@ impl Sim {
         }
     }
 
-    fn judge(&self, n: usize, value: &[u8], request: &Request) {
+    fn judge(&mut self, n: usize, value: &[u8], request: &Request) {
         if self.promise == Promise::Nothing {
             return;
         }
@@ -101,8 +101,10 @@ impl Sim {
         let Some(number) = number_of(value) else {
             return assert!(value.iter().all(|byte| *byte == b'x'), "{text}");
         };
-        let Stored { version, until, .. } = self.stored[number];
-        assert!(version >= request.floors[n], "{text} of {} is from before {}", key(n), request.floors[n]);
+        let Stored { version, until, shown_until_ms, .. } = self.stored[number];
+        if version < request.floors[n] {
+            self.judge_old(n, &text, request, shown_until_ms);
+        }
         assert!(version <= self.version[n]);
         // Without rules an item marked stale is a hit, as in memcached.
         if !request.held && request.sent_ms == self.w.ms && !self.unruled {
@@ -111,6 +113,21 @@ impl Sim {
                 "{text} is served in second {}, not until {until}",
                 request.second
             );
+        }
+    }
+
+    /// An old value may be shown for a time where its age is not known; it is never there to stay.
+    fn judge_old(&mut self, n: usize, text: &str, request: &Request, shown_until_ms: u64) {
+        let old = format!("{text} of {} is from before {}", key(n), request.floors[n]);
+        assert!(self.policy.ambiguous == Ambiguous::Serve && self.promise != Promise::Owners, "{old}");
+        assert!(self.w.ms <= shown_until_ms, "{old}: shown until {shown_until_ms}");
+        self.shown_old += 1;
+        if !request.held && request.sent_ms == self.w.ms && !self.unruled {
+            let observer = self.w.connect();
+            let why = self.w.ask(observer, &format!("get @why:{}|", key(n)));
+            self.w.close(observer, true);
+            let is_there = self.w.peek(&key(n)).is_some_and(|value| value == text.as_bytes());
+            assert!(!is_there || why.contains("\"provisional\":true"), "{old}, and stays: {why}");
         }
     }
 

@@ -177,6 +177,10 @@ impl World {
         memory_bytes: usize,
         threads: usize,
     ) -> Self {
+        Self::with_rules(rules(list), config, memory_bytes, threads)
+    }
+
+    fn with_rules(these: Arc<Rules>, config: &RulesConfig, memory_bytes: usize, threads: usize) -> Self {
         let engine = Engine::new(EngineConfig {
             memory_bytes,
             threads,
@@ -191,7 +195,7 @@ impl World {
             seed: 7,
         })
         .unwrap();
-        engine.set_rules(Some(rules(list)), config).unwrap();
+        engine.set_rules(Some(these), config, 0).unwrap();
         let world = Self::around(engine, config);
         world.engine.tick(world.now());
         world
@@ -199,9 +203,7 @@ impl World {
 
     /// Under other rules.
     pub(crate) fn under(rules: Rules) -> Self {
-        let world = Self::new(&[]);
-        world.engine.set_rules(Some(Arc::new(rules)), &config()).unwrap();
-        world
+        Self::with_rules(Arc::new(rules), &config(), 64 << 20, 4)
     }
 
     fn around(engine: Engine, config: &RulesConfig) -> Self {
@@ -676,13 +678,13 @@ impl World {
 
     /// Puts other rules in force.
     pub(crate) fn set_rules_to(&mut self, rules: Rules) {
-        self.engine.set_rules(Some(Arc::new(rules)), &self.config).unwrap();
+        self.engine.set_rules(Some(Arc::new(rules)), &self.config, self.ms).unwrap();
         self.time();
     }
 
     pub(crate) fn set_rules(&mut self, list: &[(&str, Policy)]) {
         let rules = (!list.is_empty()).then(|| rules(list));
-        self.engine.set_rules(rules, &self.config).unwrap();
+        self.engine.set_rules(rules, &self.config, self.ms).unwrap();
         // The server wakes a worker.
         self.time();
     }

@@ -30,9 +30,9 @@
 //! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at 7. H
 //!    stores: its fill counts as of 5 < 6 and is stored stale. It goes to waiters that began before 6 only; V waits for
 //!    W's value. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
-//! 7. H misses at 5, W waits. H's fill is dropped, because of an event after an older miss: H is the holder and stores
-//!    no more, so the lease passes to W. But if a dropped fill came on a connection that is not certainly H's, it may
-//!    be that of the older miss, and H's lease goes on. (`ends.rs`: `a_value_that_is_always_dropped_is_let_pass`)
+//! 7. H misses at 5, W waits. A fill is dropped, because it may be older than an event, and there is no value: the lease passes
+//!    to W. If it was not H's fill, H computes on, and one more computation shows sooner what the value is. If there
+//!    is a value, or it is known to which miss the fill belongs, only the filler's own lease ends. (`ends.rs`: `a_dropped_fill_passes_the_lease_on`)
 //! 8. H's value is refused, because it is too large or there is no memory. The lease counts as unfilled; the delete
 //!    that follows passes it on. (`ends.rs`: `a_value_that_is_always_refused_is_let_pass`)
 //! 9. H's connection is reset on one thread, and the lease passes to W. On another thread W's connection is closed
@@ -54,8 +54,7 @@
 //!     `each_held_get_ends_in_one_counter`)
 //! 14. H reports a failure by its token while W and V wait. A waiter that asked for the lease gets the text: that is a
 //!     miss, which is recorded, since its client may compute the value. The first of the other waiters is the holder.
-//!     H's own miss stays recorded: its value may have been stored through another connection, and that fill counted
-//!     off. (`tokens.rs`: `an_error_reaches_the_clients_that_asked_for_the_lease`,
+//!     H's own miss is taken off the record by its token. (`tokens.rs`: `an_error_reaches_the_clients_that_asked_for_the_lease`,
 //!     `an_answer_with_a_failure_counts_as_a_miss`)
 //! 15. H gets token 5, and X misses while the clock shows 5: its miss has the same number. H stores with its token
 //!     after its own miss has aged out: X's miss stays open. (`tokens.rs`:
@@ -72,11 +71,13 @@ use std::sync::atomic::AtomicU64;
 use super::{Ended, Herd};
 use crate::ask::Ask;
 use crate::effects::{JobOrder, Step, Verdict};
+use crate::fence::Events;
 use crate::grant::Grant;
 use crate::holder::{Closed, Holder, lease_ms};
 use crate::how::Filler;
 use crate::lease::{Kind, Lease};
 use crate::leases::Removed;
+use crate::ledger::Surroundings;
 use crate::rule::{Admitted, RuleState, count};
 use crate::waiters::Waiter;
 
@@ -150,7 +151,7 @@ impl Herd {
         count(cause(rule.counters()));
         rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
         self.end_token(hash, old_token, old_until, &rule, step.now_ms);
-        let record = self.record(hash, token, true, &rule, step);
+        let record = self.record(hash, token, true, Events::default(), &rule, step);
         step.effects.wake(waiter, Verdict::lease(Grant::new(record, hint)));
     }
 
@@ -268,21 +269,27 @@ impl Herd {
         }
     }
 
-    /// Takes a token out of use: it was used for a fill. Its miss is counted off, if it still counts: later another
-    /// miss may have noted the same number (history 15).
-    pub fn use_token(&mut self, hash: u64, token: u64, now_ms: u64) {
+    /// Takes a token out of use: it was used for a fill, or its computation has failed. Its miss is taken off the record, if it
+    /// still counts: later another miss may have noted the same number (history 15). True: a provisional value of the key goes.
+    pub fn use_token(&mut self, hash: u64, token: u64, around: &Surroundings, now_ms: u64) -> bool {
         let ended = self.ended.remove(&token).filter(|ended| ended.hash == hash);
         let lease = self.leases.get_mut(hash).filter(|lease| lease.token == token);
         let of_lease = lease.map(|lease| std::mem::take(&mut lease.missed_until_ms));
-        if of_lease.or(ended.map(|ended| ended.missed_until_ms)).is_some_and(|until_ms| until_ms > now_ms) {
-            self.ledger.fill(hash, Some(token), now_ms);
+        let is_open =
+            of_lease.or(ended.map(|ended| ended.missed_until_ms)).is_some_and(|until_ms| until_ms > now_ms);
+        is_open && self.ledger.take(hash, Some(token), around, now_ms)
+    }
+
+    /// A fill was dropped (history 7): the filler's own lease passes on, or with `anyones` the key's lease, also that of another client.
+    pub fn dropped<V>(&mut self, hash: u64, key: &[u8], by: Filler, anyones: bool, step: &mut Step<'_, V>) {
+        let ends = if anyones { self.is_leased(hash, key) } else { self.holds(hash, by) };
+        if ends && self.leases.get(hash).is_some_and(|lease| lease.holder.computes()) {
+            self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         }
     }
 
-    /// A fill was dropped. If it was the holder's, its lease ends unfilled, and the next waiter is the holder (history
-    /// 7).
-    pub fn dropped<V>(&mut self, hash: u64, by: Filler, step: &mut Step<'_, V>) {
-        // A fill on another connection of a pool may belong to an older miss: the lease goes on.
+    /// The holder's value was refused: its lease ends unfilled, and the next waiter is the holder.
+    pub fn gave_up<V>(&mut self, hash: u64, by: Filler, step: &mut Step<'_, V>) {
         if self.holds(hash, by) {
             self.count_unset(hash, step);
             self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
@@ -357,22 +364,25 @@ impl Herd {
         if self
             .leases
             .get(ask.hash)
-            .is_some_and(|lease| lease.token < ask.last_event && *lease.key == *ask.key)
+            .is_some_and(|lease| lease.token < ask.outside.last() && *lease.key == *ask.key)
         {
+            self.ledger.note(ask.hash, ask.outside);
             self.invalidated(ask.hash, ask.key, step);
         }
     }
 
-    /// Revokes all leases that an event from outside the shard concerns (history 4): `below` gives, for a key's hash
-    /// and tags, the number of the last such event.
-    pub fn revoke<V>(&mut self, below: impl Fn(u64, &[u64]) -> u64, step: &mut Step<'_, V>) {
-        let hit: Vec<u64> = self
-            .leases
-            .iter()
-            .filter(|(hash, lease)| lease.holder.computes() && lease.token < below(*hash, &lease.tags))
-            .map(|(hash, _)| hash)
+    /// Revokes all leases that an event from outside the shard concerns (history 4): `events` gives, for a key's hash
+    /// and tags, the last such events.
+    pub fn revoke<V>(&mut self, events: impl Fn(u64, &[u64]) -> Events, step: &mut Step<'_, V>) {
+        let computing = self.leases.iter().filter(|(_, lease)| lease.holder.computes());
+        let hit: Vec<(u64, Events)> = computing
+            .map(|(hash, lease)| (hash, lease.token, events(hash, &lease.tags)))
+            .filter(|(_, token, events)| *token < events.last())
+            .map(|(hash, _, events)| (hash, events))
             .collect();
-        for hash in hit {
+        for (hash, events) in hit {
+            // Before the next holder's miss is recorded.
+            self.ledger.note(hash, events);
             self.pass_on(hash, &|counters| &counters.promoted_invalidated, step);
         }
     }
@@ -385,7 +395,6 @@ impl Herd {
             return false;
         };
         count(&lease.rule.counters().failures);
-        // History 14: its miss stays recorded.
         if let Some(text) = text {
             self.tell_failure(hash, text, step);
             self.passes.failed(hash, step.now_ms);

@@ -40,7 +40,7 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
             rule: &rule,
             found: Kind::Absent,
             how: How::Explicit { detached: false, lease_ms: Some(60_000) },
-            last_event: 0,
+            outside: cattlegrid_herd::Events::default(),
             tags: &[],
             hint: None,
             hold_ms: 0,
@@ -51,7 +51,7 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
         if n > 0 {
             let by = Filler { connection: Some(1), token: Some(token), pooled: false };
             assert!(herd.stored(ask.hash, ask.key, by, None, &mut step).is_empty());
-            herd.use_token(ask.hash, token, step.now_ms);
+            herd.use_token(ask.hash, token, &cattlegrid_herd::Surroundings::default(), step.now_ms);
         }
         assert_eq!((herd.len(), herd.deadlines()), (1, 1));
         most_bytes = most_bytes.max(herd.leases_bytes());

@@ -43,7 +43,7 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         rule: &rule,
         found: Kind::Absent,
         how: How::Plain,
-        last_event: 0,
+        outside: cattlegrid_herd::Events::default(),
         tags: &[],
         hint: None,
         hold_ms: 400,

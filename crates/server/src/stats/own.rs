@@ -224,7 +224,7 @@ pub(super) static ROWS: &[Row<Own>] = &[
     gauge(
         "fence_slots",
         Unit::Count,
-        "Places for the last write, delete and soft invalidation of keys.",
+        "Places for the last delete, write and soft invalidation of keys.",
         |_, s| s.herd.fence_slots as u64,
     ),
     value(
@@ -240,5 +240,12 @@ pub(super) static ROWS: &[Row<Own>] = &[
         Unit::Count,
         "Clients by address, or by process on a Unix socket, that have a connection.",
         |shared, _| shared.engine.shared().peers().len() as u64,
+    ),
+    gauge(
+        "peers_uncrossed",
+        Unit::Count,
+        "Clients of these with several connections that have stored 1,000 values or more under rules, each on the connection that was \
+         answered the miss: for them `owner = \"connection\"` may be right.",
+        |shared, _| shared.engine.shared().peers().keep_connections() as u64,
     ),
 ];

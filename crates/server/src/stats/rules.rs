@@ -4,10 +4,10 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, WAIT_BUCKETS_MS};
+use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, UNCROSSED, WAIT_BUCKETS_MS};
 
 use super::definition::{Definition, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value};
 use crate::state::Shared;
@@ -88,12 +88,18 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
     learned!("p50_ms", "Median of the learned times of computations.", 0),
     learned!("p90_ms", "90th percentile of the learned times of the last 16 computations.", 1),
     learned!("p99_ms", "99th percentile of the learned times of computations.", 2),
+    of_rule(gauge(
+        "fill_p99_ms",
+        Unit::Milliseconds,
+        "Usual longest time from a miss to its fill, of the last 200 fills.",
+        |_, one| one.state.fill_p99_ms(),
+    )),
     of_rule(text(
         "advice",
-        "What to change for a rule many of whose fills are dropped for misses that are never filled.",
-        |_, one| one.state.abandoned_percent().map(|percent| Value::text(abandoned(percent))),
+        "What to change, because values are dropped though they may be newer than the last invalidation.",
+        |_, one| advice(&one.state).map(Value::text),
     ))
-    .when("when that was more than a tenth of the fills in the last whole minute"),
+    .when("when there is something to change"),
 ];
 
 /// Counters of each rule.
@@ -135,11 +141,28 @@ pub(super) static WAITS_LONGER: Definition =
     Definition::new("waits_longer", Kind::Counter, Unit::Count, "Waits that took longer than that.")
         .labelled(PREFIX, LABELS);
 
-/// What helps a rule of which many fills are dropped for misses that are never filled.
-pub(crate) fn abandoned(percent: u32) -> String {
-    format!(
-        "{percent} % of the fills in the last minute were dropped because of misses that were never filled: for clients that \
-         connect anew for each request, or that read without ever storing, set owner = \"connection\", or let them \
-         use lease tokens"
-    )
+/// What helps a rule of which many fills are dropped though they may be newer than the last invalidation of their key, or served
+/// for a limited time only.
+pub(crate) fn advice(rule: &RuleState) -> Option<String> {
+    if let Some((p50, p99)) = rule.mixed_ms() {
+        return Some(format!(
+            "its values take {p50} ms to compute as a rule and up to {p99} ms: give the slow keys a rule of their own, so that after a \
+             delete the fast ones are not judged as if they were slow"
+        ));
+    }
+    let load = |counter: &AtomicU64| counter.load(Relaxed);
+    let counters = rule.counters();
+    let ambiguous = load(&counters.fills_dropped_ambiguous) + load(&counters.fills_provisional);
+    let (own, crossed) = (load(&counters.fills_own), load(&counters.fills_crossed));
+    if ambiguous > 0 && own >= UNCROSSED && crossed == 0 {
+        return Some(format!(
+            "each of {own} values came on the connection that was answered its miss: if no client uses one connection for several \
+             computations at a time, set owner = \"connection\", and it is always known which value is older than a delete"
+        ));
+    }
+    let percent = rule.ambiguous_percent()?;
+    Some(format!(
+        "{percent} % of the values in the last minute were dropped because other misses from before a delete may still be filled: let \
+         clients that can use lease tokens, or set owner = \"connection\" if each uses one connection for get and set"
+    ))
 }

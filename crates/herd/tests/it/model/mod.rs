@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_herd::{
-    Admitted, Ask, Caller, Clock, Effects, Fence, Filler, Herd, Hold, How, Kind, Ledger, NESTED_MAX, OnBusy,
-    Owner, PeerKey, Peers, Record, Role, RuleState, Session, Step, Verdict, Wait, WaitGraph, Waited, Wake,
-    Walk, Withdrawn,
+    Admitted, Ask, Caller, Clock, Effects, Events, Fence, Filler, Herd, Hold, How, Judgement, Kind, Ledger,
+    Moment, NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session, Shown, Softened,
+    Step, Surroundings, Values, Verdict, Wait, WaitGraph, Waited, Wake, Walk, Withdrawn,
 };
 
 use crate::draw::Draw;
@@ -55,6 +55,19 @@ struct News {
     verdict: Verdict<()>,
     /// [`Miss::sure`] of the miss that comes with it.
     sure: bool,
+}
+
+/// The value of a fill, and the value that is shown, if there is one.
+struct Drawn([u64; 2], bool);
+
+impl Values for Drawn {
+    fn fill(&self) -> u64 {
+        self.0[0]
+    }
+
+    fn shown(&self) -> Option<Shown> {
+        self.1.then_some(Shown { value: self.0[1], provisional: self.0[1] == 0 })
+    }
 }
 
 /// A miss that a client was answered and has not filled.
@@ -255,7 +268,7 @@ impl World {
             let passes = self.herd.passes(ask.hash, self.now_ms);
             match self.ask_herd(connection, &ask) {
                 Role::Compute(grant) => {
-                    let revoked = before.as_ref().is_some_and(|l| l.token < ask.last_event);
+                    let revoked = before.as_ref().is_some_and(|l| l.token < ask.outside.last());
                     assert!(before.is_none() || revoked, "it had a lease already: {before:?}");
                     assert!(passes || self.herd.is_current(ask.hash, grant.record().number));
                     computes = true;
@@ -308,7 +321,7 @@ impl World {
             rule,
             found,
             how,
-            last_event: self.floor.max(self.soft_floor),
+            outside: Events { hard: self.floor, soft: self.soft_floor },
             tags: &[7],
             hint: (key == 2).then_some(b"hint"),
             hold_ms: if many { policy.hold_many_ms } else { policy.hold_ms },
@@ -346,40 +359,54 @@ impl World {
             return;
         }
         let own = self.conns[&connection].session.oldest(hash, self.now_ms);
-        let number = match (token, rule.policy().owner) {
-            (Some(token), _) => Some(token),
-            (None, Owner::Connection) => own,
-            (None, Owner::Key) => own.into_iter().chain(self.oldest(hash)).min(),
-        };
+        let by_key = token.is_none() && rule.policy().owner == Owner::Key;
         let sure = miss.filter(|miss| miss.sure && miss.until_ms > self.now_ms);
-        if let Some(miss) = sure.filter(|_| rule.policy().owner == Owner::Key) {
+        let by = Filler { connection: Some(connection), token, pooled: by_key && own.is_none() };
+        self.answer_own_waits(connection, hash, by);
+        let around = self.around(hash);
+        let moment = Moment { now_ms: self.now_ms, p99_ms: 50, strict: draw.once_in(4) };
+        let number = token.or(own);
+        let (judgement, softened) = if by_key {
+            let values = [draw.below(3) as u64, draw.below(3) as u64];
+            let judged = self.herd.ledger.fill(hash, &around, &moment, &Drawn(values, draw.once_in(2)));
+            (judged.judgement, judged.softened)
+        } else {
+            let events = around.outside.max(around.written);
+            match number {
+                None => (Judgement::Write, Softened::No),
+                Some(number) if number < events.hard => (Judgement::Old, Softened::No),
+                Some(stamp) if stamp < events.soft => {
+                    (Judgement::Clean { stamp }, Softened::Now(events.soft))
+                }
+                Some(stamp) => (Judgement::Clean { stamp }, Softened::No),
+            }
+        };
+        if by_key && sure.is_some() {
+            assert_ne!(judgement, Judgement::Write, "{miss:?} is open");
+        }
+        if let Some(miss) = sure.filter(|miss| miss.number < self.hard[miss.key]) {
+            let own_only = rule.policy().owner == Owner::Connection && token.is_none();
+            // Its values are drawn, so equal ones prove nothing.
+            let is_certain = matches!(judgement, Judgement::Write | Judgement::Clean { .. });
             assert!(
-                number.is_some_and(|number| number <= miss.number),
-                "a fill of {miss:?} counts as of {number:?}"
+                !is_certain || own_only,
+                "{miss:?} is older than the event {}: {judgement:?}",
+                self.hard[key]
             );
         }
-        let by = Filler {
-            connection: Some(connection),
-            token,
-            pooled: token.is_none() && number.is_some() && own.is_none(),
-        };
-        self.answer_own_waits(connection, hash, by);
-        let events = self.herd.fence.events(hash);
-        let dropped = number.is_some_and(|number| number < events.hard.max(self.floor));
-        if let Some(miss) = sure.filter(|miss| miss.number < self.hard[miss.key] && number.is_some()) {
-            let own_only = rule.policy().owner == Owner::Connection && token.is_none();
-            assert!(dropped || own_only, "{miss:?} is older than the event {}", self.hard[key]);
-        }
-        let soft = number.filter(|number| *number < events.soft.max(self.soft_floor)).map(|_| events.soft);
-        if number.is_some() {
-            self.count_off(connection, hash, token);
+        let soft = if let Softened::Now(soft) = softened { Some(soft) } else { None };
+        let is_fill = judgement != Judgement::Write;
+        if is_fill {
+            self.count_off(connection, hash, token, by_key);
             // A waiter that was answered at the moment in which it was given the lease may have been told of it twice.
-            if sure.is_none() {
+            // A connection that keeps its own misses settles all of them.
+            if sure.is_none() || !by_key && token.is_none() {
                 self.doubt(hash);
             }
         }
-        if dropped {
-            return self.herd(|herd, step| herd.dropped(hash, by, step));
+        if !judgement.stores() {
+            let anyones = by_key && draw.once_in(2);
+            return self.herd(|herd, step| herd.dropped(hash, KEYS[key], by, anyones, step));
         }
         let given = self.herd(|herd, step| herd.stored(hash, KEYS[key], by, soft, step));
         let mut effects = Effects::default();
@@ -387,11 +414,11 @@ impl World {
             effects.wake(waiter, Verdict::Value(()));
         }
         self.take(effects);
-        if let Some(number) = number {
+        if let Some(number) = number.filter(|_| !by_key) {
             self.herd.fence.raise_hard(hash, number);
-        } else {
+        } else if !is_fill {
             self.hard[key] = self.clock.tick();
-            self.herd.fence.raise_hard(hash, self.hard[key]);
+            self.herd.note_written(hash, self.hard[key]);
         }
     }
 
@@ -405,18 +432,28 @@ impl World {
 
     /// The number as of which a fill of the key counts.
     fn oldest(&mut self, hash: u64) -> Option<u64> {
-        self.herd.ledger.oldest(hash, self.now_ms).map(|oldest| oldest.number)
+        self.herd.ledger.oldest(hash, self.now_ms)
+    }
+
+    fn around(&self, hash: u64) -> Surroundings {
+        self.herd.surroundings(hash, Events { hard: self.floor, soft: self.soft_floor })
     }
 
     /// The miss of a fill has been counted off.
-    fn count_off(&mut self, connection: u64, hash: u64, token: Option<u64>) {
+    fn count_off(&mut self, connection: u64, hash: u64, token: Option<u64>, by_key: bool) {
+        let around = self.around(hash);
         let session = &mut self.conns.get_mut(&connection).expect("it fills").session;
         if let Some(token) = token {
             session.take_number(hash, token);
-            self.herd.use_token(hash, token, self.now_ms);
-        } else {
+            self.herd.use_token(hash, token, &around, self.now_ms);
+        } else if by_key {
             session.take_oldest(hash, self.now_ms);
-            self.herd.ledger.fill(hash, None, self.now_ms);
+        } else {
+            for record in session.take_all(hash) {
+                if record.until_ms > self.now_ms {
+                    self.herd.ledger.take(hash, Some(record.number), &around, self.now_ms);
+                }
+            }
         }
     }
 
@@ -453,7 +490,7 @@ impl World {
     fn delete(&mut self, connection: u64, key: usize) {
         self.answer_all_own_waits(connection, hash_of(key));
         self.hard[key] = self.clock.tick();
-        self.herd.fence.raise_hard(hash_of(key), self.hard[key]);
+        self.herd.note_hard(hash_of(key), self.hard[key]);
         self.herd(|herd, step| herd.invalidated(hash_of(key), KEYS[key], step));
     }
 
@@ -461,14 +498,16 @@ impl World {
         match draw.below(4) {
             0 => {
                 let number = self.clock.tick();
-                self.herd.fence.raise_soft(hash_of(key), number);
+                self.herd.note_soft(hash_of(key), number);
                 self.herd(|herd, step| herd.invalidated(hash_of(key), KEYS[key], step));
             }
             1 => self.floor = self.clock.tick(),
             2 => self.soft_floor = self.clock.tick(),
             _ => {
-                let floor = self.floor.max(self.soft_floor);
-                self.herd(|herd, step| herd.revoke(|_, tags| if tags == [7] { floor } else { 0 }, step));
+                let events = Events { hard: self.floor, soft: self.soft_floor };
+                self.herd(|herd, step| {
+                    herd.revoke(|_, tags| if tags == [7] { events } else { Events::default() }, step);
+                });
             }
         }
     }
@@ -666,6 +705,7 @@ impl World {
         for key in 0..KEYS.len() {
             assert_eq!(self.oldest(hash_of(key)), None, "misses are forgotten");
         }
+        assert_eq!(self.herd.ledger.outstanding(self.now_ms), 0);
         assert!(self.herd.ledger.is_empty() && self.herd.ledger.slots_in_loss(self.now_ms) == 0);
     }
 }

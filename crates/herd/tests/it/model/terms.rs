@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use cattlegrid_herd::{Clock, FillWindow, How, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Clock, FillWindow, How, LeaseTime, OnBusy, Owner, Policy};
 
 use crate::draw::Draw;
 
@@ -57,6 +57,8 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
             FillWindow::Fixed(100),
             FillWindow::Fixed(3_000),
         ]),
+        ambiguous: draw.choose(&[Ambiguous::Serve, Ambiguous::Drop]),
+        after_start: draw.choose(&[AfterStart::Keep, AfterStart::Drop]),
     }
 }
 
