@@ -39,6 +39,8 @@ match = "good:{client}:{n}"
 hold = "1s"
 lease = "500ms"
 grace = "2s"
+# Its client sets keys that it has not missed, and reads what it has set.
+owner = "connection"
 tags = ["client:{client}"]
 
 [[cascade]]

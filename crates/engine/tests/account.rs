@@ -402,3 +402,19 @@ fn rules_that_come_first_are_those_of_the_start_and_all_others_are_a_change() {
     w.expect(x, "delete page:1|", "NOT_FOUND|");
     w.expect(a, "set page:1 0 0 3|old|get page:1|", "STORED|END|");
 }
+
+#[test]
+fn a_lock_in_the_place_of_a_value_is_never_provisional() {
+    let mut w = world(Policy { leases: false, ..policy() });
+    let [h, x, b] = [(); 3].map(|()| w.connect());
+    w.expect(h, "get page:1|", "END|");
+    w.expect(x, "delete page:1|", "NOT_FOUND|");
+    w.expect(b, "get page:1|", "END|");
+    w.pass(2_000);
+    for n in 0..3 {
+        w.expect(b, &format!("add page:1 0 0 1|{n}|get page:1|"), "NOT_STORED|END|");
+    }
+    // A lock that is taken by name is certain.
+    assert!(w.ask(x, "mg page:1 c N30|").contains('W'));
+    assert_eq!(w.count("fills_provisional"), 0);
+}

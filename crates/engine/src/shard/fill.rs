@@ -55,13 +55,16 @@
 //! 14. H has token 5 and is late; W has the lease under token 7 and stores: the item's stamp is 7. H's value is not older than an
 //!     event, but 5 < 7: it is dropped, since W's was computed later. (`tokens.rs`, `herd.rs`:
 //!     `the_deadline_promotes_and_the_others_go_on_waiting`)
+//! 15. Under a rule without leases H takes a lock in the place of the value, by an `add`. It may be an old value, but as a
+//!     provisional one it would end while H computes, and W would take the lock as well. It is `NOT_STORED`: to H another client was
+//!     first. (`account.rs`: `a_lock_in_the_place_of_a_value_is_never_provisional`)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Ambiguous, Filler, Judged, Judgement, Moment, RuleState, Session, Shown, Softened, Surroundings, Values,
-    Waiter, refresh_lead_s,
+    Ambiguous, Filler, Judged, Judgement, Moment, RuleState, Shown, Softened, Surroundings, Values, Waiter,
+    refresh_lead_s,
 };
 use cattlegrid_store::{Attributes, Found, Life, Lookup, Marks, NEVER, Refresh, Store, TAGS_MAX};
 use cattlegrid_tags::TagList;
@@ -97,11 +100,6 @@ impl Shard {
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
         let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, step.now);
         let judged = self.judge(write, &filling, &tags, &around, ruled, step.now);
-        if let (Fill::Any { .. }, Some(session), true) =
-            (fill, &filling.session, judged.judgement != Judgement::Write)
-        {
-            note_crossing(write.hash, session, &ruled.state, step.now.ms);
-        }
         if !judged.judgement.stores() {
             return self.drop_fill(write, found, filling, &judged, &around, ruled, step);
         }
@@ -117,6 +115,7 @@ impl Shard {
             return Outcome::NoRoom(write.data.len());
         };
         let soft = softened_by(&judged);
+        note_crossing(write.hash, &filling, &judged, &ruled.state, step.now.ms);
         count_stored(write, fill, &judged, soft, ruled);
         self.consume(write.hash, &mut filling, &around, step.now.ms);
         let waiters = self.take_waiters(write, by, soft, step);
@@ -157,7 +156,10 @@ impl Shard {
             Fill::Any { strict } => {
                 let Some(herd) = &mut self.herd else { return known };
                 let drops = around.start.is_some_and(|start| start.drops);
-                let strict = strict || drops || ruled.state.policy().ambiguous == Ambiguous::Drop;
+                let policy = ruled.state.policy();
+                // History 15.
+                let locks = write.mode == Mode::Add && !policy.leases;
+                let strict = strict || drops || locks || policy.ambiguous == Ambiguous::Drop;
                 let moment = Moment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
                 let values = Compared { store: &self.store, write, tags, shown: filling.shown };
                 herd.ledger.fill(hash, around, &moment, &values)
@@ -266,6 +268,7 @@ impl Shard {
         step: &mut Step<'_>,
     ) -> Outcome {
         let Filling { fill, by, shown, .. } = filling;
+        note_crossing(write.hash, &filling, judged, &ruled.state, step.now.ms);
         ruled.state.count_fill(judged.judgement);
         learn(judged, ruled);
         let closed = self.consume(write.hash, &mut filling, around, step.now.ms) || judged.closed;
@@ -340,6 +343,7 @@ impl Shard {
         step: &mut Step<'_>,
     ) -> Outcome {
         let Filling { fill, by, .. } = filling;
+        note_crossing(write.hash, &filling, judged, &ruled.state, step.now.ms);
         learn(judged, ruled);
         self.consume(write.hash, &mut filling, around, step.now.ms);
         if let Some(found) = found {
@@ -510,7 +514,11 @@ fn count_stored(write: &Write<'_>, fill: Fill, judged: &Judged, soft: Option<u64
 }
 
 /// Counts whether a fill came on the connection that was answered a miss of its key.
-fn note_crossing(hash: u64, session: &Session, rule: &RuleState, now_ms: u64) {
+fn note_crossing(hash: u64, filling: &Filling<'_>, judged: &Judged, rule: &RuleState, now_ms: u64) {
+    let (Fill::Any { .. }, Some(session)) = (filling.fill, &filling.session) else { return };
+    if judged.judgement == Judgement::Write {
+        return;
+    }
     let is_own = session.oldest(hash, now_ms).is_some();
     session.caller().peer().note_fill(is_own);
     let counters = rule.counters();
