@@ -159,7 +159,8 @@ impl Shard {
                 let policy = ruled.state.policy();
                 // History 15.
                 let locks = write.mode == Mode::Add && !policy.leases;
-                let strict = strict || drops || locks || policy.ambiguous == Ambiguous::Drop;
+                // Under a loader a job computes the value at once, and what may be old is not worth showing (history 10).
+                let strict = strict || drops || locks || policy.loader || policy.ambiguous == Ambiguous::Drop;
                 let moment = Moment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
                 let values = Compared { store: &self.store, write, tags, shown: filling.shown };
                 herd.ledger.fill(hash, around, &moment, &values)
