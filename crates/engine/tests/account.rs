@@ -75,6 +75,7 @@ fn a_provisional_value_lives_for_four_times_the_usual_time() {
     w.expect(x, "mg page:1 T500 t v|", "VA 3 t1|new|");
     w.pass(1);
     w.expect(x, "get page:1|", "END|");
+    assert_eq!(w.count("lives_ended"), 1);
     // The same value again: one of the two is new.
     w.expect(x, "set page:1 0 0 3|new|", "STORED|");
     w.pass(60_000);
@@ -417,4 +418,21 @@ fn a_lock_in_the_place_of_a_value_is_never_provisional() {
     // A lock that is taken by name is certain.
     assert!(w.ask(x, "mg page:1 c N30|").contains('W'));
     assert_eq!(w.count("fills_provisional"), 0);
+}
+
+#[test]
+fn an_old_value_by_token_does_not_end_a_provisional_one_while_another_old_miss_is_open() {
+    let mut w = world(policy());
+    let [holder, h, x, b] = [(); 4].map(|()| w.connect());
+    let won = w.ask(holder, "mg page:1 c N30|");
+    let token = won.split(['c', ' ']).nth(2).unwrap().to_owned();
+    w.expect(h, "get page:1|", "END|");
+    w.expect(x, "delete page:1|", "NOT_FOUND|");
+    w.expect(b, "get page:1|", "END|");
+    w.pass(200);
+    w.expect(b, "set page:1 0 0 3|new|", "STORED|");
+    assert!(matches!(w.ask(holder, &format!("ms page:1 3 C{token}|old|")).as_str(), "EX|" | "NF|"));
+    w.expect(x, "get page:1|", "VALUE page:1 0 3|new|END|");
+    w.expect(h, "set page:1 0 0 3|old|get page:1|", "STORED|END|");
+    assert_eq!(w.count("lives_closed"), 1);
 }

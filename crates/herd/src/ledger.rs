@@ -29,8 +29,6 @@ pub struct Ledger {
     most_bytes: usize,
     /// Accounts that lie apart.
     apart: usize,
-    /// Different numbers kept of an account.
-    slots: usize,
     lost: Box<[Loss]>,
     /// Slots of `lost` that count, and those that did at the last [`Ledger::settle`].
     lost_slots: usize,
@@ -216,7 +214,6 @@ impl Ledger {
             most: entries.max(1),
             most_bytes: usize::MAX,
             apart: 0,
-            slots: SLOTS,
             lost: vec![Loss::default(); slots].into(),
             lost_slots: 0,
             settle_ms: 0,
@@ -268,7 +265,7 @@ impl Ledger {
             Entry::Many(account) => {
                 account.harden(events.hard);
                 account.soften(events.soft);
-                account.record(number, now_ms, u64::from(window_ms), self.slots);
+                account.record(number, now_ms, u64::from(window_ms), SLOTS);
             }
             Entry::One { .. } if !has_room => {
                 self.lose(hash, number, window_ms, now_ms);
@@ -278,7 +275,7 @@ impl Ledger {
                 let mut account = entry.to_account();
                 account.harden(events.hard);
                 account.soften(events.soft);
-                account.record(number, now_ms, u64::from(window_ms), self.slots);
+                account.record(number, now_ms, u64::from(window_ms), SLOTS);
                 *entry = Entry::Many(Box::new(account));
                 self.apart += 1;
             }

@@ -569,7 +569,8 @@ rule_counters! {
     fills_crossed,
     /// Values that got a limited life because another value came which may be newer.
     values_doubted,
-    /// Values that ended with their limited life before they were replaced, as reads have found.
+    /// Values whose limited life a command has found to be over. If the first one comes a second later or more, the value has
+    /// expired instead, as `get_expired` counts.
     lives_ended,
     /// Values of a limited life that ended because all misses from before the last delete or invalidation were filled.
     lives_closed,

@@ -173,8 +173,8 @@ impl Engine {
         more
     }
 
-    /// Puts these rules in force, at this time in milliseconds since the start; None: no key has a rule. The tables that they need are allocated once, of the sizes
-    /// of `config`, and are part of the memory limit.
+    /// Puts these rules in force, at this time in milliseconds since the start; None: no key has a rule. The tables that they
+    /// need are allocated once, of the sizes of `config`, and are part of the memory limit.
     ///
     /// # Errors
     /// The system's, when it refuses to shrink the memory for items.

@@ -148,7 +148,8 @@ impl Shard {
                 // History 14.
                 let newer = filling.shown.map(|shown| self.store.item(shown).stamp());
                 if number < events.hard || newer.is_some_and(|stamp| number < stamp) {
-                    return Judged::known(Judgement::Old);
+                    // Whether other old misses are open is known when its own is taken off the record.
+                    return Judged { closed: false, ..Judged::known(Judgement::Old) };
                 }
                 let softened = if number < events.soft { Softened::Now(events.soft) } else { Softened::No };
                 Judged { softened, ..Judged::known(Judgement::Clean { stamp: number }) }

@@ -4,6 +4,8 @@
 //! its tags and the floors of flushes. An item that is just a value is recognised by its header
 //! ([`Shard::is_just_a_value`]), and a hit needs nothing else; one with valid tags is as good ([`Shard::is_value`]).
 
+use std::sync::atomic::Ordering;
+
 use cattlegrid_herd::RuleState;
 use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER, prefetch_line};
 use cattlegrid_tags::{TagHash, Validity};
@@ -100,6 +102,9 @@ impl Shard {
         }
         let item = self.store.item(found);
         if has_ended(&item, step.now) {
+            if let Some(ruled) = self.shared.rules().as_ref().and_then(|active| active.find(item.key())) {
+                ruled.state.counters().lives_ended.fetch_add(1, Ordering::Relaxed);
+            }
             self.store.remove(hash, found);
             return Lookup::Absent;
         }

@@ -14,6 +14,7 @@ mod clients;
 mod events;
 mod loads;
 mod replies;
+mod table;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -25,6 +26,7 @@ use cattlegrid_herd::{
     Ambiguous, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters,
 };
 use cattlegrid_tags::Kind as BumpKind;
+use table::{EVENTS, STATES, STEPS_OF, is_reachable};
 
 const STEPS: u64 = 2_600_000;
 const STEPS_PER_HISTORY: u64 = 2_000;
@@ -672,95 +674,6 @@ fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
         on_busy: rng.of(&[OnBusy::Miss, OnBusy::Miss, OnBusy::Error]),
         fill_window: rng.of(&[FillWindow::Auto, FillWindow::Fixed(WINDOW_MS as u32)]),
         ..Policy::default()
-    }
-}
-
-const EVENTS: [&str; 21] = [
-    "get",
-    "get by its computer",
-    "mg N",
-    "mg N Pw",
-    "fills_stored",
-    "fills_dropped",
-    "fills_stale",
-    "other write",
-    "set exptime < 0",
-    "add",
-    "cas",
-    "replace append incr touch",
-    "delete or flush",
-    "md I",
-    "eviction",
-    "holder gives up",
-    "promoted_deadline",
-    "lease ends in time",
-    "holder is gone",
-    "holder leaves",
-    "waiter closes",
-];
-const STATES: [(&str, KeyState); 7] = [
-    ("A", KeyState::Absent),
-    ("F", KeyState::Fresh),
-    ("S", KeyState::Stale),
-    ("LA", KeyState::LeasedAbsent),
-    ("LS", KeyState::LeasedStale),
-    ("LF", KeyState::LeasedFresh),
-    ("PASS", KeyState::Pass),
-];
-
-/// The actions of clients and operators.
-const STEPS_OF: [&str; 41] = [
-    "sync client",
-    "pool",
-    "elastic pool",
-    "multiplexed connection",
-    "explicit client",
-    "writer",
-    "liar",
-    "time passes",
-    "a pool grows",
-    "a pool shrinks",
-    "a client gives up waiting",
-    "fill with a named tag",
-    "soft invalidation",
-    "bump of a named tag",
-    "cascade",
-    "soft cascade",
-    "refused, no cascade",
-    "touch",
-    "gat",
-    "eviction",
-    "slow flush",
-    "reload",
-    "reload without rules",
-    "a connection remembers no more",
-    "a value is refused",
-    "several gets in a packet",
-    "a run of quiet gets",
-    "a held run of quiet gets",
-    "load",
-    "refresh by the loader",
-    "a load is cancelled",
-    "a load fails",
-    "a result comes too late",
-    "the loader finds nothing",
-    "the loader's value is stored",
-    "a refresh is raised",
-    "an old value is shown for a time",
-    "proved",
-    "provisional",
-    "doubted",
-    "lost",
-];
-
-/// Events that only leases have.
-fn is_reachable(event: &str, state: KeyState) -> bool {
-    match event {
-        "promoted_deadline" | "waiter closes" => state == KeyState::LeasedAbsent,
-        "lease ends in time" => is_leased(state),
-        // A soft invalidation ends an early refresh.
-        "fills_stale" => state != KeyState::LeasedFresh,
-        _ => true,
     }
 }
 
