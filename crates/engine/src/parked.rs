@@ -174,9 +174,13 @@ impl Parked {
             }
             return;
         }
-        if session.end_wait(self.request, slot).is_none() {
+        if !session.waits().iter().any(|wait| wait.request == self.request && wait.slot == slot) {
             return;
         }
+        if let (Verdict::Busy { .. }, Form::Get { end: End::Classic, .. }) = (&verdict, &self.form) {
+            session.note_unseen(self.request);
+        }
+        session.end_wait(self.request, slot);
         if let Some(record) = verdict.record() {
             session.record(*record, now_ms);
             // A client that got a lease must hear of it now, not when its other keys are there.
@@ -212,7 +216,7 @@ impl Parked {
 
 fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
     match (verdict, touches) {
-        (Verdict::Busy, _) => {}
+        (Verdict::Busy { .. }, _) => {}
         (Verdict::Value(_), true) => counters.touch_hits.add(1),
         (Verdict::Value(_), false) => counters.get_hits.add(1),
         (_, true) => counters.touch_misses.add(1),
@@ -221,7 +225,7 @@ fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
 }
 
 fn write_get(parts: Vec<Part>, end: End, out: &mut Output) {
-    let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy), .. });
+    let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy { .. }), .. });
     if end == End::Classic && parts.iter().any(busy) {
         return reply::line(&mut out.bytes, reply::error::BUSY);
     }

@@ -22,6 +22,8 @@ pub(crate) struct Query<'a> {
     pub(crate) hash: u64,
     /// Plainly, or for the lease.
     pub(crate) how: How,
+    /// Only whether there is a value is asked, and not for it: its client will not compute one.
+    pub(crate) probes: bool,
     /// The expiry of a fresh value is prolonged: it needs no refresh.
     pub(crate) prolongs: bool,
     /// A value that expires before this second is due for a refresh.
@@ -40,6 +42,8 @@ pub(crate) enum Decision {
     Fresh(Found),
     /// A value that is stale or due for a refresh, while another client computes the new one.
     Old(Found, Kind),
+    /// The same for a client that only probes: whether another client computes was not asked.
+    Probed(Found, Kind),
     /// A miss: the key is known to be absent.
     Negative,
     /// A miss.
@@ -91,7 +95,7 @@ pub(crate) struct Advice<'a> {
 impl<'a> Query<'a> {
     /// The query of a `get`, or of a `gat` (`prolongs`).
     pub(crate) fn plain(key: &'a [u8], hash: u64, prolongs: bool) -> Self {
-        Self { key, hash, how: How::Plain, prolongs, recache: None, hint: None, hold_ms: None }
+        Self { key, hash, how: How::Plain, probes: false, prolongs, recache: None, hint: None, hold_ms: None }
     }
 
     pub(crate) fn is_explicit(&self) -> bool {

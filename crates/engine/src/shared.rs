@@ -30,6 +30,8 @@ pub struct Shared {
     ages: Ages,
     /// The longest grace that any rule has had, in milliseconds.
     grace_max_ms: AtomicU64,
+    /// The longest fill window of the rules in force, in milliseconds; 0: there are none.
+    window_max_ms: AtomicU64,
     /// Answer 0 for every CAS (`-C`).
     pub(crate) hide_cas: bool,
     /// The peers of all connections.
@@ -96,6 +98,7 @@ impl Shared {
             control: OnceLock::new(),
             ages: Ages::default(),
             grace_max_ms: AtomicU64::new(0),
+            window_max_ms: AtomicU64::new(0),
             hide_cas,
             peers: Peers::default(),
             limits: Limits { max_item_bytes, ..Limits::default() },
@@ -387,6 +390,8 @@ impl Shared {
         }
         let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
         self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
+        let windows = new.iter().flat_map(|new| new.each()).map(|(_, state)| state.fill_window_ms());
+        self.window_max_ms.store(windows.max().unwrap_or(0).into(), Ordering::Relaxed);
         self.rules.store(new);
         self.reruled.store(true, Ordering::Release);
         self.timeout_ms.store(0, Ordering::Release);
@@ -420,6 +425,12 @@ impl Shared {
     /// older than an event that was not noted.
     pub(crate) fn uncovered(&self) -> u64 {
         self.uncovered.load(Ordering::Acquire)
+    }
+
+    /// The longest time for which a miss under any rule is remembered, in milliseconds; 0: no key has a rule.
+    #[inline]
+    pub fn window_max_ms(&self) -> u32 {
+        u32::try_from(self.window_max_ms.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
     /// Gives the slots that a change of rules has freed to the leases that wait for them.

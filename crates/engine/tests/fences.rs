@@ -129,6 +129,34 @@ fn changed_rules_do_not_open_a_gap() {
     w.expect(b, "get page:2|", "END|");
 }
 
+/// A rule is added while clients compute: their misses were not recorded. For one fill window after that a value without a
+/// record is kept only if its key was not deleted since.
+#[test]
+fn a_rule_that_is_added_concerns_values_missed_before_it() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for delete in ["delete page:1|", "md page:1|", "md page G|", "get @bump:page:1|", "get @flush:1|", ""]
+        {
+            let other = ("other:{id}", Policy::default());
+            let mut w = World::new(&[other]);
+            w.pass(100_000);
+            let [a, b, c, d] = [(); 4].map(|()| w.connect());
+            w.expect(a, "get page:1|", "END|");
+            w.set_rules(&[other, ("page:{id}", Policy { owner, ..policy() })]);
+            w.expect(d, "set page:2 0 0 3|new|", "STORED|");
+            w.expect(b, "get page:2|", "VALUE page:2 0 3|new|END|");
+            if delete.is_empty() {
+                w.flush();
+            } else {
+                w.ask(c, delete);
+            }
+            w.pass(1100);
+            w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+            let said = w.ask(c, "get page:1|");
+            assert_eq!(said, "END|", "{owner:?} {delete}");
+        }
+    }
+}
+
 #[test]
 fn a_value_deleted_while_its_rule_is_gone_does_not_come_back() {
     let policy = Policy { grace_s: 100, hold_ms: 0, ..policy() };

@@ -642,3 +642,31 @@ fn a_shared_connection_is_recognised_by_the_first_repeated_get() {
     assert_eq!(w.replies(b), "END|");
     w.expect(b, "get page:2|", "END|");
 }
+
+/// An `mg` without `v` asks whether there is a value, or for its time to live: its client does not compute it.
+#[test]
+fn a_probe_takes_no_lease_and_does_not_wait() {
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..Policy::default() })]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    for probe in ["mg page:1 t|", "mg page:1|", "mg page:1 s|", "mg page:1 T30|"] {
+        w.expect(a, probe, "EN|");
+    }
+    assert_eq!((w.count("leases"), w.count("held")), (0, 0));
+    w.expect(b, "get page:1|", "END|");
+    w.expect(a, "mg page:1 t|", "EN|");
+    assert_eq!((w.count("leases"), w.count("held")), (1, 0));
+    // The lease that was asked for by name is another matter.
+    w.expect(a, "mg page:1 t N30|", "HD Z|");
+    w.expect(b, "set page:1 0 1 3|old|", "STORED|");
+    w.pass(2000);
+    w.expect(a, "mg page:1 s|", "HD s3 X|");
+    w.expect(b, "get page:1|", "END|");
+    assert_eq!(w.count("leases_stale"), 1, "the probe did not take it");
+    w.expect(a, "mg page:1 s|", "HD s3 Z X|");
+    w.expect(c, "get page:1|", "VALUE page:1 0 3|old|END|");
+    // It is a miss all the same: what is computed after it may be old.
+    w.expect(a, "mg page:2 t|", "EN|");
+    w.expect(c, "delete page:2|", "NOT_FOUND|");
+    w.expect(a, "set page:2 0 0 3|old|", "STORED|");
+    w.expect(c, "get page:2|", "END|");
+}

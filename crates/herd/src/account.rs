@@ -311,8 +311,8 @@ pub enum Softened {
         /// The time.
         until_ms: u64,
     },
-    /// It is older than the event of this number.
-    Now(u64),
+    /// It is older.
+    Now,
 }
 
 /// See the module's text.
@@ -517,7 +517,7 @@ impl Account {
         if self.soft <= stamp {
             Softened::No
         } else if self.last < self.soft && missing.lost.is_none() {
-            Softened::Now(self.soft)
+            Softened::Now
         } else {
             Softened::Later { soft: self.soft, until_ms: life_ms(self.softened_ms, moment) }
         }

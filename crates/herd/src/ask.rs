@@ -49,8 +49,8 @@ pub enum Role {
     /// This connection has the lease. It waits for a short trial, and longer if something else is sent on it meanwhile:
     /// then several threads share it.
     Trial,
-    /// `SERVER_ERROR busy`, as the rule's `on_busy` says.
-    Busy,
+    /// `SERVER_ERROR busy`, as the rule's `on_busy` says: some clients take that for a miss.
+    Busy(Record),
 }
 
 /// The answer to a client that wants to wait.
@@ -61,8 +61,8 @@ pub enum Waited {
     Waits(WaiterId),
     /// A miss without a lease.
     Miss(Record),
-    /// `SERVER_ERROR busy`: `on_busy = "error"`.
-    Busy,
+    /// `SERVER_ERROR busy`: `on_busy = "error"`. Some clients take that for a miss.
+    Busy(Record),
 }
 
 /// The terms on which a request wants to wait for one of its keys.
@@ -76,6 +76,23 @@ pub struct Hold {
     pub touch: Option<i64>,
     /// Whether the server has room for another waiter.
     pub room: bool,
+}
+
+/// A value that is older than a soft event of its key when it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stale {
+    /// The number as of which it counts.
+    pub stamp: u64,
+    /// The event may be of a tag that only the value names, of which waiters did not know.
+    pub by_own_tag: bool,
+}
+
+impl Stale {
+    /// Whether it is given to a client that began to wait at number `since`, after a soft event of number `softened`: not if that
+    /// is newer than the value.
+    pub(crate) fn is_for(self, since: u64, softened: u64) -> bool {
+        if self.by_own_tag { since <= self.stamp } else { softened <= self.stamp }
+    }
 }
 
 /// Why a wait is ended before its time.

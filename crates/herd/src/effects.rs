@@ -121,8 +121,11 @@ pub enum Verdict<V> {
     },
     /// Another client has the lease, and the time of the wait is up: a miss for a client that asked for the lease.
     Lost(Record),
-    /// `SERVER_ERROR busy`, as the rule's `on_busy` says.
-    Busy,
+    /// `SERVER_ERROR busy`, as the rule's `on_busy` says: some clients take that for a miss.
+    Busy {
+        /// For the connection's records.
+        record: Option<Record>,
+    },
     /// The computation failed, with this text: a miss all the same.
     Failed {
         /// The text of the failed holder; may be empty.
@@ -147,9 +150,9 @@ impl<V> Verdict<V> {
     /// The record for the connection, if the verdict has one.
     pub fn record(&self) -> Option<&Record> {
         match self {
-            Self::Miss { record, .. } | Self::Negative { record } => record.as_ref(),
+            Self::Miss { record, .. } | Self::Negative { record } | Self::Busy { record } => record.as_ref(),
             Self::Lost(record) | Self::Failed { record, .. } => Some(record),
-            Self::Value(_) | Self::Busy => None,
+            Self::Value(_) => None,
         }
     }
 }

@@ -126,6 +126,17 @@ impl Herd {
         self.record(hash, step.clock.last(), false, outside, rule, step)
     }
 
+    /// Records the miss of a client that is answered an error, and may take it for a miss: some client libraries do.
+    pub fn missed_by_error<V>(
+        &mut self,
+        hash: u64,
+        outside: Events,
+        rule: &RuleState,
+        step: &Step<'_, V>,
+    ) -> Record {
+        self.record(hash, step.clock.last(), false, outside, rule, step)
+    }
+
     fn missed<V>(&mut self, ask: &Ask<'_>, step: &Step<'_, V>) -> Record {
         self.miss_after(ask.hash, ask.outside, ask.rule, step)
     }
@@ -236,7 +247,11 @@ impl Herd {
                 {
                     lease.hint = Some(hint.into());
                 }
-                if ask.found == Kind::Absent { Role::Leased } else { Role::Old }
+                match ask.found {
+                    Kind::Stale | Kind::Early => Role::Old,
+                    Kind::Absent if lease.may_wait_for_itself(session.caller()) => Role::Trial,
+                    Kind::Absent => Role::Leased,
+                }
             }
             None => self.ask_unleased(ask, session, step),
         }
@@ -282,7 +297,10 @@ impl Herd {
             _ if !absent => return Role::Old,
             Start::Queued => {
                 self.insert(ask, Holder::Queued, token, step);
-                return Role::Leased;
+                // If only one thread uses the connection, it would wait for itself.
+                let lease = self.leases.get(ask.hash);
+                let is_own = lease.is_some_and(|lease| lease.may_wait_for_itself(session.caller()));
+                return if is_own { Role::Trial } else { Role::Leased };
             }
             Start::Refused => return Role::Leased,
             Start::QueueFull => return self.busy(ask, step),
@@ -335,7 +353,7 @@ impl Herd {
         }
         match ask.how.on_busy(ask.rule.policy()) {
             OnBusy::Miss => Role::Miss(self.missed(ask, step)),
-            OnBusy::Error => Role::Busy,
+            OnBusy::Error => Role::Busy(self.missed_by_error(ask.hash, ask.outside, ask.rule, step)),
         }
     }
 
@@ -348,6 +366,7 @@ impl Herd {
         step: &mut Step<'_, V>,
     ) -> Waited {
         let counters = ask.rule.counters();
+        let softened = ask.outside.soft.max(self.fence.events(ask.hash).soft);
         let Some(lease) = self.leases.of_key(ask.hash, ask.key) else {
             // The rule's slots are taken, and the client does not wait for one.
             count(&counters.busy_no_hold);
@@ -359,7 +378,7 @@ impl Herd {
         if by_loader {
             session.take_free(false);
         }
-        let trial = lease.holder.is(session.caller().number()) && !session.caller().sends_while_held();
+        let trial = lease.may_wait_for_itself(session.caller());
         let refused: Option<&AtomicU64> =
             if ask.hold_ms == 0 {
                 Some(&counters.busy_no_hold)
@@ -390,6 +409,7 @@ impl Herd {
             how: ask.how,
             since: step.clock.last(),
             since_ms: step.now_ms,
+            softened,
             touch: hold.touch,
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
@@ -408,7 +428,7 @@ impl Herd {
                 }
                 Waited::Miss(record)
             }
-            OnBusy::Error => Waited::Busy,
+            OnBusy::Error => Waited::Busy(self.missed_by_error(ask.hash, ask.outside, ask.rule, step)),
         }
     }
 
@@ -432,6 +452,10 @@ impl Herd {
             Withdrawn::Answered => &counters.held_withdrawn,
         });
         self.drop_if_deserted(hash);
+        if why == Withdrawn::OwnWrite {
+            // Its client may have given up before, and may be storing what it has computed since it asked.
+            return Some(self.record(hash, waiter.since, false, Events::default(), &rule, step));
+        }
         Some(self.miss(hash, &rule, step))
     }
 
@@ -450,7 +474,7 @@ impl Herd {
         let counters = rule.counters();
         counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
         // It waited to see whether its connection is shared.
-        let on_trial = lease.holder.is(waiter.caller.number()) && !waiter.caller.sends_while_held();
+        let on_trial = lease.may_wait_for_itself(&waiter.caller);
         count(match (released, on_trial) {
             (true, _) => &counters.released,
             (false, true) => &counters.held_reentered,
@@ -472,7 +496,11 @@ impl Herd {
         } else if full && !released && !by_loader {
             count(&counters.busy_computers);
         }
-        Some(if busy { Verdict::Busy } else { Verdict::miss(self.miss(hash, &rule, step)) })
+        if busy {
+            let record = self.missed_by_error(hash, Events::default(), &rule, step);
+            return Some(Verdict::Busy { record: Some(record) });
+        }
+        Some(Verdict::miss(self.miss(hash, &rule, step)))
     }
 
     /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of `end`): the

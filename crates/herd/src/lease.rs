@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::caller::Caller;
 use crate::holder::Holder;
 use crate::rule::{Begun, RuleState};
 use crate::waiters::Queue;
@@ -64,6 +65,13 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// Whether a wait of this connection may be one for itself: it is the holder, or the lease waits for a slot of its rule and the
+    /// connection has one. If several threads share the connection, which it has not shown yet, it is not.
+    pub(crate) fn may_wait_for_itself(&self, caller: &Caller) -> bool {
+        let has_slot = || !self.holder.computes() && self.rule.has_slot(caller.number());
+        !caller.sends_while_held() && (self.holder.is(caller.number()) || has_slot())
+    }
+
     /// Another client computes the key. Under a loader none should.
     pub(crate) fn join(&mut self, now_ms: u64) {
         if self.rule.policy().loader {

@@ -360,7 +360,7 @@ impl Ledger {
             let hard = (*hard).max(outside.hard);
             let stamp = *number;
             let judgement = if stamp < hard { Judgement::Old } else { Judgement::Clean { stamp } };
-            let softened = if stamp < outside.soft { Softened::Now(outside.soft) } else { Softened::No };
+            let softened = if stamp < outside.soft { Softened::Now } else { Softened::No };
             let sample_ms = Some(moment.now_ms.saturating_sub(*at_ms));
             self.undo = Some((hash, place.remove()));
             return Judged { softened, sample_ms, ..Judged::known(judgement) };

@@ -36,7 +36,7 @@ mod times;
 mod waiters;
 
 pub use account::{Account, Judgement, Lost, Missing, Moment, Shown, Softened, Values};
-pub use ask::{Ask, Hold, Role, Waited, Withdrawn};
+pub use ask::{Ask, Hold, Role, Stale, Waited, Withdrawn};
 pub use caller::{Caller, Peer, PeerKey, Peers, UNCROSSED};
 pub use cycle::{EDGES_MAX, Edge, WaitGraph, Walk};
 pub use effects::{Clock, Effects, JobOrder, Step, Verdict, Wake};

@@ -174,6 +174,11 @@ impl RuleState {
         self.slots().connections()
     }
 
+    /// Whether this connection computes under the rule.
+    pub(crate) fn has_slot(&self, connection: u64) -> bool {
+        self.policy.rule_computers.is_some() && self.slots().has(connection)
+    }
+
     /// Leases that wait for a slot: at most [`crate::QUEUED_MAX`], plus the leases of the rule that had a slot and lost
     /// their holder.
     pub fn queued(&self) -> usize {

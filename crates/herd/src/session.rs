@@ -62,6 +62,8 @@ pub struct Session {
     pub(crate) waits: Vec<Wait>,
     /// Keys that requests have and have not sent yet, because they wait for others, each with its request.
     withheld: Vec<(u64, Withheld)>,
+    /// Keys that requests had and did not send, because they were answered an error: to be recorded as misses.
+    unseen: Vec<Withheld>,
     /// One of the peer's free connections was taken for this one.
     counted: bool,
     /// The connection is in the graph of connections that both hold and wait.
@@ -86,6 +88,7 @@ impl Session {
             lost_until_ms: 0,
             waits: Vec::new(),
             withheld: Vec::new(),
+            unseen: Vec::new(),
             counted: false,
             in_graph: false,
         }
@@ -224,6 +227,23 @@ impl Session {
     pub fn take_withheld(&mut self, request: Option<u64>) -> Vec<Withheld> {
         let of_request = |of: u64| request.is_none_or(|request| of == request);
         self.withheld.extract_if(.., |(of, _)| of_request(*of)).map(|(_, withheld)| withheld).collect()
+    }
+
+    /// A request is answered an error: what is withheld from it was not seen by its client, which may compute it.
+    pub fn note_unseen(&mut self, request: u64) {
+        let withheld = self.take_withheld(Some(request));
+        self.unseen.extend(withheld);
+    }
+
+    /// Takes out what [`Session::note_unseen`] has noted.
+    pub fn take_unseen(&mut self) -> Vec<Withheld> {
+        std::mem::take(&mut self.unseen)
+    }
+
+    /// Whether there is something to look at after a request was told what became of a key: keys that were not seen, or a circle
+    /// that it may be part of.
+    pub fn needs_a_look(&self) -> bool {
+        !self.waits.is_empty() || !self.unseen.is_empty() || self.is_published_in_vain()
     }
 
     /// Takes all records out: the connection closes.

@@ -64,6 +64,11 @@ impl Slots {
         self.computing.len()
     }
 
+    /// Whether this connection computes.
+    pub(crate) fn has(&self, connection: u64) -> bool {
+        self.computing.contains_key(&connection)
+    }
+
     /// Leases that wait.
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()

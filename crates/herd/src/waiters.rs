@@ -29,6 +29,8 @@ pub struct Waiter {
     pub since: u64,
     /// When the wait began, in milliseconds since the start.
     pub since_ms: u64,
+    /// The last soft event of the key before that: a value that is older is not given to this client.
+    pub softened: u64,
     /// The exptime of a `gat`: the value of the reply is touched.
     pub touch: Option<i64>,
 }

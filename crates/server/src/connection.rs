@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     input: Input,
     /// The run of quiet gets that is going on.
     run: Run,
+    /// Hashes of the keys of the run that were answered.
+    run_seen: Vec<u64>,
     requests: u64,
     outbox: Outbox,
     /// What [`crate::unsent`] was told that it keeps.
@@ -179,6 +181,7 @@ impl Connection {
             login: Login::default(),
             input: Input::default(),
             run: Run::None,
+            run_seen: Vec::new(),
             requests: 0,
             outbox: Outbox::default(),
             unsent_bytes: 0,
@@ -490,7 +493,7 @@ impl Connection {
         }
         self.waits_for_room = false;
         self.input.clear();
-        self.run = Run::None;
+        self.leave_run();
         self.has_more = false;
         if self.is_dumping() {
             self.phase = Phase::Serving;

@@ -255,14 +255,14 @@ impl Shard {
         for waiter in waiters {
             let verdict = match (&old, &ruled) {
                 (Some(old), _) => Verdict::Value(Arc::clone(old)),
-                (None, Some(ruled)) if waiter.how.on_busy(ruled.state.policy()) == OnBusy::Error => {
-                    Verdict::Busy
-                }
                 (None, ruled) => {
                     let state = ruled.as_ref().map(|ruled| ruled.state);
-                    let miss = state
+                    let record = state
                         .and_then(|state| self.with_herd(step, |herd, step| herd.miss(hash, state, step)));
-                    Verdict::Miss { record: miss, hint: None }
+                    match state.map(|state| waiter.how.on_busy(state.policy())) {
+                        Some(OnBusy::Error) => Verdict::Busy { record },
+                        _ => Verdict::Miss { record, hint: None },
+                    }
                 }
             };
             step.effects.herd.wake(waiter, verdict);

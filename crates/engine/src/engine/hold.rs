@@ -46,15 +46,16 @@
 //!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
 //!     `slots_of_a_rule`)
 
-use cattlegrid_herd::{Edge, Events, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{Edge, Events, Record, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
+use cattlegrid_store::Lookup;
 
 use crate::engine::Engine;
 use crate::engine::pending::{Got, LeasedKey, Pending};
 use crate::parked::{Form, Parked, Part, TRIAL_MS, done_part};
 use crate::reply::get::End;
 use crate::shard::flow::Held;
-use crate::shard::miss::count_miss;
+use crate::shard::miss::{answer_miss, count_miss};
 use crate::shards::ShardLock;
 use crate::step::Context;
 
@@ -86,6 +87,7 @@ impl Engine {
         if !pending.busy.is_empty() && !begun {
             let _dropped = cx.out.split_off(pending.from);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
+            self.miss_unseen(get.keys.clone().flatten(), pending, lock, cx);
             for leased in &pending.leased {
                 let shard = lock.shard(leased.hash);
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
@@ -127,8 +129,9 @@ impl Engine {
 
     /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an error.
     pub(crate) fn answer_leased(pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
-        for (asked, hash) in &pending.busy {
-            lock.shard(*hash).do_not_wait(asked, *hash, cx);
+        for (asked, _) in &pending.busy {
+            // Its miss is recorded already.
+            answer_miss(asked, Lookup::Absent, cx);
         }
         for leased in &pending.leased {
             let shard = lock.shard(leased.hash);
@@ -197,6 +200,8 @@ impl Engine {
         }
         let withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
         if busy {
+            let waited_for = Pending { leased: Vec::new(), ..pending.of_part() };
+            self.miss_unseen(all, &waited_for, lock, cx);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             return None;
         }
@@ -227,6 +232,22 @@ impl Engine {
         }
     }
 
+    /// Records the keys of a request as misses that its client does not see since it is answered an error: those that are there,
+    /// and those that others compute.
+    fn miss_unseen<'k>(
+        &self,
+        all: impl Iterator<Item = &'k [u8]>,
+        pending: &Pending<'_>,
+        lock: &mut ShardLock<'_>,
+        cx: &mut Context<'_>,
+    ) {
+        for key in all {
+            let hash = self.hash_key(key);
+            let is_leased = pending.leased.iter().any(|leased| leased.hash == hash);
+            lock.shard(hash).miss_unseen(key, hash, is_leased, cx);
+        }
+    }
+
     /// Takes back all waits of a request that is answered after all. Returns their number.
     fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> usize {
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
@@ -239,6 +260,14 @@ impl Engine {
             cx.session.end_wait(wait.request, wait.slot);
         }
         own.len()
+    }
+
+    /// To be called when requests of this connection were told what became of their keys ([`needs_a_look`](cattlegrid_herd::Session::needs_a_look)): records what
+    /// its client does not see, and ends circles.
+    pub fn look_at_waits(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        let unseen = cx.session.take_unseen();
+        Self::record_withheld(unseen, lock, cx);
+        self.check_circle(lock, cx);
     }
 
     /// Ends a circle of connections that wait for each other (histories 4 to 6): to be called when this connection has
@@ -346,8 +375,11 @@ impl Engine {
     /// Records what was withheld from a client that gave up as misses (history 8).
     fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for Withheld { hash, number, window_ms } in withheld {
+            let now_ms = cx.step.now.ms;
             if let Some(herd) = &mut lock.shard(hash).herd {
-                herd.ledger.record(hash, number, Events::default(), cx.step.now.ms, window_ms);
+                herd.ledger.record(hash, number, Events::default(), now_ms, window_ms);
+                let until_ms = now_ms + u64::from(window_ms);
+                cx.session.record(Record { hash, number, until_ms, leased: false }, now_ms);
             }
         }
     }

@@ -10,6 +10,7 @@
 //! * A run that has the lease of a key is not held: its client must hear of it now.
 //! * A get that is left for [`Engine::get_run`] has written and counted nothing.
 
+use cattlegrid_herd::Withheld;
 use cattlegrid_protocol::Request;
 
 use crate::engine::Engine;
@@ -85,11 +86,12 @@ impl Engine {
     }
 
     /// Executes the rest of a run, with the hashes of its keys, as one multi-get; `end`: what ends it. At most `bytes` bytes of
-    /// output are made. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
+    /// output are made. `seen`: hashes of the keys of the run that were answered before. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
     /// request that waits. If not all are done, `end` is not either; the others come after what waits, and are not held.
     pub fn get_run(
         &self,
         gets: &[(Request<'_>, u64)],
+        seen: &[u64],
         end: End,
         bytes: usize,
         lock: &mut ShardLock<'_>,
@@ -120,16 +122,19 @@ impl Engine {
         }
         let is_all = done == gets.len();
         let end = if is_all { end } else { End::Nothing };
-        let many = gets.len() > 1;
+        let many = gets.len() + seen.len() > 1;
         let on_trial = many && pending.leased.iter().any(|leased| leased.holds.on_trial);
         let held = !pending.leased.is_empty()
             && (is_all || done < KEYS_HELD_MAX)
             && !pending.computes
             && !on_trial
-            && (!many || cx.session.can_withhold(done));
+            && (!many || cx.session.can_withhold(done + seen.len()));
         if held {
             let all = gets[..done].iter().map(|(request, _)| asked_of(request).key);
             let parked = self.park_get(all, &pending, many, end, lock, cx);
+            if parked.is_some() {
+                self.withhold_seen(seen, cx);
+            }
             self.settle(lock, &mut cx.step);
             return (done, parked);
         }
@@ -137,6 +142,15 @@ impl Engine {
         self.settle(lock, &mut cx.step);
         end.write(&mut cx.out.bytes);
         (done, None)
+    }
+
+    /// A client reads the replies to a run as one. If it gives up, it may compute the keys that were answered before the run was held
+    /// as well (history 8 of `hold`).
+    fn withhold_seen(&self, seen: &[u64], cx: &mut Context<'_>) {
+        let (number, window_ms) = (self.shared().clock(), self.shared().window_max_ms());
+        for hash in seen {
+            cx.session.withhold(cx.ticket.request, Withheld { hash: *hash, number, window_ms });
+        }
     }
 
     /// Whether a get's key is neither a control key nor the name of a call.

@@ -171,7 +171,7 @@ impl OwnedAsked {
                 value.value.write(out);
                 asked.end_value(&mut out.bytes);
             }
-            Some(Verdict::Busy) => asked.write_error(reply::error::BUSY, &mut out.bytes),
+            Some(Verdict::Busy { .. }) => asked.write_error(reply::error::BUSY, &mut out.bytes),
             _ => asked.write_miss(&mut out.bytes),
         }
     }
@@ -186,7 +186,7 @@ fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
         Some(Verdict::Miss { .. } | Verdict::Lost(_)) if is_explicit(meta) => {
             lease_reply(meta, None, None, out);
         }
-        Some(Verdict::Busy) => reply::line(&mut out.bytes, reply::error::BUSY),
+        Some(Verdict::Busy { .. }) => reply::line(&mut out.bytes, reply::error::BUSY),
         Some(Verdict::Failed { text, .. }) => failed_line(meta, &text, out),
         _ if meta.set.has(b'q') => {}
         _ => status_line(&mut out.bytes, reply::EN, meta),

@@ -35,7 +35,11 @@ impl Shard {
             _ => (Kind::Absent, None),
         };
         let policy = *ruled.state.policy();
-        if !policy.leases {
+        if !policy.leases || query.probes {
+            if let Some((found, kind)) = old {
+                let is_leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(query.hash, query.key));
+                return if is_leased { Decision::Old(found, kind) } else { Decision::Probed(found, kind) };
+            }
             self.record_miss(query.hash, ruled, cx);
             return Decision::Miss;
         }
@@ -73,7 +77,10 @@ impl Shard {
                 behind_ms: policy.hold_behind_ms,
                 on_trial: matches!(role, Role::Trial),
             }),
-            (Role::Busy, _) => Decision::Busy,
+            (Role::Busy(record), _) => {
+                cx.session.record(record, now_ms);
+                Decision::Busy
+            }
         }
     }
 

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Filler, Wait, Withdrawn, Withheld};
+use cattlegrid_herd::{Filler, Herd, Step as HerdStep, Wait, Withdrawn, Withheld};
 use cattlegrid_store::Lookup;
 
 use crate::delivered::{Verdict, Wake};
@@ -45,11 +45,13 @@ impl Shard {
 
     /// Answers earlier commands of the same connection that wait for a key that it writes now (history 1). The holder's
     /// write is its fill, and wakes them (history 2).
-    pub(crate) fn answer_own_waits(&mut self, hash: u64, by: Filler, cx: &mut Context<'_>) {
+    /// Returns whether there were any.
+    pub(crate) fn answer_own_waits(&mut self, hash: u64, by: Filler, cx: &mut Context<'_>) -> bool {
         if cx.session.waits().is_empty() || self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by)) {
-            return;
+            return false;
         }
         self.answer_all_own_waits(hash, cx);
+        true
     }
 
     /// The same for a delete: the holder's is not a fill.
@@ -76,6 +78,20 @@ impl Shard {
         let Some(ruled) = self.rule_of(key) else { return };
         let (number, window_ms) = (self.shared.clock(), ruled.state.fill_window_ms());
         cx.session.withhold(cx.ticket.request, Withheld { hash, number, window_ms });
+    }
+
+    /// Records a key under a rule as a miss, since its client is answered an error, if it is there or another client computes it
+    /// (`is_leased`). Otherwise its miss is recorded already.
+    pub(crate) fn miss_unseen(&mut self, key: &[u8], hash: u64, is_leased: bool, cx: &mut Context<'_>) {
+        let is_there = matches!(self.lookup(hash, key, &cx.step), Lookup::Found(_));
+        let Some(ruled) = self.rule_of(key).filter(|_| is_there || is_leased) else { return };
+        let outside = self.shared.outside(hash, ruled.tags.hashes(), cx.step.now);
+        let miss = |herd: &mut Herd, step: &mut HerdStep<'_, _>| {
+            herd.missed_by_error(hash, outside, &ruled.state, step)
+        };
+        if let Some(record) = self.with_herd(&mut cx.step, miss) {
+            cx.session.record(record, cx.step.now.ms);
+        }
     }
 
     /// Records a wait that was decided elsewhere at the same moment and whose wake comes too late: if it got the lease,

@@ -63,8 +63,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Ambiguous, Filler, Judged, Judgement, Moment, RuleState, Shown, Softened, Surroundings, Values, Waiter,
-    refresh_lead_s,
+    Ambiguous, Filler, Judged, Judgement, Moment, RuleState, Shown, Softened, Stale, Surroundings, Values,
+    Waiter, refresh_lead_s,
 };
 use cattlegrid_store::{Attributes, Found, Life, Lookup, Marks, NEVER, Refresh, Store, TAGS_MAX};
 use cattlegrid_tags::TagList;
@@ -114,11 +114,11 @@ impl Shard {
             }
             return Outcome::NoRoom(write.data.len());
         };
-        let soft = softened_by(&judged);
+        let stale = self.stale(write, &judged, step.now);
         note_crossing(write.hash, &filling, &judged, &ruled.state, step.now.ms);
-        count_stored(write, fill, &judged, soft, ruled);
+        count_stored(write, fill, &judged, stale.is_some(), ruled);
         self.consume(write.hash, &mut filling, &around, step.now.ms);
-        let waiters = self.take_waiters(write, by, soft, step);
+        let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, cas, ends, &ruled.state, waiters, step);
         Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
     }
@@ -151,7 +151,7 @@ impl Shard {
                     // Whether other old misses are open is known when its own is taken off the record.
                     return Judged { closed: false, ..Judged::known(Judgement::Old) };
                 }
-                let softened = if number < events.soft { Softened::Now(events.soft) } else { Softened::No };
+                let softened = if number < events.soft { Softened::Now } else { Softened::No };
                 Judged { softened, ..Judged::known(Judgement::Clean { stamp: number }) }
             }
             Fill::Any { strict } => {
@@ -198,7 +198,7 @@ impl Shard {
                 let second = u32::try_from(until_ms.div_ceil(1000)).unwrap_or(u32::MAX);
                 ends = if expiry == NEVER { second } else { expiry.min(second) };
             }
-            Softened::Now(_) => {
+            Softened::Now => {
                 marks = Marks::STALE;
                 // History 4: the soft event has ended the value, in the moment of the miss at the earliest. Grace counts from
                 // there.
@@ -362,7 +362,8 @@ impl Shard {
         } else {
             ruled.state.count_fill(judged.judgement);
         }
-        let waiters = self.take_waiters(write, by, softened_by(judged), step);
+        let stale = self.stale(write, judged, step.now);
+        let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, number, write.expiry, &ruled.state, waiters, step);
         Outcome::Stored { cas: 0, size: write.data.len() }
     }
@@ -381,11 +382,19 @@ impl Shard {
         Outcome::Stored { cas: 0, size: write.data.len() }
     }
 
+    /// Of a value that is older than a soft event for certain.
+    fn stale(&self, write: &Write<'_>, judged: &Judged, now: Now) -> Option<Stale> {
+        let stamp = judged.judgement.stamp().filter(|_| judged.softened == Softened::Now)?;
+        let tags = write.tags.hashes();
+        let by_own_tag = !tags.is_empty() && self.shared.outside(write.hash, tags, now).soft > stamp;
+        Some(Stale { stamp, by_own_tag })
+    }
+
     pub(crate) fn take_waiters(
         &mut self,
         write: &Write<'_>,
         by: Filler,
-        stale: Option<u64>,
+        stale: Option<Stale>,
         step: &mut Step<'_>,
     ) -> Vec<Waiter> {
         self.with_herd(step, |herd, step| herd.stored(write.hash, write.key, by, stale, step))
@@ -503,11 +512,11 @@ impl Shard {
     }
 }
 
-fn count_stored(write: &Write<'_>, fill: Fill, judged: &Judged, soft: Option<u64>, ruled: &Ruled) {
+fn count_stored(write: &Write<'_>, fill: Fill, judged: &Judged, stale: bool, ruled: &Ruled) {
     let counters = ruled.state.counters();
     if write.negative {
         counters.negatives.fetch_add(1, Ordering::Relaxed);
-    } else if fill != Fill::No && soft.is_some() {
+    } else if fill != Fill::No && stale {
         counters.fills_stale.fetch_add(1, Ordering::Relaxed);
     } else if fill != Fill::No {
         ruled.state.count_fill(judged.judgement);
@@ -538,11 +547,6 @@ fn learn(judged: &Judged, ruled: &Ruled) {
 /// Whether a value that is stored makes fills of earlier misses old: it is an ordinary write, or may be one where each fill is known.
 fn is_event(fill: Fill, judgement: Judgement) -> bool {
     judgement == Judgement::Write || fill == Fill::Any { strict: true }
-}
-
-/// The soft event to which a value is older for certain.
-fn softened_by(judged: &Judged) -> Option<u64> {
-    if let Softened::Now(soft) = judged.softened { Some(soft) } else { None }
 }
 
 /// A fill and the value that is there, compared when that is needed.

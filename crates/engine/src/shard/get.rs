@@ -99,7 +99,9 @@ impl Shard {
         match self.decide(&asked.query(hash), &ruled, lookup, cx) {
             Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),
             // An old value is not prolonged by the clients that read it.
-            Decision::Old(found, _) => self.write_hit(&asked.without_touch(), hash, found, cx),
+            Decision::Old(found, _) | Decision::Probed(found, _) => {
+                self.write_hit(&asked.without_touch(), hash, found, cx)
+            }
             Decision::Negative => miss(asked, Lookup::Absent, cx),
             Decision::Miss => miss(asked, lookup, cx),
             Decision::Compute { .. } => {

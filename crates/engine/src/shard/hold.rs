@@ -41,7 +41,7 @@ impl Shard {
         let session = &mut *cx.session;
         let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(&ask, &hold, session, step));
         let waited = waited.expect("rules come with herds");
-        if let Waited::Miss(record) = &waited {
+        if let Waited::Miss(record) | Waited::Busy(record) = &waited {
             cx.session.record(*record, cx.step.now.ms);
         }
         waited
@@ -82,7 +82,7 @@ impl Shard {
                 answer_miss(asked, lookup, cx);
                 Held::Written
             }
-            Waited::Busy => Held::Busy,
+            Waited::Busy(_) => Held::Busy,
         }
     }
 
@@ -145,7 +145,7 @@ impl Shard {
                 Flow::Parked(Box::new(parked.on_trial(holds.on_trial.then_some(full))))
             }
             Waited::Miss(_) => meta_miss(meta, cx),
-            Waited::Busy => meta_busy(cx),
+            Waited::Busy(_) => meta_busy(cx),
         }
     }
 }

@@ -87,6 +87,10 @@ impl Shard {
                 };
                 self.meta_hit(meta, hash, found, mark, None, cx)
             }
+            Decision::Probed(found, kind) => {
+                let mark = if kind == Kind::Stale { Mark::Stale } else { Mark::None };
+                self.meta_hit(meta, hash, found, mark, None, cx)
+            }
             Decision::Negative => {
                 meta_get_miss(meta, Lookup::Absent, touches, cx);
                 Flow::Replied
@@ -125,14 +129,14 @@ impl Shard {
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == cas);
         let token = if let Mark::Won(token, _) = mark { Some(token) } else { None };
         // An old value is not prolonged by the clients that read it.
-        let old = matches!(mark, Mark::Lost(true) | Mark::Won(_, true));
+        let old = matches!(mark, Mark::Stale | Mark::Lost(true) | Mark::Won(_, true));
         let served = if old { Served::Old } else { Served::Value };
         let (expiry, _) = self.meta_get_header(meta, found, served, with_value, token, cx);
         let out = &mut cx.out.bytes;
         if let Mark::Lost(_) = mark {
             reply::lost(out);
         }
-        if let Mark::Lost(true) | Mark::Won(_, true) = mark {
+        if old {
             reply::stale(out);
         }
         if let Mark::Won(..) = mark {
@@ -180,6 +184,7 @@ pub(crate) fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) ->
         key: meta.key.bytes(),
         hash,
         how: if explicit { advice.how(meta) } else { How::Plain },
+        probes: !explicit && !meta.set.has(b'v'),
         prolongs: meta.set.has(b'T') && !explicit,
         recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
         hint: advice.hint,
@@ -194,6 +199,8 @@ enum Mark {
     None,
     /// `W`: this client has the lease; the token. True: the value is old.
     Won(u64, bool),
+    /// The value is old.
+    Stale,
     /// `Z`: another client has the lease. True: the value is old.
     Lost(bool),
 }

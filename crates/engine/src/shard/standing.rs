@@ -188,9 +188,10 @@ impl Shard {
             return Standing::Absent;
         }
         if marks.has(Marks::NEGATIVE) {
-            // It has no grace: a soft invalidation ends it as well.
+            // It has no grace: a soft invalidation ends it as well, of a tag or of the key itself.
             let validity = self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms);
-            return if validity == Validity::Valid { Standing::Negative } else { Standing::Absent };
+            let is_valid = validity == Validity::Valid && !marks.has(Marks::STALE);
+            return if is_valid { Standing::Negative } else { Standing::Absent };
         }
         let softened = match self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms) {
             Validity::Dead => return Standing::Absent,

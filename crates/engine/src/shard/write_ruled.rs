@@ -34,6 +34,9 @@
 //! 9. H's value is refused, because it is too large or there is no memory. It would have filled H's miss, which is
 //!    counted off, and the lease passes on. After a `set` or an `ms` the key is deleted, so that the old value is not
 //!    taken for the new one. (`herd.rs`: `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
+//! 10. X's get is held at 5. X gives up, but keeps the connection, which others use as well; it reads the source, and deletes come.
+//!     X's `set` comes on the connection: the held get is answered first, as a miss at 5, and the `set` belongs to that one.
+//!     (`fences.rs`: `a_value_from_a_client_that_gave_up_waiting_counts_as_of_its_get`)
 
 use cattlegrid_herd::{Owner, Session};
 use cattlegrid_store::{Found, Lookup, Marks, Value};
@@ -57,7 +60,10 @@ impl Shard {
         let is_shown = matches!(standing, Standing::Fresh | Standing::Early | Standing::Negative);
         let shown = found.filter(|found| is_shown && !is_stub(&self.store.item(*found)));
         let by = filler(write.hash, fill, cx.session, cx.step.now.ms);
-        self.answer_own_waits(write.hash, by, cx);
+        // History 10.
+        let waits = self.answer_own_waits(write.hash, by, cx);
+        let fill = if waits { self.fill_of(write, fresh, ruled, cx.session, cx.step.now.ms) } else { fill };
+        let by = if waits { filler(write.hash, fill, cx.session, cx.step.now.ms) } else { by };
         let stores = match (write.mode, fresh) {
             // Only the holder may refresh a value that is still good with an `add`.
             (Mode::Add, Some(_)) => self.holds(write.hash, by),

@@ -401,6 +401,7 @@ impl World {
         }
         let connection = self.connections.get_mut(&number).unwrap();
         let (mut done, mut computes) = (0, std::mem::take(&mut connection.run_computes));
+        let mut seen = Vec::new();
         while done < gets.len() {
             let (now, most) = (self.now(), self.most);
             let connection = self.connections.get_mut(&number).unwrap();
@@ -416,11 +417,15 @@ impl World {
             let (request, hash) = &gets[done];
             let mut parked = None;
             match self.engine.get_of_run(request, *hash, !computes, &mut lock, &mut cx) {
-                RunGet::Done => done += 1,
+                RunGet::Done => {
+                    seen.push(*hash);
+                    done += 1;
+                }
                 RunGet::Computes => (done, computes) = (done + 1, true),
                 RunGet::Parked(call) => (done, parked) = (done + 1, Some(call)),
                 RunGet::Held => {
-                    let (some, waits) = self.engine.get_run(&gets[done..], end, most, &mut lock, &mut cx);
+                    let (some, waits) =
+                        self.engine.get_run(&gets[done..], &seen, end, most, &mut lock, &mut cx);
                     assert!(some > 0, "no key names a call here");
                     (done, parked, computes) = (done + some, waits, true);
                     if done == gets.len() {
@@ -522,8 +527,8 @@ impl World {
             });
             self.answer(number);
             let ((), more) = self.with_context(number, |engine, cx| {
-                if !cx.session.waits().is_empty() || cx.session.is_published_in_vain() {
-                    engine.check_circle(&mut engine.shard_lock(), cx);
+                if cx.session.needs_a_look() {
+                    engine.look_at_waits(&mut engine.shard_lock(), cx);
                 }
             });
             wakes.extend(more);

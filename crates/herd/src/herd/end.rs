@@ -29,7 +29,7 @@
 //!    `an_absent_key_stays_absent_while_it_is_computed`)
 //! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at 7. H
 //!    stores: its fill counts as of 5 < 6 and is stored stale. It goes to waiters that began before 6 only; V waits for
-//!    W's value. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
+//!    W's value. Also if X invalidates softly once more, at 8: the first event that is newer than the value counts. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
 //! 7. H misses at 5, W waits. A fill is dropped, because it may be older than an event, and there is no value: the lease passes
 //!    to W. If it was not H's fill, H computes on, and one more computation shows sooner what the value is. If there
 //!    is a value, or it is known to which miss the fill belongs, only the filler's own lease ends. (`ends.rs`: `a_dropped_fill_passes_the_lease_on`)
@@ -69,7 +69,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::{Ended, Herd};
-use crate::ask::Ask;
+use crate::ask::{Ask, Stale};
 use crate::effects::{JobOrder, Step, Verdict};
 use crate::fence::Events;
 use crate::grant::Grant;
@@ -213,14 +213,14 @@ impl Herd {
         }
     }
 
-    /// A value was stored, by a fill or by any other write: returns the waiters that get it. `soft`: the value is
-    /// already stale, by the soft event of this number; waiters that began after that event do not get it (history 6).
+    /// A value was stored, by a fill or by any other write: returns the waiters that get it. Waiters that
+    /// began after a soft event that is newer than a stale one do not get it (history 6).
     pub fn stored<V>(
         &mut self,
         hash: u64,
         key: &[u8],
         by: Filler,
-        soft: Option<u64>,
+        stale: Option<Stale>,
         step: &mut Step<'_, V>,
     ) -> Vec<Waiter> {
         let Some(lease) = self.leases.of_key(hash, key) else {
@@ -229,7 +229,7 @@ impl Herd {
         };
         let mut got = Vec::new();
         // The queue is in order of arrival.
-        let before = |waiter: &Waiter| soft.is_none_or(|soft| waiter.since < soft);
+        let before = |waiter: &Waiter| stale.is_none_or(|stale| stale.is_for(waiter.since, waiter.softened));
         while let Some(waiter) = self.waiters.pop_if(&mut lease.queue, 1, before) {
             got.push(waiter);
         }
@@ -240,7 +240,7 @@ impl Herd {
             count(&counters.held_filled);
         }
         let by_holder = lease.holder.may_be_filler(lease.token, by, lease.computers);
-        if soft.is_none() {
+        if stale.is_none() {
             self.passes.filled(hash);
             self.end_filled(hash, by_holder, step);
             return got;

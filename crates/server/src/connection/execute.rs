@@ -11,7 +11,6 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::input::{Front, Speaks};
 use super::login::AUTH_MAX;
-use super::runs::Run;
 use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
@@ -348,7 +347,7 @@ impl Connection {
         if is_get_of_run && self.joins_run(request) {
             return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
         }
-        self.run = Run::None;
+        self.leave_run();
         self.input.take_run();
         let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
@@ -405,7 +404,7 @@ impl Connection {
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(line, turn);
         }
-        self.run = Run::None;
+        self.leave_run();
         if let Request::Packet(packet, command) = request {
             return self.packet_command(*packet, command, turn);
         }
@@ -433,7 +432,7 @@ impl Connection {
             Cause::TooLarge => turn.counters.store_too_large.add(1),
             Cause::NoMemory => turn.counters.store_no_memory.add(1),
         }
-        self.run = Run::None;
+        self.leave_run();
         if let Some((packet, status)) = refused.packet {
             reply::packet::error(&mut turn.out.bytes, packet, status);
         }

@@ -91,10 +91,10 @@ impl Connection {
         if self.hung_up || self.closing.is_some() {
             self.release(turn);
         }
-        if !self.session.waits().is_empty() || self.session.is_published_in_vain() {
+        if self.session.needs_a_look() {
             // It may have been given a lease, and be part of a circle now.
             let (shared, mut cx) = self.context(turn);
-            shared.engine.check_circle(&mut shared.engine.shard_lock(), &mut cx);
+            shared.engine.look_at_waits(&mut shared.engine.shard_lock(), &mut cx);
         }
         let blocked = self.replies.is_blocked();
         if self.replies.pop_done(turn.out) {

@@ -39,6 +39,8 @@ pub(super) enum RunRest {
 const WHOLE_MS: u64 = 10;
 /// Gets of a run that is held; of a longer one the others are not.
 const GETS_MAX: usize = 1024;
+/// Places for hashes of keys that a connection keeps between runs.
+const SEEN_KEPT: usize = 32;
 
 impl Connection {
     /// Whether a get of the binary protocol or an `mg` is one of a run.
@@ -71,12 +73,24 @@ impl Connection {
                 !may_hold
             }
         };
-        self.run = match computes {
-            _ if !is_quiet_get(request) => Run::None,
-            true => Run::Computes,
-            false => Run::Open,
-        };
+        if !is_quiet_get(request) {
+            self.leave_run();
+        } else if computes || self.run_seen.len() >= GETS_MAX {
+            self.run = Run::Computes;
+        } else {
+            self.run = Run::Open;
+            if turn.shared.engine.shared().window_max_ms() > 0 {
+                self.run_seen.push(hash);
+            }
+        }
         true
+    }
+
+    /// The next command is not of the run.
+    pub(super) fn leave_run(&mut self) {
+        self.run = Run::None;
+        self.run_seen.clear();
+        self.run_seen.shrink_to(SEEN_KEPT);
     }
 
     /// Holds the run that `rest` begins with, or the part of it whose output has room; the rest of it comes after that.
@@ -122,9 +136,10 @@ impl Connection {
             }
         }
         let bytes = turn.output_bytes;
+        let seen = std::mem::take(&mut self.run_seen);
         let (shared, mut cx) = self.context(turn);
         let mut lock = shared.engine.shard_lock();
-        let (done, parked) = shared.engine.get_run(&gets, end, bytes, &mut lock, &mut cx);
+        let (done, parked) = shared.engine.get_run(&gets, &seen, end, bytes, &mut lock, &mut cx);
         if done == 0 {
             // It has become the name of a call.
             let (request, hash) = &gets[0];
@@ -133,7 +148,7 @@ impl Connection {
             if let Some(parked) = parked {
                 self.park(parked, ends[0], turn);
             }
-            self.run = Run::None;
+            self.leave_run();
             return Some(Batch { used: ends[0], commands: 1, paused: false });
         }
         drop(lock);

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_herd::{
     Admitted, Ask, Caller, Clock, Effects, Events, Fence, Filler, Herd, Hold, How, Judgement, Kind, Ledger,
     Moment, NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session, Shown, Softened,
-    Step, Surroundings, Values, Verdict, Wait, WaitGraph, Waited, Wake, Walk, Withdrawn,
+    Stale, Step, Surroundings, Values, Verdict, Wait, WaitGraph, Waited, Wake, Walk, Withdrawn,
 };
 
 use crate::draw::Draw;
@@ -277,7 +277,7 @@ impl World {
                 }
                 Role::Miss(record) => self.told(connection, key, record),
                 Role::Old => assert!(found != Kind::Absent, "there is no old value"),
-                Role::Busy => assert!(found == Kind::Absent && rule.policy().on_busy == OnBusy::Error),
+                Role::Busy(_) => assert!(found == Kind::Absent && rule.policy().on_busy == OnBusy::Error),
                 Role::Leased | Role::Trial => {
                     assert_eq!(found, Kind::Absent);
                     leased.push(key);
@@ -301,7 +301,7 @@ impl World {
                     assert!(new.is_none());
                 }
                 Waited::Miss(record) => self.told(connection, key, record),
-                Waited::Busy => {
+                Waited::Busy(_) => {
                     self.withdraw_request(connection, request);
                     for key in &leased[slot..] {
                         self.herd(|herd, _| herd.not_waited_for(hash_of(*key)));
@@ -375,9 +375,7 @@ impl World {
             match number {
                 None => (Judgement::Write, Softened::No),
                 Some(number) if number < events.hard => (Judgement::Old, Softened::No),
-                Some(stamp) if stamp < events.soft => {
-                    (Judgement::Clean { stamp }, Softened::Now(events.soft))
-                }
+                Some(stamp) if stamp < events.soft => (Judgement::Clean { stamp }, Softened::Now),
                 Some(stamp) => (Judgement::Clean { stamp }, Softened::No),
             }
         };
@@ -394,7 +392,8 @@ impl World {
                 self.hard[key]
             );
         }
-        let soft = if let Softened::Now(soft) = softened { Some(soft) } else { None };
+        let stale = judgement.stamp().filter(|_| softened == Softened::Now);
+        let stale = stale.map(|stamp| Stale { stamp, by_own_tag: draw.once_in(4) });
         let is_fill = judgement != Judgement::Write;
         if is_fill {
             self.count_off(connection, hash, token, by_key);
@@ -408,7 +407,7 @@ impl World {
             let anyones = by_key && draw.once_in(2);
             return self.herd(|herd, step| herd.dropped(hash, KEYS[key], by, anyones, step));
         }
-        let given = self.herd(|herd, step| herd.stored(hash, KEYS[key], by, soft, step));
+        let given = self.herd(|herd, step| herd.stored(hash, KEYS[key], by, stale, step));
         let mut effects = Effects::default();
         for waiter in given {
             effects.wake(waiter, Verdict::Value(()));
