@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use cattlegrid_engine::rules::{Cascade, Change, Loading, Rule, TagTemplate, Urgency};
-use cattlegrid_herd::{AfterStart, Ambiguous, FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Policy};
 
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::protection::{Protection, ServerDraft};
 use crate::table::{Class, Row, set};
-use crate::value::{DAY, HOUR, Kind, MINUTE, Text, show_ms, show_size};
+use crate::value::{DAY, HOUR, Kind, MINUTE, Text, show_ms, show_share, show_size};
 
 /// A key of a table that is read into a `D`, and shown from an `S`.
 pub(crate) struct Key<D: 'static, S: 'static> {
@@ -84,10 +84,10 @@ pub(crate) struct CascadeDraft {
 }
 
 /// Keys by which a rule asks for leases.
-pub(crate) const PROTECTING: [&str; 5] = ["hold", "lease", "grace", "early", "loader"];
+pub(crate) const PROTECTING: [&str; 6] = ["hold", "lease", "grace", "grace_on_error", "early", "loader"];
 /// Keys that mean something without leases.
-pub(crate) const UNLEASED: [&str; 7] =
-    ["match", "tags", "owner", "fill_window", "ambiguous", "after_start", "negative_ttl"];
+pub(crate) const UNLEASED: [&str; 8] =
+    ["match", "tags", "owner", "fill_window", "ambiguous", "after_start", "negative_ttl", "ttl_jitter"];
 /// Keys that say how a loader is used.
 pub(crate) const LOADING: [&str; 2] = ["ttl", "priority"];
 /// Keys about clients that compute: under a loader none does.
@@ -164,7 +164,7 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "The keys, see Patterns. Needed.",
         set!(pattern, given => Some(given.placed().clone())),
         |rule| Some(toml_text(rule.pattern.text()))),
-    key("hold", Kind::Ms { min: 0, max: MINUTE }, "\"400ms\", \"0s\" if the rule names none of `hold`, `lease`, `loader`",
+    key("hold", Kind::Ms { min: 0, max: MINUTE }, "\"400ms\", \"0s\" if the rule names none of `hold`, `lease`, `grace_on_error`, `loader`",
         "Longest a get waits for the one that computes. Keep it below the clients' own timeout.",
         set!(hold_ms, given => Some(given.ms())),
         |rule| leased(rule, ms(rule.policy.hold_ms))),
@@ -191,10 +191,31 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "How long after its expiry the old value is served while one client computes the new one.",
         set!(policy.grace_s, given => given.seconds()),
         |rule| leased(rule, seconds(rule.policy.grace_s))),
-    key("early", choice(&["off", "auto"]), "\"off\"",
-        "auto: shortly before a value expires one get misses and computes it anew; the others hit.",
-        set!(policy.early, given => given.text() == "auto"),
-        |rule| leased(rule, if rule.policy.early { "\"auto\"" } else { "\"off\"" }.to_owned())),
+    key("wait", Kind::Ms { min: 0, max: MINUTE }, "\"0s\"",
+        "How long a get waits for the new value before it gets the old one, under `grace`.",
+        set!(policy.wait_ms, given => given.ms()),
+        |rule| leased(rule, ms(rule.policy.wait_ms)).filter(|_| rule.policy.kept_s() > 0)),
+    key("grace_on_error", Kind::Seconds { max: 30 * DAY }, "`grace`",
+        "How long after its expiry the old value is served while computing fails or nothing is stored. Not less than `grace`.",
+        set!(policy.grace_on_error_s, given => given.seconds()),
+        |rule| leased(rule, seconds(rule.policy.kept_s()))),
+    key("early", Kind::Share { min: 1000, max: 900_000 }, "\"off\"",
+        "Before a value expires one get misses and computes it anew; the others hit. auto: shortly before, by how long computations take. A share: in \
+         the last part of the time to live.",
+        set!(policy.early, given => match given.share() {
+            Some(ppm) => Early::Share(ppm),
+            None if given.text() == "auto" => Early::Auto,
+            None => Early::Off,
+        }),
+        |rule| leased(rule, match rule.policy.early {
+            Early::Off => "\"off\"".to_owned(),
+            Early::Auto => "\"auto\"".to_owned(),
+            Early::Share(ppm) => format!("{{ share = {} }}", show_share(ppm)),
+        })),
+    key("ttl_jitter", Kind::Percent { max: 90 }, "\"0%\"",
+        "By up to how much of it the time to live of a stored value is shortened, at random, so that values stored together do not expire together.",
+        set!(policy.ttl_jitter, given => given.percent()),
+        |rule| Some(format!("\"{}%\"", rule.policy.ttl_jitter))),
     key("reentry", number(0, 16), "1",
         "Misses of its own key that a client which computes may see.",
         set!(policy.reentry, given => given.number()),

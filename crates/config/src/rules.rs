@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use cattlegrid_engine::rules::{
     Cascade, Change, Changes, Pattern, Rule, Rules, SelfBump, TAGS_MAX, TagTemplate,
 };
-use cattlegrid_herd::LeaseTime;
+use cattlegrid_herd::{LeaseTime, Policy};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -35,6 +35,7 @@ pub(crate) fn read_rules(
         };
         let tags = read_tags("tags", &draft.tags, Some(&pattern), &label, problems);
         check_leases(table, &label, problems);
+        check_graces(&draft.policy, table, &label, problems);
         check_loading(table, &label, problems);
         let loader = find_loader(&draft, loaders, &label, problems);
         if let Some(loader) = loader {
@@ -71,10 +72,11 @@ fn finish(
 ) -> Rule {
     let named = |name: &str| table.contains_key(name);
     let mut policy = draft.policy;
+    policy.grace_on_error_s = policy.kept_s();
     policy.leases = PROTECTING.into_iter().any(named);
     policy.loader = loader.is_some();
     // Old values and early refreshes keep gets from waiting; who wants both says so. A loader's clients wait.
-    let holds = named("hold") || named("lease") || policy.loader;
+    let holds = ["hold", "lease", "grace_on_error"].into_iter().any(named) || policy.loader;
     policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
     let many_ms = if policy.loader { policy.hold_ms } else { policy.hold_many_ms.min(policy.hold_ms) };
     policy.hold_many_ms = draft.hold_many_ms.unwrap_or(many_ms);
@@ -102,6 +104,24 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
                 ),
             );
         }
+    }
+}
+
+/// An old value must be kept for what is said of it.
+fn check_graces(policy: &Policy, table: &DeTable<'_>, label: &str, problems: &mut Problems) {
+    let offset = |name: &str| table.get_key_value(name).map_or(0, |(name, _)| name.span().start);
+    if table.contains_key("grace_on_error") && policy.grace_on_error_s < policy.grace_s {
+        let (shorter, grace) = (keys::seconds(policy.grace_on_error_s), keys::seconds(policy.grace_s));
+        let problem = format!(
+            "{label}: grace_on_error {shorter}: is shorter than grace, which is {grace} and counts while computing fails as well; make it \
+             longer, or leave it out"
+        );
+        problems.add(offset("grace_on_error"), problem);
+    }
+    if policy.wait_ms > 0 && policy.kept_s() == 0 {
+        let problem =
+            format!("{label}: wait: does nothing, since no old value is served; add grace = \"30s\"");
+        problems.add(offset("wait"), problem);
     }
 }
 

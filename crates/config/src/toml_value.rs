@@ -35,6 +35,22 @@ impl Kind {
                 let exact = ms().filter(|ms| *ms <= max && ms % SECOND == 0);
                 exact.and_then(|ms| u32::try_from(ms / SECOND).ok()).map(Given::Seconds)
             }
+            Self::Percent { max } => match given {
+                DeValue::Integer(number) if integer(number) == Some(0) => Some(0),
+                DeValue::String(text) => text.strip_suffix('%').and_then(read_percent),
+                _ => None,
+            }
+            .filter(|percent| *percent <= max)
+            .map(Given::Percent),
+            Self::Share { min, max } => match given {
+                DeValue::Table(table) => match table.iter().next() {
+                    Some((name, share)) if table.len() == 1 && &**name.get_ref() == "share" => {
+                        share_of(share.get_ref()).filter(|ppm| (min..=max).contains(ppm)).map(Given::Share)
+                    }
+                    _ => None,
+                },
+                _ => text_of(value).filter(|text| ["off", "auto"].contains(&&*text.text)).map(Given::Text),
+            },
             Self::Number { min, max, .. } => match given {
                 DeValue::Integer(number) => {
                     integer(number).filter(|number| (min..=max).contains(number)).map(Given::Number)
@@ -55,6 +71,19 @@ impl Kind {
         };
         read.ok_or_else(|| format!("{}: must be {}", show(given), self.describe(Place::RuleFile)))
     }
+}
+
+/// Digits only.
+fn read_percent(text: &str) -> Option<u8> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// A fraction, in parts per million.
+fn share_of(value: &DeValue<'_>) -> Option<u32> {
+    let DeValue::Float(number) = value else { return None };
+    let ppm = number.as_str().replace('_', "").parse::<f64>().ok()? * 1e6;
+    // Not a number compares as false.
+    (0.5..1e6).contains(&ppm).then_some(ppm.round() as u32)
 }
 
 fn is_word(text: &str, max: usize) -> bool {
@@ -93,6 +122,10 @@ pub(crate) fn show(value: &DeValue<'_>) -> String {
                 list.iter().take(SHOWN_VALUES).map(|value| show(value.get_ref())).collect();
             let more = if list.len() > SHOWN_VALUES { ", ..." } else { "" };
             format!("[{}{more}]", shown.join(", "))
+        }
+        DeValue::Table(table) if table.len() == 1 => {
+            let (name, value) = table.iter().next().expect("it has one");
+            format!("{{ {} = {} }}", name.get_ref(), show(value.get_ref()))
         }
         _ => format!("a {}", value.type_str()),
     }

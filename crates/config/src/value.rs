@@ -18,6 +18,10 @@ pub(crate) enum Kind {
     Ms { min: u64, max: u64 },
     /// `"auto"`, or a time in `min..=max` milliseconds.
     AutoMs { min: u64, max: u64 },
+    /// `0%` to `max`%, or 0.
+    Percent { max: u8 },
+    /// `"off"`, `"auto"`, or a table with a `share` of `min..=max` parts per million.
+    Share { min: u32, max: u32 },
     /// A time of whole seconds, `0..=max` milliseconds.
     Seconds { max: u64 },
     /// Access bits in octal, 0 to 777.
@@ -47,6 +51,9 @@ pub(crate) enum Given {
     /// `"auto"`.
     Auto,
     Seconds(u32),
+    Percent(u8),
+    /// Parts per million.
+    Share(u32),
     Octal(u32),
     Text(Text),
     List(Vec<Text>),
@@ -124,6 +131,16 @@ impl Given {
         if let Self::Seconds(seconds) = self { Some(*seconds) } else { None }.expect(FITS)
     }
 
+    /// The number of a [`Kind::Percent`].
+    pub(crate) fn percent(&self) -> u8 {
+        if let Self::Percent(percent) = self { Some(*percent) } else { None }.expect(FITS)
+    }
+
+    /// The parts per million of a [`Kind::Share`]; None for a word.
+    pub(crate) fn share(&self) -> Option<u32> {
+        if let Self::Share(ppm) = self { Some(*ppm) } else { None }
+    }
+
     /// The bits of a [`Kind::Octal`].
     pub(crate) fn octal(&self) -> u32 {
         if let Self::Octal(bits) = self { Some(*bits) } else { None }.expect(FITS)
@@ -169,6 +186,7 @@ impl Kind {
             Self::Number { .. } => "<num>".to_owned(),
             Self::Size { .. } => "<size>".to_owned(),
             Self::Ms { .. } | Self::AutoMs { .. } | Self::Seconds { .. } => "<time>".to_owned(),
+            Self::Percent { .. } | Self::Share { .. } => "<share>".to_owned(),
             Self::Octal => "<mask>".to_owned(),
             Self::Choice { .. } => "<name>".to_owned(),
             Self::Text { what, .. }
@@ -208,6 +226,10 @@ impl Kind {
                 format!("\"auto\" or a time, \"{}\" to \"{}\"", show_ms(min), show_ms(max))
             }
             Self::Seconds { max } => format!("a time of whole seconds, \"0s\" to \"{}\"", show_ms(max)),
+            Self::Percent { max } => format!("a share in per cent, \"0%\" to \"{max}%\""),
+            Self::Share { min, max } => {
+                format!("\"off\", \"auto\" or {{ share = {} to {} }}", show_share(min), show_share(max))
+            }
             Self::Octal => "access bits in octal, 0 to 777".to_owned(),
             Self::Choice { names, .. } if quoted => format!("\"{}\"", names.join("\" or \"")),
             Self::Choice { names, .. } => names.join(", "),
@@ -259,6 +281,8 @@ impl Kind {
             }
             Self::Text { .. } => Ok(Given::Text(Text { text: text.to_owned(), offset: 0 })),
             Self::AutoMs { .. }
+            | Self::Percent { .. }
+            | Self::Share { .. }
             | Self::Seconds { .. }
             | Self::List { .. }
             | Self::Words { .. }
@@ -300,6 +324,12 @@ pub(crate) fn show_ms(ms: u64) -> String {
 /// A size in the largest unit that says it exactly: `64KiB`.
 pub(crate) fn show_size(bytes: u64) -> String {
     show_units(bytes, BINARY)
+}
+
+/// Parts per million as a decimal fraction: `0.1`.
+pub(crate) fn show_share(ppm: u32) -> String {
+    let digits = format!("{:06}", ppm % 1_000_000);
+    format!("{}.{}", ppm / 1_000_000, digits.trim_end_matches('0'))
 }
 
 /// In the largest unit of which it is a multiple, or the number alone.

@@ -19,6 +19,8 @@ pub struct Delivered {
     pub cas: u64,
     /// Seconds to live; None: forever.
     pub ttl: Option<u64>,
+    /// It is an old one, and another client computes a new one.
+    pub is_old: bool,
     /// The value.
     pub value: DeliveredValue,
     /// Its share of [`DeliveredBytes`].

@@ -214,7 +214,8 @@ impl Parked {
     }
 }
 
-fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
+/// Counts a hit or a miss.
+pub(crate) fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
     match (verdict, touches) {
         (Verdict::Busy { .. }, _) => {}
         (Verdict::Value(_), true) => counters.touch_hits.add(1),

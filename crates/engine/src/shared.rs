@@ -388,8 +388,8 @@ impl Shared {
         if uncovers {
             self.note_start(now_ms);
         }
-        let grace_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.grace_s).max();
-        self.grace_max_ms.fetch_max(u64::from(grace_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
+        let kept_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.kept_s()).max();
+        self.grace_max_ms.fetch_max(u64::from(kept_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
         let windows = new.iter().flat_map(|new| new.each()).map(|(_, state)| state.fill_window_ms());
         self.window_max_ms.store(windows.max().unwrap_or(0).into(), Ordering::Relaxed);
         self.rules.store(new);

@@ -2,7 +2,7 @@
 
 use crate::world;
 
-use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use cattlegrid_herd::{Early, LeaseTime, Owner, Policy};
 use world::World;
 
 /// A value may be served for 5 s after its end. No get is held; the first client that misses has the lease for a
@@ -209,7 +209,7 @@ fn grace_moves_with_the_expiry() {
 
 #[test]
 fn a_refresh_moves_with_the_expiry() {
-    let policy = Policy { early: true, grace_s: 0, lease: LeaseTime::Fixed(2000), ..graced() };
+    let policy = Policy { early: Early::Auto, grace_s: 0, lease: LeaseTime::Fixed(2000), ..graced() };
     for touch in ["touch page:1 400|", "gat 400 page:1|"] {
         let mut w = World::new(&[("page:{id}", policy)]);
         let [a, b] = [(); 2].map(|()| w.connect());

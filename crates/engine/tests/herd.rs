@@ -4,7 +4,7 @@
 
 use crate::world;
 
-use cattlegrid_herd::{LeaseTime, OnBusy, Owner, PeerKey, Policy};
+use cattlegrid_herd::{Early, LeaseTime, OnBusy, Owner, PeerKey, Policy};
 use world::World;
 
 fn policy() -> Policy {
@@ -290,7 +290,7 @@ fn negative_answers() {
 
 #[test]
 fn a_value_that_is_about_to_expire_is_refreshed_by_one() {
-    let policy = Policy { hold_ms: 0, early: true, ..policy() };
+    let policy = Policy { hold_ms: 0, early: Early::Auto, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "get page:0|", "END|");
@@ -609,7 +609,7 @@ fn old_values_for_hundreds_while_one_refreshes_and_none_after_a_delete() {
 #[test]
 fn another_client_refreshes_when_the_first_is_dead() {
     let mut w =
-        World::new(&[("page:{id}", Policy { early: true, lease: LeaseTime::Fixed(500), ..policy() })]);
+        World::new(&[("page:{id}", Policy { early: Early::Auto, lease: LeaseTime::Fixed(500), ..policy() })]);
     let [a, b] = [(); 2].map(|()| w.connect());
     w.expect(a, "get page:0|", "END|");
     w.pass(400);
@@ -656,7 +656,7 @@ fn a_probe_takes_no_lease_and_does_not_wait() {
     w.expect(a, "mg page:1 t|", "EN|");
     assert_eq!((w.count("leases"), w.count("held")), (1, 0));
     // The lease that was asked for by name is another matter.
-    w.expect(a, "mg page:1 t N30|", "HD Z|");
+    w.expect(a, "mg page:1 t N30|", "HD t-1 Z|");
     w.expect(b, "set page:1 0 1 3|old|", "STORED|");
     w.pass(2000);
     w.expect(a, "mg page:1 s|", "HD s3 X|");

@@ -5,7 +5,7 @@
 use crate::world::World;
 use cattlegrid_engine::rules::Urgency;
 use cattlegrid_engine::{Landed, LoadEnd, LoadFailure};
-use cattlegrid_herd::{LeaseTime, OnBusy, Policy};
+use cattlegrid_herd::{Early, LeaseTime, OnBusy, Policy};
 
 fn policy() -> Policy {
     Policy { loader: true, lease: LeaseTime::Fixed(6000), hold_many_ms: 400, ..Policy::default() }
@@ -451,7 +451,7 @@ fn a_refresh_becomes_urgent() {
 
 #[test]
 fn one_refresh_for_all_readers() {
-    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, early: true, ..policy() })]);
+    let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, early: Early::Auto, ..policy() })]);
     let a = w.connect();
     let readers = [(); 5].map(|()| w.connect());
     for round in 0..5 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::effects::OldFor;
 use crate::fence::Events;
 use crate::grant::Grant;
 use crate::how::How;
@@ -30,8 +31,18 @@ pub struct Ask<'a> {
     pub tags: &'a [u64],
     /// The hint for the client that computes.
     pub hint: Option<&'a [u8]>,
-    /// How long the get would wait, in milliseconds.
+    /// How long the get would wait for a key without a value that is served, in milliseconds.
     pub hold_ms: u32,
+    /// How long it would wait before it gets an old value, in milliseconds.
+    pub wait_ms: u32,
+}
+
+impl Ask<'_> {
+    /// Whether it waits for the new value though there is an old one that is served. A client that asks for the lease itself has
+    /// said for how long it waits.
+    pub(crate) fn waits_for_new(&self) -> bool {
+        self.wait_ms > 0 && !self.how.is_explicit()
+    }
 }
 
 /// The answer to an [`Ask`].
@@ -44,7 +55,8 @@ pub enum Role {
     Miss(Record),
     /// The old value, or the fresh one.
     Old,
-    /// Another client has the lease: wait ([`crate::Herd::wait`]), or answer a miss that says so.
+    /// Another client has the lease: wait ([`crate::Herd::wait`]), or answer a miss that says so. If there is an old value that is
+    /// served, it is given when the wait is over.
     Leased,
     /// This connection has the lease. It waits for a short trial, and longer if something else is sent on it meanwhile:
     /// then several threads share it.
@@ -61,6 +73,8 @@ pub enum Waited {
     Waits(WaiterId),
     /// A miss without a lease.
     Miss(Record),
+    /// The old value: waiting for the new one does not help.
+    Old,
     /// `SERVER_ERROR busy`: `on_busy = "error"`. Some clients take that for a miss.
     Busy(Record),
 }
@@ -93,6 +107,16 @@ impl Stale {
     pub(crate) fn is_for(self, since: u64, softened: u64) -> bool {
         if self.by_own_tag { since <= self.stamp } else { softened <= self.stamp }
     }
+}
+
+/// A key whose wait was ended before its time.
+#[derive(Debug)]
+#[must_use]
+pub struct Unanswered {
+    /// The miss that was recorded, unless the old value is given.
+    pub record: Option<Record>,
+    /// The old value is given if it is there still.
+    pub old: Option<OldFor>,
 }
 
 /// Why a wait is ended before its time.

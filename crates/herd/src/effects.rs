@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::grant::Grant;
+use crate::how::How;
 use crate::rule::Admitted;
 use crate::session::Record;
 use crate::waiters::Waiter;
@@ -107,6 +108,8 @@ pub struct Wake<V> {
 pub enum Verdict<V> {
     /// The value was stored.
     Value(V),
+    /// The old value, if it is there still, and otherwise a miss: to be looked up by the caller before the shard is left.
+    Old(OldFor),
     /// A miss, with its record; if the record is `leased`, the connection is the holder.
     Miss {
         /// For the connection's records; None: it has the record already.
@@ -135,6 +138,17 @@ pub enum Verdict<V> {
     },
 }
 
+/// Who gets the old value of which key.
+#[derive(Debug, Clone)]
+pub struct OldFor {
+    /// The key.
+    pub key: Arc<[u8]>,
+    /// Its hash.
+    pub hash: u64,
+    /// How it was asked for.
+    pub how: How,
+}
+
 impl<V> Verdict<V> {
     /// A miss without a lease.
     pub fn miss(record: Record) -> Self {
@@ -152,7 +166,7 @@ impl<V> Verdict<V> {
         match self {
             Self::Miss { record, .. } | Self::Negative { record } | Self::Busy { record } => record.as_ref(),
             Self::Lost(record) | Self::Failed { record, .. } => Some(record),
-            Self::Value(_) => None,
+            Self::Value(_) | Self::Old(_) => None,
         }
     }
 }

@@ -16,8 +16,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, Hold, Role, Waited, Withdrawn};
-use crate::effects::{JobOrder, Step, Verdict};
+use crate::ask::{Ask, Hold, Role, Unanswered, Waited, Withdrawn};
+use crate::effects::{JobOrder, OldFor, Step, Verdict};
 use crate::fence::{Events, Fence};
 use crate::grant::Grant;
 use crate::hash::BuildIdentity;
@@ -104,6 +104,14 @@ impl Herd {
             ledger,
             fence,
         }
+    }
+
+    /// Records the miss of a client that was to get an old value which has gone: it computes beside the holder, if there is one.
+    pub fn miss_beside<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
+        if let Some(lease) = self.leases.get_mut(hash) {
+            lease.join(step.now_ms);
+        }
+        self.miss(hash, rule, step)
     }
 
     /// Records a miss without a lease. Events outside the shard that its key's account does not know yet are found at its next
@@ -205,20 +213,20 @@ impl Herd {
         let counters = ask.rule.counters();
         match self.leases.get_mut(ask.hash) {
             // Another key of the same hash.
-            Some(lease) if *lease.key != *ask.key => match ask.found {
-                Kind::Absent => Role::Miss(self.missed(ask, step)),
-                Kind::Stale | Kind::Early => Role::Old,
-            },
+            Some(lease) if *lease.key != *ask.key => {
+                if self.gets_old(ask) {
+                    Role::Old
+                } else {
+                    Role::Miss(self.missed(ask, step))
+                }
+            }
             Some(lease) => {
                 // The value may have been evicted or have expired meanwhile.
-                if ask.found == Kind::Absent && lease.kind != Kind::Absent && lease.job_out {
+                if !ask.found.is_served() && lease.kind.is_served() && lease.job_out {
                     step.effects.jobs.push(JobOrder::Raise { token: lease.token });
                 }
-                lease.kind = match (lease.kind, ask.found) {
-                    (_, Kind::Absent) | (Kind::Absent, _) => Kind::Absent,
-                    (Kind::Stale, _) | (_, Kind::Stale) => Kind::Stale,
-                    (Kind::Early, Kind::Early) => Kind::Early,
-                };
+                lease.kind = lease.kind.min(ask.found);
+                let fails = ask.found == Kind::Past && self.passes.is_failing(ask.hash);
                 if !ask.how.is_explicit() && lease.holder.is(connection) {
                     if lease.reentries < lease.rule.policy().reentry {
                         lease.reentries += 1;
@@ -227,14 +235,17 @@ impl Herd {
                     }
                     return match ask.found {
                         Kind::Stale | Kind::Early => Role::Old,
-                        Kind::Absent if session.caller().sends_while_held() => Role::Leased,
+                        Kind::Past if fails => Role::Old,
+                        Kind::Absent | Kind::Past if session.caller().sends_while_held() => Role::Leased,
                         // Several threads may share the connection, each waiting for its own reply before it sends
                         // more.
-                        Kind::Absent if ask.hold_ms > 0 && (!lease.tried || session.waits_for(ask.hash)) => {
+                        Kind::Absent | Kind::Past
+                            if ask.hold_ms > 0 && (!lease.tried || session.waits_for(ask.hash)) =>
+                        {
                             lease.tried = true;
                             Role::Trial
                         }
-                        Kind::Absent => {
+                        Kind::Absent | Kind::Past => {
                             count(&counters.reentries);
                             Role::Miss(self.missed(ask, step))
                         }
@@ -248,9 +259,11 @@ impl Herd {
                     lease.hint = Some(hint.into());
                 }
                 match ask.found {
+                    Kind::Stale if ask.waits_for_new() => Role::Leased,
                     Kind::Stale | Kind::Early => Role::Old,
-                    Kind::Absent if lease.may_wait_for_itself(session.caller()) => Role::Trial,
-                    Kind::Absent => Role::Leased,
+                    Kind::Past if fails => Role::Old,
+                    Kind::Absent | Kind::Past if lease.may_wait_for_itself(session.caller()) => Role::Trial,
+                    Kind::Absent | Kind::Past => Role::Leased,
                 }
             }
             None => self.ask_unleased(ask, session, step),
@@ -262,11 +275,11 @@ impl Herd {
         if rule.policy().loader {
             return self.ask_loader(ask, step);
         }
-        let absent = ask.found == Kind::Absent;
+        let gets_old = self.gets_old(ask);
         if self.passes.passes(ask.hash, step.now_ms) {
             count(&counters.pass_misses);
             return match ask.how {
-                How::Plain | How::Quiet if !absent => Role::Old,
+                How::Plain | How::Quiet if gets_old => Role::Old,
                 How::Plain | How::Quiet => Role::Miss(self.missed(ask, step)),
                 How::Explicit { .. } => {
                     // The key is not worth a lease, but its fill must be known by its token.
@@ -284,17 +297,17 @@ impl Herd {
         // The client could not know that it is the holder before the replies ahead of this one are sent.
         if session.is_behind() {
             count(&counters.misses_behind);
-            return if absent { Role::Miss(self.missed(ask, step)) } else { Role::Old };
+            return if gets_old { Role::Old } else { Role::Miss(self.missed(ask, step)) };
         }
         if self.leases.len() >= self.leases_max && !self.displace(step) {
             count(&counters.busy_leases);
             return self.busy(ask, step);
         }
         let token = step.clock.tick();
-        let may_queue = absent && ask.hold_ms > 0;
+        let may_queue = !gets_old && ask.hold_ms > 0;
         match rule.try_start(Some(session.caller().number()), may_queue.then_some((ask.hash, token))) {
             Start::Granted | Start::Nested => {}
-            _ if !absent => return Role::Old,
+            _ if gets_old => return Role::Old,
             Start::Queued => {
                 self.insert(ask, Holder::Queued, token, step);
                 // If only one thread uses the connection, it would wait for itself.
@@ -309,12 +322,18 @@ impl Herd {
         self.insert(ask, holder, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
-            Kind::Absent => &counters.leases,
+            Kind::Absent | Kind::Past => &counters.leases,
             Kind::Stale => &counters.leases_stale,
             Kind::Early => &counters.leases_early,
         });
         let record = self.record(ask.hash, token, true, ask.outside, rule, step);
         Role::Compute(Grant::new(record, ask.hint.map(Into::into)))
+    }
+
+    /// Whether the client gets the old value if it is not to compute a new one: always one that is served, and one whose grace is
+    /// over while computing fails.
+    fn gets_old(&self, ask: &Ask<'_>) -> bool {
+        ask.found.is_served() || ask.found == Kind::Past && self.passes.is_failing(ask.hash)
     }
 
     fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
@@ -348,7 +367,7 @@ impl Herd {
 
     /// The answer to a client for which waiting does not help.
     fn busy<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
-        if ask.found != Kind::Absent {
+        if self.gets_old(ask) {
             return Role::Old;
         }
         match ask.how.on_busy(ask.rule.policy()) {
@@ -368,6 +387,9 @@ impl Herd {
         let counters = ask.rule.counters();
         let softened = ask.outside.soft.max(self.fence.events(ask.hash).soft);
         let Some(lease) = self.leases.of_key(ask.hash, ask.key) else {
+            if ask.found.is_served() {
+                return Waited::Old;
+            }
             // The rule's slots are taken, and the client does not wait for one.
             count(&counters.busy_no_hold);
             return self.send_away(ask, step);
@@ -379,26 +401,36 @@ impl Herd {
             session.take_free(false);
         }
         let trial = lease.may_wait_for_itself(session.caller());
-        let refused: Option<&AtomicU64> =
-            if ask.hold_ms == 0 {
-                Some(&counters.busy_no_hold)
-            } else if !hold.room {
-                Some(&counters.busy_waiters_total)
-            } else if lease.queue.len() >= lease.rule.policy().max_waiters {
-                Some(&counters.busy_waiters)
-            } else if lease.begun.as_ref().is_some_and(|begun| {
-                lease.rule.predict(begun, step.now_ms, ask.hold_ms) == Prediction::TooLong
-            }) {
-                Some(&counters.busy_prediction)
-            } else if !trial && !by_loader && !session.take_free(last) {
-                Some(&counters.last_free_kept)
-            } else {
-                None
-            };
+        let is_served = ask.found.is_served();
+        let hold_ms = if is_served { ask.wait_ms } else { ask.hold_ms };
+        let refused: Option<&AtomicU64> = if hold_ms == 0 {
+            Some(&counters.busy_no_hold)
+        } else if !hold.room {
+            Some(&counters.busy_waiters_total)
+        } else if lease.queue.len() >= lease.rule.policy().max_waiters {
+            Some(&counters.busy_waiters)
+        } else if lease.begun.as_ref().is_some_and(|begun| {
+            let prediction = lease.rule.predict(begun, step.now_ms, hold_ms);
+            // Clients that get the old value slow no computation down: there is nothing to find out.
+            prediction == Prediction::TooLong || is_served && prediction == Prediction::Probe
+        }) {
+            Some(&counters.busy_prediction)
+        } else if !trial && !by_loader && !session.take_free(last) {
+            Some(&counters.last_free_kept)
+        } else {
+            None
+        };
         if let Some(counter) = refused {
+            if is_served {
+                return Waited::Old;
+            }
             count(counter);
             self.drop_if_deserted(ask.hash);
             return self.send_away(ask, step);
+        }
+        if is_served && lease.job_out && lease.queue.len() == 0 {
+            // A refresh is urgent when clients wait for it.
+            step.effects.jobs.push(JobOrder::Raise { token: lease.token });
         }
         // Counted under the rule of the lease, as its end will be: the lease may have begun under another rule.
         count(&lease.rule.counters().held);
@@ -410,6 +442,7 @@ impl Herd {
             since: step.clock.last(),
             since_ms: step.now_ms,
             softened,
+            found: ask.found,
             touch: hold.touch,
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
@@ -432,17 +465,27 @@ impl Herd {
         }
     }
 
-    /// Ends a wait before its time. None: it was decided already, and its wake is on the way.
+    /// The old value for a waiter whose wait has ended without the new one, if it is to get it.
+    fn old_for(&self, waiter: &Waiter, hash: u64, key: &[u8]) -> Option<OldFor> {
+        let fails = || waiter.found == Kind::Past && self.passes.is_failing(hash);
+        let gets_old = waiter.found.is_served() || fails();
+        gets_old.then(|| OldFor { key: key.into(), hash, how: waiter.how })
+    }
+
+    /// Ends a wait before its time, without a value. None: it was decided already, and its wake is on the way.
     pub fn withdraw<V>(
         &mut self,
         hash: u64,
         id: WaiterId,
         why: Withdrawn,
         step: &mut Step<'_, V>,
-    ) -> Option<Record> {
+    ) -> Option<Unanswered> {
         let lease = self.leases.get_mut(hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
-        lease.join(step.now_ms);
+        let key = lease.key.clone();
+        if !waiter.found.is_served() {
+            lease.join(step.now_ms);
+        }
         let rule = Arc::clone(&lease.rule);
         let counters = rule.counters();
         counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
@@ -454,9 +497,12 @@ impl Herd {
         self.drop_if_deserted(hash);
         if why == Withdrawn::OwnWrite {
             // Its client may have given up before, and may be storing what it has computed since it asked.
-            return Some(self.record(hash, waiter.since, false, Events::default(), &rule, step));
+            let record = self.record(hash, waiter.since, false, Events::default(), &rule, step);
+            return Some(Unanswered { record: Some(record), old: self.old_for(&waiter, hash, &key) });
         }
-        Some(self.miss(hash, &rule, step))
+        let old = self.old_for(&waiter, hash, &key);
+        let record = old.is_none().then(|| self.miss(hash, &rule, step));
+        Some(Unanswered { record, old })
     }
 
     /// Ends a wait whose time is up. `released`: its time is not up, but its connection sends no more. None: it was
@@ -470,9 +516,15 @@ impl Herd {
     ) -> Option<Verdict<V>> {
         let lease = self.leases.get_mut(hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
-        let rule = Arc::clone(&lease.rule);
+        let (rule, key) = (Arc::clone(&lease.rule), lease.key.clone());
         let counters = rule.counters();
         counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
+        if let Some(old) = self.old_for(&waiter, hash, &key) {
+            count(if released { &counters.released } else { &counters.held_old });
+            self.drop_if_deserted(hash);
+            return Some(Verdict::Old(old));
+        }
+        let lease = self.leases.get_mut(hash)?;
         // It waited to see whether its connection is shared.
         let on_trial = lease.may_wait_for_itself(&waiter.caller);
         count(match (released, on_trial) {
@@ -593,6 +645,16 @@ impl Herd {
     /// Whether the key is let pass, without a lease.
     pub fn passes(&self, hash: u64, now_ms: u64) -> bool {
         self.passes.passes(hash, now_ms)
+    }
+
+    /// Whether a computation of the key has failed since it was last filled.
+    pub fn is_failing(&self, hash: u64) -> bool {
+        self.passes.is_failing(hash)
+    }
+
+    /// Milliseconds until a key whose computation has failed may be computed again; None: it has not failed since it was filled.
+    pub fn fails_for_ms(&self, hash: u64, now_ms: u64) -> Option<u64> {
+        self.passes.fails_for_ms(hash, now_ms)
     }
 
     /// Number of leases.

@@ -11,10 +11,12 @@ use crate::rule::{Begun, RuleState};
 use crate::waiters::Queue;
 
 /// The value that the key has while it is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// No value: other clients wait.
     Absent,
+    /// An old value whose grace is over: other clients wait as if there was none, unless computing fails.
+    Past,
     /// An old value, past its expiry or softly invalidated: other clients get it.
     Stale,
     /// A fresh value that expires soon: other clients get it.
@@ -22,10 +24,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether other clients get the value while it is computed, whether computing fails or not.
+    pub fn is_served(self) -> bool {
+        matches!(self, Self::Stale | Self::Early)
+    }
+
     /// The kind in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
+            Self::Past => "past",
             Self::Stale => "stale",
             Self::Early => "early",
         }

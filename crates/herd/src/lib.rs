@@ -36,10 +36,10 @@ mod times;
 mod waiters;
 
 pub use account::{Account, Judgement, Lost, Missing, Moment, Shown, Softened, Values};
-pub use ask::{Ask, Hold, Role, Stale, Waited, Withdrawn};
+pub use ask::{Ask, Hold, Role, Stale, Unanswered, Waited, Withdrawn};
 pub use caller::{Caller, Peer, PeerKey, Peers, UNCROSSED};
 pub use cycle::{EDGES_MAX, Edge, WaitGraph, Walk};
-pub use effects::{Clock, Effects, JobOrder, Step, Verdict, Wake};
+pub use effects::{Clock, Effects, JobOrder, OldFor, Step, Verdict, Wake};
 pub use fence::{Events, Fence};
 pub use freshness::refresh_lead_s;
 pub use grant::Grant;
@@ -48,8 +48,8 @@ pub use how::{Filler, How};
 pub use lease::{Kind, LeaseView};
 pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, Judged, Ledger, Start, Surroundings};
 pub use policy::{
-    AfterStart, Ambiguous, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS,
-    LeaseTime, OnBusy, Owner, Policy,
+    AfterStart, Ambiguous, Early, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS,
+    LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Policy,
 };
 pub use rule::{Admitted, FILL_UNLEARNED_MS, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 pub use session::{RECORDS_MAX, Record, Session, Wait, Withheld};

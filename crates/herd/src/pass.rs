@@ -56,6 +56,12 @@ impl PassList {
         self.keys.get(&hash).is_some_and(|key| key.back_off_ms > 0)
     }
 
+    /// Milliseconds until the next computation of a key that [`PassList::is_failing`].
+    pub(crate) fn fails_for_ms(&self, hash: u64, now_ms: u64) -> Option<u64> {
+        let key = self.keys.get(&hash).filter(|key| key.back_off_ms > 0)?;
+        Some(key.back_off_until_ms.saturating_sub(now_ms))
+    }
+
     /// A lease ended unfilled by a holder whose connection is open. True: the key is let pass from now on.
     pub(crate) fn unset(&mut self, hash: u64, after: u32, pass_for_ms: u32, now_ms: u64) -> bool {
         let Some(key) = self.key(hash, now_ms) else { return false };

@@ -72,7 +72,19 @@ pub enum AfterStart {
     Drop,
 }
 
-/// The terms of one rule. Times are in milliseconds, except for `grace_s`.
+/// When one reader is sent to refresh a value before it expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Early {
+    /// Never.
+    #[default]
+    Off,
+    /// Depending on how long the rule's values take to compute ([`crate::refresh_lead_s`]).
+    Auto,
+    /// In the last part of its time to live, in parts per million: 1..=900,000.
+    Share(u32),
+}
+
+/// The terms of one rule. Times are in milliseconds, or in seconds where the name ends in `_s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses are
@@ -92,8 +104,14 @@ pub struct Policy {
     pub close_grace_ms: u32,
     /// Seconds for which the old value is served after its expiry while one client refreshes it.
     pub grace_s: u32,
-    /// Whether one reader is sent to refresh a value before it expires.
-    pub early: bool,
+    /// Seconds for which it is served after its expiry while computing fails; not less than `grace_s` counts.
+    pub grace_on_error_s: u32,
+    /// How long a get waits for the new value before it gets the old one.
+    pub wait_ms: u32,
+    /// Whether and when one reader is sent to refresh a value before it expires.
+    pub early: Early,
+    /// By how much of it a time to live is shortened at most, at random, in per cent; 0..=90.
+    pub ttl_jitter: u8,
     /// Misses that a holder may see on its own lease; 0..=16.
     pub reentry: u8,
     /// Leases that end unfilled before a key is let pass; at least 1.
@@ -118,6 +136,22 @@ pub struct Policy {
     pub after_start: AfterStart,
 }
 
+impl Policy {
+    /// Seconds for which an old value is kept after its expiry.
+    pub fn kept_s(&self) -> u32 {
+        self.grace_s.max(self.grace_on_error_s)
+    }
+
+    /// The seconds by which a time to live of `ttl_s` seconds is shortened: up to `ttl_jitter`, by a number that is `drawn`
+    /// evenly from all numbers.
+    ///
+    /// Keys that are stored together would otherwise expire together.
+    pub fn shortened_s(&self, ttl_s: u32, drawn: u64) -> u32 {
+        let most = u64::from(ttl_s) * u64::from(self.ttl_jitter) / 100;
+        ((u128::from(drawn) * u128::from(most + 1)) >> 64) as u32
+    }
+}
+
 impl Default for Policy {
     /// The terms of a rule that names only `lease`.
     fn default() -> Self {
@@ -130,7 +164,10 @@ impl Default for Policy {
             lease: LeaseTime::Auto,
             close_grace_ms: 50,
             grace_s: 0,
-            early: false,
+            grace_on_error_s: 0,
+            wait_ms: 0,
+            early: Early::Off,
+            ttl_jitter: 0,
             reentry: 1,
             pass_after: 2,
             pass_for_ms: 10_000,
@@ -143,5 +180,23 @@ impl Default for Policy {
             ambiguous: Ambiguous::Serve,
             after_start: AfterStart::Keep,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_live_are_shortened_evenly() {
+        let policy = Policy { ttl_jitter: 10, ..Policy::default() };
+        let drawn = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut seen = [0_u32; 7];
+        (0..70_000).for_each(|n| seen[policy.shortened_s(60, drawn(n)) as usize] += 1);
+        assert!(seen.iter().all(|count| (9_500..10_500).contains(count)), "{seen:?}");
+        assert_eq!((policy.shortened_s(9, u64::MAX), policy.shortened_s(10, u64::MAX)), (0, 1));
+        assert_eq!(Policy::default().shortened_s(u32::MAX, u64::MAX), 0);
+        let most = Policy { ttl_jitter: 90, ..Policy::default() };
+        assert_eq!(most.shortened_s(u32::MAX, u64::MAX), 3_865_470_565);
     }
 }

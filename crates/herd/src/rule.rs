@@ -19,6 +19,9 @@ use crate::times::{Ran, Times};
 #[derive(Debug)]
 pub struct RuleState {
     policy: Policy,
+    /// For how long old values are kept and for how long of that they are served whether computing fails or not, in seconds, under
+    /// the rule's terms and those that it had before; later ones first.
+    graces: Vec<(u32, u32)>,
     running: Arc<Running>,
 }
 
@@ -136,7 +139,7 @@ const PROBE_EVERY: u64 = 16;
 impl RuleState {
     /// The state of a rule that has not seen a key yet.
     pub fn new(policy: Policy) -> Self {
-        let state = Self { policy, running: Arc::default() };
+        let state = Self { policy, graces: graces(&policy, &[]), running: Arc::default() };
         state.slots().set_limit(policy.rule_computers);
         state
     }
@@ -145,7 +148,15 @@ impl RuleState {
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         self.slots().set_limit(policy.rule_computers);
-        Self { policy, running: Arc::clone(&self.running) }
+        Self { policy, graces: graces(&policy, &self.graces), running: Arc::clone(&self.running) }
+    }
+
+    /// For how many seconds of the `kept_s` for which an old value is kept it is served also while computing does not fail: as
+    /// the rule said when the value was stored.
+    pub fn grace_s(&self, kept_s: u32) -> u32 {
+        let stored = self.graces.iter().find(|(kept, _)| *kept == kept_s).map(|(_, grace_s)| *grace_s);
+        // It was stored under another rule, or its time was changed since.
+        stored.unwrap_or_else(|| kept_s.min(self.policy.grace_s))
     }
 
     /// The rule's terms.
@@ -421,6 +432,17 @@ impl RuleState {
     }
 }
 
+/// Former terms whose graces are remembered.
+const GRACES_KEPT: usize = 16;
+
+fn graces(policy: &Policy, before: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let own = (policy.kept_s(), policy.grace_s);
+    std::iter::once(own)
+        .chain(before.iter().filter(|one| one.0 != own.0).copied())
+        .take(GRACES_KEPT)
+        .collect()
+}
+
 /// Upper bounds of the histogram of waits, in milliseconds; the last bucket has no bound.
 pub const WAIT_BUCKETS_MS: [u32; 7] = [1, 10, 50, 100, 250, 500, 1000];
 
@@ -458,17 +480,19 @@ macro_rules! rule_counters {
 rule_counters! {
     /// Leases granted at a miss.
     leases,
-    /// Leases granted to refresh a value that had expired or was softly invalidated; each counts in `leases` as well.
+    /// Leases granted to refresh a value that had expired or was softly invalidated.
     leases_stale,
-    /// Leases granted to refresh a value before it expires; each counts in `leases` as well.
+    /// Leases granted to refresh a value before it expires.
     leases_early,
-    /// Gets held; a get of several keys counts once for each. Each ends in one of the lines `held_reentered` to `held_unruled`,
+    /// Gets held; a get of several keys counts once for each. Each ends in one of the lines `held_old` to `held_unruled`,
     /// `promoted_close` to `promoted_slot`, `hold_expired`, `released` and `cycles_avoided`.
     held,
     /// Computations avoided: held gets that got the value, and old values served while a lease refreshed them.
     computes_saved,
     /// Old values served after their expiry or a soft invalidation.
     stale_served,
+    /// Old values of these that were served past `grace`, because computing fails (`grace_on_error`).
+    stale_on_error,
     /// Waiters that got the lease because the holder's connection closed.
     promoted_close,
     /// Waiters that got the lease because the holder's time was up.
@@ -481,6 +505,8 @@ rule_counters! {
     promoted_slot,
     /// Held gets whose hold ended without a value.
     hold_expired,
+    /// Held gets that got the old value when their `wait` had passed, or because waiting did not help any more.
+    held_old,
     /// Held gets of the holder itself, answered as misses after 10 ms in which nothing else came on their connection.
     held_reentered,
     /// Held gets answered by a fill: with the value, or with the answer that the key is absent.
@@ -585,6 +611,8 @@ rule_counters! {
     fills_stale,
     /// Negative answers stored.
     negatives,
+    /// Values stored with a time to live that was shortened (`ttl_jitter`).
+    ttl_shortened,
 }
 
 impl RuleCounters {
@@ -592,6 +620,7 @@ impl RuleCounters {
     pub fn held_ended(&self) -> u64 {
         let ends = [
             &self.held_filled,
+            &self.held_old,
             &self.promoted_close,
             &self.promoted_deadline,
             &self.promoted_invalidated,

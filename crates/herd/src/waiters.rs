@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::how::How;
+use crate::lease::Kind;
 
 /// A waiter's place in its queue. Never reused: an id of a place that was left is not found again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +32,8 @@ pub struct Waiter {
     pub since_ms: u64,
     /// The last soft event of the key before that: a value that is older is not given to this client.
     pub softened: u64,
+    /// The value that the key had then: if it is served, it is the answer when the wait is over.
+    pub found: Kind,
     /// The exptime of a `gat`: the value of the reply is touched.
     pub touch: Option<i64>,
 }

@@ -131,6 +131,8 @@ fn good(kind: Kind) -> Option<String> {
         Kind::Choice { names, .. } => Some(names[0].to_owned()),
         Kind::Any | Kind::Text { .. } => Some("x".to_owned()),
         Kind::AutoMs { .. }
+        | Kind::Percent { .. }
+        | Kind::Share { .. }
         | Kind::Seconds { .. }
         | Kind::List { .. }
         | Kind::Words { .. }
@@ -161,6 +163,8 @@ fn bad(kind: Kind) -> Vec<String> {
         }
         Kind::Text { .. } => vec![String::new()],
         Kind::AutoMs { .. }
+        | Kind::Percent { .. }
+        | Kind::Share { .. }
         | Kind::Seconds { .. }
         | Kind::List { .. }
         | Kind::Words { .. }

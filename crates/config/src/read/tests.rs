@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{AfterStart, Ambiguous, FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Policy};
 use proptest::prelude::*;
 
 use crate::check::check;
@@ -79,7 +79,35 @@ fn mistakes_of_rules() {
             &with("grace = \"500ms\""),
             "f.toml:3: rule page:{id}: grace \"500ms\": must be a time of whole seconds, \"0s\" to \"30d\"",
         ),
-        (&with("early = true"), "f.toml:3: rule page:{id}: early true: must be \"off\" or \"auto\""),
+        (
+            &with("early = true"),
+            "f.toml:3: rule page:{id}: early true: must be \"off\", \"auto\" or { share = 0.001 to 0.9 }",
+        ),
+        (
+            &with("early = { share = 1.5 }"),
+            "f.toml:3: rule page:{id}: early { share = 1.5 }: must be \"off\", \"auto\" or { share = 0.001 to 0.9 }",
+        ),
+        (
+            &with("early = { part = 0.1 }"),
+            "f.toml:3: rule page:{id}: early { part = 0.1 }: must be \"off\", \"auto\" or { share = 0.001 to 0.9 }",
+        ),
+        (
+            &with("ttl_jitter = \"91%\""),
+            "f.toml:3: rule page:{id}: ttl_jitter \"91%\": must be a share in per cent, \"0%\" to \"90%\"",
+        ),
+        (
+            &with("ttl_jitter = 0.1"),
+            "f.toml:3: rule page:{id}: ttl_jitter 0.1: must be a share in per cent, \"0%\" to \"90%\"",
+        ),
+        (
+            &with("hold = \"1s\"\nwait = \"50ms\""),
+            "f.toml:4: rule page:{id}: wait: does nothing, since no old value is served; add grace = \"30s\"",
+        ),
+        (
+            &with("grace = \"30s\"\ngrace_on_error = \"20s\""),
+            "f.toml:4: rule page:{id}: grace_on_error \"20s\": is shorter than grace, which is \"30s\" and counts while computing \
+             fails as well; make it longer, or leave it out",
+        ),
         (
             &with("hold = \"1s\"\nreentry = 17"),
             "f.toml:4: rule page:{id}: reentry 17: must be a whole number, 0 to 16",
@@ -104,7 +132,7 @@ fn mistakes_of_rules() {
         (
             &with("tags = [\"x\"]\nmax_waiters = 5"),
             "f.toml:4: rule page:{id}: max_waiters: does nothing, since the rule names none of hold, lease, \
-             grace, early, loader; add one",
+             grace, grace_on_error, early, loader; add one",
         ),
         (&with("hold = \"1s\"\nhold = \"2s\""), "f.toml:4: duplicate key"),
         (&with(page), "f.toml:4: rule page:{id}: is there already, in line 2; leave one of them out"),
@@ -280,6 +308,9 @@ fn a_rule_is_leased_and_held_by_what_it_names() {
     assert_eq!(terms("tags = [\"x\"]\nowner = \"connection\""), (false, 0, 0));
     assert_eq!(terms("grace = \"30s\""), (true, 0, 0));
     assert_eq!(terms("early = \"auto\""), (true, 0, 0));
+    assert_eq!(terms("early = { share = 0.1 }"), (true, 0, 0));
+    assert_eq!(terms("grace_on_error = \"1h\""), (true, 400, 100));
+    assert_eq!(terms("ttl_jitter = \"10%\""), (false, 0, 0));
     assert_eq!(terms("lease = \"auto\""), (true, 400, 100));
     assert_eq!(terms("hold = \"70ms\""), (true, 70, 70));
     assert_eq!(terms("hold = \"1s\"\ngrace = \"30s\""), (true, 1000, 100));
@@ -289,7 +320,7 @@ fn a_rule_is_leased_and_held_by_what_it_names() {
 #[test]
 fn every_key_of_a_rule_reaches_it() {
     let keys = "hold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
-                grace = \"6s\"\nearly = \"auto\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
+                grace = \"6s\"\ngrace_on_error = \"1h\"\nwait = \"60ms\"\nearly = { share = 0.25 }\nttl_jitter = \"15%\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
                 max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
                 owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\n";
     let Rule { policy, tags, negative_ttl_s, .. } = rule(keys);
@@ -302,7 +333,10 @@ fn every_key_of_a_rule_reaches_it() {
         lease: LeaseTime::Fixed(4000),
         close_grace_ms: 5000,
         grace_s: 6,
-        early: true,
+        grace_on_error_s: 3600,
+        wait_ms: 60,
+        early: Early::Share(250_000),
+        ttl_jitter: 15,
         reentry: 7,
         pass_after: 8,
         pass_for_ms: 9000,
@@ -377,7 +411,10 @@ hold_behind = \"50ms\"
 lease = \"auto\"
 close_grace = \"50ms\"
 grace = \"90s\"
+wait = \"0s\"
+grace_on_error = \"90s\"
 early = \"off\"
+ttl_jitter = \"0%\"
 reentry = 1
 pass_after = 2
 pass_for = \"10s\"
@@ -393,6 +430,7 @@ tags = [\"p:{id}\"]
 
 [[rule]]
 match = \"last:{user}:{rest*}\"
+ttl_jitter = \"0%\"
 owner = \"key\"
 fill_window = \"auto\"
 ambiguous = \"serve\"

@@ -335,12 +335,19 @@ impl Engine {
 
     fn delivered(&self, value: Box<[u8]>, flags: u32, cas: u64, ttl: Option<u64>) -> Verdict {
         let counted = self.shared().delivered.count(value.len());
-        Verdict::Value(Arc::new(Delivered { flags, cas, ttl, value: DeliveredValue::Inline(value), counted }))
+        Verdict::Value(Arc::new(Delivered {
+            flags,
+            cas,
+            ttl,
+            is_old: false,
+            value: DeliveredValue::Inline(value),
+            counted,
+        }))
     }
 
     fn line(&self, text: &str) -> Verdict {
         let (value, counted) = (DeliveredValue::Line(text.into()), self.shared().delivered.count(0));
-        Verdict::Value(Arc::new(Delivered { flags: 0, cas: 0, ttl: None, value, counted }))
+        Verdict::Value(Arc::new(Delivered { flags: 0, cas: 0, ttl: None, is_old: false, value, counted }))
     }
 
     /// Reads what a call lists, if that is little: all of each object at once. None: it is much, or an object is busy.

@@ -6,17 +6,18 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Filler, Herd, JobFailure, OnBusy, Waiter};
+use cattlegrid_herd::{Filler, Herd, JobFailure, Kind, OnBusy, Waiter};
 use cattlegrid_store::NEVER;
 use cattlegrid_tags::TagList;
 
-use crate::delivered::{Delivered, DeliveredValue, Verdict};
+use crate::delivered::Verdict;
 use crate::engine::Engine;
 use crate::engine::room::Room;
 use crate::event::{Event, EventKind, Interest};
 use crate::load::{Landed, Load, LoadEnd, LoadFailure};
 use crate::shard::Shard;
 use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
+use crate::shard::ruled::count_old;
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
 use crate::step::{Step, Ticket};
@@ -239,19 +240,16 @@ impl Shard {
         let old = ruled.as_ref().and_then(|ruled| {
             let found = self.lookup_found(hash, &load.key, step)?;
             let standing = self.standing(found, hash, Some(ruled.state), step);
-            matches!(standing, Standing::Stale | Standing::Early | Standing::Fresh).then_some(found)
+            let kind = match standing {
+                Standing::Past => Kind::Past,
+                Standing::Stale => Kind::Stale,
+                Standing::Early | Standing::Fresh => Kind::Early,
+                Standing::Absent | Standing::Negative => return None,
+            };
+            waiters.iter().for_each(|_| count_old(ruled.state, kind));
+            Some((found, kind))
         });
-        let old = old.map(|found| {
-            let item = self.store.item(found);
-            let value = DeliveredValue::of(item.value());
-            Arc::new(Delivered {
-                flags: item.flags(),
-                cas: self.shown_cas(item.cas()),
-                ttl: step.now.left(item.expiry()),
-                counted: self.shared.delivered.count(value.copied_bytes()),
-                value,
-            })
-        });
+        let old = old.map(|(found, kind)| self.delivered(found, kind != Kind::Early, step));
         for waiter in waiters {
             let verdict = match (&old, &ruled) {
                 (Some(old), _) => Verdict::Value(Arc::clone(old)),

@@ -50,12 +50,14 @@ use cattlegrid_herd::{Edge, Events, Record, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
+use crate::delivered::Verdict;
 use crate::engine::Engine;
 use crate::engine::pending::{Got, LeasedKey, Pending};
-use crate::parked::{Form, Parked, Part, TRIAL_MS, done_part};
+use crate::output::Output;
+use crate::parked::{Form, Parked, Part, TRIAL_MS, count, done_part};
 use crate::reply::get::End;
 use crate::shard::flow::Held;
-use crate::shard::miss::{answer_miss, count_miss};
+use crate::shard::miss::answer_miss;
 use crate::shards::ShardLock;
 use crate::step::Context;
 
@@ -133,10 +135,17 @@ impl Engine {
             // Its miss is recorded already.
             answer_miss(asked, Lookup::Absent, cx);
         }
+        // Old values are written at their keys' places.
+        let has_old = pending.leased.iter().any(|leased| leased.holds.has_old);
+        let places = pending.leased.iter().rev().map(|leased| leased.at).filter(|_| has_old);
+        let mut cuts: Vec<Output> = places.map(|at| cx.out.split_off(at)).collect();
         for leased in &pending.leased {
             let shard = lock.shard(leased.hash);
-            shard.do_not_wait(&leased.asked, leased.hash, cx);
+            shard.do_not_wait(&leased.asked, leased.hash, leased.holds.has_old, cx);
             shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
+            if let Some(cut) = cuts.pop() {
+                cx.out.append(cut);
+            }
         }
     }
 
@@ -153,7 +162,9 @@ impl Engine {
     ) -> Option<Box<Parked>> {
         let touches = pending.leased.iter().any(|leased| leased.asked.touches());
         let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
-        let hold_ms = pending.leased.iter().map(hold_of).min().unwrap_or(0);
+        // Keys without a value decide; old ones wait no longer than these.
+        let without = pending.leased.iter().filter(|key| !key.holds.has_old).map(hold_of).min();
+        let hold_ms = without.or_else(|| pending.leased.iter().map(hold_of).min()).unwrap_or(0);
         let behind_ms = pending.leased.iter().map(|key| key.holds.behind_ms).min().unwrap_or(0);
         // The output so far, cut at the places of the keys that may wait.
         let mut cuts = Vec::with_capacity(pending.leased.len() + 1);
@@ -166,7 +177,7 @@ impl Engine {
             push_done(&mut parts, cuts.pop());
             let slot = slot as u16;
             let shard = lock.shard(leased.hash);
-            match shard.hold_key(&leased.asked, leased.hash, slot, hold_ms, cx) {
+            match shard.hold_key(&leased.asked, leased.hash, slot, (hold_ms, leased.holds.has_old), cx) {
                 Held::Waits => {
                     parts.push(Part::Key { slot, asked: leased.asked.to_owned(), verdict: None });
                     waits += 1;
@@ -198,18 +209,21 @@ impl Engine {
             let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
             return Some(Box::new(parked.on_trial(full_ms)));
         }
-        let withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
+        let mut withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
         if busy {
             let waited_for = Pending { leased: Vec::new(), ..pending.of_part() };
             self.miss_unseen(all, &waited_for, lock, cx);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             return None;
         }
-        (0..withdrawn).for_each(|_| count_miss(touches, cx));
+        withdrawn.iter().for_each(|(_, verdict)| count(verdict, touches, cx.step.counters));
         for part in parts {
             match part {
                 Part::Done(done) => cx.out.append(done),
-                Part::Key { asked, .. } => asked.write(None, cx.out),
+                Part::Key { asked, slot, .. } => {
+                    let at = withdrawn.iter().position(|(own, _)| *own == slot);
+                    asked.write(at.map(|at| withdrawn.swap_remove(at).1), cx.out);
+                }
             }
         }
         end.write(&mut cx.out.bytes);
@@ -248,18 +262,24 @@ impl Engine {
         }
     }
 
-    /// Takes back all waits of a request that is answered after all. Returns their number.
-    fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> usize {
+    /// Takes back all waits of a request that is answered after all. Returns what each key is answered, by slot.
+    fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> Vec<(u16, Verdict)> {
+        let mut answers = Vec::new();
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in &own {
             let shard = lock.shard(wait.hash);
-            if !shard.withdraw(wait, Withdrawn::Answered, cx) {
+            let verdict = shard.withdraw(wait, Withdrawn::Answered, cx).unwrap_or_else(|| {
                 // History 3: its wake finds no request, but the client is answered a miss all the same.
                 shard.note_decided(wait, cx);
+                Verdict::Miss { record: None, hint: None }
+            });
+            if let Some(record) = verdict.record() {
+                cx.session.record(*record, cx.step.now.ms);
             }
+            answers.push((wait.slot, verdict));
             cx.session.end_wait(wait.request, wait.slot);
         }
-        own.len()
+        answers
     }
 
     /// To be called when requests of this connection were told what became of their keys ([`needs_a_look`](cattlegrid_herd::Session::needs_a_look)): records what
@@ -392,6 +412,6 @@ fn forget_one(withheld: &mut Vec<Withheld>, hash: u64) {
     }
 }
 
-fn push_done(parts: &mut Vec<Part>, done: Option<crate::Output>) {
+fn push_done(parts: &mut Vec<Part>, done: Option<Output>) {
     parts.extend(done.filter(|done| !done.is_empty()).map(Part::Done));
 }

@@ -70,7 +70,7 @@ impl Engine {
             Executed::Done => RunGet::Done,
             Executed::Computes => RunGet::Computes,
             Executed::Parked(parked) => RunGet::Parked(parked),
-            Executed::Leased(_) => {
+            Executed::Leased(holds) => {
                 let shard = lock.shard(hash);
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(hash));
                 if may_hold {
@@ -78,7 +78,7 @@ impl Engine {
                     self.settle(lock, &mut cx.step);
                     return RunGet::Held;
                 }
-                shard.do_not_wait(&asked_of(request), hash, cx);
+                shard.do_not_wait(&asked_of(request), hash, holds.has_old, cx);
                 self.settle(lock, &mut cx.step);
                 RunGet::Done
             }

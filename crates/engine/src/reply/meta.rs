@@ -252,6 +252,10 @@ pub(crate) fn value_reply(meta: &Meta<'_>, value: &Delivered, out: &mut Output) 
     let with_value = meta.set.has(b'v') && !(meta.set.has(b'C') && meta.set.compare_cas == value.cas);
     hit(value.value.len(), with_value, &mut out.bytes);
     return_flags(meta, &mut &*value, &mut out.bytes);
+    if value.is_old {
+        reply::lost(&mut out.bytes);
+        reply::stale(&mut out.bytes);
+    }
     reply::end_line(&mut out.bytes);
     if with_value {
         value.value.write(out);

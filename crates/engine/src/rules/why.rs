@@ -29,6 +29,10 @@ pub struct Why {
     pub object: Option<WhyObject>,
     /// The number of its oldest open miss.
     pub oldest_miss: Option<u64>,
+    /// Its computation has failed: milliseconds until one client may compute it again. Until it is stored, others get the old value or
+    /// the answer `on_busy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fails_for_ms: Option<u64>,
     /// The last events from outside its shard: flushes, bumps of its tags.
     pub outside: Numbers,
     /// Flushes that are being phased in.
@@ -57,6 +61,9 @@ pub struct WhyItem {
     pub edited: bool,
     /// Seconds for which it may be served as a stale value.
     pub grace: Option<u64>,
+    /// The same while computing fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_on_error: Option<u64>,
     /// Its limited life: another value may be newer; `None`: it has none.
     pub life: Option<WhyLife>,
     /// Seconds until it is due for a refresh.
@@ -190,6 +197,12 @@ pub struct WhyRule {
     pub number: u32,
     /// The loader that computes its values; `None`: clients do.
     pub loader: Option<String>,
+    /// Up to which share a time to live is shortened, in per cent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_jitter: Option<u8>,
+    /// Milliseconds for which a get waits before it gets the old value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u32>,
 }
 
 /// A tag of a key.

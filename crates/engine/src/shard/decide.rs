@@ -1,7 +1,5 @@
 //! The answer to a client that asks for a key under a rule, before it is written.
 
-use std::sync::atomic::Ordering;
-
 use cattlegrid_herd::{Ask, Kind, Role};
 use cattlegrid_store::{Found, Lookup, NEVER};
 use cattlegrid_tags::TagList;
@@ -9,6 +7,7 @@ use cattlegrid_tags::TagList;
 use crate::query::{Decision, Holds, Query};
 use crate::rules::active::Match;
 use crate::shard::Shard;
+use crate::shard::ruled::count_old;
 use crate::shard::standing::Standing;
 use crate::step::Context;
 
@@ -28,6 +27,7 @@ impl Shard {
             (Standing::Early, Some(found)) if query.prolongs => return Decision::Fresh(found),
             (Standing::Early, Some(found)) => (Kind::Early, Some((found, Kind::Early))),
             (Standing::Stale, Some(found)) => (Kind::Stale, Some((found, Kind::Stale))),
+            (Standing::Past, Some(found)) => (Kind::Past, Some((found, Kind::Past))),
             (Standing::Negative, _) => {
                 self.record_miss(query.hash, ruled, cx);
                 return Decision::Negative;
@@ -36,7 +36,7 @@ impl Shard {
         };
         let policy = *ruled.state.policy();
         if !policy.leases || query.probes {
-            if let Some((found, kind)) = old {
+            if let Some((found, kind)) = old.filter(|(_, kind)| kind.is_served()) {
                 let is_leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(query.hash, query.key));
                 return if is_leased { Decision::Old(found, kind) } else { Decision::Probed(found, kind) };
             }
@@ -52,6 +52,7 @@ impl Shard {
         match (role.expect("rules come with herds"), old) {
             (Role::Compute(grant), old) => {
                 let (token, hint) = grant.accept(cx.session, now_ms);
+                let old = old.filter(|(_, kind)| kind.is_served());
                 Decision::Compute { token, hint, old }
             }
             (Role::Miss(record), _) => {
@@ -59,11 +60,7 @@ impl Shard {
                 Decision::Miss
             }
             (Role::Old, Some((found, kind))) => {
-                let counters = ruled.state.counters();
-                counters.computes_saved.fetch_add(1, Ordering::Relaxed);
-                if kind == Kind::Stale {
-                    counters.stale_served.fetch_add(1, Ordering::Relaxed);
-                }
+                count_old(ruled.state, kind);
                 Decision::Old(found, kind)
             }
             (Role::Old, None) => unreachable!("an old value is offered where there is one"),
@@ -72,8 +69,9 @@ impl Shard {
                 Decision::Miss
             }
             (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
-                one_ms: hold_ms,
-                many_ms: policy.hold_many_ms,
+                one_ms: if kind == Kind::Stale { policy.wait_ms } else { hold_ms },
+                many_ms: if kind == Kind::Stale { policy.wait_ms } else { policy.hold_many_ms },
+                has_old: kind == Kind::Stale,
                 behind_ms: policy.hold_behind_ms,
                 on_trial: matches!(role, Role::Trial),
             }),
@@ -104,6 +102,7 @@ impl Shard {
             tags: tags.hashes(),
             hint: query.hint,
             hold_ms,
+            wait_ms: ruled.state.policy().wait_ms,
         }
     }
 

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Filler, Herd, Step as HerdStep, Wait, Withdrawn, Withheld};
+use cattlegrid_herd::{Filler, Herd, Step as HerdStep, Unanswered, Wait, Withdrawn, Withheld};
 use cattlegrid_store::Lookup;
 
 use crate::delivered::{Verdict, Wake};
@@ -31,16 +31,25 @@ impl Shard {
     /// already (history 3).
     pub(crate) fn expire(&mut self, wait: &Wait, released: bool, cx: &mut Context<'_>) -> Option<Verdict> {
         self.advance(&cx.step);
-        self.with_herd(&mut cx.step, |herd, step| herd.expire(wait.hash, wait.waiter, released, step))?
+        let expire =
+            |herd: &mut Herd, step: &mut HerdStep<'_, _>| herd.expire(wait.hash, wait.waiter, released, step);
+        match self.with_herd(&mut cx.step, expire)?? {
+            Verdict::Old(old) => Some(self.old_or_miss(&old, &mut cx.step)),
+            verdict => Some(verdict),
+        }
     }
 
-    /// Ends a wait early, as a miss that this connection knows of. False: it was decided already (history 3).
-    pub(crate) fn withdraw(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) -> bool {
-        let record =
-            self.with_herd(&mut cx.step, |herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
-        let Some(record) = record.flatten() else { return false };
-        cx.session.record(record, cx.step.now.ms);
-        true
+    /// Ends a wait early, as a miss that this connection knows of, or with the old value. None: it was decided already (history 3).
+    pub(crate) fn withdraw(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) -> Option<Verdict> {
+        let withdraw =
+            |herd: &mut Herd, step: &mut HerdStep<'_, _>| herd.withdraw(wait.hash, wait.waiter, why, step);
+        let Unanswered { record, old } = self.with_herd(&mut cx.step, withdraw)??;
+        if let Some(record) = record {
+            cx.session.record(record, cx.step.now.ms);
+        }
+        // The miss is recorded already.
+        let miss = Verdict::Miss { record: None, hint: None };
+        Some(old.map_or(miss, |old| self.old_or_miss(&old, &mut cx.step)))
     }
 
     /// Answers earlier commands of the same connection that wait for a key that it writes now (history 1). The holder's
@@ -64,11 +73,8 @@ impl Shard {
 
     /// Ends a wait of this connection as a miss, and wakes the request.
     pub(crate) fn give_up(&mut self, wait: &Wait, why: Withdrawn, cx: &mut Context<'_>) {
-        if !self.withdraw(wait, why, cx) {
-            return;
-        }
+        let Some(verdict) = self.withdraw(wait, why, cx) else { return };
         let caller = Arc::clone(cx.session.caller());
-        let verdict = Verdict::Miss { record: None, hint: None };
         cx.step.effects.wake(Wake { caller, request: wait.request, slot: wait.slot, verdict });
     }
 

@@ -184,9 +184,15 @@ impl Shard {
         let number = self.shared.tick();
         let cas = write.explicit_cas.unwrap_or(number);
         let mut stamp = judged.judgement.stamp().unwrap_or(number);
-        let mut ends = expiry;
         let policy = ruled.state.policy();
-        let grace_s = if write.negative { 0 } else { policy.grace_s };
+        let appends = matches!(write.mode, Mode::Append | Mode::Prepend);
+        let expiry = if write.negative || appends {
+            expiry
+        } else {
+            shortened(expiry, number, write.hash, ruled, now)
+        };
+        let mut ends = expiry;
+        let grace_s = if write.negative { 0 } else { policy.kept_s() };
         let mut marks = Marks::none();
         match judged.softened {
             Softened::No => {}
@@ -208,15 +214,15 @@ impl Shard {
                 }
             }
         }
-        let lead_s = if policy.early && ends != NEVER && !write.negative && marks == Marks::none() {
-            refresh_lead_s(ends.saturating_sub(now.second), ruled.state.p90_ms(), write.hash)
+        let lead_s = if ends != NEVER && !write.negative && marks == Marks::none() {
+            refresh_lead_s(policy.early, ends.saturating_sub(now.second), ruled.state.p90_ms(), write.hash)
         } else {
             0
         };
         if write.negative {
             marks = marks.with(Marks::NEGATIVE);
         }
-        if matches!(write.mode, Mode::Append | Mode::Prepend) {
+        if appends {
             marks = marks.with(Marks::EDITED);
         }
         let attributes = Attributes {
@@ -423,6 +429,7 @@ impl Shard {
                 flags: write.flags,
                 cas: self.shown_cas(cas),
                 ttl: step.now.left(expiry),
+                is_old: false,
                 value,
                 counted: self.shared.delivered.count(copied),
             })
@@ -510,6 +517,21 @@ impl Shard {
             if deletes { herd.refused(hash, by, step) } else { herd.gave_up(hash, by, step) }
         });
     }
+}
+
+/// The expiry of a value that is stored under this number, after `ttl_jitter`.
+fn shortened(expiry: u32, number: u64, hash: u64, ruled: &Ruled, now: Now) -> u32 {
+    let policy = ruled.state.policy();
+    if policy.ttl_jitter == 0 || expiry == NEVER {
+        return expiry;
+    }
+    // Another number at each store, spread over all numbers (Fibonacci hashing).
+    let drawn = (hash ^ number.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let shortened_s = policy.shortened_s(expiry.saturating_sub(now.second), drawn);
+    if shortened_s > 0 {
+        ruled.state.counters().ttl_shortened.fetch_add(1, Ordering::Relaxed);
+    }
+    expiry - shortened_s
 }
 
 fn count_stored(write: &Write<'_>, fill: Fill, judged: &Judged, stale: bool, ruled: &Ruled) {

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Hold, Kind, Waited};
+use cattlegrid_herd::{Hold, Kind, OldFor, Waited};
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::Lookup;
 
-use crate::parked::{Form as ParkedForm, Parked, Part, TRIAL_MS};
+use crate::parked::{Form as ParkedForm, Parked, Part, TRIAL_MS, count};
 use crate::query::{Holds, Query};
 use crate::reply::get::{Asked, End, Form};
 use crate::rules::active::{ActiveRules, Match};
@@ -22,19 +22,19 @@ use crate::shard::standing::Standing;
 use crate::step::Context;
 
 impl Shard {
-    /// After [`Decision::Leased`]: waits for the key, if that can help. `slot`: which of the request's keys it is;
-    /// `touch`: the exptime that the value gets.
+    /// After [`Decision::Leased`]: waits for the key, if that can help. `found`: the value that it has; `slot`: which of the request's
+    /// keys it is; `touch`: the exptime that the value gets.
     fn hold(
         &mut self,
         query: &Query<'_>,
         ruled: &Match<'_>,
-        slot: u16,
-        touch: Option<i64>,
+        found: Kind,
+        (slot, touch): (u16, Option<i64>),
         cx: &mut Context<'_>,
     ) -> Waited {
         let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
         let tags = self.tags_of(ruled.rule, &ruled.captures);
-        let ask = self.ask(query, ruled, &tags, Kind::Absent, hold_ms, cx);
+        let ask = self.ask(query, ruled, &tags, found, hold_ms, cx);
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
         let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
         let hold = Hold { request: cx.ticket.request, slot, touch, room };
@@ -47,14 +47,14 @@ impl Shard {
         waited
     }
 
-    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds. The shard's lock may have been
+    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds; `has_old`: it had an old value. The shard's lock may have been
     /// released since, so the key is looked up again (history 1 of `engine/hold.rs`).
     pub(crate) fn hold_key(
         &mut self,
         asked: &Asked<'_>,
         hash: u64,
         slot: u16,
-        hold_ms: u32,
+        (hold_ms, has_old): (u32, bool),
         cx: &mut Context<'_>,
     ) -> Held {
         let key = asked.key;
@@ -69,15 +69,25 @@ impl Shard {
         let standing =
             found.map_or(Standing::Absent, |found| self.standing(found, hash, Some(ruled.state), &cx.step));
         let leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(hash, key));
-        if standing != Standing::Absent || !leased {
+        let (is_same, kind) = match standing {
+            Standing::Absent => (!has_old, Kind::Absent),
+            Standing::Past => (!has_old, Kind::Past),
+            Standing::Stale => (has_old, Kind::Stale),
+            Standing::Negative | Standing::Fresh | Standing::Early => (false, Kind::Absent),
+        };
+        if !is_same || !leased {
             // Otherwise another client has the lease again; or the rule has no free slot.
             if let Some(held) = self.ask_again(asked, hash, lookup, cx) {
                 return held;
             }
         }
         let query = Query { hold_ms: Some(hold_ms), ..asked.query(hash) };
-        match self.hold(&query, &ruled, slot, asked.touch, cx) {
+        match self.hold(&query, &ruled, kind, (slot, asked.touch), cx) {
             Waited::Waits(_) => Held::Waits,
+            Waited::Old => {
+                self.answer_old(asked, hash, cx);
+                Held::Written
+            }
             Waited::Miss(_) => {
                 answer_miss(asked, lookup, cx);
                 Held::Written
@@ -111,13 +121,27 @@ impl Shard {
         }
     }
 
-    /// Answers a key as a miss that is not waited for after [`Answer::Leased`].
-    pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
+    /// Answers a key that is not waited for after [`Answer::Leased`] as a miss, or with its old value.
+    pub(crate) fn do_not_wait(&mut self, asked: &Asked<'_>, hash: u64, has_old: bool, cx: &mut Context<'_>) {
+        if has_old {
+            return self.answer_old(asked, hash, cx);
+        }
         let active = self.shared.rules();
         if let Some(ruled) = active.as_ref().and_then(|active| active.find(asked.key)) {
             self.record_miss(hash, &ruled, cx);
         }
         answer_miss(asked, Lookup::Absent, cx);
+    }
+
+    /// Answers a key with its old value, if it is there still.
+    fn answer_old(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) {
+        let old = OldFor { key: asked.key.into(), hash, how: asked.query(hash).how };
+        let verdict = self.old_or_miss(&old, &mut cx.step);
+        if let Some(record) = verdict.record() {
+            cx.session.record(*record, cx.step.now.ms);
+        }
+        count(&verdict, asked.touches(), cx.step.counters);
+        (*asked).to_owned().write(Some(verdict), cx.out);
     }
 
     /// Waits for the key of an `mg` after [`Flow::Leased`].
@@ -134,7 +158,12 @@ impl Shard {
             // The rules have changed in between.
             return meta_miss(meta, cx);
         };
-        match self.hold(&meta_query(meta, hash, cx), &ruled, 0, asked.touch, cx) {
+        let found = if holds.has_old { Kind::Stale } else { Kind::Absent };
+        match self.hold(&meta_query(meta, hash, cx), &ruled, found, (0, asked.touch), cx) {
+            Waited::Old => {
+                self.answer_old(&asked, hash, cx);
+                Flow::Replied
+            }
             Waited::Waits(_) => {
                 let full = cx.step.now.ms + u64::from(holds.one_ms);
                 let deadline =

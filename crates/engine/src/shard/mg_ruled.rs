@@ -81,7 +81,7 @@ impl Shard {
             Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
             Decision::Old(found, kind) => {
                 let mark = match (kind, explicit) {
-                    (Kind::Stale, _) => Mark::Lost(true),
+                    (Kind::Stale | Kind::Past, _) => Mark::Lost(true),
                     (_, true) => Mark::Lost(false),
                     (_, false) => Mark::None,
                 };

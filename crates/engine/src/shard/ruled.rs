@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Filler, Herd, JobOrder, RuleState, Session, Step as HerdStep, Surroundings};
+use cattlegrid_herd::{
+    Filler, Herd, JobOrder, Kind, OldFor, OnBusy, RuleState, Session, Step as HerdStep, Surroundings,
+};
 use cattlegrid_protocol::Meta;
-use cattlegrid_store::{Attributes, Lookup, TAGS_MAX};
-use cattlegrid_tags::{Kind, TagError, TagHash, TagList};
+use cattlegrid_store::{Attributes, Found, Lookup, TAGS_MAX};
+use cattlegrid_tags::{Kind as BumpKind, TagError, TagHash, TagList};
 
-use crate::delivered::{Delivered, DeliveredValue};
+use crate::delivered::{Delivered, DeliveredValue, Verdict};
 use crate::load::{Load, LoadOrder};
 use crate::rules::active::{Match, Ruled};
 
@@ -25,18 +27,18 @@ impl Shard {
     /// cascade.
     #[inline]
     pub(crate) fn cascade(&mut self, key: &[u8], hash: u64, change: Change, now: Now) {
-        self.cascade_as(Kind::Hard, key, hash, change, now);
+        self.cascade_as(BumpKind::Hard, key, hash, change, now);
     }
 
     /// The same, softly after a soft invalidation.
     #[inline]
-    pub(crate) fn cascade_as(&mut self, kind: Kind, key: &[u8], hash: u64, change: Change, now: Now) {
+    pub(crate) fn cascade_as(&mut self, kind: BumpKind, key: &[u8], hash: u64, change: Change, now: Now) {
         if self.herd.is_some() {
             self.cascade_ruled(kind, key, hash, change, now);
         }
     }
 
-    fn cascade_ruled(&mut self, kind: Kind, key: &[u8], hash: u64, change: Change, now: Now) {
+    fn cascade_ruled(&mut self, kind: BumpKind, key: &[u8], hash: u64, change: Change, now: Now) {
         let active = self.shared.rules();
         let Some(active) = active.as_ref() else { return };
         let mut bumped = Vec::new();
@@ -95,7 +97,7 @@ impl Shard {
         act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivered>>) -> R,
     ) -> Option<R> {
         let herd = self.herd.as_deref_mut()?;
-        let before = herd.waiting();
+        let (before, woken) = (herd.waiting(), step.effects.herd.wakes.len());
         let effects = &mut step.effects.herd;
         let result = act(herd, &mut HerdStep { now_ms: step.now.ms, clock: &*self.shared, effects });
         self.shared.waiting.fetch_add(herd.waiting().wrapping_sub(before), Ordering::Relaxed);
@@ -105,7 +107,66 @@ impl Shard {
         if !step.effects.herd.jobs.is_empty() {
             self.order_jobs(step);
         }
+        if step.effects.herd.wakes.len() > woken {
+            self.look_up_olds(woken, step);
+        }
         Some(result)
+    }
+
+    /// Looks up the old values that waiters are to get; `from`: the first wake that may be for one.
+    fn look_up_olds(&mut self, from: usize, step: &mut Step<'_>) {
+        for at in from..step.effects.herd.wakes.len() {
+            if let Verdict::Old(old) = &step.effects.herd.wakes[at].verdict {
+                let old = old.clone();
+                step.effects.herd.wakes[at].verdict = self.old_or_miss(&old, step);
+            }
+        }
+    }
+
+    /// The old value of a key for a client that gets it instead of a new one; if it has gone, a miss.
+    #[cold]
+    pub(crate) fn old_or_miss(&mut self, old: &OldFor, step: &mut Step<'_>) -> Verdict {
+        let OldFor { key, hash, how } = old;
+        let active = Option::clone(&self.shared.rules());
+        let state = active.as_ref().and_then(|active| active.find(key)).map(|ruled| Arc::clone(ruled.state));
+        let found = self.lookup_found(*hash, key, step);
+        let standing =
+            found.map_or(Standing::Absent, |found| self.standing(found, *hash, state.as_deref(), step));
+        let fails = self.herd.as_ref().is_some_and(|herd| herd.is_failing(*hash));
+        let kind = match standing {
+            Standing::Fresh | Standing::Early => Some(Kind::Early),
+            Standing::Stale => Some(Kind::Stale),
+            Standing::Past if fails => Some(Kind::Past),
+            Standing::Past | Standing::Negative | Standing::Absent => None,
+        };
+        if let (Some(found), Some(state), Some(kind)) = (found, &state, kind) {
+            count_old(state, kind);
+            self.store.count_read(found);
+            return Verdict::Value(self.delivered(found, kind != Kind::Early, step));
+        }
+        let miss = |state| self.with_herd(step, |herd, step| herd.miss_beside(*hash, state, step));
+        let record = state.as_deref().and_then(miss);
+        match record {
+            Some(record) if how.is_explicit() => Verdict::Lost(record),
+            _ if state.is_some_and(|state| how.on_busy(state.policy()) == OnBusy::Error) => {
+                Verdict::Busy { record }
+            }
+            _ => Verdict::Miss { record, hint: None },
+        }
+    }
+
+    /// A copy of a value that is stored, for waiters; `is_old`: another client computes a new one.
+    pub(crate) fn delivered(&self, found: Found, is_old: bool, step: &Step<'_>) -> Arc<Delivered> {
+        let item = self.store.item(found);
+        let value = DeliveredValue::of(item.value());
+        Arc::new(Delivered {
+            flags: item.flags(),
+            cas: self.shown_cas(item.cas()),
+            ttl: step.now.left(item.expiry()),
+            counted: self.shared.delivered.count(value.copied_bytes()),
+            is_old,
+            value,
+        })
     }
 
     /// Completes the orders of the herd for loaders with what it does not know: the rule, and the old value.
@@ -151,7 +212,7 @@ impl Shard {
         let found = self.lookup_found(hash, key, step)?;
         match self.standing(found, hash, state, step) {
             Standing::Absent | Standing::Negative => None,
-            Standing::Stale | Standing::Fresh | Standing::Early => {
+            Standing::Past | Standing::Stale | Standing::Fresh | Standing::Early => {
                 Some(DeliveredValue::of(self.store.item(found).value()))
             }
         }
@@ -263,4 +324,16 @@ impl Shard {
 pub(crate) fn filler(hash: u64, fill: Fill, session: &Session, now_ms: u64) -> Filler {
     let pooled = matches!(fill, Fill::Any { .. }) && session.oldest(hash, now_ms).is_none();
     Filler { connection: Some(session.caller().number()), token: fill.token(), pooled }
+}
+
+/// Counts that a client gets a value of this kind, and does not compute.
+pub(crate) fn count_old(rule: &RuleState, kind: Kind) {
+    let counters = rule.counters();
+    counters.computes_saved.fetch_add(1, Ordering::Relaxed);
+    if matches!(kind, Kind::Stale | Kind::Past) {
+        counters.stale_served.fetch_add(1, Ordering::Relaxed);
+    }
+    if kind == Kind::Past {
+        counters.stale_on_error.fetch_add(1, Ordering::Relaxed);
+    }
 }

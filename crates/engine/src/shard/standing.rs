@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::RuleState;
+use cattlegrid_herd::{Early, RuleState};
 use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER, prefetch_line};
 use cattlegrid_tags::{TagHash, Validity};
 
@@ -22,6 +22,8 @@ pub(crate) enum Standing {
     Absent,
     /// The key is known to be absent.
     Negative,
+    /// The value is over, and its rule lets it be served while computing fails only.
+    Past,
     /// The value is over, but its rule lets it be served while a new one is computed.
     Stale,
     /// The value is good.
@@ -171,11 +173,15 @@ impl Shard {
         };
         let herd = self.herd.as_ref();
         match (standing, herd.is_some_and(|herd| herd.is_leased(hash, key))) {
-            (Standing::Absent | Standing::Negative, true) => KeyState::LeasedAbsent,
+            (Standing::Absent | Standing::Negative | Standing::Past, true) => KeyState::LeasedAbsent,
             (Standing::Stale, true) => KeyState::LeasedStale,
             (Standing::Fresh | Standing::Early, true) => KeyState::LeasedFresh,
-            (Standing::Absent, false) if herd.is_some_and(|herd| herd.passes(hash, now.ms)) => KeyState::Pass,
-            (Standing::Absent | Standing::Negative, false) => KeyState::Absent,
+            (Standing::Absent | Standing::Past, false)
+                if herd.is_some_and(|herd| herd.passes(hash, now.ms)) =>
+            {
+                KeyState::Pass
+            }
+            (Standing::Absent | Standing::Negative | Standing::Past, false) => KeyState::Absent,
             (Standing::Stale, false) => KeyState::Stale,
             (Standing::Fresh | Standing::Early, false) => KeyState::Fresh,
         }
@@ -208,11 +214,18 @@ impl Shard {
         if over.is_some() || marks.has(Marks::STALE) {
             // A counter is not a computed value, and an old one is not served. An item that was marked without a grace
             // is not served either.
-            let in_grace = over.is_some_and(|over| now.second < over.saturating_add(item.grace_s()));
-            return if in_grace && !edited { Standing::Stale } else { Standing::Absent };
+            let Some(over) = over.filter(|_| !edited) else { return Standing::Absent };
+            let kept_s = item.grace_s();
+            return if now.second < over.saturating_add(rule.grace_s(kept_s)) {
+                Standing::Stale
+            } else if now.second < over.saturating_add(kept_s) {
+                Standing::Past
+            } else {
+                Standing::Absent
+            };
         }
         let due = item.refresh_at().is_some_and(|second| second <= now.second);
-        if due && !edited && rule.policy().early { Standing::Early } else { Standing::Fresh }
+        if due && !edited && rule.policy().early != Early::Off { Standing::Early } else { Standing::Fresh }
     }
 
     /// Notes a look-up of a key whose reply does not depend on it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::{Events, Surroundings};
-use cattlegrid_store::{Lookup, Marks};
+use cattlegrid_store::{Item, Lookup, Marks, NEVER};
 use cattlegrid_tags::{Kind, TagHash, TagList};
 
 use crate::rules::active::Match;
@@ -11,6 +11,7 @@ use crate::rules::why::{Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, Wh
 use crate::shard::Shard;
 use crate::shard::standing::Standing;
 use crate::step::Step;
+use crate::time::Now;
 
 impl Shard {
     /// Everything that decides how a read of this key is answered. `own_tags`: of the object with this name.
@@ -35,6 +36,7 @@ impl Shard {
             let state = ruled.as_ref().map(|ruled| &**ruled.state);
             let standing = self.standing(found, hash, state, step);
             let item = self.store().item(found);
+            let grace_s = state.map_or(item.grace_s(), |state| state.grace_s(item.grace_s()));
             stored.extend(item.tags());
             Some(WhyItem {
                 cas: item.cas(),
@@ -43,7 +45,8 @@ impl Shard {
                     ends_in_ms: life.ends_ms.saturating_sub(now.ms),
                     provisional: life.provisional,
                 }),
-                grace: (item.grace_s() != 0).then(|| now.left(item.dead_at())).flatten(),
+                grace: grace_left(&item, grace_s, now),
+                grace_on_error: (item.grace_s() > grace_s).then(|| now.left(item.dead_at())).flatten(),
                 refresh_in: item.refresh_at().and_then(|second| now.left(second)),
                 size: item.value_len(),
                 stale: item.marks().has(Marks::STALE),
@@ -87,6 +90,7 @@ impl Shard {
             lease,
             object: None,
             oldest_miss: view.and_then(|view| view.oldest.into_iter().chain(view.lost).min()),
+            fails_for_ms: self.herd.as_ref().and_then(|herd| herd.fails_for_ms(hash, now.ms)),
             outside: Numbers { hard, soft },
             rolling: floors
                 .rolling()
@@ -100,16 +104,27 @@ impl Shard {
                 pattern: rule.pattern.text().to_owned(),
                 number: rule.number,
                 loader: rule.loading.as_ref().map(|loading| loading.loader.to_string()),
+                ttl_jitter: Some(rule.policy.ttl_jitter).filter(|percent| *percent > 0),
+                wait_ms: Some(rule.policy.wait_ms).filter(|ms| *ms > 0),
             }),
             tags: names.into_iter().map(tag).collect(),
         }
     }
 }
 
+/// Seconds until the end of a grace of `grace_s` seconds.
+fn grace_left(item: &Item<'_>, grace_s: u32, now: Now) -> Option<u64> {
+    if grace_s == 0 || item.expiry() == NEVER {
+        return None;
+    }
+    now.left(item.expiry().saturating_add(grace_s))
+}
+
 pub(crate) fn name(standing: Standing) -> &'static str {
     match standing {
         Standing::Absent => "absent",
         Standing::Negative => "negative",
+        Standing::Past => "past its grace",
         Standing::Stale => "stale",
         Standing::Fresh => "fresh",
         Standing::Early => "due for a refresh",

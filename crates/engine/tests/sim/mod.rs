@@ -23,7 +23,8 @@ use std::sync::atomic::Ordering;
 use crate::world::World;
 use cattlegrid_engine::{KeyState, RulesConfig};
 use cattlegrid_herd::{
-    Ambiguous, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters,
+    Ambiguous, Early, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX,
+    RuleCounters,
 };
 use cattlegrid_tags::Kind as BumpKind;
 use table::{EVENTS, STATES, STEPS_OF, is_reachable};
@@ -664,7 +665,7 @@ fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
         ]),
         close_grace_ms: rng.of(&[0, 50]),
         grace_s: rng.of(&[0, 0, 1, 5]),
-        early: rng.one_in(2),
+        early: rng.of(&[Early::Off, Early::Auto, Early::Share(500_000)]),
         reentry: rng.of(&[0, 1, 2]),
         pass_after: rng.of(&[1, 2, 5]),
         pass_for_ms: 1500,

@@ -64,6 +64,9 @@
 //! 17. The shard has no room for another lease, and clients hold leases that they asked for by name for a long time,
 //!     without waiters. X misses another key: the lease that is due last is ended to make room. Its token is kept, and
 //!     its holder can still store. (`slots.rs`: `leases_that_were_asked_for_too_long_make_room`)
+//! 18. Of a rule with `grace_on_error`: there is an old value whose grace is over. H computes, W waits. H says that it has failed, or
+//!     its time is up: W gets the old value. Until a back-off is over all gets do; then X gets the lease, and the others still get
+//!     the old value. (`grace.rs`: `an_old_value_is_served_while_computing_fails`)
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -309,6 +312,9 @@ impl Herd {
         let Some(lease) = self.leases.get(hash) else { return };
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
+        if lease.kind == Kind::Past {
+            return self.note_failure(hash, step.now_ms);
+        }
         // An old value is there: clients did not have to wait. Under a loader no key is let pass.
         if lease.kind == Kind::Absent
             && !policy.loader
@@ -318,7 +324,38 @@ impl Herd {
         }
     }
 
-    /// Ends a lease that was taken out, and answers all its waiters with misses (history 13).
+    /// The computation of a key with an old value whose grace is over has failed, or has ended unfilled: for a time the old value is
+    /// served (history 18).
+    fn note_failure(&mut self, hash: u64, now_ms: u64) {
+        self.passes.failed(hash, now_ms);
+        self.passes.begun(hash, now_ms);
+    }
+
+    /// The same when nobody is left who could compute it at once.
+    fn note_if_deserted(&mut self, hash: u64, now_ms: u64) {
+        if self.leases.get(hash).is_some_and(|lease| lease.kind == Kind::Past && lease.queue.len() == 0) {
+            self.note_failure(hash, now_ms);
+        }
+    }
+
+    /// The computation has failed: if there is an old value whose grace is over, all waiters get it (history 18). False: there is
+    /// none.
+    fn fall_back<V>(
+        &mut self,
+        hash: u64,
+        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        step: &mut Step<'_, V>,
+    ) -> bool {
+        let is_past = self.leases.get(hash).is_some_and(|lease| lease.kind == Kind::Past);
+        if !is_past || !self.passes.is_failing(hash) {
+            return false;
+        }
+        let Some(removed) = self.leases.remove(hash) else { return false };
+        self.send_all(hash, removed, cause, step);
+        true
+    }
+
+    /// Ends a lease that was taken out, and answers all its waiters with misses (history 13), or with old values.
     pub(super) fn send_all<V>(
         &mut self,
         hash: u64,
@@ -326,7 +363,7 @@ impl Herd {
         cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
         step: &mut Step<'_, V>,
     ) {
-        let rule = Arc::clone(&removed.lease.rule);
+        let (rule, key) = (Arc::clone(&removed.lease.rule), removed.lease.key.clone());
         let mut waiting = Vec::new();
         while let Some(waiter) = self.waiters.pop(&mut removed.lease.queue) {
             waiting.push(waiter);
@@ -335,8 +372,11 @@ impl Herd {
         for waiter in waiting {
             count(cause(rule.counters()));
             rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
-            let record = self.miss(hash, &rule, step);
-            step.effects.wake(waiter, Verdict::miss(record));
+            let verdict = match self.old_for(&waiter, hash, &key) {
+                Some(old) => Verdict::Old(old),
+                None => Verdict::miss(self.miss(hash, &rule, step)),
+            };
+            step.effects.wake(waiter, verdict);
         }
     }
 
@@ -398,6 +438,13 @@ impl Herd {
         if let Some(text) = text {
             self.tell_failure(hash, text, step);
             self.passes.failed(hash, step.now_ms);
+            if self.fall_back(hash, &|counters| &counters.held_failed, step) {
+                self.passes.begun(hash, step.now_ms);
+                self.ended.remove(&token);
+                return true;
+            }
+        } else {
+            self.note_if_deserted(hash, step.now_ms);
         }
         self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         if text.is_some() && self.leases.get(hash).is_some() {
@@ -428,7 +475,10 @@ impl Herd {
         let Some(lease) = self.leases.get(hash) else { return };
         match lease.holder.closed(connection, orderly) {
             Closed::Stays => return,
-            Closed::AtOnce => return self.pass_on(hash, &|counters| &counters.promoted_close, step),
+            Closed::AtOnce => {
+                self.note_if_deserted(hash, step.now_ms);
+                return self.pass_on(hash, &|counters| &counters.promoted_close, step);
+            }
             Closed::AfterGrace => {}
         }
         let deadline_ms = step.now_ms + u64::from(lease.rule.policy().close_grace_ms);
@@ -467,9 +517,12 @@ impl Herd {
 
     fn time_is_up<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
         if self.leases.get(hash).is_some_and(|lease| lease.closing) {
+            self.note_if_deserted(hash, step.now_ms);
             return self.pass_on(hash, &|counters| &counters.promoted_close, step);
         }
         self.count_unset(hash, step);
-        self.pass_on(hash, &|counters| &counters.promoted_deadline, step);
+        if !self.fall_back(hash, &|counters| &counters.held_old, step) {
+            self.pass_on(hash, &|counters| &counters.promoted_deadline, step);
+        }
     }
 }

@@ -77,7 +77,7 @@ impl Herd {
     /// A get of a key without a fresh value and without a lease: gives the lease to the loader (history 1).
     pub(super) fn ask_loader<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
         let (rule, counters) = (ask.rule, ask.rule.counters());
-        let absent = ask.found == Kind::Absent;
+        let gets_old = self.gets_old(ask);
         if self.passes.backs_off(ask.hash, step.now_ms) {
             count(&counters.busy_failed);
             return self.busy(ask, step);
@@ -89,10 +89,10 @@ impl Herd {
         let token = step.clock.tick();
         let is_put_off = self.is_put_off(ask.hash);
         if !is_put_off {
-            let may_queue = absent && ask.hold_ms > 0;
+            let may_queue = !gets_old && ask.hold_ms > 0;
             match rule.try_start(None, may_queue.then_some((ask.hash, token))) {
                 Start::Granted | Start::Nested => {}
-                _ if !absent => return Role::Old,
+                _ if gets_old => return Role::Old,
                 Start::Queued => {
                     self.insert(ask, Holder::Queued, token, step);
                     return Role::Leased;
@@ -104,7 +104,7 @@ impl Herd {
         self.insert(ask, Holder::Loader, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
-            Kind::Absent => &counters.leases,
+            Kind::Absent | Kind::Past => &counters.leases,
             Kind::Stale => &counters.leases_stale,
             Kind::Early => &counters.leases_early,
         });
@@ -113,7 +113,8 @@ impl Herd {
         } else {
             self.start_job(ask.hash, step);
         }
-        if absent { Role::Leased } else { Role::Old }
+        let waits = ask.found == Kind::Stale && ask.waits_for_new();
+        if gets_old && !waits { Role::Old } else { Role::Leased }
     }
 
     /// The lease goes on with another job, for its waiters (histories 2, 3); without them it ends (history 4).
@@ -173,7 +174,7 @@ impl Herd {
         let counters = lease.rule.counters();
         self.jobs.entry(hash).or_default().add(lease.token, &lease.rule);
         lease.job_out = true;
-        let is_refresh = lease.kind != Kind::Absent;
+        let is_refresh = lease.kind.is_served();
         count(&counters.loads);
         if is_refresh {
             count(&counters.loads_refresh);

@@ -44,6 +44,7 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
             tags: &[],
             hint: None,
             hold_ms: 0,
+            wait_ms: 0,
         };
         let Role::Compute(grant) = herd.ask(&ask, &session, &mut step) else { panic!("no lease") };
         let (token, _hint) = grant.accept(&mut session, step.now_ms);

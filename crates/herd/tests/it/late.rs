@@ -47,6 +47,7 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         tags: &[],
         hint: None,
         hold_ms: 400,
+        wait_ms: 0,
     };
     let hold = Hold { request: 1, slot: 0, touch: None, room: true };
     let mut effects = Effects::default();

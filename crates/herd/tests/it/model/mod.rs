@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_herd::{
     Admitted, Ask, Caller, Clock, Effects, Events, Fence, Filler, Herd, Hold, How, Judgement, Kind, Ledger,
     Moment, NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session, Shown, Softened,
-    Stale, Step, Surroundings, Values, Verdict, Wait, WaitGraph, Waited, Wake, Walk, Withdrawn,
+    Stale, Step, Surroundings, Unanswered, Values, Verdict, Wait, WaitGraph, Waited, Wake, Walk, Withdrawn,
 };
 
 use crate::draw::Draw;
@@ -254,7 +254,8 @@ impl World {
             conn.session.set_sends_while_held();
         }
         let how = how(draw);
-        let found = draw.choose(&[Kind::Absent, Kind::Absent, Kind::Absent, Kind::Stale, Kind::Early]);
+        let found =
+            draw.choose(&[Kind::Absent, Kind::Absent, Kind::Absent, Kind::Stale, Kind::Early, Kind::Past]);
         let (mut leased, mut computes) = (Vec::new(), false);
         for &key in &keys {
             let rule = self.rule(key);
@@ -276,10 +277,17 @@ impl World {
                     self.told(connection, key, *verdict.record().expect("a lease comes with a record"));
                 }
                 Role::Miss(record) => self.told(connection, key, record),
-                Role::Old => assert!(found != Kind::Absent, "there is no old value"),
-                Role::Busy(_) => assert!(found == Kind::Absent && rule.policy().on_busy == OnBusy::Error),
+                Role::Old => {
+                    let fails = self.herd.is_failing(ask.hash);
+                    assert!(found.is_served() || found == Kind::Past && fails, "no old value is served");
+                }
+                Role::Busy(record) => {
+                    assert!(!found.is_served() && rule.policy().on_busy == OnBusy::Error);
+                    self.told(connection, key, record);
+                }
                 Role::Leased | Role::Trial => {
-                    assert_eq!(found, Kind::Absent);
+                    let waits_for_new = found == Kind::Stale && ask.wait_ms > 0 && !how.is_explicit();
+                    assert!(!found.is_served() || waits_for_new);
                     leased.push(key);
                 }
             }
@@ -287,6 +295,10 @@ impl World {
         let cannot_wait = computes || draw.once_in(16);
         for (slot, &key) in leased.iter().enumerate() {
             let rule = self.rule(key);
+            if cannot_wait && found.is_served() {
+                self.herd(|herd, _| herd.not_waited_for(hash_of(key)));
+                continue;
+            }
             if cannot_wait {
                 let record = self.herd(|herd, step| herd.miss(hash_of(key), &rule, step));
                 self.told(connection, key, record);
@@ -301,7 +313,9 @@ impl World {
                     assert!(new.is_none());
                 }
                 Waited::Miss(record) => self.told(connection, key, record),
-                Waited::Busy(_) => {
+                Waited::Old => assert!(found.is_served()),
+                Waited::Busy(record) => {
+                    self.told(connection, key, record);
                     self.withdraw_request(connection, request);
                     for key in &leased[slot..] {
                         self.herd(|herd, _| herd.not_waited_for(hash_of(*key)));
@@ -325,6 +339,7 @@ impl World {
             tags: &[7],
             hint: (key == 2).then_some(b"hint"),
             hold_ms: if many { policy.hold_many_ms } else { policy.hold_ms },
+            wait_ms: policy.wait_ms,
         }
     }
 
@@ -474,13 +489,16 @@ impl World {
     /// A wait ends as a miss; its answer is on the way.
     fn give_up(&mut self, connection: u64, wait: &Wait, why: Withdrawn) {
         let place = (connection, wait.request, wait.slot);
-        let record = self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
-        let Some(record) = record else {
+        let unanswered = self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
+        let Some(Unanswered { record, old }) = unanswered else {
             assert!(!self.open.contains_key(&place), "it was not decided");
             return;
         };
         let key = self.open.remove(&place).expect("it was not answered");
-        self.told(connection, key, record);
+        assert!(record.is_some() || old.is_some(), "it is answered");
+        if let Some(record) = record {
+            self.told(connection, key, record);
+        }
         let conn = self.conns.get_mut(&connection).expect("it waited");
         let (request, slot) = (wait.request, wait.slot);
         conn.inbox.push_back(News { request, slot, key, verdict: Verdict::Value(()), sure: true });
@@ -552,9 +570,9 @@ impl World {
         let own: Vec<Wait> = waits.iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
             let place = (connection, wait.request, wait.slot);
-            let record =
+            let unanswered =
                 self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, Withdrawn::Answered, step));
-            let (key, sure) = match (&record, self.open.remove(&place)) {
+            let (key, sure) = match (&unanswered, self.open.remove(&place)) {
                 (Some(_), Some(key)) => (key, true),
                 (None, None) => {
                     let inbox = &self.conns[&connection].inbox;
@@ -562,11 +580,15 @@ impl World {
                     // Its window began when it was decided, so the new record proves nothing about the ledger.
                     decided.map(|news| (news.key, false)).expect("its answer is on the way")
                 }
-                (_, open) => panic!("{record:?} of a request that waits: {open:?}"),
+                (_, open) => panic!("{unanswered:?} of a request that waits: {open:?}"),
             };
-            let record =
-                record.unwrap_or_else(|| self.herd(|herd, step| herd.promoted(wait.hash, connection, step)));
-            self.told_late(connection, key, record, sure);
+            let record = match unanswered {
+                Some(Unanswered { record, .. }) => record,
+                None => Some(self.herd(|herd, step| herd.promoted(wait.hash, connection, step))),
+            };
+            if let Some(record) = record {
+                self.told_late(connection, key, record, sure);
+            }
             self.conns.get_mut(&connection).expect("picked").session.end_wait(wait.request, wait.slot);
         }
     }

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use cattlegrid_herd::{AfterStart, Ambiguous, Clock, FillWindow, How, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{
+    AfterStart, Ambiguous, Clock, Early, FillWindow, How, LeaseTime, OnBusy, Owner, Policy,
+};
 
 use crate::draw::Draw;
 
@@ -42,7 +44,10 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
         ]),
         close_grace_ms: draw.choose(&[0, 1, 50]),
         grace_s: draw.choose(&[0, 5]),
-        early: draw.once_in(2),
+        early: draw.choose(&[Early::Off, Early::Auto, Early::Share(500_000)]),
+        grace_on_error_s: draw.choose(&[0, 8]),
+        wait_ms: draw.choose(&[0, 30]),
+        ttl_jitter: 0,
         reentry: draw.choose(&[0, 1, 16]),
         pass_after: draw.choose(&[1, 2, 1_000_000]),
         pass_for_ms: draw.choose(&[1, 10, 120_000]),
