@@ -20,6 +20,7 @@ mod objects;
 mod objects_long;
 mod objects_sim;
 mod objects_types;
+mod old_values;
 mod orders;
 mod rules;
 mod runs;

@@ -526,14 +526,24 @@ impl World {
                 parked.resolve(wake.slot, wake.verdict, session, now.ms, counters);
             });
             self.answer(number);
-            let ((), more) = self.with_context(number, |engine, cx| {
-                if cx.session.needs_a_look() {
-                    engine.look_at_waits(&mut engine.shard_lock(), cx);
-                }
-            });
-            wakes.extend(more);
+            wakes.extend(self.looked(number));
             self.resume(number);
         }
+    }
+
+    fn look(&mut self, number: u64) {
+        let wakes = self.looked(number);
+        self.deliver(wakes);
+    }
+
+    /// What a connection does when its requests were told what became of their keys.
+    fn looked(&mut self, number: u64) -> Vec<Wake> {
+        let look = |engine: &Engine, cx: &mut Context<'_>| {
+            if cx.session.needs_a_look() {
+                engine.look_at_waits(&mut engine.shard_lock(), cx);
+            }
+        };
+        self.with_context(number, look).1
     }
 
     /// Calls the engine on behalf of a connection.
@@ -613,6 +623,7 @@ impl World {
         self.connections.get_mut(&number).unwrap().replies = replies;
         self.answer(number);
         self.deliver(wakes);
+        self.look(number);
         self.resume(number);
     }
 
