@@ -377,3 +377,31 @@ fn misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys
         }
     }
 }
+
+/// Without grace it is as strict as a delete for a get that was sent after it.
+#[test]
+fn a_get_held_between_two_soft_invalidations_is_not_given_a_value_from_before_both() {
+    for (event, token) in
+        [("md page:1 I|", false), ("md page:1 I|", true), ("md page:1 G I|", false), ("md page:1 G I|", true)]
+    {
+        let owner = if token { Owner::Key } else { Owner::Connection };
+        let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
+        let [a, b, c, d, writer] = [(); 5].map(|()| w.connect());
+        let reply = w.ask(a, "mg page:1 c v N30|");
+        let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap().to_owned();
+        w.expect(b, "get page:1|", "");
+        w.ask(writer, event);
+        w.pass(10);
+        assert_eq!(w.replies(b), "END|", "{event}: the next waiter gets the lease");
+        w.expect(c, "get page:1|", "");
+        w.expect(d, "get page:1|", "");
+        w.ask(writer, event);
+        w.pass(10);
+        assert_eq!((w.replies(c).as_str(), w.replies(d).as_str()), ("END|", ""), "{event}");
+        let by = if token { format!(" C{number}") } else { String::new() };
+        w.expect(a, &format!("ms page:1 3{by}|old|"), "HD|");
+        assert_eq!(w.replies(d), "", "{event}, by token: {token}: it asked after the first invalidation");
+        w.expect(c, "set page:1 0 0 3|new|", "STORED|");
+        assert_eq!(w.replies(d), "VALUE page:1 0 3|new|END|", "{event}, by token: {token}");
+    }
+}
