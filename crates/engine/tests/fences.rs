@@ -405,3 +405,61 @@ fn a_get_held_between_two_soft_invalidations_is_not_given_a_value_from_before_bo
         assert_eq!(w.replies(d), "VALUE page:1 0 3|new|END|", "{event}, by token: {token}");
     }
 }
+
+/// pymemcache with `ignore_exc` returns a miss in place of an error.
+#[test]
+fn a_client_that_takes_a_busy_error_for_a_miss_may_compute() {
+    for ask in ["get page:1|", "gets page:1|", "gat 9 page:1|", "mg page:1 v|"] {
+        // Answered at once, when its time is up, and when its client sends no more.
+        for ends in ["at once", "in time", "released"] {
+            for owner in [Owner::Key, Owner::Connection] {
+                let hold_ms = if ends == "at once" { 0 } else { 400 };
+                let policy = Policy { owner, hold_ms, max_computers: 1, on_busy: OnBusy::Error, ..policy() };
+                let mut w = World::new(&[("page:{id}", policy)]);
+                let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+                w.expect(a, "get page:1|", "END|");
+                w.send(b, ask);
+                match ends {
+                    "in time" => w.pass(400),
+                    "released" => w.release(b),
+                    _ => {}
+                }
+                assert_eq!(w.replies(b), "SERVER_ERROR busy|", "{ask} {owner:?}, {ends}");
+                w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+                w.expect(writer, "delete page:1|", "DELETED|");
+                let by = if ends == "released" { c } else { b };
+                if by == c && owner == Owner::Connection {
+                    continue;
+                }
+                w.expect(by, "set page:1 0 0 3|old|", "STORED|");
+                assert_eq!(w.ask(writer, "get page:1|"), "END|", "{ask} {owner:?}, {ends}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_that_takes_a_busy_error_for_misses_may_compute_the_keys_that_were_there() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for many in [false, true] {
+            // Held for one of the keys until its time is up, or not at all.
+            let hold_many_ms = if many { 100 } else { 0 };
+            let hold_ms = if many { 400 } else { 0 };
+            let policy =
+                Policy { owner, hold_ms, hold_many_ms, max_computers: 1, on_busy: OnBusy::Error, ..policy() };
+            let mut w = World::new(&[("page:{id}", policy)]);
+            let [a, b, writer] = [(); 3].map(|()| w.connect());
+            w.expect(writer, "set page:1 0 0 3|old|set page:3 0 0 3|old|", "STORED|STORED|");
+            w.expect(a, "get page:2|", "END|");
+            w.send(b, "get page:1 page:2 page:3|");
+            w.pass(100);
+            assert_eq!(w.replies(b), "SERVER_ERROR busy|", "{owner:?}, held: {many}");
+            w.expect(a, "set page:2 0 0 3|old|", "STORED|");
+            for key in ["page:1", "page:2", "page:3"] {
+                w.expect(writer, &format!("delete {key}|"), "DELETED|");
+                w.expect(b, &format!("set {key} 0 0 3|old|"), "STORED|");
+                assert_eq!(w.ask(writer, &format!("get {key}|")), "END|", "{owner:?}, held: {many}, {key}");
+            }
+        }
+    }
+}
