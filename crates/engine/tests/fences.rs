@@ -463,3 +463,40 @@ fn a_client_that_takes_a_busy_error_for_misses_may_compute_the_keys_that_were_th
         }
     }
 }
+
+/// Its client is answered when the rule goes; or no worker has looked before it is back, and the client gives up waiting and sets
+/// on another connection or on the same.
+#[test]
+fn a_get_held_while_its_rule_goes_and_comes_back_leaves_no_gap() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for ambiguous in [Ambiguous::Serve, Ambiguous::Drop] {
+            for then in ["answered", "on another connection", "on the same connection"] {
+                let policy = Policy { owner, ambiguous, ..policy() };
+                let mut w = World::new(&[("page:{id}", policy)]);
+                let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+                let reply = w.ask(a, "mg page:1 c v N30|");
+                let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+                w.expect(b, "get page:1|", "");
+                if then == "answered" {
+                    w.set_rules(&[]);
+                    assert_eq!(w.replies(b), "END|");
+                } else {
+                    w.swap_rules(&[]);
+                }
+                // Without rules the delete is not noted.
+                w.expect(writer, "delete page:1|", "NOT_FOUND|");
+                w.swap_rules(&[("page:{id}", policy)]);
+                let by = if then == "on another connection" { c } else { b };
+                if by == c {
+                    w.close(b, false);
+                }
+                // Known to be old: its miss is off the record.
+                let said = w.ask(a, &format!("ms page:1 3 C{number}|old|"));
+                assert!(said == "NF|" || said == "EX|", "{said}");
+                w.send(by, "set page:1 0 0 3|old|");
+                let shown = w.ask(writer, "get page:1|");
+                assert!(!shown.contains("old"), "{owner:?} {ambiguous:?} {then}: {shown}");
+            }
+        }
+    }
+}
