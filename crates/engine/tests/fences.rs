@@ -500,3 +500,27 @@ fn a_get_held_while_its_rule_goes_and_comes_back_leaves_no_gap() {
         }
     }
 }
+
+/// A thread gives up waiting on a connection that others use as well, computes, and stores while its get is still held.
+#[test]
+fn a_set_on_the_connection_of_a_held_get_counts_as_of_its_beginning() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for set in ["set page:1 0 0 3|old|", "add page:1 0 0 3|old|", "ms page:1 3|old|"] {
+            let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
+            let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+            let reply = w.ask(a, "mg page:1 c v N30|");
+            let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+            w.expect(b, "get page:1|", "");
+            w.expect(c, "get page:1|", "");
+            w.expect(writer, "delete page:1|", "NOT_FOUND|");
+            assert_eq!((w.replies(b).as_str(), w.replies(c).as_str()), ("END|", ""));
+            // Known to be old: its miss is off the record.
+            w.expect(a, &format!("ms page:1 3 C{number}|old|"), "NF|");
+            let said = w.ask(c, set);
+            assert!(said.starts_with("END|"), "{owner:?} {set}: {said}");
+            let shown = w.ask(writer, "get page:1|");
+            assert!(!shown.contains("old"), "{owner:?} {set}: {shown}");
+            w.expect(b, "set page:1 0 0 3|new|", "STORED|");
+        }
+    }
+}
