@@ -524,3 +524,26 @@ fn a_set_on_the_connection_of_a_held_get_counts_as_of_its_beginning() {
         }
     }
 }
+
+/// A delete came while it waited: what it has computed meanwhile is old.
+#[test]
+fn a_client_that_gives_up_waiting_has_missed_its_key_when_it_asked() {
+    for (orderly, on_busy) in
+        [(true, OnBusy::Miss), (true, OnBusy::Error), (false, OnBusy::Miss), (false, OnBusy::Error)]
+    {
+        let mut w = World::new(&[("page:{id}", Policy { on_busy, ..policy() })]);
+        let [a, b, c, d, writer] = [(); 5].map(|()| w.connect());
+        let reply = w.ask(a, "mg page:1 c v N30|");
+        let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+        w.expect(b, "get page:1|", "");
+        w.expect(c, "get page:1|", "");
+        w.expect(writer, "delete page:1|", "NOT_FOUND|");
+        assert_eq!((w.replies(b).as_str(), w.replies(c).as_str()), ("END|", ""));
+        // Known to be old: its miss is off the record.
+        w.expect(a, &format!("ms page:1 3 C{number}|old|"), "NF|");
+        w.close(c, orderly);
+        w.expect(d, "set page:1 0 0 3|old|", "STORED|");
+        let shown = w.ask(writer, "get page:1|");
+        assert!(!shown.contains("old"), "orderly: {orderly}, {on_busy:?}: {shown}");
+    }
+}
