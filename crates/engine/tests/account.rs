@@ -436,3 +436,44 @@ fn an_old_value_by_token_does_not_end_a_provisional_one_while_another_old_miss_i
     w.expect(h, "set page:1 0 0 3|old|get page:1|", "STORED|END|");
     assert_eq!(w.count("lives_closed"), 1);
 }
+
+/// has, get, set: of two misses one is filled.
+#[test]
+fn clients_that_ask_twice_before_they_store_lose_no_more_as_time_goes_on() {
+    for (owner, most) in [(Owner::Connection, 2), (Owner::Key, 9)] {
+        // Another client's delete between the two gets; the second get on another connection.
+        for (between, crosses) in [(false, false), (true, false), (false, true), (true, true)] {
+            if crosses && owner == Owner::Connection {
+                continue;
+            }
+            let mut w = world(Policy { owner, ..policy() });
+            let [a, b, x] = [(); 3].map(|()| w.connect());
+            let second = if crosses { b } else { a };
+            let mut longest = 0;
+            for round in 0..60 {
+                // Every fourth value is deleted, the others expire.
+                let deletes = round % 4 == 3;
+                let mut dropped = 0;
+                while !w.ask(a, "get page:1|").starts_with("VALUE") {
+                    if between && deletes && dropped == 0 {
+                        w.ask(x, "delete page:1|");
+                    }
+                    w.expect(second, "get page:1|", "END|");
+                    w.pass(20);
+                    w.expect(second, "set page:1 0 1 3|new|", "STORED|");
+                    dropped += 1;
+                    assert!(dropped <= most + 1, "{owner:?}, round {round}, {between}, {crosses}: {dropped}");
+                }
+                longest = longest.max(dropped - 1);
+                if deletes {
+                    w.ask(x, "delete page:1|");
+                } else {
+                    w.pass(1000);
+                }
+            }
+            eprintln!("{owner:?}, delete between: {between}, crosses: {crosses}: {longest} in a row");
+            let open = why(&mut w, "page:1")["account"]["open"].as_u64().expect("a number");
+            assert!(owner == Owner::Key || open == 0, "{open} misses are open");
+        }
+    }
+}

@@ -405,3 +405,173 @@ fn misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys
         }
     }
 }
+
+/// Without grace it is as strict as a delete for a get that was sent after it.
+#[test]
+fn a_get_held_between_two_soft_invalidations_is_not_given_a_value_from_before_both() {
+    for (event, token) in
+        [("md page:1 I|", false), ("md page:1 I|", true), ("md page:1 G I|", false), ("md page:1 G I|", true)]
+    {
+        let owner = if token { Owner::Key } else { Owner::Connection };
+        let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
+        let [a, b, c, d, writer] = [(); 5].map(|()| w.connect());
+        let reply = w.ask(a, "mg page:1 c v N30|");
+        let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap().to_owned();
+        w.expect(b, "get page:1|", "");
+        w.ask(writer, event);
+        w.pass(10);
+        assert_eq!(w.replies(b), "END|", "{event}: the next waiter gets the lease");
+        w.expect(c, "get page:1|", "");
+        w.expect(d, "get page:1|", "");
+        w.ask(writer, event);
+        w.pass(10);
+        assert_eq!((w.replies(c).as_str(), w.replies(d).as_str()), ("END|", ""), "{event}");
+        let by = if token { format!(" C{number}") } else { String::new() };
+        w.expect(a, &format!("ms page:1 3{by}|old|"), "HD|");
+        assert_eq!(w.replies(d), "", "{event}, by token: {token}: it asked after the first invalidation");
+        w.expect(c, "set page:1 0 0 3|new|", "STORED|");
+        assert_eq!(w.replies(d), "VALUE page:1 0 3|new|END|", "{event}, by token: {token}");
+    }
+}
+
+/// pymemcache with `ignore_exc` returns a miss in place of an error.
+#[test]
+fn a_client_that_takes_a_busy_error_for_a_miss_may_compute() {
+    for ask in ["get page:1|", "gets page:1|", "gat 9 page:1|", "mg page:1 v|"] {
+        // Answered at once, when its time is up, and when its client sends no more.
+        for ends in ["at once", "in time", "released"] {
+            for owner in [Owner::Key, Owner::Connection] {
+                let hold_ms = if ends == "at once" { 0 } else { 400 };
+                let policy = Policy { owner, hold_ms, max_computers: 1, on_busy: OnBusy::Error, ..policy() };
+                let mut w = World::new(&[("page:{id}", policy)]);
+                let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+                w.expect(a, "get page:1|", "END|");
+                w.send(b, ask);
+                match ends {
+                    "in time" => w.pass(400),
+                    "released" => w.release(b),
+                    _ => {}
+                }
+                assert_eq!(w.replies(b), "SERVER_ERROR busy|", "{ask} {owner:?}, {ends}");
+                w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+                w.expect(writer, "delete page:1|", "DELETED|");
+                let by = if ends == "released" { c } else { b };
+                if by == c && owner == Owner::Connection {
+                    continue;
+                }
+                w.expect(by, "set page:1 0 0 3|old|", "STORED|");
+                assert_eq!(w.ask(writer, "get page:1|"), "END|", "{ask} {owner:?}, {ends}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_that_takes_a_busy_error_for_misses_may_compute_the_keys_that_were_there() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for many in [false, true] {
+            // Held for one of the keys until its time is up, or not at all.
+            let hold_many_ms = if many { 100 } else { 0 };
+            let hold_ms = if many { 400 } else { 0 };
+            let policy =
+                Policy { owner, hold_ms, hold_many_ms, max_computers: 1, on_busy: OnBusy::Error, ..policy() };
+            let mut w = World::new(&[("page:{id}", policy)]);
+            let [a, b, writer] = [(); 3].map(|()| w.connect());
+            w.expect(writer, "set page:1 0 0 3|old|set page:3 0 0 3|old|", "STORED|STORED|");
+            w.expect(a, "get page:2|", "END|");
+            w.send(b, "get page:1 page:2 page:3|");
+            w.pass(100);
+            assert_eq!(w.replies(b), "SERVER_ERROR busy|", "{owner:?}, held: {many}");
+            w.expect(a, "set page:2 0 0 3|old|", "STORED|");
+            for key in ["page:1", "page:2", "page:3"] {
+                w.expect(writer, &format!("delete {key}|"), "DELETED|");
+                w.expect(b, &format!("set {key} 0 0 3|old|"), "STORED|");
+                assert_eq!(w.ask(writer, &format!("get {key}|")), "END|", "{owner:?}, held: {many}, {key}");
+            }
+        }
+    }
+}
+
+/// Its client is answered when the rule goes; or no worker has looked before it is back, and the client gives up waiting and sets
+/// on another connection or on the same.
+#[test]
+fn a_get_held_while_its_rule_goes_and_comes_back_leaves_no_gap() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for ambiguous in [Ambiguous::Serve, Ambiguous::Drop] {
+            for then in ["answered", "on another connection", "on the same connection"] {
+                let policy = Policy { owner, ambiguous, ..policy() };
+                let mut w = World::new(&[("page:{id}", policy)]);
+                let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+                let reply = w.ask(a, "mg page:1 c v N30|");
+                let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+                w.expect(b, "get page:1|", "");
+                if then == "answered" {
+                    w.set_rules(&[]);
+                    assert_eq!(w.replies(b), "END|");
+                } else {
+                    w.swap_rules(&[]);
+                }
+                // Without rules the delete is not noted.
+                w.expect(writer, "delete page:1|", "NOT_FOUND|");
+                w.swap_rules(&[("page:{id}", policy)]);
+                let by = if then == "on another connection" { c } else { b };
+                if by == c {
+                    w.close(b, false);
+                }
+                // Known to be old: its miss is off the record.
+                let said = w.ask(a, &format!("ms page:1 3 C{number}|old|"));
+                assert!(said == "NF|" || said == "EX|", "{said}");
+                w.send(by, "set page:1 0 0 3|old|");
+                let shown = w.ask(writer, "get page:1|");
+                assert!(!shown.contains("old"), "{owner:?} {ambiguous:?} {then}: {shown}");
+            }
+        }
+    }
+}
+
+/// A thread gives up waiting on a connection that others use as well, computes, and stores while its get is still held.
+#[test]
+fn a_set_on_the_connection_of_a_held_get_counts_as_of_its_beginning() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for set in ["set page:1 0 0 3|old|", "add page:1 0 0 3|old|", "ms page:1 3|old|"] {
+            let mut w = World::new(&[("page:{id}", Policy { owner, ..policy() })]);
+            let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+            let reply = w.ask(a, "mg page:1 c v N30|");
+            let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+            w.expect(b, "get page:1|", "");
+            w.expect(c, "get page:1|", "");
+            w.expect(writer, "delete page:1|", "NOT_FOUND|");
+            assert_eq!((w.replies(b).as_str(), w.replies(c).as_str()), ("END|", ""));
+            // Known to be old: its miss is off the record.
+            w.expect(a, &format!("ms page:1 3 C{number}|old|"), "NF|");
+            let said = w.ask(c, set);
+            assert!(said.starts_with("END|"), "{owner:?} {set}: {said}");
+            let shown = w.ask(writer, "get page:1|");
+            assert!(!shown.contains("old"), "{owner:?} {set}: {shown}");
+            w.expect(b, "set page:1 0 0 3|new|", "STORED|");
+        }
+    }
+}
+
+/// A delete came while it waited: what it has computed meanwhile is old.
+#[test]
+fn a_client_that_gives_up_waiting_has_missed_its_key_when_it_asked() {
+    for (orderly, on_busy) in
+        [(true, OnBusy::Miss), (true, OnBusy::Error), (false, OnBusy::Miss), (false, OnBusy::Error)]
+    {
+        let mut w = World::new(&[("page:{id}", Policy { on_busy, ..policy() })]);
+        let [a, b, c, d, writer] = [(); 5].map(|()| w.connect());
+        let reply = w.ask(a, "mg page:1 c v N30|");
+        let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+        w.expect(b, "get page:1|", "");
+        w.expect(c, "get page:1|", "");
+        w.expect(writer, "delete page:1|", "NOT_FOUND|");
+        assert_eq!((w.replies(b).as_str(), w.replies(c).as_str()), ("END|", ""));
+        // Known to be old: its miss is off the record.
+        w.expect(a, &format!("ms page:1 3 C{number}|old|"), "NF|");
+        w.close(c, orderly);
+        w.expect(d, "set page:1 0 0 3|old|", "STORED|");
+        let shown = w.ask(writer, "get page:1|");
+        assert!(!shown.contains("old"), "orderly: {orderly}, {on_busy:?}: {shown}");
+    }
+}

@@ -229,3 +229,27 @@ fn a_part_of_a_get_is_not_told_that_the_server_is_busy() {
     w.expect(b, "set page:1 0 0 3|old|", "STORED|");
     w.expect(b, "mg page:1 v|", "EN|");
 }
+
+/// Its client may take none of the replies before it has seen the end.
+#[test]
+fn a_client_that_gives_up_a_held_run_may_compute_the_keys_before_it() {
+    for (orderly, in_packets) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (mut w, a, b) = scene(Policy { hold_many_ms: 2000, ..policy() });
+        let c = w.connect();
+        if in_packets {
+            let gets = ["page:2", "page:1", "page:3"].map(|key| packet(opcode::GETKQ, key, 1));
+            w.send_bytes(b, &[&gets.concat()[..], &packet(opcode::NOOP, "", 4)].concat());
+        } else {
+            w.send(b, "mg page:2 k v q|mg page:1 k v q|mg page:3 k v q|mn|");
+        }
+        assert_eq!(w.waiting(b), 1);
+        w.close(b, orderly);
+        w.expect(a, "set page:1 0 0 3|one|", "STORED|");
+        for key in ["page:2", "page:1", "page:3"] {
+            w.expect(a, &format!("delete {key}|"), "DELETED|");
+            w.expect(c, &format!("set {key} 0 0 3|old|"), "STORED|");
+            let shown = w.ask(a, &format!("get {key}|"));
+            assert_eq!(shown, "END|", "{key}, orderly: {orderly}, in packets: {in_packets}");
+        }
+    }
+}

@@ -191,3 +191,44 @@ fn without_a_lease_on_busy_decides() {
         assert!((1000..1100).contains(&leases), "{leases}");
     }
 }
+
+/// A pool of one connection: the thread that would store what it computes waits for the reply.
+#[test]
+fn a_connection_that_computes_is_not_held_for_a_slot_of_its_own_rule() {
+    for (on_busy, answer) in [(OnBusy::Miss, "END|"), (OnBusy::Error, "SERVER_ERROR busy|")] {
+        for verb in ["get", "gets", "gat 9"] {
+            let policy = Policy { rule_computers: Some(1), hold_ms: 2000, on_busy, ..policy() };
+            let mut w = World::new(&[("page:{id}", policy)]);
+            let a = w.connect();
+            for n in 1..=3 {
+                w.expect(a, &format!("get page:{n}|"), "END|");
+            }
+            w.send(a, &format!("{verb} page:4|"));
+            w.pass(20);
+            assert_eq!(w.replies(a), answer, "{verb}");
+            w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+            w.engine.verify();
+        }
+    }
+}
+
+#[test]
+fn a_shared_connection_that_computes_may_wait_for_a_slot() {
+    let policy = Policy { rule_computers: Some(1), hold_ms: 2000, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let a = w.connect();
+    for n in 1..=3 {
+        w.expect(a, &format!("get page:{n}|"), "END|");
+    }
+    // It sends while its get is held.
+    w.expect(a, "get page:4|", "");
+    w.expect(a, "get page:5|", "");
+    w.pass(30);
+    assert_eq!(w.replies(a), "");
+    for n in 1..=3 {
+        w.send(a, &format!("set page:{n} 0 0 1|x|"));
+    }
+    w.pass(60);
+    assert!(w.replies(a).starts_with("END|END|STORED|"), "both compute in turn");
+    w.engine.verify();
+}

@@ -193,3 +193,35 @@ fn a_lease_that_is_given_up_without_a_text_passes_on() {
     let won = w.ask(b, "mg page:2 c N30|");
     assert!(won.ends_with(" W|"), "{won}");
 }
+
+#[test]
+fn a_negative_answer_from_before_a_soft_invalidation_is_not_given_after_it() {
+    for grace_s in [0, 30] {
+        for event in ["md page:1 I|", "md page:1 G I|"] {
+            for owner in [Owner::Key, Owner::Connection] {
+                for token in [false, true] {
+                    let scene = format!("grace {grace_s}, {event}, {owner:?}, by token: {token}");
+                    let mut w = World::new(&[("page:{id}", Policy { grace_s, owner, ..policy() })]);
+                    let [a, b, writer] = [(); 3].map(|()| w.connect());
+                    let reply = w.ask(a, "mg page:1 c v N30|");
+                    let number = reply.split([' ', '|']).find_map(|word| word.strip_prefix('c')).unwrap();
+                    let by = if token { format!(" C{number}") } else { String::new() };
+                    w.ask(writer, event);
+                    w.pass(10);
+                    w.expect(a, &format!("ms page:1 0 T30 n{by}||"), "HD|");
+                    let won = w.ask(b, "mg page:1 v N30|");
+                    assert!(won.starts_with("VA 0 W"), "{scene}: {won}");
+                    w.expect(b, "set page:1 0 0 3|new|", "STORED|");
+                    w.expect(a, "get page:1|", "VALUE page:1 0 3|new|END|");
+                    // One that was there before ends with the invalidation.
+                    w.expect(a, "delete page:1|", "DELETED|");
+                    w.expect(a, "mg page:1 v N30|", "VA 0 W||");
+                    w.expect(a, "ms page:1 0 T30 n||mg page:1 v N30|", "HD|EN|");
+                    w.ask(writer, event);
+                    w.pass(10);
+                    w.expect(b, "mg page:1 v N30|", "VA 0 W||");
+                }
+            }
+        }
+    }
+}

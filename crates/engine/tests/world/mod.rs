@@ -699,10 +699,15 @@ impl World {
     }
 
     pub(crate) fn set_rules(&mut self, list: &[(&str, Policy)]) {
-        let rules = (!list.is_empty()).then(|| rules(list));
-        self.engine.set_rules(rules, &self.config, self.ms).unwrap();
+        self.swap_rules(list);
         // The server wakes a worker.
         self.time();
+    }
+
+    /// The same before a worker has looked.
+    pub(crate) fn swap_rules(&mut self, list: &[(&str, Policy)]) {
+        let rules = (!list.is_empty()).then(|| rules(list));
+        self.engine.set_rules(rules, &self.config, self.ms).unwrap();
     }
 
     /// Does what the server does with a value that is too large.
