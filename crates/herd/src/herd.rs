@@ -540,19 +540,21 @@ impl Herd {
             lease.join(step.now_ms);
         }
         self.drop_if_deserted(hash);
+        // A client that sends no more may have given up before, and may store what it has computed since it asked.
+        let number = if released { waiter.since } else { step.clock.last() };
+        if !busy && !rule.policy().loader {
+            rule.begin_unleased();
+        }
+        let record = self.record(hash, number, false, Events::default(), &rule, step);
         if waiter.is_explicit() {
-            return Some(Verdict::Lost(self.miss(hash, &rule, step)));
+            return Some(Verdict::Lost(record));
         }
         if queued && !released {
             count(&counters.busy_slots);
         } else if full && !released && !by_loader {
             count(&counters.busy_computers);
         }
-        if busy {
-            let record = self.missed_by_error(hash, Events::default(), &rule, step);
-            return Some(Verdict::Busy { record: Some(record) });
-        }
-        Some(Verdict::miss(self.miss(hash, &rule, step)))
+        Some(if busy { Verdict::Busy { record: Some(record) } } else { Verdict::miss(record) })
     }
 
     /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of `end`): the
