@@ -79,6 +79,7 @@ fn read_percent(text: &str) -> Option<u8> {
 }
 
 /// A fraction, in parts per million.
+#[expect(clippy::cast_sign_loss, reason = "it is above 0")]
 fn share_of(value: &DeValue<'_>) -> Option<u32> {
     let DeValue::Float(number) = value else { return None };
     let ppm = number.as_str().replace('_', "").parse::<f64>().ok()? * 1e6;

@@ -120,11 +120,19 @@ pub(super) fn right_document(draw: &mut Draw<'_>) -> String {
             text.push_str(draw.choose(&["", "owner = \"connection\"\n", "fill_window = \"10ms\"\n"]));
             continue;
         }
-        let mut left: Vec<_> = RULE_KEYS[1..17].to_vec();
+        let mut left: Vec<_> = RULE_KEYS[1..20].to_vec();
         if draw.once_in(3) && !loaders.is_empty() {
             left.retain(|(key, _)| !NOT_LOADED.contains(key));
             text.extend(["loader = '", draw.choose(loaders), "'\n"]);
             text.push_str(draw.choose(&["", "ttl = \"1m\"\n", "priority = \"low\"\n", "lease = \"1h\"\n"]));
+        }
+        if draw.once_in(3) {
+            left.retain(|(key, _)| *key != "grace");
+            text.push_str(draw.choose(&[
+                "grace = '30s'\nwait = '50ms'\n",
+                "grace_on_error = '1h'\nwait = \"1s\"\n",
+                "grace = '30s'\ngrace_on_error = '30s'\n",
+            ]));
         }
         text.extend(["hold = ", draw.choose(&["0", "\"0s\"", "\"400ms\"", "\"1m\""]), "\n"]);
         for _ in 0..draw.below(left.len() + 1) {
@@ -133,6 +141,7 @@ pub(super) fn right_document(draw: &mut Draw<'_>) -> String {
             let value = match takes {
                 Takes::Time => draw.choose(&["\"1s\"", "\"10s\"", "\"1m\"", "\"60s\""]).to_owned(),
                 Takes::Words(words) => format!("{:?}", draw.choose(words)),
+                Takes::Raw(right, _) => draw.choose(right).to_owned(),
                 _ => draw.choose(&["1", "2", "16", "0x1", "0b10"]).to_owned(),
             };
             text.push_str(&value);
@@ -190,8 +199,35 @@ enum Takes {
     Number,
     Size,
     Words(&'static [&'static str]),
+    /// Values as they are written: right ones, and others.
+    Raw(&'static [&'static str], &'static [&'static str]),
     Anything,
 }
+
+const EARLY: &[&str] = &[
+    "\"off\"",
+    "'auto'",
+    "{ share = 0.1 }",
+    "{ share = 0.9 }",
+    "{ 'share' = 1e-3 }",
+    "{ share = 0.333_333_3 }",
+];
+const NOT_EARLY: &[&str] = &[
+    "{ share = 0.0 }",
+    "{ share = 1 }",
+    "{ share = nan }",
+    "{ share = -inf }",
+    "{ share = 0.91 }",
+    "{ share = '0.1' }",
+    "{ share = 0.1, auto = true }",
+    "{ part = 0.1 }",
+    "{}",
+    "0.1",
+    "true",
+];
+const JITTER: &[&str] = &["\"10%\"", "'0%'", "0", "\"90%\""];
+const NOT_JITTER: &[&str] =
+    &["\"91%\"", "10", "\"10\"", "\"-1%\"", "\"%\"", "\"1.5%\"", "\"1000%\"", "0.1", "\"10 %\""];
 
 const RULE_KEYS: &[(&str, Takes)] = &[
     ("hold", Takes::Time),
@@ -200,7 +236,8 @@ const RULE_KEYS: &[(&str, Takes)] = &[
     ("lease", Takes::Time),
     ("close_grace", Takes::Time),
     ("grace", Takes::Time),
-    ("early", Takes::Words(&["off", "auto"])),
+    ("early", Takes::Raw(EARLY, NOT_EARLY)),
+    ("ttl_jitter", Takes::Raw(JITTER, NOT_JITTER)),
     ("reentry", Takes::Number),
     ("pass_after", Takes::Number),
     ("pass_for", Takes::Time),
@@ -210,7 +247,11 @@ const RULE_KEYS: &[(&str, Takes)] = &[
     ("on_busy", Takes::Words(&["miss", "error"])),
     ("owner", Takes::Words(&["key", "connection"])),
     ("fill_window", Takes::Time),
+    ("ambiguous", Takes::Words(&["serve", "drop"])),
+    ("after_start", Takes::Words(&["keep", "drop"])),
     ("negative_ttl", Takes::Time),
+    ("wait", Takes::Time),
+    ("grace_on_error", Takes::Time),
     ("tags", Takes::Tags),
     ("match", Takes::Pattern),
     ("loader", Takes::Words(&["a", "b-2", "", "c d"])),
@@ -383,6 +424,9 @@ fn value(text: &mut String, takes: Takes, draw: &mut Draw<'_>) {
                 ])),
                 _ => text.extend(["\"", number, units[draw.below(units.len())], "\""]),
             }
+        }
+        Takes::Raw(right, wrong) => {
+            text.push_str(if draw.once_in(3) { draw.choose(wrong) } else { draw.choose(right) });
         }
         Takes::Number => text.push_str(draw.choose(&[
             "0",

@@ -246,7 +246,9 @@ impl Shard {
                 Standing::Early | Standing::Fresh => Kind::Early,
                 Standing::Absent | Standing::Negative => return None,
             };
-            waiters.iter().for_each(|_| count_old(ruled.state, kind));
+            for _ in &waiters {
+                count_old(ruled.state, kind);
+            }
             Some((found, kind))
         });
         let old = old.map(|(found, kind)| self.delivered(found, kind != Kind::Early, step));

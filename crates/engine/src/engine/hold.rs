@@ -216,7 +216,9 @@ impl Engine {
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             return None;
         }
-        withdrawn.iter().for_each(|(_, verdict)| count(verdict, touches, cx.step.counters));
+        for (_, verdict) in &withdrawn {
+            count(verdict, touches, cx.step.counters);
+        }
         for part in parts {
             match part {
                 Part::Done(done) => cx.out.append(done),

@@ -1,0 +1,49 @@
+"""The options of rules that renew values do what they are for, beside memcached and beside the same rule without the option. A few seconds of three
+of the loads; `refresh_loads.py` takes the figures of the documentation. The margins are wide: the tests run beside compilers and other tests."""
+
+import pytest
+
+import refresh_loads
+
+pytestmark = pytest.mark.only_cattlegrid
+
+
+def results(binary, name, targets, **load):
+    """Of the row with these targets and with this changed in its load."""
+    row = refresh_loads.ROWS[name]
+    got = refresh_loads.all_targets(binary, {**row, "load": {**row["load"], **load}, "targets": targets}, 1)
+    print(got)
+    return got
+
+
+def test_keys_stored_together_do_not_expire_together(binary):
+    hold = refresh_loads.HOLD
+    targets = {"without": hold, "with": hold + 'ttl_jitter = "80%"\n'}
+    # Of 5 s 0 to 4 are taken off: in each second a fifth of the keys expires. Without, all that are read in half a second.
+    got = results(binary, "jitter", targets, ttl=5, seconds=7)
+    most = {target: of["most_in_half_s"] for target, of in got.items()}
+    assert most["with"] < 0.7 * most["without"] and most["with"] < 0.7 * most["memcached"], got
+    assert got["with"]["rule"]["ttl_shortened"] > 200 and got["without"]["rule"]["ttl_shortened"] == 0, got
+
+
+def test_gets_that_wait_get_the_new_value(binary):
+    grace = 'grace = "30s"\n'
+    # With so long a wait a busy machine changes nothing.
+    got = results(binary, "wait-bursts", {"without": grace, "with": grace + 'wait = "5s"\n'}, keys=10, burst=0.3, seconds=9, count_from=3.1)
+    assert got["without"]["rule"]["stale_served"] > 0, f"no get met a computation, the load is no test: {got}"
+    assert got["with"]["rule"]["held_filled"] > 0, got
+    assert got["with"]["outdated"] < 0.5 * got["without"]["outdated"], got
+    # Neither of them computes what another client does.
+    assert max(got["with"]["computed"], got["without"]["computed"]) < 0.7 * got["memcached"]["computed"], got
+
+
+def test_old_values_while_the_backend_is_down(binary):
+    terms = refresh_loads.HOLD + 'grace = "1s"\nlease = "500ms"\n'
+    got = results(
+        binary, "error", {"without": terms, "with": terms + 'grace_on_error = "1h"\n'}, keys=10, ttl=1, threads=8, seconds=9.5, down=[1.5, 9]
+    )
+    for other in ("without", "memcached"):
+        assert got["with"]["failed"] < 0.6 * got[other]["failed"], got
+        assert got["with"]["attempts"] < 0.6 * got[other]["attempts"], got
+        assert got["with"]["served"] > got[other]["served"] + 0.1, got
+    assert got["with"]["rule"]["stale_on_error"] > 0 and got["without"]["rule"]["stale_on_error"] == 0, got
