@@ -14,9 +14,10 @@ and set it. Printed is a line for each target, with medians of the rounds:
 * `outdated`: the share of gets that were answered with a version older than the newest that the source had when the get was sent
 * `failed`: errors that callers saw, `attempts`: computations begun while the backend was down, `served`: the share of the gets sent
   while it was down that got a value
-* the lines of `stats rules` that the row is about
+* the lines of `stats rules` that the row is about, as they have risen since the row begins to count
 
-Rows: `jitter` keys are stored together and expire together. `early` values are renewed before they expire. `wait` gets wait for the
+Rows: `jitter` keys are stored together and expire together. `early` values are renewed before they expire, `early-popular` of keys that
+all threads read all the time, so that all would wait. `wait` gets wait for the
 new value before they get the old one; the old one is a moment older than its time to live, so the share changes little. `wait-bursts`
 the same where it matters: a key is read by all threads at once, and then by none for longer than its time to live. `error` the backend
 is down for a while. `purge` a tag is invalidated, at once and gradually: only where it is named.
@@ -52,6 +53,11 @@ ROWS = {
         "targets": {"hold": HOLD, "early 0.1": HOLD + "early = { share = 0.1 }\n", "early auto": HOLD + 'early = "auto"\n'},
         "show": ["gets", "computed", "slow", "p99_ms", "p999_ms", "held", "leases_early"],
     },
+    "early-popular": {
+        "load": {"keys": 2, "ttl": 10, "threads": 16, "seconds": 26, "computing": [0.1, 0.1], "think": 0.02, "count_from": 3},
+        "targets": {"hold": HOLD, "early 0.1": HOLD + "early = { share = 0.1 }\n", "early auto": HOLD + 'early = "auto"\n'},
+        "show": ["gets", "computed", "slow", "p99_ms", "p999_ms", "held", "leases_early"],
+    },
     "wait": {
         "load": {"keys": 20, "ttl": 2, "threads": 16, "seconds": 20, "computing": [0.01, 0.03], "think": 0.02, "count_from": 3, "rises": 1},
         "targets": {"grace": 'grace = "30s"\n', "wait 50ms": 'grace = "30s"\nwait = "50ms"\n'},
@@ -75,7 +81,7 @@ ROWS = {
     },
 }
 
-USUAL = ["jitter", "early", "wait", "wait-bursts", "error"]
+USUAL = ["jitter", "early", "early-popular", "wait", "wait-bursts", "error"]
 
 
 class Down(Exception):
@@ -89,7 +95,7 @@ class Load:
     def __init__(self, row, port, seed):
         self.row, self.port, self.seed = row, port, seed
         self.phases = [random.Random(seed).random() for _ in range(row["keys"])]
-        self.seen, self.begun = [], []
+        self.seen, self.begun, self.before = [], [], {}
 
     def connect(self):
         from pymemcache.client.base import Client
@@ -155,6 +161,17 @@ class Load:
             client.delete_many([f"key:{key}" for key in range(self.row["keys"])], noreply=False)
         client.close()
 
+    def note_before(self):
+        """The lines of `stats rules` when the row begins to count."""
+        time.sleep(max(0, self.row["count_from"] - self.now()))
+        self.before = self.rule()
+
+    def rule(self):
+        client = self.connect()
+        lines = {name.decode(): value for name, value in client.stats("rules").items()}
+        client.close()
+        return {name[2:]: int(value) for name, value in lines.items() if name.startswith("1:") and str(value).isdigit()}
+
     def run(self):
         self.start = time.monotonic()
         if self.row.get("stored"):
@@ -165,6 +182,8 @@ class Load:
         threads = [threading.Thread(target=act, args=[n]) for n in range(self.row["threads"])]
         if "purge" in self.row:
             threads.append(threading.Thread(target=self.purge))
+        if self.row["ruled"] and "count_from" in self.row:
+            threads.append(threading.Thread(target=self.note_before))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -180,7 +199,9 @@ class Load:
         _, p99, _ = percentiles([whole for _, _, whole, _, _ in seen])
         _, get_p99, _ = percentiles([answered for _, answered, _, _, _ in seen])
         wholes = sorted(whole for _, _, whole, _, _ in seen)
+        rule = self.rule() if self.row["ruled"] else {}
         return {
+            "rule": {name: value - self.before.get(name, 0) for name, value in rule.items()},
             "gets": len(seen),
             "computed": len(begun),
             "most_in_half_s": most_within(begun, 0.5),
@@ -207,7 +228,7 @@ def most_within(times, seconds):
 
 def measure(binary, row, target, seed):
     """The load's result on a server of its own, from a process of its own; for memcached `target` is None."""
-    load = dict(row["load"])
+    load = {**row["load"], "ruled": target is not None}
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         arguments = []
         if target is not None:
@@ -220,11 +241,7 @@ def measure(binary, row, target, seed):
             command = [sys.executable, __file__, "--child", json.dumps(load), str(server.port), str(seed)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, done.stderr
-            result = json.loads(done.stdout)
-            if target is not None:
-                stats = server.stats("rules")
-                result["rule"] = {name[2:]: int(value) for name, value in stats.items() if name.startswith("1:") and value.isdigit()}
-            return result
+            return json.loads(done.stdout)
         finally:
             server.clean()
 
@@ -248,7 +265,7 @@ def show(name, row, rounds):
     for target in rounds[0]:
         line = f"{'':12} {target:12}"
         for column in row["show"]:
-            values = [got[target].get(column, got[target].get("rule", {}).get(column)) for got in rounds]
+            values = [got[target].get(column, got[target]["rule"].get(column)) for got in rounds]
             known = [value for value in values if value is not None]
             line += f"{round(statistics.median(known), 4) if known else '':>15}"
         print(line, flush=True)
