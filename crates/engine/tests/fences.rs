@@ -581,3 +581,20 @@ fn a_client_that_gives_up_waiting_has_missed_its_key_when_it_asked() {
         assert!(!shown.contains("old"), "orderly: {orderly}, {on_busy:?}: {shown}");
     }
 }
+
+/// A delete came while it waited for another key.
+#[test]
+fn a_client_that_gives_up_waiting_has_missed_the_keys_that_were_there_when_it_asked() {
+    for orderly in [true, false] {
+        let mut w = World::new(&[("page:{id}", Policy { hold_many_ms: 2000, ..policy() })]);
+        let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+        w.expect(writer, "set page:1 0 0 3|old|", "STORED|");
+        w.expect(a, "get page:2|", "END|");
+        w.expect(b, "get page:2 page:1|", "");
+        w.expect(writer, "delete page:1|", "DELETED|");
+        w.close(b, orderly);
+        w.expect(c, "set page:1 0 0 3|old|", "STORED|");
+        let shown = w.ask(writer, "get page:1|");
+        assert_eq!(shown, "END|", "orderly: {orderly}");
+    }
+}

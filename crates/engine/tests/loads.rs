@@ -726,3 +726,19 @@ fn a_key_without_time_to_wait_is_computed_for_the_next() {
     assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
     w.expect(a, "get page:1|", HI);
 }
+
+/// A delete came while it waited, and its miss is recorded only now.
+#[test]
+fn a_client_that_gives_up_waiting_for_a_job_has_missed_its_key_when_it_asked() {
+    for orderly in [true, false] {
+        let mut w = world();
+        let [a, b, x] = [(); 3].map(|()| w.connect());
+        w.expect(a, "get page:1|", "");
+        w.expect(x, "delete page:1|", "NOT_FOUND|");
+        assert_eq!(w.replies(a), "", "another job begins");
+        w.close(a, orderly);
+        w.expect(b, "set page:1 0 0 3|old|", "STORED|");
+        let shown = w.ask(x, "get page:1|");
+        assert!(!shown.contains("old"), "orderly: {orderly}: {shown}");
+    }
+}
