@@ -13,7 +13,7 @@ and set it. Printed is a line for each target, with medians of the rounds:
 * `get_p99_ms`: of the gets alone, so that of those that waited
 * `outdated`: the share of gets that were answered with a version older than the newest that the source had when the get was sent
 * `failed`: errors that callers saw, `attempts`: computations begun while the backend was down, `served`: the share of the gets sent
-  while it was down that got a value
+  while it was down that got a value, `renewed_s`: how long after it was up again the last key was computed
 * the lines of `stats rules` that the row is about, as they have risen since the row begins to count
 
 Rows: `jitter` keys are stored together and expire together. `early` values are renewed before they expire, `early-popular` of keys that
@@ -71,7 +71,7 @@ ROWS = {
     "error": {
         "load": {"keys": 20, "ttl": 2, "threads": 16, "seconds": 30, "computing": [0.05, 0.05], "think": 0.02, "down": [5, 20]},
         "targets": {"grace": HOLD + 'grace = "2s"\n', "on_error 1h": HOLD + 'grace = "2s"\ngrace_on_error = "1h"\n'},
-        "show": ["gets", "failed", "attempts", "served", "get_p99_ms", "p99_ms", "stale_served", "stale_on_error"],
+        "show": ["gets", "failed", "attempts", "served", "renewed_s", "get_p99_ms", "p99_ms", "stale_served", "stale_on_error"],
     },
     "purge": {
         "load": {"keys": 400, "ttl": 0, "threads": 8, "seconds": 20, "computing": [0.002, 0.002], "think": 0.006, "stored": True, "purge": 5},
@@ -90,7 +90,7 @@ class Down(Exception):
 
 class Load:
     """The threads of one target. `seen` has for each get: when it was sent, how long it took, how long with the computation, what came of
-    it ("hit", "missed", "failed"), and whether what it was answered with was outdated."""
+    it ("hit", "missed", "failed"), whether what it was answered with was outdated, and the key."""
 
     def __init__(self, row, port, seed):
         self.row, self.port, self.seed = row, port, seed
@@ -132,7 +132,7 @@ class Load:
                 came = "missed"
             except Down:
                 came = "failed"
-        self.seen.append((sent, answered - sent, self.now() - sent, came, outdated))
+        self.seen.append((sent, answered - sent, self.now() - sent, came, outdated, key))
 
     def alone(self, number):
         """Reads keys at random, thinking in between."""
@@ -195,13 +195,13 @@ class Load:
         seen = [get for get in self.seen if get[0] >= count_from]
         begun = sorted(at for at in self.begun if at >= count_from)
         begin, end = self.row.get("down", (0, 0))
-        while_down = [came for sent, _, _, came, _ in seen if begin <= sent < end]
-        _, p99, _ = percentiles([whole for _, _, whole, _, _ in seen])
-        _, get_p99, _ = percentiles([answered for _, answered, _, _, _ in seen])
-        wholes = sorted(whole for _, _, whole, _, _ in seen)
+        while_down = [came for sent, _, _, came, *_ in seen if begin <= sent < end]
+        _, p99, _ = percentiles([get[2] for get in seen])
+        _, get_p99, _ = percentiles([get[1] for get in seen])
+        wholes = sorted(get[2] for get in seen)
         rule = self.rule() if self.row["ruled"] else {}
         return {
-            "rule": {name: value - self.before.get(name, 0) for name, value in rule.items()},
+            "rule": {name: risen for name, value in rule.items() if (risen := value - self.before.get(name, 0))},
             "gets": len(seen),
             "computed": len(begun),
             "most_in_half_s": most_within(begun, 0.5),
@@ -209,11 +209,16 @@ class Load:
             "p99_ms": round(p99 * 1000, 1),
             "p999_ms": round(wholes[len(wholes) * 999 // 1000] * 1000, 1),
             "get_p99_ms": round(get_p99 * 1000, 1),
-            "outdated": round(sum(outdated for *_, outdated in seen) / len(seen), 4),
-            "failed": sum(came == "failed" for _, _, _, came, _ in seen),
+            "outdated": round(sum(get[4] for get in seen) / len(seen), 4),
+            "failed": sum(get[3] == "failed" for get in seen),
             "attempts": sum(begin <= at < end for at in begun),
             "served": round(sum(came == "hit" for came in while_down) / max(1, len(while_down)), 3),
+            "renewed_s": round(max(self.renewed(key, end) for key in range(self.row["keys"])), 1),
         }
+
+    def renewed(self, key, since):
+        """How long after this time the key was computed; if it was not, the time until the end."""
+        return min((get[0] for get in self.seen if get[5] == key and get[0] >= since and get[3] == "missed"), default=self.row["seconds"]) - since
 
 
 def most_within(times, seconds):
@@ -265,9 +270,10 @@ def show(name, row, rounds):
     for target in rounds[0]:
         line = f"{'':12} {target:12}"
         for column in row["show"]:
-            values = [got[target].get(column, got[target]["rule"].get(column)) for got in rounds]
-            known = [value for value in values if value is not None]
-            line += f"{round(statistics.median(known), 4) if known else '':>15}"
+            values = [got[target].get(column, got[target]["rule"].get(column, 0)) for got in rounds]
+            # memcached has no rules.
+            has = column in rounds[0][target] or target != "memcached"
+            line += f"{round(statistics.median(values), 4) if has else '':>15}"
         print(line, flush=True)
 
 

@@ -16,22 +16,28 @@ def results(binary, name, targets, **load):
     return got
 
 
+def counted(result, name):
+    """A line of `stats rules`."""
+    return result["rule"].get(name, 0)
+
+
 def test_keys_stored_together_do_not_expire_together(binary):
     hold = refresh_loads.HOLD
     targets = {"without": hold, "with": hold + 'ttl_jitter = "80%"\n'}
-    # Of 5 s 0 to 4 are taken off: in each second a fifth of the keys expires. Without, all that are read in half a second.
-    got = results(binary, "jitter", targets, ttl=5, seconds=7)
+    # Of 6 s 0 to 4 are taken off: a third of the keys expires in one second at most, those included that were stored again. Few keys and
+    # few gets, so that a busy machine reads nearly all keys in half a second.
+    got = results(binary, "jitter", targets, keys=60, threads=4, think=0.02, ttl=6, seconds=7.5)
     most = {target: of["most_in_half_s"] for target, of in got.items()}
     assert most["with"] < 0.7 * most["without"] and most["with"] < 0.7 * most["memcached"], got
-    assert got["with"]["rule"]["ttl_shortened"] > 200 and got["without"]["rule"]["ttl_shortened"] == 0, got
+    assert counted(got["with"], "ttl_shortened") > 30 and not counted(got["without"], "ttl_shortened"), got
 
 
 def test_gets_that_wait_get_the_new_value(binary):
     grace = 'grace = "30s"\n'
     # With so long a wait a busy machine changes nothing.
     got = results(binary, "wait-bursts", {"without": grace, "with": grace + 'wait = "5s"\n'}, keys=10, burst=0.3, seconds=9, count_from=3.1)
-    assert got["without"]["rule"]["stale_served"] > 0, f"no get met a computation, the load is no test: {got}"
-    assert got["with"]["rule"]["held_filled"] > 0, got
+    assert counted(got["without"], "stale_served"), f"no get met a computation, the load is no test: {got}"
+    assert counted(got["with"], "held_filled"), got
     assert got["with"]["outdated"] < 0.5 * got["without"]["outdated"], got
     # Neither of them computes what another client does.
     assert max(got["with"]["computed"], got["without"]["computed"]) < 0.7 * got["memcached"]["computed"], got
@@ -46,4 +52,4 @@ def test_old_values_while_the_backend_is_down(binary):
         assert got["with"]["failed"] < 0.6 * got[other]["failed"], got
         assert got["with"]["attempts"] < 0.6 * got[other]["attempts"], got
         assert got["with"]["served"] > got[other]["served"] + 0.1, got
-    assert got["with"]["rule"]["stale_on_error"] > 0 and got["without"]["rule"]["stale_on_error"] == 0, got
+    assert counted(got["with"], "stale_on_error") and not counted(got["without"], "stale_on_error"), got

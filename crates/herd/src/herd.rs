@@ -170,6 +170,17 @@ impl Herd {
         Record { hash, number, until_ms, leased }
     }
 
+    /// Records the miss of a client that may have computed the key since the clock showed this number: it was not told until now, or gives
+    /// up. Events of the key since then are known by its slot of the fence only.
+    pub fn record_since(&mut self, hash: u64, number: u64, window_ms: u32, now_ms: u64) -> Record {
+        self.ledger.record(hash, number, Events::default(), now_ms, window_ms);
+        let events = self.fence.events_and_writes(hash);
+        if events.last() > number {
+            self.ledger.note(hash, events);
+        }
+        Record { hash, number, until_ms: now_ms + u64::from(window_ms), leased: false }
+    }
+
     /// Surroundings of a key, of what is noted in this shard and outside it.
     pub fn surroundings(&self, hash: u64, outside: Events) -> Surroundings {
         let (slot, written) = (self.fence.events(hash), self.fence.events_and_writes(hash));
@@ -497,7 +508,7 @@ impl Herd {
         self.drop_if_deserted(hash);
         if why == Withdrawn::OwnWrite {
             // Its client may have given up before, and may be storing what it has computed since it asked.
-            let record = self.record(hash, waiter.since, false, Events::default(), &rule, step);
+            let record = self.record_since(hash, waiter.since, rule.fill_window_ms(), step.now_ms);
             return Some(Unanswered { record: Some(record), old: self.old_for(&waiter, hash, &key) });
         }
         let old = self.old_for(&waiter, hash, &key);
@@ -541,11 +552,13 @@ impl Herd {
         }
         self.drop_if_deserted(hash);
         // A client that sends no more may have given up before, and may store what it has computed since it asked.
-        let number = if released { waiter.since } else { step.clock.last() };
-        if !busy && !rule.policy().loader {
-            rule.begin_unleased();
-        }
-        let record = self.record(hash, number, false, Events::default(), &rule, step);
+        let record = if released {
+            self.record_since(hash, waiter.since, rule.fill_window_ms(), step.now_ms)
+        } else if busy {
+            self.missed_by_error(hash, Events::default(), &rule, step)
+        } else {
+            self.miss(hash, &rule, step)
+        };
         if waiter.is_explicit() {
             return Some(Verdict::Lost(record));
         }
@@ -601,7 +614,7 @@ impl Herd {
             let rule = Arc::clone(&lease.rule);
             rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
             count(&rule.counters().held_gone);
-            self.record(hash, waiter.since, false, Events::default(), &rule, step);
+            self.record_since(hash, waiter.since, rule.fill_window_ms(), step.now_ms);
             self.drop_if_deserted(hash);
             return true;
         }

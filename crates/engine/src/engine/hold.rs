@@ -46,7 +46,7 @@
 //!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
 //!     `slots_of_a_rule`)
 
-use cattlegrid_herd::{Edge, Events, Record, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{Edge, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
@@ -399,9 +399,8 @@ impl Engine {
         for Withheld { hash, number, window_ms } in withheld {
             let now_ms = cx.step.now.ms;
             if let Some(herd) = &mut lock.shard(hash).herd {
-                herd.ledger.record(hash, number, Events::default(), now_ms, window_ms);
-                let until_ms = now_ms + u64::from(window_ms);
-                cx.session.record(Record { hash, number, until_ms, leased: false }, now_ms);
+                let record = herd.record_since(hash, number, window_ms, now_ms);
+                cx.session.record(record, now_ms);
             }
         }
     }
