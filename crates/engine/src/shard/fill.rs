@@ -52,6 +52,7 @@
 //! 13. Under `owner = "connection"` a connection has missed more keys than it remembers, or the server has just started. It stores a
 //!     key, and it is not known whether that is the fill of a miss from before X's delete or a new value. It is dropped, and the
 //!     value that is there, which may be older, is deleted. (`account.rs`: `a_write_that_may_be_a_fill_leaves_nothing_older`)
+//!     It takes no miss off the record: if it is a new value, X's miss is open still, and X's value comes later.
 //! 14. H has token 5 and is late; W has the lease under token 7 and stores: the item's stamp is 7. H's value is not older than an
 //!     event, but 5 < 7: it is dropped, since W's was computed later. (`tokens.rs`, `herd.rs`:
 //!     `the_deadline_promotes_and_the_others_go_on_waiting`)
@@ -154,17 +155,23 @@ impl Shard {
                 let softened = if number < events.soft { Softened::Now } else { Softened::No };
                 Judged { softened, ..Judged::known(Judgement::Clean { stamp: number }) }
             }
-            Fill::Any { strict } => {
+            Fill::Any { strict: strict_owner } => {
                 let Some(herd) = &mut self.herd else { return known };
                 let drops = around.start.is_some_and(|start| start.drops);
                 let policy = ruled.state.policy();
                 // History 15.
                 let locks = write.mode == Mode::Add && !policy.leases;
                 // Under a loader a job computes the value at once, and what may be old is not worth showing (history 10).
-                let strict = strict || drops || locks || policy.loader || policy.ambiguous == Ambiguous::Drop;
+                let strict =
+                    strict_owner || drops || locks || policy.loader || policy.ambiguous == Ambiguous::Drop;
                 let moment = Moment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
                 let values = Compared { store: &self.store, write, tags, shown: filling.shown };
-                herd.ledger.fill(hash, around, &moment, &values)
+                let judged = herd.ledger.fill(hash, around, &moment, &values);
+                if strict_owner {
+                    // History 13.
+                    herd.ledger.undo(hash);
+                }
+                judged
             }
         }
     }
@@ -496,7 +503,9 @@ impl Shard {
         let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, now);
         let mut closed = self.consume(write.hash, filling, &around, now.ms);
         if let Fill::Any { .. } = filling.fill {
-            closed = if counts {
+            closed = if filling.fill == (Fill::Any { strict: true }) && !counts {
+                false
+            } else if counts {
                 self.judge(write, filling, &tags, &around, ruled, now).closed
             } else {
                 self.herd.as_mut().is_some_and(|herd| herd.ledger.take(write.hash, None, &around, now.ms))
