@@ -69,6 +69,9 @@ pub struct Shared {
     start_ms: AtomicU64,
     /// An event outside the shards may revoke leases.
     revoke: AtomicBool,
+    /// When an invalidation that is phased in reaches the key of a lease next, in milliseconds since the start; `u64::MAX`: never,
+    /// or it is not known yet and `revoke` is set.
+    revoke_at_ms: AtomicU64,
     /// Other rules are in force, and leases of keys without a rule have not been ended yet.
     reruled: AtomicBool,
     /// When leases were last searched for that, in milliseconds since the start.
@@ -115,6 +118,7 @@ impl Shared {
             waiting_max: AtomicUsize::new(0),
             timeout_ms: AtomicU64::new(u64::MAX),
             revoke: AtomicBool::new(false),
+            revoke_at_ms: AtomicU64::new(u64::MAX),
             reruled: AtomicBool::new(false),
             revoked_ms: AtomicU64::new(0),
         }
@@ -289,6 +293,16 @@ impl Shared {
         Events { hard, soft }
     }
 
+    /// When an invalidation that is phased in will concern a key whose lease has this token, in milliseconds since
+    /// the start; `u64::MAX`: never. What concerns it now counts no more.
+    pub(crate) fn next_moment_ms(&self, token: u64, hash: u64, now_ms: u64) -> u64 {
+        if !self.is_rolling() {
+            return u64::MAX;
+        }
+        let floors = self.tags.floors().rolling().filter(|floor| floor.number > token);
+        floors.map(|floor| floor.moment_ms(hash)).filter(|ms| *ms > now_ms).min().unwrap_or(u64::MAX)
+    }
+
     /// Notes the clock's number at this time, so that the age of the numbers that follow is known.
     pub(crate) fn note_time(&self, now_ms: u64) {
         self.ages.note(|| self.clock(), now_ms);
@@ -428,10 +442,13 @@ impl Shared {
         active.iter().flat_map(|active| active.each()).flat_map(|(_, state)| state.admit_queued()).collect()
     }
 
-    /// Whether leases must be searched for those that an outside event revokes: there was one since the last search,
-    /// and that was at least `every_ms` milliseconds ago. If it is too soon, a timer is set.
+    /// Whether leases must be searched for those that an outside event revokes: there was one since the last search, or the moment
+    /// of [`Shared::revoke_at`] has come, and the last search was at least `every_ms` milliseconds ago. If it is too soon, a timer is
+    /// set.
     pub(crate) fn revoke_due(&self, now_ms: u64, every_ms: u64) -> bool {
-        if !self.revoke.load(Ordering::Acquire) {
+        let at_ms = self.revoke_at_ms.load(Ordering::Acquire);
+        if !self.revoke.load(Ordering::Acquire) && at_ms > now_ms {
+            self.timeout_ms.fetch_min(at_ms, Ordering::AcqRel);
             return false;
         }
         let next = self.revoked_ms.load(Ordering::Relaxed) + every_ms;
@@ -440,8 +457,22 @@ impl Shared {
             return false;
         }
         self.revoked_ms.store(now_ms, Ordering::Relaxed);
-        // Before the search: an event during it asks for another.
-        self.revoke.swap(false, Ordering::AcqRel)
+        // Before the search: an event during it asks for another, and so does the end of another thread's search.
+        let at_ms = self.revoke_at_ms.swap(u64::MAX, Ordering::AcqRel);
+        let is_due = self.revoke.swap(false, Ordering::AcqRel) || at_ms <= now_ms;
+        if !is_due {
+            // Another thread has begun it.
+            self.revoke_at(at_ms);
+        }
+        is_due
+    }
+
+    /// The result of a search: leases must be searched again at this time, in milliseconds since the start.
+    pub(crate) fn revoke_at(&self, at_ms: u64) {
+        if at_ms != u64::MAX {
+            self.revoke_at_ms.fetch_min(at_ms, Ordering::AcqRel);
+            self.timeout_ms.fetch_min(at_ms, Ordering::AcqRel);
+        }
     }
 
     /// Whether leases of keys without a rule must be searched for: other rules have come into force since the last

@@ -6,6 +6,7 @@ use crate::world;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use cattlegrid_protocol::{Limits, Parsed, parse};
 use world::World;
 
 fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
@@ -359,6 +360,68 @@ fn a_rolling_flush_spreads_over_its_period() {
     w.expect(c, "delete @tag:user:1|get shoppingbasket:1 plain:0|", "DELETED|VALUE plain:0 0 1|y|END|");
     w.flush();
     w.expect(c, "get plain:0|", "END|");
+}
+
+/// The hash of a key.
+fn hash_of(w: &World, key: &str) -> u64 {
+    let line = format!("touch {key} 0\r\n");
+    let Parsed::Complete { request, .. } = parse(line.as_bytes(), &Limits::default()) else { unreachable!() };
+    w.engine.hash(&request).unwrap()
+}
+
+/// For ten keys that are computed and waited for, `begin` begins to invalidate them over two seconds, each at a moment of its
+/// own, which `moment` gives. When each waiter was answered, in milliseconds after the moment of its key.
+fn promoted_after(
+    pattern: &str,
+    begin: impl Fn(&mut World),
+    moment: impl Fn(&World, u64) -> u64,
+) -> Vec<u64> {
+    let policy = Policy { lease: LeaseTime::Fixed(20_000), hold_ms: 20_000, ..leased() };
+    let mut w = World::under(Rules::new(vec![rule(1, pattern, policy, &["shelf"])], Vec::new()));
+    let keys: Vec<String> = (0..10).map(|n| pattern.replace("{id}", &n.to_string())).collect();
+    let [holder, late, writer] = [(); 3].map(|()| w.connect());
+    let waiters: Vec<u64> = keys.iter().map(|_| w.connect()).collect();
+    for (key, waiter) in keys.iter().zip(&waiters) {
+        w.expect(holder, &format!("get {key}|"), "END|");
+        w.expect(*waiter, &format!("get {key}|"), "");
+    }
+    w.pass(100);
+    begin(&mut w);
+    let moments: Vec<u64> = keys.iter().map(|key| moment(&w, hash_of(&w, key))).collect();
+    // This lease is given after the invalidation, which does not concern it.
+    let young = pattern.replace("{id}", "young");
+    w.expect(holder, &format!("get {young}|"), "END|");
+    w.expect(late, &format!("get {young}|"), "");
+    w.pass(10);
+    let first = *moments.iter().min().unwrap();
+    assert!(w.next_deadline().is_some_and(|at| at >= first), "nothing is searched before that");
+    let mut after = vec![None; keys.len()];
+    for _ in 0..2_000 {
+        w.pass(1);
+        for ((waiter, moment), after) in waiters.iter().zip(&moments).zip(&mut after) {
+            if after.is_none() && !w.replies(*waiter).is_empty() {
+                *after = Some(w.ms.checked_sub(*moment).expect("not before its moment"));
+            }
+        }
+    }
+    assert_eq!(w.replies(late), "", "it waits");
+    w.expect(writer, &format!("set {young} 0 0 1|x|"), "STORED|");
+    assert_eq!(w.replies(late), format!("VALUE {young} 0 1|x|END|"));
+    after.into_iter().map(|after| after.expect("each was answered")).collect()
+}
+
+#[test]
+fn a_rolling_flush_revokes_each_lease_at_the_moment_of_its_key() {
+    let moment = |w: &World, hash: u64| {
+        let floor = w.engine.shared().tags().floors().rolling().next().unwrap();
+        floor.moment_ms(hash)
+    };
+    let begin = |w: &mut World| {
+        let c = w.connect();
+        w.ask(c, "get @flush:2|");
+    };
+    let after = promoted_after("shelf:{id}", begin, moment);
+    assert!(after.iter().all(|ms| *ms <= 10), "{after:?}");
 }
 
 #[test]

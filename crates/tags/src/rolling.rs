@@ -44,6 +44,11 @@ impl RollingFloor {
         ((u128::from(mix(key_hash)) * u128::from(self.period_ms)) >> 64) as u64
     }
 
+    /// When a key's old item becomes stale, in milliseconds of the caller's clock: the first at which it is no longer served.
+    pub fn moment_ms(&self, key_hash: u64) -> u64 {
+        self.start_ms + self.phase_ms(key_hash) + 1
+    }
+
     /// Share of old items still served, 1.0 at the start, 0.0 from the end on.
     pub fn share_served(&self, now_ms: u64) -> f64 {
         if self.is_over(now_ms) { 0.0 } else { 1.0 - self.elapsed_ms(now_ms) as f64 / self.period_ms as f64 }
