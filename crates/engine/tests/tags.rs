@@ -223,6 +223,24 @@ fn bad_tags_and_control_keys_change_nothing() {
 }
 
 #[test]
+fn rules_with_tags_take_no_memory_before_the_first_bump() {
+    let rules = Rules::new(vec![rule(1, "basket:{user}", tags_only(), &["user:{user}"])], Vec::new());
+    let mut w = World::under(rules);
+    let c = w.connect();
+    let (before, limit) = (w.engine.memory().limit_bytes(), w.engine.limit_bytes());
+    w.expect(c, "set basket:1 0 0 1|x|ms basket:2 1 Gred|x|get @tag:user:1|", &{
+        let none = "VALUE @tag:user:1 0 12|0 0 0.000000|END|";
+        format!("STORED|HD|{none}")
+    });
+    assert_eq!(w.engine.memory().limit_bytes(), before);
+    for _ in 0..2 {
+        w.expect(c, "delete @tag:user:1|get basket:1|", "DELETED|END|");
+        assert_eq!(before - w.engine.memory().limit_bytes(), 1 << 20, "once");
+    }
+    assert_eq!(w.engine.limit_bytes(), limit, "it is a part of the limit");
+}
+
+#[test]
 fn control_keys_in_a_get() {
     let mut w = shop();
     let c = w.connect();

@@ -26,9 +26,6 @@ pub struct Tags {
 /// Share of false stale answers per tag above which `tag_memory` should be larger.
 pub const CROWDED: f64 = 0.05;
 
-/// Of this many look-ups that reach the arrays one goes into the running estimate.
-const SAMPLED: u64 = 4096;
-
 impl Tags {
     /// Nothing is invalid. `memory_bytes`: see [`Bumps::new`].
     pub fn new(memory_bytes: usize) -> Self {
@@ -185,7 +182,8 @@ impl Tags {
             tagged = true;
         }
         // Other keys with each bump, since `last_bump` changes.
-        if tagged && (key_hash ^ last_bump.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 32 & (SAMPLED - 1) == 0 {
+        let random = (key_hash ^ last_bump.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 32;
+        if tagged && self.bumps.is_sampled(random) {
             self.bumps.sample(stamp);
         }
         match (hard, soft) {
@@ -236,8 +234,8 @@ pub struct TagStats {
     /// Slots that soft bumps have used, in the fuller row.
     pub soft_slots_used: u64,
     /// Share of tags, 0.0..=1.0, that look bumped although they were not: the running mean over a sample of the
-    /// items looked up that carry tags and are older than the last bump. `None` before 64 samples (one in 4,096 of
-    /// such look-ups): fewer are not reliable.
+    /// items looked up that carry tags and are older than the last bump. `None` before 64 samples, which are one in 16 of
+    /// such look-ups, later one in 4,096: fewer are not reliable.
     pub false_stale: Option<f64>,
     /// Items with a stamp below this are dead.
     pub hard_floor: u64,
@@ -260,6 +258,7 @@ mod tests {
 
     use super::*;
     use crate::bumps::Kind::{self, Hard, Soft};
+    use crate::bumps::SAMPLES_MIN;
     use crate::tag::TagHasher;
     use Validity::{Dead, Stale, Valid};
 
@@ -498,5 +497,41 @@ mod tests {
             }
         }
         assert!(all.tags.stats().is_crowded(), "{:?}", all.tags.stats());
+    }
+
+    /// Look-ups of old items until the arrays say that they are crowded.
+    fn looks_until_crowded(all: &Fixture, item: u64) -> u64 {
+        let look = |n: u64| {
+            let (key, tag) =
+                (all.hasher.hash(&n.to_le_bytes()).unwrap(), all.hasher.hash(b"an old tag").unwrap());
+            all.tags.check(item, [tag.get()], key.get(), 0);
+            all.tags.stats().is_crowded()
+        };
+        (1..100_000).find(|n| look(*n)).expect("they are crowded")
+    }
+
+    #[test]
+    fn crowded_arrays_say_so_within_some_thousand_looks() {
+        let all = Fixture { tags: Tags::new(2 << 20), ..Fixture::new() };
+        let item = all.tick();
+        (0..100_000).for_each(|n| assert!(all.bump(&n.to_string(), Hard) > 0));
+        let looks = looks_until_crowded(&all, item);
+        assert!((SAMPLES_MIN..3_000).contains(&looks), "{looks}");
+    }
+
+    #[test]
+    fn arrays_that_become_crowded_say_so_as_soon() {
+        let all = Fixture { tags: Tags::new(2 << 20), ..Fixture::new() };
+        let item = all.tick();
+        // The first samples are of empty arrays.
+        for n in 0..100_000_u64 {
+            all.bump(&n.to_string(), Hard);
+            if n < 4_000 {
+                all.tags.check(item, [n], all.hasher.hash(&n.to_le_bytes()).unwrap().get(), 0);
+            }
+        }
+        assert!(all.tags.stats().false_stale.is_some_and(|share| share < 0.01));
+        let looks = looks_until_crowded(&all, item);
+        assert!(looks < 3_000, "{looks}");
     }
 }

@@ -60,11 +60,12 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
         "false_stale",
         Kind::Gauge,
         Unit::Share,
-        "Share of tags that look invalidated although they were not: a running mean over one in 4,096 of the looks at tagged \
-         items that are older than the last invalidation. Above 0.05 the log says it once: raise `tag_memory`.",
+        "Share of tags that look invalidated although they were not: a running mean over some of the looks at tagged items \
+         that are older than the last invalidation: one in 4,096, and one in 16 at the start and when many tags have been \
+         invalidated since. Above 0.05 the log says it once: raise `tag_memory`.",
         |_, all: &AllTags| all.stats.false_stale.map(|share| Value::Decimal(share, 6)),
     )
-    .when("once 64 looks have been sampled, about 260,000 looks: fewer say little"),
+    .when("once 64 looks have been sampled, about 1,000 looks: fewer say little"),
     gauge(
         "hard_floor",
         Unit::Clock,
