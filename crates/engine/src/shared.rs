@@ -6,7 +6,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use cattlegrid_herd::{Admitted, AfterStart, Clock, Events, Peers, RuleState, Start, WaitGraph};
 use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
-use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
+use cattlegrid_tags::{Kind as BumpKind, Purged, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
 use crate::delivered::DeliveredBytes;
@@ -229,13 +229,25 @@ impl Shared {
             BumpKind::Soft => {
                 self.note_time(now.ms);
                 let grace_ms = self.grace_max_ms.load(Ordering::Relaxed);
-                // Items have times in seconds.
-                let time_of = |number| u64::from(self.second_of(number)) * 1000;
-                self.tags.bump_softly(tag, now.ms, grace_ms, time_of, || self.tick())
+                self.tags.bump_softly(tag, now.ms, grace_ms, |number| self.time_of(number), || self.tick())
             }
         };
         self.outside_event();
         number
+    }
+
+    /// Invalidates the items that carry a tag softly, one after the other over a period: see [`Tags::purge`].
+    pub fn purge(&self, tag: TagHash, period_ms: u64, now: Now) -> Purged {
+        self.note_time(now.ms);
+        let (times, grace_ms) = ((now.ms, period_ms), self.grace_max_ms.load(Ordering::Relaxed));
+        let purged = self.tags.purge(tag, times, grace_ms, |number| self.time_of(number), || self.tick());
+        self.outside_event();
+        purged
+    }
+
+    /// When a number was given out, in milliseconds since the start, or earlier. Items have times in seconds.
+    fn time_of(&self, number: u64) -> u64 {
+        u64::from(self.second_of(number)) * 1000
     }
 
     /// Invalidates tags on behalf of a change of an item that carries some of them: see [`Tags::bump_carried`].
@@ -284,6 +296,8 @@ impl Shared {
             }
         }
         if self.tags.bumps().last_bump() > 0 {
+            // Before the slots: a purge that ends in between is found there.
+            soft = soft.max(self.tags.last_purge_due(tags, hash, now.ms));
             for tag in tags {
                 let tag = TagHash::from_stored(*tag);
                 hard = hard.max(self.tags.bumps().last(tag, BumpKind::Hard));
@@ -291,16 +305,6 @@ impl Shared {
             }
         }
         Events { hard, soft }
-    }
-
-    /// When an invalidation that is phased in will concern a key whose lease has this token, in milliseconds since
-    /// the start; `u64::MAX`: never. What concerns it now counts no more.
-    pub(crate) fn next_moment_ms(&self, token: u64, hash: u64, now_ms: u64) -> u64 {
-        if !self.is_rolling() {
-            return u64::MAX;
-        }
-        let floors = self.tags.floors().rolling().filter(|floor| floor.number > token);
-        floors.map(|floor| floor.moment_ms(hash)).filter(|ms| *ms > now_ms).min().unwrap_or(u64::MAX)
     }
 
     /// Notes the clock's number at this time, so that the age of the numbers that follow is known.

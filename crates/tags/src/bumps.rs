@@ -201,6 +201,16 @@ impl Bumps {
         (number, [(Place(places[0]), old[0]), (Place(places[1]), old[1])])
     }
 
+    /// Takes a number, which is the last bump's from then on, without raising a slot: what is invalidated by it is noted elsewhere.
+    pub(crate) fn mark(&self, take_number: impl FnOnce() -> u64) -> u64 {
+        let mut writer = self.lock();
+        let number = take_number();
+        debug_assert!(number > writer.last_bump, "numbers rise");
+        writer.last_bump = number;
+        self.last_bump.store(number, Ordering::Release);
+        number
+    }
+
     /// The tag's places.
     pub(crate) fn places_of(&self, tag: TagHash) -> [Place; ROWS] {
         self.places(tag).map(Place)

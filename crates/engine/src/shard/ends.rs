@@ -107,7 +107,8 @@ impl Shard {
         let events = |hash, token, tags: &[u64]| {
             let events = shared.outside(hash, tags, now);
             if token >= events.last() {
-                next_ms = next_ms.min(shared.next_moment_ms(token, hash, now.ms));
+                let moment_ms = shared.tags().next_moment_ms(token, tags, hash, now.ms);
+                next_ms = next_ms.min(moment_ms.unwrap_or(u64::MAX));
             }
             events
         };

@@ -8,6 +8,7 @@ use crate::state::Shared;
 /// What `stats tags` is read from.
 pub(super) struct AllTags {
     stats: TagStats,
+    gradual: u64,
     now_ms: u64,
 }
 
@@ -19,7 +20,9 @@ pub(super) struct Rolling {
 
 /// Waits for a bump that is under way; no shard is locked.
 pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
-    let all = AllTags { stats: shared.engine.shared().tags().stats(), now_ms: now.ms };
+    let tags = shared.engine.shared().tags();
+    let (stats, gradual) = (tags.stats(), tags.purges_running(now.ms) as u64);
+    let all = AllTags { stats, gradual, now_ms: now.ms };
     put_all(BEFORE_ROLLING, &[], shared, &all, sink);
     for (place, floor) in (1..).zip(all.stats.rolling.iter().flatten()) {
         let place: u32 = place;
@@ -42,6 +45,18 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
         "Changes of an item that set off a cascade which invalidated a tag of the item itself. The item stayed; the rules \
          are probably not meant this way.",
         |_, all| all.stats.self_bumped,
+    ),
+    gauge("gradual", Unit::Count, "Gradual purges of tags that are running: their periods are not over.", |_, all| {
+        all.gradual
+    }),
+    counter("gradual_purges", Unit::Count, "Gradual purges of tags that were begun.", |_, all| {
+        all.stats.gradual_purges
+    }),
+    counter(
+        "gradual_at_once",
+        Unit::Count,
+        "Gradual purges that took effect at once, as soft invalidations, because 64 others were running.",
+        |_, all| all.stats.gradual_at_once,
     ),
     gauge("last_bump", Unit::Clock, "The number of the last invalidation by tag; 0 before the first.", |_, all| {
         all.stats.last_bump
