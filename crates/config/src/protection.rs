@@ -31,11 +31,17 @@ pub(crate) struct ServerDraft {
 impl ServerDraft {
     /// With the defaults of what was not said, for a memory limit of `memory_bytes`.
     pub(crate) fn resolve(&self, memory_bytes: usize) -> Protection {
+        let ledger_bytes = self.ledger_bytes.unwrap_or((memory_bytes / 32).max(2 << 20));
+        let fence_bytes = self.fence_bytes.unwrap_or((memory_bytes / 128).max(1 << 20));
+        // Tables that are too small make valid items look old; but what the others leave of half of the memory is enough.
+        let left = (memory_bytes / 2).saturating_sub(ledger_bytes.saturating_add(fence_bytes));
+        let share = memory_bytes / 32;
+        let most = (memory_bytes / 8).min(left).max(share);
         Protection {
             control: self.control.clone().unwrap_or_else(|| "@".to_owned()),
-            tag_bytes: self.tag_bytes.unwrap_or(memory_bytes / 32),
-            ledger_bytes: self.ledger_bytes.unwrap_or((memory_bytes / 32).max(2 << 20)),
-            fence_bytes: self.fence_bytes.unwrap_or((memory_bytes / 128).max(1 << 20)),
+            tag_bytes: self.tag_bytes.unwrap_or(share.max(8 << 20).min(most)),
+            ledger_bytes,
+            fence_bytes,
             waiters: self.waiters.unwrap_or(1 << 16),
             read_ahead: self.read_ahead.unwrap_or(64),
         }

@@ -60,7 +60,8 @@ pub use reply::get::End;
 pub use reply_queue::ReplyQueue;
 pub use rules::active::ActiveRules;
 pub use rules::why::{
-    Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyObject, WhyRolling, WhyRule, WhyTag,
+    Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyObject, WhyPurge, WhyRolling, WhyRule,
+    WhyTag,
 };
 pub use running::RunningCall;
 pub use shard::Shard;

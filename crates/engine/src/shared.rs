@@ -6,7 +6,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use cattlegrid_herd::{Admitted, AfterStart, Clock, Events, Peers, RuleState, Start, WaitGraph};
 use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
-use cattlegrid_tags::{Kind as BumpKind, TagHash, TagHasher, Tags};
+use cattlegrid_tags::{Kind as BumpKind, Purged, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
 use crate::delivered::DeliveredBytes;
@@ -71,6 +71,9 @@ pub struct Shared {
     start_ms: AtomicU64,
     /// An event outside the shards may revoke leases.
     revoke: AtomicBool,
+    /// When an invalidation that is phased in reaches the key of a lease next, in milliseconds since the start; `u64::MAX`: never,
+    /// or it is not known yet and `revoke` is set.
+    revoke_at_ms: AtomicU64,
     /// Other rules are in force, and leases of keys without a rule have not been ended yet.
     reruled: AtomicBool,
     /// When leases were last searched for that, in milliseconds since the start.
@@ -118,6 +121,7 @@ impl Shared {
             waiting_max: AtomicUsize::new(0),
             timeout_ms: AtomicU64::new(u64::MAX),
             revoke: AtomicBool::new(false),
+            revoke_at_ms: AtomicU64::new(u64::MAX),
             reruled: AtomicBool::new(false),
             revoked_ms: AtomicU64::new(0),
         }
@@ -228,13 +232,25 @@ impl Shared {
             BumpKind::Soft => {
                 self.note_time(now.ms);
                 let grace_ms = self.grace_max_ms.load(Ordering::Relaxed);
-                // Items have times in seconds.
-                let time_of = |number| u64::from(self.second_of(number)) * 1000;
-                self.tags.bump_softly(tag, now.ms, grace_ms, time_of, || self.tick())
+                self.tags.bump_softly(tag, now.ms, grace_ms, |number| self.time_of(number), || self.tick())
             }
         };
         self.outside_event();
         number
+    }
+
+    /// Invalidates the items that carry a tag softly, one after the other over a period: see [`Tags::purge`].
+    pub fn purge(&self, tag: TagHash, period_ms: u64, now: Now) -> Purged {
+        self.note_time(now.ms);
+        let (times, grace_ms) = ((now.ms, period_ms), self.grace_max_ms.load(Ordering::Relaxed));
+        let purged = self.tags.purge(tag, times, grace_ms, |number| self.time_of(number), || self.tick());
+        self.outside_event();
+        purged
+    }
+
+    /// When a number was given out, in milliseconds since the start, or earlier. Items have times in seconds.
+    fn time_of(&self, number: u64) -> u64 {
+        u64::from(self.second_of(number)) * 1000
     }
 
     /// Invalidates tags on behalf of a change of an item that carries some of them: see [`Tags::bump_carried`].
@@ -283,6 +299,8 @@ impl Shared {
             }
         }
         if self.tags.bumps().last_bump() > 0 {
+            // Before the slots: a purge that ends in between is found there.
+            soft = soft.max(self.tags.last_purge_due(tags, hash, now.ms));
             for tag in tags {
                 let tag = TagHash::from_stored(*tag);
                 hard = hard.max(self.tags.bumps().last(tag, BumpKind::Hard));
@@ -439,10 +457,13 @@ impl Shared {
         active.iter().flat_map(|active| active.each()).flat_map(|(_, state)| state.admit_queued()).collect()
     }
 
-    /// Whether leases must be searched for those that an outside event revokes: there was one since the last search,
-    /// and that was at least `every_ms` milliseconds ago. If it is too soon, a timer is set.
+    /// Whether leases must be searched for those that an outside event revokes: there was one since the last search, or the moment
+    /// of [`Shared::revoke_at`] has come, and the last search was at least `every_ms` milliseconds ago. If it is too soon, a timer is
+    /// set.
     pub(crate) fn revoke_due(&self, now_ms: u64, every_ms: u64) -> bool {
-        if !self.revoke.load(Ordering::Acquire) {
+        let at_ms = self.revoke_at_ms.load(Ordering::Acquire);
+        if !self.revoke.load(Ordering::Acquire) && at_ms > now_ms {
+            self.timeout_ms.fetch_min(at_ms, Ordering::AcqRel);
             return false;
         }
         let next = self.revoked_ms.load(Ordering::Relaxed) + every_ms;
@@ -451,8 +472,22 @@ impl Shared {
             return false;
         }
         self.revoked_ms.store(now_ms, Ordering::Relaxed);
-        // Before the search: an event during it asks for another.
-        self.revoke.swap(false, Ordering::AcqRel)
+        // Before the search: an event during it asks for another, and so does the end of another thread's search.
+        let at_ms = self.revoke_at_ms.swap(u64::MAX, Ordering::AcqRel);
+        let is_due = self.revoke.swap(false, Ordering::AcqRel) || at_ms <= now_ms;
+        if !is_due {
+            // Another thread has begun it.
+            self.revoke_at(at_ms);
+        }
+        is_due
+    }
+
+    /// The result of a search: leases must be searched again at this time, in milliseconds since the start.
+    pub(crate) fn revoke_at(&self, at_ms: u64) {
+        if at_ms != u64::MAX {
+            self.revoke_at_ms.fetch_min(at_ms, Ordering::AcqRel);
+            self.timeout_ms.fetch_min(at_ms, Ordering::AcqRel);
+        }
     }
 
     /// Whether leases of keys without a rule must be searched for: other rules have come into force since the last

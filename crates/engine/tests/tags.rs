@@ -6,6 +6,7 @@ use crate::world;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use cattlegrid_protocol::{Limits, Parsed, parse};
 use world::World;
 
 fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
@@ -222,6 +223,24 @@ fn bad_tags_and_control_keys_change_nothing() {
 }
 
 #[test]
+fn rules_with_tags_take_no_memory_before_the_first_bump() {
+    let rules = Rules::new(vec![rule(1, "basket:{user}", tags_only(), &["user:{user}"])], Vec::new());
+    let mut w = World::under(rules);
+    let c = w.connect();
+    let (before, limit) = (w.engine.memory().limit_bytes(), w.engine.limit_bytes());
+    w.expect(c, "set basket:1 0 0 1|x|ms basket:2 1 Gred|x|get @tag:user:1|", &{
+        let none = "VALUE @tag:user:1 0 12|0 0 0.000000|END|";
+        format!("STORED|HD|{none}")
+    });
+    assert_eq!(w.engine.memory().limit_bytes(), before);
+    for _ in 0..2 {
+        w.expect(c, "delete @tag:user:1|get basket:1|", "DELETED|END|");
+        assert_eq!(before - w.engine.memory().limit_bytes(), 1 << 20, "once");
+    }
+    assert_eq!(w.engine.limit_bytes(), limit, "it is a part of the limit");
+}
+
+#[test]
 fn control_keys_in_a_get() {
     let mut w = shop();
     let c = w.connect();
@@ -359,6 +378,261 @@ fn a_rolling_flush_spreads_over_its_period() {
     w.expect(c, "delete @tag:user:1|get shoppingbasket:1 plain:0|", "DELETED|VALUE plain:0 0 1|y|END|");
     w.flush();
     w.expect(c, "get plain:0|", "END|");
+}
+
+/// The hash of a key.
+fn hash_of(w: &World, key: &str) -> u64 {
+    let line = format!("touch {key} 0\r\n");
+    let Parsed::Complete { request, .. } = parse(line.as_bytes(), &Limits::default()) else { unreachable!() };
+    w.engine.hash(&request).unwrap()
+}
+
+/// For ten keys that are computed and waited for, `begin` begins to invalidate them over two seconds, each at a moment of its
+/// own, which `moment` gives. When each waiter was answered, in milliseconds after the moment of its key.
+fn promoted_after(
+    pattern: &str,
+    begin: impl Fn(&mut World),
+    moment: impl Fn(&World, u64) -> u64,
+) -> Vec<u64> {
+    let policy = Policy { lease: LeaseTime::Fixed(20_000), hold_ms: 20_000, ..leased() };
+    let mut w = World::under(Rules::new(vec![rule(1, pattern, policy, &["shelf"])], Vec::new()));
+    let keys: Vec<String> = (0..10).map(|n| pattern.replace("{id}", &n.to_string())).collect();
+    let [holder, late, writer] = [(); 3].map(|()| w.connect());
+    let waiters: Vec<u64> = keys.iter().map(|_| w.connect()).collect();
+    for (key, waiter) in keys.iter().zip(&waiters) {
+        w.expect(holder, &format!("get {key}|"), "END|");
+        w.expect(*waiter, &format!("get {key}|"), "");
+    }
+    w.pass(100);
+    begin(&mut w);
+    let moments: Vec<u64> = keys.iter().map(|key| moment(&w, hash_of(&w, key))).collect();
+    // This lease is given after the invalidation, which does not concern it.
+    let young = pattern.replace("{id}", "young");
+    w.expect(holder, &format!("get {young}|"), "END|");
+    w.expect(late, &format!("get {young}|"), "");
+    w.pass(10);
+    let first = *moments.iter().min().unwrap();
+    assert!(w.next_deadline().is_some_and(|at| at >= first), "nothing is searched before that");
+    let mut after = vec![None; keys.len()];
+    for _ in 0..2_000 {
+        w.pass(1);
+        for ((waiter, moment), after) in waiters.iter().zip(&moments).zip(&mut after) {
+            if after.is_none() && !w.replies(*waiter).is_empty() {
+                *after = Some(w.ms.checked_sub(*moment).expect("not before its moment"));
+            }
+        }
+    }
+    assert_eq!(w.replies(late), "", "it waits");
+    w.expect(writer, &format!("set {young} 0 0 1|x|"), "STORED|");
+    assert_eq!(w.replies(late), format!("VALUE {young} 0 1|x|END|"));
+    after.into_iter().map(|after| after.expect("each was answered")).collect()
+}
+
+#[test]
+fn a_rolling_flush_revokes_each_lease_at_the_moment_of_its_key() {
+    let moment = |w: &World, hash: u64| {
+        let floor = w.engine.shared().tags().floors().rolling().next().unwrap();
+        floor.moment_ms(hash)
+    };
+    let begin = |w: &mut World| {
+        let c = w.connect();
+        w.ask(c, "get @flush:2|");
+    };
+    let after = promoted_after("shelf:{id}", begin, moment);
+    assert!(after.iter().all(|ms| *ms <= 10), "{after:?}");
+}
+
+/// Items of one shelf, which are served for 30 seconds after they became old.
+fn shelf() -> World {
+    let policy = Policy { grace_s: 30, ..leased() };
+    World::under(Rules::new(vec![rule(1, "shelf:{id}", policy, &["shelf"])], Vec::new()))
+}
+
+/// When the first gradual purge of the tag `shelf` reaches a key.
+fn purged_at(w: &World, hash: u64) -> u64 {
+    let shared = w.engine.shared();
+    let purges = shared.tags().purges_of(shared.tag_hasher().hash(b"shelf").unwrap());
+    purges[0].moment_ms(hash)
+}
+
+#[test]
+fn a_gradual_purge_revokes_each_lease_at_the_moment_of_its_key() {
+    let begin = |w: &mut World| {
+        let c = w.connect();
+        w.expect(c, "md shelf G I T2|", "HD|");
+    };
+    let after = promoted_after("shelf:{id}", begin, purged_at);
+    assert!(after.iter().all(|ms| *ms <= 10), "{after:?}");
+}
+
+#[test]
+fn a_gradual_purge_reaches_each_item_in_its_time() {
+    let mut w = shelf();
+    let c = w.connect();
+    let keys: Vec<String> = (0..400).map(|n| format!("shelf:{n}")).collect();
+    for key in &keys {
+        w.expect(c, &format!("set {key} 0 0 1|x|"), "STORED|");
+    }
+    w.expect(c, "set other 0 0 1|x|md shelf G I T60 q|", "STORED|");
+    let start = w.ms;
+    let moments: Vec<u64> = keys.iter().map(|key| purged_at(&w, hash_of(&w, key))).collect();
+    let standing = |w: &mut World, key: &str| {
+        let why = w.ask(c, &format!("get @why:{key}|"));
+        ["fresh", "stale", "absent"]
+            .into_iter()
+            .find(|name| why.contains(&format!("\"standing\":\"{name}\"")))
+    };
+    let served = |w: &mut World| {
+        keys.iter().filter(|key| standing(w, key) == Some("fresh")).count() * 100 / keys.len()
+    };
+    assert_eq!(served(&mut w), 100);
+    w.pass(15_000);
+    assert!((70..=80).contains(&served(&mut w)), "{}", served(&mut w));
+    // What is stored while it runs is not concerned.
+    w.expect(c, "set shelf:young 0 0 1|y|", "STORED|");
+    w.pass(15_000);
+    assert!((45..=55).contains(&served(&mut w)), "{}", served(&mut w));
+    // Grace counts from the moment of the item, during the period and after it. Times of items are in seconds.
+    for at_ms in (35_000..=85_000).step_by(10_000) {
+        w.pass(start + at_ms - w.ms);
+        for (key, moment) in keys.iter().zip(&moments) {
+            let (old_s, now_s) = (moment / 1000, w.ms / 1000);
+            let expected = match now_s.checked_sub(old_s) {
+                Some(0) | None if w.ms < *moment => Some("fresh"),
+                Some(0..30) => Some("stale"),
+                // Removed when it was found.
+                _ => None,
+            };
+            assert_eq!(standing(&mut w, key), expected, "{key} at {now_s}, old since {moment}");
+        }
+    }
+    w.pass(start + 91_000 - w.ms);
+    assert!(keys.iter().all(|key| standing(&mut w, key).is_none()));
+    w.expect(c, "get shelf:young other|", "VALUE shelf:young 0 1|y|VALUE other 0 1|x|END|");
+}
+
+#[test]
+fn after_its_moment_one_client_computes_and_the_others_get_the_old_value() {
+    let mut w = shelf();
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "set shelf:1 0 0 3|old|md shelf G I T60|", "STORED|HD|");
+    let moment = purged_at(&w, hash_of(&w, "shelf:1"));
+    w.pass(moment - 1 - w.ms);
+    w.expect(a, "get shelf:1|", "VALUE shelf:1 0 3|old|END|");
+    w.pass(1);
+    w.expect(a, "get shelf:1|", "END|");
+    w.expect(b, "get shelf:1|", "VALUE shelf:1 0 3|old|END|");
+    w.expect(a, "set shelf:1 0 0 3|new|", "STORED|");
+    w.pass(70_000);
+    w.expect(b, "get shelf:1|", "VALUE shelf:1 0 3|new|END|");
+}
+
+#[test]
+fn a_value_computed_before_a_gradual_purge_becomes_old_at_its_moment() {
+    for late in [false, true] {
+        let mut w = shelf();
+        let [a, b, c] = [(); 3].map(|()| w.connect());
+        w.expect(a, "get shelf:1|", "END|");
+        w.expect(c, "md shelf G I T2|", "HD|");
+        let moment = purged_at(&w, hash_of(&w, "shelf:1"));
+        w.pass(if late { moment - w.ms } else { 1 });
+        w.expect(a, "set shelf:1 0 0 3|old|", "STORED|");
+        if !late {
+            w.expect(b, "get shelf:1|", "VALUE shelf:1 0 3|old|END|");
+            w.pass(moment - w.ms);
+        }
+        w.expect(b, "get shelf:1|", "END|");
+        w.expect(c, "get shelf:1|", "VALUE shelf:1 0 3|old|END|");
+        w.expect(b, "set shelf:1 0 0 3|new|", "STORED|");
+        w.pass(5_000);
+        w.expect(c, "get shelf:1|", "VALUE shelf:1 0 3|new|END|");
+    }
+}
+
+#[test]
+fn without_grace_a_gradual_purge_leaves_misses() {
+    let mut w = shop();
+    let c = w.connect();
+    w.expect(c, "set shoppingbasket:1 0 0 1|x|ms free 1 Guser:1|x|md user:1 G I T1|", "STORED|HD|HD|");
+    w.expect(c, "get shoppingbasket:1 free|", "VALUE shoppingbasket:1 0 1|x|VALUE free 0 1|x|END|");
+    w.pass(1000);
+    w.expect(c, "get shoppingbasket:1 free|", "END|");
+    w.expect(c, "incr shoppingbasket:1 1|", "NOT_FOUND|");
+}
+
+#[test]
+fn a_gradual_purge_says_what_is_wrong_with_it() {
+    let mut w = shop();
+    let c = w.connect();
+    w.expect(c, "set shoppingbasket:1 0 0 1|x|", "STORED|");
+    let range = "CLIENT_ERROR gradual purge: T must be 1 to 86400|";
+    let not_soft = "CLIENT_ERROR a gradual purge is soft: T needs I|";
+    for (line, error) in [
+        ("md user:1 G I T0|", range),
+        ("md user:1 G I T-1|", range),
+        ("md user:1 G I T86401 q|", range),
+        ("ma user:1 G I T0 v|", range),
+        ("md @tag:user:1 I T2147483647|", range),
+        ("md user:1 G T60|", not_soft),
+        ("md user:1 G T60 q|", not_soft),
+        ("ma user:1 G T60 v|", not_soft),
+        ("md @tag:user:1 T60|", not_soft),
+    ] {
+        w.expect(c, line, error);
+    }
+    assert_eq!(w.engine.shared().tags().bumps().last_bump(), 0, "nothing was invalidated");
+    w.expect(c, "get shoppingbasket:1|", "VALUE shoppingbasket:1 0 1|x|END|");
+    // As before, `T` means nothing to a question.
+    w.expect(c, "mg user:1 G T60 v|", "VA 12|0 0 0.000000|");
+}
+
+#[test]
+fn the_last_of_too_many_gradual_purges_takes_effect_at_once() {
+    let mut w = shop();
+    let c = w.connect();
+    w.expect(c, "set shoppingbasket:64 0 0 1|x|", "STORED|");
+    for n in 0..64 {
+        w.expect(c, &format!("md user:{n} G I T60 k|"), &format!("HD kuser:{n}|"));
+    }
+    w.expect(c, "get shoppingbasket:64|", "VALUE shoppingbasket:64 0 1|x|END|");
+    w.expect(c, "md user:64 G I T60|get shoppingbasket:64|", "HD T0|END|");
+    w.expect(c, "md user:64 G I T60 q k|md user:64 G I T60 k O7|", "HD kuser:64 O7 T0|");
+    let shown = w.ask(c, "ma @tag:user:64 I T60 v|");
+    let number = w.engine.shared().tags().bumps().last_bump().to_string();
+    assert_eq!(shown, format!("VA {} T0|{number}|", number.len()));
+    let stats = w.engine.shared().tags().stats();
+    assert_eq!((stats.gradual_purges, stats.gradual_at_once, stats.soft_bumps), (64, 4, 4));
+    assert_eq!(w.engine.shared().tags().purges_running(w.ms), 64);
+    w.pass(60_000);
+    w.expect(c, "md user:64 G I T60|", "HD|");
+    assert_eq!(w.engine.shared().tags().purges_running(w.ms), 1);
+}
+
+#[test]
+fn a_gradual_purge_is_shown() {
+    let mut w = shelf();
+    let c = w.connect();
+    w.expect(c, "set shelf:1 0 0 1|x|", "STORED|");
+    assert!(!w.ask(c, "get @why:shelf:1|").contains("gradual"));
+    let shown = w.ask(c, "ma shelf G I T60 v|");
+    let number = shown.split('|').nth(1).unwrap().to_owned();
+    let left = purged_at(&w, hash_of(&w, "shelf:1")) - w.ms;
+    let expect = |w: &mut World, left: u64, seconds: u64| {
+        let why = w.ask(c, "get @why:shelf:1|");
+        let part = format!(
+            "\"gradual\":[{{\"moment_in_ms\":{left},\"number\":{number},\"seconds\":60}}],\"hard\":0"
+        );
+        assert!(why.contains(&part), "{part} in {why}");
+        let last = w.ask(c, "get @tag:shelf|");
+        assert!(last.split('|').nth(1).unwrap().starts_with(&format!("{number} {seconds} ")), "{last}");
+    };
+    expect(&mut w, left, 0);
+    w.pass(60_000);
+    expect(&mut w, 0, 60);
+    // When the grace of the last item is over, it is a hard one.
+    w.pass(30_000);
+    let why = w.ask(c, "get @why:shelf:1|");
+    assert!(!why.contains("gradual") && why.contains(&format!("\"hard\":{number}")), "{why}");
 }
 
 #[test]

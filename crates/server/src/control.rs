@@ -226,11 +226,16 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Says once what would help: of each rule whose `hold` is shorter than its computations, and of crowded tags. And once a
-    /// minute, while it lasts, of each rule of which many fills are dropped though they may be new.
+    /// Says once what would help: of each rule whose `hold` is shorter than its computations, of crowded tags, and of gradual
+    /// purges that were not. And once a minute, while it lasts, of each rule of which many fills are dropped though they may be
+    /// new.
     fn advise(&mut self, now_ms: u64) {
         let shared = self.shared.engine.shared();
-        if shared.tags().stats().is_crowded() && self.advised.insert("tag_memory".to_owned()) {
+        let stats = shared.tags().stats();
+        if stats.gradual_at_once > 0 && self.advised.insert("gradual_at_once".to_owned()) {
+            log::warning("a gradual purge took effect at once, since 64 others were running");
+        }
+        if stats.is_crowded() && self.advised.insert("tag_memory".to_owned()) {
             log::warning("more than 5 % of the looks at tags find a bump of another tag: raise tag_memory");
         }
         let active = shared.rules();

@@ -47,6 +47,8 @@ pub struct Bumps {
     bits: u32,
     /// The highest number of any bump, 0 before the first.
     last_bump: AtomicU64,
+    /// [`DENSE`] or [`SPARSE`].
+    sampling: AtomicU64,
     /// Held while a bump takes its number and raises slots. Also guards the ages of the slots.
     writer: Mutex<Writer>,
 }
@@ -58,12 +60,23 @@ struct Writer {
     /// Running mean of [`Bumps::estimate`] over sampled look-ups, and how many there were.
     sampled: f64,
     samples: u64,
+    /// Sampling is dense until there are this many samples.
+    dense_until: u64,
+    /// Bumps since it last became dense.
+    since_dense: u64,
     /// Calls of [`Bumps::bump_carried`].
     self_bumped: u64,
 }
 
 /// Samples in the running mean; with fewer samples it is not reliable and not shown.
 pub(crate) const SAMPLES_MIN: u64 = 64;
+
+/// One in 16 look-ups is sampled, until the running mean consists of samples of this time; minus 1. From the start, and again
+/// when there was a bump for each [`SLOTS_PER_DENSE`]th slot.
+const DENSE: u64 = 15;
+/// One in 4096, otherwise; minus 1.
+const SPARSE: u64 = 4095;
+const SLOTS_PER_DENSE: usize = 64;
 
 /// Figures about the arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,11 +99,14 @@ impl Bumps {
             slots: zeros(per_row * ROWS * KINDS),
             bits,
             last_bump: AtomicU64::new(0),
+            sampling: AtomicU64::new(DENSE),
             writer: Mutex::new(Writer {
                 last_bump: 0,
                 occupancy: [Occupancy::new(per_row), Occupancy::new(per_row)],
                 sampled: 0.0,
                 samples: 0,
+                dense_until: SAMPLES_MIN,
+                since_dense: 0,
                 self_bumped: 0,
             }),
         }
@@ -175,9 +191,24 @@ impl Bumps {
         // The lock makes this a maximum.
         let old = slots.map(|slot| slot.swap(number, Ordering::Relaxed));
         writer.occupancy[kind as usize].note(number, old);
+        writer.since_dense += 1;
+        if writer.since_dense >= (self.slots_per_row() / SLOTS_PER_DENSE) as u64 {
+            (writer.since_dense, writer.dense_until) = (0, writer.samples + SAMPLES_MIN);
+            self.sampling.store(DENSE, Ordering::Relaxed);
+        }
         writer.last_bump = number;
         self.last_bump.store(number, Ordering::Release);
         (number, [(Place(places[0]), old[0]), (Place(places[1]), old[1])])
+    }
+
+    /// Takes a number, which is the last bump's from then on, without raising a slot: what is invalidated by it is noted elsewhere.
+    pub(crate) fn mark(&self, take_number: impl FnOnce() -> u64) -> u64 {
+        let mut writer = self.lock();
+        let number = take_number();
+        debug_assert!(number > writer.last_bump, "numbers rise");
+        writer.last_bump = number;
+        self.last_bump.store(number, Ordering::Release);
+        number
     }
 
     /// The tag's places.
@@ -241,6 +272,12 @@ impl Bumps {
         self.lock().estimate(since)
     }
 
+    /// Whether a look-up with this random number is one of those that are sampled.
+    #[inline]
+    pub(crate) fn is_sampled(&self, random: u64) -> bool {
+        random & self.sampling.load(Ordering::Relaxed) == 0
+    }
+
     /// Adds an item that was looked up to the running mean, unless a bump is in progress.
     #[cold]
     pub(crate) fn sample(&self, stamp: u64) {
@@ -249,6 +286,9 @@ impl Bumps {
             writer.samples += 1;
             let weight = 1.0 / writer.samples.min(SAMPLES_MIN) as f64;
             writer.sampled += (estimate - writer.sampled) * weight;
+            if writer.samples == writer.dense_until {
+                self.sampling.store(SPARSE, Ordering::Relaxed);
+            }
         }
     }
 

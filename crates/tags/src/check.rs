@@ -1,15 +1,16 @@
 //! The check whether an item may be served: its stamp is compared with bumps and floors.
 //!
-//! [`Tags`] joins the arrays of bumps, the floors and the superseded soft bumps.
+//! [`Tags`] joins the arrays of bumps, the floors, the superseded soft bumps and the gradual purges.
 //!
 //! # Invariant
 //! A check that begins after a bump or a flush has returned obeys it.
 
 use crate::bumps::{BumpStats, Bumps, Kind};
+use crate::gradual::{Purge, PurgeStats, Purged, Purges};
 use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
 use crate::superseded::Superseded;
 use crate::sync::{Mutex, lock};
-use crate::tag::TagHash;
+use crate::tag::{TagHash, TagList};
 use crate::validity::Validity;
 
 /// All invalidations: bumps of tags, and floors.
@@ -21,13 +22,11 @@ pub struct Tags {
     bumps: Bumps,
     floors: Floors,
     superseded: Mutex<Superseded>,
+    purges: Purges,
 }
 
 /// Share of false stale answers per tag above which `tag_memory` should be larger.
 pub const CROWDED: f64 = 0.05;
-
-/// Of this many look-ups that reach the arrays one goes into the running estimate.
-const SAMPLED: u64 = 4096;
 
 impl Tags {
     /// Nothing is invalid. `memory_bytes`: see [`Bumps::new`].
@@ -36,6 +35,7 @@ impl Tags {
             bumps: Bumps::new(memory_bytes),
             floors: Floors::new(),
             superseded: Mutex::new(Superseded::default()),
+            purges: Purges::new(),
         }
     }
 
@@ -65,8 +65,30 @@ impl Tags {
         number
     }
 
+    /// Purges a tag gradually: items that carry it become stale one after the other, each at its own moment within `period_ms`
+    /// ([`Purge::moment_ms`]), and are dead `grace_ms` after the end of the period. Their grace counts from their own moments.
+    ///
+    /// When [`GRADUAL_MAX`] are running, it is an ordinary soft bump. The arguments are those of [`Tags::bump_softly`], and the
+    /// caller must call [`Tags::settle`] about once a second.
+    ///
+    /// [`GRADUAL_MAX`]: crate::GRADUAL_MAX
+    pub fn purge(
+        &self,
+        tag: TagHash,
+        (now_ms, period_ms): (u64, u64),
+        grace_ms: u64,
+        time_of: impl Fn(u64) -> u64,
+        take_number: impl FnOnce() -> u64,
+    ) -> Purged {
+        let purge = Purge { tag, number: 0, start_ms: now_ms, period_ms };
+        match self.purges.start(purge, grace_ms, &self.bumps, take_number) {
+            Ok(number) => Purged::Gradually(number),
+            Err(take_number) => Purged::AtOnce(self.bump_softly(tag, now_ms, grace_ms, time_of, take_number)),
+        }
+    }
+
     /// Bumps tags hard on behalf of a change of an item that carries some of them, so that the change does not invalidate the
-    /// item itself. Returns the item's new stamp; `None` if an earlier bump or floor invalidates it, so that no later
+    /// item itself. Returns the item's new stamp; `None` if an earlier bump, purge or floor invalidates it, so that no later
     /// stamp is right.
     ///
     /// `bumped`: at least one tag, each once. `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`], called once
@@ -78,13 +100,15 @@ impl Tags {
         carried: impl IntoIterator<Item = u64>,
         take_number: impl FnMut() -> u64,
     ) -> Option<u64> {
-        let number = self.bumps.bump_carried(bumped, stamp, carried, take_number)?;
-        // A floor that took its number before is seen.
-        (stamp >= self.floors.highest_raised()).then_some(number)
+        let carried = TagList::of_item(carried);
+        let all = carried.hashes().iter().copied();
+        let number = self.bumps.bump_carried(bumped, stamp, all, take_number)?;
+        self.is_above_all(stamp, &carried).then_some(number)
     }
 
     /// A later stamp for an item that is valid, on behalf of a change that gives it tags: bumps of these from before do not
-    /// concern it. `None` if a bump or a floor invalidates it now, or a rolling floor may do so later; its stamp must stay.
+    /// concern it. `None` if a bump or a floor invalidates it now, or a rolling floor or a gradual purge may do so later; its
+    /// stamp must stay.
     ///
     /// `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`].
     pub fn restamp(
@@ -93,19 +117,26 @@ impl Tags {
         carried: impl IntoIterator<Item = u64>,
         take_number: impl FnOnce() -> u64,
     ) -> Option<u64> {
-        let number = self.bumps.restamp(stamp, carried, take_number)?;
-        // A floor that took its number before is seen.
-        (stamp >= self.floors.highest_raised()).then_some(number)
+        let carried = TagList::of_item(carried);
+        let number = self.bumps.restamp(stamp, carried.hashes().iter().copied(), take_number)?;
+        self.is_above_all(stamp, &carried).then_some(number)
     }
 
-    /// Ends rolling floors whose period is over, and the grace of items that soft bumps made stale.
+    /// Whether no floor and no purge of these tags concerns the stamp, now or later. A floor or purge that took its number before
+    /// is seen.
+    fn is_above_all(&self, stamp: u64, tags: &TagList) -> bool {
+        stamp >= self.floors.highest_raised() && stamp >= self.purges.last_begun(tags.hashes())
+    }
+
+    /// Ends rolling floors whose period is over, and the grace of items that soft bumps or gradual purges made stale.
     pub fn settle(&self, now_ms: u64) {
         self.floors.settle(now_ms);
+        self.purges.settle(now_ms, &self.bumps);
         lock(&self.superseded).settle(now_ms, &self.bumps);
     }
 
     /// When an item with this stamp and these tags became stale, in milliseconds, or earlier; `None`: it is not stale. The
-    /// first of: the first soft bumps of its tags above the stamp, and its moments of rolling floors.
+    /// first of: the first soft bumps of its tags above the stamp, and its moments of rolling floors and gradual purges.
     pub fn stale_since_ms(
         &self,
         stamp: u64,
@@ -115,12 +146,61 @@ impl Tags {
         time_of: impl Fn(u64) -> u64,
     ) -> Option<u64> {
         let superseded = lock(&self.superseded);
-        let bumps =
-            tags.into_iter().map(|tag| self.first_soft(TagHash::from_stored(tag), stamp, &superseded));
-        let bumped = bumps.filter(|number| *number > stamp).map(time_of);
+        let bumped = tags.into_iter().flat_map(|tag| {
+            let first = self.first_soft(TagHash::from_stored(tag), stamp, &superseded);
+            let purged = self.purges.first_moment_ms(tag, stamp, key_hash, now_ms, true);
+            [Some(first).filter(|number| *number > stamp).map(&time_of), Some(purged)]
+        });
+        let bumped = bumped.flatten().filter(|ms| *ms != u64::MAX);
         let floors = self.floors.rolling().filter(|floor| floor.number > stamp);
         let moments = floors.map(|floor| floor.start_ms + floor.phase_ms(key_hash));
         bumped.chain(moments.filter(|ms| *ms < now_ms)).min()
+    }
+
+    /// When a rolling floor or a gradual purge will make an item with this stamp and these tags stale, in milliseconds; `None`:
+    /// none will. What makes it stale now does not count.
+    pub fn next_moment_ms(&self, stamp: u64, tags: &[u64], key_hash: u64, now_ms: u64) -> Option<u64> {
+        let purged = tags.iter().map(|tag| self.purges.first_moment_ms(*tag, stamp, key_hash, now_ms, false));
+        let first = purged.min().unwrap_or(u64::MAX);
+        if stamp >= self.floors.highest() {
+            return Some(first).filter(|ms| *ms != u64::MAX);
+        }
+        let floors = self.floors.rolling().filter(|floor| floor.number > stamp);
+        let moments = floors.map(|floor| floor.moment_ms(key_hash)).filter(|ms| *ms > now_ms);
+        moments.chain([first]).min().filter(|ms| *ms != u64::MAX)
+    }
+
+    /// The highest number of a gradual purge of these tags whose moment has come for a key; 0: none.
+    pub fn last_purge_due(&self, tags: &[u64], key_hash: u64, now_ms: u64) -> u64 {
+        tags.iter().map(|tag| self.purges.last_due(*tag, key_hash, now_ms)).max().unwrap_or(0)
+    }
+
+    /// The highest number of a gradual purge of these tags; 0: none.
+    pub fn last_purge(&self, tags: &[u64]) -> u64 {
+        tags.iter().map(|tag| self.purges.last(*tag)).max().unwrap_or(0)
+    }
+
+    /// The highest number of an invalidation that concerns keys with these tags at moments of their own: of a floor, hard ones
+    /// included, or of a gradual purge. 0: none.
+    pub fn highest_phased(&self, tags: &[u64]) -> u64 {
+        self.last_purge(tags).max(self.floors.highest())
+    }
+
+    /// Number of the tag's last bump of any kind, or of its last gradual purge; 0: none.
+    pub fn last(&self, tag: TagHash) -> u64 {
+        // A purge that retires in between is found in the slots.
+        let purge = self.purges.last(tag.get());
+        purge.max(self.bumps.last(tag, Kind::Hard)).max(self.bumps.last(tag, Kind::Soft))
+    }
+
+    /// The tag's gradual purges, oldest first, until their items' grace is over.
+    pub fn purges_of(&self, tag: TagHash) -> Vec<Purge> {
+        self.purges.of(tag)
+    }
+
+    /// Gradual purges whose period is not over.
+    pub fn purges_running(&self, now_ms: u64) -> usize {
+        self.purges.running(now_ms)
     }
 
     /// Invalidation by tag.
@@ -155,7 +235,7 @@ impl Tags {
     /// them.
     ///
     /// In this order: the hard floor; rolling floors; without tags, or with a stamp not below the last bump
-    /// of any tag, no more; the tags' own last bumps, hard and soft. The greatest answer holds: a hard bump of
+    /// of any tag, no more; the tags' gradual purges; their own last bumps, hard and soft. The greatest answer holds: a hard bump of
     /// one tag is never softened by a soft bump of another tag, or by a later soft bump of the same tag.
     ///
     /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead value must not be stored
@@ -177,7 +257,10 @@ impl Tags {
             return floors;
         }
         let (mut hard, mut soft, mut tagged) = (false, floors == Validity::Stale, false);
+        let purges = !self.purges.is_empty();
         for tag in tags {
+            // Before the slots: a purge that retires in between is found there.
+            soft |= purges && self.purges.last_due(tag, key_hash, now_ms) > stamp;
             let above = self.bumps.are_above(stamp, TagHash::from_stored(tag));
             // No early exit from the loop, so that the cache misses of several tags overlap.
             hard |= above.0;
@@ -185,7 +268,8 @@ impl Tags {
             tagged = true;
         }
         // Other keys with each bump, since `last_bump` changes.
-        if tagged && (key_hash ^ last_bump.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 32 & (SAMPLED - 1) == 0 {
+        let random = (key_hash ^ last_bump.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 32;
+        if tagged && self.bumps.is_sampled(random) {
             self.bumps.sample(stamp);
         }
         match (hard, soft) {
@@ -199,10 +283,13 @@ impl Tags {
     pub fn stats(&self) -> TagStats {
         let BumpStats { bumps, used, false_stale, self_bumped } = self.bumps.stats();
         let Snapshot { hard, rolling } = self.floors.snapshot();
+        let PurgeStats { begun, at_once } = self.purges.stats();
         TagStats {
             hard_bumps: bumps[0],
             soft_bumps: bumps[1],
             self_bumped,
+            gradual_purges: begun,
+            gradual_at_once: at_once,
             last_bump: self.bumps.last_bump(),
             memory_bytes: self.bumps.memory_bytes(),
             slots_per_row: self.bumps.slots_per_row(),
@@ -225,7 +312,11 @@ pub struct TagStats {
     pub soft_bumps: u64,
     /// Changes of an item that bumped a tag of the item itself.
     pub self_bumped: u64,
-    /// The highest number of any bump, 0 before the first.
+    /// Gradual purges that were begun.
+    pub gradual_purges: u64,
+    /// Gradual purges that took effect at once, as soft bumps, since too many were running.
+    pub gradual_at_once: u64,
+    /// The highest number of any bump or gradual purge, 0 before the first.
     pub last_bump: u64,
     /// Bytes of the arrays.
     pub memory_bytes: usize,
@@ -236,8 +327,8 @@ pub struct TagStats {
     /// Slots that soft bumps have used, in the fuller row.
     pub soft_slots_used: u64,
     /// Share of tags, 0.0..=1.0, that look bumped although they were not: the running mean over a sample of the
-    /// items looked up that carry tags and are older than the last bump. `None` before 64 samples (one in 4,096 of
-    /// such look-ups): fewer are not reliable.
+    /// items looked up that carry tags and are older than the last bump. `None` before 64 samples, which are one in 16 of
+    /// such look-ups, later one in 4,096: fewer are not reliable.
     pub false_stale: Option<f64>,
     /// Items with a stamp below this are dead.
     pub hard_floor: u64,
@@ -260,6 +351,7 @@ mod tests {
 
     use super::*;
     use crate::bumps::Kind::{self, Hard, Soft};
+    use crate::bumps::SAMPLES_MIN;
     use crate::tag::TagHasher;
     use Validity::{Dead, Stale, Valid};
 
@@ -498,5 +590,41 @@ mod tests {
             }
         }
         assert!(all.tags.stats().is_crowded(), "{:?}", all.tags.stats());
+    }
+
+    /// Look-ups of old items until the arrays say that they are crowded.
+    fn looks_until_crowded(all: &Fixture, item: u64) -> u64 {
+        let look = |n: u64| {
+            let (key, tag) =
+                (all.hasher.hash(&n.to_le_bytes()).unwrap(), all.hasher.hash(b"an old tag").unwrap());
+            all.tags.check(item, [tag.get()], key.get(), 0);
+            all.tags.stats().is_crowded()
+        };
+        (1..100_000).find(|n| look(*n)).expect("they are crowded")
+    }
+
+    #[test]
+    fn crowded_arrays_say_so_within_some_thousand_looks() {
+        let all = Fixture { tags: Tags::new(2 << 20), ..Fixture::new() };
+        let item = all.tick();
+        (0..100_000).for_each(|n| assert!(all.bump(&n.to_string(), Hard) > 0));
+        let looks = looks_until_crowded(&all, item);
+        assert!((SAMPLES_MIN..3_000).contains(&looks), "{looks}");
+    }
+
+    #[test]
+    fn arrays_that_become_crowded_say_so_as_soon() {
+        let all = Fixture { tags: Tags::new(2 << 20), ..Fixture::new() };
+        let item = all.tick();
+        // The first samples are of empty arrays.
+        for n in 0..100_000_u64 {
+            all.bump(&n.to_string(), Hard);
+            if n < 4_000 {
+                all.tags.check(item, [n], all.hasher.hash(&n.to_le_bytes()).unwrap().get(), 0);
+            }
+        }
+        assert!(all.tags.stats().false_stale.is_some_and(|share| share < 0.01));
+        let looks = looks_until_crowded(&all, item);
+        assert!(looks < 3_000, "{looks}");
     }
 }

@@ -8,6 +8,8 @@
 //! > An item is served iff its stamp is not below the last bump of any of its tags, nor below any floor that
 //! > applies to it.
 //!
+//! A tag can also be purged gradually ([`Tags::purge`]): then its number applies to each item from the item's own moment on.
+//!
 //! # Why there is no index from tags to keys
 //! Such an index grows with the items, must be kept in step with evictions, blocks while a large tag is
 //! walked, and misses the keys that are stored in that time. A counter per tag in the cache itself can be
@@ -62,6 +64,7 @@
 
 mod bumps;
 mod check;
+mod gradual;
 mod occupancy;
 mod rolling;
 mod superseded;
@@ -71,6 +74,7 @@ mod validity;
 
 pub use bumps::{Bumps, Kind, false_stale_share};
 pub use check::{CROWDED, TagStats, Tags};
+pub use gradual::{GRADUAL_MAX, Purge, Purged};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
 pub use tag::{TAG_BYTES_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagList};
 pub use validity::Validity;

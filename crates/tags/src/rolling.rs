@@ -41,7 +41,12 @@ impl RollingFloor {
     /// independent of the bits of `key_hash` that index and shards use.
     #[inline]
     pub fn phase_ms(&self, key_hash: u64) -> u64 {
-        ((u128::from(mix(key_hash)) * u128::from(self.period_ms)) >> 64) as u64
+        phase_ms(key_hash, self.period_ms)
+    }
+
+    /// When a key's old item becomes stale, in milliseconds of the caller's clock: the first at which it is no longer served.
+    pub fn moment_ms(&self, key_hash: u64) -> u64 {
+        self.start_ms + self.phase_ms(key_hash) + 1
     }
 
     /// Share of old items still served, 1.0 at the start, 0.0 from the end on.
@@ -341,6 +346,12 @@ impl Snapshot {
         let mut rest = self.rolling.into_iter().flatten().filter(|floor| floor.number > self.hard);
         self.rolling = std::array::from_fn(|_| rest.next());
     }
+}
+
+/// See [`RollingFloor::phase_ms`].
+#[inline]
+pub(crate) fn phase_ms(key_hash: u64, period_ms: u64) -> u64 {
+    ((u128::from(mix(key_hash)) * u128::from(period_ms)) >> 64) as u64
 }
 
 /// A permutation in which every bit of the result depends on all bits of `x`: the finaliser of `SplitMix64`.

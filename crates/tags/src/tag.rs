@@ -98,6 +98,16 @@ impl TagList {
         Self { hashes: [0; TAGS_MAX], len: 0 }
     }
 
+    /// The tags of an item, of which there are at most [`TAGS_MAX`].
+    pub(crate) fn of_item(hashes: impl IntoIterator<Item = u64>) -> Self {
+        let mut list = Self::new();
+        for hash in hashes {
+            let fits = list.insert(TagHash(hash));
+            debug_assert!(fits.is_ok(), "an item has at most eight tags");
+        }
+        list
+    }
+
     /// Adds a tag if it is not there yet.
     ///
     /// # Errors

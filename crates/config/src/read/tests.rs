@@ -370,7 +370,14 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
     };
     assert_eq!(protection("[server]\nmemory_limit = \"1GiB\""), expected);
     let small = protection("[server]\nmemory_limit = 32");
-    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (1 << 20, 2 << 20, 1 << 20));
+    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (4 << 20, 2 << 20, 1 << 20));
+    let tag_bytes = |memory: &str| protection(&format!("[server]\nmemory_limit = {memory}")).tag_bytes;
+    let sizes = ["64", "128", "256", "512", "4096"].map(tag_bytes);
+    assert_eq!(sizes, [8 << 20, 8 << 20, 8 << 20, 16 << 20, 128 << 20]);
+    // What the others leave of half of the memory, but 1/32.
+    assert_eq!(tag_bytes("7"), 1 << 19);
+    assert_eq!(tag_bytes("64\nledger_memory = \"26MiB\""), 5 << 20);
+    assert_eq!(tag_bytes("64\nledger_memory = \"29MiB\""), 2 << 20);
     let given = protection(
         "[server]\ncontrol = \"\"\ntag_memory = \"2MiB\"\nledger_memory = \"3m\"\nfence_memory = 65536\n\
          waiters = 5\nread_ahead = 6",
@@ -397,7 +404,7 @@ fn check_shows_every_default() {
 [server]
 threads = 2
 control = \"@\"
-tag_memory = \"2MiB\"
+tag_memory = \"8MiB\"
 ledger_memory = \"2MiB\"
 fence_memory = \"1MiB\"
 waiters = 65536

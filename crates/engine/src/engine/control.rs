@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use cattlegrid_objects::Named;
-use cattlegrid_protocol::{Keys, Meta, Request, reply};
-use cattlegrid_tags::{Kind, TagError, TagHash};
+use cattlegrid_protocol::{Keys, Meta, MetaFlags, Request, reply};
+use cattlegrid_tags::{Kind, Purged, TagError, TagHash};
 
 use crate::engine::Engine;
 use crate::engine::pending::{Got, Pending};
@@ -20,7 +20,7 @@ use crate::shard::object::left;
 use crate::step::{Context, Step};
 use crate::time::Now;
 
-/// Longest rolling flush, in seconds.
+/// Longest rolling flush and longest gradual purge, in seconds.
 pub const ROLLING_FLUSH_MAX_S: u64 = 24 * 60 * 60;
 
 /// The reply to an unknown control key, or to a command that it does not take.
@@ -37,6 +37,19 @@ enum Control<'k> {
     Flush(u64),
     /// `why:KEY`.
     Why(&'k [u8]),
+}
+
+/// The reply to a purge with a period that is not soft.
+const NOT_SOFT: &str = "CLIENT_ERROR a gradual purge is soft: T needs I";
+
+/// The return flag of a purge with a period that took effect at once, since too many were running.
+const AT_ONCE: &[u8] = b"T0";
+
+/// The answer to a meta command about a tag or a control key.
+struct Obeyed {
+    text: Option<String>,
+    /// See [`AT_ONCE`].
+    at_once: bool,
 }
 
 /// The answer to a control key as an item: it has no flags, no CAS and no end, and was never read. Its size.
@@ -140,8 +153,8 @@ impl Engine {
         } else {
             self.check(meta.key.bytes())
         };
-        let text = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
-            Ok(text) => text,
+        let Obeyed { text, at_once } = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
+            Ok(obeyed) => obeyed,
             Err(error) => return Refusals::of(meta.packet).write(&error, &mut cx.out.bytes),
         };
         if let Some(packet) = meta.packet {
@@ -163,40 +176,61 @@ impl Engine {
         } else {
             return_flags(meta, &mut OfCommand, out);
         }
+        if at_once {
+            reply::token(out, AT_ONCE);
+        }
         reply::end_line(out);
         if let Some(text) = shown {
             reply::line(out, &text);
         }
     }
 
-    /// Executes a meta command with a control key like its classic form. Returns the text of its answer, if it has one.
+    /// Executes a meta command with a control key like its classic form.
     fn obey(
         &self,
         request: &Request<'_>,
         meta: &Meta<'_>,
         control: Control<'_>,
         cx: &mut Context<'_>,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Obeyed, String> {
         let flags = &meta.set;
-        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
         let one_up = !matches!(flags.mode, b'D' | b'-') && (!flags.has(b'D') || flags.delta == 1);
         match (request, control) {
             (Request::MetaGet(_), _) => {
                 cx.step.counters.cmd_get.add(1);
                 cx.step.counters.get_hits.add(1);
-                Ok(Some(self.tell(control, cx)))
+                Ok(Obeyed { text: Some(self.tell(control, cx)), at_once: false })
             }
-            (Request::MetaDelete(_), Control::Tag(tag)) => self
-                .bump(tag, kind, cx.step.now)
-                .map(|_| None)
-                .map_err(|error| format!("CLIENT_ERROR {error}")),
+            (Request::MetaDelete(_), Control::Tag(tag)) => {
+                let (_, at_once) = self.bump_as(tag, flags, cx.step.now)?;
+                Ok(Obeyed { text: None, at_once })
+            }
             (Request::MetaArith(_), Control::Tag(tag)) if one_up || flags.has(b'G') => {
-                let number =
-                    self.bump(tag, kind, cx.step.now).map_err(|error| format!("CLIENT_ERROR {error}"))?;
-                Ok(Some(number.to_string()))
+                let (number, at_once) = self.bump_as(tag, flags, cx.step.now)?;
+                Ok(Obeyed { text: Some(number.to_string()), at_once })
             }
             _ => Err(UNKNOWN.to_owned()),
         }
+    }
+
+    /// Invalidates a tag as the flags of a meta command say: `I` softly, and with `T` gradually. Returns the number, and whether
+    /// it took effect at once instead.
+    fn bump_as(&self, name: &[u8], flags: &MetaFlags, now: Now) -> Result<(u64, bool), String> {
+        let failed = |error: TagError| format!("CLIENT_ERROR {error}");
+        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        if !flags.has(b'T') {
+            return self.bump(name, kind, now).map(|number| (number, false)).map_err(failed);
+        }
+        if kind == Kind::Hard {
+            return Err(NOT_SOFT.to_owned());
+        }
+        let seconds = u64::try_from(flags.exptime).ok().filter(|s| (1..=ROLLING_FLUSH_MAX_S).contains(s));
+        let seconds = seconds
+            .ok_or_else(|| format!("CLIENT_ERROR gradual purge: T must be 1 to {ROLLING_FLUSH_MAX_S}"))?;
+        let tag = self.shared().tag_hasher().hash(name).map_err(failed)?;
+        self.use_tags();
+        let purged = self.shared().purge(tag, seconds * 1000, now);
+        Ok((purged.number(), matches!(purged, Purged::AtOnce(_))))
     }
 
     /// The text of a `get` of a control key; a `bump` and a `flush` are executed. The key must have been checked.
@@ -216,10 +250,12 @@ impl Engine {
             }
             Control::Why(key) => {
                 let named = self.why_object(key, &cx.step);
-                let (key, tags) = named.as_ref().map_or((key, &[][..]), |(name, _, tags)| (&**name, &**tags));
+                let (key, own) = named
+                    .as_ref()
+                    .map_or((key, None), |(name, _, tags, hash)| (&**name, Some((&**tags, *hash))));
                 let hash = self.hash_key(key);
-                let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, tags, &cx.step);
-                why.object = named.map(|(_, object, _)| object);
+                let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, own, &cx.step);
+                why.object = named.map(|(_, object, ..)| object);
                 self.explain(&why)
             }
         }
@@ -241,10 +277,10 @@ impl Engine {
 
     /// Number of the last bump, seconds since then, share of items older than that which are wrongly found stale.
     fn describe_tag(&self, tag: TagHash, now: Now) -> String {
-        let bumps = self.shared().tags().bumps();
-        let last = bumps.last(tag, Kind::Hard).max(bumps.last(tag, Kind::Soft));
+        let tags = self.shared().tags();
+        let last = tags.last(tag);
         let since = if last == 0 { 0 } else { self.shared().age_s(last, now.ms) };
-        format!("{last} {since} {:.6}", bumps.estimate(last))
+        format!("{last} {since} {:.6}", tags.bumps().estimate(last))
     }
 
     /// A `get` with control keys among its keys: answers them at their places; other keys as they were found.
@@ -356,8 +392,12 @@ impl Shown for OfText {
 }
 
 impl Engine {
-    /// The object that a key names, as `@why:` shows it: its own name, what it is, and its tags.
-    pub(crate) fn why_object(&self, key: &[u8], step: &Step<'_>) -> Option<(Vec<u8>, WhyObject, Vec<u64>)> {
+    /// The object that a key names, as `@why:` shows it: its own name, what it is, its tags, and the hash of its item.
+    pub(crate) fn why_object(
+        &self,
+        key: &[u8],
+        step: &Step<'_>,
+    ) -> Option<(Vec<u8>, WhyObject, Vec<u64>, u64)> {
         let objects = self.shared().objects();
         let registry = objects.as_ref()?;
         let mut buffer = Vec::new();
@@ -391,6 +431,6 @@ impl Engine {
             waiting: waiting.unwrap_or(0),
         };
         drop(shard);
-        Some((registry.object_name(type_id, own)?, object, tags))
+        Some((registry.object_name(type_id, own)?, object, tags, hash))
     }
 }

@@ -41,7 +41,10 @@
 //!    (`shuttle.rs`: `promote_and_close`)
 //! 10. A timer on one thread ends leases. On another thread X flushes, or bumps a tag: `timeout_ms` and the flag that
 //!     asks for a look are reset before the look, so an event during the look asks for another one. (`shuttle.rs`:
-//!     `timeouts_and_an_event_that_revokes`)
+//!     `timeouts_and_an_event_that_revokes`) The look also finds the next moment at which a flush that is phased in
+//!     reaches the key of an older lease, and sets `timeout_ms` and `revoke_at_ms` to it at its end: a look on another
+//!     thread that has reset them meanwhile finds the same moment. (`tags.rs`:
+//!     `a_rolling_flush_revokes_each_lease_at_the_moment_of_its_key`)
 //! 11. A lease of a rule with `rule_computers` ends in one shard and gives its slot to a lease in another. `settle`
 //!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
 //!     `slots_of_a_rule`)

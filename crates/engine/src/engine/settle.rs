@@ -18,8 +18,8 @@ impl Engine {
         (next != u64::MAX).then_some(next)
     }
 
-    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of `engine/hold.rs`). Any thread may
-    /// call it.
+    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of `engine/hold.rs`); those that
+    /// an invalidation which is phased in revokes, at the moments of their keys. Any thread may call it.
     pub fn handle_timeouts(&self, step: &mut Step<'_>) {
         let (shared, now) = (self.shared(), step.now);
         if shared.timeout_ms.load(Ordering::Acquire) > now.ms {
@@ -32,16 +32,18 @@ impl Engine {
             step.effects.herd.admitted.extend(shared.admit_queued());
         }
         let mut lock = self.shard_lock();
+        let mut revoke_ms = u64::MAX;
         for number in 0..self.shard_count() {
             let one = lock.numbered(number);
             if reruled {
                 one.end_unruled(step);
             }
             if revoke {
-                one.revoke(step);
+                revoke_ms = revoke_ms.min(one.revoke(step));
             }
             one.with_herd(step, Herd::handle_timeouts);
         }
+        shared.revoke_at(revoke_ms);
         self.settle(&mut lock, step);
     }
 

@@ -33,7 +33,7 @@ const ITEMS_LOCKED: usize = 256;
 /// What rules may take of the memory limit, and how many requests may wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesConfig {
-    /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit when tags are used.
+    /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit with the first cascade or bump.
     pub tag_bytes: usize,
     /// Bytes for leases and outstanding misses.
     pub ledger_bytes: usize,
@@ -189,7 +189,8 @@ impl Engine {
             shared.set_control(&config.control);
             shared.set_shards(self.shard_count());
             shared.waiting_max.store(config.waiters, Ordering::Relaxed);
-            if rules.rules().iter().any(|rule| !rule.tags.is_empty()) || rules.has_cascades() {
+            if rules.has_cascades() {
+                // They bump under a shard's lock. Everything else takes the memory with the first bump.
                 self.reserve_tags()?;
             }
             if self.shards.lock(0).herd.is_none() {

@@ -208,6 +208,9 @@ pub struct WhyRule {
 /// A tag of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyTag {
+    /// Its gradual purges, oldest first, until the grace of their items is over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gradual: Vec<WhyPurge>,
     /// Number of the last hard bump.
     pub hard: u64,
     /// Its hash, in 16 digits.
@@ -216,4 +219,15 @@ pub struct WhyTag {
     pub soft: u64,
     /// Its name; `None`: it was named when the value was stored, and only its hash is kept.
     pub tag: Option<String>,
+}
+
+/// A gradual purge of a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WhyPurge {
+    /// Milliseconds until it reaches the key; 0: it has.
+    pub moment_in_ms: u64,
+    /// Its number.
+    pub number: u64,
+    /// Its period, in seconds.
+    pub seconds: u64,
 }

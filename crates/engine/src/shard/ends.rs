@@ -121,10 +121,20 @@ impl Shard {
         self.with_herd(step, |herd, step| herd.end_unruled(leases, step));
     }
 
-    pub(crate) fn revoke(&mut self, step: &mut Step<'_>) {
-        let now = step.now;
+    /// Revokes the leases that events from outside the shard concern. Returns when an invalidation that is phased in reaches the
+    /// key of another lease next, in milliseconds since the start; `u64::MAX`: never.
+    pub(crate) fn revoke(&mut self, step: &mut Step<'_>) -> u64 {
+        let (now, mut next_ms) = (step.now, u64::MAX);
         let shared = Arc::clone(&self.shared);
-        let events = |hash, tags: &[u64]| shared.outside(hash, tags, now);
+        let events = |hash, token, tags: &[u64]| {
+            let events = shared.outside(hash, tags, now);
+            if token >= events.last() {
+                let moment_ms = shared.tags().next_moment_ms(token, tags, hash, now.ms);
+                next_ms = next_ms.min(moment_ms.unwrap_or(u64::MAX));
+            }
+            events
+        };
         self.with_herd(step, |herd, step| herd.revoke(events, step));
+        next_ms
     }
 }

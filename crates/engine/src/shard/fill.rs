@@ -204,8 +204,8 @@ impl Shard {
         match judged.softened {
             Softened::No => {}
             Softened::Later { soft, until_ms } => {
-                // A flush that is phased in will be a hard event: it must stay above the stamp if it is.
-                if self.shared.tags().floors().highest() <= stamp {
+                // A flush or a purge that is phased in will be an event: it must stay above the stamp if it is.
+                if self.shared.tags().highest_phased(tags.hashes()) <= stamp {
                     stamp = stamp.max(soft);
                 }
                 let second = u32::try_from(until_ms.div_ceil(1000)).unwrap_or(u32::MAX);

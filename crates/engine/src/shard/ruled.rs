@@ -254,8 +254,10 @@ impl Shard {
         let around = self.herd.as_ref().map(|herd| herd.surroundings(hash, outside));
         let mut around = around.unwrap_or_default();
         if start.is_some() {
-            // A flush that is phased in will be an event.
-            around.slot.hard = around.slot.hard.max(self.shared.tags().floors().highest());
+            // A flush or a purge that is phased in will be an event.
+            let all = self.shared.tags();
+            around.slot.hard = around.slot.hard.max(all.floors().highest());
+            around.slot.soft = around.slot.soft.max(all.last_purge(tags));
         }
         Surroundings { outside, start, ..around }
     }

@@ -7,15 +7,17 @@ use cattlegrid_store::{Item, Lookup, Marks, NEVER};
 use cattlegrid_tags::{Kind, TagHash, TagList};
 
 use crate::rules::active::Match;
-use crate::rules::why::{Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyRolling, WhyRule, WhyTag};
+use crate::rules::why::{
+    Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyPurge, WhyRolling, WhyRule, WhyTag,
+};
 use crate::shard::Shard;
 use crate::shard::standing::Standing;
 use crate::step::Step;
 use crate::time::Now;
 
 impl Shard {
-    /// Everything that decides how a read of this key is answered. `own_tags`: of the object with this name.
-    pub(crate) fn why(&mut self, key: &[u8], hash: u64, own_tags: &[u64], step: &Step<'_>) -> Why {
+    /// Everything that decides how a read of this key is answered. `own`: tags and hash of the object with this name.
+    pub(crate) fn why(&mut self, key: &[u8], hash: u64, own: Option<(&[u64], u64)>, step: &Step<'_>) -> Why {
         let now = step.now;
         let shared = Arc::clone(&self.shared);
         let active = shared.rules();
@@ -31,6 +33,7 @@ impl Shard {
             }
             hashes = self.tags_of(rule, captures);
         }
+        let (own_tags, phase_hash) = own.unwrap_or((&[], hash));
         let mut stored = own_tags.to_vec();
         let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
             let state = ruled.as_ref().map(|ruled| &**ruled.state);
@@ -66,7 +69,15 @@ impl Shard {
         let tag = |(hash, tag): (u64, Option<String>)| {
             let stored = TagHash::from_stored(hash);
             let (hard, soft) = (bumps.last(stored, Kind::Hard), bumps.last(stored, Kind::Soft));
-            WhyTag { hard, hash: format!("{hash:016x}"), soft, tag }
+            let purges = shared.tags().purges_of(stored).into_iter();
+            let gradual = purges
+                .map(|purge| WhyPurge {
+                    moment_in_ms: purge.moment_ms(phase_hash).saturating_sub(now.ms),
+                    number: purge.number,
+                    seconds: purge.period_ms / 1000,
+                })
+                .collect();
+            WhyTag { gradual, hard, hash: format!("{hash:016x}"), soft, tag }
         };
         let Events { hard, soft } = shared.outside(hash, hashes.hashes(), now);
         let start = ruled.as_ref().and_then(|ruled| shared.start(ruled.state, now.ms));

@@ -8,6 +8,7 @@ use crate::state::Shared;
 /// What `stats tags` is read from.
 pub(super) struct AllTags {
     stats: TagStats,
+    gradual: u64,
     now_ms: u64,
 }
 
@@ -19,7 +20,9 @@ pub(super) struct Rolling {
 
 /// Waits for a bump that is under way; no shard is locked.
 pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
-    let all = AllTags { stats: shared.engine.shared().tags().stats(), now_ms: now.ms };
+    let tags = shared.engine.shared().tags();
+    let (stats, gradual) = (tags.stats(), tags.purges_running(now.ms) as u64);
+    let all = AllTags { stats, gradual, now_ms: now.ms };
     put_all(BEFORE_ROLLING, &[], shared, &all, sink);
     for (place, floor) in (1..).zip(all.stats.rolling.iter().flatten()) {
         let place: u32 = place;
@@ -43,6 +46,18 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
          are probably not meant this way.",
         |_, all| all.stats.self_bumped,
     ),
+    gauge("gradual", Unit::Count, "Gradual purges of tags that are running: their periods are not over.", |_, all| {
+        all.gradual
+    }),
+    counter("gradual_purges", Unit::Count, "Gradual purges of tags that were begun.", |_, all| {
+        all.stats.gradual_purges
+    }),
+    counter(
+        "gradual_at_once",
+        Unit::Count,
+        "Gradual purges that took effect at once, as soft invalidations, because 64 others were running.",
+        |_, all| all.stats.gradual_at_once,
+    ),
     gauge("last_bump", Unit::Clock, "The number of the last invalidation by tag; 0 before the first.", |_, all| {
         all.stats.last_bump
     }),
@@ -60,11 +75,12 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
         "false_stale",
         Kind::Gauge,
         Unit::Share,
-        "Share of tags that look invalidated although they were not: a running mean over one in 4,096 of the looks at tagged \
-         items that are older than the last invalidation. Above 0.05 the log says it once: raise `tag_memory`.",
+        "Share of tags that look invalidated although they were not: a running mean over some of the looks at tagged items \
+         that are older than the last invalidation: one in 4,096, and one in 16 at the start and when many tags have been \
+         invalidated since. Above 0.05 the log says it once: raise `tag_memory`.",
         |_, all: &AllTags| all.stats.false_stale.map(|share| Value::Decimal(share, 6)),
     )
-    .when("once 64 looks have been sampled, about 260,000 looks: fewer say little"),
+    .when("once 64 looks have been sampled, about 1,000 looks: fewer say little"),
     gauge(
         "hard_floor",
         Unit::Clock,

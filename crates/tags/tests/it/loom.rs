@@ -49,6 +49,11 @@ impl Server {
         self.tags.bumps().bump(TagHash::from_stored(tag), kind, || self.tick())
     }
 
+    /// Over one millisecond from time 0 on.
+    fn purge(&self, tag: u64, grace_ms: u64) {
+        self.tags.purge(TagHash::from_stored(tag), (0, 1), grace_ms, |_| 0, || self.tick());
+    }
+
     fn check(&self, stamp: u64, tags: &[u64], now_ms: u64) -> Validity {
         self.tags.check(stamp, tags.iter().copied(), KEY, now_ms)
     }
@@ -131,6 +136,49 @@ fn what_is_written_after_the_answer_is_valid() {
             assert_eq!(server.check(server.tick(), &[1], 0), Validity::Valid);
         }
         bumper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_get_sent_after_the_answer_to_a_gradual_purge_sees_it() {
+    model(|| {
+        let server = Server::new(32, 1);
+        let purger = spawn(&server, |server| {
+            server.purge(1, 0);
+            server.answer();
+        });
+        let answered = server.is_answered();
+        let seen = server.check(1, &[1], 1);
+        assert!(seen == Validity::Stale || !answered);
+        purger.join().unwrap();
+    });
+}
+
+#[test]
+fn a_gradual_purge_that_retires_lets_nothing_through() {
+    model(|| {
+        let server = Server::new(32, 1);
+        server.purge(1, 0);
+        let upkeep = spawn(&server, |server| server.tags.settle(1));
+        assert!(server.check(1, &[1], 1) >= Validity::Stale);
+        upkeep.join().unwrap();
+        assert_eq!(server.check(1, &[1], 1), Validity::Dead);
+    });
+}
+
+#[test]
+fn a_gradual_purge_is_never_seen_in_part() {
+    model(|| {
+        let server = Server::new(32, 1);
+        // Makes readers look: its period is over, and its grace is not.
+        server.purge(u64::MAX, 1_000);
+        let purger = spawn(&server, |server| {
+            // If it were seen without start or period, its moment would have come.
+            let long = (1_000, 1_000_000);
+            server.tags.purge(TagHash::from_stored(1), long, 0, |_| 0, || server.tick());
+        });
+        assert_eq!(server.check(1, &[1], 1_000), Validity::Valid);
+        purger.join().unwrap();
     });
 }
 

@@ -1,4 +1,4 @@
-//! Random sets, misses, fills, bumps, flushes and evictions against a naive model: an index from tags to keys, and marks on
+//! Random sets, misses, fills, bumps, gradual purges, flushes and evictions against a naive model: an index from tags to keys, and marks on
 //! the items.
 //!
 //! With arrays of four slots no answer may be more lenient than the model's; with arrays that are large enough
@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use cattlegrid_tags::{Kind, ROLLING_MAX, RollingFloor, TagHash, TagHasher, TagList, Tags, Validity};
+use cattlegrid_tags::{
+    Kind, Purge, Purged, ROLLING_MAX, RollingFloor, TagHash, TagHasher, TagList, Tags, Validity,
+};
 
 const KEYS: u8 = 12;
 const TAGS: u8 = 10;
@@ -21,6 +23,7 @@ enum Op {
     Fill { miss: usize, tags: Vec<u8> },
     Evict { key: u8 },
     Bump { tag: u8, kind: Kind },
+    Purge { tag: u8, period_ms: u64, grace_ms: u64 },
     Flush { delay_ms: u64 },
     Rolling { period_ms: u64 },
     Advance { ms: u64 },
@@ -36,6 +39,8 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), tags()).prop_map(|(miss, tags)| Op::Fill { miss, tags }),
         2 => (0..KEYS).prop_map(|key| Op::Evict { key }),
         6 => (0..TAGS, kind).prop_map(|(tag, kind)| Op::Bump { tag, kind }),
+        3 => (0..TAGS, 1..2_000_u64, prop_oneof![Just(0), 1..1_000_u64])
+            .prop_map(|(tag, period_ms, grace_ms)| Op::Purge { tag, period_ms, grace_ms }),
         1 => prop_oneof![Just(0), 1..500_u64].prop_map(|delay_ms| Op::Flush { delay_ms }),
         2 => prop_oneof![1 => Just(0), 9 => 1..2_000_u64].prop_map(|period_ms| Op::Rolling { period_ms }),
         4 => (1..400_u64).prop_map(|ms| Op::Advance { ms }),
@@ -47,6 +52,8 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     Bump(u8, Kind),
+    /// Of a tag, by its number in [`Model::purges`].
+    Purge(u8, usize),
     Flush,
     /// By its number in [`Model::rolling`].
     Rolling(usize),
@@ -57,6 +64,7 @@ struct ModelItem {
     tags: BTreeSet<u8>,
     marked: Validity,
     rolling: Vec<usize>,
+    purges: Vec<usize>,
 }
 
 impl ModelItem {
@@ -66,7 +74,8 @@ impl ModelItem {
             Event::Bump(tag, Kind::Soft) if self.tags.contains(&tag) => {
                 self.marked = self.marked.max(Validity::Stale);
             }
-            Event::Bump(..) => {}
+            Event::Purge(tag, number) if self.tags.contains(&tag) => self.purges.push(number),
+            Event::Bump(..) | Event::Purge(..) => {}
             Event::Flush => self.marked = Validity::Dead,
             Event::Rolling(number) => self.rolling.push(number),
         }
@@ -85,13 +94,19 @@ struct Model {
     /// Those that count for the limit, oldest first.
     running: Vec<usize>,
     pending_flush_ms: Option<u64>,
+    /// All gradual purges up to now: when the grace of their items is over, and whether that has been settled.
+    purges: Vec<(Purge, u64, bool)>,
 }
 
 impl Model {
     fn store(&mut self, key: u8, tags: &[u8], since: &[Event]) {
         self.evict(key);
-        let mut item =
-            ModelItem { tags: tags.iter().copied().collect(), marked: Validity::Valid, rolling: Vec::new() };
+        let mut item = ModelItem {
+            tags: tags.iter().copied().collect(),
+            marked: Validity::Valid,
+            rolling: Vec::new(),
+            purges: Vec::new(),
+        };
         for &event in since {
             item.suffer(event);
         }
@@ -110,7 +125,9 @@ impl Model {
     fn happen(&mut self, event: Event) {
         self.misses.iter_mut().for_each(|(_, since)| since.push(event));
         let keys = match event {
-            Event::Bump(tag, _) => self.keys_of_tag.get(&tag).cloned().unwrap_or_default(),
+            Event::Bump(tag, _) | Event::Purge(tag, _) => {
+                self.keys_of_tag.get(&tag).cloned().unwrap_or_default()
+            }
             Event::Flush | Event::Rolling(_) => self.items.keys().copied().collect(),
         };
         for key in keys {
@@ -146,6 +163,13 @@ impl Model {
         self.happen(Event::Rolling(number));
     }
 
+    /// Items of purges whose grace is over are dead.
+    fn retire(&mut self, now_ms: u64) {
+        for (_, due_ms, retired) in &mut self.purges {
+            *retired |= now_ms >= *due_ms;
+        }
+    }
+
     fn get(&self, key: u8, key_hash: u64, now_ms: u64) -> Option<Validity> {
         let item = self.items.get(&key)?;
         let phases = item.rolling.iter().map(|&number| {
@@ -156,7 +180,12 @@ impl Model {
                 _ => Validity::Valid,
             }
         });
-        Some(phases.fold(item.marked, Validity::max))
+        let purges = item.purges.iter().map(|&number| match self.purges[number] {
+            (_, _, true) => Validity::Dead,
+            (purge, _, false) if now_ms >= purge.moment_ms(key_hash) => Validity::Stale,
+            _ => Validity::Valid,
+        });
+        Some(phases.chain(purges).fold(item.marked, Validity::max))
     }
 }
 
@@ -238,6 +267,15 @@ fn run(ops: &[Op], memory_bytes: usize, exact: bool) -> Result<(), TestCaseError
                 server.tags.bumps().bump(hash, *kind, || server.tick());
                 model.happen(Event::Bump(*tag, *kind));
             }
+            Op::Purge { tag, period_ms, grace_ms } => {
+                let (hash, now_ms) = (server.hash(&[*tag]), server.now_ms);
+                model.retire(now_ms);
+                let begun = server.tags.purge(hash, (now_ms, *period_ms), *grace_ms, |_| 0, || server.tick());
+                let Purged::Gradually(number) = begun else { unreachable!("there are fewer") };
+                let purge = Purge { tag: hash, number, start_ms: now_ms, period_ms: *period_ms };
+                model.purges.push((purge, now_ms + period_ms + grace_ms, false));
+                model.happen(Event::Purge(*tag, model.purges.len() - 1));
+            }
             Op::Flush { delay_ms } => {
                 let at = server.now_ms + delay_ms;
                 server.tags.floors().flush(at, server.now_ms, || server.tick());
@@ -259,7 +297,10 @@ fn run(ops: &[Op], memory_bytes: usize, exact: bool) -> Result<(), TestCaseError
                 }
             }
             Op::Advance { ms } => server.now_ms += ms,
-            Op::Settle => server.tags.floors().settle(server.now_ms),
+            Op::Settle => {
+                server.tags.settle(server.now_ms);
+                model.retire(server.now_ms);
+            }
         }
         compare(&server, &model, op, exact)?;
     }
