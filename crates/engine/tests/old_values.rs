@@ -12,7 +12,7 @@ use world::World;
 const OLD: &str = "VALUE page:1 0 3|old|END|";
 const NEW: &str = "VALUE page:1 0 3|new|END|";
 
-/// Under this rule `page:1` has an old value, and nobody computes.
+/// Under this rule `page:1` has an old value and no lease.
 fn expired(policy: Policy) -> World {
     let mut w = World::new(&[("page:{id}", policy)]);
     let writer = w.connect();
@@ -137,7 +137,7 @@ fn a_wait_for_a_new_value_ends_with_the_old_one_whatever_ends_it() {
     let (mut w, _, b) = scene();
     w.set_rules(&[]);
     assert_eq!(w.replies(b), "END|");
-    // Under other terms it waits on.
+    // Under other terms it keeps waiting.
     let (mut w, a, b) = scene();
     w.set_rules(&[("page:{id}", Policy { wait_ms: 0, ..waiting() })]);
     assert_eq!(w.replies(b), "");

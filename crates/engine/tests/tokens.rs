@@ -213,7 +213,7 @@ fn a_negative_answer_from_before_a_soft_invalidation_is_not_given_after_it() {
                     assert!(won.starts_with("VA 0 W"), "{scene}: {won}");
                     w.expect(b, "set page:1 0 0 3|new|", "STORED|");
                     w.expect(a, "get page:1|", "VALUE page:1 0 3|new|END|");
-                    // One that was there before ends with the invalidation.
+                    // A lease that was there before ends with the invalidation.
                     w.expect(a, "delete page:1|", "DELETED|");
                     w.expect(a, "mg page:1 v N30|", "VA 0 W||");
                     w.expect(a, "ms page:1 0 T30 n||mg page:1 v N30|", "HD|EN|");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Events, Surroundings};
-use cattlegrid_store::{Item, Lookup, Marks, NEVER};
+use cattlegrid_herd::{Events, RuleState, Surroundings};
+use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER};
 use cattlegrid_tags::{Kind, TagHash, TagList};
 
 use crate::rules::active::Match;
@@ -37,26 +37,8 @@ impl Shard {
         let mut stored = own_tags.to_vec();
         let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
             let state = ruled.as_ref().map(|ruled| &**ruled.state);
-            let standing = self.standing(found, hash, state, step);
-            let item = self.store().item(found);
-            let grace_s = state.map_or(item.grace_s(), |state| state.grace_s(item.grace_s()));
-            stored.extend(item.tags());
-            Some(WhyItem {
-                cas: item.cas(),
-                edited: item.marks().has(Marks::EDITED),
-                life: item.life().map(|life| WhyLife {
-                    ends_in_ms: life.ends_ms.saturating_sub(now.ms),
-                    provisional: life.provisional,
-                }),
-                grace: grace_left(&item, grace_s, now),
-                grace_on_error: (item.grace_s() > grace_s).then(|| now.left(item.dead_at())).flatten(),
-                refresh_in: item.refresh_at().and_then(|second| now.left(second)),
-                size: item.value_len(),
-                stale: item.marks().has(Marks::STALE),
-                standing: name(standing),
-                stamp: item.stamp(),
-                ttl: now.left(item.expiry()),
-            })
+            stored.extend(self.store().item(found).tags());
+            Some(self.why_item(found, hash, state, step))
         } else {
             None
         };
@@ -119,6 +101,29 @@ impl Shard {
                 wait_ms: Some(rule.policy.wait_ms).filter(|ms| *ms > 0),
             }),
             tags: names.into_iter().map(tag).collect(),
+        }
+    }
+
+    fn why_item(&self, found: Found, hash: u64, state: Option<&RuleState>, step: &Step<'_>) -> WhyItem {
+        let now = step.now;
+        let item = self.store().item(found);
+        let kept_s = item.grace_s();
+        let grace_s = state.map_or(kept_s, |state| state.grace_s(kept_s));
+        WhyItem {
+            cas: item.cas(),
+            edited: item.marks().has(Marks::EDITED),
+            life: item.life().map(|life| WhyLife {
+                ends_in_ms: life.ends_ms.saturating_sub(now.ms),
+                provisional: life.provisional,
+            }),
+            grace: grace_left(&item, grace_s, now),
+            grace_on_error: (kept_s > grace_s).then(|| now.left(item.dead_at())).flatten(),
+            refresh_in: item.refresh_at().and_then(|second| now.left(second)),
+            size: item.value_len(),
+            stale: item.marks().has(Marks::STALE),
+            standing: name(self.standing(found, hash, state, step)),
+            stamp: item.stamp(),
+            ttl: now.left(item.expiry()),
         }
     }
 }

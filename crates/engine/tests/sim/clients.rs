@@ -126,7 +126,7 @@ impl Sim {
         self.send(at, &line, Want::Meta { key: n, explicit: true });
     }
 
-    /// Whether a connection that computes as many keys of the rule as it may asks for another one, which nobody computes, and
+    /// Whether a connection that computes as many keys of the rule as it may asks for another one, which has no lease, and
     /// sends nothing more before it has the reply.
     pub(crate) fn waits_for_itself(&mut self, at: usize) -> bool {
         let connection = self.connections[at].as_ref().unwrap();

@@ -265,7 +265,7 @@ struct Sim {
     unruled: bool,
     /// Times that there were none: rules that come back know nothing of jobs from before.
     era: u64,
-    /// Leases of rules that have gone may live on beside those of the same rules since they came back; each is counted under its
+    /// Leases of rules that have gone may live on together with those of the same rules since they came back; each is counted under its
     /// own.
     mixed: bool,
     /// Requests so far.

@@ -331,7 +331,7 @@ impl Herd {
         self.passes.begun(hash, now_ms);
     }
 
-    /// The same when nobody is left who could compute it at once.
+    /// The same when no client waits that could compute it at once.
     fn note_if_deserted(&mut self, hash: u64, now_ms: u64) {
         if self.leases.get(hash).is_some_and(|lease| lease.kind == Kind::Past && lease.queue.len() == 0) {
             self.note_failure(hash, now_ms);
