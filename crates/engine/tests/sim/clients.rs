@@ -11,6 +11,11 @@ impl Sim {
             at = self.grow(client);
         }
         if kind != Kind::Multiplexed && !self.is_idle(at) {
+            match self.rng.below(16) {
+                0 | 1 if kind != Kind::Explicit => self.close_at(client, at),
+                2 | 3 if kind == Kind::Sync => drop(self.give_up_in_place(at)),
+                _ => {}
+            }
             return;
         }
         self.note(match kind {
@@ -26,6 +31,7 @@ impl Sim {
             Kind::Writer => self.write(at),
             Kind::Liar => self.lie(at),
             Kind::Explicit => self.ask_by_name(at),
+            Kind::Multiplexed if self.rng.one_in(4) && self.give_up_in_place(at) => {}
             Kind::Multiplexed if self.rng.one_in(4) => {
                 let keys: Vec<usize> =
                     (0..2 + self.rng.below(4)).map(|_| self.rng.below(KEYS as u64) as usize).collect();
@@ -118,6 +124,25 @@ impl Sim {
         let line =
             format!("mg {} v c N2 R1{}|", key(n), if advice.is_empty() && !waits { "" } else { &wait });
         self.send(at, &line, Want::Meta { key: n, explicit: true });
+    }
+
+    /// Whether a connection that computes as many keys of the rule as it may asks for another one, which nobody computes, and
+    /// sends nothing more before it has the reply.
+    pub(crate) fn waits_for_itself(&mut self, at: usize) -> bool {
+        let connection = self.connections[at].as_ref().unwrap();
+        let (number, kind) = (connection.number, self.clients[connection.client].kind);
+        let is_shared = connection.sends_while_held || kind == Kind::Multiplexed;
+        let n = match connection.pending.front().map(|request| &request.want) {
+            Some(Want::Get(keys)) if keys.len() == 1 => keys[0],
+            _ => return false,
+        };
+        if self.unruled || self.policy.loader || self.policy.rule_computers.is_none() || is_shared {
+            return false;
+        }
+        let own = format!("\"holder\":{number},");
+        let computed = (0..KEYS).filter(|key| *key != n && self.why(*key).contains(&own)).count();
+        let asked = if computed == KEYS - 1 { self.why(n) } else { return false };
+        asked.contains("\"holder\":null") && asked.contains("\"waiters\":1}")
     }
 
     fn write(&mut self, at: usize) {
@@ -265,20 +290,25 @@ impl Sim {
         all.max().unwrap_or(1000)
     }
 
-    /// The number of the last hard event that the key's account knows: also one of another key in the same slot.
-    fn hard_of(&mut self, n: usize) -> u64 {
+    /// What the server says about a key.
+    pub(crate) fn why(&mut self, n: usize) -> String {
         let observer = self.w.connect();
         let why = self.w.ask(observer, &format!("get @why:{}|", key(n)));
         self.w.close(observer, true);
-        let hard = why.split("\"hard\":").nth(1).and_then(|rest| rest.split(',').next());
-        hard.map_or(0, |hard| hard.parse().unwrap())
+        why
+    }
+
+    /// The numbers of the last hard event that the key's account knows, and of the last one that concerns it at all: both also
+    /// of other keys in the same slot.
+    fn hard_of(&mut self, n: usize) -> (u64, u64) {
+        let why = self.why(n);
+        let numbers = why.split("\"hard\":").skip(1).filter_map(|rest| rest.split([',', '}']).next());
+        let numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
+        (numbers.first().copied().unwrap_or(0), numbers.into_iter().max().unwrap_or(0))
     }
 
     fn has_open_miss(&mut self, n: usize) -> bool {
-        let observer = self.w.connect();
-        let why = self.w.ask(observer, &format!("get @why:{}|", key(n)));
-        self.w.close(observer, true);
-        !why.contains("\"oldest_miss\":null")
+        !self.why(n).contains("\"oldest_miss\":null")
     }
 
     /// Stores a value that contains its number. `job`: the computation it comes from.
@@ -295,27 +325,36 @@ impl Sim {
         if self.unruled && self.promise != Promise::Nothing {
             return;
         }
-        let grace_s = if self.unruled { 0 } else { u64::from(self.policy.grace_s) };
+        let negative = matches!(verb, Verb::Negative(_));
+        let grace_s = if self.unruled || negative { 0 } else { u64::from(self.policy.grace_s) };
         let until = match u64::try_from(exptime) {
             Ok(seconds @ 1..) => self.second() + seconds + grace_s,
             _ => u64::MAX,
         };
         let p99_ms = self.fill_p99_ms();
         let life_ms = job.map_or(0, |job| self.w.ms - job.missed_ms).max(4 * p99_ms);
-        let mut stored = Stored { version, until, grace_s, shown_until_ms: self.w.ms + life_ms };
+        let by_token = matches!(verb, Verb::Token(_) | Verb::Negative(Some(_)));
+        let softs = self.softs_before(at, n, by_token, job);
+        let mut stored =
+            Stored { version, until, grace_s, shown_until_ms: self.w.ms + life_ms, softs, negative };
         if let Some(second) = job.and_then(|job| self.softs[n].get(job.softs)) {
-            if matches!(verb, Verb::Token(_)) {
+            if by_token {
                 stored.soften(*second);
             } else {
                 // It is not known whether it is older: it becomes stale after its life.
                 stored.until = stored.until.min(stored.shown_until_ms.div_ceil(1000) + 1 + grace_s);
             }
         }
-        let same = self.of_key[n].iter().copied().find(|same| self.stored[*same].version == version);
+        let is_same = |same: &usize| {
+            let same = &self.stored[*same];
+            (same.version, same.negative) == (version, negative)
+        };
+        let same = self.of_key[n].iter().copied().find(is_same);
         let number = if let Some(same) = same.filter(|_| self.equal && job.is_some()) {
             let old = &mut self.stored[same];
             (old.until, old.grace_s) = (old.until.max(stored.until), old.grace_s.max(grace_s));
             old.shown_until_ms = old.shown_until_ms.max(stored.shown_until_ms);
+            old.softs = old.softs.zip(stored.softs).map(|(one, other)| one.max(other));
             same
         } else {
             self.stored.push(stored);
@@ -325,6 +364,14 @@ impl Sim {
         let (k, value) = (key(n), format!("{version}.{number}."));
         let len = value.len();
         let line = match verb {
+            Verb::Negative(token) => {
+                self.note("negative answer");
+                self.negative_until[n] = self.negative_until[n].max(until);
+                // Its flags tell which one it is.
+                let by = token.map_or_else(String::new, |token| format!(" C{token}"));
+                let tag = if self.names_tags { format!(" Gnamed:{n}") } else { String::new() };
+                format!("ms {k} 0 n T{exptime} F{}{by}{tag}||", number + 1)
+            }
             _ if self.names_tags => {
                 if job.is_some() {
                     self.note("fill with a named tag");
@@ -334,6 +381,7 @@ impl Sim {
                     Verb::Add => " ME".to_owned(),
                     Verb::Replace => " MR".to_owned(),
                     Verb::Cas(number) | Verb::Token(number) => format!(" C{number}"),
+                    Verb::Negative(_) => unreachable!("it has no value"),
                 };
                 format!("ms {k} {len} T{exptime} Gnamed:{n}{mode}|{value}|")
             }
@@ -344,6 +392,17 @@ impl Sim {
             Verb::Replace => format!("replace {k} 0 {exptime} {len}|{value}|"),
         };
         self.send(at, &line, Want::Line { accepted: verb == Verb::Set });
+    }
+
+    /// Soft invalidations of the key before the miss for which the server takes a value; None: it does not know which one
+    /// that is.
+    fn softs_before(&self, at: usize, n: usize, by_token: bool, job: Option<&Job>) -> Option<usize> {
+        let number = self.connections[at].as_ref().unwrap().number;
+        let is_known = by_token
+            || self.promise == Promise::Owners
+                && job.is_some_and(|job| job.gave_up.is_none())
+                && self.w.has_missed(number, &key(n));
+        job.filter(|_| is_known).map(|job| job.softs)
     }
 
     /// Sends the values of finished computations, if there is a connection for them.
@@ -373,12 +432,13 @@ impl Sim {
 
     fn connection_for(&mut self, job: usize) -> Option<usize> {
         let (client, number) = (self.jobs[job].client, self.jobs[job].connection);
+        let gave_up = self.jobs[job].gave_up.is_some();
         let kind = self.clients[client].kind;
         let idle: Vec<usize> = self.clients[client]
             .connections
             .iter()
             .copied()
-            .filter(|at| kind == Kind::Multiplexed || self.is_idle(*at))
+            .filter(|at| kind == Kind::Multiplexed || gave_up || self.is_idle(*at))
             .filter(|at| {
                 matches!(kind, Kind::Pool | Kind::Elastic)
                     || kind == Kind::Explicit && self.jobs[job].token.is_some()
@@ -412,28 +472,48 @@ impl Sim {
         assert!(!is_bounded || self.withheld[n] <= 9, "{} has no value for too long", key(n));
     }
 
+    /// A client whose gets and sets use one connection loses two values after an event at most, however often it asks before
+    /// it stores.
+    fn note_dropped(&mut self, number: u64, n: usize, dropped: bool, last: u64) {
+        let (count, event) = self.dropped.entry((number, n)).or_default();
+        (*count, *event) = match dropped {
+            true if *event == last => (*count + 1, last),
+            true => (1, last),
+            false => (0, 0),
+        };
+        assert!(*count <= 2, "{} values of {} are dropped", count, key(n));
+    }
+
     fn fill(&mut self, at: usize, job: &Job) {
         let n = job.key;
         let exptime = self.rng.of(&[0, 0, 1, 3, 5, 8, 12, 3600]);
         let k = key(n);
         let before = ["fills_stored", "fills_dropped", "fills_stale"].map(|name| self.count_of(name));
         let ambiguous = self.count_of("fills_dropped_ambiguous");
+        let number = self.connections[at].as_ref().unwrap().number;
+        if job.gave_up.is_some()
+            && (self.w.has_sent(number) || self.computes(at, n) || self.w.has_missed(number, &k))
+        {
+            // Its get was answered in this moment; or it would be taken for the value of the connection's own lease or miss.
+            return;
+        }
+        let is_own = self.promise == Promise::Owners && self.w.has_missed(number, &k);
         let state = self.w.engine.key_state(k.as_bytes(), self.w.now());
-        let hard = self.hard_of(n);
+        let (hard, last) = self.hard_of(n);
         let mut event = "";
         match (job.token, self.rng.below(12)) {
             (token, 3) if self.rng.one_in(4) => {
                 self.note("a value is refused");
                 self.withheld[n] = 0;
-                let number = self.connections[at].as_ref().unwrap().number;
                 return self.w.refuse(number, &k, token);
             }
             (Some(token), 0) => {
                 event = "holder gives up";
                 self.send(at, &format!("md {k} C{token} Peno|"), Want::Line { accepted: false });
             }
-            (Some(token), 1) => {
-                self.send(at, &format!("ms {k} 0 n T2 C{token}||"), Want::Line { accepted: false });
+            (token, 1) if token.is_some() || self.rng.one_in(3) => {
+                let exptime = self.rng.of(&[1, 2, 30, 30]);
+                self.store(at, n, job.version, exptime, Verb::Negative(token), Some(job));
             }
             (Some(token), 2) => self.store(at, n, job.version, -1, Verb::Token(token), Some(job)),
             (Some(token), _) => self.store(at, n, job.version, exptime, Verb::Token(token), Some(job)),
@@ -449,11 +529,14 @@ impl Sim {
             }
             (None, _) => self.store(at, n, job.version, exptime, Verb::Set, Some(job)),
         }
-        if self.hard_of(n) > hard {
+        if self.hard_of(n).0 > hard {
             // An event, also of a value that was refused or has expired on arrival.
             self.withheld[n] = 0;
         }
         self.note_withheld(n, ambiguous);
+        if is_own && job.token.is_none() {
+            self.note_dropped(number, n, self.count_of("fills_dropped") > before[1], last);
+        }
         if event.is_empty() {
             for (name, before) in ["fills_stored", "fills_dropped", "fills_stale"].iter().zip(before) {
                 if self.count_of(name) > before {

@@ -22,19 +22,48 @@ impl Sim {
         self.hold_max_ms = self.longest_hold();
         self.trace(|| format!("{:?}", self.policy));
         let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];
+        let was_unruled = self.unruled;
         if self.unruled {
             self.unruled = false;
+            // No worker has looked at the leases since the rules went.
+            self.mixed = self.w.engine.leases() > 0;
             // No herd has noted the misses without a rule.
             if self.promise != Promise::Nothing {
                 self.jobs.retain(|job| !job.unruled);
             }
-        } else if self.rng.one_in(3) {
+        } else if self.rng.one_in(2) {
             self.note("reload without rules");
             self.unruled = true;
             self.era += 1;
-            return self.w.set_rules(&[]);
+            if self.rng.one_in(2) {
+                return self.w.set_rules(&[]);
+            }
+            self.w.swap_rules(&[]);
+            if self.rng.one_in(2) {
+                self.note("rules come back at once");
+                let n = self.rng.below(KEYS as u64) as usize;
+                self.delete(n);
+                self.reload();
+            }
+            return;
+        }
+        if was_unruled && self.rng.one_in(2) {
+            return self.w.swap_rules(&policies);
         }
         self.w.set_rules(&policies);
+    }
+
+    /// The source changes.
+    fn delete(&mut self, n: usize) {
+        let at = self.clients.last().unwrap().connections[0];
+        if self.is_idle(at) {
+            self.visit("delete or flush", n);
+            self.version[n] += 1;
+            self.floor[n] = self.version[n];
+            self.withheld[n] = 0;
+            self.send(at, &format!("delete {}|", key(n)), Want::Line { accepted: false });
+            self.receive();
+        }
     }
 
     /// All values of this key are expired from now on.
@@ -66,6 +95,40 @@ impl Sim {
         self.send(at, &line, Want::Line { accepted: false });
     }
 
+    /// The same twice, and clients that ask for the key in between.
+    pub(crate) fn invalidate_softly_twice(&mut self) {
+        let n = self.rng.below(KEYS as u64) as usize;
+        let writer = self.clients.last().unwrap().connections[0];
+        if !self.is_idle(writer) || self.unruled {
+            return;
+        }
+        self.note("soft invalidation, twice");
+        let before = self.softs[n].len();
+        for _ in 0..2 {
+            self.soften(n);
+            self.send(writer, &format!("md {} I|", key(n)), Want::Line { accepted: false });
+            self.receive();
+            self.ask_by_many(n);
+        }
+        // What was missed before both comes now.
+        let now = self.w.ms;
+        let is_old = |job: &&mut Job| job.key == n && job.softs <= before;
+        self.jobs.iter_mut().filter(is_old).for_each(|job| job.due_ms = now);
+    }
+
+    /// Half of the clients that are idle ask for this key.
+    fn ask_by_many(&mut self, n: usize) {
+        for at in 0..self.connections.len() {
+            let is_reader = self.connections[at].as_ref().is_some_and(|connection| {
+                !matches!(self.clients[connection.client].kind, Kind::Writer | Kind::Explicit)
+            });
+            if is_reader && self.is_idle(at) && !self.computes(at, n) && self.rng.one_in(2) {
+                self.send(at, &format!("get {}|", key(n)), Want::Get(vec![n]));
+            }
+        }
+        self.receive();
+    }
+
     pub(crate) fn flush_slowly(&mut self) {
         let at = self.clients.last().unwrap().connections[0];
         if !self.is_idle(at) || self.unruled {
@@ -79,8 +142,11 @@ impl Sim {
     }
 
     pub(crate) fn close(&mut self, client: usize) {
-        let connections = &self.clients[client].connections;
-        let at = self.rng.of(connections);
+        let at = self.rng.of(&self.clients[client].connections);
+        self.close_at(client, at);
+    }
+
+    pub(crate) fn close_at(&mut self, client: usize, at: usize) {
         let elastic = self.clients[client].kind == Kind::Elastic;
         let connection = self.connections[at].take().unwrap();
         if !connection.pending.is_empty() && self.rng.one_in(4) {
@@ -111,7 +177,8 @@ impl Sim {
         } else {
             self.open(at, client);
         }
-        if pools && waits && !self.unruled && self.rng.one_in(2) {
+        let is_ruled = connection.pending.front().is_some_and(|request| !request.unruled);
+        if pools && waits && is_ruled && self.rng.one_in(2) {
             self.give_up_waiting(&connection);
         }
     }
@@ -119,11 +186,20 @@ impl Sim {
     /// A client that does not wait any longer takes this for a miss.
     pub(crate) fn give_up_waiting(&mut self, closed: &Connection) {
         // It has seen none of its keys, not even those that were there.
-        let keys = closed.pending.front().map(|request| match &request.want {
+        let waits = closed.pending.front().filter(|request| !request.given_up);
+        let keys = waits.map(|request| match &request.want {
             Want::Get(keys) => keys.clone(),
+            Want::Run(keys) => {
+                self.note("a client gives up a run");
+                keys.clone()
+            }
             _ => Vec::new(),
         });
-        for key in keys.unwrap_or_default() {
+        let mut keys = keys.unwrap_or_default();
+        keys.sort_unstable();
+        keys.dedup();
+        let deleted = keys.first().copied().filter(|_| self.rng.one_in(4));
+        for key in keys {
             self.note("a client gives up waiting");
             let own = self.clients[closed.client].connections[0];
             let connection = self.connections[own].as_ref().unwrap().number;
@@ -138,7 +214,49 @@ impl Sim {
                 token: None,
                 softs: self.softs[key].len(),
                 unruled: false,
+                gave_up: None,
             });
         }
+        if let Some(key) = deleted {
+            self.delete(key);
+        }
+    }
+
+    /// A thread waits no longer for its reply and computes; others use the connection. False: none waits.
+    pub(crate) fn give_up_in_place(&mut self, at: usize) -> bool {
+        let takes = self.rng.of(&[0, 1, 5, 30, 100]);
+        let connection = self.connections[at].as_mut().unwrap();
+        if self.unruled || self.w.waiting(connection.number) == 0 {
+            return false;
+        }
+        // The first one without a reply waits; those behind it may have theirs.
+        let Some(request) = connection.pending.front_mut() else { return false };
+        let key = match &request.want {
+            Want::Get(keys) if keys.len() == 1 && !request.given_up && !request.unruled => keys[0],
+            _ => return false,
+        };
+        request.given_up = true;
+        self.jobs.push(Job {
+            due_ms: self.w.ms + takes,
+            missed_ms: request.sent_ms,
+            client: connection.client,
+            connection: connection.number,
+            key,
+            version: self.version[key],
+            token: None,
+            softs: self.softs[key].len(),
+            unruled: false,
+            gave_up: Some(request.number),
+        });
+        self.note("a thread gives up waiting");
+        if self.rng.one_in(2) {
+            self.ask_by_many(key);
+            self.delete(key);
+            // What the others have computed before it comes first.
+            let now = self.w.ms;
+            let is_old = |job: &&mut Job| job.key == key && job.gave_up.is_none();
+            self.jobs.iter_mut().filter(is_old).for_each(|job| job.due_ms = now);
+        }
+        true
     }
 }

@@ -13,8 +13,8 @@ pub(crate) struct SimLoad {
     version: u64,
     /// Soft invalidations of the key before it began.
     softs: usize,
-    /// See [`Sim`].
-    pub(crate) era: u64,
+    /// See [`Sim`]; None: it may be of a lease from before the rules went.
+    pub(crate) era: Option<u64>,
 }
 
 impl SimLoad {
@@ -45,7 +45,8 @@ impl Sim {
             self.trace(|| format!("job {token} of {text}, version {version}"));
             self.note(if self.w.jobs[at].is_refresh { "refresh by the loader" } else { "load" });
             let takes = self.rng.of(&[0, 5, 30, 120, 300, 600, 1500, 4000]);
-            self.loads.push(SimLoad { token, key, due_ms: self.w.ms + takes, version, softs, era: self.era });
+            let era = Some(self.era).filter(|_| !self.mixed);
+            self.loads.push(SimLoad { token, key, due_ms: self.w.ms + takes, version, softs, era });
         }
         for _ in std::mem::take(&mut self.w.raised) {
             self.note("a refresh is raised");
@@ -96,7 +97,9 @@ impl Sim {
             _ => u64::MAX,
         };
         let number = self.stored.len();
-        let mut stored = Stored { version: load.version, until, grace_s, shown_until_ms: 0 };
+        let softs = Some(load.softs);
+        let mut stored =
+            Stored { version: load.version, until, grace_s, shown_until_ms: 0, softs, negative: false };
         if let Some(second) = self.softs[n].get(load.softs) {
             stored.soften(*second);
         }

@@ -49,8 +49,22 @@ impl Sim {
             Want::Get(keys) | Want::Run(keys) => keys,
         };
         self.asked += keys.len() as u64;
+        let explicit = matches!(request.want, Want::Meta { explicit: true, .. });
+        // A thread that has given up and stored takes no reply.
+        let has_stored = !self.waits_still(request);
         if busy {
-            return;
+            // Some clients take it for a miss of all keys.
+            if explicit || has_stored || self.rng.one_in(2) {
+                return;
+            }
+            self.note("a busy error is taken for misses");
+            if !matches!(request.want, Want::Run(_)) {
+                self.misses += keys.len() as u64;
+                for n in keys {
+                    self.compute(at, *n, None, request);
+                }
+                return;
+            }
         }
         let meta = matches!(request.want, Want::Meta { .. });
         let word = |word: &str| first.split(' ').find_map(|w| w.strip_prefix(word).map(str::to_owned));
@@ -72,15 +86,19 @@ impl Sim {
                 self.note_touch(*n, value, request);
             }
             let wins = meta && first.split(' ').any(|word| word == "W");
-            let explicit = matches!(request.want, Want::Meta { explicit: true, .. });
             // A stub that memcached keeps for the client that won, from a time without rules: an empty value, not a
             // miss.
             let stub = first.starts_with("VA 0 ") && word("c").is_none_or(|cas| cas != "0") && !wins;
+            if value.is_none() && !stub && !wins {
+                self.judge_negative(*n, request);
+            }
             let misses = value.is_none() && !stub && (!explicit || self.rng.one_in(8));
-            if wins || misses {
+            if (wins || misses) && !has_stored {
                 self.misses += 1;
                 let token = word("c").filter(|_| wins).map(|token| token.parse().unwrap());
-                self.compute(at, *n, token, request.sent_ms);
+                if token.is_some() || !self.asks_again(at, *n, request) {
+                    self.compute(at, *n, token, request);
+                }
             }
         }
         if let Want::ForCas(n) = request.want
@@ -101,9 +119,14 @@ impl Sim {
         let Some(number) = number_of(value) else {
             return assert!(value.iter().all(|byte| *byte == b'x'), "{text}");
         };
-        let Stored { version, until, shown_until_ms, .. } = self.stored[number];
+        let Stored { version, until, shown_until_ms, softs, grace_s, .. } = self.stored[number];
         if version < request.floors[n] {
             self.judge_old(n, &text, request, shown_until_ms);
+        }
+        if let Some(before) = softs.filter(|before| *before < request.softs[n] && request.held) {
+            let second = self.softs[n][before];
+            let old = "is from before a soft invalidation that its get came after";
+            assert!(request.second < second + grace_s, "{text} {old}");
         }
         assert!(version <= self.version[n]);
         // Without rules an item marked stale is a hit, as in memcached.
@@ -131,6 +154,48 @@ impl Sim {
         }
     }
 
+    /// A negative answer is a value, and no more than others to be given after an invalidation.
+    fn judge_negative(&mut self, n: usize, request: &Request) {
+        let at_once = !request.held && request.sent_ms == self.w.ms && !self.unruled;
+        if !at_once || self.promise == Promise::Nothing || self.negative_until[n] < self.second() {
+            return;
+        }
+        let why = self.why(n);
+        if !why.contains("\"standing\":\"negative\"") {
+            return;
+        }
+        // A loader's has no number.
+        let Some(number) = self.w.peek_flags(&key(n)).and_then(|flags| flags.checked_sub(1)) else { return };
+        let Stored { version, until, shown_until_ms, .. } = self.stored[number as usize];
+        let old = format!("negative answer {number} of {} is from before {}", key(n), request.floors[n]);
+        if version < request.floors[n] {
+            assert!(self.policy.ambiguous == Ambiguous::Serve && self.promise != Promise::Owners, "{old}");
+            assert!(self.w.ms <= shown_until_ms, "{old}: shown until {shown_until_ms}");
+            assert!(why.contains("\"provisional\":true"), "{old}, and stays: {why}");
+        }
+        assert!(request.second < until, "negative answer {number} of {} counts until {until}", key(n));
+    }
+
+    /// A client that asks twice before it stores.
+    fn asks_again(&mut self, at: usize, n: usize, request: &Request) -> bool {
+        let client = self.connections[at].as_ref().unwrap().client;
+        let one = matches!(&request.want, Want::Get(keys) if keys.len() == 1);
+        if !one || request.again || !self.clients[client].asks_twice || !self.is_idle(at) {
+            return false;
+        }
+        self.note("a client asks twice");
+        self.send(at, &format!("get {}|", key(n)), Want::Get(vec![n]));
+        self.connections[at].as_mut().unwrap().pending.back_mut().unwrap().again = true;
+        true
+    }
+
+    /// A reply that comes before the thread that has given it up has stored is taken all the same. False: the value was sent.
+    fn waits_still(&mut self, request: &Request) -> bool {
+        let before = self.jobs.len();
+        self.jobs.retain(|job| job.gave_up != Some(request.number));
+        !request.given_up || self.jobs.len() < before
+    }
+
     /// A `gat` prolongs the value of its reply, unless that is old.
     fn note_touch(&mut self, n: usize, value: &[u8], request: &Request) {
         let at_once = !request.held && request.sent_ms == self.w.ms;
@@ -145,20 +210,21 @@ impl Sim {
     }
 
     /// A miss that was read ahead was noted when the command was sent.
-    fn compute(&mut self, at: usize, key: usize, token: Option<u64>, missed_ms: u64) {
+    fn compute(&mut self, at: usize, key: usize, token: Option<u64>, request: &Request) {
         let takes = self.rng.of(&[0, 5, 30, 120, 300, 600, 1500, 4000]);
         let connection = self.connections[at].as_ref().unwrap();
         let number = connection.number;
         self.jobs.push(Job {
             due_ms: self.w.ms + takes,
-            missed_ms,
+            missed_ms: request.sent_ms,
             client: connection.client,
             connection: connection.number,
             key,
             version: self.version[key],
             token,
             softs: self.softs[key].len(),
-            unruled: self.unruled,
+            unruled: request.unruled,
+            gave_up: None,
         });
         if self.w.forgets(number) {
             self.note("a connection remembers no more");

@@ -38,7 +38,7 @@ pub(crate) const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-pub(crate) const STEPS_OF: [&str; 41] = [
+pub(crate) const STEPS_OF: [&str; 49] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -50,8 +50,15 @@ pub(crate) const STEPS_OF: [&str; 41] = [
     "a pool grows",
     "a pool shrinks",
     "a client gives up waiting",
+    "a client gives up a run",
+    "a thread gives up waiting",
+    "a client asks twice",
+    "a busy error is taken for misses",
+    "a computer asks for a slot",
     "fill with a named tag",
     "soft invalidation",
+    "soft invalidation, twice",
+    "negative answer",
     "bump of a named tag",
     "cascade",
     "soft cascade",
@@ -62,6 +69,7 @@ pub(crate) const STEPS_OF: [&str; 41] = [
     "slow flush",
     "reload",
     "reload without rules",
+    "rules come back at once",
     "a connection remembers no more",
     "a value is refused",
     "several gets in a packet",

@@ -757,6 +757,15 @@ impl World {
 
     /// The value that is stored under a key, whatever its standing.
     pub(crate) fn peek(&self, key: &str) -> Option<Vec<u8>> {
+        self.peek_at(key).map(|(value, _)| value)
+    }
+
+    /// The flags of what is stored under a key.
+    pub(crate) fn peek_flags(&self, key: &str) -> Option<u32> {
+        self.peek_at(key).map(|(_, flags)| flags)
+    }
+
+    fn peek_at(&self, key: &str) -> Option<(Vec<u8>, u32)> {
         let mut value = None;
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor.filter(|_| value.is_none()) {
@@ -764,7 +773,7 @@ impl World {
                 if item.key() == key.as_bytes() {
                     let mut bytes = Vec::new();
                     item.value().copy_to(&mut bytes);
-                    value = Some(bytes);
+                    value = Some((bytes, item.flags()));
                 }
             });
         }
@@ -784,6 +793,11 @@ impl World {
         };
         let hash = self.engine.hash(&request).unwrap();
         self.connections[&number].session.oldest(hash, self.ms).is_some()
+    }
+
+    /// Whether something was sent that was not taken yet.
+    pub(crate) fn has_sent(&self, number: u64) -> bool {
+        !self.connections[&number].sent.is_empty()
     }
 
     /// Takes what was sent, if anything.
