@@ -137,6 +137,8 @@ struct Request {
     want: Want,
     /// Versions below these are too old, by key.
     floors: [u64; KEYS],
+    /// Versions when it was sent, by key.
+    versions: [u64; KEYS],
     /// Soft invalidations before it, by key.
     softs: [usize; KEYS],
     /// There were no rules when it was sent.
@@ -432,6 +434,7 @@ impl Sim {
             second: self.second(),
             want,
             floors: self.floor,
+            versions: self.version,
             softs: [0, 1, 2, 3].map(|n| self.softs[n].len()),
             unruled: self.unruled,
             touches: None,
