@@ -540,8 +540,10 @@ impl Sim {
         };
         for (n, (_, state)) in active.each().enumerate() {
             // A slot of a client is its lease's, a slot of a loader its job's, whatever the terms under which they began.
-            let of_rule = |era| self.loads.iter().filter(|load| load.rule() == n && load.era == era).count();
-            let (loads, unknown) = (of_rule(Some(self.era)), of_rule(None));
+            // A job from before the rules went may put off that of a new lease.
+            let of_rule = || self.loads.iter().filter(|load| load.rule() == n);
+            let loads = of_rule().filter(|load| load.era == Some(self.era)).count();
+            let unknown = of_rule().count() - loads;
             let connections = state.connections_computing();
             let leases = state.slots_taken() as usize;
             let most = loads + unknown + state.computing() as usize;
