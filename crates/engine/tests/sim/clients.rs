@@ -326,7 +326,7 @@ impl Sim {
             return;
         }
         let negative = matches!(verb, Verb::Negative(_));
-        let grace_s = if self.unruled || negative { 0 } else { u64::from(self.policy.grace_s) };
+        let grace_s = if self.unruled || negative { 0 } else { u64::from(self.policy.kept_s()) };
         let until = match u64::try_from(exptime) {
             Ok(seconds @ 1..) => self.second() + seconds + grace_s,
             _ => u64::MAX,

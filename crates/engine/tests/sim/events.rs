@@ -148,6 +148,14 @@ impl Sim {
 
     pub(crate) fn close_at(&mut self, client: usize, at: usize) {
         let elastic = self.clients[client].kind == Kind::Elastic;
+        let front = self.connections[at].as_ref().unwrap().pending.front();
+        let waits_for = match front.map(|request| &request.want) {
+            Some(Want::Get(keys) | Want::Run(keys)) => keys.first().copied(),
+            _ => None,
+        };
+        if let Some(key) = waits_for.filter(|_| self.rng.one_in(4)) {
+            self.delete(key);
+        }
         let connection = self.connections[at].take().unwrap();
         if !connection.pending.is_empty() && self.rng.one_in(4) {
             self.w.release(connection.number);
@@ -195,6 +203,10 @@ impl Sim {
             }
             _ => Vec::new(),
         });
+        // It may have given up, and read the source, some time before the server hears of it.
+        let is_late = self.rng.one_in(2);
+        let seen =
+            closed.pending.front().filter(|_| is_late).map(|request| (request.versions, request.softs));
         let mut keys = keys.unwrap_or_default();
         keys.sort_unstable();
         keys.dedup();
@@ -210,9 +222,9 @@ impl Sim {
                 client: closed.client,
                 connection,
                 key,
-                version: self.version[key],
+                version: seen.map_or(self.version[key], |(versions, _)| versions[key]),
                 token: None,
-                softs: self.softs[key].len(),
+                softs: seen.map_or(self.softs[key].len(), |(_, softs)| softs[key]),
                 unruled: false,
                 gave_up: None,
             });

@@ -91,7 +91,7 @@ impl Sim {
             });
             return;
         };
-        let grace_s = u64::from(self.policy.grace_s);
+        let grace_s = u64::from(self.policy.kept_s());
         let until = match ttl_s {
             1.. => self.second() + ttl_s.unsigned_abs() + grace_s,
             _ => u64::MAX,

@@ -138,6 +138,8 @@ struct Request {
     want: Want,
     /// Versions below these are too old, by key.
     floors: [u64; KEYS],
+    /// Versions when it was sent, by key.
+    versions: [u64; KEYS],
     /// Soft invalidations before it, by key.
     softs: [usize; KEYS],
     /// There were no rules when it was sent.
@@ -433,6 +435,7 @@ impl Sim {
             second: self.second(),
             want,
             floors: self.floor,
+            versions: self.version,
             softs: [0, 1, 2, 3].map(|n| self.softs[n].len()),
             unruled: self.unruled,
             touches: None,
@@ -538,8 +541,10 @@ impl Sim {
         };
         for (n, (_, state)) in active.each().enumerate() {
             // A slot of a client is its lease's, a slot of a loader its job's, whatever the terms under which they began.
-            let of_rule = |era| self.loads.iter().filter(|load| load.rule() == n && load.era == era).count();
-            let (loads, unknown) = (of_rule(Some(self.era)), of_rule(None));
+            // A job from before the rules went may put off that of a new lease.
+            let of_rule = || self.loads.iter().filter(|load| load.rule() == n);
+            let loads = of_rule().filter(|load| load.era == Some(self.era)).count();
+            let unknown = of_rule().count() - loads;
             let connections = state.connections_computing();
             let leases = state.slots_taken() as usize;
             let most = loads + unknown + state.computing() as usize;
@@ -729,6 +734,9 @@ fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
         ]),
         close_grace_ms: rng.of(&[0, 50]),
         grace_s: rng.of(&[0, 0, 1, 5]),
+        grace_on_error_s: rng.of(&[0, 0, 3, 12]),
+        wait_ms: rng.of(&[0, 0, 30, 200]),
+        ttl_jitter: rng.of(&[0, 0, 50]),
         early: rng.of(&[Early::Off, Early::Auto, Early::Share(500_000)]),
         reentry: rng.of(&[0, 1, 2]),
         pass_after: rng.of(&[1, 2, 5]),
