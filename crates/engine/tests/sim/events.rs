@@ -82,6 +82,9 @@ impl Sim {
             return;
         }
         self.visit("md I", n);
+        if self.rng.one_in(4) {
+            return self.purge(n, at);
+        }
         self.note("soft invalidation");
         let line = match self.rng.below(3) {
             0 if self.names_tags => format!("md named:{n} G I|"),
@@ -93,6 +96,21 @@ impl Sim {
             self.soften(n);
         }
         self.send(at, &line, Want::Line { accepted: false });
+    }
+
+    /// The same at some moment of the next seconds.
+    fn purge(&mut self, n: usize, at: usize) {
+        self.note("gradual purge");
+        let seconds = 1 + self.rng.below(2);
+        let tag = if self.names_tags { format!("named:{n}") } else { key(n) };
+        if !self.unruled {
+            // In the last of these seconds it may still be valid.
+            let second = self.second() + seconds + 1;
+            for number in &self.of_key[n] {
+                self.stored[*number].soften(second);
+            }
+        }
+        self.send(at, &format!("md {tag} G I T{seconds}|"), Want::Line { accepted: false });
     }
 
     /// The same twice, and clients that ask for the key in between.

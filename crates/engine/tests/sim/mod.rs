@@ -557,7 +557,8 @@ impl Sim {
             let limit = state.policy().rule_computers.map_or(1 << 20, |limit| limit as usize);
             let before = self.computing[n];
             assert!(connections <= limit.max(before.0), "{connections} connections compute, {limit} may");
-            let most = limit + connections * NESTED_MAX as usize;
+            // Jobs have slots, too, and clients that computed before the limit came into force nest under it.
+            let most = limit + connections * NESTED_MAX as usize + loads + unknown;
             assert!(
                 leases <= most.max(before.1),
                 "{leases} leases of {connections} connections, limit {limit}"

@@ -38,7 +38,7 @@ pub(crate) const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-pub(crate) const STEPS_OF: [&str; 49] = [
+pub(crate) const STEPS_OF: [&str; 50] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -67,6 +67,7 @@ pub(crate) const STEPS_OF: [&str; 49] = [
     "gat",
     "eviction",
     "slow flush",
+    "gradual purge",
     "reload",
     "reload without rules",
     "rules come back at once",
