@@ -237,6 +237,14 @@ fn a_held_gat_touches_when_it_is_answered() {
         assert_eq!(w.replies(b), "VALUE l:1 0 1|x|END|");
         assert_eq!(set_off(&before, &bumps(&w)), touches, "{waits}");
     }
+    // The answer that there is no value is not prolonged.
+    w.expect(a, "get l:2|", "END|");
+    w.expect(b, "gat 90 l:2|", "");
+    w.expect(a, "ms l:2 0 n T2||", "HD|");
+    assert_eq!(w.replies(b), "END|");
+    w.expect(a, "mg l:2 v N30|", "EN|");
+    w.pass(2000);
+    assert!(w.ask(a, "mg l:2 v N30|").starts_with("VA 0 W"));
     // An old value is not prolonged.
     w.expect(a, "md l:1 I|gat 9 l:1|", "HD|END|");
     let before = bumps(&w);

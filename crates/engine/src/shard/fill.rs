@@ -442,8 +442,8 @@ impl Shard {
             })
         });
         for waiter in waiters {
-            // A stale value is not prolonged.
-            if let Some(exptime) = waiter.touch
+            // A stale value is not prolonged, and the answer that there is none is not either.
+            if let Some(exptime) = waiter.touch.filter(|_| !write.negative)
                 && let Lookup::Found(found) = self.store.lookup(write.hash, write.key)
                 && !self.store.item(found).marks().has(Marks::STALE)
             {

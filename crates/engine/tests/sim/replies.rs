@@ -173,7 +173,7 @@ impl Sim {
             assert!(self.w.ms <= shown_until_ms, "{old}: shown until {shown_until_ms}");
             assert!(why.contains("\"provisional\":true"), "{old}, and stays: {why}");
         }
-        assert!(request.second < until, "negative answer {number} of {} counts until {until}", key(n));
+        assert!(request.second < until, "negative answer {number} of {} counts until {until}: {why}", key(n));
     }
 
     /// A client that asks twice before it stores.
