@@ -21,7 +21,8 @@ Rows: `jitter` keys are stored together and expire together. `early` values are 
 all threads read all the time, so that all would wait. `wait` gets wait for the
 new value before they get the old one; the old one is a moment older than its time to live, so the share changes little. `wait-bursts`
 the same where it matters: a key is read by all threads at once, and then by none for longer than its time to live. `error` the backend
-is down for a while. `purge` a tag is invalidated, at once and gradually: only where it is named.
+is down for a while. `purge` a tag is invalidated, at once and gradually: only where it is named. It begins a minute
+after the server's start: before, values are taken for such that may have been computed before the start, and soon become old.
 """
 
 import argparse
@@ -42,7 +43,8 @@ from harness import Server
 HOLD = 'hold = "400ms"\n'
 
 # Seconds. ttl: of a value. computing: from, to. think: between the gets of a thread. count_from: gets before are not counted. down: the
-# backend is down from, to. rises: between the versions of a key. burst: a key is read by all threads at once, the keys in turn.
+# backend is down from, to. rises: between the versions of a key. burst: a key is read by all threads at once, the keys in turn. settle:
+# after the server's start.
 ROWS = {
     "jitter": {
         "load": {"keys": 400, "ttl": 10, "threads": 8, "seconds": 35, "computing": [0.002, 0.002], "think": 0.006, "stored": True},
@@ -77,6 +79,7 @@ ROWS = {
     "purge": {
         "load": {"keys": 400, "ttl": 0, "threads": 8, "seconds": 20, "computing": [0.002, 0.002], "think": 0.006, "stored": True, "purge": 5},
         "targets": {"at once": HOLD + 'grace = "30s"\ntags = ["all"]\n', "within 10 s": HOLD + 'grace = "30s"\ntags = ["all"]\n'},
+        "settle": 61,
         "purges": {"at once": "md all G I\r\n", "within 10 s": "md all G I T10\r\n"},
         "show": ["gets", "computed", "most_in_half_s"],
     },
@@ -247,6 +250,7 @@ def measure(binary, row, target, seed):
             load["purge_by"] = row.get("purges", {}).get(target)
         server = Server(pathlib.Path(binary).resolve(), "memcached" if target is None else "cattlegrid", arguments)
         try:
+            time.sleep(row.get("settle", 0))
             command = [sys.executable, __file__, "--child", json.dumps(load), str(server.port), str(seed)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, done.stderr

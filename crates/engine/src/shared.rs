@@ -434,6 +434,7 @@ impl Shared {
         let until_ms = start_ms.saturating_add(rule.fill_window_ms().into());
         (start_ms != u64::MAX && now_ms < until_ms).then(|| Start {
             number: self.start.load(Ordering::Acquire),
+            at_ms: start_ms,
             until_ms,
             drops: rule.policy().after_start == AfterStart::Drop,
         })

@@ -477,3 +477,31 @@ fn clients_that_ask_twice_before_they_store_lose_no_more_as_time_goes_on() {
         }
     }
 }
+
+/// In the minute after a start it is not known whether a value was missed before an invalidation. It lives as long as it must have been
+/// computed if it was: each time twice as long, so that a key is computed a few times, and not all the time.
+#[test]
+fn in_the_minute_after_a_start_a_key_is_computed_a_few_times() {
+    for invalidate in ["md page:1 I|", "md page:1 G I|", "delete page:1|"] {
+        for grace_s in [0, 30] {
+            let policy = Policy { grace_s, hold_ms: 0, ..Policy::default() };
+            let mut w = World::new(&[("page:{id}", policy)]);
+            w.engine.shared().note_start(w.now().ms);
+            let [writer, a, b] = [(); 3].map(|()| w.connect());
+            w.expect(writer, "set page:1 0 0 1|x|", "STORED|");
+            w.pass(1000);
+            w.ask(writer, invalidate);
+            let mut computed = 0;
+            for _ in 0..220 {
+                if w.ask(a, "get page:1|") == "END|" {
+                    computed += 1;
+                    w.pass(10);
+                    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+                    assert!(w.ask(b, "get page:1|").starts_with("VALUE"), "{invalidate} {grace_s}");
+                }
+                w.pass(250);
+            }
+            assert!((3..=9).contains(&computed), "{invalidate} {grace_s}: {computed} computations");
+        }
+    }
+}

@@ -190,6 +190,8 @@ pub struct Missing {
     pub lost: Option<Lost>,
     /// Those from before the start: all are below its number.
     pub before: Option<Lost>,
+    /// When that was, in milliseconds: what belongs to one of them has been computed since then, at least.
+    pub before_ms: Option<u64>,
     /// No fill is taken off the record while misses from before the start may be open.
     pub keeps_all: bool,
 }
@@ -235,13 +237,6 @@ pub struct Moment {
     pub p99_ms: u64,
     /// Nothing is provisional: it is dropped instead.
     pub strict: bool,
-}
-
-impl Moment {
-    /// The end of a value that comes now and whose age is not known, in milliseconds.
-    pub(crate) fn life_ms(&self) -> u64 {
-        self.now_ms + LIFE * self.p99_ms
-    }
 }
 
 /// What becomes of a fill.
@@ -493,7 +488,7 @@ impl Account {
                 return Judgement::Proved { stamp: self.hard, again };
             }
         }
-        let until_ms = life_ms(self.old_ms, moment);
+        let until_ms = life_ms(begun_ms(old, self.old_ms, missing), moment);
         if let Some(shown) = shown {
             if !shown.provisional {
                 return Judgement::Dropped { doubt_ms: (shown.value != value).then_some(until_ms) };
@@ -519,7 +514,9 @@ impl Account {
         } else if self.last < self.soft && missing.lost.is_none() {
             Softened::Now
         } else {
-            Softened::Later { soft: self.soft, until_ms: life_ms(self.softened_ms, moment) }
+            let old = self.numbers.below(self.soft);
+            let until_ms = life_ms(begun_ms(old, self.softened_ms, missing), moment);
+            Softened::Later { soft: self.soft, until_ms }
         }
     }
 
@@ -550,8 +547,14 @@ impl Account {
     }
 }
 
+/// The last moment at which the computation of a value that is older than an event can have begun, if that is known. `old`: misses on
+/// record that are older than it, the newest of them at `old_ms`.
+fn begun_ms(old: u32, old_ms: Option<u64>, missing: &Missing) -> Option<u64> {
+    if old == 0 && missing.lost.is_none() { missing.before_ms } else { old_ms }
+}
+
 /// The end of a value that comes now and may have been computed since before `old_ms`.
-fn life_ms(old_ms: Option<u64>, moment: &Moment) -> u64 {
+pub(crate) fn life_ms(old_ms: Option<u64>, moment: &Moment) -> u64 {
     let age_ms = old_ms.map_or(0, |old_ms| moment.now_ms.saturating_sub(old_ms));
     moment.now_ms + age_ms.max(LIFE * moment.p99_ms)
 }

@@ -302,8 +302,7 @@ impl Herd {
             };
         }
         if self.passes.backs_off(ask.hash, step.now_ms) {
-            count(&counters.busy_failed);
-            return self.busy(ask, step);
+            return self.busy_for(ask, &counters.busy_failed, step);
         }
         // The client could not know that it is the holder before the replies ahead of this one are sent.
         if session.is_behind() {
@@ -311,8 +310,7 @@ impl Herd {
             return if gets_old { Role::Old } else { Role::Miss(self.missed(ask, step)) };
         }
         if self.leases.len() >= self.leases_max && !self.displace(step) {
-            count(&counters.busy_leases);
-            return self.busy(ask, step);
+            return self.busy_for(ask, &counters.busy_leases, step);
         }
         let token = step.clock.tick();
         let may_queue = !gets_old && ask.hold_ms > 0;
@@ -385,6 +383,14 @@ impl Herd {
             OnBusy::Miss => Role::Miss(self.missed(ask, step)),
             OnBusy::Error => Role::Busy(self.missed_by_error(ask.hash, ask.outside, ask.rule, step)),
         }
+    }
+
+    /// The same, which is counted where no old value is given.
+    fn busy_for<V>(&mut self, ask: &Ask<'_>, counter: &AtomicU64, step: &mut Step<'_, V>) -> Role {
+        if !self.gets_old(ask) {
+            count(counter);
+        }
+        self.busy(ask, step)
     }
 
     /// After [`Role::Leased`]: takes a place in the key's queue if waiting can help.

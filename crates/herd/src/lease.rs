@@ -73,6 +73,12 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// Whether the old value, if there is one, is served because computing fails: then one client computes for each back-off.
+    pub(crate) fn falls_back(&self) -> bool {
+        let policy = self.rule.policy();
+        self.kind == Kind::Past || self.kind == Kind::Stale && policy.grace_on_error_s > policy.grace_s
+    }
+
     /// Whether a wait of this connection may be one for itself: it is the holder, or the lease waits for a slot of its rule and the
     /// connection has one. If several threads share the connection, which it has not shown yet, it is not.
     pub(crate) fn may_wait_for_itself(&self, caller: &Caller) -> bool {

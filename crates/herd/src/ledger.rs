@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 
-use crate::account::{Account, Judgement, Lost, Missing, Moment, SLOTS, Softened, Values};
+use crate::account::{Account, Judgement, Lost, Missing, Moment, SLOTS, Softened, Values, life_ms};
 use crate::fence::{Events, slot};
 use crate::hash::BuildIdentity;
 
@@ -131,6 +131,8 @@ impl Loss {
 pub struct Start {
     /// The clock's number then.
     pub number: u64,
+    /// When that was, in milliseconds.
+    pub at_ms: u64,
     /// Until when it counts, in milliseconds.
     pub until_ms: u64,
     /// A fill of a key without a record is dropped, whether there was an event or not.
@@ -295,6 +297,7 @@ impl Ledger {
         Missing {
             lost: self.lost[slot(hash, self.lost.len())].counting(now_ms),
             before: start.map(|start| Lost { number: start.number, until_ms: start.until_ms }),
+            before_ms: start.map(|start| start.at_ms),
             keeps_all: start.is_some_and(|start| start.drops),
         }
     }
@@ -519,7 +522,8 @@ fn fill_unrecorded(
     }
     if missing.lost.is_none() {
         let soft = around.start.filter(|start| outside.soft > start.number).map(|_| outside.soft);
-        let softened = soft.map_or(Softened::No, |soft| Softened::Later { soft, until_ms: moment.life_ms() });
+        let until_ms = life_ms(missing.before_ms, moment);
+        let softened = soft.map_or(Softened::No, |soft| Softened::Later { soft, until_ms });
         return Judged { softened, ..Judged::known(Judgement::Write) };
     }
     let mut account = Account::default();

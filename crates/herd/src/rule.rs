@@ -218,6 +218,13 @@ impl RuleState {
         learned(&self.running.learned.p90)
     }
 
+    /// The time that computations usually do not exceed, in milliseconds: that p90, or as long as none ran undisturbed what the last
+    /// fills took ([`RuleState::fill_p99_ms`]). None: neither is known.
+    pub fn usual_ms(&self) -> Option<u32> {
+        let of_fills = || Some(self.running.fill_p99_ms.load(Relaxed)).filter(|ms| *ms > 0);
+        self.p90_ms().or_else(of_fills)
+    }
+
     /// The lease time, in milliseconds.
     pub fn lease_ms(&self) -> u32 {
         match self.policy.lease {

@@ -222,7 +222,7 @@ impl Shard {
             }
         }
         let lead_s = if ends != NEVER && !write.negative && marks == Marks::none() {
-            refresh_lead_s(policy.early, ends.saturating_sub(now.second), ruled.state.p90_ms(), write.hash)
+            refresh_lead_s(policy.early, ends.saturating_sub(now.second), ruled.state.usual_ms(), write.hash)
         } else {
             0
         };

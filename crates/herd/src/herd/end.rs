@@ -64,7 +64,7 @@
 //! 17. The shard has no room for another lease, and clients hold leases that they asked for by name for a long time,
 //!     without waiters. X misses another key: the lease that is due last is ended to make room. Its token is kept, and
 //!     its holder can still store. (`slots.rs`: `leases_that_were_asked_for_too_long_make_room`)
-//! 18. Of a rule with `grace_on_error`: there is an old value whose grace is over. H computes, W waits. H says that it has failed, or
+//! 18. Of a rule with `grace_on_error`: there is an old value, within its grace or past it. H computes, W waits. H says that it has failed, or
 //!     its time is up: W gets the old value. Until a back-off is over all gets do; then X gets the lease, and the others still get
 //!     the old value. (`grace.rs`: `an_old_value_is_served_while_computing_fails`)
 
@@ -312,7 +312,7 @@ impl Herd {
         let Some(lease) = self.leases.get(hash) else { return };
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
-        if lease.kind == Kind::Past {
+        if lease.falls_back() {
             return self.note_failure(hash, step.now_ms);
         }
         // An old value is there: clients did not have to wait. Under a loader no key is let pass.
@@ -324,7 +324,7 @@ impl Herd {
         }
     }
 
-    /// The computation of a key with an old value whose grace is over has failed, or has ended unfilled: for a time the old value is
+    /// The computation of a key with an old value under `grace_on_error` has failed, or has ended unfilled: for a time the old value is
     /// served (history 18).
     fn note_failure(&mut self, hash: u64, now_ms: u64) {
         self.passes.failed(hash, now_ms);
@@ -333,12 +333,12 @@ impl Herd {
 
     /// The same when no client waits that could compute it at once.
     fn note_if_deserted(&mut self, hash: u64, now_ms: u64) {
-        if self.leases.get(hash).is_some_and(|lease| lease.kind == Kind::Past && lease.queue.len() == 0) {
+        if self.leases.get(hash).is_some_and(|lease| lease.falls_back() && lease.queue.len() == 0) {
             self.note_failure(hash, now_ms);
         }
     }
 
-    /// The computation has failed: if there is an old value whose grace is over, all waiters get it (history 18). False: there is
+    /// The computation has failed: if there is an old value under `grace_on_error`, all waiters get it (history 18). False: there is
     /// none.
     fn fall_back<V>(
         &mut self,
@@ -346,8 +346,7 @@ impl Herd {
         cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
         step: &mut Step<'_, V>,
     ) -> bool {
-        let is_past = self.leases.get(hash).is_some_and(|lease| lease.kind == Kind::Past);
-        if !is_past || !self.passes.is_failing(hash) {
+        if !self.leases.get(hash).is_some_and(Lease::falls_back) || !self.passes.is_failing(hash) {
             return false;
         }
         let Some(removed) = self.leases.remove(hash) else { return false };

@@ -79,12 +79,10 @@ impl Herd {
         let (rule, counters) = (ask.rule, ask.rule.counters());
         let gets_old = self.gets_old(ask);
         if self.passes.backs_off(ask.hash, step.now_ms) {
-            count(&counters.busy_failed);
-            return self.busy(ask, step);
+            return self.busy_for(ask, &counters.busy_failed, step);
         }
         if self.leases.len() >= self.leases_max && !self.displace(step) {
-            count(&counters.busy_leases);
-            return self.busy(ask, step);
+            return self.busy_for(ask, &counters.busy_leases, step);
         }
         let token = step.clock.tick();
         let is_put_off = self.is_put_off(ask.hash);
