@@ -46,6 +46,11 @@ impl FillTimes {
         }
     }
 
+    /// The longest of those that are remembered, in milliseconds.
+    pub(crate) fn longest(&self) -> Option<u32> {
+        (!self.samples.is_empty()).then_some(self.top[0])
+    }
+
     /// The sample at rank `len * 99 / 100`, from 0: of up to 100 the largest, of up to 200 the second largest.
     fn p99(&self) -> Option<u32> {
         (self.samples.len() >= ENOUGH).then(|| self.top[usize::from(self.samples.len() > KEPT / 2)])

@@ -219,9 +219,9 @@ impl RuleState {
     }
 
     /// The time that computations usually do not exceed, in milliseconds: that p90, or as long as none ran undisturbed what the last
-    /// fills took ([`RuleState::fill_p99_ms`]). None: neither is known.
+    /// fills took. None: neither is known.
     pub fn usual_ms(&self) -> Option<u32> {
-        let of_fills = || Some(self.running.fill_p99_ms.load(Relaxed)).filter(|ms| *ms > 0);
+        let of_fills = || self.running.fill_times.lock().unwrap_or_else(PoisonError::into_inner).longest();
         self.p90_ms().or_else(of_fills)
     }
 
