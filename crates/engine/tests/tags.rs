@@ -5,7 +5,7 @@
 use crate::world;
 
 use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
-use cattlegrid_herd::{LeaseTime, Owner, Policy};
+use cattlegrid_herd::{Ambiguous, LeaseTime, Owner, Policy};
 use cattlegrid_protocol::{Limits, Parsed, parse};
 use world::World;
 
@@ -713,4 +713,90 @@ fn an_old_value_does_not_say_that_it_was_prolonged() {
     w.expect(a, "get page:1|", "END|");
     w.expect(b, "mg page:1 T100 v t|", "VA 3 t0 Z X|old|");
     w.expect(b, "mg page:1 v t|", "VA 3 t0 Z X|old|");
+}
+
+/// A miss from before a gradual purge is never filled: what is stored after the moment of the key may be its value, and is old after a
+/// time; it is not old at once, again and again.
+#[test]
+fn a_miss_from_before_a_gradual_purge_does_not_make_all_later_values_old() {
+    for purge in ["md page:1 G I T1|", "md page:1 G I|"] {
+        for grace_s in [0, 30] {
+            let policy = Policy { grace_s, hold_ms: 0, ..Policy::default() };
+            let mut w =
+                World::new(&[("page:{id}", policy), ("other:{id}", Policy { grace_s: 300, ..policy })]);
+            let [gone, writer, a] = [(); 3].map(|()| w.connect());
+            w.expect(gone, "get page:1|", "END|");
+            w.expect(writer, purge, "HD|");
+            w.pass(1100);
+            let (mut computed, mut asked) = (0, 0);
+            for _ in 0..300 {
+                asked += 1;
+                if w.ask(a, "get page:1|") == "END|" {
+                    computed += 1;
+                    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+                }
+                w.pass(100);
+            }
+            assert!(computed <= 12, "{purge} {grace_s}: {computed} of {asked} gets computed");
+        }
+    }
+}
+
+/// Two computations meet the moment of a purge.
+#[test]
+fn values_on_both_sides_of_the_moment_of_a_purge() {
+    for first in 0..2 {
+        let mut w = World::new(&[("page:{id}", Policy { hold_ms: 5000, ..Policy::default() })]);
+        let [a, b, writer] = [(); 3].map(|()| w.connect());
+        w.expect(a, "get page:1|", "END|");
+        w.expect(b, "get page:1|", "");
+        w.expect(writer, "md page:1 G I T1|", "HD|");
+        w.pass(1100);
+        assert_eq!(w.replies(b), "END|", "it was told at the moment");
+        for by in if first == 0 { [a, b] } else { [b, a] } {
+            w.expect(by, "set page:1 0 0 1|x|", "STORED|");
+            w.expect(writer, "get page:1|", "VALUE page:1 0 1|x|END|");
+        }
+    }
+}
+
+/// `ambiguous = "drop"`: what may be older than a soft invalidation is old at once.
+#[test]
+fn nothing_that_may_be_older_than_a_soft_invalidation_is_shown_as_new_where_it_is_to_be_dropped() {
+    for invalidate in ["md page:1 I|", "md page:1 G I|"] {
+        let policy = Policy { ambiguous: Ambiguous::Drop, hold_ms: 2000, ..Policy::default() };
+        let mut w = World::new(&[("page:{id}", policy)]);
+        let [a, b, c, writer] = [(); 4].map(|()| w.connect());
+        w.expect(a, "get page:1|", "END|");
+        w.ask(writer, invalidate);
+        w.expect(b, "get page:1|", "END|");
+        w.expect(c, "get page:1|", "");
+        w.pass(500);
+        w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+        w.send(writer, "get page:1|");
+        w.pass(5000);
+        let said = w.replies(c) + &w.replies(writer);
+        assert!(!said.contains("old"), "{invalidate}: {said}");
+    }
+}
+
+/// Without a grace the time ends in a millisecond, not in the next second.
+#[test]
+fn what_may_be_older_than_a_soft_invalidation_is_shown_for_four_times_the_usual_time() {
+    let policy = Policy { hold_ms: 0, ..Policy::default() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b, writer] = [(); 3].map(|()| w.connect());
+    for n in 10..30 {
+        w.expect(a, &format!("get page:{n}|"), "END|");
+        w.pass(50);
+        w.expect(a, &format!("set page:{n} 0 0 1|x|"), "STORED|");
+    }
+    w.expect(a, "get page:1|", "END|");
+    w.expect(writer, "md page:1 I|", "NF|");
+    w.expect(b, "get page:1|", "END|");
+    w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+    w.pass(199);
+    w.expect(writer, "get page:1|", "VALUE page:1 0 3|old|END|");
+    w.pass(1);
+    w.expect(writer, "get page:1|", "END|");
 }

@@ -235,7 +235,7 @@ pub struct Moment {
     pub now_ms: u64,
     /// The usual computing time, in milliseconds; at least 1.
     pub p99_ms: u64,
-    /// Nothing is provisional: it is dropped instead.
+    /// Nothing is provisional: it is dropped instead. What may be older than a soft event is taken to be.
     pub strict: bool,
 }
 
@@ -306,7 +306,7 @@ pub enum Softened {
         /// The time.
         until_ms: u64,
     },
-    /// It is older.
+    /// It is older, or is to be taken for it.
     Now,
 }
 
@@ -511,7 +511,7 @@ impl Account {
     pub fn softened(&self, stamp: u64, moment: &Moment, missing: &Missing) -> Softened {
         if self.soft <= stamp {
             Softened::No
-        } else if self.last < self.soft && missing.lost.is_none() {
+        } else if moment.strict || self.last < self.soft && missing.lost.is_none() {
             Softened::Now
         } else {
             let old = self.numbers.below(self.soft);

@@ -521,7 +521,11 @@ fn fill_unrecorded(
         return Judged { closed: false, ..Judged::known(Judgement::Unrecorded) };
     }
     if missing.lost.is_none() {
-        let soft = around.start.filter(|start| outside.soft > start.number).map(|_| outside.soft);
+        let start = around.start.filter(|start| outside.soft > start.number);
+        if let Some(Start { number: stamp, .. }) = start.filter(|_| moment.strict) {
+            return Judged { softened: Softened::Now, ..Judged::known(Judgement::Clean { stamp }) };
+        }
+        let soft = start.map(|_| outside.soft);
         let until_ms = life_ms(missing.before_ms, moment);
         let softened = soft.map_or(Softened::No, |soft| Softened::Later { soft, until_ms });
         return Judged { softened, ..Judged::known(Judgement::Write) };

@@ -180,12 +180,6 @@ impl Tags {
         tags.iter().map(|tag| self.purges.last(*tag)).max().unwrap_or(0)
     }
 
-    /// The highest number of an invalidation that concerns keys with these tags at moments of their own: of a floor, hard ones
-    /// included, or of a gradual purge. 0: none.
-    pub fn highest_phased(&self, tags: &[u64]) -> u64 {
-        self.last_purge(tags).max(self.floors.highest())
-    }
-
     /// Number of the tag's last bump of any kind, or of its last gradual purge; 0: none.
     pub fn last(&self, tag: TagHash) -> u64 {
         // A purge that retires in between is found in the slots.

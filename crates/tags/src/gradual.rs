@@ -527,7 +527,6 @@ mod tests {
         let last = [START_MS, b, END_MS].map(|now_ms| all.tags.last_purge_due(&tags, 7, now_ms));
         assert!(b < a && last == [0, numbers[1], numbers[1]]);
         assert_eq!(all.tags.last_purge_due(&tags[1..2], 7, END_MS), numbers[0]);
-        assert_eq!(all.tags.highest_phased(&tags), numbers[1]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) fn reference_markdown() -> String {
          Times are texts with `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or texts with `KiB`, `MiB`, `GiB` or \
          `k`, `m`, `g`.\n\n\
          ## `[[rule]]`\n\n\
-         A rule protects its keys as soon as it names one of `hold`, `lease`, `grace`, `early`, \
+         A rule protects its keys as soon as it names one of `hold`, `lease`, `grace`, `grace_on_error`, `early`, \
          `loader`: one client, or the loader, computes a missing value. The other keys of a lease need one of these beside them. Every rule keeps \
          values from being stored that were computed before their key was deleted.\n\n",
     );

@@ -165,6 +165,11 @@ impl Shard {
                 let strict =
                     strict_owner || drops || locks || policy.loader || policy.ambiguous == Ambiguous::Drop;
                 let moment = Moment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
+                if let Some(start) = around.start {
+                    // A key without a record is judged by its slot.
+                    let passed = self.shared.clock().saturating_sub(start.number);
+                    herd.fence.note_fill(passed, self.shared.shards());
+                }
                 let values = Compared { store: &self.store, write, tags, shown: filling.shown };
                 let judged = herd.ledger.fill(hash, around, &moment, &values);
                 if strict_owner {
@@ -204,10 +209,11 @@ impl Shard {
         match judged.softened {
             Softened::No => {}
             Softened::Later { soft, until_ms } => {
-                // A flush or a purge that is phased in will be an event: it must stay above the stamp if it is.
-                if self.shared.tags().highest_phased(tags.hashes()) <= stamp {
+                // A flush that is phased in will be a hard event: it must stay above the stamp if it is. (A purge is soft.)
+                if self.shared.tags().floors().highest() <= stamp {
                     stamp = stamp.max(soft);
                 }
+                // Without a grace it is a life, which ends in a millisecond.
                 let second = u32::try_from(until_ms.div_ceil(1000)).unwrap_or(u32::MAX);
                 ends = if expiry == NEVER { second } else { expiry.min(second) };
             }
@@ -243,7 +249,7 @@ impl Shard {
             tags: tags.hashes(),
             marks,
         };
-        let attributes = attributes.with_life(self.life_of(write, filling, judged));
+        let attributes = attributes.with_life(self.life_of(write, filling, judged, grace_s > 0));
         self.store.put(write.hash, write.key, &attributes, write.data.to_value()).ok()?;
         // History 5: a fill is no event.
         if is_event(filling.fill, judged.judgement) {
@@ -252,21 +258,34 @@ impl Shard {
         Some((cas, ends))
     }
 
-    /// The limited life of a value that is stored.
-    fn life_of(&self, write: &Write<'_>, filling: &Filling<'_>, judged: &Judged) -> Option<Life> {
+    /// The limited life of a value that is stored; `has_grace`: it may be served when it is old.
+    fn life_of(
+        &self,
+        write: &Write<'_>,
+        filling: &Filling<'_>,
+        judged: &Judged,
+        has_grace: bool,
+    ) -> Option<Life> {
+        let softened = match judged.softened {
+            Softened::Later { until_ms, .. } if !has_grace => {
+                Some(Life { ends_ms: until_ms, provisional: false })
+            }
+            _ => None,
+        };
         let present = || filling.shown.and_then(|shown| self.store.item(shown).life());
         match judged.judgement {
             // A change of the value that is there, which may be old, is as old as that.
             Judgement::Write if write.mode == Mode::Cas => present(),
-            Judgement::Proved { again: true, .. } => present(),
+            Judgement::Proved { again: true, .. } => present().or(softened),
             Judgement::Provisional { until_ms, instead, .. } => {
                 let mut ends_ms = until_ms.min(judged.closes_ms);
                 if let Some(present) = present().filter(|_| instead) {
                     ends_ms = ends_ms.min(present.ends_ms);
                 }
+                let ends_ms = softened.map_or(ends_ms, |life| life.ends_ms.min(ends_ms));
                 Some(Life { ends_ms, provisional: true })
             }
-            _ => None,
+            _ => softened,
         }
     }
 
