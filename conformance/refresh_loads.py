@@ -93,8 +93,8 @@ class Down(Exception):
 
 
 class Load:
-    """The threads of one target. `seen` has for each get: when it was sent, how long it took, how long with the computation, what came of
-    it ("hit", "missed", "failed"), whether what it was answered with was outdated, and the key."""
+    """The threads of one target. `seen` has for each get: when it was sent, how long it took, how long with the computation, its
+    result ("hit", "missed", "failed"), whether what it was answered with was outdated, and the key."""
 
     def __init__(self, row, port, seed):
         self.row, self.port, self.seed = row, port, seed
@@ -229,7 +229,7 @@ class Load:
 
 
 def most_within(times, seconds):
-    """The largest number of these times, which are in order, within so many seconds."""
+    """The largest number of these times, which are in order, within a number of seconds."""
     most = first = 0
     for last, at in enumerate(times):
         while times[first] <= at - seconds:

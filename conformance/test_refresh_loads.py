@@ -1,4 +1,4 @@
-"""The options of rules that renew values do what they are for, beside memcached and beside the same rule without the option. A few seconds of three
+"""The options of rules that renew values do what they are for, compared with memcached and with the same rule without the option. A few seconds of three
 of the loads; `refresh_loads.py` takes the figures of the documentation. The margins are wide: the tests run beside compilers and other tests."""
 
 import pytest

@@ -306,7 +306,7 @@ pub enum Softened {
         /// The time.
         until_ms: u64,
     },
-    /// It is older, or is to be taken for it.
+    /// It is older, or counts as older.
     Now,
 }
 
