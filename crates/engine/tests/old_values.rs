@@ -446,3 +446,55 @@ fn keys_that_expire_together_are_refreshed_early_too() {
     w.expect(a, "get page:1|", "END|");
     assert_eq!(w.count("leases_early"), 1);
 }
+
+/// The back-off is for the old value. Without one the key is leased and waited for as any that is missing.
+#[test]
+fn a_key_without_an_old_value_is_protected_in_the_back_off() {
+    for ends in ["delete page:1|", "md page:1 G|", "flush", "time"] {
+        let grace_on_error_s = if ends == "time" { 10 } else { 3600 };
+        let mut w = expired(Policy { grace_on_error_s, ..failing() });
+        w.pass(6_000);
+        for n in 0..3 {
+            let gone = w.connect();
+            w.expect(gone, "get page:1|", "END|");
+            w.close(gone, false);
+            w.pass(if n < 2 { 1000 << n } else { 0 });
+        }
+        let [a, b, writer] = [(); 3].map(|()| w.connect());
+        w.expect(a, "get page:1|", OLD);
+        match ends {
+            "flush" => w.flush(),
+            "time" => w.pass(1_500),
+            _ => drop(w.ask(writer, ends)),
+        }
+        w.expect(a, "get page:1|", "END|");
+        w.expect(b, "get page:1|", "");
+        assert_eq!(w.count("busy_failed"), 0, "{ends}");
+    }
+}
+
+#[test]
+fn a_probe_is_told_of_an_old_value_that_is_served_while_computing_fails() {
+    let mut w = expired(failing());
+    let a = w.connect();
+    w.pass(6_000);
+    w.expect(a, "mg page:1 s|", "EN|");
+    w.expect(a, "mg page:1 v c N30|", "VA 0 c2 W||");
+    w.expect(a, "md page:1 C2 Pedown|", "HD|");
+    w.expect(a, "mg page:1 s|", "HD s3 X|");
+    w.expect(a, "get page:1|", OLD);
+}
+
+/// `md` with `x` removes the value of an item. An old value is none.
+#[test]
+fn an_old_value_is_not_emptied() {
+    for policy in [waiting(), failing()] {
+        let mut w = expired(policy);
+        let a = w.connect();
+        w.pass(2_000);
+        w.expect(a, "md page:1 x|", "NF|");
+        w.expect(a, "get page:1|", "END|");
+        w.expect(a, "add page:1 0 0 3|new|", "STORED|");
+        w.expect(a, "md page:1 x|mg page:1 s|", "HD|HD s0|");
+    }
+}

@@ -301,7 +301,7 @@ impl Herd {
                 }
             };
         }
-        if self.passes.backs_off(ask.hash, step.now_ms) {
+        if self.passes.backs_off(ask.hash, gets_old, step.now_ms) {
             return self.busy_for(ask, &counters.busy_failed, step);
         }
         // The client could not know that it is the holder before the replies ahead of this one are sent.

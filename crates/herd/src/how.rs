@@ -7,8 +7,8 @@ use crate::policy::{OnBusy, Policy};
 pub enum How {
     /// With a command that does not mention leases.
     Plain,
-    /// The same, with a quiet command of the binary protocol, whose clients lose step with an error in its place: what would
-    /// be one is a miss.
+    /// The same, with a quiet command of the binary or the meta protocol, whose clients lose step with an error in its place: what
+    /// would be one is a miss.
     Quiet,
     /// For the lease itself: `mg` with `N` or `R`.
     Explicit {

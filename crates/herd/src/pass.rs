@@ -27,6 +27,8 @@ pub(crate) struct Troubled {
     /// The computation failed: when the next one has begun, no further lease is granted for this time.
     back_off_ms: u64,
     back_off_until_ms: u64,
+    /// A holder or a loader has said that it failed. Otherwise leases ended unfilled, which matters only while there is an old value.
+    said: bool,
     /// When the entry was last used.
     used_ms: u64,
 }
@@ -47,8 +49,9 @@ impl PassList {
         self.keys.get(&hash).is_some_and(|key| key.pass_until_ms > now_ms)
     }
 
-    pub(crate) fn backs_off(&self, hash: u64, now_ms: u64) -> bool {
-        self.keys.get(&hash).is_some_and(|key| key.back_off_until_ms > now_ms)
+    /// `has_old`: there is an old value to serve.
+    pub(crate) fn backs_off(&self, hash: u64, has_old: bool, now_ms: u64) -> bool {
+        self.keys.get(&hash).is_some_and(|key| (key.said || has_old) && key.back_off_until_ms > now_ms)
     }
 
     /// Whether a computation has failed since the key was last filled.
@@ -77,9 +80,11 @@ impl PassList {
         true
     }
 
-    /// A computation failed: the next one begins at once, and the ones after it once per back-off.
-    pub(crate) fn failed(&mut self, hash: u64, now_ms: u64) {
+    /// A computation failed, as its holder or loader `said`, or because its lease ended unfilled: the next one begins at once, and the
+    /// ones after it once per back-off.
+    pub(crate) fn failed(&mut self, hash: u64, said: bool, now_ms: u64) {
         let Some(key) = self.key(hash, now_ms) else { return };
+        key.said |= said;
         key.back_off_ms = (key.back_off_ms * 2).clamp(BACK_OFF_MS, BACK_OFF_MAX_MS);
     }
 
@@ -140,16 +145,28 @@ mod tests {
     fn backs_off_longer_each_time() {
         let mut list = PassList::new(1);
         list.begun(1, 0);
-        list.failed(1, 0);
-        assert!(!list.backs_off(1, 0), "the next begins at once");
+        list.failed(1, true, 0);
+        assert!(!list.backs_off(1, false, 0), "the next begins at once");
         list.begun(1, 0);
-        assert!(list.backs_off(1, 999) && !list.backs_off(1, 1000));
-        list.failed(1, 500);
-        assert!(list.backs_off(1, 999), "no sooner than that");
+        assert!(list.backs_off(1, false, 999) && !list.backs_off(1, false, 1000));
+        list.failed(1, true, 500);
+        assert!(list.backs_off(1, false, 999), "no sooner than that");
         list.begun(1, 1000);
-        assert!(list.backs_off(1, 2999) && !list.backs_off(1, 3000));
-        list.failed(2, 1000);
+        assert!(list.backs_off(1, false, 2999) && !list.backs_off(1, false, 3000));
+        list.failed(2, true, 1000);
         list.begun(2, 1000);
-        assert!(!list.backs_off(2, 1001), "no room");
+        assert!(!list.backs_off(2, false, 1001), "no room");
+    }
+
+    #[test]
+    fn what_ended_unfilled_backs_off_only_beside_an_old_value() {
+        let mut list = PassList::new(1);
+        list.failed(1, false, 0);
+        list.begun(1, 0);
+        assert!(list.backs_off(1, true, 999) && !list.backs_off(1, false, 999));
+        list.failed(1, true, 0);
+        assert!(list.backs_off(1, false, 999));
+        list.filled(1);
+        assert!(!list.backs_off(1, true, 0));
     }
 }

@@ -72,7 +72,7 @@ impl<'k> Asked<'k> {
         match self.form {
             Form::Packet(packet) => packet.is_quiet(),
             Form::Classic { is_part, .. } => is_part,
-            Form::Meta(_) => false,
+            Form::Meta(meta) => meta.set.has(b'q'),
         }
     }
 

@@ -36,7 +36,10 @@ impl Shard {
         };
         let policy = *ruled.state.policy();
         if !policy.leases || query.probes {
-            if let Some((found, kind)) = old.filter(|(_, kind)| kind.is_served()) {
+            let fails = self.herd.as_ref().is_some_and(|herd| herd.is_failing(query.hash));
+            if let Some((found, kind)) =
+                old.filter(|(_, kind)| kind.is_served() || *kind == Kind::Past && fails)
+            {
                 let is_leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(query.hash, query.key));
                 return if is_leased { Decision::Old(found, kind) } else { Decision::Probed(found, kind) };
             }

@@ -114,7 +114,12 @@ impl Shard {
             Lookup::Found(found) => Some(found),
             _ => None,
         };
-        let seen = found.filter(|found| !self.store.item(*found).marks().has(Marks::NEGATIVE));
+        // `x` removes the value of an item that is there, and an old value is none.
+        let empties = flags.has(b'x');
+        let seen = found.filter(|found| {
+            let is_negative = self.store.item(*found).marks().has(Marks::NEGATIVE);
+            !is_negative && (!empties || self.find(hash, key, &cx.step).is_some())
+        });
         let compare = flags.has(b'C').then_some(flags.compare_cas);
         let is_items =
             compare.is_none_or(|cas| seen.is_some_and(|found| self.store.item(found).cas() == cas));

@@ -88,7 +88,7 @@ impl Shard {
                 self.meta_hit(meta, hash, found, mark, None, cx)
             }
             Decision::Probed(found, kind) => {
-                let mark = if kind == Kind::Stale { Mark::Stale } else { Mark::None };
+                let mark = if kind == Kind::Early { Mark::None } else { Mark::Stale };
                 self.meta_hit(meta, hash, found, mark, None, cx)
             }
             Decision::Negative => {
@@ -183,7 +183,12 @@ pub(crate) fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) ->
     Query {
         key: meta.key.bytes(),
         hash,
-        how: if explicit { advice.how(meta) } else { How::Plain },
+        how: match explicit {
+            true => advice.how(meta),
+            // An error in a run of quiet commands belongs to no key.
+            false if meta.set.has(b'q') => How::Quiet,
+            false => How::Plain,
+        },
         probes: !explicit && !meta.set.has(b'v'),
         prolongs: meta.set.has(b'T') && !explicit,
         recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),

@@ -327,7 +327,7 @@ impl Herd {
     /// The computation of a key with an old value under `grace_on_error` has failed, or has ended unfilled: for a time the old value is
     /// served (history 18).
     fn note_failure(&mut self, hash: u64, now_ms: u64) {
-        self.passes.failed(hash, now_ms);
+        self.passes.failed(hash, false, now_ms);
         self.passes.begun(hash, now_ms);
     }
 
@@ -436,7 +436,7 @@ impl Herd {
         count(&lease.rule.counters().failures);
         if let Some(text) = text {
             self.tell_failure(hash, text, step);
-            self.passes.failed(hash, step.now_ms);
+            self.passes.failed(hash, true, step.now_ms);
             if self.fall_back(hash, &|counters| &counters.held_failed, step) {
                 self.passes.begun(hash, step.now_ms);
                 self.ended.remove(&token);
